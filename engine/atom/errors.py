@@ -1,0 +1,35 @@
+"""The engine's own exceptions: each message says what is wrong, where, and what to do about it.
+
+`AtomError` is what the command line prints as one line (exit code 1) and the server maps to an
+OpenAI-style error body; anything else is a fault of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class AtomError(Exception):
+    """Base of every error that a user or client can act upon."""
+
+
+class ConfigError(AtomError):
+    """An option has a value that cannot work, alone or together with others."""
+
+
+class ModelError(AtomError):
+    """The model folder is missing, incomplete, damaged, or of an unsupported kind."""
+
+
+class RequestError(AtomError):
+    """A request cannot be served as asked; the server goes on.
+
+    `param` names the offending field of the request, `status` the HTTP status that fits.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, status: int = 400) -> None:
+        super().__init__(message)
+        self.param = param
+        self.status = status
+
+
+class EngineDeadError(AtomError):
+    """The engine process is gone or never came up; the message carries its own last words."""

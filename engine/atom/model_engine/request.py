@@ -1,0 +1,62 @@
+"""What a caller asks of the engine and what comes back: Request in, RequestOutput out.
+
+Torch-free values only. `Request` crosses the wire to an EngineCore; `RequestOutput` is what the
+output processor hands to HTTP handlers and to the offline API, one per engine step that produced
+something for the request.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import msgspec
+
+from atom.sampling_params import SamplingParams
+
+
+class FinishReason(enum.StrEnum):
+    """Why generation ended, in OpenAI's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One sequence to generate.
+
+    id: unique in this server's life; what every later message names it by.
+    prompt_token_ids: at least one token, all within the vocabulary, shorter than the context.
+    max_total_tokens: prompt plus generated tokens at which it ends (already within the context).
+    arrive_time: monotonic seconds at which the server took it.
+    """
+
+    id: int
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    max_total_tokens: int
+    arrive_time: float
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOutput:
+    """What one engine step added to one request.
+
+    request_id: the caller's name of the request.
+    output_tokens: token ids new in this step; text: the text they completed (may be empty while
+    a character is incomplete or a stop string may be forming; never part of a stop string).
+    finish_detail: what exactly ended it: eos, stop_<token id>, stop_sequence, max_tokens,
+    aborted, or the error's text.
+    """
+
+    request_id: str
+    output_tokens: list[int]
+    text: str
+    finished: bool
+    finish_reason: FinishReason | None
+    finish_detail: str | None
+    num_prompt_tokens: int
+    num_output_tokens: int
+    num_cached_tokens: int

@@ -1,0 +1,1 @@
+"""Development tools: generators and checks. Run as `python -m tools.NAME`."""
