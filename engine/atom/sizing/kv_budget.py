@@ -1,0 +1,131 @@
+"""The KV cache budget of one device: bytes per token, blocks, and how many sequences they hold.
+
+Callers give the memory that is already spoken for: the engine measured it, the operator predicts
+it (atom.sizing.overheads). The result is a value; nobody's configuration is written back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from atom.sizing.errors import DoesNotFitError, DoesNotFitReason
+from atom.sizing.model_facts import ModelFacts
+
+_MIB = 1024**2
+_TABLE_START_TOKENS = 1024
+_SMALL_TABLE_START_TOKENS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class KvBudget:
+    """Blocks of the KV cache of one device.
+
+    `available_bytes` is what was left for the cache; `limited_by` says whether that decided the
+    number of blocks, or `max_num_seqs` full sequences need no more.
+    """
+
+    num_blocks: int
+    block_size: int  # tokens per block
+    block_bytes: int
+    limited_by: Literal["memory", "max_num_seqs"]
+    available_bytes: int
+
+    @property
+    def tokens(self) -> int:
+        return self.num_blocks * self.block_size
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """How many sequences of `context_tokens` run at the same time."""
+
+    context_tokens: int
+    sequences: int
+
+
+def kv_bytes_per_token(facts: ModelFacts, dtype_bytes: int, tensor_parallel: int = 1) -> int:
+    """Bytes of K and V of one token on one rank: 2 x layers x KV heads x head size x element.
+
+    No scale tensors: bf16 and fp32 caches have none.
+    """
+    heads = facts.kv_heads_per_rank(tensor_parallel)
+    return 2 * facts.num_layers * heads * facts.head_dim * dtype_bytes
+
+
+def plan_kv_cache(
+    *,
+    total_bytes: int,
+    utilization: float,
+    weights_bytes: int,
+    activation_bytes: int,
+    overhead_bytes: int,
+    kv_bytes_per_token: int,
+    block_size: int,
+    max_num_seqs: int,
+    max_model_len: int,
+) -> KvBudget:
+    """Blocks that fit: (total x utilization - weights - activation - overhead) / block bytes.
+
+    Never more than `max_num_seqs` sequences of `max_model_len` can use. Raises DoesNotFitError
+    when nothing is left beside the weights, or not enough for one sequence of `max_model_len`.
+    """
+    budget_bytes = int(total_bytes * utilization)
+    available_bytes = budget_bytes - weights_bytes - activation_bytes - overhead_bytes
+    block_bytes = block_size * kv_bytes_per_token
+    if available_bytes < block_bytes:
+        needed_bytes = budget_bytes - available_bytes + block_bytes
+        raise DoesNotFitError(
+            f"the weights ({_mib(weights_bytes)}), activations ({_mib(activation_bytes)}), runtime "
+            f"({_mib(overhead_bytes)}) and one KV block need {_mib(needed_bytes)}, but only "
+            f"{_mib(budget_bytes)} of the device's {_mib(total_bytes)} may be used (memory "
+            f"utilization {utilization:g}); use a device with more memory, a higher utilization, "
+            "a smaller model, or fewer tokens per step",
+            reason=DoesNotFitReason.WEIGHTS,
+            needed_bytes=needed_bytes,
+            available_bytes=budget_bytes,
+        )
+    blocks_per_sequence = -(-max_model_len // block_size)
+    fitting_blocks = available_bytes // block_bytes
+    if fitting_blocks < blocks_per_sequence:
+        raise DoesNotFitError(
+            f"one sequence of {max_model_len} tokens needs "
+            f"{_mib(blocks_per_sequence * block_bytes)} of KV cache, but {_mib(available_bytes)} are left beside weights "
+            f"({_mib(weights_bytes)}), activations ({_mib(activation_bytes)}) and runtime "
+            f"({_mib(overhead_bytes)}); a maximum model length of at most "
+            f"{fitting_blocks * block_size} tokens fits",
+            reason=DoesNotFitReason.CONTEXT,
+            needed_bytes=blocks_per_sequence * block_bytes,
+            available_bytes=available_bytes,
+            max_context_tokens=fitting_blocks * block_size,
+        )
+    useful_blocks = max_num_seqs * blocks_per_sequence
+    return KvBudget(
+        num_blocks=min(fitting_blocks, useful_blocks),
+        block_size=block_size,
+        block_bytes=block_bytes,
+        limited_by="memory" if fitting_blocks <= useful_blocks else "max_num_seqs",
+        available_bytes=available_bytes,
+    )
+
+
+def concurrency_table(
+    num_blocks: int, block_size: int, max_model_len: int, max_num_seqs: int
+) -> tuple[Concurrency, ...]:
+    """Sequences that fit at powers of two from 1024 tokens (128 if short) to the maximum."""
+    context = (
+        _TABLE_START_TOKENS if max_model_len >= _TABLE_START_TOKENS else _SMALL_TABLE_START_TOKENS
+    )
+    lengths: list[int] = []
+    while context < max_model_len:
+        lengths.append(context)
+        context *= 2
+    lengths.append(max_model_len)
+    return tuple(
+        Concurrency(length, min(max_num_seqs, num_blocks // -(-length // block_size)))
+        for length in lengths
+    )
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / _MIB:,.0f} MiB"

@@ -1,0 +1,142 @@
+"""The KV budget: hand-computed cases, limits, and refusals with their numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from atom.sizing import (
+    Concurrency,
+    DoesNotFitError,
+    KvBudget,
+    ModelFacts,
+    activation_bytes,
+    concurrency_table,
+    kv_bytes_per_token,
+    plan_kv_cache,
+    runtime_overhead_bytes,
+    tensor_parallel_problems,
+    valid_tensor_parallel_sizes,
+)
+
+LLAMA_70B = ModelFacts(
+    architecture="LlamaForCausalLM",
+    num_layers=80,
+    hidden_size=8192,
+    num_attention_heads=64,
+    num_kv_heads=8,
+    head_dim=128,
+    intermediate_size=28672,
+    vocab_size=128256,
+    max_position_embeddings=131072,
+    tie_word_embeddings=False,
+    weight_dtype_bytes=2,
+    qk_norm=False,
+    attention_bias=False,
+    mlp_bias=False,
+)
+
+
+def plan(**changes: Any) -> KvBudget:
+    arguments: dict[str, Any] = {
+        "total_bytes": 10_000,
+        "utilization": 0.9,
+        "weights_bytes": 4_000,
+        "activation_bytes": 600,
+        "overhead_bytes": 400,
+        "kv_bytes_per_token": 10,
+        "block_size": 16,
+        "max_num_seqs": 100,
+        "max_model_len": 64,
+    }
+    return plan_kv_cache(**{**arguments, **changes})
+
+
+@pytest.mark.parametrize(
+    ("dtype_bytes", "ranks", "expected"),
+    [(2, 1, 327_680), (2, 8, 40_960), (2, 4, 81_920), (4, 1, 655_360), (1, 8, 20_480)],
+)
+def test_kv_bytes_per_token(dtype_bytes: int, ranks: int, expected: int) -> None:
+    assert kv_bytes_per_token(LLAMA_70B, dtype_bytes, ranks) == expected
+
+
+def test_kv_heads_are_replicated_when_there_are_more_ranks_than_heads() -> None:
+    two_heads = replace(LLAMA_70B, num_kv_heads=2)
+    assert kv_bytes_per_token(two_heads, 2, 8) == kv_bytes_per_token(two_heads, 2, 2)
+
+
+def test_blocks_are_what_memory_leaves_after_everything_else() -> None:
+    budget = plan()  # 9000 - 5000 = 4000 bytes in blocks of 160
+    assert budget == KvBudget(25, 16, 160, "memory", 4_000)
+    assert budget.tokens == 400
+
+
+def test_blocks_stop_at_what_all_sequences_can_use() -> None:
+    budget = plan(max_num_seqs=3)
+    assert (budget.num_blocks, budget.limited_by) == (12, "max_num_seqs")
+
+
+def test_a_block_size_that_does_not_divide_the_length_rounds_up_per_sequence() -> None:
+    assert plan(max_num_seqs=3, max_model_len=65).num_blocks == 15
+
+
+def test_weights_that_leave_no_room_are_refused_with_the_numbers() -> None:
+    with pytest.raises(DoesNotFitError) as caught:
+        plan(weights_bytes=7_900)
+    error = caught.value
+    assert error.reason == "WeightsDoNotFit"
+    assert (error.needed_bytes, error.available_bytes) == (7_900 + 1_000 + 160, 9_000)
+    assert "0.9" in str(error)
+
+
+def test_a_context_that_does_not_fit_is_refused_with_the_longest_that_does() -> None:
+    with pytest.raises(DoesNotFitError) as caught:
+        plan(max_model_len=401)
+    error = caught.value
+    assert error.reason == "ContextDoesNotFit"
+    assert (error.needed_bytes, error.available_bytes) == (26 * 160, 4_000)
+    assert error.max_context_tokens == 400
+    assert plan(max_model_len=400).num_blocks == 25
+
+
+@pytest.mark.parametrize(
+    ("max_model_len", "lengths"),
+    [
+        (100, [100]),
+        (512, [128, 256, 512]),
+        (1024, [1024]),
+        (4096, [1024, 2048, 4096]),
+        (5000, [1024, 2048, 4096, 5000]),
+    ],
+)
+def test_concurrency_table_ends_at_the_full_context(max_model_len: int, lengths: list[int]) -> None:
+    table = concurrency_table(1_000, 16, max_model_len, 256)
+    assert [row.context_tokens for row in table] == lengths
+
+
+def test_concurrency_is_bounded_by_slots_and_by_whole_blocks() -> None:
+    assert concurrency_table(130, 16, 2048, 256) == (Concurrency(1024, 2), Concurrency(2048, 1))
+    assert concurrency_table(130, 16, 512, 4)[0] == Concurrency(128, 4)
+
+
+def test_tensor_parallel_sizes_follow_from_the_shape() -> None:
+    assert valid_tensor_parallel_sizes(LLAMA_70B) == (1, 2, 4, 8)
+    assert valid_tensor_parallel_sizes(replace(LLAMA_70B, num_kv_heads=2)) == (1, 2, 4, 8)
+    assert valid_tensor_parallel_sizes(replace(LLAMA_70B, vocab_size=128258)) == (1, 2)
+    assert "64 is not divisible by 3" in tensor_parallel_problems(LLAMA_70B, 3)[0]
+    assert tensor_parallel_problems(LLAMA_70B, 16) == ("tensor parallel size 16 is outside 1..8",)
+
+
+def test_activations_cover_the_widest_layer_and_the_logits() -> None:
+    widest = 3 * 8192 + 3 * 28672
+    assert activation_bytes(LLAMA_70B, 100, 10, 2) == 100 * widest * 2 + 10 * 128256 * 12
+    sharded = activation_bytes(LLAMA_70B, 100, 10, 2, tensor_parallel=8)
+    assert sharded < activation_bytes(LLAMA_70B, 100, 10, 2)
+
+
+def test_runtime_overhead_grows_with_a_gpu_and_not_with_a_cpu() -> None:
+    assert runtime_overhead_bytes("cpu", 1 << 40) == runtime_overhead_bytes("cpu", 1 << 30)
+    small, large = (runtime_overhead_bytes("gpu", gib << 30) for gib in (64, 192))
+    assert large - small == int((192 << 30) * 0.02) - int((64 << 30) * 0.02)

@@ -1,0 +1,120 @@
+"""ModelFacts reads config.json and counts parameters exactly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from atom.sizing import ModelFacts, ModelFactsError
+
+QWEN3_TINY: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "hidden_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 80,
+    "vocab_size": 100,
+    "max_position_embeddings": 256,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+}
+LLAMA_TINY: dict[str, Any] = {
+    **{key: value for key, value in QWEN3_TINY.items() if key != "head_dim"},
+    "architectures": ["LlamaForCausalLM"],
+    "tie_word_embeddings": False,
+}
+
+
+@pytest.mark.parametrize("base", [QWEN3_TINY, LLAMA_TINY], ids=["qwen3", "llama"])
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_parameter_count_equals_the_real_module(
+    base: dict[str, Any], tied: bool, bias: bool
+) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is the oracle")
+    torch = pytest.importorskip("torch", reason="transformers needs torch")
+    config = {**base, "tie_word_embeddings": tied, "attention_bias": bias}
+    if base is LLAMA_TINY:
+        config["mlp_bias"] = bias
+    arguments = {key: value for key, value in config.items() if key != "torch_dtype"}
+    kind = "Qwen3" if base is QWEN3_TINY else "Llama"
+    oracle_config = getattr(transformers, f"{kind}Config")(**arguments)
+    with torch.device("meta"):
+        module = getattr(transformers, f"{kind}ForCausalLM")(oracle_config)
+    module.tie_weights()
+    expected = sum(parameter.numel() for parameter in module.parameters())
+    assert ModelFacts.from_hf_config(config).parameter_count() == expected
+
+
+def test_llama_3_1_8b_has_its_published_size() -> None:
+    facts = ModelFacts.from_hf_config(
+        {
+            "architectures": ["LlamaForCausalLM"],
+            "hidden_size": 4096,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "intermediate_size": 14336,
+            "vocab_size": 128256,
+            "max_position_embeddings": 131072,
+            "torch_dtype": "bfloat16",
+        }
+    )
+    assert facts.parameter_count() == 8_030_261_248
+    assert facts.head_dim == 128
+    assert facts.weight_bytes() == 16_060_522_496
+
+
+def test_head_dim_absent_means_what_transformers_makes_of_it() -> None:
+    assert ModelFacts.from_hf_config(LLAMA_TINY).head_dim == 48 // 6
+    without = {key: value for key, value in QWEN3_TINY.items() if key != "head_dim"}
+    assert ModelFacts.from_hf_config(without).head_dim == 128
+
+
+@pytest.mark.parametrize(
+    ("change", "expected_bytes"),
+    [
+        ({}, 2),
+        ({"torch_dtype": None, "dtype": "float16"}, 2),
+        ({"torch_dtype": "torch.float32"}, 4),
+        ({"torch_dtype": None}, 4),
+    ],
+)
+def test_element_size_is_read_from_either_dtype_key(
+    change: dict[str, Any], expected_bytes: int
+) -> None:
+    assert ModelFacts.from_hf_config({**QWEN3_TINY, **change}).weight_dtype_bytes == expected_bytes
+
+
+def test_norms_are_replicated_and_kv_heads_replicate_beyond_their_number() -> None:
+    facts = ModelFacts.from_hf_config(LLAMA_TINY)
+    assert [facts.kv_heads_per_rank(size) for size in (1, 2, 4)] == [2, 1, 1]
+    replicated = (2 * facts.num_layers + 1) * facts.hidden_size
+    whole, half = facts.weight_bytes(1), facts.weight_bytes(1, tensor_parallel=2)
+    assert 2 * half == whole + replicated
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "architectures"),
+        ({"architectures": None}, "architectures"),
+        ({"hidden_size": None}, "hidden_size"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers"),
+        ({"vocab_size": "many"}, "vocab_size"),
+        ({"num_key_value_heads": 4}, "num_key_value_heads"),
+        ({"torch_dtype": "float8_e4m3fn"}, "torch_dtype"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+    ],
+)
+def test_an_unusable_config_is_refused_by_the_name_of_its_field(
+    change: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(ModelFactsError) as caught:
+        ModelFacts.from_hf_config({**QWEN3_TINY, **change})
+    assert caught.value.field == field
+    assert field in str(caught.value) or "architecture" in str(caught.value)
