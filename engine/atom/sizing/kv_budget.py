@@ -90,8 +90,8 @@ def plan_kv_cache(
     if fitting_blocks < blocks_per_sequence:
         raise DoesNotFitError(
             f"one sequence of {max_model_len} tokens needs "
-            f"{_mib(blocks_per_sequence * block_bytes)} of KV cache, but {_mib(available_bytes)} are left beside weights "
-            f"({_mib(weights_bytes)}), activations ({_mib(activation_bytes)}) and runtime "
+            f"{_mib(blocks_per_sequence * block_bytes)} of KV cache, but "
+            f"{_mib(available_bytes)} are left beside weights ({_mib(weights_bytes)}), activations ({_mib(activation_bytes)}) and runtime "
             f"({_mib(overhead_bytes)}); a maximum model length of at most "
             f"{fitting_blocks * block_size} tokens fits",
             reason=DoesNotFitReason.CONTEXT,
