@@ -91,9 +91,9 @@ def plan_kv_cache(
         raise DoesNotFitError(
             f"one sequence of {max_model_len} tokens needs "
             f"{_mib(blocks_per_sequence * block_bytes)} of KV cache, but "
-            f"{_mib(available_bytes)} are left beside weights ({_mib(weights_bytes)}), activations ({_mib(activation_bytes)}) and runtime "
-            f"({_mib(overhead_bytes)}); a maximum model length of at most "
-            f"{fitting_blocks * block_size} tokens fits",
+            f"{_mib(available_bytes)} are left beside weights ({_mib(weights_bytes)}), "
+            f"activations ({_mib(activation_bytes)}) and runtime ({_mib(overhead_bytes)}); "
+            f"a maximum model length of at most {fitting_blocks * block_size} tokens fits",
             reason=DoesNotFitReason.CONTEXT,
             needed_bytes=blocks_per_sequence * block_bytes,
             available_bytes=available_bytes,
