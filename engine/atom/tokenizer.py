@@ -1,0 +1,200 @@
+"""Text to token ids and back, for one model: the checkpoint's own tokenizer.json.
+
+Wraps the `tokenizers` library and adds what a streaming server needs: text for one token at a time
+that never shows half a character, and never holds back more than a character can need. Torch-free;
+knows nothing of requests. Used by the input and output processors and the chat template.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import tokenizers
+from tokenizers import pre_tokenizers
+
+from atom.errors import ModelError
+
+TOKENIZER_FILE = "tokenizer.json"
+SETTINGS_FILE = "tokenizer_config.json"
+_REPLACEMENT = "\ufffd"
+# A character is at most four tokens long (four bytes, each its own token); a longer tail that
+# still ends in U+FFFD is not an incomplete character but bytes that no character has.
+_LONGEST_CHARACTER_TOKENS = 4
+
+
+class TokenStream(Protocol):
+    """Turns the tokens of one answer into text, token by token."""
+
+    def push(self, token_id: int) -> str:
+        """The text that this token completes; empty while a character is incomplete."""
+        ...
+
+    def flush(self) -> str:
+        """What is left at the end: an incomplete character shows as U+FFFD."""
+        ...
+
+
+class Tokenizer:
+    """One model's vocabulary. Thread-safe: nothing changes after it is loaded."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises `ModelError` when tokenizer.json is missing or damaged."""
+        file = folder / TOKENIZER_FILE
+        if not file.is_file():
+            raise ModelError(
+                f"{file}: missing; the server needs the fast tokenizer. Download the model folder "
+                f"again, or write the file with transformers' AutoTokenizer.save_pretrained"
+            )
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises bare Exception
+            raise ModelError(f"{file}: damaged ({error}); download it again") from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self.settings = read_settings(folder)
+        added = self._tokenizer.get_added_tokens_decoder()
+        self._special_ids = frozenset(index for index, token in added.items() if token.special)
+        self._byte_level = _decodes_bytes(self._tokenizer)
+        self._bytes_of_token: dict[int, bytes] = {}
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of `text`; special tokens written out in the text become their ids.
+
+        add_special_tokens: also put in front (or behind) what the model expects around plain text;
+        chat templates write these themselves. The interpreter's lock is free meanwhile.
+        """
+        # The batch call is the one that releases the lock.
+        (encoding,) = self._tokenizer.encode_batch_fast(
+            [text], add_special_tokens=add_special_tokens
+        )
+        return list(encoding.ids)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The whole text, without special tokens; ids outside the vocabulary give nothing."""
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+
+    def stream(self) -> TokenStream:
+        """A fresh stream; pushing ids, then flushing, gives `decode` of them. (Where bytes make no
+        character at all, the window kind may show fewer or more U+FFFD.)"""
+        return _ByteStream(self) if self._byte_level else _WindowStream(self)
+
+    def special_tokens(self) -> dict[str, str]:
+        """bos_token, eos_token and so on as the chat template sees them; only those that exist."""
+        names = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
+        found = {name: _token_text(self.settings.get(name)) for name in names}
+        return {name: text for name, text in found.items() if text is not None}
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Bytes that a token stands for, for vocabularies of bytes; empty for special tokens."""
+        known = self._bytes_of_token.get(token_id)
+        if known is None:
+            known = self._bytes_of_token[token_id] = self._look_up_bytes(token_id)
+        return known
+
+    def _look_up_bytes(self, token_id: int) -> bytes:
+        piece = None if token_id in self._special_ids else self._tokenizer.id_to_token(token_id)
+        if piece is None:
+            return b""
+        try:
+            return bytes(_BYTE_OF_CHARACTER[character] for character in piece)
+        except KeyError:  # an added token whose text is not spelled in the byte alphabet
+            return piece.encode()
+
+
+class _ByteStream:
+    """For vocabularies whose tokens are bytes (GPT-2's alphabet: Qwen, Llama 3, DeepSeek)."""
+
+    __slots__ = ("_decode", "_tokenizer")
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    def push(self, token_id: int) -> str:
+        return self._decode(self._tokenizer.token_bytes(token_id))
+
+    def flush(self) -> str:
+        return self._decode(b"", True)
+
+
+class _WindowStream:
+    """For every other vocabulary: decodes the last few tokens with and without the new one.
+
+    The window starts at the tokens shown last, because how a token reads depends on whether
+    it comes first (a leading space is dropped) and on its neighbours (byte fallback).
+    """
+
+    __slots__ = ("_ids", "_shown", "_shown_text", "_tokenizer")
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._shown = 0  # how many of the window's tokens have been shown
+        self._shown_text = ""
+
+    def push(self, token_id: int) -> str:
+        self._ids.append(token_id)
+        text = self._tokenizer.decode(self._ids)
+        if not text.endswith(_REPLACEMENT):
+            return self._show(text, len(self._ids))
+        settled = len(self._ids) - (_LONGEST_CHARACTER_TOKENS - 1)
+        if settled <= self._shown:
+            return ""
+        return self._show(self._tokenizer.decode(self._ids[:settled]), settled)
+
+    def flush(self) -> str:
+        return self._show(self._tokenizer.decode(self._ids), len(self._ids))
+
+    def _show(self, text: str, count: int) -> str:
+        """Show `text`, which is what the first `count` tokens of the window read as."""
+        new = text[len(self._shown_text) :]
+        if not new:
+            self._shown = count
+            return ""
+        del self._ids[: self._shown]
+        self._shown = count - self._shown
+        self._shown_text = self._tokenizer.decode(self._ids[: self._shown])
+        return new
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """tokenizer_config.json as an object; {} when there is none."""
+    file = folder / SETTINGS_FILE
+    if not file.is_file():
+        return {}
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file}: cannot be read as JSON ({error}); download it again") from error
+    if not isinstance(settings, dict):
+        raise ModelError(f"{file}: must hold a JSON object; download it again")
+    return settings
+
+
+def _token_text(value: Any) -> str | None:
+    """A special token is written as its text, or as an object with its text as `content`."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _decodes_bytes(tokenizer: tokenizers.Tokenizer) -> bool:
+    settings = json.loads(tokenizer.to_str()).get("decoder") or {}
+    return settings.get("type") == "ByteLevel"
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable spelling of bytes: printable Latin-1 stands for itself, the other bytes
+    follow in order from U+0100."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    own = {character: ord(character) for character in alphabet if ord(character) < 256}
+    rest = (byte for byte in range(256) if byte not in own.values())
+    shifted = [character for character in alphabet if ord(character) >= 256]
+    return own | dict(zip(shifted, rest, strict=True))
+
+
+_BYTE_OF_CHARACTER = _byte_alphabet()
