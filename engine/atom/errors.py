@@ -22,13 +22,22 @@ class ModelError(AtomError):
 class RequestError(AtomError):
     """A request cannot be served as asked; the server goes on.
 
-    `param` names the offending field of the request, `status` the HTTP status that fits.
+    `param` names the offending field of the request, `status` the HTTP status that fits, `code`
+    is the word that OpenAI's clients look for, where there is one.
     """
 
-    def __init__(self, message: str, *, param: str | None = None, status: int = 400) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        status: int = 400,
+        code: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.param = param
         self.status = status
+        self.code = code
 
 
 class EngineDeadError(AtomError):

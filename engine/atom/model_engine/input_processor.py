@@ -1,0 +1,100 @@
+"""A prompt and its SamplingParams to a Request that the engine can serve, or a clear refusal.
+
+Everything that can be wrong with a request's content is found here, before it is queued: length,
+vocabulary, limits that depend on the model. It knows nothing of HTTP and keeps no state, so it may
+run on any thread. Called by LLMEngine and AsyncLLMEngine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+
+import msgspec
+
+from atom.config import ModelConfig
+from atom.errors import RequestError
+from atom.model_engine.request import Request
+from atom.sampling_params import SamplingParams
+from atom.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+
+
+class InputProcessor:
+    """Knows one model's tokenizer and limits."""
+
+    def __init__(self, model: ModelConfig, tokenizer: Tokenizer | None) -> None:
+        """tokenizer: None serves token-id prompts only (random weights without a tokenizer)."""
+        self._model = model
+        self._tokenizer = tokenizer
+
+    def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of `prompt`; ids are taken as they are, after a look at the vocabulary."""
+        if not isinstance(prompt, str):
+            return self._checked_ids(prompt)
+        if self._tokenizer is None:
+            raise RequestError(
+                f"{self._model.path} has no tokenizer; give prompts as token ids", param="prompt"
+            )
+        try:
+            return self._tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+        except (UnicodeError, TypeError) as error:
+            raise RequestError("the prompt is not valid Unicode text", param="prompt") from error
+
+    def build_request(
+        self,
+        request_id: int,
+        token_ids: list[int],
+        params: SamplingParams,
+        *,
+        arrive_time: float,
+    ) -> Request:
+        """The request as the engine takes it. Raises `RequestError` when it cannot be served.
+
+        An answer longer than the context leaves room for is cut to that room (it then ends with
+        finish reason "length"); a prompt that leaves no room for one token is refused.
+        """
+        if not token_ids:
+            raise RequestError("the prompt is empty; give at least one token", param="prompt")
+        room_tokens = self._model.max_model_len - len(token_ids)
+        if room_tokens < 1:
+            raise RequestError(
+                f"the prompt has {len(token_ids)} tokens, but the context of "
+                f"{self._model.served_name} is {self._model.max_model_len} tokens for prompt and "
+                f"answer together; shorten the prompt to at most {self._model.max_model_len - 1}",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        for token_id in params.stop_token_ids:
+            self._check_token(token_id, "stop_token_ids")
+        asked_tokens = room_tokens if params.max_tokens is None else params.max_tokens
+        answer_tokens = min(asked_tokens, room_tokens)
+        return Request(
+            id=request_id,
+            prompt_token_ids=token_ids,
+            params=self._fitted(params, answer_tokens),
+            max_total_tokens=len(token_ids) + answer_tokens,
+            arrive_time=arrive_time,
+        )
+
+    def _fitted(self, params: SamplingParams, answer_tokens: int) -> SamplingParams:
+        """The same choice of tokens with every number inside what the wire and a device hold."""
+        top_k = -1 if params.top_k >= self._model.vocab_size else params.top_k
+        if top_k == params.top_k and answer_tokens == params.max_tokens:
+            return params
+        return msgspec.structs.replace(params, top_k=top_k, max_tokens=answer_tokens)
+
+    def _checked_ids(self, token_ids: Sequence[int]) -> list[int]:
+        ids = [index(token_id) for token_id in token_ids]  # numpy's integers too
+        for extreme in (min(ids), max(ids)) if ids else ():
+            self._check_token(extreme, "prompt")
+        return ids
+
+    def _check_token(self, token_id: int, param: str) -> None:
+        if not 0 <= token_id < self._model.vocab_size:
+            raise RequestError(
+                f"token id {token_id} is outside the vocabulary of {self._model.served_name}, "
+                f"which has ids 0 to {self._model.vocab_size - 1}",
+                param=param,
+            )

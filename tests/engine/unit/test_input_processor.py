@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from atom.config import Config
+from atom.errors import RequestError
+from atom.model_engine.input_output_processor import InputOutputProcessor
+from atom.model_engine.input_processor import InputProcessor
+from atom.model_engine.request import Request
+from atom.sampling_params import SamplingParams
+from tests.support.front_half import build_test_config, write_model_folder
+
+CONTEXT = 64
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    folder = write_model_folder(tmp_path_factory.mktemp("model"), context_tokens=CONTEXT)
+    return build_test_config(folder)
+
+
+@pytest.fixture(scope="module")
+def inputs(config: Config) -> InputProcessor:
+    return InputOutputProcessor(config).inputs
+
+
+def build(inputs: InputProcessor, token_ids: list[int], **params: object) -> Request:
+    return inputs.build_request(
+        7,
+        token_ids,
+        SamplingParams(**params),  # type: ignore[arg-type]
+        arrive_time=1.5,
+    )
+
+
+def test_an_answer_may_fill_the_context_when_no_length_is_asked(inputs: InputProcessor) -> None:
+    request = build(inputs, [1] * 10, max_tokens=None)
+    assert request.max_total_tokens == CONTEXT
+    assert request.params.max_tokens == CONTEXT - 10
+    assert (request.id, request.arrive_time) == (7, 1.5)
+
+
+def test_an_answer_is_as_long_as_asked_within_the_context(inputs: InputProcessor) -> None:
+    assert build(inputs, [1] * 10, max_tokens=5).max_total_tokens == 15
+    assert build(inputs, [1] * 10, max_tokens=10**30).max_total_tokens == CONTEXT
+
+
+@pytest.mark.parametrize("length", [CONTEXT, CONTEXT + 1, 10 * CONTEXT])
+def test_a_prompt_without_room_for_an_answer_is_refused_with_both_lengths(
+    inputs: InputProcessor, length: int
+) -> None:
+    with pytest.raises(RequestError, match=rf"has {length} tokens.*{CONTEXT} tokens") as caught:
+        build(inputs, [1] * length, max_tokens=1)
+    assert caught.value.code == "context_length_exceeded"
+    assert caught.value.status == 400
+
+
+def test_the_longest_prompt_that_fits_gets_one_token(inputs: InputProcessor) -> None:
+    assert build(inputs, [1] * (CONTEXT - 1), max_tokens=9).max_total_tokens == CONTEXT
+
+
+def test_an_empty_prompt_is_refused(inputs: InputProcessor) -> None:
+    with pytest.raises(RequestError, match="prompt is empty"):
+        build(inputs, inputs.tokenize(""))
+
+
+@pytest.mark.parametrize("wrong", [-1, 294, 2**40, 10**30])
+def test_token_ids_outside_the_vocabulary_are_refused(inputs: InputProcessor, wrong: int) -> None:
+    with pytest.raises(RequestError, match=f"token id {wrong} is outside.*ids 0 to 293") as caught:
+        inputs.tokenize([0, wrong, 293])
+    assert caught.value.param == "prompt"
+    with pytest.raises(RequestError, match=f"token id {wrong}") as caught:
+        build(inputs, [1], stop_token_ids=(wrong,))
+    assert caught.value.param == "stop_token_ids"
+
+
+def test_numpy_token_ids_are_plain_integers_on_the_wire(inputs: InputProcessor) -> None:
+    request = build(inputs, inputs.tokenize(np.array([5, 6], dtype=np.int64)))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=Request) == request
+
+
+@pytest.mark.parametrize("top_k", [294, 10**6, 10**30])
+def test_top_k_that_keeps_everything_is_off(inputs: InputProcessor, top_k: int) -> None:
+    """Also what no device integer could hold."""
+    assert build(inputs, [1], top_k=top_k).params.top_k == -1
+    assert build(inputs, [1], top_k=293).params.top_k == 293
+
+
+def test_text_that_is_not_unicode_is_refused(inputs: InputProcessor) -> None:
+    with pytest.raises(RequestError, match="not valid Unicode"):
+        inputs.tokenize("half a pair: \ud83d")
+
+
+def test_random_weights_need_no_tokenizer_but_then_token_ids(tmp_path: Path) -> None:
+    folder = write_model_folder(tmp_path)
+    (folder / "tokenizer.json").unlink()
+    processor = InputOutputProcessor(build_test_config(folder, load_dummy=True))
+    assert processor.inputs.tokenize([1, 2]) == [1, 2]
+    with pytest.raises(RequestError, match="no tokenizer; give prompts as token ids"):
+        processor.inputs.tokenize("text")
