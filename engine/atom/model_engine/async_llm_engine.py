@@ -1,0 +1,256 @@
+"""AsyncLLMEngine: the engine for asyncio programs, the HTTP server first of all.
+
+Bridges CoreManager's thread to the event loop with one hop per engine step, keeps a stream per
+open request, and knows at every moment whether the engine can serve and if not, why. Torch-free;
+knows no HTTP. All of its methods belong to the loop that called `start`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import itertools
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+
+from atom.config import Config
+from atom.errors import EngineDeadError, RequestError
+from atom.model_engine.core_port import CoreFactory
+from atom.model_engine.engine_core_mgr import CoreEvent, CoreFailed, CoreManager
+from atom.model_engine.engine_protocol import EngineReport, ProgressBody, StatsBody, StreamBody
+from atom.model_engine.input_output_processor import InputOutputProcessor
+from atom.model_engine.input_processor import Prompt
+from atom.model_engine.request import RequestOutput
+from atom.model_engine.request_stream import RequestStream
+from atom.sampling_params import SamplingParams
+
+logger = logging.getLogger(__name__)
+
+# Longer texts are tokenised on a thread, so that no other request waits for them.
+_LONG_TEXT_CHARACTERS = 8192
+
+
+class EngineState(enum.StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """reason: for people, why it does not serve; empty when it does. report: once it was ready."""
+
+    state: EngineState
+    reason: str = ""
+    report: EngineReport | None = None
+
+
+class AsyncLLMEngine:
+    """One engine and its open requests."""
+
+    def __init__(
+        self,
+        config: Config,
+        processor: InputOutputProcessor | None = None,
+        *,
+        core_factory: CoreFactory = CoreManager,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """processor: loaded from the model's folder unless given. Raises `ModelError`."""
+        self.config = config
+        self.processor = processor or InputOutputProcessor(config)
+        self.status = EngineStatus(EngineState.STARTING, "starting the engine process")
+        self.stats: StatsBody | None = None
+        self._clock = clock
+        self._core = core_factory(config, self._on_event)
+        self._loop: asyncio.AbstractEventLoop
+        self._streams: dict[int, RequestStream] = {}
+        self._ids = itertools.count(1)
+        self._decided = asyncio.Event()  # start-up has ended, one way or the other
+        self._died = asyncio.Event()
+        self._idle = asyncio.Event()  # no request is open
+        self._idle.set()
+
+    # ---- life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Begin to load; `status` tells how far it is, `wait_ready` waits for it."""
+        self._loop = asyncio.get_running_loop()
+        self._core.start()
+
+    async def wait_ready(self) -> EngineReport:
+        """What start-up found out. Raises `EngineDeadError` when it failed."""
+        await self._decided.wait()
+        if self.status.report is None:
+            raise EngineDeadError(self.status.reason)
+        return self.status.report
+
+    async def wait_dead(self) -> str:
+        """Returns the reason once the engine process is gone."""
+        await self._died.wait()
+        return self.status.reason
+
+    async def drain(self, timeout_seconds: float) -> int:
+        """Take no more requests and wait for those that run; then abort the rest (each gets an
+        error). Returns how many were aborted."""
+        if self.status.state is not EngineState.DEAD:
+            reason = "the server is shutting down"
+            self.status = replace(self.status, state=EngineState.DRAINING, reason=reason)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), timeout_seconds)
+        unfinished = list(self._streams)
+        for request_id in unfinished:
+            error = RequestError(
+                f"the server shut down before the answer was complete "
+                f"(it waited {timeout_seconds:g} s); send the request again",
+                status=503,
+            )
+            self._fail(request_id, error)
+        return len(unfinished)
+
+    async def shutdown(self, timeout_seconds: float = 10.0) -> None:
+        """End the engine process. Open requests get an error."""
+        self._die("the engine was shut down")
+        await asyncio.to_thread(self._core.shutdown, timeout_seconds)
+
+    # ---- requests -----------------------------------------------------------------------------
+
+    async def generate(
+        self, prompt: Prompt, params: SamplingParams, request_id: str | None = None
+    ) -> AsyncIterator[RequestOutput]:
+        """Outputs as they come. Closing the iterator before its end aborts the request."""
+        async with await self.add_request(prompt, params, request_id=request_id) as stream:
+            async for output in stream:
+                yield output
+
+    async def add_request(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        add_special_tokens: bool = True,
+    ) -> RequestStream:
+        """Checks and queues a request; the stream's owner must exhaust or close it.
+
+        Raises `RequestError` when it cannot be served (status 503 while starting or draining) and
+        `EngineDeadError` when the engine process is gone."""
+        arrive_time = self._clock()
+        self.check_serving()
+        inputs = self.processor.inputs
+        if isinstance(prompt, str) and len(prompt) > _LONG_TEXT_CHARACTERS:
+            token_ids = await asyncio.to_thread(
+                inputs.tokenize, prompt, add_special_tokens=add_special_tokens
+            )
+            self.check_serving()
+        else:
+            token_ids = inputs.tokenize(prompt, add_special_tokens=add_special_tokens)
+        number = next(self._ids)
+        request = inputs.build_request(number, token_ids, params, arrive_time=arrive_time)
+        name = request_id or f"req-{number}"
+        stream = RequestStream(name, len(token_ids), abort=lambda: self._abort(number))
+        self.processor.outputs.add(request, name)
+        self._streams[number] = stream
+        self._idle.clear()
+        self._core.add_requests([request])
+        return stream
+
+    async def abort(self, request_id: str) -> None:
+        """End the request of this name, if it is open; its stream just ends there."""
+        for number, stream in list(self._streams.items()):
+            if stream.name == request_id:
+                self._fail(number, RequestError("the request was aborted", status=499))
+
+    def check_serving(self) -> None:
+        """Raises the error that tells why a request cannot be taken now."""
+        if self.status.state is EngineState.DEAD:
+            raise EngineDeadError(self.status.reason)
+        if self.status.state is not EngineState.READY:
+            raise RequestError(
+                f"the engine is {self.status.state}: {self.status.reason}; try again soon",
+                status=503,
+            )
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._streams)
+
+    def _abort(self, number: int) -> None:
+        """The consumer left: forget the request and tell the engine."""
+        self.processor.outputs.discard(number)
+        self._forget(number)
+        if self.status.state is not EngineState.DEAD:
+            self._core.abort_requests([number])
+
+    def _fail(self, number: int, error: Exception) -> None:
+        self._streams[number].fail(error)
+        self._abort(number)
+
+    def _forget(self, number: int) -> None:
+        self._streams.pop(number, None)
+        if not self._streams:
+            self._idle.set()
+
+    # ---- events -------------------------------------------------------------------------------
+
+    def _on_event(self, event: CoreEvent) -> None:
+        """On the core's thread: one hop to the loop, nothing else."""
+        try:
+            self._loop.call_soon_threadsafe(self._handle, event)
+        except RuntimeError:  # the loop is closed: nobody is left to be told
+            logger.debug("an event came after the event loop had ended")
+
+    def _handle(self, event: CoreEvent) -> None:
+        if isinstance(event, StreamBody):
+            self._deliver(event)
+        elif isinstance(event, StatsBody):
+            self.stats = event
+        elif isinstance(event, CoreFailed):
+            self._die(event.message)
+        elif self.status.state is not EngineState.STARTING:
+            # A drain that began during start-up keeps its state; only the report is news.
+            if isinstance(event, EngineReport):
+                self.status = replace(self.status, report=event)
+        elif isinstance(event, EngineReport):
+            self.status = EngineStatus(EngineState.READY, report=event)
+            self._decided.set()
+        elif isinstance(event, ProgressBody):
+            reason = f"{event.phase} {event.fraction:.0%}"
+            self.status = EngineStatus(EngineState.STARTING, reason)
+
+    def _deliver(self, body: StreamBody) -> None:
+        try:
+            step = self.processor.outputs.process(body, self._clock())
+        except Exception as error:
+            # A fault of ours must not leave callers waiting, nor end the others' requests.
+            logger.exception("the outputs of a step could not be processed")
+            self._fail_all_of(body, error)
+            return
+        for number, output in step.outputs:
+            stream = self._streams.get(number)
+            if stream is not None:
+                stream.put(output)
+                if output.finished:
+                    self._forget(number)
+        if step.abort_ids:
+            self._core.abort_requests(step.abort_ids)
+
+    def _fail_all_of(self, body: StreamBody, cause: Exception) -> None:
+        concerned = {*body.rows()[0].tolist(), *(row.request_id for row in body.finished)}
+        for number in concerned & self._streams.keys():
+            error = RuntimeError("the answer could not be processed")
+            error.__cause__ = cause
+            self._fail(number, error)
+
+    def _die(self, reason: str) -> None:
+        if self.status.state is EngineState.DEAD:
+            return
+        self.status = replace(self.status, state=EngineState.DEAD, reason=reason)
+        for number in list(self._streams):
+            self._fail(number, EngineDeadError(f"the engine stopped: {reason}"))
+        self._decided.set()
+        self._died.set()

@@ -1,0 +1,257 @@
+"""LLMEngine: the engine for plain Python programs.
+
+    engine = LLMEngine(model="Qwen/Qwen3-0.6B")
+    for answer in engine.generate(["Hello"], SamplingParams(max_tokens=32)):
+        print(answer["text"])
+
+Synchronous: the caller's thread turns engine steps into text. Torch-free itself; the engine runs in
+its own process behind CoreManager. `atom generate` and `atom bench` are its users.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, TypedDict
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from atom.config import Config, EngineOptions, build_config
+from atom.errors import ConfigError, EngineDeadError, RequestError
+from atom.model_engine.core_port import CoreFactory, CorePort
+from atom.model_engine.engine_core_mgr import CoreEvent, CoreFailed, CoreManager
+from atom.model_engine.engine_protocol import EngineReport, StreamBody
+from atom.model_engine.input_output_processor import InputOutputProcessor
+from atom.model_engine.input_processor import Prompt
+from atom.model_engine.request import FinishReason, Request, RequestOutput
+from atom.sampling_params import SamplingParams
+
+__all__ = ["Completion", "InputOutputProcessor", "LLMEngine"]
+
+
+class Completion(TypedDict):
+    """One finished answer. Times in seconds: latency from submission to the last token, ttft to the
+    first, tpot per further token (0 when there is only one)."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    finish_detail: str
+    num_tokens_input: int
+    num_tokens_output: int
+    num_tokens_cached: int
+    latency: float
+    ttft: float
+    tpot: float
+
+
+@dataclass(slots=True)
+class _Collected:
+    """What has come for one request of a `generate` call."""
+
+    arrive_time: float
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    first_token_time: float | None = None
+    last_token_time: float = 0.0
+    last: RequestOutput | None = None
+
+
+class LLMEngine:
+    """Starts an engine and blocks until it is ready; a context manager, or `close` it."""
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        config: Config | None = None,
+        core_factory: CoreFactory = CoreManager,
+        **options: Any,
+    ) -> None:
+        """model: a checkpoint folder or hub id; options: fields of `EngineOptions`. Or a `config`.
+
+        Raises `ModelError`, `ConfigError`, or `EngineDeadError` when start-up fails."""
+        if (model is None) == (config is None):
+            raise ConfigError("give LLMEngine either model=… or config=…")
+        if config is None:
+            config = build_config(EngineOptions(model=str(model), **options))
+        self.config = config
+        self.processor = InputOutputProcessor(config)
+        self._events: queue.SimpleQueue[CoreEvent] = queue.SimpleQueue()
+        self._ids = itertools.count(1)
+        self._core: CorePort = core_factory(config, self._events.put)
+        # Also ends the engine process when the program forgets to, or ends by an exception.
+        self._closer = weakref.finalize(self, self._core.shutdown)
+        self._core.start()
+        self.report = self._wait_ready()
+
+    def __enter__(self) -> LLMEngine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the engine process. May be called again."""
+        self._closer()
+
+    # ---- generation ---------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        add_special_tokens: bool = True,
+    ) -> list[Completion]:
+        """Answers in the order of `prompts` (texts, or lists of token ids).
+
+        sampling_params: one for all, or one each. use_tqdm: show a progress bar (the name is the
+        one callers of other engines know). Raises `RequestError` on the first bad prompt, before
+        anything is generated."""
+        each = _params_of_each(prompts, sampling_params)
+        collected = [_Collected(arrive_time=time.monotonic()) for _ in prompts]
+        with _progress_bar(enabled=use_tqdm) as progress:
+            task = progress.add_task("generating", total=len(prompts))
+            for index, output in self.stream(prompts, each, add_special_tokens=add_special_tokens):
+                _collect(collected[index], output)
+                progress.update(task, advance=int(output.finished))
+        return [_completion(item) for item in collected]
+
+    def stream(
+        self,
+        prompts: Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        add_special_tokens: bool = True,
+    ) -> Iterator[tuple[int, RequestOutput]]:
+        """(index of the prompt, output) as they come; leaving early aborts what is open.
+
+        One such iteration at a time: an engine has one caller."""
+        if len(self.processor.outputs):
+            raise RequestError("this engine is still generating; end that iteration first")
+        requests = self._requests(
+            prompts, _params_of_each(prompts, sampling_params), add_special_tokens
+        )
+        indices = {request.id: index for index, request in enumerate(requests)}
+        for request in requests:
+            self.processor.outputs.add(request, str(indices[request.id]))
+        self._core.add_requests(requests)
+        try:
+            while indices:
+                for number, output in self._step():
+                    if number in indices:
+                        yield indices[number], output
+                        if output.finished:
+                            del indices[number]
+        finally:
+            for number in indices:
+                self.processor.outputs.discard(number)
+            if indices and self._closer.alive:
+                self._core.abort_requests(list(indices))
+
+    def _requests(
+        self, prompts: Sequence[Prompt], each: Sequence[SamplingParams], add_special_tokens: bool
+    ) -> list[Request]:
+        if not self._closer.alive:
+            raise EngineDeadError("the engine is closed; make a new LLMEngine")
+        inputs = self.processor.inputs
+        return [
+            inputs.build_request(
+                next(self._ids),
+                inputs.tokenize(prompt, add_special_tokens=add_special_tokens),
+                params,
+                arrive_time=time.monotonic(),
+            )
+            for prompt, params in zip(prompts, each, strict=True)
+        ]
+
+    # ---- events -------------------------------------------------------------------------------
+
+    def _step(self) -> list[tuple[int, RequestOutput]]:
+        """Wait for the next event and turn it into outputs."""
+        event = self._events.get()
+        if isinstance(event, CoreFailed):
+            self.close()
+            raise EngineDeadError(event.message)
+        if not isinstance(event, StreamBody):
+            return []
+        step = self.processor.outputs.process(event, time.monotonic())
+        if step.abort_ids:
+            self._core.abort_requests(step.abort_ids)
+        return step.outputs
+
+    def _wait_ready(self) -> EngineReport:
+        while True:
+            event = self._events.get()
+            if isinstance(event, EngineReport):
+                return event
+            if isinstance(event, CoreFailed):
+                self.close()
+                raise EngineDeadError(event.message)
+
+
+def _params_of_each(
+    prompts: Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+) -> Sequence[SamplingParams]:
+    if isinstance(prompts, str):
+        raise RequestError("prompts must be a list; put the one prompt into brackets")
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * len(prompts)
+    if len(params) != len(prompts):
+        raise RequestError(
+            f"{len(prompts)} prompts but {len(params)} sampling params; give one, or one each"
+        )
+    return params
+
+
+def _progress_bar(*, enabled: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        disable=not enabled,
+    )
+
+
+def _collect(item: _Collected, output: RequestOutput) -> None:
+    item.texts.append(output.text)
+    if output.output_tokens:
+        item.token_ids += output.output_tokens
+        item.last_token_time = time.monotonic()
+        if item.first_token_time is None:
+            item.first_token_time = item.last_token_time
+    item.last = output
+
+
+def _completion(item: _Collected) -> Completion:
+    last = item.last
+    assert last is not None
+    if last.finish_reason is FinishReason.ERROR:
+        raise EngineDeadError(f"the engine could not answer: {last.finish_detail}")
+    count = len(item.token_ids)
+    first = item.last_token_time if item.first_token_time is None else item.first_token_time
+    return Completion(
+        text="".join(item.texts),
+        token_ids=item.token_ids,
+        finish_reason=str(last.finish_reason),
+        finish_detail=str(last.finish_detail),
+        num_tokens_input=last.num_prompt_tokens,
+        num_tokens_output=count,
+        num_tokens_cached=last.num_cached_tokens,
+        latency=item.last_token_time - item.arrive_time,
+        ttft=first - item.arrive_time,
+        tpot=(item.last_token_time - first) / (count - 1) if count > 1 else 0.0,
+    )

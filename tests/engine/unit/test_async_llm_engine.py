@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from atom.config import Config
+from atom.errors import EngineDeadError, RequestError
+from atom.model_engine.async_llm_engine import AsyncLLMEngine, EngineState
+from atom.model_engine.engine_protocol import ProgressBody, StreamBody
+from atom.model_engine.request import FinishReason, RequestOutput
+from atom.model_engine.request_stream import RequestStream
+from atom.sampling_params import SamplingParams
+from tests.support.front_half import EchoCore, build_test_config, write_model_folder
+
+LIMIT_SECONDS = 10
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    return build_test_config(write_model_folder(tmp_path_factory.mktemp("model")))
+
+
+class Rig:
+    """An engine on an EchoCore."""
+
+    def __init__(self, config: Config, **core_options: bool) -> None:
+        self.engine = AsyncLLMEngine(
+            config, core_factory=lambda c, on_event: self._make(c, on_event, core_options)
+        )
+
+    def _make(self, config: Config, on_event: object, options: dict[str, bool]) -> EchoCore:
+        self.core = EchoCore(config, on_event, **options)  # type: ignore[arg-type]
+        return self.core
+
+
+@pytest.fixture
+async def rig(config: Config) -> AsyncIterator[Rig]:
+    rig = Rig(config)
+    await rig.engine.start()
+    await rig.engine.wait_ready()
+    yield rig
+    await rig.engine.shutdown()
+
+
+async def hops() -> None:
+    """Lets everything that is scheduled on the loop run."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def read_all(stream: RequestStream) -> list[RequestOutput]:
+    return [output async for output in stream]
+
+
+async def test_an_answer_streams_to_its_end(rig: Rig) -> None:
+    params = SamplingParams(max_tokens=4)
+    outputs = [output async for output in rig.engine.generate("abcd", params, "mine")]
+    assert "".join(output.text for output in outputs) == "abcd"
+    assert outputs[-1].finish_reason is FinishReason.LENGTH
+    assert {output.request_id for output in outputs} == {"mine"}
+    assert rig.engine.open_requests == 0
+    assert rig.core.aborted == []
+
+
+async def test_a_stop_string_aborts_the_rest_in_the_engine(rig: Rig) -> None:
+    rig.core.held = True
+    params = SamplingParams(max_tokens=40, stop_strings=("cd",))
+    async with await rig.engine.add_request("abcdef", params) as stream:
+        for _ in range(5):
+            rig.core.step()
+        outputs = await read_all(stream)
+    assert "".join(output.text for output in outputs) == "ab"
+    assert outputs[-1].finish_detail == "stop_sequence"
+    assert rig.core.aborted == [1]
+
+
+async def test_a_reader_that_leaves_aborts_its_request(rig: Rig) -> None:
+    rig.core.held = True
+    async with await rig.engine.add_request("abcd", SamplingParams()) as stream:
+        rig.core.step()
+        assert (await anext(stream)).text == "a"
+    assert rig.core.aborted == [1]
+    assert rig.engine.open_requests == 0
+    rig.core.step()
+    await hops()
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+
+
+async def test_closing_the_generator_aborts_its_request(rig: Rig) -> None:
+    rig.core.held = True
+    outputs = rig.engine.generate("abcd", SamplingParams())
+    first = asyncio.create_task(anext(outputs))
+    await hops()
+    rig.core.step()
+    assert (await first).text == "a"
+    await outputs.aclose()  # type: ignore[attr-defined]
+    assert rig.core.aborted == [1]
+
+
+async def test_abort_by_name_ends_the_stream(rig: Rig) -> None:
+    rig.core.held = True
+    stream = await rig.engine.add_request("abcd", SamplingParams(), request_id="mine")
+    await rig.engine.abort("someone else's")
+    await rig.engine.abort("mine")
+    with pytest.raises(RequestError, match="aborted"):
+        await read_all(stream)
+    assert rig.core.aborted == [1]
+
+
+async def test_what_a_slow_reader_missed_comes_as_one_output(rig: Rig) -> None:
+    stream = await rig.engine.add_request("abcd", SamplingParams(max_tokens=12))
+    await hops()
+    (output,) = await read_all(stream)
+    assert output.text == "abcdabcdabcd"
+    assert len(output.output_tokens) == output.num_output_tokens == 12
+    assert output.finished
+
+
+async def test_readers_that_wait_are_woken(rig: Rig) -> None:
+    rig.core.held = True
+    streams = [await rig.engine.add_request("ab", SamplingParams(max_tokens=3)) for _ in range(3)]
+    readers = [asyncio.create_task(read_all(stream)) for stream in streams]
+    await hops()
+    rig.core.release()
+    for outputs in await asyncio.wait_for(asyncio.gather(*readers), LIMIT_SECONDS):
+        assert "".join(output.text for output in outputs) == "aba"
+
+
+async def test_a_long_text_is_tokenised_without_blocking_the_loop(config: Config) -> None:
+    folder = config.model.path
+    long_config = build_test_config(write_model_folder(folder / "long", context_tokens=100_000))
+    rig = Rig(long_config, held=True)
+    await rig.engine.start()
+    await rig.engine.wait_ready()
+    ran_meanwhile = False
+
+    async def other_work() -> None:
+        nonlocal ran_meanwhile
+        ran_meanwhile = True
+
+    adding = asyncio.create_task(rig.engine.add_request("ab " * 20_000, SamplingParams()))
+    other = asyncio.create_task(other_work())
+    await other
+    assert not adding.done()
+    assert ran_meanwhile
+    stream = await adding
+    assert stream.num_prompt_tokens == len(rig.core.added[0].prompt_token_ids) > 20_000
+    await rig.engine.shutdown()
+
+
+async def test_requests_are_refused_with_the_progress_until_the_engine_is_ready(
+    config: Config,
+) -> None:
+    rig = Rig(config, ready_on_start=False)
+    await rig.engine.start()
+    rig.core.on_event(ProgressBody("loading weights", 0.4))
+    await hops()
+    with pytest.raises(RequestError, match="starting: loading weights 40%") as caught:
+        await rig.engine.add_request("a", SamplingParams())
+    assert caught.value.status == 503
+    rig.core.become_ready()
+    report = await asyncio.wait_for(rig.engine.wait_ready(), LIMIT_SECONDS)
+    assert rig.engine.status.report == report
+    await rig.engine.add_request("a", SamplingParams())
+    await rig.engine.shutdown()
+
+
+async def test_a_failed_start_is_told_to_whoever_waits(config: Config) -> None:
+    rig = Rig(config, ready_on_start=False)
+    await rig.engine.start()
+    waiting = asyncio.create_task(rig.engine.wait_ready())
+    rig.core.die("model.safetensors: truncated")
+    with pytest.raises(EngineDeadError, match="truncated"):
+        await asyncio.wait_for(waiting, LIMIT_SECONDS)
+
+
+async def test_when_the_engine_dies_every_open_request_gets_the_reason(rig: Rig) -> None:
+    rig.core.held = True
+    streams = [await rig.engine.add_request("abcd", SamplingParams()) for _ in range(3)]
+    rig.core.step()
+    rig.core.die("killed by signal 9")
+    assert await asyncio.wait_for(rig.engine.wait_dead(), LIMIT_SECONDS) == "killed by signal 9"
+    for stream in streams:
+        assert (await anext(stream)).text == "a"  # what had come is still delivered
+        with pytest.raises(EngineDeadError, match="killed by signal 9"):
+            await anext(stream)
+    with pytest.raises(EngineDeadError, match="killed by signal 9"):
+        await rig.engine.add_request("a", SamplingParams())
+    assert rig.engine.status.state is EngineState.DEAD
+    assert rig.core.aborted == []
+
+
+async def test_a_drain_lets_running_requests_finish_and_takes_no_more(rig: Rig) -> None:
+    rig.core.held = True
+    stream = await rig.engine.add_request("ab", SamplingParams(max_tokens=2))
+    draining = asyncio.create_task(rig.engine.drain(LIMIT_SECONDS))
+    await hops()
+    with pytest.raises(RequestError, match="draining") as caught:
+        await rig.engine.add_request("a", SamplingParams())
+    assert caught.value.status == 503
+    assert not draining.done()
+    rig.core.release()
+    assert await draining == 0
+    (output,) = await read_all(stream)
+    assert output.text == "ab"
+
+
+async def test_a_drain_that_takes_too_long_aborts_with_an_error(rig: Rig) -> None:
+    rig.core.held = True
+    stream = await rig.engine.add_request("ab", SamplingParams())
+    assert await rig.engine.drain(0.0) == 1
+    with pytest.raises(RequestError, match="shut down before"):
+        await read_all(stream)
+    assert rig.core.aborted == [1]
+
+
+async def test_a_broken_message_fails_its_requests_and_no_others(rig: Rig) -> None:
+    rig.core.held = True
+    first = await rig.engine.add_request("ab", SamplingParams(max_tokens=2))
+    second = await rig.engine.add_request("ab", SamplingParams(max_tokens=2))
+    two_rows_one_token = StreamBody(
+        request_ids=(1).to_bytes(8, "little") * 2, token_ids=bytes(4), finished=[]
+    )
+    rig.core.on_event(two_rows_one_token)
+    with pytest.raises(RuntimeError, match="could not be processed"):
+        await read_all(first)
+    rig.core.release()
+    assert (await read_all(second))[-1].finished
+
+
+async def test_shutdown_ends_the_core(rig: Rig, tmp_path: Path) -> None:
+    await rig.engine.shutdown()
+    assert rig.core.stopped
+    with pytest.raises(EngineDeadError, match="shut down"):
+        await rig.engine.add_request("a", SamplingParams())
