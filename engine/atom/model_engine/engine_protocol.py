@@ -166,9 +166,7 @@ BODY_TYPES: dict[EngineCoreRequestType, type[msgspec.Struct]] = {
 }
 
 _TYPE_OF_BODY = {body: kind for kind, body in BODY_TYPES.items()}
-_DECODERS = {
-    kind.value: msgspec.msgpack.Decoder(body) for kind, body in BODY_TYPES.items()
-}
+_DECODERS = {kind.value: msgspec.msgpack.Decoder(body) for kind, body in BODY_TYPES.items()}
 _ENCODER = msgspec.msgpack.Encoder()
 
 

@@ -1,0 +1,109 @@
+"""A Hugging Face checkpoint folder, looked at before anything is loaded.
+
+Finds the folder (downloading a hub id with a progress bar), reads its JSON files and lists its
+weight files. Torch-free: the API server, the engine process and tools all start here. It knows
+nothing of what the tensors mean. Every fault names the file and the remedy (`ModelError`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atom.errors import ModelError
+
+INDEX_FILE = "model.safetensors.index.json"
+SINGLE_FILE = "model.safetensors"
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+# What serving needs of a hub repository; never code, never other weight formats.
+_HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """path: the folder; config, generation_config: its JSON files ({} when there is none)."""
+
+    path: Path
+    config: dict[str, Any]
+    generation_config: dict[str, Any]
+
+    @property
+    def architecture(self) -> str:
+        names = self.config.get("architectures") or ["(none)"]
+        return str(names[0])
+
+    def weight_files(self) -> list[Path]:
+        """The safetensors shards in a fixed order; raises `ModelError` when any is missing."""
+        index = self.path / INDEX_FILE
+        if index.exists():
+            weight_map = _read_json(index).get("weight_map")
+            if not isinstance(weight_map, dict) or not weight_map:
+                raise ModelError(f"{index}: has no weight_map; download the file again")
+            files = [self.path / name for name in sorted(set(weight_map.values()))]
+        else:
+            files = [self.path / SINGLE_FILE]
+        for file in files:
+            if not file.is_file():
+                raise ModelError(
+                    f"{file}: missing; the checkpoint is incomplete. "
+                    f"Copy or download the folder again (safetensors files are required)"
+                )
+        return files
+
+
+def find_checkpoint(model: str, revision: str | None = None) -> Path:
+    """The folder of `model`: a path as it is, a hub id (org/name) downloaded into the hub's cache.
+
+    Raises `ModelError` when it is neither, or when the download fails.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.is_file():
+        raise ModelError(f"{model}: is a file; give the checkpoint's folder")
+    if model.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(model):
+        raise ModelError(
+            f"{model}: no such folder; give a checkpoint folder or a hub id such as Qwen/Qwen3-0.6B"
+        )
+    return _download(model, revision)
+
+
+def _download(model: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(model, revision=revision, allow_patterns=_HUB_PATTERNS))
+    except Exception as error:  # the hub client raises many unrelated types
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise ModelError(
+            f"{model}: no such folder, and the download from the hub failed ({reason}). "
+            f"Check the name, the network, and HF_TOKEN for gated models "
+            f"(HF_ENDPOINT is {os.environ.get('HF_ENDPOINT', 'not set')})"
+        ) from error
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Read the folder's JSON files. Raises `ModelError` when it is not a checkpoint."""
+    config_file = path / "config.json"
+    if not config_file.is_file():
+        raise ModelError(
+            f"{path}: has no config.json, so it is not a Hugging Face checkpoint folder; "
+            f"give the folder that holds config.json and *.safetensors"
+        )
+    generation_file = path / "generation_config.json"
+    generation = _read_json(generation_file) if generation_file.is_file() else {}
+    return Checkpoint(path=path, config=_read_json(config_file), generation_config=generation)
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file}: cannot be read as JSON ({error}); download it again") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{file}: must hold a JSON object; download it again")
+    return content

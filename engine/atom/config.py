@@ -1,0 +1,244 @@
+"""Engine configuration: options as given → one frozen `Config` that every part reads.
+
+`EngineOptions` has a field per command-line flag; `build_config` opens the checkpoint, resolves
+every "auto" that needs no device, and checks the whole before a process starts. Torch-free. What
+start-up finds out later (KV blocks, device) is reported in `EngineReport`, never written back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from atom.checkpoint import Checkpoint, find_checkpoint, open_checkpoint
+from atom.errors import ConfigError, ModelError
+from atom.sizing.errors import ModelFactsError
+from atom.sizing.model_facts import ModelFacts
+
+SUPPORTED_ARCHITECTURES = ("Qwen3ForCausalLM", "LlamaForCausalLM")
+
+SchedulingPolicy = Literal["mixed", "prefill_first"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What the user asks for; see the command line's help for each meaning. None means derived."""
+
+    model: str
+    revision: str | None = None
+    served_model_name: str | None = None
+    dtype: str = "auto"
+    device: str = "auto"
+    backend: str = "auto"
+    op_backends: dict[str, str] = field(default_factory=dict)
+    load_dummy: bool = False
+    seed: int = 0
+    max_model_len: int | None = None
+    max_num_seqs: int = 512
+    max_num_batched_tokens: int = 16384
+    long_prefill_token_threshold: int = 0
+    scheduling_policy: SchedulingPolicy = "mixed"
+    scheduler_delay_factor: float = 0.0
+    block_size: int = 16
+    num_kv_blocks: int | None = None
+    gpu_memory_utilization: float = 0.9
+    kv_cache_dtype: str = "auto"
+    enable_prefix_caching: bool = True
+    tensor_parallel_size: int = 1
+    data_parallel_size: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationDefaults:
+    """Sampling defaults of the checkpoint's generation_config.json; None where it has none."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """max_model_len: most tokens of prompt and answer together. dtype: "auto" or a torch name."""
+
+    path: Path
+    served_name: str
+    architecture: str
+    hf_config: dict[str, Any]
+    facts: ModelFacts
+    dtype: str
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    generation: GenerationDefaults
+    load_dummy: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """block_size: tokens per KV block. num_kv_blocks: None to size from memory."""
+
+    block_size: int
+    num_kv_blocks: int | None
+    gpu_memory_utilization: float
+    kv_cache_dtype: str
+    enable_prefix_caching: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """long_prefill_token_threshold: most prompt tokens of one request per step; 0 for no bound.
+    delay_factor: prefill_first waits this many prompt latencies to batch prompts; 0 never waits."""
+
+    policy: SchedulingPolicy
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    long_prefill_token_threshold: int
+    delay_factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelConfig:
+    tensor_parallel_size: int
+    data_parallel_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything one engine needs to know before it touches a device."""
+
+    model: ModelConfig
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+    parallel: ParallelConfig
+    device: str
+    backend: str
+    op_backends: dict[str, str]
+    seed: int
+
+    def to_json(self) -> bytes:
+        return msgspec.json.encode(self, enc_hook=str)
+
+    @staticmethod
+    def from_json(data: bytes) -> Config:
+        return msgspec.json.decode(data, type=Config, dec_hook=lambda kind, value: kind(value))
+
+
+def build_config(options: EngineOptions) -> Config:
+    """Open the model and check the options together. Raises `ConfigError` or `ModelError`."""
+    _check_options(options)
+    path = find_checkpoint(options.model, options.revision)
+    model = _model_config(options, open_checkpoint(path))
+    return Config(
+        model=model,
+        cache=CacheConfig(
+            block_size=options.block_size,
+            num_kv_blocks=options.num_kv_blocks,
+            gpu_memory_utilization=options.gpu_memory_utilization,
+            kv_cache_dtype=options.kv_cache_dtype,
+            enable_prefix_caching=options.enable_prefix_caching,
+        ),
+        scheduler=SchedulerConfig(
+            policy=options.scheduling_policy,
+            max_num_seqs=options.max_num_seqs,
+            max_num_batched_tokens=options.max_num_batched_tokens,
+            long_prefill_token_threshold=options.long_prefill_token_threshold,
+            delay_factor=options.scheduler_delay_factor,
+        ),
+        parallel=ParallelConfig(
+            tensor_parallel_size=options.tensor_parallel_size,
+            data_parallel_size=options.data_parallel_size,
+        ),
+        device=options.device,
+        backend=options.backend,
+        op_backends=dict(options.op_backends),
+        seed=options.seed,
+    )
+
+
+def _check_options(options: EngineOptions) -> None:
+    _at_least("max_num_seqs", options.max_num_seqs, 1)
+    _at_least("max_num_batched_tokens", options.max_num_batched_tokens, options.max_num_seqs)
+    _at_least("long_prefill_token_threshold", options.long_prefill_token_threshold, 0)
+    _at_least("scheduler_delay_factor", options.scheduler_delay_factor, 0)
+    if options.num_kv_blocks is not None:
+        _at_least("num_kv_blocks", options.num_kv_blocks, 1)
+    if options.max_model_len is not None:
+        _at_least("max_model_len", options.max_model_len, 1)
+    if options.block_size != 1 and (options.block_size < 16 or options.block_size % 16):
+        raise ConfigError(f"block_size must be 1 or a multiple of 16, got {options.block_size}")
+    if not 0.0 < options.gpu_memory_utilization <= 1.0:
+        raise ConfigError(
+            f"gpu_memory_utilization must be in (0, 1], got {options.gpu_memory_utilization}"
+        )
+    for name in ("tensor_parallel_size", "data_parallel_size"):
+        if getattr(options, name) != 1:
+            raise ConfigError(
+                f"{name} {getattr(options, name)}: this version runs one device per engine; "
+                f"use 1, and more replicas for more throughput"
+            )
+
+
+def _at_least(name: str, value: float, least: int) -> None:
+    if value < least:
+        raise ConfigError(f"{name} must be at least {least}, got {value}")
+
+
+def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig:
+    if checkpoint.architecture not in SUPPORTED_ARCHITECTURES:
+        raise ModelError(
+            f"{checkpoint.path / 'config.json'}: architecture {checkpoint.architecture} is not "
+            f"supported; this version serves {', '.join(SUPPORTED_ARCHITECTURES)}"
+        )
+    try:
+        facts = ModelFacts.from_hf_config(checkpoint.config)
+    except ModelFactsError as error:
+        raise ModelError(f"{checkpoint.path / 'config.json'}: {error}") from error
+    name = options.served_model_name or options.model.rstrip("/")
+    return ModelConfig(
+        path=checkpoint.path,
+        served_name=name,
+        architecture=checkpoint.architecture,
+        hf_config=checkpoint.config,
+        facts=facts,
+        dtype=options.dtype,
+        max_model_len=_context_length(options.max_model_len, facts.max_position_embeddings),
+        vocab_size=facts.vocab_size,
+        eos_token_ids=_eos_token_ids(checkpoint),
+        generation=_generation_defaults(checkpoint.generation_config),
+        load_dummy=options.load_dummy,
+    )
+
+
+def _context_length(asked: int | None, limit: int) -> int:
+    if asked is None:
+        return limit
+    if asked > limit:
+        raise ConfigError(
+            f"max_model_len {asked} exceeds the model's max_position_embeddings {limit}; "
+            f"use at most {limit}"
+        )
+    return asked
+
+
+def _eos_token_ids(checkpoint: Checkpoint) -> tuple[int, ...]:
+    """End-of-text tokens: the generation config's, else the model config's (int, list or none)."""
+    for source in (checkpoint.generation_config, checkpoint.config):
+        value = source.get("eos_token_id")
+        if isinstance(value, int):
+            return (value,)
+        if isinstance(value, list) and value:
+            return tuple(int(token) for token in value)
+    return ()
+
+
+def _generation_defaults(config: dict[str, Any]) -> GenerationDefaults:
+    if not config.get("do_sample", True):
+        # Hugging Face's greedy: its sampling fields are then without effect.
+        return GenerationDefaults(temperature=0.0)
+    return GenerationDefaults(
+        temperature=config.get("temperature"), top_k=config.get("top_k"), top_p=config.get("top_p")
+    )

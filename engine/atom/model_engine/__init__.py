@@ -1,0 +1,1 @@
+"""The engine: processes, scheduling, KV cache, and running the model."""

@@ -1,0 +1,88 @@
+"""ScheduledBatch and ScheduledBatchOutput: the only values that scheduler and runner share.
+
+The runner keeps a persistent batch: one slot per running sequence with its tokens, block table and
+sampling parameters. A batch therefore says what changed (rows that entered or left, blocks that
+were appended) and which slots compute how many tokens now. Arrays, not objects, so that a decode
+step over many rows costs no per-row Python. Torch-free. Field names as in the guide (seeds/000)
+where the guide has them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atom.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class NewRow:
+    """A sequence that takes a slot: new, or back after preemption.
+
+    token_ids: all its known tokens, int32; seed: of its random draws (given or drawn at arrival).
+    """
+
+    slot: int
+    request_id: int
+    token_ids: NDArray[np.int32]
+    block_ids: list[int]
+    params: SamplingParams
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledBatch:
+    """One engine step. Rows are in execution order: decodes first, then prefill chunks.
+
+    new_rows: enter before the step. block_appends: [n, 3] int32 of (slot, index, block id).
+    slots, num_computed_tokens (already in the cache), num_scheduled_tokens: int32 per row;
+    req_ids: int64 per row; samples: whether the row's last scheduled token is its last known one,
+    so that the step yields its next token. num_decodes: rows that are decodes.
+    """
+
+    new_rows: tuple[NewRow, ...]
+    block_appends: NDArray[np.int32]
+    slots: NDArray[np.int32]
+    req_ids: NDArray[np.int64]
+    num_computed_tokens: NDArray[np.int32]
+    num_scheduled_tokens: NDArray[np.int32]
+    samples: NDArray[np.bool_]
+    num_decodes: int
+
+    @property
+    def total_seqs_num(self) -> int:
+        return len(self.slots)
+
+    @property
+    def total_seqs_num_decode(self) -> int:
+        return self.num_decodes
+
+    @property
+    def total_seqs_num_prefill(self) -> int:
+        return len(self.slots) - self.num_decodes
+
+    @property
+    def total_tokens_num(self) -> int:
+        return int(self.num_scheduled_tokens.sum())
+
+    @property
+    def total_tokens_num_decode(self) -> int:
+        return self.num_decodes
+
+    @property
+    def total_tokens_num_prefill(self) -> int:
+        return self.total_tokens_num - self.num_decodes
+
+    @property
+    def context_lens(self) -> NDArray[np.int32]:
+        """Tokens each row attends over after this step."""
+        return self.num_computed_tokens + self.num_scheduled_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledBatchOutput:
+    """token_ids: int32, one per row of the batch with `samples` set, in row order."""
+
+    token_ids: NDArray[np.int32]

@@ -1,0 +1,115 @@
+"""BlockManager: KV blocks of sequences — prefix lookup, allocate, append, publish, free.
+
+Works on a sequence's tokens and block table, and keeps no per-sequence state of its own; no
+tensors. Called by Scheduler only. The prefix cache is a chain: a full block's hash covers the hash
+before it, so equal tokens after different prefixes never meet (guide: seeds/000, prefix caching).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from atom.model_engine.block_pool import BlockContent, BlockPool
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixMatch:
+    """block_ids: cached blocks of the longest known prefix; last_hash: the chain after them;
+    num_unheld: how many of them nobody holds, so that taking them uses up free blocks."""
+
+    block_ids: list[int]
+    last_hash: int
+    num_unheld: int
+
+
+class BlockManager:
+    def __init__(
+        self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool, root: str = ""
+    ) -> None:
+        """root: identity of what the KV depends on besides tokens (model, adapter)."""
+        self.block_size = block_size
+        self.enable_prefix_caching = enable_prefix_caching
+        self.pool = BlockPool(num_blocks)
+        self._root_hash = xxhash.xxh64_intdigest(root.encode())
+        self._no_match = PrefixMatch(block_ids=[], last_hash=self._root_hash, num_unheld=0)
+
+    @property
+    def num_free_blocks(self) -> int:
+        return self.pool.num_free
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def match_prefix(self, tokens: NDArray[np.int32]) -> PrefixMatch:
+        """The longest cached prefix of whole blocks, never all tokens: at least one must be
+        computed, since it is the last one's logits that give the next token."""
+        if not self.enable_prefix_caching:
+            return self._no_match
+        packed = tokens.tobytes()
+        step = 4 * self.block_size
+        block_ids: list[int] = []
+        chain, unheld = self._root_hash, 0
+        pool = self.pool
+        for start in range(0, (len(tokens) - 1) // self.block_size * step, step):
+            block_tokens = packed[start : start + step]
+            next_hash = xxhash.xxh64_intdigest(block_tokens, chain)
+            block_id = pool.find(next_hash, chain, block_tokens)
+            if block_id is None:
+                break
+            block_ids.append(block_id)
+            unheld += not pool.is_held(block_id)
+            chain = next_hash
+        return PrefixMatch(block_ids=block_ids, last_hash=chain, num_unheld=unheld)
+
+    def can_allocate(self, num_tokens: int, match: PrefixMatch, *, spare_blocks: int = 0) -> bool:
+        """Whether `allocate` for so many tokens leaves at least `spare_blocks` free."""
+        new = self.blocks_for(num_tokens) - len(match.block_ids)
+        return new + match.num_unheld + spare_blocks <= self.pool.num_free
+
+    def allocate(self, num_tokens: int, match: PrefixMatch) -> list[int]:
+        """A block table for `num_tokens` tokens that begins with the matched blocks."""
+        for block_id in match.block_ids:
+            self.pool.share(block_id)
+        new = self.blocks_for(num_tokens) - len(match.block_ids)
+        return match.block_ids + self.pool.allocate(new)
+
+    def append(self, block_table: list[int]) -> int:
+        """One more block for a sequence; the caller has checked `num_free_blocks`."""
+        (block_id,) = self.pool.allocate(1)
+        block_table.append(block_id)
+        return block_id
+
+    def publish(
+        self,
+        block_table: list[int],
+        tokens: NDArray[np.int32],
+        first_block: int,
+        chain: int,
+    ) -> int:
+        """Make computed full blocks shareable.
+
+        tokens: those of the full blocks from index `first_block` on (a multiple of block_size);
+        chain: the hash before them. Returns the hash after them.
+        """
+        if not self.enable_prefix_caching:
+            return chain
+        packed = tokens.tobytes()
+        step = 4 * self.block_size
+        for index in range(len(tokens) // self.block_size):
+            block_tokens = packed[index * step : (index + 1) * step]
+            next_hash = xxhash.xxh64_intdigest(block_tokens, chain)
+            content = BlockContent(hash=next_hash, parent_hash=chain, tokens=block_tokens)
+            self.pool.publish(block_table[first_block + index], content)
+            chain = next_hash
+        return chain
+
+    def free(self, block_table: list[int]) -> None:
+        self.pool.free(block_table)
+        block_table.clear()
+
+    def reset_prefix_cache(self) -> None:
+        self.pool.reset_cache()

@@ -1,0 +1,87 @@
+"""The KV cache tensors of one device: how many blocks fit, and their allocation.
+
+The arithmetic is `atom.sizing`, shared with the operator; here it gets measured numbers.
+"""
+
+from __future__ import annotations
+
+import psutil
+import torch
+
+from atom.config import Config
+from atom.errors import ConfigError
+from atom.model_ops.attention import Attention
+from atom.sizing.errors import DoesNotFitError
+from atom.sizing.kv_budget import KvBudget, kv_bytes_per_token, plan_kv_cache
+from atom.sizing.overheads import CPU_RUNTIME_BYTES
+from atom.utils.device import Device
+
+
+def plan_blocks(
+    config: Config,
+    *,
+    total_bytes: int,
+    weights_bytes: int,
+    activation_bytes: int,
+    overhead_bytes: int,
+    kv_dtype: torch.dtype,
+) -> KvBudget:
+    """Blocks for the KV cache. Raises `ConfigError` with the numbers when it cannot fit."""
+    facts, cache = config.model.facts, config.cache
+    bytes_per_token = kv_bytes_per_token(facts, kv_dtype.itemsize)
+    block_bytes = bytes_per_token * cache.block_size
+    if cache.num_kv_blocks is not None:
+        tokens = cache.num_kv_blocks * cache.block_size
+        if tokens < config.model.max_model_len:
+            raise ConfigError(
+                f"num_kv_blocks {cache.num_kv_blocks} holds {tokens} tokens, fewer than one "
+                f"sequence of max_model_len {config.model.max_model_len}; raise the one or lower "
+                f"the other"
+            )
+        return KvBudget(
+            num_blocks=cache.num_kv_blocks,
+            block_size=cache.block_size,
+            block_bytes=block_bytes,
+            limited_by="memory",
+            available_bytes=cache.num_kv_blocks * block_bytes,
+        )
+    try:
+        return plan_kv_cache(
+            total_bytes=total_bytes,
+            utilization=cache.gpu_memory_utilization,
+            weights_bytes=weights_bytes,
+            activation_bytes=activation_bytes,
+            overhead_bytes=overhead_bytes,
+            kv_bytes_per_token=bytes_per_token,
+            block_size=cache.block_size,
+            max_num_seqs=config.scheduler.max_num_seqs,
+            max_model_len=config.model.max_model_len,
+        )
+    except DoesNotFitError as error:
+        raise ConfigError(f"{config.model.served_name} does not fit: {error}") from error
+
+
+def allocate(
+    layers: list[Attention], budget: KvBudget, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Give every attention layer its K and V blocks, [blocks, block_size, kv_heads, head_dim]."""
+    for layer in layers:
+        shape = (
+            budget.num_blocks,
+            budget.block_size,
+            layer.shape.num_kv_heads,
+            layer.shape.head_dim,
+        )
+        # Zeros on the CPU are untouched pages: memory is taken as blocks are used.
+        k_cache, v_cache = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
+        layer.bind_cache(k_cache, v_cache)
+
+
+def overhead_bytes(device: Device, weights_bytes: int) -> int:
+    """Memory in use that is neither weights nor activations: the runtime, and other processes."""
+    if device.is_gpu:
+        free, total = torch.cuda.mem_get_info(device.torch_device)
+        return int(total - free - torch.cuda.memory_reserved(device.torch_device))
+    resident = psutil.Process().memory_info().rss - weights_bytes
+    # The API server shares the container's limit; the floor leaves room for it.
+    return max(int(resident), CPU_RUNTIME_BYTES)

@@ -1,0 +1,257 @@
+"""ModelRunner: one device — weights, KV cache, and the execution of scheduled batches.
+
+Called through AsyncIOProcManager, by name: `initialize` once, then `execute` per step. It knows no
+queues and no requests beyond the rows that a batch describes. Nothing is written back into the
+configuration: what start-up finds out is returned as an EngineReport.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+import atom
+from atom.checkpoint import open_checkpoint
+from atom.config import Config
+from atom.errors import ConfigError
+from atom.model_engine import kv_cache
+from atom.model_engine.batch import NewRow, ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.engine_protocol import ConcurrencyRow, EngineReport
+from atom.model_engine.input_batch import InputBatch, StepInputs
+from atom.model_loader.loader import fill_dummy, load_model
+from atom.model_ops.backends import resolve_ops
+from atom.models.decoder import CausalLM
+from atom.models.registry import build_model, support_model_arch_dict
+from atom.sampling_params import SamplingParams
+from atom.sizing.kv_budget import KvBudget, concurrency_table
+from atom.sizing.overheads import activation_bytes
+from atom.utils.device import Device, detect_device, usable_cpus
+from atom.utils.forward_context import ForwardContext, set_forward_context
+
+__all__ = ["ModelRunner", "support_model_arch_dict"]
+
+logger = logging.getLogger(__name__)
+
+# phase, share done (0 to 1)
+Progress = Callable[[str, float], None]
+
+_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+_KV_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class ModelRunner:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._device = detect_device(config.device)
+        self._dtype = _model_dtype(config, self._device)
+        self._kv_dtype = _kv_dtype(config, self._dtype)
+        self._ops, self._backends = resolve_ops(
+            self._device.type, config.backend, config.op_backends
+        )
+        self._inputs: InputBatch
+        self._model: CausalLM
+
+    # ---- start-up -----------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def initialize(self, progress: Progress) -> EngineReport:
+        """Load the weights, size and allocate the KV cache; what came of it.
+
+        Raises `ModelError` or `ConfigError`: before reading weights that cannot fit.
+        """
+        if not self._device.is_gpu:
+            torch.set_num_threads(usable_cpus())
+        self._plan(self._predicted_weights_bytes(), self._predicted_activation_bytes(), 0)
+        self._load(progress)
+        weights_bytes = sum(p.nbytes for p in self._model.parameters())
+        self._inputs = self._new_input_batch()
+        progress("sizing the KV cache", 0.0)
+        activations = self._activation_bytes()
+        overhead = kv_cache.overhead_bytes(self._device, weights_bytes)
+        budget = self._plan(weights_bytes, activations, overhead)
+        kv_cache.allocate(
+            self._model.attention_layers(), budget, self._kv_dtype, self._device.torch_device
+        )
+        return self._report(budget, weights_bytes, weights_bytes + activations + overhead)
+
+    def _load(self, progress: Progress) -> None:
+        model_config = self._config.model
+        progress("loading weights", 0.0)
+        previous = torch.get_default_dtype()
+        torch.set_default_dtype(self._dtype)
+        try:
+            with self._device.torch_device:
+                self._model = build_model(model_config, self._ops)
+        finally:
+            torch.set_default_dtype(previous)
+        self._model.to(self._device.torch_device)  # tables that were computed on the host
+        if model_config.load_dummy:
+            fill_dummy(self._model, self._config.seed)
+        else:
+            checkpoint = open_checkpoint(model_config.path)
+            load_model(self._model, checkpoint, lambda share: progress("loading weights", share))
+        self._model.eval()
+
+    def _plan(self, weights: int, activations: int, overhead: int) -> KvBudget:
+        return kv_cache.plan_blocks(
+            self._config,
+            total_bytes=self._device.total_memory_bytes(),
+            weights_bytes=weights,
+            activation_bytes=activations,
+            overhead_bytes=overhead,
+            kv_dtype=self._kv_dtype,
+        )
+
+    def _predicted_weights_bytes(self) -> int:
+        return self._config.model.facts.weight_bytes(self._dtype.itemsize)
+
+    def _predicted_activation_bytes(self) -> int:
+        scheduler = self._config.scheduler
+        return activation_bytes(
+            self._config.model.facts,
+            scheduler.max_num_batched_tokens,
+            scheduler.max_num_seqs,
+            self._dtype.itemsize,
+        )
+
+    def _activation_bytes(self) -> int:
+        """Peak of one full step: measured on a GPU, predicted on the CPU, whose allocator keeps
+        no peak and where a full step could take minutes."""
+        if not self._device.is_gpu:
+            return self._predicted_activation_bytes()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        self._run_full_step()
+        torch.cuda.synchronize()
+        peak = torch.cuda.max_memory_allocated() - before
+        torch.cuda.empty_cache()
+        return peak
+
+    def _run_full_step(self) -> None:
+        """The largest step there can be, on a cache of one sequence that all rows share."""
+        config = self._config
+        tokens, length = config.scheduler.max_num_batched_tokens, config.model.max_model_len
+        blocks = -(-length // config.cache.block_size)
+        budget = KvBudget(blocks, config.cache.block_size, 0, "memory", 0)
+        kv_cache.allocate(
+            self._model.attention_layers(), budget, self._kv_dtype, self._device.torch_device
+        )
+        counts = [length] * (tokens // length) + ([tokens % length] if tokens % length else [])
+        counts = counts[: config.scheduler.max_num_seqs]
+        rows = tuple(
+            NewRow(
+                slot=slot,
+                request_id=slot,
+                token_ids=np.zeros(count, dtype=np.int32),
+                block_ids=list(range(-(-count // config.cache.block_size))),
+                params=SamplingParams(),
+                seed=0,
+            )
+            for slot, count in enumerate(counts)
+        )
+        self.execute(
+            ScheduledBatch(
+                new_rows=rows,
+                block_appends=np.zeros((0, 3), dtype=np.int32),
+                slots=np.arange(len(rows), dtype=np.int32),
+                req_ids=np.arange(len(rows), dtype=np.int64),
+                num_computed_tokens=np.zeros(len(rows), dtype=np.int32),
+                num_scheduled_tokens=np.array(counts, dtype=np.int32),
+                samples=np.ones(len(rows), dtype=np.bool_),
+                num_decodes=0,
+            )
+        )
+
+    def _new_input_batch(self) -> InputBatch:
+        config = self._config
+        return InputBatch(
+            config.scheduler.max_num_seqs,
+            config.model.max_model_len,
+            config.cache.block_size,
+            config.model.vocab_size,
+            self._device.torch_device,
+        )
+
+    def _report(self, budget: KvBudget, weights_bytes: int, peak_bytes: int) -> EngineReport:
+        config = self._config
+        scheduler = config.scheduler
+        table = concurrency_table(
+            budget.num_blocks,
+            budget.block_size,
+            config.model.max_model_len,
+            scheduler.max_num_seqs,
+        )
+        return EngineReport(
+            model=config.model.served_name,
+            architecture=config.model.architecture,
+            device=self._device.name,
+            dtype=_name_of(self._dtype),
+            kv_cache_dtype=_name_of(self._kv_dtype),
+            backends=self._backends,
+            block_size=budget.block_size,
+            num_blocks=budget.num_blocks,
+            max_model_len=config.model.max_model_len,
+            max_num_seqs=scheduler.max_num_seqs,
+            max_num_batched_tokens=scheduler.max_num_batched_tokens,
+            weights_bytes=weights_bytes,
+            peak_bytes=peak_bytes,
+            kv_cache_bytes=budget.num_blocks * budget.block_bytes,
+            kv_bytes_per_token=budget.block_bytes // budget.block_size,
+            total_memory_bytes=self._device.total_memory_bytes(),
+            limited_by=budget.limited_by,
+            concurrency=[ConcurrencyRow(row.context_tokens, row.sequences) for row in table],
+            tensor_parallel_size=config.parallel.tensor_parallel_size,
+            data_parallel_size=config.parallel.data_parallel_size,
+            version=atom.__version__,
+        )
+
+    # ---- steps --------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def execute(self, batch: ScheduledBatch) -> ScheduledBatchOutput:
+        """Compute the batch's tokens; the sampled ones, in row order."""
+        inputs = self._inputs.prepare(batch)
+        hidden = self._forward(inputs)
+        if inputs.sampling is None:
+            return ScheduledBatchOutput(token_ids=np.zeros(0, dtype=np.int32))
+        logits = self._model.compute_logits(hidden[inputs.last_tokens])
+        token_ids = self._ops.sample(logits, inputs.sampling).to(torch.int32).cpu().numpy()
+        self._inputs.append_tokens(batch, token_ids)
+        return ScheduledBatchOutput(token_ids=token_ids)
+
+    def _forward(self, inputs: StepInputs) -> torch.Tensor:
+        with set_forward_context(ForwardContext(attn_metadata=inputs.attention)):
+            return self._model(inputs.input_ids, inputs.positions)
+
+
+def _model_dtype(config: Config, device: Device) -> torch.dtype:
+    """auto: float32 on the CPU (exact and as fast as bfloat16 there), the checkpoint's on a GPU."""
+    name = config.model.dtype
+    if name == "auto":
+        raw = config.model.hf_config
+        checkpoint = raw.get("dtype") or raw.get("torch_dtype") or "bfloat16"
+        name = checkpoint if device.is_gpu else "float32"
+    if name not in _DTYPES:
+        raise ConfigError(f"unknown dtype {name!r}; dtypes: auto, {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
+def _kv_dtype(config: Config, model_dtype: torch.dtype) -> torch.dtype:
+    name = config.cache.kv_cache_dtype
+    if name == "auto":
+        return model_dtype
+    if name not in _KV_DTYPES:
+        raise ConfigError(f"unknown kv_cache_dtype {name!r}; use auto, {', '.join(_KV_DTYPES)}")
+    return _KV_DTYPES[name]
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

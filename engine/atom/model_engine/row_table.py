@@ -1,0 +1,61 @@
+"""RowTable: the running sequences' counters as numpy columns, one row per slot.
+
+This is what lets a step cost little Python: schedule and update are vector operations over the
+running slots, and only rows that cross a block boundary, finish or change are touched one by one.
+Owned by Scheduler; torch-free.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from atom.model_engine.sequence import NO_SLOT, Sequence
+
+
+class RowTable:
+    """Columns (length num_slots):
+
+    num_tokens: known tokens, prompt and generated; num_computed: tokens whose KV is (or is being)
+    computed; num_blocks: length of the block table; max_total: length at which the row ends;
+    ignore_eos: the model's end tokens do not end the row; request_ids: the sequence's id.
+    token_ids: [num_slots, max_model_len] int32, valid up to num_tokens.
+    """
+
+    def __init__(self, num_slots: int, max_model_len: int) -> None:
+        self.num_tokens = np.zeros(num_slots, dtype=np.int32)
+        self.num_computed = np.zeros(num_slots, dtype=np.int32)
+        self.num_blocks = np.zeros(num_slots, dtype=np.int32)
+        self.max_total = np.zeros(num_slots, dtype=np.int32)
+        self.ignore_eos = np.zeros(num_slots, dtype=np.bool_)
+        self.request_ids = np.zeros(num_slots, dtype=np.int64)
+        # The system gives zeroed pages on first touch: short sequences never pay for long rows.
+        self.token_ids = np.zeros((num_slots, max_model_len), dtype=np.int32)
+        self.sequences: list[Sequence | None] = [None] * num_slots
+        self._free_slots = list(range(num_slots - 1, -1, -1))
+
+    @property
+    def has_free_slot(self) -> bool:
+        return bool(self._free_slots)
+
+    def enter(self, sequence: Sequence) -> int:
+        """Give the sequence a slot and fill its row; its block table must be allocated."""
+        slot = self._free_slots.pop()
+        sequence.slot = slot
+        count = sequence.num_tokens
+        self.token_ids[slot, :count] = sequence.token_ids
+        self.num_tokens[slot] = count
+        self.num_computed[slot] = 0
+        self.num_blocks[slot] = len(sequence.block_table)
+        self.max_total[slot] = sequence.max_total_tokens
+        self.ignore_eos[slot] = sequence.params.ignore_eos
+        self.request_ids[slot] = sequence.id
+        self.sequences[slot] = sequence
+        return slot
+
+    def leave(self, sequence: Sequence) -> None:
+        """Take the tokens back into the sequence and free its slot."""
+        slot = sequence.slot
+        sequence.token_ids = self.token_ids[slot, : self.num_tokens[slot]].copy()
+        self.sequences[slot] = None
+        sequence.slot = NO_SLOT
+        self._free_slots.append(slot)

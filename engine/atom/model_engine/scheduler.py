@@ -1,0 +1,346 @@
+"""Scheduler: which sequences compute how many tokens in the next step, and what came of it.
+
+Policy only: pure Python and numpy over plain data; it knows no torch, socket or process, and takes
+the time as a parameter. `schedule()` turns queues and budgets into a ScheduledBatch, `update()`
+turns the sampled tokens into finished sequences and freed blocks. Called by EngineCore.
+
+Two policies. `mixed` (default, guide seeds/003): every decode first, then chunks of prompts up to
+the token budget, in one ragged batch, so that no decode waits for a prefill. `prefill_first` (guide
+seeds/000): prompts alone while there are any, then decodes.
+
+Invariants: a running sequence has a slot and blocks for all its known tokens but at most the one
+it is about to write; a sequence that is alone always fits (the pool holds max_model_len tokens), so
+preempting from the end of the running order always makes progress.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atom.config import SchedulerConfig
+from atom.model_engine.batch import NewRow, ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.block_manager import BlockManager
+from atom.model_engine.engine_protocol import FinishedRow, StatsBody
+from atom.model_engine.request import FinishReason, Request
+from atom.model_engine.row_table import RowTable
+from atom.model_engine.sequence import Sequence, SequenceStatus
+
+# Blocks kept free when admitting beside running sequences, as a share of the pool: each of them
+# will soon need one more, and admitting into the last block would only cause a preemption.
+_WATERMARK = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Row i: request `request_ids[i]` (int64) got `token_ids[i]` (int32); and who ended."""
+
+    request_ids: NDArray[np.int64]
+    token_ids: NDArray[np.int32]
+    finished: list[FinishedRow]
+
+
+class Scheduler:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        blocks: BlockManager,
+        *,
+        max_model_len: int,
+        eos_token_ids: Iterable[int],
+        seed: int = 0,
+    ) -> None:
+        self._config = config
+        self.blocks = blocks
+        self.rows = RowTable(config.max_num_seqs, max_model_len)
+        self.waiting: deque[Sequence] = deque()
+        self._sequences: dict[int, Sequence] = {}
+        self._order = np.zeros(0, dtype=np.int32)  # running slots, oldest admission first
+        self._eos = np.array(sorted(eos_token_ids), dtype=np.int32)
+        self._stop_slots: dict[int, frozenset[int]] = {}  # slots with stop tokens of their own
+        self._seeds = random.Random(seed)
+        self._watermark_blocks = int(_WATERMARK * blocks.pool.num_blocks)
+        self._new_rows: list[NewRow] = []
+        self._block_appends: list[tuple[int, int, int]] = []
+        self._prefill_started_at: float | None = None
+        self._last_prefill_seconds = 0.0
+        self._preemptions = 0
+        self._prompt_tokens = 0
+        self._cached_tokens = 0
+        self._generation_tokens = 0
+        self._steps = 0
+
+    # ---- requests -----------------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        sequence = Sequence(request)
+        self._sequences[sequence.id] = sequence
+        self.waiting.append(sequence)
+
+    def abort(self, request_ids: Iterable[int]) -> list[FinishedRow]:
+        """End these requests; unknown ids (already finished) are ignored."""
+        ended = []
+        for request_id in request_ids:
+            sequence = self._sequences.get(request_id)
+            if sequence is not None:
+                ended.append(self._finish(sequence, FinishReason.ABORT, "aborted"))
+        return ended
+
+    def has_work(self) -> bool:
+        return bool(self._sequences)
+
+    @property
+    def num_running(self) -> int:
+        return len(self._order)
+
+    # ---- schedule -----------------------------------------------------------------------------
+
+    def schedule(self, now: float) -> ScheduledBatch | None:
+        """The next step's batch, or None when nothing can run. `now`: monotonic seconds."""
+        no_decodes = self._order[:0]
+        if self._config.policy == "prefill_first":
+            chunks = self._prefill_chunks(self._config.max_num_batched_tokens, now)
+            decodes = no_decodes if chunks else self._decodes()
+        else:
+            decodes = self._decodes()
+            budget = self._config.max_num_batched_tokens - len(decodes)
+            chunks = self._prefill_chunks(budget, now)
+        if len(decodes) == 0 and not chunks:
+            return None
+        return self._build_batch(decodes, chunks)
+
+    def _decodes(self) -> NDArray[np.int32]:
+        """Running rows with one token left to compute, each with a block to write it to."""
+        rows = self.rows
+        order = self._order
+        slots: NDArray[np.int32] = order[rows.num_tokens[order] - rows.num_computed[order] == 1]
+        full = rows.num_computed[slots] == rows.num_blocks[slots] * self.blocks.block_size
+        preempted = False
+        for slot in slots[full].tolist():
+            sequence = rows.sequences[slot]
+            while sequence is not None and self.blocks.num_free_blocks == 0:
+                self._preempt_last()
+                preempted = True
+                sequence = rows.sequences[slot]  # None once it was the last itself
+            if sequence is not None:
+                index = len(sequence.block_table)
+                self._block_appends.append((slot, index, self.blocks.append(sequence.block_table)))
+                rows.num_blocks[slot] += 1
+        if preempted:
+            slots = slots[np.isin(slots, self._order)]
+        return slots
+
+    def _prefill_chunks(self, budget: int, now: float) -> list[tuple[int, int]]:
+        """(slot, tokens) of prompts to go on with or to begin, within the token budget."""
+        chunks: list[tuple[int, int]] = []
+        rows = self.rows
+        order = self._order
+        left = rows.num_tokens[order] - rows.num_computed[order]
+        for slot in order[left > 1].tolist():
+            budget = self._add_chunk(chunks, slot, budget)
+        if self._passed_delay(now):
+            while budget > 0 and self.waiting and rows.has_free_slot:
+                sequence = self.waiting[0]
+                if not self._admit(sequence):
+                    break
+                budget = self._add_chunk(chunks, sequence.slot, budget)
+        if chunks:
+            self._prefill_started_at = now
+        return chunks
+
+    def _add_chunk(self, chunks: list[tuple[int, int]], slot: int, budget: int) -> int:
+        """Append as much of the row as budget and threshold allow; the budget left."""
+        left = int(self.rows.num_tokens[slot] - self.rows.num_computed[slot])
+        count = min(left, budget, self._config.long_prefill_token_threshold or left)
+        if count > 0:
+            chunks.append((slot, count))
+        return budget - count
+
+    def _passed_delay(self, now: float) -> bool:
+        """prefill_first may wait for more prompts to batch (guide: scheduler_delay_factor)."""
+        if self._prefill_started_at is not None:
+            self._last_prefill_seconds = now - self._prefill_started_at
+            self._prefill_started_at = None
+        if self._config.delay_factor == 0 or not self.waiting or self.num_running == 0:
+            return True
+        earliest = min(sequence.arrive_time for sequence in self.waiting)
+        return now - earliest > self._config.delay_factor * self._last_prefill_seconds
+
+    def _admit(self, sequence: Sequence) -> bool:
+        """Give the first waiting sequence blocks and a slot; False when blocks are short."""
+        if self.blocks.num_free_blocks == 0:
+            return False
+        match = self.blocks.match_prefix(sequence.token_ids)
+        spare = self._watermark_blocks if self.num_running else 0
+        if not self.blocks.can_allocate(sequence.num_tokens, match, spare_blocks=spare):
+            return False
+        self.waiting.popleft()
+        sequence.block_table = self.blocks.allocate(sequence.num_tokens, match)
+        sequence.chain_hash = match.last_hash
+        sequence.num_published = len(match.block_ids)
+        slot = self.rows.enter(sequence)
+        cached = len(match.block_ids) * self.blocks.block_size
+        self.rows.num_computed[slot] = cached
+        if sequence.seed is None:
+            sequence.seed = self._seed_of(sequence)
+            sequence.num_cached_tokens = cached
+            self._prompt_tokens += sequence.num_tokens
+            self._cached_tokens += cached
+        if sequence.params.stop_token_ids:
+            self._stop_slots[slot] = frozenset(sequence.params.stop_token_ids)
+        sequence.status = SequenceStatus.RUNNING
+        self._order = np.append(self._order, np.int32(slot))
+        self._new_rows.append(
+            NewRow(
+                slot=slot,
+                request_id=sequence.id,
+                token_ids=sequence.token_ids,
+                block_ids=list(sequence.block_table),
+                params=sequence.params,
+                seed=sequence.seed,
+            )
+        )
+        return True
+
+    def _seed_of(self, sequence: Sequence) -> int:
+        given = sequence.params.seed
+        return self._seeds.getrandbits(63) if given is None else given
+
+    def _preempt_last(self) -> None:
+        """Send the youngest running sequence back to wait; its tokens will be computed again."""
+        sequence = self.rows.sequences[self._order[-1]]
+        assert sequence is not None
+        self._release(sequence)
+        sequence.status = SequenceStatus.WAITING
+        self.waiting.appendleft(sequence)
+        self._preemptions += 1
+
+    def _build_batch(
+        self, decodes: NDArray[np.int32], chunks: list[tuple[int, int]]
+    ) -> ScheduledBatch:
+        rows = self.rows
+        slots, scheduled = decodes, np.ones(len(decodes), dtype=np.int32)
+        if chunks:
+            chunk_array = np.array(chunks, dtype=np.int32)
+            slots = np.concatenate([decodes, chunk_array[:, 0]])
+            scheduled = np.concatenate([scheduled, chunk_array[:, 1]])
+        computed = rows.num_computed[slots]
+        after = computed + scheduled
+        rows.num_computed[slots] = after
+        batch = ScheduledBatch(
+            new_rows=tuple(self._new_rows),
+            block_appends=np.array(self._block_appends, dtype=np.int32).reshape(-1, 3),
+            slots=slots,
+            req_ids=rows.request_ids[slots],
+            num_computed_tokens=computed,
+            num_scheduled_tokens=scheduled,
+            samples=after == rows.num_tokens[slots],
+            num_decodes=len(decodes),
+        )
+        self._new_rows = []
+        self._block_appends = []
+        return batch
+
+    # ---- update -------------------------------------------------------------------------------
+
+    def update(self, batch: ScheduledBatch, output: ScheduledBatchOutput) -> StepResult:
+        """Take in the tokens of a batch: append, publish full blocks, finish what ended."""
+        rows = self.rows
+        slots = batch.slots[batch.samples]
+        tokens = output.token_ids
+        rows.token_ids[slots, rows.num_tokens[slots]] = tokens
+        rows.num_tokens[slots] += 1
+        self._generation_tokens += len(tokens)
+        self._steps += 1
+        if self.blocks.enable_prefix_caching:
+            self._publish_full_blocks(batch)
+        ended = rows.num_tokens[slots] >= rows.max_total[slots]
+        if len(self._eos):
+            ended |= np.isin(tokens, self._eos) & ~rows.ignore_eos[slots]
+        if self._stop_slots:
+            ended |= self._hit_stop_tokens(slots, tokens)
+        finished = [
+            self._finish_row(int(slots[index]), int(tokens[index]))
+            for index in np.flatnonzero(ended)
+        ]
+        return StepResult(batch.req_ids[batch.samples], tokens, finished)
+
+    def _publish_full_blocks(self, batch: ScheduledBatch) -> None:
+        size = self.blocks.block_size
+        full_after = batch.context_lens // size
+        grew = full_after > batch.num_computed_tokens // size
+        for slot, full in zip(batch.slots[grew].tolist(), full_after[grew].tolist(), strict=True):
+            sequence = self.rows.sequences[slot]
+            assert sequence is not None
+            first = sequence.num_published
+            sequence.chain_hash = self.blocks.publish(
+                sequence.block_table,
+                self.rows.token_ids[slot, first * size : full * size],
+                first,
+                sequence.chain_hash,
+            )
+            sequence.num_published = full
+
+    def _hit_stop_tokens(
+        self, slots: NDArray[np.int32], tokens: NDArray[np.int32]
+    ) -> NDArray[np.bool_]:
+        none: frozenset[int] = frozenset()
+        return np.fromiter(
+            (
+                token in self._stop_slots.get(slot, none)
+                for slot, token in zip(slots.tolist(), tokens.tolist(), strict=True)
+            ),
+            dtype=np.bool_,
+            count=len(slots),
+        )
+
+    def _finish_row(self, slot: int, token: int) -> FinishedRow:
+        """Why the row ended: end token, then its own stop tokens, then length (guide's order)."""
+        sequence = self.rows.sequences[slot]
+        assert sequence is not None
+        if token in self._eos and not sequence.params.ignore_eos:
+            return self._finish(sequence, FinishReason.STOP, "eos")
+        if token in sequence.params.stop_token_ids:
+            return self._finish(sequence, FinishReason.STOP, f"stop_{token}")
+        return self._finish(sequence, FinishReason.LENGTH, "max_tokens")
+
+    def _finish(self, sequence: Sequence, reason: FinishReason, detail: str) -> FinishedRow:
+        if sequence.status is SequenceStatus.RUNNING:
+            self._release(sequence)
+        else:
+            self.waiting.remove(sequence)
+        sequence.status = SequenceStatus.FINISHED
+        del self._sequences[sequence.id]
+        return FinishedRow(
+            request_id=sequence.id,
+            reason=reason.value,
+            detail=detail,
+            num_cached_tokens=sequence.num_cached_tokens,
+        )
+
+    def _release(self, sequence: Sequence) -> None:
+        slot = sequence.slot
+        self.blocks.free(sequence.block_table)
+        self.rows.leave(sequence)
+        self._stop_slots.pop(slot, None)
+        self._order = self._order[self._order != slot]
+
+    # ---- reports ------------------------------------------------------------------------------
+
+    def stats(self) -> StatsBody:
+        return StatsBody(
+            requests_running=self.num_running,
+            requests_waiting=len(self.waiting),
+            kv_blocks_used=self.blocks.pool.num_held,
+            kv_blocks_total=self.blocks.pool.num_blocks,
+            preemptions_total=self._preemptions,
+            prompt_tokens_total=self._prompt_tokens,
+            cached_tokens_total=self._cached_tokens,
+            generation_tokens_total=self._generation_tokens,
+            steps_total=self._steps,
+        )

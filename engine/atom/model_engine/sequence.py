@@ -1,0 +1,101 @@
+"""Sequence: one request's life inside the engine core, and its legal state changes.
+
+Torch-free. While a sequence runs, its tokens and counters live in the scheduler's row table (one
+numpy row per slot); the Sequence keeps identity, parameters and the block table, and takes its
+tokens back when it leaves its slot.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atom.model_engine.request import Request
+from atom.sampling_params import SamplingParams
+
+
+class SequenceStatus(enum.Enum):
+    WAITING = enum.auto()
+    RUNNING = enum.auto()
+    FINISHED = enum.auto()
+    EXIT_ENGINE = enum.auto()  # the engine shut down before the sequence ended
+
+
+class SequenceType(enum.Enum):
+    """What the next step does for the sequence."""
+
+    DUMMY = enum.auto()
+    PREFILL = enum.auto()
+    DECODE = enum.auto()
+
+
+LEGAL_TRANSITIONS: dict[SequenceStatus, frozenset[SequenceStatus]] = {
+    SequenceStatus.WAITING: frozenset(
+        {SequenceStatus.RUNNING, SequenceStatus.FINISHED, SequenceStatus.EXIT_ENGINE}
+    ),
+    SequenceStatus.RUNNING: frozenset(
+        {SequenceStatus.WAITING, SequenceStatus.FINISHED, SequenceStatus.EXIT_ENGINE}
+    ),
+    SequenceStatus.FINISHED: frozenset(),
+    SequenceStatus.EXIT_ENGINE: frozenset(),
+}
+
+NO_SLOT = -1
+
+
+class Sequence:
+    """id, params: from the request. num_cached_tokens: prompt tokens the prefix cache spared.
+
+    token_ids: prompt and generated tokens; while the sequence has a slot the row table's row is
+    ahead of it. chain_hash, num_published: how far its blocks are shareable. seed: of its random
+    draws, fixed at first admission.
+    """
+
+    __slots__ = (
+        "_status",
+        "arrive_time",
+        "block_table",
+        "chain_hash",
+        "id",
+        "max_total_tokens",
+        "num_cached_tokens",
+        "num_prompt_tokens",
+        "num_published",
+        "params",
+        "seed",
+        "slot",
+        "token_ids",
+    )
+
+    def __init__(self, request: Request) -> None:
+        self.id = request.id
+        self.params: SamplingParams = request.params
+        self.token_ids: NDArray[np.int32] = np.asarray(request.prompt_token_ids, dtype=np.int32)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.max_total_tokens = request.max_total_tokens
+        self.arrive_time = request.arrive_time
+        self.num_cached_tokens = 0
+        self.block_table: list[int] = []
+        self.slot = NO_SLOT
+        self.seed: int | None = None
+        self.chain_hash = 0
+        self.num_published = 0
+        self._status = SequenceStatus.WAITING
+
+    @property
+    def status(self) -> SequenceStatus:
+        return self._status
+
+    @status.setter
+    def status(self, new: SequenceStatus) -> None:
+        if new not in LEGAL_TRANSITIONS[self._status]:
+            raise RuntimeError(
+                f"sequence {self.id}: {self._status.name} → {new.name} is no legal transition"
+            )
+        self._status = new
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)

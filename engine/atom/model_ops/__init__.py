@@ -1,0 +1,1 @@
+"""Layers that models are built from, and the backends that compute them."""

@@ -1,0 +1,54 @@
+"""Attention: grouped-query attention over the paged KV cache.
+
+Holds its layer's cache tensors once the runner has allocated them (`bind_cache`), and takes the
+step's metadata from the forward context. Knows neither scheduling nor how blocks were chosen.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from atom.model_ops.backends.interface import AttentionShape, Ops
+from atom.model_ops.layernorm import RMSNorm
+from atom.utils.forward_context import get_forward_context
+
+
+class Attention(nn.Module):
+    def __init__(
+        self,
+        shape: AttentionShape,
+        *,
+        q_norm: RMSNorm | None,
+        k_norm: RMSNorm | None,
+        ops: Ops,
+    ) -> None:
+        super().__init__()
+        self.shape = shape
+        self._ops = ops
+        # Kept out of the module tree: the norms' parameters belong to the layer that names them.
+        self._norms = (q_norm, k_norm)
+        self._k_cache = self._v_cache = torch.empty(0)
+
+    def bind_cache(self, k_cache: torch.Tensor, v_cache: torch.Tensor) -> None:
+        """[blocks, block_size, kv_heads, head_dim] each."""
+        self._k_cache, self._v_cache = k_cache, v_cache
+
+    def forward(
+        self, qkv: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor
+    ) -> torch.Tensor:  # [T, (Hq + 2·Hkv)·D] → [T, Hq·D]
+        metadata = get_forward_context().attn_metadata
+        q_norm, k_norm = self._norms
+        q = self._ops.qk_norm_rope_store(
+            qkv,
+            self.shape,
+            None if q_norm is None else q_norm.weight,
+            None if k_norm is None else k_norm.weight,
+            0.0 if q_norm is None else q_norm.eps,
+            cos_sin,
+            positions,
+            self._k_cache,
+            self._v_cache,
+            metadata.slot_mapping,
+        )
+        return self._ops.paged_attention(q, self._k_cache, self._v_cache, self.shape, metadata)

@@ -1,0 +1,66 @@
+"""Which backend computes which operation: resolved once at start, logged, never asked again.
+
+Backends are lazy factories, so that an absent library costs nothing until it is asked for. `auto`
+takes the first usable backend of the device's preference list per operation; an explicit choice
+that cannot work is refused with the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from types import SimpleNamespace
+from typing import cast
+
+from atom.errors import ConfigError
+from atom.model_ops.backends.interface import OPS, Backend, Ops
+
+_FACTORIES = {"torch_ref": "atom.model_ops.backends.torch_ref:backend"}
+# First usable one wins, per device type.
+_PREFERENCES: dict[str, tuple[str, ...]] = {
+    "cpu": ("torch_ref",),
+    "cuda": ("torch_ref",),
+    "rocm": ("torch_ref",),
+}
+
+
+def available_backends() -> tuple[str, ...]:
+    return tuple(_FACTORIES)
+
+
+def resolve_ops(
+    device_type: str, backend: str = "auto", overrides: dict[str, str] | None = None
+) -> tuple[Ops, dict[str, str]]:
+    """(operations, op → backend name). Raises `ConfigError` on an unknown or unusable choice."""
+    overrides = overrides or {}
+    for op in overrides:
+        if op not in OPS:
+            raise ConfigError(f"unknown operation {op!r}; operations: {', '.join(OPS)}")
+    chosen: dict[str, str] = {}
+    table: dict[str, Callable[..., object]] = {}
+    for op in OPS:
+        wanted = overrides.get(op, backend)
+        names = _PREFERENCES[device_type] if wanted == "auto" else (wanted,)
+        name, table[op] = _first_usable(op, names)
+        chosen[op] = name
+    return cast(Ops, SimpleNamespace(**table)), chosen
+
+
+def _first_usable(op: str, names: tuple[str, ...]) -> tuple[str, Callable[..., object]]:
+    reasons: list[str] = []
+    for name in names:
+        backend = _load(name)
+        if backend.unusable:
+            reasons.append(f"{name}: {'; '.join(backend.unusable)}")
+        elif op not in backend.operations:
+            reasons.append(f"{name}: does not provide {op}")
+        else:
+            return name, backend.operations[op]
+    raise ConfigError(f"no usable backend for {op} ({' | '.join(reasons)}); use torch_ref")
+
+
+def _load(name: str) -> Backend:
+    if name not in _FACTORIES:
+        raise ConfigError(f"unknown backend {name!r}; backends: {', '.join(_FACTORIES)}")
+    module, function = _FACTORIES[name].split(":")
+    return cast(Backend, getattr(import_module(module), function)())

@@ -1,0 +1,129 @@
+"""The contract of every operation that a backend may provide.
+
+Shapes: T tokens of a step, R its rows, H hidden size, V vocabulary; Hq, Hkv heads, D head size; N
+blocks of S tokens. Activations have the model's dtype and are contiguous unless said otherwise.
+No operation keeps references to its arguments. An implementation may be captured into a graph if
+its backend says so; it must not then read device values on the host.
+
+`OPS` names the operations; `torch_ref` provides all of them and is the oracle of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from atom.utils.forward_context import AttentionMetaData
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """Heads of one attention layer on this rank; scale multiplies q·k."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingTensors:
+    """Sampling parameters of the rows to sample, one entry per row, on the device.
+
+    temperature: float32, 0 for greedy; top_k: int64, V for off; top_p: float32, 1 for off;
+    seed: int64; position: int64, index of the token being drawn in its sequence. The host knows
+    which of the three filters the batch needs at all.
+    """
+
+    temperature: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    seed: torch.Tensor
+    position: torch.Tensor
+    all_greedy: bool
+    any_top_k: bool
+    any_top_p: bool
+
+
+class Ops(Protocol):
+    """One callable per operation, bound to the backend chosen for it."""
+
+    def embedding(self, ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """ids [T] int, weight [V, H] → [T, H]."""
+
+    def linear(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """x [T, in], weight [out, in], bias [out] → [T, out]."""
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        """Over the last dimension, statistics in float32; returns a new tensor."""
+
+    def add_rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """residual' = x + residual; returns (rms_norm(residual'), residual'). May overwrite both
+        inputs: the caller must not use them again."""
+
+    def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
+        """x [T, 2·I] → silu(x[:, :I]) * x[:, I:], [T, I]."""
+
+    def qk_norm_rope_store(
+        self,
+        qkv: torch.Tensor,
+        shape: AttentionShape,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
+        eps: float,
+        cos_sin: torch.Tensor,
+        positions: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> torch.Tensor:
+        """Split qkv [T, (Hq + 2·Hkv)·D], normalise q and k per head (if given weights [D]), rotate
+        them (neox halves; cos_sin [positions, D] float32: cosines then sines), write k and v to
+        their cache slots [N, S, Hkv, D]; returns q [T, Hq, D]. May overwrite qkv."""
+
+    def paged_attention(
+        self,
+        q: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        shape: AttentionShape,
+        metadata: AttentionMetaData,
+    ) -> torch.Tensor:
+        """Causal attention of q [T, Hq, D] over each row's cached tokens → [T, Hq·D]."""
+
+    def sample(self, logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
+        """logits [R, V] float32 → token ids [R] int64. temperature 0 takes the first maximum;
+        otherwise temperature, then top-k, then top-p, then one draw from what is left. The draw
+        depends on (seed, position) alone, never on the rest of the batch. May overwrite logits."""
+
+
+OPS = (
+    "embedding",
+    "linear",
+    "rms_norm",
+    "add_rms_norm",
+    "silu_and_mul",
+    "qk_norm_rope_store",
+    "paged_attention",
+    "sample",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """A named set of implementations.
+
+    operations: op name → callable with the signature that `Ops` gives it; unusable: why the
+    backend cannot be used here at all (empty when it can).
+    """
+
+    name: str
+    operations: dict[str, Callable[..., Any]]
+    unusable: tuple[str, ...] = ()

@@ -1,0 +1,26 @@
+"""The reference backend: every operation in plain PyTorch, on any device.
+
+Written to be read and to be right; it is the oracle of every parity test. No operation is captured
+into a graph.
+"""
+
+from __future__ import annotations
+
+from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.torch_ref import attention, dense, sampling
+
+
+def backend() -> Backend:
+    return Backend(
+        name="torch_ref",
+        operations={
+            "embedding": dense.embedding,
+            "linear": dense.linear,
+            "rms_norm": dense.rms_norm,
+            "add_rms_norm": dense.add_rms_norm,
+            "silu_and_mul": dense.silu_and_mul,
+            "qk_norm_rope_store": attention.qk_norm_rope_store,
+            "paged_attention": attention.paged_attention,
+            "sample": sampling.sample,
+        },
+    )

@@ -1,0 +1,159 @@
+"""The Llama-like decoder that most dense models are: pre-norm attention and a gated MLP.
+
+x → x + Attention(RMSNorm(x)) → x + MLP(RMSNorm(x)), all norms RMS, rotary positions, grouped-query
+heads. A family (llama.py, qwen3.py) says what differs: norms on q and k, biases. It knows neither
+backends nor processes; layers do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from atom.model_ops.activation import SiluAndMul
+from atom.model_ops.attention import Attention
+from atom.model_ops.backends.interface import AttentionShape, Ops
+from atom.model_ops.embed_head import ParallelLMHead, VocabParallelEmbedding
+from atom.model_ops.layernorm import RMSNorm
+from atom.model_ops.linear import (
+    MergedColumnParallelLinear,
+    QKVParallelLinear,
+    RowParallelLinear,
+)
+from atom.model_ops.rotary_embedding import RopeConfig, cos_sin_table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderSpec:
+    """Everything that distinguishes one decoder of this kind from another."""
+
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    max_position: int
+    attention: AttentionShape
+    rope: RopeConfig
+    rms_norm_eps: float
+    qk_norm: bool
+    attention_bias: bool  # on q, k, v
+    output_bias: bool  # on the projection after attention
+    mlp_bias: bool
+    tie_word_embeddings: bool
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, spec: DecoderSpec, ops: Ops) -> None:
+        super().__init__()
+        shape = spec.attention
+        self.qkv_proj = QKVParallelLinear(
+            spec.hidden_size, shape, bias=spec.attention_bias, ops=ops
+        )
+        self.o_proj = RowParallelLinear(
+            shape.num_heads * shape.head_dim, spec.hidden_size, bias=spec.output_bias, ops=ops
+        )
+        if spec.qk_norm:
+            self.q_norm = RMSNorm(shape.head_dim, spec.rms_norm_eps, ops=ops)
+            self.k_norm = RMSNorm(shape.head_dim, spec.rms_norm_eps, ops=ops)
+        self.attn = Attention(
+            shape,
+            q_norm=self.q_norm if spec.qk_norm else None,
+            k_norm=self.k_norm if spec.qk_norm else None,
+            ops=ops,
+        )
+
+    def forward(
+        self, x: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor
+    ) -> torch.Tensor:
+        return self.o_proj(self.attn(self.qkv_proj(x), positions, cos_sin))
+
+
+class MLP(nn.Module):
+    def __init__(self, spec: DecoderSpec, ops: Ops) -> None:
+        super().__init__()
+        shards = {"gate_proj": spec.intermediate_size, "up_proj": spec.intermediate_size}
+        self.gate_up_proj = MergedColumnParallelLinear(
+            spec.hidden_size, shards, bias=spec.mlp_bias, ops=ops
+        )
+        self.act = SiluAndMul(ops=ops)
+        self.down_proj = RowParallelLinear(
+            spec.intermediate_size, spec.hidden_size, bias=spec.mlp_bias, ops=ops
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.act(self.gate_up_proj(x)))
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, spec: DecoderSpec, ops: Ops) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops=ops)
+        self.self_attn = SelfAttention(spec, ops)
+        self.post_attention_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops=ops)
+        self.mlp = MLP(spec, ops)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        positions: torch.Tensor,
+        cos_sin: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        x, residual = self.input_layernorm(x, residual)
+        x = self.self_attn(x, positions, cos_sin)
+        x, residual = self.post_attention_layernorm(x, residual)
+        return self.mlp(x), residual
+
+
+class Decoder(nn.Module):
+    """Embedding, layers and the last norm: `model.` in checkpoints."""
+
+    def __init__(self, spec: DecoderSpec, ops: Ops) -> None:
+        super().__init__()
+        self.embed_tokens = VocabParallelEmbedding(spec.vocab_size, spec.hidden_size, ops=ops)
+        self.layers = nn.ModuleList(DecoderLayer(spec, ops) for _ in range(spec.num_layers))
+        self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops=ops)
+        self.cos_sin: torch.Tensor
+        with torch.device("cpu"):  # a parameter-free table: computed even where layers are meta
+            table = cos_sin_table(spec.rope, spec.max_position)
+        self.register_buffer("cos_sin", table, persistent=False)
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        x, residual = self.embed_tokens(input_ids), None
+        for layer in self.layers:
+            x, residual = layer(x, residual, positions, self.cos_sin)
+        x, _ = self.norm(x, residual)
+        return x
+
+
+class CausalLM(nn.Module):
+    """A decoder with its output head. forward: (input_ids [T], positions [T]) → hidden [T, H]."""
+
+    # Checkpoint name of a projection → the merged parameter that holds it.
+    packed_modules_mapping: ClassVar[dict[str, str]] = {
+        "q_proj": "qkv_proj",
+        "k_proj": "qkv_proj",
+        "v_proj": "qkv_proj",
+        "gate_proj": "gate_up_proj",
+        "up_proj": "gate_up_proj",
+    }
+
+    def __init__(self, spec: DecoderSpec, ops: Ops) -> None:
+        super().__init__()
+        self.spec = spec
+        self.model = Decoder(spec, ops)
+        self.lm_head = ParallelLMHead(spec.vocab_size, spec.hidden_size, ops=ops)
+        if spec.tie_word_embeddings:
+            self.lm_head.tie(self.model.embed_tokens)
+
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids, positions)
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [R, H] → [R, V] float32
+        return self.lm_head(hidden)
+
+    def attention_layers(self) -> list[Attention]:
+        return [module for module in self.modules() if isinstance(module, Attention)]

@@ -1,0 +1,1 @@
+"""Helpers without a home of their own; nothing here knows the engine."""

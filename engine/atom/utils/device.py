@@ -1,0 +1,89 @@
+"""Which device this process runs on, and how much memory and how many cores it may use.
+
+Detected once at start, overridable by `--device`. Containers are respected: the limits of the
+control group count, not the machine's size.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+from atom.errors import ConfigError
+
+DEVICE_TYPES = ("auto", "cpu", "cuda", "rocm")
+_CGROUP_MEMORY_FILES = (
+    Path("/sys/fs/cgroup/memory.max"),  # version 2
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),  # version 1
+)
+_CGROUP_V2_CPU = Path("/sys/fs/cgroup/cpu.max")
+_CGROUP_V1_CPU = Path("/sys/fs/cgroup/cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """type: cpu, cuda or rocm; name: for people; torch_device: where tensors live."""
+
+    type: str
+    name: str
+    torch_device: torch.device
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.type != "cpu"
+
+    def total_memory_bytes(self) -> int:
+        if self.is_gpu:
+            return int(torch.cuda.mem_get_info(self.torch_device)[1])
+        return min([psutil.virtual_memory().total, *_cgroup_memory_limits()])
+
+
+def detect_device(wanted: str) -> Device:
+    """Raises `ConfigError` when `wanted` is unknown or not present."""
+    if wanted not in DEVICE_TYPES:
+        raise ConfigError(f"unknown device {wanted!r}; devices: {', '.join(DEVICE_TYPES)}")
+    gpu_type = None
+    if torch.cuda.is_available():
+        gpu_type = "rocm" if torch.version.hip else "cuda"
+    chosen = (gpu_type or "cpu") if wanted == "auto" else wanted
+    if chosen == "cpu":
+        return Device("cpu", f"cpu ({usable_cpus()} threads)", torch.device("cpu"))
+    if chosen != gpu_type:
+        raise ConfigError(
+            f"device {chosen}: this machine's torch {torch.__version__} sees "
+            f"{gpu_type or 'no GPU'}; check the driver, or use --device {gpu_type or 'cpu'}"
+        )
+    return Device(chosen, torch.cuda.get_device_name(0), torch.device("cuda", 0))
+
+
+def usable_cpus() -> int:
+    """Cores this process may keep busy: its affinity, bounded by the control group's quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    quota = _cgroup_cpu_quota()
+    return max(1, min(cores or 1, int(quota) if quota else cores or 1))
+
+
+def _cgroup_cpu_quota() -> float | None:
+    try:
+        if _CGROUP_V2_CPU.exists():
+            quota, period = _CGROUP_V2_CPU.read_text().split()
+            return None if quota == "max" else float(quota) / float(period)
+        microseconds = int((_CGROUP_V1_CPU / "cpu.cfs_quota_us").read_text())
+        period_us = int((_CGROUP_V1_CPU / "cpu.cfs_period_us").read_text())
+        return None if microseconds <= 0 else microseconds / period_us
+    except (OSError, ValueError):
+        return None
+
+
+def _cgroup_memory_limits() -> list[int]:
+    limits = []
+    for file in _CGROUP_MEMORY_FILES:
+        try:
+            limits.append(int(file.read_text()))
+        except (OSError, ValueError):  # absent, or the word "max"
+            continue
+    return limits

@@ -1,0 +1,66 @@
+"""ForwardContext: what a forward pass needs besides its inputs, reachable without parameters.
+
+Layers ask `get_forward_context()` for the step's attention metadata, so that a model's signature
+stays `(input_ids, positions)` and a captured graph replays with the same objects (guide seeds/001
+§4). Data only: it knows no layer and no scheduler. Set by ModelRunner around one forward pass;
+nesting is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionMetaData:
+    """Where this step's tokens belong. Tensors on the model's device.
+
+    query_starts: [rows + 1] int32, row i owns tokens query_starts[i]:query_starts[i + 1];
+    context_lens: [rows] int32, tokens row i attends over, its own included;
+    block_tables: [rows, max_blocks] int32; slot_mapping: [tokens] int64, block * size + offset of
+    each token's K and V. The first `num_decodes` rows have exactly one token. max_query_len,
+    max_context_len: host copies of the maxima.
+    """
+
+    query_starts: torch.Tensor
+    context_lens: torch.Tensor
+    block_tables: torch.Tensor
+    slot_mapping: torch.Tensor
+    num_decodes: int
+    max_query_len: int
+    max_context_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardContext:
+    """attn_metadata: of the step that is running."""
+
+    attn_metadata: AttentionMetaData
+
+
+_current: ForwardContext | None = None
+
+
+@contextmanager
+def set_forward_context(context: ForwardContext) -> Iterator[None]:
+    """Make `context` the current one for one forward pass."""
+    global _current  # the one guarded module-level state (style guide)
+    if _current is not None:
+        raise RuntimeError("a forward pass is already running; forward contexts do not nest")
+    _current = context
+    try:
+        yield
+    finally:
+        _current = None
+
+
+def get_forward_context() -> ForwardContext:
+    if _current is None:
+        raise RuntimeError("no forward pass is running; call inside set_forward_context()")
+    return _current

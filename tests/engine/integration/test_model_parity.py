@@ -1,0 +1,89 @@
+"""Greedy tokens of every architecture equal transformers', for prompts over blocks and chunks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.support.core_driver import CoreDriver
+from tests.support.tiny_model import LLAMA3_ROPE_SCALING, make_tiny_checkpoint
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+NEW_TOKENS = 12
+# Within one block, across blocks of 16, and across chunks of 48 tokens.
+PROMPT_LENGTHS = (1, 5, 16, 17, 40, 100, 150)
+
+
+def prompts(vocab_size: int) -> list[list[int]]:
+    draw = np.random.default_rng(7)
+    return [draw.integers(3, vocab_size, size=n).tolist() for n in PROMPT_LENGTHS]
+
+
+def oracle(model: PreTrainedModel, prompt: list[int]) -> list[int]:
+    """transformers' greedy continuation; end tokens are tokens like any other here."""
+    ids = torch.tensor([prompt])
+    for _ in range(NEW_TOKENS):
+        with torch.inference_mode():
+            logits = model(ids).logits[0, -1]
+        ids = torch.cat([ids, logits.argmax().view(1, 1)], dim=1)
+    return ids[0, len(prompt) :].tolist()
+
+
+CHECKPOINTS = {
+    "qwen3": {"architecture": "qwen3"},
+    "qwen3-tied-sharded": {"architecture": "qwen3", "tie_word_embeddings": True, "shards": 2},
+    "llama": {"architecture": "llama"},
+    "llama3-rope": {"architecture": "llama", "rope_scaling": LLAMA3_ROPE_SCALING},
+}
+
+
+@pytest.fixture(scope="module", params=CHECKPOINTS, ids=str)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp(request.param)
+    return make_tiny_checkpoint(folder, **CHECKPOINTS[request.param])
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint: Path) -> list[list[int]]:
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    return [oracle(model, prompt) for prompt in prompts(model.config.vocab_size)]
+
+
+@pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
+def test_greedy_tokens_equal_transformers_batched(checkpoint, expected, policy):
+    driver = CoreDriver(
+        str(checkpoint), max_num_batched_tokens=48, max_num_seqs=8, scheduling_policy=policy
+    )
+    got = driver.generate(prompts(driver.vocab_size), max_tokens=NEW_TOKENS, ignore_eos=True)
+    assert got == expected
+
+
+def test_greedy_tokens_equal_transformers_alone(checkpoint, expected):
+    driver = CoreDriver(str(checkpoint), max_num_batched_tokens=48, max_num_seqs=8)
+    for prompt, tokens in zip(prompts(driver.vocab_size), expected, strict=True):
+        assert driver.generate([prompt], max_tokens=NEW_TOKENS, ignore_eos=True) == [tokens]
+
+
+def test_preempted_sequences_give_the_same_tokens(checkpoint, expected):
+    driver = CoreDriver(
+        str(checkpoint),
+        max_model_len=192,
+        max_num_batched_tokens=48,
+        max_num_seqs=8,
+        num_kv_blocks=16,
+        enable_prefix_caching=False,
+    )
+    got = driver.generate(prompts(driver.vocab_size), max_tokens=NEW_TOKENS, ignore_eos=True)
+    assert got == expected
+    assert driver.scheduler.stats().preemptions_total > 0
+
+
+def test_cached_prefix_gives_the_same_tokens(checkpoint, expected):
+    driver = CoreDriver(str(checkpoint), max_num_batched_tokens=48, max_num_seqs=8)
+    asked = prompts(driver.vocab_size)
+    driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True)
+    again = driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True)
+    assert again == expected
+    assert driver.scheduler.stats().cached_tokens_total > 0
