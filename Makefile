@@ -1,0 +1,90 @@
+# Everything this project does, by name: `make help`.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+UV_VERSION := 0.13.8
+STAMP := $(VENV)/.ready
+PYTEST := $(PY) -m pytest
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# ---- environment ---------------------------------------------------------------------------------
+
+.PHONY: setup
+setup: $(STAMP) ## Make the environment in .venv (every extra a CPU machine can use)
+
+$(STAMP): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "error: $$($(PYTHON) --version) is too old; install Python 3.11 or newer, or set PYTHON=" >&2; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	$(BIN)/uv pip install --python $(PY) --require-hashes --requirements requirements/dev.txt
+	$(BIN)/uv pip install --python $(PY) --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: lock
+lock: $(STAMP) ## Resolve the dependencies anew into requirements/*.txt (hash-pinned)
+	$(PY) -m tools.lock
+
+# ---- checks --------------------------------------------------------------------------------------
+
+.PHONY: lint
+lint: $(STAMP) ## Format and lint checks
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(PY) -m tools.check_file_size
+
+.PHONY: types
+types: $(STAMP) ## Static types
+	$(BIN)/mypy
+
+.PHONY: layers
+layers: $(STAMP) ## Import contracts between the layers
+	$(BIN)/lint-imports --no-cache
+
+.PHONY: generate
+generate: $(STAMP) ## Write generated files anew (CRD and its copy in the chart)
+	$(PY) -m tools.generate_crds
+
+.PHONY: test-unit
+test-unit: $(STAMP) ## Unit and integration tests; no cluster, no GPU
+	$(PYTEST) -m "not cluster and not gpu and not rocm"
+
+.PHONY: test-cluster
+test-cluster: $(STAMP) ## Chart, API server and end-to-end tests on a real Kubernetes
+	@$(PY) -m tools.cluster_tests
+
+.PHONY: test
+test: lint types layers test-unit test-cluster ## Everything: the only command a change needs
+
+# ---- cluster and demo ----------------------------------------------------------------------------
+
+.PHONY: images
+images: $(STAMP) ## Build the operator's and the engine's container images
+	$(PY) -m devcluster images
+
+.PHONY: demo
+demo: $(STAMP) ## From nothing to a streamed answer on a real Kubernetes
+	@$(PY) -m tools.demo up
+
+.PHONY: demo-down
+demo-down: $(STAMP) ## Remove the demo and stop the embedded cluster
+	@$(PY) -m tools.demo down
+
+.PHONY: cluster-up
+cluster-up: $(STAMP) ## Start the embedded Kubernetes
+	$(PY) -m devcluster up
+
+.PHONY: cluster-down
+cluster-down: $(STAMP) ## Stop the embedded Kubernetes; binaries stay cached
+	$(PY) -m devcluster down
+
+.PHONY: clean
+clean: ## Remove the environment and caches of the checkout
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
