@@ -1,0 +1,1 @@
+"""The operator: turns an AtomDeployment into running engine pods (docs/architecture.md)."""

@@ -1,0 +1,69 @@
+"""`python -m atom_operator`, also installed as `atom-operator`: flags, settings, then kopf."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+import kopf
+
+from atom_operator import constants
+from atom_operator.settings import PREFIX, OperatorSettings, SettingsError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run until a signal ends it; 2 for a wrong setting."""
+    options = _parser().parse_args(arguments)
+    try:
+        settings = OperatorSettings.from_env(os.environ)
+    except SettingsError as error:
+        print(f"atom-operator: {error}", file=sys.stderr)
+        return 2
+    if options.namespace:
+        settings = dataclasses.replace(settings, namespaces=tuple(options.namespace))
+    _run(settings)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="atom-operator",
+        description=f"Reconciles {constants.KIND}s ({constants.API_VERSION}) into engine pods.",
+        epilog=f"Settings come from the environment ({PREFIX}*); see the chart's values.",
+    )
+    parser.add_argument(
+        "--namespace",
+        action="append",
+        metavar="NAME",
+        help="watch this namespace only (may be repeated); default: the whole cluster",
+    )
+    return parser
+
+
+def _run(settings: OperatorSettings) -> None:
+    # Importing the handlers registers them with kopf, and creates API resource classes.
+    from atom_operator.handlers import atomdeployment, lifecycle  # noqa: F401
+    from atom_operator.handlers.runtime import Runtime
+
+    logging.basicConfig(
+        level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    # At INFO both log every request or event.
+    for noisy in ("httpx2", "httpx", "kopf.objects"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    health = f"http://0.0.0.0:{settings.health_port}/healthz" if settings.health_port else None
+    kopf.run(
+        clusterwide=not settings.namespaces,
+        namespaces=settings.namespaces,
+        standalone=True,
+        liveness_endpoint=health,
+        memo=Runtime(settings),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""From a raw spec to accepted, fully resolved options; pure."""

@@ -1,0 +1,68 @@
+"""Spec + operator defaults → EngineOptions, ModelLocation: every open choice made, once.
+
+Defaults that depend on the accelerator live here and not in the CRD, so that nothing is written
+back into a spec that Git owns. Pure; called by reconcile after validation.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.api.v1alpha1.atomdeployment import EnvVar
+from atom_operator.constants import MODELS_DIRECTORY
+from atom_operator.domain import EngineOptions, ModelLocation, SourceKind
+
+_T = TypeVar("_T")
+
+DEFAULT_DRAIN_SECONDS = 120
+_MAX_NUM_SEQS = {"amd": 512, "cpu": 32}
+_MAX_NUM_BATCHED_TOKENS = {"amd": 16_384, "cpu": 2_048}
+
+
+def locate_model(spec: AtomDeploymentSpec) -> ModelLocation:
+    """What spec.model.source means to a pod."""
+    scheme, _, rest = spec.model.source.partition("://")
+    if scheme == SourceKind.PATH:
+        return ModelLocation(SourceKind.PATH, rest)
+    if scheme == SourceKind.CLAIM:
+        claim = rest.partition("/")[0]
+        return ModelLocation(SourceKind.CLAIM, f"{MODELS_DIRECTORY}/{rest}", claim=claim)
+    secret = spec.model.token_secret_ref
+    return ModelLocation(
+        SourceKind.HUB,
+        rest,
+        revision=spec.model.revision,
+        token_secret=(secret.name, secret.key) if secret else None,
+    )
+
+
+def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
+    """The engine's options; `image` is what spec.engine.image or the operator's default says."""
+    engine, accelerator = spec.engine, spec.accelerator.type
+    max_num_seqs = _or(engine.max_num_seqs, _MAX_NUM_SEQS[accelerator])
+    batched = max(max_num_seqs, _MAX_NUM_BATCHED_TOKENS[accelerator])
+    return EngineOptions(
+        image=image,
+        served_name=spec.model.served_name or locate_model(spec).default_name,
+        max_model_len=engine.max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=_or(engine.max_num_batched_tokens, batched),
+        block_size=_or(engine.block_size, 16),
+        gpu_memory_utilization=_or(engine.gpu_memory_utilization, 0.9),
+        kv_cache_dtype=engine.kv_cache_dtype or "auto",
+        prefix_caching=_or(engine.prefix_caching, True),
+        scheduling_policy=engine.scheduling_policy or "mixed",
+        tensor_parallel=_or(spec.parallelism.tensor, 1),
+        drain_seconds=_or(spec.rollout.drain_seconds, DEFAULT_DRAIN_SECONDS),
+        extra_args=tuple(engine.extra_args or ()),
+        env=tuple(_env(item) for item in engine.env or ()),
+    )
+
+
+def _or(value: _T | None, default: _T) -> _T:
+    return default if value is None else value
+
+
+def _env(variable: EnvVar) -> dict[str, Any]:
+    return variable.model_dump(by_alias=True, exclude_none=True)

@@ -1,0 +1,135 @@
+"""Rules that the CRD's schema cannot express, one function per rule; each names field and remedy.
+
+Pure: typed spec in, problems out. Called by reconcile; CEL holds the rules that the API server can
+check by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from atom.sizing import ModelFacts
+from atom_operator import constants
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.constants import Reason
+from atom_operator.domain import EngineOptions, FieldProblem
+
+Rule = Callable[[AtomDeploymentSpec], Iterator[FieldProblem]]
+
+# Engine arguments that a field sets; what the operator sets on its own has no field.
+_OWNED_ARGUMENTS = {
+    "model": "spec.model.source",
+    "served-model-name": "spec.model.servedName",
+    "revision": "spec.model.revision",
+    "max-model-len": "spec.engine.maxModelLen",
+    "max-num-seqs": "spec.engine.maxNumSeqs",
+    "max-num-batched-tokens": "spec.engine.maxNumBatchedTokens",
+    "block-size": "spec.engine.blockSize",
+    "gpu-memory-utilization": "spec.engine.gpuMemoryUtilization",
+    "kv-cache-dtype": "spec.engine.kvCacheDtype",
+    "enable-prefix-caching": "spec.engine.prefixCaching",
+    "no-enable-prefix-caching": "spec.engine.prefixCaching",
+    "scheduling-policy": "spec.engine.schedulingPolicy",
+    "tensor-parallel-size": "spec.parallelism.tensor",
+    "tp": "spec.parallelism.tensor",
+    "drain-seconds": "spec.rollout.drainSeconds",
+    "host": None,
+    "server-port": None,
+}
+_OWNED_LABELS = (
+    constants.LABEL_DEPLOYMENT,
+    constants.LABEL_NAME,
+    constants.LABEL_INSTANCE,
+    constants.LABEL_MANAGED_BY,
+)
+
+
+def validate(spec: AtomDeploymentSpec) -> tuple[FieldProblem, ...]:
+    """Every problem of the spec; empty when it is accepted."""
+    return tuple(problem for rule in _RULES for problem in rule(spec))
+
+
+def validate_against_model(
+    options: EngineOptions, facts: ModelFacts | None
+) -> tuple[FieldProblem, ...]:
+    """Rules that need the model's shape; nothing to say while it is unknown."""
+    if facts is None or options.max_model_len is None:
+        return ()
+    if options.max_model_len <= facts.max_position_embeddings:
+        return ()
+    return (
+        FieldProblem(
+            "spec.engine.maxModelLen",
+            f"{options.max_model_len} is more than the model's {facts.max_position_embeddings} "
+            f"positions; set at most {facts.max_position_embeddings}",
+        ),
+    )
+
+
+def _extra_args_are_not_owned(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
+    for position, argument in enumerate(spec.engine.extra_args or ()):
+        if not argument.startswith("-"):
+            continue
+        name = argument.lstrip("-").partition("=")[0].replace("_", "-")
+        if name in _OWNED_ARGUMENTS:
+            field = _OWNED_ARGUMENTS[name]
+            remedy = f"use {field}" if field else "the operator sets it; leave it out"
+            yield FieldProblem(
+                f"spec.engine.extraArgs[{position}]",
+                f"{argument.partition('=')[0]} belongs to the operator: {remedy}",
+                Reason.RESERVED_ARGUMENT,
+            )
+
+
+def _tensor_parallel_is_one(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
+    size = spec.parallelism.tensor
+    if size is not None and size != 1:
+        yield FieldProblem(
+            "spec.parallelism.tensor",
+            f"{size} is not supported: this engine version runs one device per replica; set 1 (or"
+            " leave it out) and raise spec.replicas for more throughput",
+            Reason.UNSUPPORTED_BY_ENGINE,
+        )
+
+
+def _batch_holds_every_sequence(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
+    # CEL has this rule too; here it also holds for objects stored before the rule existed.
+    batched, sequences = spec.engine.max_num_batched_tokens, spec.engine.max_num_seqs
+    if batched is not None and sequences is not None and batched < sequences:
+        yield FieldProblem(
+            "spec.engine.maxNumBatchedTokens",
+            f"{batched} is less than maxNumSeqs={sequences}; set at least {sequences}",
+        )
+
+
+def _template_is_a_pod_template(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
+    template = spec.template or {}
+    for key in template:
+        if key not in ("metadata", "spec"):
+            yield FieldProblem(
+                f"spec.template.{key}", "unknown; a pod template has metadata and spec"
+            )
+    for key in ("metadata", "spec"):
+        if not isinstance(template.get(key, {}), Mapping):
+            yield FieldProblem(f"spec.template.{key}", "must be an object")
+
+
+def _template_leaves_our_labels(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
+    metadata: Any = (spec.template or {}).get("metadata", {})
+    labels: Any = metadata.get("labels", {}) if isinstance(metadata, Mapping) else {}
+    for label in _OWNED_LABELS:
+        if isinstance(labels, Mapping) and label in labels:
+            yield FieldProblem(
+                f"spec.template.metadata.labels[{label}]",
+                "the operator selects pods by it; use a label of your own",
+            )
+
+
+_RULES: tuple[Rule, ...] = (
+    _extra_args_are_not_owned,
+    _tensor_parallel_is_one,
+    _batch_holds_every_sequence,
+    _template_is_a_pod_template,
+    _template_leaves_our_labels,
+)

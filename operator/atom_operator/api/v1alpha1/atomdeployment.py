@@ -1,0 +1,255 @@
+"""The spec of an AtomDeployment: what a user may write, and what the API server refuses.
+
+Only fields that this version honours exist. Defaults that depend on the accelerator are not
+schema defaults (admission/defaulting.py resolves them), so nothing is written back into the spec.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from atom_operator.api.v1alpha1.common import PRESERVE, QUANTITY_PATTERN, ApiModel, cel
+
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
+SOURCE_PATTERN = (
+    rf"^(hf://{_NAME}/{_NAME}|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[^/:\s]+(/[^/:\s]+)*"
+    r"|path://(/[^/:\s]+)+)$"
+)
+
+# The products of plan/accelerators.py (a test compares); for another device set memory and
+# select its nodes by spec.template.
+ProductName = Literal[
+    "MI100",
+    "MI210",
+    "MI250",
+    "MI250X",
+    "MI300A",
+    "MI300X",
+    "MI308X",
+    "MI325X",
+    "MI350X",
+    "MI355X",
+]
+ResourceName = Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class SecretKeyRef(ApiModel):
+    """One key of a Secret in the same namespace."""
+
+    name: ResourceName
+    """Name of the Secret."""
+    key: Annotated[str, Field(min_length=1, max_length=253)] = "token"
+    """Key in the Secret."""
+
+
+class ConfigMapKeyRef(ApiModel):
+    """One key of a ConfigMap in the same namespace."""
+
+    name: ResourceName
+    """Name of the ConfigMap."""
+    key: Annotated[str, Field(min_length=1, max_length=253)] = "config.json"
+    """Key whose value is the text of a Hugging Face config.json."""
+
+
+class ModelSpec(ApiModel):
+    """Which model is served."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "!(has(self.config) && has(self.configRef))",
+                "set at most one of config and configRef",
+            ),
+            (
+                "!has(self.revision) || self.source.startsWith('hf://')",
+                "revision applies to hf:// sources only",
+            ),
+            (
+                "!has(self.tokenSecretRef) || self.source.startsWith('hf://')",
+                "tokenSecretRef applies to hf:// sources only",
+            ),
+        )
+    )
+
+    source: Annotated[
+        str,
+        Field(
+            max_length=512,
+            json_schema_extra=cel(
+                (
+                    f"self.matches(r'{SOURCE_PATTERN}') && !self.contains('/../')"
+                    " && !self.endsWith('/..')",
+                    "must be hf://ORG/NAME, pvc://CLAIM/PATH or path:///DIRECTORY/IN/THE/IMAGE",
+                )
+            ),
+        ),
+    ]
+    """Where the weights are: hf://Org/Name on the Hugging Face hub, pvc://claim/path on a claim
+    mounted read-only, or path:///dir inside the image."""
+    served_name: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Model name in the HTTP API; default: the last part of source."""
+    revision: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    """Branch, tag or commit on the hub; default: main."""
+    token_secret_ref: SecretKeyRef | None = None
+    """Hub token for gated models; given to the engine as HF_TOKEN."""
+    config: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
+    """The model's config.json (or the part of it that describes the shape), for the capacity plan
+    of a model that is not in the operator's catalogue."""
+    config_ref: ConfigMapKeyRef | None = None
+    """A ConfigMap that holds the model's config.json, for the same purpose."""
+
+
+class EnvVar(ApiModel):
+    """An environment variable of the engine container."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            ("!(has(self.value) && has(self.valueFrom))", "set at most one of value and valueFrom")
+        )
+    )
+
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    """Name of the variable."""
+    value: Annotated[str, Field(max_length=4096)] | None = None
+    """Literal value."""
+    value_from: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
+    """Source of the value, as in a pod: secretKeyRef, configMapKeyRef, fieldRef…"""
+
+
+class EngineSpec(ApiModel):
+    """How the engine runs."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "!has(self.maxNumBatchedTokens) || !has(self.maxNumSeqs)"
+                " || self.maxNumBatchedTokens >= self.maxNumSeqs",
+                "maxNumBatchedTokens must be at least maxNumSeqs: every running sequence takes one"
+                " token of a step",
+            )
+        )
+    )
+
+    image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    """Engine image; default: the operator's setting for the accelerator type."""
+    max_model_len: Annotated[int, Field(ge=1, le=10_485_760)] | None = None
+    """Longest context in tokens; default: the model's own maximum."""
+    max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """Most sequences that run at once; default: 512 on amd, 32 on cpu."""
+    max_num_batched_tokens: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
+    """Most tokens in one step; default: 16384 on amd, 2048 on cpu."""
+    block_size: (
+        Annotated[
+            int,
+            Field(
+                ge=1,
+                le=1024,
+                json_schema_extra=cel(
+                    (
+                        "self == 1 || self % 16 == 0",
+                        "must be 1 or a multiple of 16, at most 1024",
+                    )
+                ),
+            ),
+        ]
+        | None
+    ) = None
+    """Tokens per KV cache block: 1 or a multiple of 16; default: 16."""
+    gpu_memory_utilization: (
+        Annotated[
+            float,
+            Field(
+                json_schema_extra=cel(
+                    ("self > 0.0 && self <= 1.0", "must be greater than 0 and at most 1")
+                )
+            ),
+        ]
+        | None
+    ) = None
+    """Share of the device's memory (on cpu: of accelerator.memory) that the engine may use;
+    greater than 0 and at most 1, default 0.9."""
+    kv_cache_dtype: Literal["auto", "bf16", "fp32"] | None = None
+    """Element type of the KV cache; auto is the model's own type. Default: auto."""
+    prefix_caching: bool | None = None
+    """Reuse the KV cache of common prompt prefixes; default: true."""
+    scheduling_policy: Literal["mixed", "prefillFirst"] | None = None
+    """mixed puts prefill chunks and decodes in one batch; prefillFirst runs waiting prompts before
+    decodes. Default: mixed."""
+    extra_args: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=1024)]] | None, Field(max_length=64)
+    ] = None
+    """Further engine arguments, appended last; arguments that a field of this API sets are
+    refused."""
+    env: Annotated[
+        list[EnvVar] | None,
+        Field(
+            max_length=64,
+            json_schema_extra={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["name"],
+            },
+        ),
+    ] = None
+    """Environment variables of the engine container."""
+
+
+class ParallelismSpec(ApiModel):
+    """How one replica is spread over devices."""
+
+    tensor: Annotated[int, Field(ge=1, le=8)] | None = None
+    """Tensor-parallel size, 1 to 8; default: 1."""
+
+
+class AcceleratorSpec(ApiModel):
+    """Where a replica runs."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "self.type != 'cpu' || (!has(self.product) && !has(self.resourceName))",
+                "product and resourceName apply to type amd only",
+            )
+        )
+    )
+
+    type: Literal["amd", "cpu"] = "amd"
+    """amd: Instinct GPUs; cpu: no accelerator, for development and small models."""
+    product: ProductName | None = None
+    """GPU product such as MI300X: pods go to nodes with that device, and the plan uses its
+    memory. For any other device set memory and select its nodes by spec.template."""
+    resource_name: (
+        Annotated[str, Field(max_length=128, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")] | None
+    ) = None
+    """Extended resource of one device; default: amd.com/gpu."""
+    memory: Annotated[str, Field(max_length=32, pattern=QUANTITY_PATTERN)] | None = None
+    """amd: memory of one device, where product does not tell it; cpu: memory of the container,
+    its limit and the base of the plan, default 4Gi."""
+
+
+class RolloutSpec(ApiModel):
+    """How pods are replaced."""
+
+    drain_seconds: Annotated[int, Field(ge=0, le=7200)] | None = None
+    """How long a stopping pod may finish its running requests; default: 120."""
+
+
+class AtomDeploymentSpec(ApiModel):
+    """Desired state: a model, served by engine pods."""
+
+    model: ModelSpec
+    """Which model is served."""
+    engine: EngineSpec = Field(default_factory=EngineSpec)
+    """How the engine runs."""
+    parallelism: ParallelismSpec = Field(default_factory=ParallelismSpec)
+    """How one replica is spread over devices."""
+    replicas: Annotated[int, Field(ge=0, le=1000)] = 1
+    """Number of engine pods."""
+    accelerator: AcceleratorSpec = Field(default_factory=AcceleratorSpec)
+    """Where a replica runs."""
+    rollout: RolloutSpec = Field(default_factory=RolloutSpec)
+    """How pods are replaced."""
+    template: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
+    """PodTemplateSpec laid over the rendered one by strategic merge (lists by their merge keys);
+    it wins, and the Accepted condition says that it is in effect."""

@@ -1,0 +1,88 @@
+"""The status of an AtomDeployment: rebuildable from observation, written once per reconcile."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from atom_operator.api.v1alpha1.common import ApiModel
+
+
+class Condition(ApiModel):
+    """As metav1.Condition."""
+
+    type: str
+    """Which aspect."""
+    status: Literal["True", "False", "Unknown"]
+    """True, False or Unknown."""
+    observed_generation: int
+    """The metadata.generation that this was decided for."""
+    last_transition_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+    """When status last changed."""
+    reason: str
+    """One CamelCase word for machines."""
+    message: str
+    """For people: what, where, and the remedy."""
+
+
+class ConcurrencyStatus(ApiModel):
+    """How many sequences of one length run at the same time, per replica."""
+
+    context_tokens: int
+    """Length of each sequence in tokens."""
+    sequences: int
+    """How many fit."""
+
+
+class CapacityStatus(ApiModel):
+    """What one replica holds, as planned before it started."""
+
+    # Named for what it means, not by the alias rule, which would say "Gpu".
+    weights_bytes_per_gpu: Annotated[int, Field(alias="weightsBytesPerGPU")]
+    """Bytes of weights on each device."""
+    kv_bytes_per_token: int
+    """Bytes of KV cache per token on each device."""
+    kv_tokens: int
+    """Tokens that the KV cache holds."""
+    blocks: int
+    """KV cache blocks."""
+    max_sequences: int
+    """Sequences of the full context length that run at the same time."""
+    max_model_len: int
+    """The full context length in tokens."""
+    limited_by: str
+    """memory, or max_num_seqs when more memory would hold no more sequences."""
+    concurrency: list[ConcurrencyStatus]
+    """The same at shorter lengths."""
+    confidence: Literal["Predicted"]
+    """Predicted: computed from the model's shape, not measured."""
+
+
+class AtomDeploymentStatus(ApiModel):
+    """Observed state."""
+
+    observed_generation: int
+    """The metadata.generation that this status describes."""
+    replicas: int = 0
+    """Pods that exist."""
+    ready_replicas: int = 0
+    """Pods that can serve."""
+    selector: str = ""
+    """Label selector of the pods, for the scale subresource."""
+    url: str | None = None
+    """Address of the OpenAI-compatible API inside the cluster."""
+    revision: str | None = None
+    """Hash of the pod template that is applied."""
+    capacity: CapacityStatus | None = None
+    """The capacity plan of one replica; absent when the model or device is unknown."""
+    conditions: Annotated[
+        list[Condition],
+        Field(
+            json_schema_extra={
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["type"],
+            }
+        ),
+    ]
+    """Accepted, CapacityFits, Scheduled, Progressing, Available, Degraded, Ready."""

@@ -1,0 +1,1 @@
+"""Plan → every manifest that should exist; pure, one concept per file."""

@@ -1,0 +1,44 @@
+"""The ConfigMap that shows the plan and the model facts, for people and tools. Pure.
+
+Nothing mounts it: a plan that changes only its numbers restarts no pod.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from atom_operator.children import naming
+from atom_operator.domain import Manifest, Plan
+
+
+def plan_config_map(plan: Plan) -> Manifest:
+    """plan.json: what was decided and why; model-facts.json: the shape it was computed from."""
+    data = {"plan.json": _json(_decisions(plan))}
+    if plan.facts is not None:
+        data["model-facts.json"] = _json(asdict(plan.facts))
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": naming.metadata(plan, naming.config_map_name(plan.key)),
+        "data": data,
+    }
+
+
+def _decisions(plan: Plan) -> dict[str, Any]:
+    engine = asdict(plan.engine)
+    # Environment values may be confidential; they belong to the pod only.
+    engine["env"] = [variable["name"] for variable in plan.engine.env]
+    return {
+        "model": {"argument": plan.model.argument, "revision": plan.model.revision},
+        "engine": engine,
+        "accelerator": asdict(plan.accelerator),
+        "capacity": asdict(plan.capacity),
+        "rollout": asdict(plan.rollout),
+        "startup_budget_seconds": plan.startup_budget_seconds,
+    }
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, sort_keys=True) + "\n"

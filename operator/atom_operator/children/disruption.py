@@ -1,0 +1,29 @@
+"""The PodDisruptionBudget: a node drain takes at most one replica at a time. Pure.
+
+Only with two replicas or more: with one, a budget that allows nothing would block node drains for
+ever, and one that allows it would say nothing.
+"""
+
+from __future__ import annotations
+
+from atom_operator.children import naming
+from atom_operator.domain import Manifest, Plan
+
+_LEAST_REPLICAS = 2
+
+
+def disruption_budget(plan: Plan) -> Manifest | None:
+    """The budget, or None when the number of replicas makes none useful."""
+    if plan.replicas < _LEAST_REPLICAS:
+        return None
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": naming.metadata(plan, plan.key.name),
+        "spec": {
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": naming.selector_labels(plan.key.name)},
+            # A pod that is not ready protects nothing and must not hold a drain up.
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }

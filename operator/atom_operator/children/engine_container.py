@@ -1,0 +1,120 @@
+"""The engine container: command line, probes, environment, mounts, resources. Pure.
+
+The contract with the engine is its command line and three endpoints: /health (ready to serve),
+/live (process and engine not dead) and /metrics, all on one port.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.api.v1alpha1.common import memory_quantity
+from atom_operator.children import volumes
+from atom_operator.domain import EngineOptions, Plan
+
+# The endpoints of a stopping pod leave the Service during this pause, before it refuses work.
+PRE_STOP_SECONDS = 5
+_COMMAND = ["python3", "-m", "atom.entrypoints.openai_server"]
+_SCHEDULING_POLICY = {"mixed": "mixed", "prefillFirst": "prefill_first"}
+_STARTUP_PERIOD_SECONDS = {"cpu": 2, "amd": 10}
+# Host memory and cores of one GPU replica: staging of weights, tokenisation, the server. No memory
+# limit: page cache of the weights would count against it.
+_GPU_HOST_REQUESTS = {"cpu": "2", "memory": "8Gi"}
+_CPU_REQUEST = "250m"
+
+
+def engine_container(plan: Plan) -> dict[str, Any]:
+    """The container that serves."""
+    return {
+        "name": constants.ENGINE_CONTAINER,
+        "image": plan.engine.image,
+        "command": list(_COMMAND),
+        "args": engine_args(plan),
+        "ports": [
+            {
+                "name": constants.ENGINE_PORT_NAME,
+                "containerPort": constants.ENGINE_PORT,
+                "protocol": "TCP",
+            }
+        ],
+        "env": _environment(plan),
+        "resources": _resources(plan),
+        "volumeMounts": volumes.mounts(plan),
+        "startupProbe": _startup_probe(plan),
+        "readinessProbe": {**_probe("/health", 2), "failureThreshold": 2},
+        "livenessProbe": {**_probe("/live", 10), "failureThreshold": 3},
+        "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
+        # The engine's last lines say why it ended; they reach the Degraded condition.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+
+
+def engine_args(plan: Plan) -> list[str]:
+    """The engine's command line; extraArgs come last."""
+    engine: EngineOptions = plan.engine
+    pairs: list[tuple[str, object]] = [
+        ("--model", plan.model.argument),
+        ("--served-model-name", engine.served_name),
+        ("--host", "0.0.0.0"),
+        ("--server-port", constants.ENGINE_PORT),
+        ("--max-model-len", engine.max_model_len),
+        ("--max-num-seqs", engine.max_num_seqs),
+        ("--max-num-batched-tokens", engine.max_num_batched_tokens),
+        ("--block-size", engine.block_size),
+        ("--gpu-memory-utilization", f"{engine.gpu_memory_utilization:g}"),
+        ("--kv-cache-dtype", engine.kv_cache_dtype),
+        ("--scheduling-policy", _SCHEDULING_POLICY[engine.scheduling_policy]),
+        ("--tensor-parallel-size", engine.tensor_parallel),
+        ("--revision", plan.model.revision),
+        ("--drain-seconds", engine.drain_seconds),
+    ]
+    args = [text for flag, value in pairs if value is not None for text in (flag, str(value))]
+    args.append(
+        "--enable-prefix-caching" if engine.prefix_caching else "--no-enable-prefix-caching"
+    )
+    return [*args, *engine.extra_args]
+
+
+def _environment(plan: Plan) -> list[dict[str, Any]]:
+    rendered: dict[str, dict[str, Any]] = {
+        name: {"name": name, "value": value} for name, value in volumes.CACHE_ENVIRONMENT.items()
+    }
+    if plan.model.token_secret is not None:
+        secret, key = plan.model.token_secret
+        rendered["HF_TOKEN"] = {
+            "name": "HF_TOKEN",
+            "valueFrom": {"secretKeyRef": {"name": secret, "key": key}},
+        }
+    for variable in plan.engine.env:
+        rendered[variable["name"]] = dict(variable)
+    return list(rendered.values())
+
+
+def _resources(plan: Plan) -> dict[str, Any]:
+    accelerator = plan.accelerator
+    if accelerator.memory_bytes is not None and accelerator.type == "cpu":
+        memory = memory_quantity(accelerator.memory_bytes)
+        return {"requests": {"cpu": _CPU_REQUEST, "memory": memory}, "limits": {"memory": memory}}
+    devices = {str(accelerator.resource_name): str(plan.engine.tensor_parallel)}
+    return {"requests": {**_GPU_HOST_REQUESTS, **devices}, "limits": devices}
+
+
+def _startup_probe(plan: Plan) -> dict[str, Any]:
+    period = _STARTUP_PERIOD_SECONDS[plan.accelerator.type]
+    failures = math.ceil(plan.startup_budget_seconds / period)
+    return {**_probe("/health", period), "failureThreshold": failures}
+
+
+def _probe(path: str, period_seconds: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": constants.ENGINE_PORT_NAME},
+        "periodSeconds": period_seconds,
+        "timeoutSeconds": 5,
+    }

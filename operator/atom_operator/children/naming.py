@@ -1,0 +1,62 @@
+"""Names, labels and owner references of the children, in one place.
+
+A child carries the AtomDeployment's name (checked to be a short DNS label), so that users find it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.domain import ObjectKey, Plan
+
+
+def config_map_name(key: ObjectKey) -> str:
+    """The plan's ConfigMap; the bare name stays free for a ConfigMap of the user's."""
+    return f"{key.name}-plan"
+
+
+def selector_labels(name: str) -> dict[str, str]:
+    """What selects the pods of one AtomDeployment; immutable in a Deployment."""
+    return {
+        constants.LABEL_NAME: constants.ENGINE_NAME,
+        constants.LABEL_INSTANCE: name,
+        constants.LABEL_DEPLOYMENT: name,
+    }
+
+
+def child_labels(name: str) -> dict[str, str]:
+    """Labels of every child and pod."""
+    return {
+        **selector_labels(name),
+        constants.LABEL_COMPONENT: "inference",
+        constants.LABEL_PART_OF: "atom-platform",
+        constants.LABEL_MANAGED_BY: constants.FIELD_MANAGER,
+    }
+
+
+def service_url(key: ObjectKey) -> str:
+    """Base address of the engine's HTTP API inside the cluster, whatever the cluster's domain."""
+    return f"http://{key.name}.{key.namespace}.svc:{constants.ENGINE_PORT}"
+
+
+def metadata(plan: Plan, name: str, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    """Metadata of a child: labels to find it by, the owner for garbage collection."""
+    result: dict[str, Any] = {
+        "name": name,
+        "namespace": plan.key.namespace,
+        "labels": child_labels(plan.key.name),
+        "ownerReferences": [
+            {
+                "apiVersion": constants.API_VERSION,
+                "kind": constants.KIND,
+                "name": plan.key.name,
+                "uid": plan.uid,
+                "controller": True,
+                "blockOwnerDeletion": True,
+            }
+        ],
+    }
+    if annotations:
+        result["annotations"] = annotations
+    return result

@@ -1,0 +1,38 @@
+"""The Service in front of the pods, and the ServiceAccount that they run as. Pure."""
+
+from __future__ import annotations
+
+from atom_operator import constants
+from atom_operator.children import naming
+from atom_operator.domain import Manifest, Plan
+
+
+def service(plan: Plan) -> Manifest:
+    """One stable address for all replicas that are ready."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": naming.metadata(plan, plan.key.name),
+        "spec": {
+            "type": "ClusterIP",
+            "selector": naming.selector_labels(plan.key.name),
+            "ports": [
+                {
+                    "name": constants.ENGINE_PORT_NAME,
+                    "port": constants.ENGINE_PORT,
+                    "targetPort": constants.ENGINE_PORT_NAME,
+                    "protocol": "TCP",
+                }
+            ],
+        },
+    }
+
+
+def service_account(plan: Plan) -> Manifest:
+    """An identity without rights: the engine never talks to the API server."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": naming.metadata(plan, plan.key.name),
+        "automountServiceAccountToken": False,
+    }

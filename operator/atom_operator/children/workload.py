@@ -1,0 +1,102 @@
+"""The Deployment: pod template with overlay and revision, rollout steps. Pure.
+
+The revision is a hash of the finished pod template, so only what a pod would notice starts a
+rollout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.children import naming
+from atom_operator.children.engine_container import PRE_STOP_SECONDS, engine_container
+from atom_operator.children.overlay import merge_pod_template
+from atom_operator.children.volumes import volumes
+from atom_operator.domain import Accelerator, Manifest, Plan
+
+# After draining the server still has to close its engine process.
+_STOP_MARGIN_SECONDS = 15
+_IMAGE_PULL_SECONDS = 600
+_USER_ID = 65532
+_DEVICE_ID_LABELS = ("amd.com/gpu.device-id", "beta.amd.com/gpu.device-id")
+
+
+def deployment(plan: Plan) -> Manifest:
+    """The Deployment that runs the engine pods."""
+    template = merge_pod_template(_pod_template(plan), plan.template or {})
+    revision = template_revision(template)
+    template["metadata"].setdefault("annotations", {})[constants.ANNOTATION_REVISION] = revision
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": naming.metadata(plan, plan.key.name, {constants.ANNOTATION_REVISION: revision}),
+        "spec": {
+            "replicas": plan.replicas,
+            "revisionHistoryLimit": 3,
+            "progressDeadlineSeconds": plan.startup_budget_seconds + _IMAGE_PULL_SECONDS,
+            "selector": {"matchLabels": naming.selector_labels(plan.key.name)},
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {
+                    "maxSurge": plan.rollout.max_surge,
+                    "maxUnavailable": plan.rollout.max_unavailable,
+                },
+            },
+            "template": template,
+        },
+    }
+
+
+def template_revision(template: Manifest) -> str:
+    """Hash of a pod template: the name of what runs."""
+    text = json.dumps(template, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _pod_template(plan: Plan) -> Manifest:
+    stop_seconds = PRE_STOP_SECONDS + plan.engine.drain_seconds + _STOP_MARGIN_SECONDS
+    spec: dict[str, Any] = {
+        "serviceAccountName": plan.key.name,
+        "automountServiceAccountToken": False,
+        # A Service named "atom" would otherwise inject ATOM_PORT and the like.
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": stop_seconds,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER_ID,
+            "runAsGroup": _USER_ID,
+            "fsGroup": _USER_ID,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [engine_container(plan)],
+        "volumes": volumes(plan),
+    }
+    if plan.accelerator.type == "amd":
+        resource = str(plan.accelerator.resource_name)
+        spec["tolerations"] = [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}]
+    if plan.accelerator.device_ids:
+        spec["affinity"] = _product_affinity(plan.accelerator)
+    return {"metadata": {"labels": naming.child_labels(plan.key.name)}, "spec": spec}
+
+
+def _product_affinity(accelerator: Accelerator) -> dict[str, Any]:
+    """Nodes whose device id is the product's: virtual functions carry no product-name label.
+
+    The terms are alternatives: the node labeller's stable label, and its older family.
+    """
+    terms = [
+        {
+            "matchExpressions": [
+                {"key": label, "operator": "In", "values": list(accelerator.device_ids)}
+            ]
+        }
+        for label in _DEVICE_ID_LABELS
+    ]
+    return {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
+        }
+    }

@@ -1,0 +1,1 @@
+"""The only place with effects on the cluster, behind ClusterPort."""

@@ -1,0 +1,78 @@
+"""Carry out a rendered state: apply every child, then prune what is no longer wanted.
+
+Idempotent, so a crash between two writes is repaired by the next run. Never takes over an object
+that somebody else made: server-side apply would do that silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from atom_operator import constants
+from atom_operator.cluster.errors import RefusedError
+from atom_operator.cluster.observe import controller_uid
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.constants import Reason
+from atom_operator.domain import ApplyReport, ChildKey, Manifest, ObjectKey, Refusal
+
+
+async def apply_children(
+    port: ClusterPort,
+    key: ObjectKey,
+    desired: Mapping[ChildKey, Manifest],
+    owned: Mapping[ChildKey, Manifest],
+) -> tuple[ApplyReport, dict[ChildKey, Manifest]]:
+    """What was done, and the children as they are afterwards.
+
+    A refusal ends the run before the children that need the refused one; TransientError passes.
+    """
+    now = dict(owned)
+    applied: list[ChildKey] = []
+    for child, manifest in desired.items():
+        refusal = await _apply_one(port, child, manifest, now)
+        if refusal is not None:
+            return ApplyReport(tuple(applied), (), (refusal,)), now
+        applied.append(child)
+    pruned = [child for child in owned if child not in desired]
+    for child in pruned:
+        await port.delete(child.kind, key.namespace, child.name)
+        del now[child]
+    return ApplyReport(tuple(applied), tuple(pruned)), now
+
+
+async def _apply_one(
+    port: ClusterPort, child: ChildKey, manifest: Manifest, now: dict[ChildKey, Manifest]
+) -> Refusal | None:
+    if child not in now:
+        conflict = await _conflict(port, child, manifest)
+        if conflict is not None:
+            return conflict
+    try:
+        now[child] = await port.apply(child.kind, manifest)
+    except RefusedError as error:
+        return Refusal(child, Reason.APPLY_REFUSED, str(error))
+    return None
+
+
+async def _conflict(port: ClusterPort, child: ChildKey, manifest: Manifest) -> Refusal | None:
+    """A refusal when an object of that name exists and is not ours to take.
+
+    Ours: already controlled by this AtomDeployment (its label was removed), or left behind without
+    a controller by `kubectl delete --cascade=orphan` and still labelled.
+    """
+    metadata = manifest["metadata"]
+    existing = await port.get(child.kind, metadata["namespace"], child.name)
+    if existing is None:
+        return None
+    controller = controller_uid(existing)
+    if controller == controller_uid(manifest):
+        return None
+    label = (existing["metadata"].get("labels") or {}).get(constants.LABEL_DEPLOYMENT)
+    if controller is None and label == metadata["labels"][constants.LABEL_DEPLOYMENT]:
+        return None
+    return Refusal(
+        child,
+        Reason.NAME_CONFLICT,
+        f"a {child.kind.kind} named {child.name} exists and belongs to something else; delete or "
+        "rename it, or give the AtomDeployment another name",
+    )

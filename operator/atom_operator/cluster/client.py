@@ -1,0 +1,127 @@
+"""ClusterPort over lightkube: the only API client of this operator.
+
+Generic resources only, so that manifests reach the server exactly as rendered. Knows no policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+from lightkube.core.async_client import AsyncClient
+from lightkube.core.exceptions import ApiError
+from lightkube.generic_resource import GenericNamespacedResource, create_namespaced_resource
+from lightkube.types import CascadeType, PatchType
+
+from atom_operator import constants
+from atom_operator.cluster.errors import TransientError, classify
+from atom_operator.domain import ATOM_DEPLOYMENT, CHILD_KINDS, POD, Kind, Manifest, ObjectKey
+
+_ALL_NAMESPACES = "*"
+_PAGE_SIZE = 250
+_NOT_FOUND = 404
+_RESOURCES: dict[Kind, type[GenericNamespacedResource]] = {
+    kind: create_namespaced_resource(kind.group, kind.version, kind.kind, kind.plural)
+    for kind in (*CHILD_KINDS, POD, ATOM_DEPLOYMENT)
+}
+
+
+class LightkubeCluster:
+    """The real cluster. `namespaces` empty means all of them."""
+
+    def __init__(self, client: AsyncClient, namespaces: tuple[str, ...] = ()) -> None:
+        self._client = client
+        self._namespaces = namespaces or (_ALL_NAMESPACES,)
+
+    @classmethod
+    def connect(cls, namespaces: tuple[str, ...] = ()) -> LightkubeCluster:
+        """From the pod's service account or the kubeconfig of the environment."""
+        return cls(AsyncClient(field_manager=constants.FIELD_MANAGER), namespaces)
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        with _translated(f"get {kind.kind} {namespace}/{name}"):
+            try:
+                return dict(await self._client.get(_RESOURCES[kind], name, namespace=namespace))
+            except ApiError as error:
+                if error.response.status_code == _NOT_FOUND:
+                    return None
+                raise
+
+    async def list_labelled(
+        self, kind: Kind, namespace: str, labels: Mapping[str, str]
+    ) -> list[Manifest]:
+        with _translated(f"list {kind.kind} in {namespace}"):
+            found = self._client.list(_RESOURCES[kind], namespace=namespace, labels=dict(labels))
+            return [dict(item) async for item in found]
+
+    async def list_deployments(self) -> list[ObjectKey]:
+        keys: list[ObjectKey] = []
+        with _translated(f"list {constants.KIND}"):
+            for namespace in self._namespaces:
+                found = self._client.list(
+                    _RESOURCES[ATOM_DEPLOYMENT], namespace=namespace, chunk_size=_PAGE_SIZE
+                )
+                async for item in found:
+                    metadata: Mapping[str, Any] = item["metadata"]
+                    keys.append(ObjectKey(metadata["namespace"], metadata["name"]))
+        return keys
+
+    async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
+        metadata = manifest["metadata"]
+        with _translated(f"apply {kind.kind} {metadata['namespace']}/{metadata['name']}"):
+            applied = await self._client.patch(
+                _RESOURCES[kind],
+                metadata["name"],
+                manifest,
+                namespace=metadata["namespace"],
+                patch_type=PatchType.APPLY,
+                force=True,
+            )
+            return dict(applied)
+
+    async def delete(self, kind: Kind, namespace: str, name: str) -> None:
+        with _translated(f"delete {kind.kind} {namespace}/{name}"):
+            try:
+                await self._client.delete(
+                    _RESOURCES[kind], name, namespace=namespace, cascade=CascadeType.BACKGROUND
+                )
+            except ApiError as error:
+                if error.response.status_code != _NOT_FOUND:
+                    raise
+
+    async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> None:
+        body = {
+            "apiVersion": constants.API_VERSION,
+            "kind": constants.KIND,
+            "metadata": {"name": key.name, "namespace": key.namespace},
+            "status": dict(status),
+        }
+        with _translated(f"write the status of {key.namespace}/{key.name}"):
+            try:
+                await self._client.patch(
+                    _RESOURCES[ATOM_DEPLOYMENT].Status,
+                    key.name,
+                    body,
+                    namespace=key.namespace,
+                    patch_type=PatchType.APPLY,
+                    force=True,
+                )
+            except ApiError as error:
+                if error.response.status_code != _NOT_FOUND:
+                    raise
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+
+@contextmanager
+def _translated(action: str) -> Iterator[None]:
+    try:
+        yield
+    except httpx2.HTTPStatusError as error:
+        raise classify(error.response.status_code, f"{action}: {error}") from error
+    except httpx2.HTTPError as error:
+        raise TransientError(f"{action}: {type(error).__name__} {error}") from error

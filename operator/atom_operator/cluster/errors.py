@@ -1,0 +1,35 @@
+"""The error table at the edge: what an API failure means to a reconcile.
+
+Transient: try again with backoff. Refused: the request itself is not acceptable (validation,
+quota, rights); say so in the status and try again only after a while or a change.
+"""
+
+from __future__ import annotations
+
+_TRANSIENT_CODES = frozenset({401, 404, 408, 409, 410, 425, 429})
+
+
+class ClusterError(Exception):
+    """Base of what a ClusterPort raises."""
+
+
+class TransientError(ClusterError):
+    """The API server did not answer, was busy, or somebody else wrote at the same time."""
+
+
+class RefusedError(ClusterError):
+    """The API server will not do this; `code` is the HTTP status."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def classify(code: int | None, message: str) -> ClusterError:
+    """The error for an HTTP status; None when there was no answer at all.
+
+    404 is transient: it answers a write into a namespace or parent that is just going away.
+    """
+    if code is None or code >= 500 or code in _TRANSIENT_CODES:
+        return TransientError(message)
+    return RefusedError(message, code)

@@ -1,0 +1,130 @@
+"""What exists, typed: owned children, the Deployment's progress, the state of each pod.
+
+`observe` reads; the parsing functions are pure and know how Kubernetes reports things.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.domain import (
+    CHILD_KINDS,
+    DEPLOYMENT,
+    POD,
+    ChildKey,
+    DeploymentState,
+    Manifest,
+    ObjectKey,
+    Observed,
+    PodState,
+)
+
+_MESSAGE_LIMIT = 600
+# A waiting container that will start by itself is no problem.
+_HARMLESS_WAITING = ("ContainerCreating", "PodInitializing")
+
+
+async def observe(port: ClusterPort, key: ObjectKey, uid: str) -> Observed:
+    """Children that belong to the AtomDeployment with `uid`, and the pods behind them."""
+    labels = {constants.LABEL_DEPLOYMENT: key.name}
+    children: dict[ChildKey, Manifest] = {}
+    for kind in CHILD_KINDS:
+        for manifest in await port.list_labelled(kind, key.namespace, labels):
+            if belongs_to(manifest, uid):
+                children[ChildKey(kind, manifest["metadata"]["name"])] = manifest
+    pods = await port.list_labelled(POD, key.namespace, labels)
+    running = (pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
+    return describe(children, tuple(pod_state(pod) for pod in running))
+
+
+def describe(children: Mapping[ChildKey, Manifest], pods: tuple[PodState, ...]) -> Observed:
+    """The typed view of children and pods."""
+    deployments = (child for key, child in children.items() if key.kind == DEPLOYMENT)
+    deployment = next(deployments, None)
+    return Observed(
+        children=children,
+        deployment=deployment_state(deployment) if deployment else None,
+        pods=pods,
+    )
+
+
+def belongs_to(manifest: Manifest, uid: str) -> bool:
+    """Whether the object's controller has this uid."""
+    return controller_uid(manifest) == uid
+
+
+def controller_uid(manifest: Manifest) -> str | None:
+    """Uid of the object's controller, None when it has none."""
+    for reference in manifest.get("metadata", {}).get("ownerReferences", ()):
+        if reference.get("controller"):
+            return str(reference.get("uid"))
+    return None
+
+
+def deployment_state(manifest: Manifest) -> DeploymentState:
+    """Progress as the Deployment controller reports it."""
+    metadata, spec = manifest["metadata"], manifest["spec"]
+    status: Mapping[str, Any] = manifest.get("status") or {}
+    return DeploymentState(
+        desired=spec.get("replicas", 1),
+        replicas=status.get("replicas", 0),
+        updated=status.get("updatedReplicas", 0),
+        ready=status.get("readyReplicas", 0),
+        available=status.get("availableReplicas", 0),
+        up_to_date=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
+        revision=(metadata.get("annotations") or {}).get(constants.ANNOTATION_REVISION),
+        stalled_message=_stalled_message(status.get("conditions") or ()),
+    )
+
+
+def _stalled_message(conditions: Iterable[Mapping[str, Any]]) -> str | None:
+    for condition in conditions:
+        kind, status = condition.get("type"), condition.get("status")
+        if (kind, status) in (("Progressing", "False"), ("ReplicaFailure", "True")):
+            return f"{condition.get('reason')}: {condition.get('message')}"
+    return None
+
+
+def pod_state(manifest: Manifest) -> PodState:
+    """One pod, with the first problem of its containers."""
+    status: Mapping[str, Any] = manifest.get("status") or {}
+    conditions = {item["type"]: item for item in status.get("conditions") or ()}
+    scheduled = conditions.get("PodScheduled", {})
+    containers = [
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ]
+    problems = (container_problem(container) for container in containers)
+    return PodState(
+        name=manifest["metadata"]["name"],
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        scheduled=scheduled.get("status") == "True",
+        unschedulable_message=(
+            scheduled.get("message") if scheduled.get("reason") == "Unschedulable" else None
+        ),
+        problem=next((problem for problem in problems if problem), None),
+    )
+
+
+def container_problem(status: Mapping[str, Any]) -> str | None:
+    """Why a container is not ready: how it last ended, or what it waits for.
+
+    A container that is ready has none, however often it was restarted.
+    """
+    name, state = status["name"], status.get("state") or {}
+    if status.get("ready"):
+        return None
+    ended = state.get("terminated") or (status.get("lastState") or {}).get("terminated")
+    if ended and ended.get("exitCode") != 0:
+        message = (ended.get("message") or "").strip()
+        text = f"container {name} ended: {ended.get('reason')} (exit code {ended.get('exitCode')})"
+        # The end of a log says why, not its beginning.
+        return f"{text}: {message[-_MESSAGE_LIMIT:]}" if message else text
+    waiting = state.get("waiting")
+    if waiting and waiting.get("reason") not in (None, *_HARMLESS_WAITING):
+        message = (waiting.get("message") or "").strip()
+        return f"container {name} waits: {waiting['reason']}: {message[:_MESSAGE_LIMIT]}"
+    return None

@@ -1,0 +1,36 @@
+"""ClusterPort: what a reconcile may ask of the cluster. Implemented by the client and by a fake.
+
+Every method raises TransientError (try again) or RefusedError (no, until something changes) from
+cluster/errors.py, and nothing else that belongs to the API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from atom_operator.domain import Kind, Manifest, ObjectKey
+
+
+class ClusterPort(Protocol):
+    """Reads are fresh; writes are idempotent."""
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        """The object, None when there is none."""
+
+    async def list_labelled(
+        self, kind: Kind, namespace: str, labels: Mapping[str, str]
+    ) -> list[Manifest]:
+        """Objects of a namespace that carry all of `labels`."""
+
+    async def list_deployments(self) -> list[ObjectKey]:
+        """Every AtomDeployment that this operator watches."""
+
+    async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
+        """Server-side apply with our field manager, forced; the object as it is now."""
+
+    async def delete(self, kind: Kind, namespace: str, name: str) -> None:
+        """Delete in the background; nothing happens when it is gone already."""
+
+    async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> None:
+        """Server-side apply of an AtomDeployment's status; nothing happens when it is gone."""

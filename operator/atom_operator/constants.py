@@ -1,0 +1,89 @@
+"""Names that other people see: API group, labels, annotations, condition types and reasons.
+
+Changing one is an API change. Knows nothing and is imported by everything.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+GROUP: Final = "serving.atom.dev"
+VERSION: Final = "v1alpha1"
+KIND: Final = "AtomDeployment"
+PLURAL: Final = "atomdeployments"
+SINGULAR: Final = "atomdeployment"
+SHORT_NAME: Final = "atomd"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+
+FIELD_MANAGER: Final = "atom-operator"
+ENGINE_NAME: Final = "atom-engine"
+ENGINE_CONTAINER: Final = "engine"
+ENGINE_PORT: Final = 8000
+ENGINE_PORT_NAME: Final = "http"
+MODELS_DIRECTORY: Final = "/models"  # claims are mounted below it
+
+LABEL_DEPLOYMENT: Final = f"{GROUP}/deployment"
+LABEL_NAME: Final = "app.kubernetes.io/name"
+LABEL_INSTANCE: Final = "app.kubernetes.io/instance"
+LABEL_COMPONENT: Final = "app.kubernetes.io/component"
+LABEL_PART_OF: Final = "app.kubernetes.io/part-of"
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+ANNOTATION_REVISION: Final = f"{GROUP}/revision"
+
+# Service names must be DNS labels; 40 characters leave room for the suffixes of children.
+MAX_NAME_LENGTH: Final = 40
+
+
+class ConditionType(StrEnum):
+    """Every condition is present from the first status on."""
+
+    ACCEPTED = "Accepted"
+    CAPACITY_FITS = "CapacityFits"
+    SCHEDULED = "Scheduled"
+    PROGRESSING = "Progressing"
+    AVAILABLE = "Available"
+    DEGRADED = "Degraded"
+    READY = "Ready"
+
+
+class Reason(StrEnum):
+    """Stable, for machines; the message beside it is for people."""
+
+    # Accepted
+    VALID = "Valid"
+    OVERLAY_IN_EFFECT = "OverlayInEffect"
+    INVALID_SPEC = "InvalidSpec"
+    MODEL_NOT_SUPPORTED = "ModelNotSupported"
+    UNSUPPORTED_BY_ENGINE = "UnsupportedByEngine"
+    RESERVED_ARGUMENT = "ReservedArgument"
+    NO_ENGINE_IMAGE = "NoEngineImage"
+    # CapacityFits
+    FITS = "Fits"
+    WEIGHTS_DO_NOT_FIT = "WeightsDoNotFit"
+    CONTEXT_DOES_NOT_FIT = "ContextDoesNotFit"
+    MODEL_FACTS_UNKNOWN = "ModelFactsUnknown"
+    MODEL_CONFIG_NOT_FOUND = "ModelConfigNotFound"
+    ACCELERATOR_UNKNOWN = "AcceleratorMemoryUnknown"
+    NOT_PLANNED = "NotPlanned"
+    # Scheduled
+    ALL_PODS_SCHEDULED = "AllPodsScheduled"
+    UNSCHEDULABLE = "Unschedulable"
+    PODS_PENDING = "PodsPending"
+    NO_PODS = "NoPods"
+    # Progressing
+    ROLLING_OUT = "RollingOut"
+    COMPLETE = "Complete"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    APPLY_REFUSED = "ApplyRefused"
+    NAME_CONFLICT = "NameConflict"
+    NOT_STARTED = "NotStarted"
+    HELD_BACK = "HeldBack"
+    # Available and Ready
+    SERVING = "Serving"
+    NOTHING_READY = "NothingReady"
+    REPLICAS_NOT_READY = "ReplicasNotReady"
+    SCALED_TO_ZERO = "ScaledToZero"
+    # Degraded
+    AS_EXPECTED = "AsExpected"
+    POD_FAILING = "PodFailing"

@@ -1,0 +1,237 @@
+"""Every value that crosses a stage of a reconcile, from resolved options to the apply report.
+
+Frozen data only: no clients, no clocks, no decisions. Manifests themselves stay plain mappings,
+because they must reach the API server exactly as rendered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal, NamedTuple
+
+from atom.sizing import Concurrency, ModelFacts
+from atom_operator import constants
+from atom_operator.constants import Reason
+
+Manifest = dict[str, Any]
+ConditionStatus = Literal["True", "False", "Unknown"]
+
+
+class ObjectKey(NamedTuple):
+    """Namespace and name of an AtomDeployment."""
+
+    namespace: str
+    name: str
+
+
+class Kind(NamedTuple):
+    """What the API server calls a kind of object."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
+SERVICE = Kind("", "v1", "Service", "services")
+SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
+CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
+DISRUPTION_BUDGET = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+ATOM_DEPLOYMENT = Kind(constants.GROUP, constants.VERSION, constants.KIND, constants.PLURAL)
+POD = Kind("", "v1", "Pod", "pods")
+# In the order of creation: what a pod needs comes before the Deployment.
+CHILD_KINDS = (SERVICE_ACCOUNT, CONFIG_MAP, SERVICE, DISRUPTION_BUDGET, DEPLOYMENT)
+
+
+class ChildKey(NamedTuple):
+    """One child object; its namespace is its owner's."""
+
+    kind: Kind
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FieldProblem:
+    """Why a spec is not accepted: the field, what is wrong, and the remedy."""
+
+    field: str
+    message: str
+    reason: Reason = Reason.INVALID_SPEC
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+class SourceKind(StrEnum):
+    """Scheme of spec.model.source."""
+
+    HUB = "hf"
+    CLAIM = "pvc"
+    PATH = "path"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLocation:
+    """Where the weights are, and what the engine's --model says."""
+
+    kind: SourceKind
+    argument: str
+    claim: str | None = None
+    revision: str | None = None
+    token_secret: tuple[str, str] | None = None  # name, key
+
+    @property
+    def default_name(self) -> str:
+        return self.argument.rstrip("/").rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """The engine's options with every default resolved; None leaves the choice to the engine."""
+
+    image: str
+    served_name: str
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    gpu_memory_utilization: float
+    kv_cache_dtype: Literal["auto", "bf16", "fp32"]
+    prefix_caching: bool
+    scheduling_policy: Literal["mixed", "prefillFirst"]
+    tensor_parallel: int
+    drain_seconds: int
+    extra_args: tuple[str, ...]
+    env: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """The device of a replica. `memory_bytes` is per device; None when nobody knows it."""
+
+    type: Literal["amd", "cpu"]
+    memory_bytes: int | None
+    resource_name: str | None = None
+    device_ids: tuple[str, ...] = ()  # PCI ids of the product, for node affinity
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What one replica holds, predicted."""
+
+    weights_bytes: int
+    kv_bytes_per_token: int
+    num_blocks: int
+    kv_tokens: int
+    max_sequences: int
+    max_model_len: int
+    limited_by: str
+    concurrency: tuple[Concurrency, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityVerdict:
+    """Whether the model fits; `capacity` is there when it does."""
+
+    fits: ConditionStatus
+    reason: Reason
+    message: str
+    capacity: Capacity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FactsLookup:
+    """Facts of the model, or why there are none."""
+
+    facts: ModelFacts | None
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSteps:
+    """How a Deployment replaces pods."""
+
+    max_surge: int
+    max_unavailable: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that decides the children of one AtomDeployment."""
+
+    key: ObjectKey
+    uid: str
+    replicas: int
+    model: ModelLocation
+    engine: EngineOptions
+    accelerator: Accelerator
+    facts: ModelFacts | None
+    capacity: CapacityVerdict
+    rollout: RolloutSteps
+    startup_budget_seconds: int
+    template: Mapping[str, Any] | None
+
+    @property
+    def may_start(self) -> bool:
+        """Unknown starts: the engine sizes itself. Only a sure misfit is held back."""
+        return self.capacity.fits != "False"
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentState:
+    """The Deployment as its controller reports it."""
+
+    desired: int
+    replicas: int
+    updated: int
+    ready: int
+    available: int
+    up_to_date: bool  # its controller has seen the latest spec
+    revision: str | None
+    stalled_message: str | None  # ProgressDeadlineExceeded or failure to create pods
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    """One pod, reduced to what conditions need."""
+
+    name: str
+    ready: bool
+    scheduled: bool
+    unschedulable_message: str | None
+    problem: str | None  # last termination or waiting reason of a container that is not ready
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What exists: owned children as manifests, and the typed parts of Deployment and pods."""
+
+    children: Mapping[ChildKey, Manifest]
+    deployment: DeploymentState | None
+    pods: tuple[PodState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The API server (or we) refused a child: permanent until something changes."""
+
+    child: ChildKey
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyReport:
+    """What one apply changed."""
+
+    applied: tuple[ChildKey, ...] = ()
+    pruned: tuple[ChildKey, ...] = ()
+    refused: tuple[Refusal, ...] = ()

@@ -1,0 +1,43 @@
+"""The operator's own Prometheus metrics, on its own registry. Nothing else is measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+
+class OperatorMetrics:
+    """What an SRE asks of an operator: does it reconcile, how long does it take, is it behind."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._reconciles = Counter(
+            "atom_operator_reconciles",
+            "Reconciles, by result.",
+            ["result"],
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "atom_operator_reconcile_seconds",
+            "Duration of one reconcile.",
+            buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30),
+            registry=self.registry,
+        )
+        self.queue_length = Gauge(
+            "atom_operator_queue_length",
+            "AtomDeployments that wait for a reconcile.",
+            registry=self.registry,
+        )
+
+    @contextmanager
+    def reconcile(self) -> Iterator[None]:
+        """Count and time one reconcile."""
+        result = "error"
+        try:
+            with self._seconds.time():
+                yield
+            result = "ok"
+        finally:
+            self._reconciles.labels(result=result).inc()

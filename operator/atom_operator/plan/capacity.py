@@ -1,0 +1,106 @@
+"""Whether the model fits on the device, and how many sequences it then serves.
+
+Pure arithmetic over atom.sizing with predicted activation and runtime memory; the numbers and the
+field to change are in every message.
+"""
+
+from __future__ import annotations
+
+from atom.sizing import (
+    DoesNotFitError,
+    DoesNotFitReason,
+    ModelFacts,
+    activation_bytes,
+    concurrency_table,
+    kv_bytes_per_token,
+    plan_kv_cache,
+    runtime_overhead_bytes,
+)
+from atom_operator.constants import Reason
+from atom_operator.domain import (
+    Accelerator,
+    Capacity,
+    CapacityVerdict,
+    EngineOptions,
+    FactsLookup,
+)
+
+_KV_DTYPE_BYTES = {"bf16": 2, "fp32": 4}
+
+
+def judge_capacity(
+    lookup: FactsLookup, options: EngineOptions, accelerator: Accelerator
+) -> CapacityVerdict:
+    """Fits, does not fit, or unknown; never a guess."""
+    facts = lookup.facts
+    if facts is None:
+        return CapacityVerdict("Unknown", lookup.reason, lookup.message)
+    if accelerator.memory_bytes is None:
+        return CapacityVerdict(
+            "Unknown",
+            Reason.ACCELERATOR_UNKNOWN,
+            "the device's memory is unknown, so nothing was planned; set "
+            "spec.accelerator.product (such as MI300X) or spec.accelerator.memory",
+        )
+    try:
+        capacity = _capacity(facts, options, accelerator.memory_bytes, accelerator.type)
+    except DoesNotFitError as error:
+        return CapacityVerdict("False", Reason(error.reason.value), _remedy(error, accelerator))
+    return CapacityVerdict(
+        "True",
+        Reason.FITS,
+        f"{capacity.kv_tokens} tokens of KV cache hold {capacity.max_sequences} sequences of "
+        f"{capacity.max_model_len} tokens per replica ({lookup.message})",
+        capacity,
+    )
+
+
+def _capacity(facts: ModelFacts, options: EngineOptions, total_bytes: int, device: str) -> Capacity:
+    ranks = options.tensor_parallel
+    dtype_bytes = _KV_DTYPE_BYTES.get(options.kv_cache_dtype, facts.weight_dtype_bytes)
+    max_model_len = options.max_model_len or facts.max_position_embeddings
+    weights_bytes = facts.weight_bytes(tensor_parallel=ranks)
+    token_bytes = kv_bytes_per_token(facts, dtype_bytes, ranks)
+    budget = plan_kv_cache(
+        total_bytes=total_bytes,
+        utilization=options.gpu_memory_utilization,
+        weights_bytes=weights_bytes,
+        activation_bytes=activation_bytes(
+            facts,
+            options.max_num_batched_tokens,
+            options.max_num_seqs,
+            facts.weight_dtype_bytes,
+            ranks,
+        ),
+        overhead_bytes=runtime_overhead_bytes("cpu" if device == "cpu" else "gpu", total_bytes),
+        kv_bytes_per_token=token_bytes,
+        block_size=options.block_size,
+        max_num_seqs=options.max_num_seqs,
+        max_model_len=max_model_len,
+    )
+    table = concurrency_table(
+        budget.num_blocks, budget.block_size, max_model_len, options.max_num_seqs
+    )
+    return Capacity(
+        weights_bytes=weights_bytes,
+        kv_bytes_per_token=token_bytes,
+        num_blocks=budget.num_blocks,
+        kv_tokens=budget.tokens,
+        max_sequences=table[-1].sequences,
+        max_model_len=max_model_len,
+        limited_by=budget.limited_by,
+        concurrency=table,
+    )
+
+
+def _remedy(error: DoesNotFitError, accelerator: Accelerator) -> str:
+    if error.reason is DoesNotFitReason.CONTEXT:
+        field = f"set spec.engine.maxModelLen to at most {error.max_context_tokens}"
+    elif accelerator.type == "cpu":
+        field = "raise spec.accelerator.memory, or choose a smaller model"
+    else:
+        field = (
+            "choose a device with more memory (spec.accelerator.product), raise "
+            "spec.engine.gpuMemoryUtilization, or choose a smaller model"
+        )
+    return f"{error}. To fit: {field}"

@@ -1,0 +1,61 @@
+"""Model facts from the first source that has them: inline config, ConfigMap text, catalogue.
+
+Pure: the ConfigMap's text is handed in, the catalogue is a file of this package. A config that is
+there but unusable is an error to report, not a reason to guess.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any, cast
+
+import yaml
+
+from atom.sizing import ModelFacts
+from atom_operator.constants import Reason
+from atom_operator.domain import FactsLookup
+
+
+def facts_from_config(config: Mapping[str, Any], origin: str) -> FactsLookup:
+    """Facts of a config.json; raises atom.sizing.ModelFactsError when it is unusable."""
+    facts = ModelFacts.from_hf_config(config)
+    return FactsLookup(facts, Reason.FITS, f"model facts from {origin}")
+
+
+def facts_from_text(text: str, origin: str) -> FactsLookup:
+    """The same for the text of a config.json; raises ValueError when it is not a JSON object."""
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{origin} is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{origin} must hold a JSON object, the model's config.json")
+    return facts_from_config(config, origin)
+
+
+def facts_from_catalogue(source: str) -> FactsLookup:
+    """Facts of a well-known source, or the remedy when it is not one."""
+    config = _catalogue().get(source)
+    if config is not None:
+        return facts_from_config(config, "the operator's catalogue")
+    return FactsLookup(
+        None,
+        Reason.MODEL_FACTS_UNKNOWN,
+        f"the shape of {source} is unknown, so nothing was planned and the engine sizes itself; "
+        "give its config.json in spec.model.config or spec.model.configRef",
+    )
+
+
+@cache
+def _catalogue() -> Mapping[str, Mapping[str, Any]]:
+    text = files("atom_operator.plan").joinpath("catalogue.yaml").read_text(encoding="utf-8")
+    entries = cast("list[dict[str, Any]]", yaml.safe_load(text)["models"])
+    return {source: entry["config"] for entry in entries for source in entry["sources"]}
+
+
+def catalogue_sources() -> tuple[str, ...]:
+    """Every source that the catalogue knows."""
+    return tuple(_catalogue())

@@ -1,0 +1,43 @@
+"""Compose the Plan of one AtomDeployment from accepted parts; pure.
+
+The plan is all that rendering sees: equal plans give equal children.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.domain import EngineOptions, FactsLookup, ModelLocation, ObjectKey, Plan
+from atom_operator.plan.accelerators import choose_accelerator
+from atom_operator.plan.capacity import judge_capacity
+from atom_operator.plan.rollout import choose_rollout
+from atom_operator.plan.startup import startup_budget_seconds
+
+
+def build_plan(
+    key: ObjectKey,
+    uid: str,
+    spec: AtomDeploymentSpec,
+    options: EngineOptions,
+    model: ModelLocation,
+    lookup: FactsLookup,
+) -> Plan:
+    """Decide everything about the children of `key`."""
+    accelerator = choose_accelerator(spec.accelerator)
+    if options.max_model_len is None and lookup.facts is not None:
+        # The engine would choose the same; saying it keeps plan and engine from drifting apart.
+        options = replace(options, max_model_len=lookup.facts.max_position_embeddings)
+    return Plan(
+        key=key,
+        uid=uid,
+        replicas=spec.replicas,
+        model=model,
+        engine=options,
+        accelerator=accelerator,
+        facts=lookup.facts,
+        capacity=judge_capacity(lookup, options, accelerator),
+        rollout=choose_rollout(accelerator),
+        startup_budget_seconds=startup_budget_seconds(lookup.facts, model.kind, accelerator),
+        template=spec.template,
+    )

@@ -1,0 +1,32 @@
+"""How long a pod may take until it serves: the budget of the startup probe.
+
+Generous on purpose: a probe that kills a pod while it loads never lets it finish. The rates are
+slow ends of what clusters show (a hub download at 50 MB/s, a network claim at 200, an image layer
+on local disk at 400), doubled by the safety factor.
+"""
+
+from __future__ import annotations
+
+from atom.sizing import ModelFacts
+from atom_operator.domain import Accelerator, SourceKind
+
+_BYTES_PER_SECOND = {
+    SourceKind.HUB: 50_000_000,
+    SourceKind.CLAIM: 200_000_000,
+    SourceKind.PATH: 400_000_000,
+}
+# Imports, device initialisation, warm-up; on a GPU also kernel compilation with a cold cache.
+_BASE_SECONDS = {"amd": 600, "cpu": 180}
+_UNKNOWN_SIZE_SECONDS = 3600
+_SAFETY_FACTOR = 2
+
+
+def startup_budget_seconds(
+    facts: ModelFacts | None, source: SourceKind, accelerator: Accelerator
+) -> int:
+    """Seconds until a pod that does not serve is restarted."""
+    base = _BASE_SECONDS[accelerator.type]
+    if facts is None:
+        return base + _UNKNOWN_SIZE_SECONDS
+    load_seconds = facts.weight_bytes() // _BYTES_PER_SECOND[source]
+    return base + _SAFETY_FACTOR * load_seconds

@@ -1,0 +1,64 @@
+"""OperatorSettings: what an administrator decides, read once from the environment and flags.
+
+Every variable begins with ATOM_OPERATOR_; the chart sets them. Frozen; handed to whoever needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+PREFIX = "ATOM_OPERATOR_"
+
+
+class SettingsError(ValueError):
+    """A variable has a value that cannot work; the message names it and the accepted range."""
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSettings:
+    """Defaults fit a development run outside the cluster."""
+
+    engine_images: Mapping[Literal["amd", "cpu"], str] = field(default_factory=dict)
+    namespaces: tuple[str, ...] = ()  # empty: the whole cluster
+    resync_seconds: float = 300.0  # every AtomDeployment is reconciled at least this often
+    workers: int = 4  # reconciles at the same time
+    health_port: int = 8080  # 0: not served
+    metrics_port: int = 8081  # 0: not served
+    log_level: str = "INFO"
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> OperatorSettings:
+        """Read ATOM_OPERATOR_*; raises SettingsError."""
+        images: dict[Literal["amd", "cpu"], str] = {}
+        if image := environ.get(f"{PREFIX}ENGINE_IMAGE_AMD"):
+            images["amd"] = image
+        if image := environ.get(f"{PREFIX}ENGINE_IMAGE_CPU"):
+            images["cpu"] = image
+        defaults = cls()
+        names = environ.get(f"{PREFIX}NAMESPACES", "")
+        return cls(
+            engine_images=images,
+            namespaces=tuple(name.strip() for name in names.split(",") if name.strip()),
+            resync_seconds=_number(environ, "RESYNC_SECONDS", defaults.resync_seconds, 1, 86_400),
+            workers=int(_number(environ, "WORKERS", defaults.workers, 1, 64)),
+            health_port=int(_number(environ, "HEALTH_PORT", defaults.health_port, 0, 65_535)),
+            metrics_port=int(_number(environ, "METRICS_PORT", defaults.metrics_port, 0, 65_535)),
+            log_level=environ.get(f"{PREFIX}LOG_LEVEL", defaults.log_level).upper(),
+        )
+
+
+def _number(
+    environ: Mapping[str, str], name: str, default: float, least: float, most: float
+) -> float:
+    text = environ.get(PREFIX + name)
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = least - 1
+    if not least <= value <= most:
+        raise SettingsError(f"{PREFIX}{name}={text!r} must be a number from {least:g} to {most:g}")
+    return value

@@ -1,0 +1,1 @@
+"""From plan and observation to one status; pure."""

@@ -1,0 +1,214 @@
+"""The whole status from what was decided, applied and observed. Pure; called once per reconcile.
+
+Ready is the summary: the latest spec is accepted, rolled out completely, and every replica serves.
+Available says whether anything serves at all, whatever revision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from atom_operator.constants import ConditionType, Reason
+from atom_operator.domain import (
+    ApplyReport,
+    Capacity,
+    CapacityVerdict,
+    DeploymentState,
+    FieldProblem,
+    Observed,
+    Plan,
+)
+from atom_operator.status.conditions import Verdict, stamp
+
+_NO_DEPLOYMENT = DeploymentState(0, 0, 0, 0, 0, True, None, None)
+_NOT_PLANNED = CapacityVerdict("Unknown", Reason.NOT_PLANNED, "the spec is not accepted")
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything that the status is made of. `plan` is None when the spec is not accepted."""
+
+    generation: int
+    problems: tuple[FieldProblem, ...]
+    overlay: tuple[str, ...]
+    plan: Plan | None
+    report: ApplyReport
+    observed: Observed
+    selector: str
+    url: str
+
+    @property
+    def deployment(self) -> DeploymentState:
+        return self.observed.deployment or _NO_DEPLOYMENT
+
+    @property
+    def capacity(self) -> CapacityVerdict:
+        return self.plan.capacity if self.plan else _NOT_PLANNED
+
+    @property
+    def held_back(self) -> bool:
+        """Whether the spec's pods are not even asked for."""
+        return self.plan is None or not self.plan.may_start
+
+
+def roll_up(situation: Situation, previous: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """The status to write; fields that are unknown are absent."""
+    deployment = situation.deployment
+    verdicts = list(_verdicts(situation))
+    status: dict[str, Any] = {
+        "observedGeneration": situation.generation,
+        "replicas": deployment.replicas,
+        "readyReplicas": deployment.ready,
+        "selector": situation.selector,
+        "conditions": stamp(verdicts, previous.get("conditions") or (), situation.generation, now),
+    }
+    if situation.observed.deployment is not None:
+        status["url"] = situation.url
+    if deployment.revision:
+        status["revision"] = deployment.revision
+    if situation.capacity.capacity is not None:
+        status["capacity"] = _capacity(situation.capacity.capacity)
+    return status
+
+
+def _capacity(capacity: Capacity) -> dict[str, Any]:
+    return {
+        "weightsBytesPerGPU": capacity.weights_bytes,
+        "kvBytesPerToken": capacity.kv_bytes_per_token,
+        "kvTokens": capacity.kv_tokens,
+        "blocks": capacity.num_blocks,
+        "maxSequences": capacity.max_sequences,
+        "maxModelLen": capacity.max_model_len,
+        "limitedBy": capacity.limited_by,
+        "concurrency": [
+            {"contextTokens": row.context_tokens, "sequences": row.sequences}
+            for row in capacity.concurrency
+        ],
+        "confidence": "Predicted",
+    }
+
+
+def _verdicts(situation: Situation) -> Iterator[Verdict]:
+    others = [
+        _accepted(situation),
+        Verdict(
+            ConditionType.CAPACITY_FITS,
+            situation.capacity.fits,
+            situation.capacity.reason,
+            situation.capacity.message,
+        ),
+        _scheduled(situation.observed),
+        _progressing(situation),
+        _available(situation),
+        _degraded(situation),
+    ]
+    yield from others
+    yield _ready(situation, {verdict.type: verdict for verdict in others})
+
+
+def _accepted(situation: Situation) -> Verdict:
+    kind = ConditionType.ACCEPTED
+    if situation.problems:
+        message = "; ".join(str(problem) for problem in situation.problems)
+        return Verdict(kind, "False", situation.problems[0].reason, message)
+    if situation.overlay:
+        paths = ", ".join(situation.overlay)
+        message = f"the spec is valid; spec.template overlays {paths}"
+        return Verdict(kind, "True", Reason.OVERLAY_IN_EFFECT, message)
+    return Verdict(kind, "True", Reason.VALID, "the spec is valid")
+
+
+def _scheduled(observed: Observed) -> Verdict:
+    kind = ConditionType.SCHEDULED
+    if not observed.pods:
+        return Verdict(kind, "Unknown", Reason.NO_PODS, "there are no pods to schedule")
+    for pod in observed.pods:
+        if pod.unschedulable_message:
+            message = f"pod {pod.name}: {pod.unschedulable_message}"
+            return Verdict(kind, "False", Reason.UNSCHEDULABLE, message)
+    waiting = sum(not pod.scheduled for pod in observed.pods)
+    if waiting:
+        message = f"{waiting} pods wait for the scheduler"
+        return Verdict(kind, "Unknown", Reason.PODS_PENDING, message)
+    return Verdict(kind, "True", Reason.ALL_PODS_SCHEDULED, "every pod has a node")
+
+
+def _progressing(situation: Situation) -> Verdict:
+    kind, deployment = ConditionType.PROGRESSING, situation.deployment
+    if situation.held_back:
+        serving = "what runs goes on" if situation.observed.deployment else "nothing is started"
+        blocking = "CapacityFits" if situation.plan else "Accepted"
+        return Verdict(kind, "False", Reason.HELD_BACK, f"see {blocking}; {serving}")
+    for refusal in situation.report.refused:
+        child = f"{refusal.child.kind.kind} {refusal.child.name}"
+        return Verdict(kind, "False", refusal.reason, f"{child}: {refusal.message}")
+    if situation.observed.deployment is None:
+        return Verdict(kind, "True", Reason.ROLLING_OUT, "the Deployment is being created")
+    if _is_complete(deployment):
+        message = f"{deployment.desired} of {deployment.desired} replicas are rolled out"
+        return Verdict(kind, "False", Reason.COMPLETE, message)
+    if deployment.stalled_message:
+        return Verdict(kind, "False", Reason.DEADLINE_EXCEEDED, deployment.stalled_message)
+    message = (
+        f"{deployment.updated} of {deployment.desired} replicas have the new revision, "
+        f"{deployment.ready} are ready, {deployment.replicas} exist"
+    )
+    return Verdict(kind, "True", Reason.ROLLING_OUT, message)
+
+
+def _is_complete(deployment: DeploymentState) -> bool:
+    wanted = deployment.desired
+    return (
+        deployment.up_to_date
+        and deployment.updated == wanted
+        and deployment.replicas == wanted
+        and deployment.available == wanted
+    )
+
+
+def _available(situation: Situation) -> Verdict:
+    kind, deployment = ConditionType.AVAILABLE, situation.deployment
+    if deployment.ready:
+        return Verdict(kind, "True", Reason.SERVING, f"{deployment.ready} replicas serve")
+    if situation.observed.deployment is not None and deployment.desired == 0:
+        return Verdict(kind, "False", Reason.SCALED_TO_ZERO, "spec.replicas is 0")
+    return Verdict(kind, "False", Reason.NOTHING_READY, "no replica serves")
+
+
+def _degraded(situation: Situation) -> Verdict:
+    kind = ConditionType.DEGRADED
+    for refusal in situation.report.refused:
+        return Verdict(kind, "True", refusal.reason, refusal.message)
+    failing = [pod for pod in situation.observed.pods if pod.problem and not pod.ready]
+    if failing:
+        more = f" (and {len(failing) - 1} more pods)" if len(failing) > 1 else ""
+        message = f"pod {failing[0].name}: {failing[0].problem}{more}"
+        return Verdict(kind, "True", Reason.POD_FAILING, message)
+    return Verdict(kind, "False", Reason.AS_EXPECTED, "no pod is failing")
+
+
+def _ready(situation: Situation, others: Mapping[ConditionType, Verdict]) -> Verdict:
+    """True, or the reason of what stands in the way, most important first."""
+    kind, deployment = ConditionType.READY, situation.deployment
+    accepted, fits = others[ConditionType.ACCEPTED], others[ConditionType.CAPACITY_FITS]
+    for blocking in (accepted, fits):
+        if blocking.status == "False":
+            return Verdict(kind, "False", blocking.reason, blocking.message)
+    progressing = others[ConditionType.PROGRESSING]
+    if progressing.reason is not Reason.COMPLETE:
+        degraded, scheduled = others[ConditionType.DEGRADED], others[ConditionType.SCHEDULED]
+        cause = progressing
+        if degraded.status == "True":
+            cause = degraded
+        elif scheduled.status == "False":
+            cause = scheduled
+        return Verdict(kind, "False", cause.reason, cause.message)
+    if deployment.desired == 0:
+        return Verdict(kind, "True", Reason.SCALED_TO_ZERO, "spec.replicas is 0, as asked")
+    if deployment.ready < deployment.desired:
+        message = f"{deployment.ready} of {deployment.desired} replicas are ready"
+        return Verdict(kind, "False", Reason.REPLICAS_NOT_READY, message)
+    return Verdict(kind, "True", Reason.SERVING, f"{deployment.ready} replicas serve")
