@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
 from tests.support.core_driver import CoreDriver
 from tests.support.tiny_model import LLAMA3_ROPE_SCALING, make_tiny_checkpoint
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
 NEW_TOKENS = 12
 # Within one block, across blocks of 16, and across chunks of 48 tokens.

@@ -1,0 +1,146 @@
+"""A model that cannot be served is refused with the file and the remedy, before anything runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from atom.config import Config, EngineOptions, build_config
+from atom.errors import ConfigError, ModelError
+from atom.model_engine.model_runner import ModelRunner
+from tests.support.tiny_model import make_tiny_checkpoint
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_checkpoint(tmp_path_factory.mktemp("good"), "qwen3")
+
+
+@pytest.fixture
+def folder(good: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(good, tmp_path / "model"))
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def config_of(folder: Path, **options: Any) -> Config:
+    return build_config(EngineOptions(model=str(folder), device="cpu", **options))
+
+
+def load(folder: Path, **options: Any) -> None:
+    ModelRunner(config_of(folder, **options)).initialize(lambda phase, share: None)
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"nowhere: no such folder; give a checkpoint folder"):
+        config_of(tmp_path / "nowhere")
+
+
+def test_file_instead_of_folder(folder: Path) -> None:
+    with pytest.raises(ModelError, match=r"is a file; give the checkpoint's folder"):
+        config_of(folder / "config.json")
+
+
+def test_folder_without_config(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"has no config\.json"):
+        config_of(tmp_path)
+
+
+def test_broken_config(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"config\.json: cannot be read as JSON"):
+        config_of(folder)
+
+
+def test_unsupported_architecture_names_the_supported_ones(folder: Path) -> None:
+    edit_config(folder, architectures=["GPT2LMHeadModel"])
+    with pytest.raises(ModelError, match=r"GPT2LMHeadModel is not supported.*Qwen3ForCausalLM"):
+        config_of(folder)
+
+
+def test_truncated_weights_name_the_file(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1000])
+    with pytest.raises(ModelError, match=r"model\.safetensors: is truncated.*download it again"):
+        load(folder)
+
+
+def test_missing_shard_is_named(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"model\.safetensors: missing"):
+        load(folder)
+
+
+def test_mismatched_shape_names_tensor_and_both_shapes(folder: Path) -> None:
+    edit_config(folder, intermediate_size=96)
+    with pytest.raises(ModelError, match=r"down_proj.*has shape \[64, 128\].*\[64, 96\]"):
+        load(folder)
+
+
+def test_missing_tensor_is_named(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["model.layers.1.self_attn.k_proj.weight"]
+    save_file(tensors, file)
+    with pytest.raises(ModelError, match=r"first model\.layers\.1\.self_attn\.k_proj\.weight"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
+        ({"use_sliding_window": True}, "use_sliding_window is not supported"),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0}},
+            "rope type 'yarn' is not supported",
+        ),
+    ],
+)
+def test_field_that_would_change_the_computation(folder: Path, changes, words) -> None:
+    edit_config(folder, **changes)
+    with pytest.raises(ModelError, match=words):
+        load(folder)
+
+
+def test_model_that_does_not_fit_says_the_numbers(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"does not fit: .* MiB"):
+        load(folder, gpu_memory_utilization=1e-6)
+
+
+CHECKS: list[tuple[dict[str, Any], str]] = [
+    ({"max_model_len": 4096}, r"max_model_len 4096 exceeds .* 512; use at most 512"),
+    ({"block_size": 12}, r"block_size must be 1 or a multiple of 16, got 12"),
+    ({"max_num_batched_tokens": 4}, r"max_num_batched_tokens must be at least 512, got 4"),
+    ({"gpu_memory_utilization": 1.5}, r"gpu_memory_utilization must be in \(0, 1\], got 1\.5"),
+    ({"tensor_parallel_size": 2}, r"tensor_parallel_size 2: this version runs one device"),
+    ({"num_kv_blocks": 2}, r"num_kv_blocks 2 holds 32 tokens, fewer than one sequence"),
+    ({"backend": "nonesuch"}, r"unknown backend 'nonesuch'; backends: torch_ref"),
+    ({"dtype": "int3"}, r"unknown dtype 'int3'"),
+    ({"kv_cache_dtype": "int3"}, r"unknown kv_cache_dtype 'int3'"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), CHECKS)
+def test_option_that_cannot_work(folder: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load(folder, **options)
+
+
+def test_absent_device_says_what_is_there(folder: Path) -> None:
+    config = build_config(EngineOptions(model=str(folder), device="rocm"))
+    with pytest.raises(ConfigError, match=r"device rocm: this machine's torch"):
+        ModelRunner(config)
+
+
+def test_config_crosses_to_the_engine_process_unchanged(folder: Path) -> None:
+    config = config_of(folder, op_backends={"linear": "torch_ref"})
+    assert Config.from_json(config.to_json()) == config

@@ -1,0 +1,107 @@
+"""The reference sampler draws from the distribution that the parameters describe."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from atom.model_ops.backends.interface import SamplingTensors
+from atom.model_ops.backends.torch_ref.sampling import sample
+
+LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -3.0])
+VOCAB = len(LOGITS)
+DRAWS = 20_000
+
+
+def draw(
+    rows: int = DRAWS,
+    *,
+    temperature: float = 1.0,
+    top_k: int = VOCAB,
+    top_p: float = 1.0,
+    seeds: torch.Tensor | None = None,
+    positions: torch.Tensor | None = None,
+) -> torch.Tensor:
+    sampling = SamplingTensors(
+        temperature=torch.full((rows,), temperature),
+        top_k=torch.full((rows,), top_k),
+        top_p=torch.full((rows,), top_p),
+        seed=torch.arange(rows) if seeds is None else seeds,
+        position=torch.zeros(rows, dtype=torch.int64) if positions is None else positions,
+        all_greedy=temperature == 0,
+        any_top_k=top_k < VOCAB,
+        any_top_p=top_p < 1.0,
+    )
+    return sample(LOGITS.repeat(rows, 1), sampling)
+
+
+def assert_drawn_from(tokens: torch.Tensor, probabilities: torch.Tensor) -> None:
+    """Chi-square against the analytic distribution; 35 is beyond p = 1e-5 for 5 degrees."""
+    counts = torch.bincount(tokens, minlength=VOCAB).double()
+    assert counts[probabilities == 0].sum() == 0, "a token outside the support was drawn"
+    support = probabilities > 0
+    expected = probabilities[support].double() * len(tokens)
+    assert ((counts[support] - expected) ** 2 / expected).sum() < 35
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_temperature_scales_the_logits(temperature: float) -> None:
+    assert_drawn_from(draw(temperature=temperature), (LOGITS / temperature).softmax(0))
+
+
+def test_draws_over_positions_of_one_seed_are_independent_too() -> None:
+    tokens = draw(seeds=torch.full((DRAWS,), 11), positions=torch.arange(DRAWS))
+    assert_drawn_from(tokens, LOGITS.softmax(0))
+
+
+def test_top_k_keeps_the_k_most_likely() -> None:
+    kept = torch.where(torch.arange(VOCAB) < 3, LOGITS, -torch.inf)
+    assert_drawn_from(draw(top_k=3), kept.softmax(0))
+
+
+def test_top_p_keeps_the_smallest_set_that_reaches_p() -> None:
+    # Probabilities 0.54, 0.20, 0.12, …: 0.7 needs the first two.
+    kept = torch.where(torch.arange(VOCAB) < 2, LOGITS, -torch.inf)
+    assert_drawn_from(draw(top_p=0.7), kept.softmax(0))
+
+
+def test_top_p_applies_to_what_top_k_left() -> None:
+    kept = torch.where(torch.arange(VOCAB) < 2, LOGITS, -torch.inf)
+    assert_drawn_from(draw(top_k=3, top_p=0.8), kept.softmax(0))
+
+
+def test_a_tiny_top_p_is_greedy() -> None:
+    assert set(draw(rows=100, top_p=1e-6).tolist()) == {0}
+
+
+def test_a_seed_gives_the_same_token_whatever_else_is_in_the_batch() -> None:
+    alone = draw(rows=1, seeds=torch.tensor([123]), positions=torch.tensor([5]))
+    seeds = torch.arange(50) * 7
+    seeds[17] = 123
+    together = draw(rows=50, seeds=seeds, positions=torch.full((50,), 5))
+    assert together[17] == alone[0]
+    other = draw(rows=200, seeds=torch.full((200,), 123), positions=torch.arange(200))
+    assert len(set(other.tolist())) > 1, "another position draws anew"
+
+
+def test_greedy_rows_in_a_mixed_batch_stay_greedy() -> None:
+    rows = 200
+    sampling = SamplingTensors(
+        temperature=torch.tensor([0.0, 5.0] * (rows // 2)),
+        top_k=torch.full((rows,), VOCAB),
+        top_p=torch.full((rows,), 0.99),
+        seed=torch.arange(rows),
+        position=torch.zeros(rows, dtype=torch.int64),
+        all_greedy=False,
+        any_top_k=False,
+        any_top_p=True,
+    )
+    tokens = sample(LOGITS.repeat(rows, 1), sampling)
+    assert set(tokens[::2].tolist()) == {0}
+    assert len(set(tokens[1::2].tolist())) > 1
+
+
+def test_negative_and_large_seeds_are_seeds() -> None:
+    seeds = torch.tensor([-(2**63), -1, 2**63 - 1] * 100)
+    tokens = draw(rows=300, seeds=seeds, positions=torch.arange(100).repeat_interleave(3))
+    assert len(set(tokens.tolist())) > 1
