@@ -1,0 +1,78 @@
+"""The CRD files are what the models say, and keep Kubernetes' structural rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from atom_operator.api.crd import build_crd
+from atom_operator.api.v1alpha1.common import memory_quantity, quantity_bytes
+from tools.generate_crds import CHART_FILE, CRD_FILE, render
+
+
+@pytest.mark.parametrize("path", [CRD_FILE, CHART_FILE], ids=["crds", "chart"])
+def test_the_files_are_up_to_date(path: Any) -> None:
+    assert path.read_text(encoding="utf-8") == render(), "run python -m tools.generate_crds"
+    assert yaml.safe_load(render()) == build_crd()
+
+
+def version() -> dict[str, Any]:
+    return build_crd()["spec"]["versions"][0]  # type: ignore[no-any-return]
+
+
+def test_the_default_printer_columns() -> None:
+    shown = [
+        item["name"].upper()
+        for item in version()["additionalPrinterColumns"]
+        if "priority" not in item
+    ]
+    assert shown == ["READY", "REPLICAS", "MODEL", "KV-TOKENS", "MAX-SEQS", "AGE"]
+
+
+def test_scale_and_status_are_subresources() -> None:
+    subresources = version()["subresources"]
+    assert subresources["status"] == {}
+    assert set(subresources["scale"]) == {
+        "specReplicasPath",
+        "statusReplicasPath",
+        "labelSelectorPath",
+    }
+
+
+def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, schema
+    for name, child in schema.get("properties", {}).items():
+        yield from nodes(child, f"{path}.{name}")
+    if "items" in schema:
+        yield from nodes(schema["items"], f"{path}[]")
+
+
+def test_every_node_is_typed_described_and_without_json_schema_leftovers() -> None:
+    for path, node in nodes(version()["schema"]["openAPIV3Schema"]):
+        assert "type" in node, path
+        assert not node.keys() & {"anyOf", "$ref", "$defs", "title", "const"}, path
+        if path.startswith(".spec."):
+            assert node.get("description") or path.endswith("[]"), path
+
+
+def test_only_replicas_is_defaulted_at_the_top_of_the_spec() -> None:
+    spec = version()["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    defaulted = [name for name, node in spec["properties"].items() if "default" in node]
+    assert defaulted == ["replicas"]
+    assert spec["required"] == ["model"]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("4Gi", 4 * 2**30), ("1.5G", 1_500_000_000), ("7", 7), ("3072Mi", 3 * 2**30)]
+)
+def test_memory_quantities(text: str, size: int) -> None:
+    assert quantity_bytes(text) == size
+    assert quantity_bytes(memory_quantity(size)) == size
+
+
+def test_a_quantity_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="4Gi"):
+        quantity_bytes("lots")

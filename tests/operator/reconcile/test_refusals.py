@@ -1,0 +1,252 @@
+"""What cannot be done becomes a condition with a reason and a remedy; what runs goes on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from atom_operator.domain import ATOM_DEPLOYMENT, CONFIG_MAP, DEPLOYMENT, POD, SERVICE
+from tests.support.builders_operator import (
+    KEY,
+    TINY_CONFIG,
+    cluster_with,
+    condition,
+    pod,
+    reconciler,
+)
+
+LLAMA_70B = {"source": "hf://meta-llama/Llama-3.3-70B-Instruct"}
+UNKNOWN_MODEL = {"source": "hf://acme/private-model"}
+
+
+async def test_weights_that_do_not_fit_start_nothing_and_say_the_numbers() -> None:
+    cluster = cluster_with(model=LLAMA_70B, accelerator={"type": "amd", "product": "MI210"})
+    await reconciler(cluster).reconcile(KEY)
+    fits = condition(cluster, "CapacityFits")
+    assert (fits["status"], fits["reason"]) == ("False", "WeightsDoNotFit")
+    assert "134,571 MiB" in fits["message"]  # 70,553,706,496 parameters of two bytes
+    assert "spec.accelerator.product" in fits["message"]
+    assert cluster.names(DEPLOYMENT) == []
+    ready = condition(cluster, "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "WeightsDoNotFit")
+
+
+async def test_a_context_that_does_not_fit_names_the_longest_that_does() -> None:
+    model = {"source": "hf://meta-llama/Llama-3.1-8B"}
+    accelerator = {"type": "amd", "memory": "24Gi"}
+    cluster = cluster_with(model=model, accelerator=accelerator)
+    await reconciler(cluster).reconcile(KEY)
+    message = condition(cluster, "CapacityFits")["message"]
+    assert condition(cluster, "CapacityFits")["reason"] == "ContextDoesNotFit"
+    longest = int(message.rsplit("spec.engine.maxModelLen to at most ", 1)[1])
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={"maxModelLen": longest})
+    await reconciler(cluster).reconcile(KEY)
+    assert condition(cluster, "CapacityFits")["status"] == "True"
+    assert cluster.names(DEPLOYMENT) == ["chat"]
+
+
+async def test_a_change_that_does_not_fit_leaves_what_runs_untouched() -> None:
+    cluster = cluster_with()
+    await reconciler(cluster).reconcile(KEY)
+    cluster.run_deployment_controller("chat")
+    before = cluster.find(DEPLOYMENT, "chat")["spec"]
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", accelerator={"type": "cpu", "memory": "512Mi"})
+    await reconciler(cluster).reconcile(KEY)
+    assert cluster.find(DEPLOYMENT, "chat")["spec"] == before
+    assert cluster.names(SERVICE) == ["chat"]
+    assert condition(cluster, "Available")["status"] == "True"
+    assert condition(cluster, "Ready")["reason"] == "WeightsDoNotFit"
+    assert condition(cluster, "Progressing")["reason"] == "HeldBack"
+
+
+async def test_an_unknown_model_starts_and_says_how_to_get_a_plan() -> None:
+    cluster = cluster_with(model=UNKNOWN_MODEL)
+    await reconciler(cluster).reconcile(KEY)
+    fits = condition(cluster, "CapacityFits")
+    assert (fits["status"], fits["reason"]) == ("Unknown", "ModelFactsUnknown")
+    assert "spec.model.config" in fits["message"]
+    args = cluster.find(DEPLOYMENT, "chat")["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--max-model-len" not in args
+    assert "capacity" not in cluster.find(ATOM_DEPLOYMENT, "chat")["status"]
+
+
+async def test_unknown_device_memory_is_unknown_and_not_a_guess() -> None:
+    model = {"source": "hf://Qwen/Qwen3-8B"}
+    cluster = cluster_with(model=model, accelerator={"type": "amd"})
+    await reconciler(cluster).reconcile(KEY)
+    fits = condition(cluster, "CapacityFits")
+    assert (fits["status"], fits["reason"]) == ("Unknown", "AcceleratorMemoryUnknown")
+    assert cluster.names(DEPLOYMENT) == ["chat"]
+
+
+async def test_model_facts_come_from_a_config_map_once_it_exists() -> None:
+    model = {**UNKNOWN_MODEL, "configRef": {"name": "shape"}}
+    cluster = cluster_with(model=model)
+    outcome = await reconciler(cluster).reconcile(KEY)
+    assert condition(cluster, "CapacityFits")["reason"] == "ModelConfigNotFound"
+    assert outcome.requeue_after_seconds is not None
+    shape = {
+        "metadata": {"name": "shape", "namespace": "default"},
+        "data": {"config.json": json.dumps(TINY_CONFIG)},
+    }
+    cluster.create(CONFIG_MAP, shape)
+    outcome = await reconciler(cluster).reconcile(KEY)
+    assert condition(cluster, "CapacityFits")["status"] == "True"
+    assert outcome.requeue_after_seconds is None
+    assert "shape" in cluster.names(CONFIG_MAP)  # the user's, not ours to prune
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "words"),
+    [
+        (
+            {"engine": {"extraArgs": ["--max_model_len=5"]}},
+            "ReservedArgument",
+            "use spec.engine.maxModelLen",
+        ),
+        ({"engine": {"extraArgs": ["--server-port", "1"]}}, "ReservedArgument", "leave it out"),
+        ({"parallelism": {"tensor": 2}}, "UnsupportedByEngine", "spec.replicas"),
+        ({"engine": {"maxModelLen": 4096}}, "InvalidSpec", "set at most 2048"),
+        (
+            {"engine": {"maxNumSeqs": 64, "maxNumBatchedTokens": 32}},
+            "InvalidSpec",
+            "set at least 64",
+        ),
+        (
+            {"model": {**UNKNOWN_MODEL, "config": {"architectures": ["GPT2LMHeadModel"]}}},
+            "ModelNotSupported",
+            "Qwen3ForCausalLM",
+        ),
+        ({"template": {"spec": {"volumes": [{"emptyDir": {}}]}}}, "InvalidSpec", "lacks name"),
+        (
+            {"template": {"metadata": {"labels": {"app.kubernetes.io/name": "x"}}}},
+            "InvalidSpec",
+            "",
+        ),
+        ({"futureField": 1}, "InvalidSpec", "spec.futureField"),
+    ],
+)
+async def test_a_spec_that_is_not_accepted_starts_nothing(
+    changes: dict[str, Any], reason: str, words: str
+) -> None:
+    cluster = cluster_with(**changes)
+    await reconciler(cluster).reconcile(KEY)
+    accepted = condition(cluster, "Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", reason)
+    assert words in accepted["message"]
+    assert cluster.names(DEPLOYMENT) == []
+    assert condition(cluster, "Ready")["reason"] == reason
+
+
+async def test_without_any_image_the_remedy_is_named() -> None:
+    cluster = cluster_with()
+    await reconciler(cluster, images={}).reconcile(KEY)
+    accepted = condition(cluster, "Accepted")
+    assert accepted["reason"] == "NoEngineImage"
+    assert "defaultEngineImages.cpu" in accepted["message"]
+
+
+async def test_an_object_of_somebody_else_is_not_taken_over() -> None:
+    cluster = cluster_with()
+    theirs = {
+        "metadata": {"name": "chat", "namespace": "default"},
+        "spec": {"ports": [{"port": 80}]},
+    }
+    cluster.create(SERVICE, theirs)
+    outcome = await reconciler(cluster).reconcile(KEY)
+    assert cluster.find(SERVICE, "chat")["spec"] == theirs["spec"]
+    progressing = condition(cluster, "Progressing")
+    assert (progressing["status"], progressing["reason"]) == ("False", "NameConflict")
+    assert cluster.names(DEPLOYMENT) == []
+    assert outcome.requeue_after_seconds is not None
+    del cluster.objects[SERVICE, "default", "chat"]
+    await reconciler(cluster).reconcile(KEY)
+    assert cluster.names(DEPLOYMENT) == ["chat"]
+
+
+async def test_orphans_of_a_former_life_are_adopted() -> None:
+    cluster = cluster_with()
+    await reconciler(cluster).reconcile(KEY)
+    for kind in (SERVICE, DEPLOYMENT):
+        del cluster.find(kind, "chat")["metadata"]["ownerReferences"]
+    await reconciler(cluster).reconcile(KEY)
+    uid = cluster.find(ATOM_DEPLOYMENT, "chat")["metadata"]["uid"]
+    assert cluster.find(SERVICE, "chat")["metadata"]["ownerReferences"][0]["uid"] == uid
+
+
+async def test_a_refused_child_is_reported_with_the_servers_words() -> None:
+    cluster = cluster_with()
+    cluster.refused_kinds[DEPLOYMENT] = "spec.template.spec.volumes[3].name: Required value"
+    outcome = await reconciler(cluster).reconcile(KEY)
+    degraded = condition(cluster, "Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "ApplyRefused")
+    assert "Required value" in condition(cluster, "Ready")["message"]
+    assert outcome.requeue_after_seconds is not None
+
+
+async def test_the_last_words_of_a_crashing_container_reach_the_conditions() -> None:
+    cluster = cluster_with()
+    await reconciler(cluster).reconcile(KEY)
+    cluster.run_deployment_controller("chat", ready=0)
+    ended = {"reason": "Error", "exitCode": 1, "message": "ModelError: /models/tiny is missing\n"}
+    crashed = {
+        "name": "engine",
+        "ready": False,
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}},
+        "lastState": {"terminated": ended},
+    }
+    cluster.put_pod(pod(ready=False, containerStatuses=[crashed]))
+    await reconciler(cluster).reconcile(KEY)
+    degraded = condition(cluster, "Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "PodFailing")
+    assert "exit code 1): ModelError: /models/tiny is missing" in degraded["message"]
+    assert condition(cluster, "Ready")["reason"] == "PodFailing"
+    cluster.run_deployment_controller("chat")
+    recovered = {**crashed, "ready": True, "state": {"running": {}}}
+    cluster.put_pod(pod(containerStatuses=[recovered]))
+    await reconciler(cluster).reconcile(KEY)
+    assert condition(cluster, "Degraded")["status"] == "False"
+    assert condition(cluster, "Ready")["status"] == "True"
+
+
+async def test_an_image_that_cannot_be_pulled_is_a_failing_pod() -> None:
+    cluster = cluster_with()
+    await reconciler(cluster).reconcile(KEY)
+    waiting = {"reason": "ImagePullBackOff", "message": "not found"}
+    state = {"name": "engine", "ready": False, "state": {"waiting": waiting}}
+    cluster.put_pod(pod(ready=False, containerStatuses=[state]))
+    await reconciler(cluster).reconcile(KEY)
+    assert "ImagePullBackOff: not found" in condition(cluster, "Degraded")["message"]
+
+
+async def test_a_pod_without_a_node_says_what_the_scheduler_said() -> None:
+    cluster = cluster_with()
+    await reconciler(cluster).reconcile(KEY)
+    message = "0/3 nodes are available: 3 Insufficient amd.com/gpu."
+    pending = pod(ready=False)
+    pending["status"]["conditions"] = [
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": message,
+        }
+    ]
+    cluster.put_pod(pending)
+    await reconciler(cluster).reconcile(KEY)
+    scheduled = condition(cluster, "Scheduled")
+    assert (scheduled["status"], scheduled["reason"]) == ("False", "Unschedulable")
+    assert message in condition(cluster, "Ready")["message"]
+
+
+async def test_a_stopping_pod_counts_for_nothing() -> None:
+    cluster = cluster_with()
+    await reconciler(cluster).reconcile(KEY)
+    stopping = pod(ready=False)
+    stopping["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    cluster.put_pod(stopping)
+    await reconciler(cluster).reconcile(KEY)
+    assert cluster.names(POD) == ["chat-1"]
+    assert condition(cluster, "Scheduled")["reason"] == "NoPods"

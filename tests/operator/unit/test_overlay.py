@@ -1,0 +1,143 @@
+"""spec.template is laid over the rendered pod template as kubectl's strategic merge would."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atom_operator.children.overlay import OverlayError, merge_pod_template, overlay_paths
+
+BASE: dict[str, Any] = {
+    "metadata": {"labels": {"app": "atom"}},
+    "spec": {
+        "containers": [
+            {
+                "name": "engine",
+                "image": "atom:1",
+                "args": ["--model", "x"],
+                "env": [{"name": "HOME", "value": "/cache"}],
+                "ports": [{"containerPort": 8000, "name": "http"}],
+                "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+            }
+        ],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+        "tolerations": [{"key": "amd.com/gpu", "operator": "Exists"}],
+        "securityContext": {"runAsUser": 65532, "fsGroup": 65532},
+    },
+}
+
+
+def merged(**spec: Any) -> dict[str, Any]:
+    return merge_pod_template(BASE, {"spec": spec})["spec"]  # type: ignore[no-any-return]
+
+
+def engine(**fields: Any) -> dict[str, Any]:
+    container = merged(containers=[{"name": "engine", **fields}])["containers"][0]
+    assert container["image"] == "atom:1"
+    return container  # type: ignore[no-any-return]
+
+
+def test_a_container_is_merged_by_name_and_others_are_added() -> None:
+    result = merged(
+        containers=[{"name": "sidecar", "image": "s:1"}, {"name": "engine", "tty": True}]
+    )
+    assert [item["name"] for item in result["containers"]] == ["engine", "sidecar"]
+    assert result["containers"][0]["tty"] is True
+
+
+@pytest.mark.parametrize(
+    ("fields", "path", "expected"),
+    [
+        (
+            {"volumeMounts": [{"name": "venv", "mountPath": "/venv"}]},
+            "volumeMounts",
+            [{"name": "tmp", "mountPath": "/tmp"}, {"name": "venv", "mountPath": "/venv"}],
+        ),
+        (
+            {"volumeMounts": [{"name": "fast", "mountPath": "/tmp"}]},
+            "volumeMounts",
+            [{"name": "fast", "mountPath": "/tmp"}],
+        ),
+        (
+            {"env": [{"name": "HOME", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]},
+            "env",
+            [{"name": "HOME", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}],
+        ),
+        ({"env": [{"name": "HOME", "$patch": "delete"}]}, "env", []),
+        (
+            {"ports": [{"containerPort": 8000, "protocol": "TCP", "hostPort": 80}]},
+            "ports",
+            [{"containerPort": 8000, "name": "http", "protocol": "TCP", "hostPort": 80}],
+        ),
+        ({"args": ["--help"]}, "args", ["--help"]),
+    ],
+)
+def test_lists_of_a_container_merge_by_their_keys(
+    fields: dict[str, Any], path: str, expected: object
+) -> None:
+    assert engine(**fields)[path] == expected
+
+
+def test_maps_merge_and_null_removes() -> None:
+    assert merged(securityContext={"fsGroup": 7})["securityContext"] == {
+        "runAsUser": 65532,
+        "fsGroup": 7,
+    }
+    assert "securityContext" not in merged(securityContext=None)
+
+
+def test_tolerations_are_added_once() -> None:
+    added = [{"key": "team", "operator": "Exists"}, BASE["spec"]["tolerations"][0]]
+    assert [item["key"] for item in merged(tolerations=added)["tolerations"]] == [
+        "amd.com/gpu",
+        "team",
+    ]
+
+
+def test_volumes_merge_by_name() -> None:
+    result = merged(volumes=[{"name": "venv", "hostPath": {"path": "/opt"}}])
+    assert [item["name"] for item in result["volumes"]] == ["tmp", "venv"]
+
+
+def test_an_item_without_its_key_is_refused_by_name() -> None:
+    with pytest.raises(OverlayError, match="an item of volumes lacks name"):
+        merged(volumes=[{"emptyDir": {}}])
+
+
+def test_the_paths_of_an_overlay_are_what_a_user_would_call_them() -> None:
+    overlay = {
+        "metadata": {"annotations": {"a": "b"}},
+        "spec": {"containers": [{"name": "engine", "env": []}], "volumes": []},
+    }
+    assert overlay_paths(overlay) == (
+        "metadata.annotations",
+        "spec.containers[engine].env",
+        "spec.volumes",
+    )
+
+
+SCALARS = st.integers() | st.text(max_size=4) | st.booleans()
+TREES = st.dictionaries(
+    st.sampled_from(["a", "b", "c"]),
+    st.recursive(SCALARS, lambda inner: st.dictionaries(st.sampled_from("xyz"), inner, max_size=3)),
+    max_size=3,
+)
+
+
+@given(base=TREES, overlay=TREES)
+def test_merging_is_idempotent_and_leaves_its_inputs_alone(
+    base: dict[str, Any], overlay: dict[str, Any]
+) -> None:
+    inputs = copy.deepcopy((base, overlay))
+    once = merge_pod_template(base, overlay)
+    assert merge_pod_template(once, overlay) == once
+    assert (base, overlay) == inputs
+
+
+@given(base=TREES)
+def test_an_empty_overlay_changes_nothing(base: dict[str, Any]) -> None:
+    assert merge_pod_template(base, {}) == base

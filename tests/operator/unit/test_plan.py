@@ -1,0 +1,85 @@
+"""The catalogue, the devices, and capacity against hand-computed numbers."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from atom_operator.api.v1alpha1.atomdeployment import ProductName
+from atom_operator.plan.accelerators import PRODUCTS
+from atom_operator.plan.model_facts import catalogue_sources, facts_from_catalogue
+from tests.support.builders_operator import plan
+
+GIB = 1024**3
+
+PUBLISHED_PARAMETERS = {
+    "hf://Qwen/Qwen3-0.6B": 596_049_920,
+    "hf://Qwen/Qwen3-1.7B": 1_720_574_976,
+    "hf://Qwen/Qwen3-4B": 4_022_468_096,
+    "hf://Qwen/Qwen3-8B": 8_190_735_360,
+    "hf://Qwen/Qwen3-14B": 14_768_307_200,
+    "hf://Qwen/Qwen3-32B": 32_762_123_264,
+    "hf://meta-llama/Llama-3.1-8B": 8_030_261_248,
+    "hf://meta-llama/Llama-3.2-1B": 1_235_814_400,
+    "hf://meta-llama/Llama-3.2-3B": 3_212_749_824,
+    "hf://meta-llama/Llama-3.3-70B-Instruct": 70_553_706_496,
+}
+
+
+@pytest.mark.parametrize(("source", "count"), PUBLISHED_PARAMETERS.items())
+def test_catalogue_entries_have_their_published_size(source: str, count: int) -> None:
+    facts = facts_from_catalogue(source).facts
+    assert facts is not None
+    assert facts.parameter_count() == count
+
+
+def test_every_catalogue_entry_is_usable() -> None:
+    assert all(facts_from_catalogue(source).facts for source in catalogue_sources())
+
+
+def test_the_api_offers_exactly_the_products_of_the_table() -> None:
+    assert get_args(ProductName) == tuple(product.name for product in PRODUCTS)
+
+
+def amd_plan(source: str, product: str, **engine: Any) -> Any:
+    accelerator = {"type": "amd", "product": product}
+    return plan(model={"source": source}, accelerator=accelerator, engine=engine).capacity
+
+
+def test_capacity_of_qwen3_8b_on_mi300x_by_hand() -> None:
+    verdict = amd_plan("hf://Qwen/Qwen3-8B", "MI300X")
+    capacity = verdict.capacity
+    token_bytes = 2 * 36 * 8 * 128 * 2
+    weights = 8_190_735_360 * 2
+    activations = 16_384 * (3 * 4096 + 3 * 12_288) * 2 + 512 * 151_936 * 4 * 3
+    runtime = 3 * GIB // 2 + int(192 * GIB * 0.02)
+    left = int(192 * GIB * 0.9) - weights - activations - runtime
+    assert capacity.weights_bytes == weights
+    assert capacity.kv_bytes_per_token == token_bytes
+    assert capacity.num_blocks == left // (16 * token_bytes)
+    assert capacity.max_sequences == capacity.num_blocks // (40_960 // 16)
+    assert capacity.concurrency[0].context_tokens == 1024
+    assert "sequences of 40960 tokens" in verdict.message
+
+
+def test_kv_dtype_fp32_halves_the_tokens() -> None:
+    bf16 = amd_plan("hf://Qwen/Qwen3-8B", "MI300X").capacity
+    fp32 = amd_plan("hf://Qwen/Qwen3-8B", "MI300X", kvCacheDtype="fp32").capacity
+    assert fp32.num_blocks == bf16.num_blocks // 2
+
+
+def test_memory_in_the_spec_wins_over_the_catalogue() -> None:
+    stated = {"type": "amd", "product": "MI300X", "memory": "24Gi"}
+    assert plan(accelerator=stated).accelerator.memory_bytes == 24 * GIB
+    assert plan(accelerator={"type": "cpu"}).accelerator.memory_bytes == 4 * GIB
+
+
+def test_a_gpu_rollout_never_needs_a_spare_gpu_and_a_cpu_rollout_never_loses_a_pod() -> None:
+    gpu, cpu = plan(accelerator={"type": "amd"}).rollout, plan().rollout
+    assert (gpu.max_surge, gpu.max_unavailable) == (0, 1)
+    assert (cpu.max_surge, cpu.max_unavailable) == (1, 0)
+
+
+def test_batched_tokens_default_to_room_for_every_sequence() -> None:
+    assert plan(engine={"maxNumSeqs": 4096}).engine.max_num_batched_tokens == 4096

@@ -1,0 +1,115 @@
+"""Rendered manifests, compared with golden files; UPDATE_GOLDEN=1 rewrites them for review."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from atom_operator.children.render import render
+from atom_operator.domain import CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET, ChildKey
+from tests.support.builders_operator import plan
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+CASES: dict[str, dict[str, Any]] = {
+    "cpu-path": {},
+    "amd-claim": {
+        "model": {"source": "pvc://weights/llama-3.1-8b", "servedName": "llama"},
+        "accelerator": {"type": "amd", "product": "MI300X"},
+        "replicas": 2,
+        "rollout": {"drainSeconds": 300},
+        "engine": {"extraArgs": ["--log-level", "debug"], "prefixCaching": False},
+    },
+    "amd-hub": {
+        "model": {
+            "source": "hf://Qwen/Qwen3-8B",
+            "revision": "main",
+            "tokenSecretRef": {"name": "hub"},
+        },
+        "accelerator": {"type": "amd", "product": "MI300X"},
+        "engine": {
+            "env": [{"name": "HF_HUB_ENABLE_HF_TRANSFER", "value": "1"}],
+            "schedulingPolicy": "prefillFirst",
+        },
+        "template": {"spec": {"priorityClassName": "serving"}},
+    },
+}
+
+
+def rendered_yaml(changes: dict[str, Any]) -> str:
+    documents = [
+        manifest for key, manifest in render(plan(**changes)).items() if key.kind != CONFIG_MAP
+    ]
+    return yaml.safe_dump_all(documents, sort_keys=False)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rendered_manifests_equal_the_golden_file(name: str) -> None:
+    path, text = GOLDEN / f"{name}.yaml", rendered_yaml(CASES[name])
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def pod_template(**changes: Any) -> dict[str, Any]:
+    manifest = render(plan(**changes))[ChildKey(DEPLOYMENT, "chat")]
+    return manifest["spec"]["template"]  # type: ignore[no-any-return]
+
+
+def revision(**changes: Any) -> str:
+    annotations = pod_template(**changes)["metadata"]["annotations"]
+    return str(annotations["serving.atom.dev/revision"])
+
+
+def test_what_a_pod_does_not_notice_keeps_the_revision() -> None:
+    explicit = {"maxNumSeqs": 32, "blockSize": 16, "kvCacheDtype": "auto"}
+    assert revision() == revision(replicas=5) == revision(engine=explicit)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"engine": {"maxModelLen": 1024}},
+        {"engine": {"image": "registry.test/atom:2"}},
+        {"rollout": {"drainSeconds": 1}},
+        {"accelerator": {"type": "cpu", "memory": "6Gi"}},
+        {"template": {"metadata": {"annotations": {"a": "b"}}}},
+    ],
+)
+def test_what_a_pod_notices_changes_the_revision(changes: dict[str, Any]) -> None:
+    assert revision(**changes) != revision()
+
+
+def test_a_budget_exists_only_where_it_does_not_block_drains() -> None:
+    budget = ChildKey(DISRUPTION_BUDGET, "chat")
+    assert budget not in render(plan(replicas=1))
+    assert render(plan(replicas=2))[budget]["spec"]["maxUnavailable"] == 1
+
+
+def test_the_grace_period_covers_pre_stop_and_drain() -> None:
+    spec = pod_template(rollout={"drainSeconds": 100})["spec"]
+    pause = spec["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert spec["terminationGracePeriodSeconds"] > pause + 100
+
+
+def test_the_plan_is_shown_without_the_values_of_the_environment() -> None:
+    secret = {"env": [{"name": "API_KEY", "value": "hush"}]}
+    data = render(plan(engine=secret))[ChildKey(CONFIG_MAP, "chat-plan")]["data"]
+    assert "API_KEY" in data["plan.json"]
+    assert "hush" not in data["plan.json"]
+
+
+def test_the_startup_budget_grows_with_the_weights_and_their_source() -> None:
+    def budget(source: str) -> int:
+        model = {"source": source}
+        container = pod_template(model=model)["spec"]["containers"][0]
+        probe = container["startupProbe"]
+        return int(probe["failureThreshold"] * probe["periodSeconds"])
+
+    small, large = budget("hf://Qwen/Qwen3-0.6B"), budget("hf://Qwen/Qwen3-1.7B")
+    assert small < large
+    assert budget("hf://acme/unknown") > 3600

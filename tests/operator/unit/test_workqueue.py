@@ -1,0 +1,151 @@
+"""One key at a time, nothing lost, failures retried with growing delays (in virtual time)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from atom_operator.workqueue import WorkQueue
+
+
+class ExpectedError(Exception):
+    """A failure that needs no traceback."""
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Jumps to the next timer instead of waiting for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._offset = 0.0
+
+    def time(self) -> float:
+        return super().time() + self._offset
+
+    def _run_once(self) -> None:  # type: ignore[misc]
+        if not self._ready and self._scheduled:  # type: ignore[attr-defined]
+            due = self._scheduled[0].when()  # type: ignore[attr-defined]
+            self._offset += max(0.0, due - self.time())
+        super()._run_once()  # type: ignore[misc]
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(scenario())  # type: ignore[arg-type]
+
+
+@contextlib.asynccontextmanager
+async def working(queue: WorkQueue[str], workers: int = 2) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(queue.work()) for _ in range(workers)]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        queue.close()
+
+
+def test_keys_added_while_waiting_are_processed_once() -> None:
+    seen: list[str] = []
+
+    async def handle(key: str) -> None:
+        seen.append(key)
+
+    async def scenario() -> None:
+        queue: WorkQueue[str] = WorkQueue(handle, expected=ExpectedError)
+        for key in ("a", "b", "a", "a"):
+            queue.add(key)
+        async with working(queue):
+            await asyncio.sleep(1)
+        assert sorted(seen) == ["a", "b"]
+
+    run(scenario)
+
+
+def test_a_key_added_while_processed_runs_again_and_never_twice_at_once() -> None:
+    async def scenario() -> None:
+        running, most, runs = 0, 0, 0
+
+        async def handle(key: str) -> None:
+            nonlocal running, most, runs
+            running, runs = running + 1, runs + 1
+            most = max(most, running)
+            await asyncio.sleep(10)
+            running -= 1
+
+        queue: WorkQueue[str] = WorkQueue(handle, expected=ExpectedError)
+        queue.add("a")
+        async with working(queue):
+            await asyncio.sleep(5)
+            queue.add("a")
+            queue.add("a")
+            await asyncio.sleep(30)
+        assert (runs, most) == (2, 1)
+
+    run(scenario)
+
+
+def test_failures_are_retried_with_growing_delays_and_forgotten_after_success(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        times: list[float] = []
+
+        async def handle(key: str) -> None:
+            times.append(asyncio.get_running_loop().time())
+            if len(times) != 4:
+                raise ExpectedError("busy")
+
+        queue: WorkQueue[str] = WorkQueue(handle, expected=ExpectedError)
+        queue.add("a")
+        async with working(queue):
+            await asyncio.sleep(100)
+            queue.add("a")
+            await asyncio.sleep(0.6)
+        delays = [round(later - earlier, 1) for earlier, later in itertools.pairwise(times)]
+        assert delays[:3] == [0.5, 1.0, 2.0]
+        assert delays[4] == 0.5  # after the success it starts small again
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario)
+    assert "busy; again in 0.5s" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_an_unexpected_failure_keeps_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async def handle(key: str) -> None:
+            raise KeyError("a bug")
+
+        queue: WorkQueue[str] = WorkQueue(handle, expected=ExpectedError)
+        queue.add("a")
+        async with working(queue):
+            await asyncio.sleep(0.1)
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario)
+    assert "Traceback" in caplog.text
+
+
+def test_a_handler_can_ask_to_be_called_again_later() -> None:
+    async def scenario() -> None:
+        times: list[float] = []
+
+        async def handle(key: str) -> float | None:
+            times.append(asyncio.get_running_loop().time())
+            return 30.0 if len(times) == 1 else None
+
+        queue: WorkQueue[str] = WorkQueue(handle, expected=ExpectedError)
+        queue.add("a")
+        async with working(queue):
+            await asyncio.sleep(100)
+        assert round(times[1] - times[0]) == 30
+        assert len(times) == 2
+
+    run(scenario)

@@ -1,0 +1,116 @@
+"""AtomDeployments and pods for the operator's tests, with defaults that fit and are valid."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.admission.defaulting import locate_model, resolve_options
+from atom_operator.admission.parsing import parse_spec
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.children.naming import child_labels
+from atom_operator.domain import ATOM_DEPLOYMENT, FactsLookup, Manifest, ObjectKey, Plan
+from atom_operator.plan.model_facts import facts_from_catalogue, facts_from_config
+from atom_operator.plan.plan import build_plan
+from atom_operator.reconcile import Reconciler
+from atom_operator.settings import OperatorSettings
+from tests.support.fake_cluster import FakeCluster
+
+KEY = ObjectKey("default", "chat")
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+IMAGES: dict[Any, str] = {"amd": "registry.test/atom:rocm", "cpu": "registry.test/atom:cpu"}
+
+# About 1 MB of weights: fits anywhere.
+TINY_CONFIG: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 1024,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+}
+
+
+def spec(**changes: Any) -> dict[str, Any]:
+    """A raw spec for a tiny model on the CPU."""
+    base: dict[str, Any] = {
+        "model": {"source": "path:///models/tiny", "config": TINY_CONFIG},
+        "accelerator": {"type": "cpu"},
+        "replicas": 1,
+    }
+    return {**base, **changes}
+
+
+def parsed(**changes: Any) -> AtomDeploymentSpec:
+    """The same, typed; the spec must parse."""
+    result = parse_spec(spec(**changes))
+    assert isinstance(result, AtomDeploymentSpec), result
+    return result
+
+
+def atom_deployment(name: str = "chat", **changes: Any) -> Manifest:
+    """The whole object as a user would apply it."""
+    return {
+        "apiVersion": constants.API_VERSION,
+        "kind": constants.KIND,
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": spec(**changes),
+    }
+
+
+def plan(**changes: Any) -> Plan:
+    """The plan of a spec; facts come from its inline config or the catalogue."""
+    typed = parsed(**changes)
+    image = typed.engine.image or IMAGES[typed.accelerator.type]
+    config = typed.model.config
+    lookup: FactsLookup = (
+        facts_from_config(config, "spec.model.config")
+        if config is not None
+        else facts_from_catalogue(typed.model.source)
+    )
+    options = resolve_options(typed, image=image)
+    return build_plan(KEY, "uid-of-chat", typed, options, locate_model(typed), lookup)
+
+
+def cluster_with(**changes: Any) -> FakeCluster:
+    """A cluster in which the AtomDeployment `chat` was just created."""
+    cluster = FakeCluster()
+    cluster.create(ATOM_DEPLOYMENT, atom_deployment(**changes))
+    return cluster
+
+
+def reconciler(
+    cluster: FakeCluster, now: datetime = NOW, images: dict[Any, str] | None = None
+) -> Reconciler:
+    settings = OperatorSettings(engine_images=IMAGES if images is None else images)
+    return Reconciler(cluster, settings, clock=lambda: now)
+
+
+def condition(cluster: FakeCluster, kind: str) -> dict[str, Any]:
+    """One condition of `chat` as it was last written."""
+    status = cluster.find(ATOM_DEPLOYMENT, "chat")["status"]
+    (found,) = [item for item in status["conditions"] if item["type"] == kind]
+    return dict(found)
+
+
+def pod(name: str = "chat-1", *, ready: bool = True, **status: Any) -> Manifest:
+    """A pod of `chat` on a node."""
+    state = "True" if ready else "False"
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": child_labels("chat")},
+        "status": {
+            "conditions": [
+                {"type": "PodScheduled", "status": "True"},
+                {"type": "Ready", "status": state},
+            ],
+            **status,
+        },
+    }

@@ -1,0 +1,262 @@
+"""FakeCluster: an in-memory ClusterPort with server-side-apply ownership, for reconcile tests.
+
+What it keeps of the real thing: fields applied by one manager and later omitted are removed, fields
+of other managers stay, a no-op apply changes no resourceVersion, generation moves with the spec,
+and an owner's deletion removes its children. `fail_on` makes the n-th write raise, `controllers`
+plays the Deployment controller.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.cluster.errors import ClusterError, RefusedError
+from atom_operator.domain import (
+    ATOM_DEPLOYMENT,
+    DEPLOYMENT,
+    POD,
+    Kind,
+    Manifest,
+    ObjectKey,
+)
+
+Path = tuple[str, ...]
+_Key = tuple[Kind, str, str]
+# Lists that the API server merges item by item; all others belong to whoever wrote them last.
+_LIST_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "volumes": "name",
+    "volumeMounts": "mountPath",
+    "env": "name",
+    "ownerReferences": "uid",
+}
+
+
+@dataclass
+class FakeCluster:
+    """Objects by kind, namespace and name; `writes` is the log of every successful write."""
+
+    objects: dict[_Key, Manifest] = field(default_factory=dict)
+    owned_fields: dict[tuple[_Key, str], set[Path]] = field(default_factory=dict)
+    writes: list[str] = field(default_factory=list)
+    failures: dict[int, ClusterError] = field(default_factory=dict)
+    refused_kinds: dict[Kind, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._versions = itertools.count(1)
+        self._attempts = 0
+
+    # --- ClusterPort -------------------------------------------------------------------------
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        return copy.deepcopy(self.objects.get((kind, namespace, name)))
+
+    async def list_labelled(
+        self, kind: Kind, namespace: str, labels: Mapping[str, str]
+    ) -> list[Manifest]:
+        return [
+            copy.deepcopy(item)
+            for (item_kind, item_namespace, _), item in self.objects.items()
+            if item_kind == kind
+            and item_namespace == namespace
+            and labels.items() <= (item["metadata"].get("labels") or {}).items()
+        ]
+
+    async def list_deployments(self) -> list[ObjectKey]:
+        keys = (key for key in self.objects if key[0] == ATOM_DEPLOYMENT)
+        return [ObjectKey(namespace, name) for _, namespace, name in keys]
+
+    async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
+        metadata = manifest["metadata"]
+        self._before_write(f"apply {kind.kind}/{metadata['name']}")
+        if kind in self.refused_kinds:
+            raise RefusedError(self.refused_kinds[kind], 422)
+        key = (kind, metadata["namespace"], metadata["name"])
+        return self.apply_as(constants.FIELD_MANAGER, key, manifest)
+
+    async def delete(self, kind: Kind, namespace: str, name: str) -> None:
+        self._before_write(f"delete {kind.kind}/{name}")
+        self.objects.pop((kind, namespace, name), None)
+
+    async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> None:
+        self._before_write("status")
+        parent = self.objects.get((ATOM_DEPLOYMENT, *key))
+        if parent is not None:
+            parent["status"] = copy.deepcopy(dict(status))
+            self._touch(parent)
+
+    # --- what tests do to the cluster --------------------------------------------------------
+
+    def create(self, kind: Kind, manifest: Manifest) -> Manifest:
+        """Somebody else creates an object."""
+        metadata = manifest["metadata"]
+        key = (kind, metadata["namespace"], metadata["name"])
+        return self.apply_as("kubectl", key, manifest)
+
+    def find(self, kind: Kind, name: str, namespace: str = "default") -> Manifest:
+        """The stored object itself: changing it is what `kubectl edit` would do."""
+        return self.objects[kind, namespace, name]
+
+    def names(self, kind: Kind) -> list[str]:
+        return sorted(name for item_kind, _, name in self.objects if item_kind == kind)
+
+    def change_spec(self, kind: Kind, name: str, **changes: Any) -> None:
+        """Somebody else changes top-level fields of a spec."""
+        stored = self.find(kind, name)
+        stored["spec"].update(changes)
+        stored["metadata"]["generation"] += 1
+        self._touch(stored)
+
+    def remove_with_children(self, name: str, namespace: str = "default") -> None:
+        """`kubectl delete atomd`: garbage collection follows owner references."""
+        parent = self.objects.pop((ATOM_DEPLOYMENT, namespace, name))
+        uid = parent["metadata"]["uid"]
+        for key in [key for key, item in self.objects.items() if uid in _owner_uids(item)]:
+            del self.objects[key]
+
+    def fail_on(self, attempt: int, error: ClusterError) -> None:
+        """Make the n-th write from now on fail, counted from 1."""
+        self.failures[self._attempts + attempt] = error
+
+    def run_deployment_controller(
+        self, name: str, *, ready: int | None = None, namespace: str = "default"
+    ) -> None:
+        """Give the Deployment the status of a finished rollout (or one with `ready` pods ready)."""
+        stored = self.find(DEPLOYMENT, name, namespace)
+        wanted = stored["spec"]["replicas"]
+        ready = wanted if ready is None else ready
+        stored["status"] = {
+            "observedGeneration": stored["metadata"]["generation"],
+            "replicas": wanted,
+            "updatedReplicas": wanted,
+            "readyReplicas": ready,
+            "availableReplicas": ready,
+        }
+        self._touch(stored)
+
+    def put_pod(self, manifest: Manifest) -> None:
+        metadata = manifest["metadata"]
+        self.objects[POD, metadata["namespace"], metadata["name"]] = manifest
+
+    # --- server-side apply -------------------------------------------------------------------
+
+    def apply_as(self, manager: str, key: _Key, manifest: Manifest) -> Manifest:
+        existing = self.objects.get(key)
+        stored = copy.deepcopy(existing) if existing else _new_object(key, next(self._versions))
+        wanted = {"metadata": _applied_metadata(manifest), **_payload(manifest)}
+        paths = set(_leaves(wanted))
+        for path in self.owned_fields.get((key, manager), set()) - paths:
+            if not self._owned_by_others(key, manager, path):
+                _remove(stored, path)
+        spec_before = copy.deepcopy(stored.get("spec"))
+        _merge(stored, wanted)
+        self.owned_fields[key, manager] = paths
+        if stored.get("spec") != spec_before or existing is None:
+            stored["metadata"]["generation"] += 1
+        if stored != existing:
+            self._touch(stored)
+            self.objects[key] = stored
+        return copy.deepcopy(stored)
+
+    def _owned_by_others(self, key: _Key, manager: str, path: Path) -> bool:
+        return any(
+            path in paths
+            for (other_key, other), paths in self.owned_fields.items()
+            if other_key == key and other != manager
+        )
+
+    def _before_write(self, what: str) -> None:
+        self._attempts += 1
+        error = self.failures.pop(self._attempts, None)
+        if error is not None:
+            raise error
+        self.writes.append(what)
+
+    def _touch(self, stored: Manifest) -> None:
+        stored["metadata"]["resourceVersion"] = str(next(self._versions))
+
+
+def _new_object(key: _Key, number: int) -> Manifest:
+    kind, namespace, name = key
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": f"uid-{number}",
+            "generation": 0,
+        },
+    }
+
+
+def _applied_metadata(manifest: Manifest) -> Manifest:
+    kept = ("labels", "annotations", "ownerReferences")
+    return {name: manifest["metadata"][name] for name in kept if name in manifest["metadata"]}
+
+
+def _payload(manifest: Manifest) -> Manifest:
+    outer = ("apiVersion", "kind", "metadata", "status")
+    return {name: value for name, value in manifest.items() if name not in outer}
+
+
+def _owner_uids(manifest: Manifest) -> set[str]:
+    return {item["uid"] for item in manifest["metadata"].get("ownerReferences", ())}
+
+
+def _leaves(node: Any, path: Path = ()) -> Iterable[Path]:
+    if isinstance(node, dict) and node:
+        for name, value in node.items():
+            yield from _leaves(value, (*path, name))
+    elif _is_keyed(path[-1], node):
+        for item in node:
+            yield from _leaves(item, (*path, f"[{item[_LIST_KEYS[path[-1]]]}]"))
+    else:
+        yield path
+
+
+def _is_keyed(name: str, value: Any) -> bool:
+    key = _LIST_KEYS.get(name)
+    return key is not None and isinstance(value, list) and all(key in item for item in value)
+
+
+def _merge(stored: Manifest, wanted: Mapping[str, Any]) -> None:
+    for name, value in wanted.items():
+        if isinstance(value, dict):
+            child = stored.get(name)
+            stored[name] = child if isinstance(child, dict) else {}
+            _merge(stored[name], value)
+        elif _is_keyed(name, value):
+            stored[name] = _merge_items(stored.get(name) or [], value, _LIST_KEYS[name])
+        else:
+            stored[name] = copy.deepcopy(value)
+
+
+def _merge_items(stored: list[Any], wanted: list[Any], key: str) -> list[Any]:
+    merged = {item[key]: item for item in stored}
+    for item in wanted:
+        _merge(merged.setdefault(item[key], {}), item)
+    return list(merged.values())
+
+
+def _remove(stored: Manifest, path: Path) -> None:
+    node: Any = stored
+    for depth, name in enumerate(path[:-1]):
+        node = _step(node, name, path[depth - 1])
+        if node is None:
+            return
+    if isinstance(node, dict):
+        node.pop(path[-1], None)
+
+
+def _step(node: Any, name: str, list_name: str) -> Any:
+    if isinstance(node, list):
+        key = _LIST_KEYS[list_name]
+        return next((item for item in node if f"[{item[key]}]" == name), None)
+    return node.get(name) if isinstance(node, dict) else None
