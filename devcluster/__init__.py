@@ -1,0 +1,7 @@
+"""A real single-node Kubernetes for development and tests, built from source and run without
+Docker.
+
+Run as `python -m devcluster`. Imports nothing outside the standard library, so that it works before
+any environment exists. Knows nothing of the engine or the operator, except in `project_images`,
+which names their images.
+"""

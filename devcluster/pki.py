@@ -1,0 +1,206 @@
+"""Certificates of the cluster: one authority, one certificate per role, and the key of service
+account tokens.
+
+Made by the openssl program, in the state folder, readable by root only. The extensions satisfy
+strict verifiers (Python 3.13 wants key usage and key identifiers). Knows roles by name and nothing
+of the programs that use them.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from pathlib import Path
+
+from devcluster import network
+from devcluster.shell import run
+
+DAYS = "3650"
+EC_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """`user` and `group` are what the API server sees; `names` what a client may call a server with
+    this certificate.
+    """
+
+    file: str
+    user: str
+    group: str
+    names: str = ""
+
+
+def roles(node_name: str, link: network.Uplink) -> list[Role]:
+    server_addresses = [
+        "127.0.0.1",
+        link.node_address,
+        network.API_SERVICE_ADDRESS,
+        network.NODE_ADDRESS,
+    ]
+    server_names = [
+        "localhost",
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        f"kubernetes.default.svc.{network.DOMAIN}",
+    ]
+    server = ",".join([*(f"DNS:{n}" for n in server_names), *(f"IP:{a}" for a in server_addresses)])
+    return [
+        Role("apiserver", "kube-apiserver", "kubernetes", server),
+        Role("apiserver-kubelet-client", "kube-apiserver-kubelet-client", "system:masters"),
+        Role("admin", "admin", "system:masters"),
+        Role("controller-manager", "system:kube-controller-manager", "system:authenticated"),
+        Role("scheduler", "system:kube-scheduler", "system:authenticated"),
+        Role("proxy", "system:kube-proxy", "system:authenticated"),
+        Role(
+            "kubelet",
+            f"system:node:{node_name}",
+            "system:nodes",
+            f"DNS:{node_name},IP:{network.NODE_ADDRESS}",
+        ),
+    ]
+
+
+def make_all(folder: Path, wanted: list[Role]) -> None:
+    folder.mkdir(parents=True, mode=0o700)
+    _make_authority(folder)
+    for role in wanted:
+        _make_certificate(folder, role)
+    run(
+        [
+            "openssl",
+            "ecparam",
+            "-name",
+            "prime256v1",
+            "-genkey",
+            "-noout",
+            "-out",
+            folder / "service-accounts.key",
+        ]
+    )
+    run(
+        [
+            "openssl",
+            "ec",
+            "-in",
+            folder / "service-accounts.key",
+            "-pubout",
+            "-out",
+            folder / "service-accounts.pub",
+        ]
+    )
+
+
+def _make_authority(folder: Path) -> None:
+    extensions = [
+        "basicConstraints=critical,CA:TRUE",
+        "keyUsage=critical,keyCertSign,cRLSign",
+        "subjectKeyIdentifier=hash",
+    ]
+    flags = [part for extension in extensions for part in ("-addext", extension)]
+    config = folder / "openssl.cnf"  # our own, so that the machine's defaults add nothing twice
+    config.write_text("[req]\ndistinguished_name=dn\n[dn]\n")
+    command: list[str | Path] = [
+        "openssl",
+        "req",
+        "-config",
+        config,
+        "-x509",
+        *EC_KEY,
+        "-days",
+        DAYS,
+        *flags,
+    ]
+    run(
+        [
+            *command,
+            "-subj",
+            "/CN=atom-devcluster",
+            "-keyout",
+            folder / "ca.key",
+            "-out",
+            folder / "ca.crt",
+        ]
+    )
+
+
+def _make_certificate(folder: Path, role: Role) -> None:
+    key, request, certificate = (folder / f"{role.file}.{end}" for end in ("key", "csr", "crt"))
+    subject = f"/O={role.group}/CN={role.user}"
+    run(
+        [
+            "openssl",
+            "req",
+            "-config",
+            folder / "openssl.cnf",
+            *EC_KEY,
+            "-keyout",
+            key,
+            "-out",
+            request,
+            "-subj",
+            subject,
+        ]
+    )
+    extensions = folder / f"{role.file}.ext"
+    extensions.write_text(extension_text(role))
+    authority: list[str | Path] = [
+        "-CA",
+        folder / "ca.crt",
+        "-CAkey",
+        folder / "ca.key",
+        "-CAcreateserial",
+    ]
+    run(
+        [
+            "openssl",
+            "x509",
+            "-req",
+            "-in",
+            request,
+            *authority,
+            "-days",
+            DAYS,
+            "-out",
+            certificate,
+            "-extfile",
+            extensions,
+        ]
+    )
+
+
+def extension_text(role: Role) -> str:
+    lines = [
+        "basicConstraints=critical,CA:FALSE",
+        "keyUsage=critical,digitalSignature",
+        f"extendedKeyUsage={'serverAuth,' if role.names else ''}clientAuth",
+        "subjectKeyIdentifier=hash",
+        "authorityKeyIdentifier=keyid",
+    ]
+    if role.names:
+        lines.append(f"subjectAltName={role.names}")
+    return "\n".join(lines) + "\n"
+
+
+def kubeconfig_text(folder: Path, role_file: str, server: str) -> str:
+    """A kubeconfig that holds its certificates, so that the file can be copied elsewhere."""
+
+    def inline(name: str) -> str:
+        return base64.b64encode((folder / name).read_bytes()).decode()
+
+    user = f"client-certificate-data: {inline(f'{role_file}.crt')}"
+    key = f"client-key-data: {inline(f'{role_file}.key')}"
+    return f"""apiVersion: v1
+kind: Config
+clusters:
+- name: atom-devcluster
+  cluster: {{server: "{server}", certificate-authority-data: {inline("ca.crt")}}}
+users:
+- name: {role_file}
+  user: {{{user}, {key}}}
+contexts:
+- name: atom-devcluster
+  context: {{cluster: atom-devcluster, user: {role_file}}}
+current-context: atom-devcluster
+"""
