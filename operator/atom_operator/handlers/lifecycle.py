@@ -13,7 +13,7 @@ from atom_operator.handlers.runtime import Runtime
 
 _RETRY_SECONDS = 5.0
 # An hour-long watch that the server never ends would hide a dead connection.
-_WATCH_SERVER_SECONDS = 300.0
+_WATCH_SERVER_SECONDS = 300  # kopf puts it into the URL as it is, and the API wants an integer
 _WATCH_CLIENT_SECONDS = 330.0
 
 

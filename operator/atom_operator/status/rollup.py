@@ -131,7 +131,7 @@ def _scheduled(observed: Observed) -> Verdict:
             return Verdict(kind, "False", Reason.UNSCHEDULABLE, message)
     waiting = sum(not pod.scheduled for pod in observed.pods)
     if waiting:
-        message = f"{waiting} pods wait for the scheduler"
+        message = f"pods without a node: {waiting}"
         return Verdict(kind, "Unknown", Reason.PODS_PENDING, message)
     return Verdict(kind, "True", Reason.ALL_PODS_SCHEDULED, "every pod has a node")
 

@@ -1,0 +1,135 @@
+"""Each rule of the CRD, accepted and refused by the real API server, with its message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.builders_operator import TINY_CONFIG, atom_deployment
+from tests.support.live_cluster import LiveCluster
+
+pytestmark = pytest.mark.cluster
+
+PATH, HUB = "path:///models/tiny", "hf://Qwen/Qwen3-8B"
+
+
+def dry_run(cluster: LiveCluster, manifest: dict[str, Any]) -> str:
+    """What the API server says against it; empty when it accepts."""
+    del manifest["metadata"]["namespace"]
+    result = cluster.kubectl(
+        "apply", "--dry-run=server", "--filename=-", manifest=manifest, check=False
+    )
+    return result.stderr if result.returncode else ""
+
+
+ACCEPTED: dict[str, dict[str, Any]] = {
+    "only a model": {},
+    "hub": {"model": {"source": HUB, "revision": "main", "tokenSecretRef": {"name": "hub"}}},
+    "claim": {"model": {"source": "pvc://weights/a/b-1.0"}},
+    "nested path": {"model": {"source": "path:///models/qwen/3"}},
+    "config map": {"model": {"source": PATH, "configRef": {"name": "shape"}}},
+    "block size 1": {"engine": {"blockSize": 1}},
+    "block size 32": {"engine": {"blockSize": 32}},
+    "all of the memory": {"engine": {"gpuMemoryUtilization": 1}},
+    "a batch of exactly the sequences": {"engine": {"maxNumSeqs": 64, "maxNumBatchedTokens": 64}},
+    "everything of the engine": {
+        "engine": {
+            "image": "a/b:c",
+            "maxModelLen": 512,
+            "kvCacheDtype": "fp32",
+            "prefixCaching": False,
+            "schedulingPolicy": "prefillFirst",
+            "extraArgs": ["--x"],
+            "env": [{"name": "A", "value": "b"}, {"name": "C", "valueFrom": {"fieldRef": {}}}],
+        }
+    },
+    "product": {"accelerator": {"type": "amd", "product": "MI355X", "memory": "288Gi"}},
+    "partition": {"accelerator": {"type": "amd", "resourceName": "amd.com/cpx_nps4"}},
+    "zero replicas": {"replicas": 0},
+    "no drain": {"rollout": {"drainSeconds": 0}},
+    "overlay": {"template": {"spec": {"containers": [{"name": "engine", "anything": 1}]}}},
+}
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"model": {"source": "s3://bucket/x"}}, "spec.model.source: Invalid value"),
+    ({"model": {"source": "s3://bucket/x"}}, "must be hf://ORG/NAME, pvc://CLAIM/PATH or path:///"),
+    ({"model": {"source": "hf://only-a-name"}}, "must be hf://ORG/NAME"),
+    ({"model": {"source": "path://relative"}}, "path:///DIRECTORY/IN/THE/IMAGE"),
+    ({"model": {"source": "path:///models/../etc"}}, "path:///DIRECTORY/IN/THE/IMAGE"),
+    ({"model": {"source": "pvc://claim"}}, "pvc://CLAIM/PATH"),
+    ({"model": {}}, "spec.model.source: Required value"),
+    (
+        {"model": {"source": PATH, "config": TINY_CONFIG, "configRef": {"name": "x"}}},
+        "set at most one of config and configRef",
+    ),
+    ({"model": {"source": PATH, "revision": "main"}}, "revision applies to hf:// sources only"),
+    (
+        {"model": {"source": PATH, "tokenSecretRef": {"name": "x"}}},
+        "tokenSecretRef applies to hf:// sources only",
+    ),
+    ({"engine": {"blockSize": 24}}, "must be 1 or a multiple of 16, at most 1024"),
+    ({"engine": {"blockSize": 2048}}, "should be less than or equal to 1024"),
+    ({"engine": {"gpuMemoryUtilization": 0}}, "must be greater than 0 and at most 1"),
+    ({"engine": {"gpuMemoryUtilization": 1.5}}, "must be greater than 0 and at most 1"),
+    (
+        {"engine": {"maxNumSeqs": 64, "maxNumBatchedTokens": 63}},
+        "maxNumBatchedTokens must be at least maxNumSeqs",
+    ),
+    ({"engine": {"maxModelLen": 0}}, "spec.engine.maxModelLen in body should be greater than or"),
+    ({"engine": {"maxNumSeqs": -1}}, "spec.engine.maxNumSeqs in body should be greater than or"),
+    ({"engine": {"maxModelLen": "long"}}, "spec.engine.maxModelLen"),
+    ({"engine": {"kvCacheDtype": "fp8"}}, 'supported values: "auto", "bf16", "fp32"'),
+    ({"engine": {"schedulingPolicy": "fifo"}}, 'supported values: "mixed", "prefillFirst"'),
+    (
+        {"engine": {"env": [{"name": "A", "value": "b", "valueFrom": {}}]}},
+        "set at most one of value and valueFrom",
+    ),
+    ({"engine": {"env": [{"name": "A"}, {"name": "A"}]}}, "Duplicate value"),
+    ({"engine": {"speculative": {}}}, 'unknown field "spec.engine.speculative"'),
+    ({"replicas": -1}, "spec.replicas in body should be greater than or equal to 0"),
+    ({"parallelism": {"tensor": 9}}, "should be less than or equal to 8"),
+    ({"accelerator": {"type": "nvidia"}}, 'supported values: "amd", "cpu"'),
+    ({"accelerator": {"type": "amd", "product": "H100"}}, '"MI300X"'),
+    (
+        {"accelerator": {"type": "cpu", "product": "MI300X"}},
+        "product and resourceName apply to type amd only",
+    ),
+    ({"accelerator": {"type": "cpu", "memory": "lots"}}, "spec.accelerator.memory"),
+    ({"rollout": {"drainSeconds": -5}}, "greater than or equal to 0"),
+    ({"autoscaling": {}}, 'unknown field "spec.autoscaling"'),
+]
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_a_valid_spec_is_accepted(live_cluster: LiveCluster, name: str) -> None:
+    assert dry_run(live_cluster, atom_deployment(**ACCEPTED[name])) == ""
+
+
+@pytest.mark.parametrize(("changes", "words"), REFUSED)
+def test_an_invalid_spec_is_refused_with_field_and_range(
+    live_cluster: LiveCluster, changes: dict[str, Any], words: str
+) -> None:
+    assert words in dry_run(live_cluster, atom_deployment(**changes))
+
+
+@pytest.mark.parametrize("name", ["x" * 41, "1st", "with.dot", "ends-"])
+def test_a_name_that_no_service_could_have_is_refused(live_cluster: LiveCluster, name: str) -> None:
+    message = dry_run(live_cluster, atom_deployment(name=name))
+    assert "at most 40 characters" in message or "Invalid value" in message
+
+
+def test_a_name_of_forty_characters_is_accepted(live_cluster: LiveCluster) -> None:
+    assert dry_run(live_cluster, atom_deployment(name="x" * 40)) == ""
+
+
+def test_kubectl_shows_the_columns_and_can_scale(namespaced: LiveCluster) -> None:
+    manifest = atom_deployment()
+    manifest["metadata"]["namespace"] = namespaced.namespace
+    namespaced.kubectl("apply", "--filename=-", manifest=manifest)
+    header = namespaced.kubectl("get", "atomd").stdout.splitlines()[0].split()
+    assert header == ["NAME", "READY", "REPLICAS", "MODEL", "KV-TOKENS", "MAX-SEQS", "AGE"]
+    namespaced.kubectl("scale", "atomd/chat", "--replicas=3")
+    scaled = namespaced.get("atomd", "chat")
+    assert scaled is not None
+    assert scaled["spec"]["replicas"] == 3
