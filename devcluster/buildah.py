@@ -29,16 +29,10 @@ class Buildah:
             self._policy.write_text(json.dumps(ACCEPT_ALL))
 
     def _command(self, arguments: Sequence[str | Path]) -> list[str | Path]:
-        storage: list[str | Path] = [
-            "--root",
-            self.folder / "storage",
-            "--runroot",
-            self.folder / "run",
-            "--storage-driver",
-            "overlay",
-        ]
+        storage = [f"--root={self.folder}/storage", f"--runroot={self.folder}/run"]
         environment = ["env", f"TMPDIR={self._temporary}"]
-        return [*OWN_MOUNTS, *environment, "buildah", *storage, *arguments]
+        program = ["buildah", *storage, "--storage-driver=overlay"]
+        return [*OWN_MOUNTS, *environment, *program, *arguments]
 
     def run(self, *arguments: str | Path) -> str:
         return run(self._command(arguments), timeout_seconds=1200)

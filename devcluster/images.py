@@ -58,7 +58,7 @@ def ensure_cluster_images(settings: Settings, programs: Mapping[str, Path]) -> N
 
 
 def load_once(settings: Settings, image: str, path: Path) -> None:
-    """Loads an archive whose name changes with its content, unless this very one is loaded already."""
+    """Loads an archive whose name changes with its content, unless this very one is loaded."""
     record = settings.state / LOADED
     known: dict[str, str] = json.loads(record.read_text()) if record.exists() else {}
     if known.get(image) == path.name and image in loaded_images(settings):

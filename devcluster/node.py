@@ -156,7 +156,7 @@ def _wait_for_child(process: subprocess.Popen[str]) -> Node | None:
 
 
 def end(settings: Settings) -> bool:
-    """Ends the node process and, with it, all that runs in the cluster; False when there was none."""
+    """Ends the node process and with it all that runs in the cluster; False when none was there."""
     pids = sorted(_supervisors(settings), key=_in_other_process_namespace, reverse=True)
     for pid in pids:
         _kill_and_wait(pid)

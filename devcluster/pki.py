@@ -9,6 +9,7 @@ of the programs that use them.
 from __future__ import annotations
 
 import base64
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,12 @@ from devcluster import network
 from devcluster.shell import run
 
 DAYS = "3650"
-EC_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+REQUEST = "req -config openssl.cnf -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+AUTHORITY_EXTENSIONS = (
+    "basicConstraints=critical,CA:TRUE",
+    "keyUsage=critical,keyCertSign,cRLSign",
+    "subjectKeyIdentifier=hash",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,107 +73,30 @@ def make_all(folder: Path, wanted: list[Role]) -> None:
     _make_authority(folder)
     for role in wanted:
         _make_certificate(folder, role)
-    run(
-        [
-            "openssl",
-            "ecparam",
-            "-name",
-            "prime256v1",
-            "-genkey",
-            "-noout",
-            "-out",
-            folder / "service-accounts.key",
-        ]
-    )
-    run(
-        [
-            "openssl",
-            "ec",
-            "-in",
-            folder / "service-accounts.key",
-            "-pubout",
-            "-out",
-            folder / "service-accounts.pub",
-        ]
-    )
+    _openssl(folder, "ecparam -name prime256v1 -genkey -noout -out service-accounts.key")
+    _openssl(folder, "ec -in service-accounts.key -pubout -out service-accounts.pub")
 
 
 def _make_authority(folder: Path) -> None:
-    extensions = [
-        "basicConstraints=critical,CA:TRUE",
-        "keyUsage=critical,keyCertSign,cRLSign",
-        "subjectKeyIdentifier=hash",
-    ]
-    flags = [part for extension in extensions for part in ("-addext", extension)]
-    config = folder / "openssl.cnf"  # our own, so that the machine's defaults add nothing twice
-    config.write_text("[req]\ndistinguished_name=dn\n[dn]\n")
-    command: list[str | Path] = [
-        "openssl",
-        "req",
-        "-config",
-        config,
-        "-x509",
-        *EC_KEY,
-        "-days",
-        DAYS,
-        *flags,
-    ]
-    run(
-        [
-            *command,
-            "-subj",
-            "/CN=atom-devcluster",
-            "-keyout",
-            folder / "ca.key",
-            "-out",
-            folder / "ca.crt",
-        ]
-    )
+    # A configuration of our own, so that the machine's defaults add no extension twice.
+    (folder / "openssl.cnf").write_text("[req]\ndistinguished_name=dn\n[dn]\n")
+    extensions = " ".join(f"-addext {extension}" for extension in AUTHORITY_EXTENSIONS)
+    files = "-keyout ca.key -out ca.crt"
+    _openssl(folder, f"{REQUEST} -x509 -days {DAYS} {extensions} -subj /CN=atom-devcluster {files}")
 
 
 def _make_certificate(folder: Path, role: Role) -> None:
-    key, request, certificate = (folder / f"{role.file}.{end}" for end in ("key", "csr", "crt"))
-    subject = f"/O={role.group}/CN={role.user}"
-    run(
-        [
-            "openssl",
-            "req",
-            "-config",
-            folder / "openssl.cnf",
-            *EC_KEY,
-            "-keyout",
-            key,
-            "-out",
-            request,
-            "-subj",
-            subject,
-        ]
-    )
-    extensions = folder / f"{role.file}.ext"
-    extensions.write_text(extension_text(role))
-    authority: list[str | Path] = [
-        "-CA",
-        folder / "ca.crt",
-        "-CAkey",
-        folder / "ca.key",
-        "-CAcreateserial",
-    ]
-    run(
-        [
-            "openssl",
-            "x509",
-            "-req",
-            "-in",
-            request,
-            *authority,
-            "-days",
-            DAYS,
-            "-out",
-            certificate,
-            "-extfile",
-            extensions,
-        ]
-    )
+    name = role.file
+    subject = shlex.quote(f"/O={role.group}/CN={role.user}")
+    _openssl(folder, f"{REQUEST} -keyout {name}.key -out {name}.csr -subj {subject}")
+    (folder / f"{name}.ext").write_text(extension_text(role))
+    authority = "-CA ca.crt -CAkey ca.key -CAcreateserial"
+    files = f"-in {name}.csr -out {name}.crt -extfile {name}.ext"
+    _openssl(folder, f"x509 -req {authority} -days {DAYS} {files}")
+
+
+def _openssl(folder: Path, arguments: str) -> None:
+    run(["openssl", *shlex.split(arguments)], cwd=folder, timeout_seconds=60)
 
 
 def extension_text(role: Role) -> str:
