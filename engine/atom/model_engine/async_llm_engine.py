@@ -13,7 +13,8 @@ import enum
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
 
 from atom.config import Config
@@ -23,7 +24,7 @@ from atom.model_engine.engine_core_mgr import CoreEvent, CoreFailed, CoreManager
 from atom.model_engine.engine_protocol import EngineReport, ProgressBody, StatsBody, StreamBody
 from atom.model_engine.input_output_processor import InputOutputProcessor
 from atom.model_engine.input_processor import Prompt
-from atom.model_engine.request import RequestOutput
+from atom.model_engine.request import Request, RequestOutput
 from atom.model_engine.request_stream import RequestStream
 from atom.sampling_params import SamplingParams
 
@@ -139,24 +140,50 @@ class AsyncLLMEngine:
 
         Raises `RequestError` when it cannot be served (status 503 while starting or draining) and
         `EngineDeadError` when the engine process is gone."""
+        named = {request_id or f"req-{uuid.uuid4().hex}": prompt}
+        (stream,) = await self.add_requests(named, params, add_special_tokens=add_special_tokens)
+        return stream
+
+    async def add_requests(
+        self,
+        named_prompts: Mapping[str, Prompt],
+        params: SamplingParams,
+        *,
+        add_special_tokens: bool = True,
+    ) -> list[RequestStream]:
+        """The same for several prompts by name: all are queued, or none."""
         arrive_time = self._clock()
         self.check_serving()
-        inputs = self.processor.inputs
-        if isinstance(prompt, str) and len(prompt) > _LONG_TEXT_CHARACTERS:
-            token_ids = await asyncio.to_thread(
-                inputs.tokenize, prompt, add_special_tokens=add_special_tokens
+        requests = []
+        for prompt in named_prompts.values():
+            token_ids = await self._tokenize(prompt, add_special_tokens)
+            number = next(self._ids)
+            requests.append(
+                self.processor.inputs.build_request(
+                    number, token_ids, params, arrive_time=arrive_time
+                )
             )
-            self.check_serving()
-        else:
-            token_ids = inputs.tokenize(prompt, add_special_tokens=add_special_tokens)
-        number = next(self._ids)
-        request = inputs.build_request(number, token_ids, params, arrive_time=arrive_time)
-        name = request_id or f"req-{number}"
-        stream = RequestStream(name, len(token_ids), abort=lambda: self._abort(number))
+        self.check_serving()  # it may have changed while a long text was tokenised
+        streams = [
+            self._open(name, item) for name, item in zip(named_prompts, requests, strict=True)
+        ]
+        self._core.add_requests(requests)
+        return streams
+
+    async def _tokenize(self, prompt: Prompt, add_special_tokens: bool) -> list[int]:
+        tokenize = self.processor.inputs.tokenize
+        if isinstance(prompt, str) and len(prompt) > _LONG_TEXT_CHARACTERS:
+            return await asyncio.to_thread(tokenize, prompt, add_special_tokens=add_special_tokens)
+        return tokenize(prompt, add_special_tokens=add_special_tokens)
+
+    def _open(self, name: str, request: Request) -> RequestStream:
+        number = request.id
+        stream = RequestStream(
+            name, len(request.prompt_token_ids), abort=lambda: self._abort(number)
+        )
         self.processor.outputs.add(request, name)
         self._streams[number] = stream
         self._idle.clear()
-        self._core.add_requests([request])
         return stream
 
     async def abort(self, request_id: str) -> None:

@@ -78,6 +78,7 @@ class RequestStream(AsyncIterator[RequestOutput]):
             self._ended = True
             self._abort()
         self._drained = True
+        self._wake.set()  # a reader on another task sees the end
 
     async def __aenter__(self) -> RequestStream:
         return self

@@ -1,0 +1,1 @@
+"""Programs: the command line, the HTTP server, offline generation and benchmarks."""

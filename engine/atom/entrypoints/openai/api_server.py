@@ -1,0 +1,144 @@
+"""The HTTP application: routes and error handlers, no logic of their own.
+
+`build_app` is given the state it serves from; who binds the port, starts the engine and handles
+signals is entrypoints/server.py.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+import atom
+from atom.entrypoints.openai.body import read_body
+from atom.entrypoints.openai.errors import http_error, response_for
+from atom.entrypoints.openai.health import health_routes
+from atom.entrypoints.openai.metrics import metrics_routes
+from atom.entrypoints.openai.openapi import body_of, document_bodies
+from atom.entrypoints.openai.outputs import AnswerHead
+from atom.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
+from atom.entrypoints.openai.responses import ModelCard, ModelList, to_json
+from atom.entrypoints.openai.serving_chat import complete_chat, start_chat, stream_chat
+from atom.entrypoints.openai.serving_completion import (
+    complete_text,
+    start_completion,
+    stream_text,
+)
+from atom.entrypoints.openai.sse import EventStream, until_disconnect
+from atom.entrypoints.openai.state import ServerState
+from atom.errors import AtomError, RequestError
+from atom.model_engine.request_stream import RequestStream
+
+_CLIENT_LEFT = Response(status_code=499)  # for the access log; nobody reads it
+
+
+def build_app(state: ServerState) -> FastAPI:
+    app = FastAPI(title="ATOM", version=atom.__version__, redirect_slashes=False)
+    app.include_router(health_routes(state))
+    app.include_router(metrics_routes(state))
+    _add_model_routes(app, state)
+    _add_chat_route(app, state)
+    _add_completion_route(app, state)
+    _add_error_handlers(app)
+    document_bodies(app)
+    return app
+
+
+def _add_chat_route(app: FastAPI, state: ServerState) -> None:
+    @app.post(
+        "/v1/chat/completions", openapi_extra=body_of(ChatCompletionRequest), tags=["generation"]
+    )
+    async def chat_completions(http: Request) -> Response:
+        request = await read_body(http, ChatCompletionRequest)
+        engine = state.serving_engine(request.model)
+        head = _head(engine.config.model.served_name, "chatcmpl")
+        stream = await start_chat(engine, request, head.id)
+        if request.stream:
+            frames = stream_chat(stream, head, with_usage=request.wants_usage_chunk)
+            return EventStream(frames, stream.close)
+        try:
+            body = await until_disconnect(http.receive, lambda: complete_chat(stream, head))
+        finally:
+            stream.close()
+        return _CLIENT_LEFT if body is None else Response(body, media_type="application/json")
+
+
+def _add_completion_route(app: FastAPI, state: ServerState) -> None:
+    @app.post("/v1/completions", openapi_extra=body_of(CompletionRequest), tags=["generation"])
+    async def completions(http: Request) -> Response:
+        request = await read_body(http, CompletionRequest)
+        engine = state.serving_engine(request.model)
+        head = _head(engine.config.model.served_name, "cmpl")
+        streams = await start_completion(engine, request, head.id)
+        if request.stream:
+            frames = stream_text(streams, head, with_usage=request.wants_usage_chunk)
+            return EventStream(frames, lambda: _close_all(streams))
+        try:
+            body = await until_disconnect(http.receive, lambda: complete_text(streams, head))
+        finally:
+            _close_all(streams)
+        return _CLIENT_LEFT if body is None else Response(body, media_type="application/json")
+
+
+def _add_model_routes(app: FastAPI, state: ServerState) -> None:
+    def card() -> ModelCard:
+        model = state.started_engine().config.model
+        return ModelCard(
+            id=model.served_name,
+            created=state.created,
+            max_model_len=model.max_model_len,
+            vocab_size=model.vocab_size,
+        )
+
+    @app.get("/v1/models", tags=["models"])
+    async def list_models() -> Response:
+        return Response(to_json(ModelList(data=[card()])), media_type="application/json")
+
+    # A model's name may hold slashes: org/name, or the folder it was loaded from.
+    @app.get("/v1/models/{name:path}", tags=["models"])
+    async def get_model(name: str) -> Response:
+        found = card()
+        if name != found.id:
+            raise RequestError(
+                f"the model {name!r} is not served here; this server has {found.id!r}",
+                param="model",
+                status=404,
+                code="model_not_found",
+            )
+        return Response(to_json(found), media_type="application/json")
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    @app.exception_handler(AtomError)
+    async def known(http: Request, error: AtomError) -> Response:
+        return response_for(error)
+
+    @app.exception_handler(HTTPException)
+    async def http_layer(http: Request, error: HTTPException) -> Response:
+        place = f"{http.method} {http.url.path}"
+        if error.status_code == 404:
+            return http_error(404, f"there is no {place}; /openapi.json lists what there is")
+        if error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow") or (error.headers or {}).get("allow", "")
+            return http_error(405, f"{place} is not possible; allowed: {allowed}")
+        return http_error(error.status_code, str(error.detail))
+
+    # Starlette re-raises after this answer, so that the traceback is logged.
+    @app.exception_handler(Exception)
+    async def unknown(http: Request, error: Exception) -> Response:
+        return response_for(error)
+
+
+def _head(model: str, prefix: str) -> AnswerHead:
+    return AnswerHead(f"{prefix}-{uuid.uuid4().hex}", int(time.time()), model)
+
+
+def _close_all(streams: Sequence[RequestStream]) -> None:
+    for stream in streams:
+        stream.close()

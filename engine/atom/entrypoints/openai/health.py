@@ -1,0 +1,67 @@
+"""/health, /live, /version and /server_info: what Kubernetes and the operator ask.
+
+/health is about serving (a readiness probe): 200 only while requests are taken, else 503 with the
+reason. /live is about the process (a liveness probe): 503 only when it cannot recover by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter
+from starlette.responses import Response
+
+import atom
+from atom.entrypoints.openai.errors import RETRY_AFTER_SECONDS
+from atom.entrypoints.openai.responses import to_json
+from atom.entrypoints.openai.state import ServerState
+from atom.model_engine.async_llm_engine import EngineState
+
+
+def health_routes(state: ServerState) -> APIRouter:
+    router = APIRouter(tags=["status"])
+
+    @router.get("/health", summary="200 while requests are served, else 503 and why not")
+    async def health() -> Response:
+        status = state.status
+        if status.state is EngineState.READY:
+            return _json({"status": "ok"})
+        return _unavailable(status.state, status.reason)
+
+    @router.get("/live", summary="200 unless the engine process is gone")
+    async def live() -> Response:
+        status = state.status
+        if status.state is EngineState.DEAD:
+            return _unavailable(status.state, status.reason)
+        return _json({"status": "ok"})
+
+    @router.get("/version", summary="Version of this server")
+    async def version() -> Response:
+        return _json({"version": atom.__version__})
+
+    @router.get("/server_info", summary="What start-up found out: blocks, tokens, bytes, backends")
+    async def server_info() -> Response:
+        engine = state.started_engine()
+        report = engine.status.report
+        assert report is not None
+        facts: dict[str, Any] = msgspec.structs.asdict(report)
+        facts["served_model_name"] = engine.config.model.served_name
+        facts["vocab_size"] = engine.config.model.vocab_size
+        facts["kv_tokens"] = report.kv_tokens
+        return _json(facts)
+
+    return router
+
+
+def _json(content: dict[str, Any]) -> Response:
+    return Response(to_json(content), media_type="application/json")
+
+
+def _unavailable(status: str, reason: str) -> Response:
+    return Response(
+        to_json({"status": status, "reason": reason}),
+        503,
+        {"retry-after": str(RETRY_AFTER_SECONDS)},
+        media_type="application/json",
+    )

@@ -1,0 +1,133 @@
+"""/metrics: the engine's counters in Prometheus' text format, read at the moment of the scrape.
+
+Names begin with "atom:" as the upstream engine's; every series has the label model_name. It only
+reads: the engine core counts, the output processor measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+from starlette.responses import Response
+
+import atom
+from atom.entrypoints.openai.state import ServerState
+from atom.metrics import LatencyHistogram
+from atom.model_engine.async_llm_engine import AsyncLLMEngine, EngineState
+from atom.model_engine.engine_protocol import StatsBody
+
+
+def metrics_routes(state: ServerState) -> APIRouter:
+    router = APIRouter(tags=["status"])
+    registry = CollectorRegistry()
+    registry.register(EngineCollector(state))
+
+    @router.get("/metrics", summary="Prometheus text format")
+    async def metrics() -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+class EngineCollector(Collector):
+    """The metrics of one server; before the engine exists only what is known then."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+
+    def collect(self) -> Iterator[Metric]:
+        build = InfoMetricFamily("atom:build", "Version of the server.")
+        build.add_metric([], {"version": atom.__version__})
+        yield build
+        ready = self._state.status.state is EngineState.READY
+        yield GaugeMetricFamily("atom:ready", "1 while requests are served.", value=int(ready))
+        engine = self._state.engine
+        if engine is not None:
+            yield from _engine_metrics(engine)
+
+
+def _engine_metrics(engine: AsyncLLMEngine) -> Iterator[Metric]:
+    name = engine.config.model.served_name
+    if engine.stats is not None:
+        yield from _gauges(engine.stats, name)
+        yield from _counters(engine.stats, name)
+    latencies = engine.processor.latencies
+    finished = CounterMetricFamily(
+        "atom:requests_finished",
+        "Requests that ended, by finish reason.",
+        labels=["model_name", "finished_reason"],
+    )
+    for reason, count in sorted(latencies.finished.items()):
+        finished.add_metric([name, reason], count)
+    yield finished
+    yield _histogram(
+        "atom:time_to_first_token_seconds",
+        "From the arrival of a request to its first token.",
+        latencies.time_to_first_token,
+        name,
+    )
+    yield _histogram(
+        "atom:inter_token_latency_seconds",
+        "From one token of a request to its next.",
+        latencies.inter_token,
+        name,
+    )
+    yield _histogram(
+        "atom:e2e_request_latency_seconds",
+        "From the arrival of a request to its end.",
+        latencies.end_to_end,
+        name,
+    )
+
+
+def _gauges(stats: StatsBody, name: str) -> Iterator[Metric]:
+    used, total = stats.kv_blocks_used, stats.kv_blocks_total
+    values: dict[str, tuple[str, float]] = {
+        "requests_running": ("Requests that generate.", stats.requests_running),
+        "requests_waiting": ("Requests that wait for room.", stats.requests_waiting),
+        "kv_cache_blocks_used": ("KV blocks that requests hold.", used),
+        "kv_cache_blocks_free": ("KV blocks that no request holds.", total - used),
+        "kv_cache_blocks_total": ("KV blocks there are.", total),
+        "kv_cache_usage_ratio": ("Share of KV blocks held, 0 to 1.", used / max(total, 1)),
+    }
+    for key, (help_text, value) in values.items():
+        gauge = GaugeMetricFamily(f"atom:{key}", help_text, labels=["model_name"])
+        gauge.add_metric([name], value)
+        yield gauge
+
+
+def _counters(stats: StatsBody, name: str) -> Iterator[Metric]:
+    values = {
+        "prompt_tokens": ("Prompt tokens computed or found cached.", stats.prompt_tokens_total),
+        "generation_tokens": ("Tokens generated.", stats.generation_tokens_total),
+        "preemptions": ("Requests put back to make room.", stats.preemptions_total),
+        "prefix_cache_cached_tokens": (
+            "Prompt tokens found in the prefix cache.",
+            stats.cached_tokens_total,
+        ),
+        "engine_steps": ("Steps of the engine.", stats.steps_total),
+    }
+    for key, (help_text, value) in values.items():
+        counter = CounterMetricFamily(f"atom:{key}", help_text, labels=["model_name"])
+        counter.add_metric([name], value)
+        yield counter
+
+
+def _histogram(metric: str, help_text: str, values: LatencyHistogram, name: str) -> Metric:
+    family = HistogramMetricFamily(metric, help_text, labels=["model_name"])
+    buckets = [
+        ("+Inf" if bound == float("inf") else str(bound), count)
+        for bound, count in values.cumulative()
+    ]
+    family.add_metric([name], buckets, sum_value=values.total_seconds)
+    return family

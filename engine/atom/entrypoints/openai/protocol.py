@@ -1,0 +1,180 @@
+"""What clients may send: request models of the OpenAI API, with every bound on their size.
+
+Fields are declared when they have an effect. Fields that are known and would change the answer, but
+that this server does not implement, are refused by name (`REFUSED`); all others are ignored, as
+every server of this API does. Parsing only: no engine, no HTTP.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+MAX_MESSAGES = 2048
+MAX_CONTENT_PARTS = 1024
+MAX_TOOLS = 128
+MAX_PROMPTS = 128
+MAX_TEMPLATE_ARGUMENTS = 32
+DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions only
+
+_STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+# Known fields that this version does not implement → the values that ask for nothing.
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "prompt_logprobs": (False,),
+    "echo": (False,),
+    "suffix": ("",),
+    "logit_bias": ({},),
+    "presence_penalty": (0, 0.0),
+    "frequency_penalty": (0, 0.0),
+    "repetition_penalty": (1, 1.0),
+    "min_p": (0, 0.0),
+    "min_tokens": (0,),
+    "bad_words": ([],),
+    "allowed_token_ids": ([],),
+    "length_penalty": (1, 1.0),
+    "use_beam_search": (False,),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
+    "truncate_prompt_tokens": (),
+    "prompt_embeds": (),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "web_search_options": (),
+    "documents": ([],),
+    "chat_template": (),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+}
+
+
+class StreamOptions(BaseModel):
+    model_config = _STRICT
+    include_usage: bool | None = None
+
+
+def _kind_of_stop(value: Any) -> str:
+    return "<list>" if isinstance(value, list) else "<text>"
+
+
+_TextOrTexts = Annotated[
+    Annotated[str, Tag("<text>")] | Annotated[list[str], Field(fail_fast=True), Tag("<list>")],
+    Discriminator(_kind_of_stop),
+]
+
+
+class GenerationRequest(BaseModel):
+    """Fields of both endpoints. None means the model's or the server's default."""
+
+    model_config = _STRICT
+
+    model: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: _TextOrTexts | None = None
+    stop_token_ids: Annotated[list[int], Field(fail_fast=True)] | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @property
+    def wants_usage_chunk(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+class TextPart(BaseModel):
+    """Part of a message. Other types (images, audio, files) are refused: the server takes text."""
+
+    model_config = _STRICT
+    type: Literal["text"]
+    text: str
+
+
+class FunctionCall(BaseModel):
+    model_config = _STRICT
+    name: str
+    arguments: str | dict[str, Any] = ""
+
+
+class ToolCall(BaseModel):
+    model_config = _STRICT
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+def _kind_of_content(value: Any) -> str:
+    return "<parts>" if isinstance(value, list) else "<text>"
+
+
+_Content = Annotated[
+    Annotated[str, Tag("<text>")]
+    | Annotated[
+        list[TextPart], Field(fail_fast=True, max_length=MAX_CONTENT_PARTS), Tag("<parts>")
+    ],
+    Discriminator(_kind_of_content),
+]
+
+
+class ChatMessage(BaseModel):
+    model_config = _STRICT
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: _Content | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
+    tool_call_id: str | None = None
+
+
+class ChatCompletionRequest(GenerationRequest):
+    messages: Annotated[
+        list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)
+    ]
+    max_completion_tokens: int | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    chat_template_kwargs: (
+        Annotated[dict[str, Any], Field(max_length=MAX_TEMPLATE_ARGUMENTS)] | None
+    ) = None
+    reasoning_effort: str | None = None  # for templates that know it
+
+
+def _kind_of_prompt(value: Any) -> str:
+    if not isinstance(value, list):
+        return "<text>"
+    first = value[0] if value else ""
+    if isinstance(first, list):
+        return "<token_lists>"
+    return "<tokens>" if isinstance(first, int) else "<texts>"
+
+
+_Tokens = Annotated[list[int], Field(fail_fast=True)]
+_Prompts = Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)
+_Prompt = Annotated[
+    Annotated[str, Tag("<text>")]
+    | Annotated[list[str], _Prompts, Tag("<texts>")]
+    | Annotated[_Tokens, Tag("<tokens>")]
+    | Annotated[list[_Tokens], _Prompts, Tag("<token_lists>")],
+    Discriminator(_kind_of_prompt),
+]
+
+
+class CompletionRequest(GenerationRequest):
+    prompt: _Prompt

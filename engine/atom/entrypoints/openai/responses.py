@@ -1,0 +1,114 @@
+"""What clients get: response bodies of the OpenAI API, encoded to JSON bytes.
+
+Plain frozen structs; UNSET fields are left out, None is null. No engine, no HTTP.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from atom.model_engine.request import RequestOutput
+
+_ENCODER = msgspec.json.Encoder()
+
+
+class PromptTokensDetails(msgspec.Struct, frozen=True):
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct, frozen=True):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class ChatAnswer(msgspec.Struct, frozen=True):
+    content: str
+    role: Literal["assistant"] = "assistant"
+
+
+class ChatChoice(msgspec.Struct, frozen=True):
+    index: int
+    message: ChatAnswer
+    finish_reason: str
+    logprobs: None = None
+
+
+class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class Delta(msgspec.Struct, frozen=True):
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True):
+    index: int
+    delta: Delta
+    finish_reason: str | None = None
+    logprobs: None = None
+
+
+class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """usage: absent unless asked for; then null in every chunk but the last."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+
+
+class TextChoice(msgspec.Struct, frozen=True):
+    index: int
+    text: str
+    finish_reason: str | None = None
+    logprobs: None = None
+
+
+class TextCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole answer and every chunk of a stream alike."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: Usage | UnsetType | None = UNSET
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "atom"
+    max_model_len: int
+    vocab_size: int
+
+
+class ModelList(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+def to_json(body: object) -> bytes:
+    return _ENCODER.encode(body)
+
+
+def usage_of(outputs: list[RequestOutput]) -> Usage:
+    """The sum over the last outputs of a response's prompts."""
+    prompt = sum(output.num_prompt_tokens for output in outputs)
+    completion = sum(output.num_output_tokens for output in outputs)
+    cached = sum(output.num_cached_tokens for output in outputs)
+    return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))

@@ -1,0 +1,64 @@
+"""ServerState: what the routes share — the engine once there is one, and why there is none yet.
+
+The server binds its port before it has opened the model, so that /health can tell how far start-up
+is; until then every request is refused with that reason.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from atom.errors import EngineDeadError, RequestError
+from atom.model_engine.async_llm_engine import AsyncLLMEngine, EngineState, EngineStatus
+
+
+@dataclass(slots=True)
+class ServerState:
+    """phase: what happens before the engine exists. created: seconds since 1970, for the API.
+    stopping: a signal came before the engine existed."""
+
+    phase: str = "opening the model"
+    engine: AsyncLLMEngine | None = None
+    stopping: bool = False
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def status(self) -> EngineStatus:
+        if self.engine is not None:
+            return self.engine.status
+        if self.stopping:
+            return EngineStatus(EngineState.DRAINING, "the server is shutting down")
+        return EngineStatus(EngineState.STARTING, self.phase)
+
+    def serving_engine(self, model: str | None) -> AsyncLLMEngine:
+        """The engine, when it can take a request for `model` (None: whatever is served).
+
+        Raises `RequestError` (404 for another model, 503 while starting or draining) or
+        `EngineDeadError`."""
+        if self.engine is None:
+            status = self.status
+            raise RequestError(
+                f"the server is {status.state}: {status.reason}; try again soon", status=503
+            )
+        served = self.engine.config.model.served_name
+        if model is not None and model != served:
+            raise RequestError(
+                f"the model {model!r} is not served here; this server has {served!r}",
+                param="model",
+                status=404,
+                code="model_not_found",
+            )
+        self.engine.check_serving()
+        return self.engine
+
+    def started_engine(self) -> AsyncLLMEngine:
+        """The engine whose start-up is complete, whatever it does now."""
+        if self.engine is None or self.engine.status.report is None:
+            status = self.status
+            if status.state is EngineState.DEAD:
+                raise EngineDeadError(status.reason)
+            raise RequestError(
+                f"the server is {status.state}: {status.reason}; try again soon", status=503
+            )
+        return self.engine
