@@ -49,6 +49,7 @@ class EngineOptions:
     enable_prefix_caching: bool = True
     tensor_parallel_size: int = 1
     data_parallel_size: int = 1
+    enforce_eager: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +109,7 @@ class ParallelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Everything one engine needs to know before it touches a device."""
+    """Everything one engine needs to know before it touches a device. enforce_eager: no graphs."""
 
     model: ModelConfig
     cache: CacheConfig
@@ -117,6 +118,7 @@ class Config:
     device: str
     backend: str
     op_backends: dict[str, str]
+    enforce_eager: bool
     seed: int
 
     def to_json(self) -> bytes:
@@ -155,6 +157,7 @@ def build_config(options: EngineOptions) -> Config:
         device=options.device,
         backend=options.backend,
         op_backends=dict(options.op_backends),
+        enforce_eager=options.enforce_eager,
         seed=options.seed,
     )
 

@@ -13,12 +13,16 @@ from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.request import Request
 from atom.model_engine.scheduler import Scheduler
+from atom.model_engine.step_pipeline import StepPipeline
 from atom.sampling_params import SamplingParams
 
 
 class CoreDriver:
-    def __init__(self, model: str, **options: Any) -> None:
-        self.config = build_config(EngineOptions(model=model, device="cpu", **options))
+    def __init__(
+        self, model: str, *, depth: int | None = None, device: str = "cpu", **options: Any
+    ) -> None:
+        """depth: steps that the host is behind; None for what the device calls for."""
+        self.config = build_config(EngineOptions(model=model, device=device, **options))
         self.runner = ModelRunner(self.config)
         self.report = self.runner.initialize(lambda phase, share: None)
         blocks = BlockManager(
@@ -32,6 +36,8 @@ class CoreDriver:
             max_model_len=self.config.model.max_model_len,
             eos_token_ids=self.config.model.eos_token_ids,
         )
+        depth = self.runner.steps_behind if depth is None else depth
+        self.pipeline = StepPipeline(self.scheduler, self.runner, depth=depth)
         self.vocab_size = self.config.model.vocab_size
         self._ids = itertools.count()
         self._steps = itertools.count()
@@ -42,10 +48,10 @@ class CoreDriver:
         tokens: dict[int, list[int]] = {}
         for prompt in prompts:
             tokens[self.add(prompt, sampling)] = []
-        while self.scheduler.has_work():
-            batch = self.scheduler.schedule(float(next(self._steps)))
-            assert batch is not None, "work but nothing to schedule"
-            result = self.scheduler.update(batch, self.runner.execute(batch))
+        while self.pipeline.has_work():
+            result = self.pipeline.step(float(next(self._steps)))
+            if result is None:
+                continue
             for row, token in zip(result.request_ids, result.token_ids, strict=True):
                 tokens[int(row)].append(int(token))
             self.scheduler.blocks.pool.check_integrity()

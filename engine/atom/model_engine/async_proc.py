@@ -9,12 +9,24 @@ from __future__ import annotations
 from typing import Any
 
 from atom.config import Config
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
 from atom.model_engine.model_runner import ModelRunner
 
 
 class AsyncIOProcManager:
     def __init__(self, config: Config) -> None:
         self._runner = ModelRunner(config)
+
+    @property
+    def steps_behind(self) -> int:
+        return self._runner.steps_behind
+
+    def submit(self, batch: ScheduledBatch) -> Any:
+        return self.call_func("submit", batch)
+
+    def collect(self, handle: Any) -> ScheduledBatchOutput:
+        output: ScheduledBatchOutput = self.call_func("collect", handle)
+        return output
 
     def call_func(self, func_name: str, *args: Any) -> Any:
         """Call `func_name` on every rank; rank 0's result. Exceptions pass through."""

@@ -39,7 +39,8 @@ class ScheduledBatch:
     new_rows: enter before the step. block_appends: [n, 3] int32 of (slot, index, block id).
     slots, num_computed_tokens (already in the cache), num_scheduled_tokens: int32 per row;
     req_ids: int64 per row; samples: whether the row's last scheduled token is its last known one,
-    so that the step yields its next token. num_decodes: rows that are decodes.
+    so that the step yields its next token. num_decodes: rows whose one
+    input is a token that an earlier step sampled, which the runner may know before anyone else.
     """
 
     new_rows: tuple[NewRow, ...]

@@ -31,6 +31,7 @@ from atom.model_engine.engine_protocol import (
     encode,
 )
 from atom.model_engine.scheduler import Scheduler, StepResult
+from atom.model_engine.step_pipeline import StepPipeline
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ class EngineCore:
         self._outbox = outbox
         self._executor = AsyncIOProcManager(config)
         self._scheduler: Scheduler
+        self._pipeline: StepPipeline
         self._running = True
         self._next_heartbeat = 0.0
         self._progress_sent = ("", -1)
@@ -72,13 +74,16 @@ class EngineCore:
             eos_token_ids=model.eos_token_ids,
             seed=self._config.seed,
         )
+        self._pipeline = StepPipeline(
+            self._scheduler, self._executor, depth=self._executor.steps_behind
+        )
         self._send(report)
         return report
 
     def run(self) -> None:
         """Serve until SHUTDOWN arrives."""
         while self._running:
-            self._receive(wait=not self._scheduler.has_work())
+            self._receive(wait=not self._pipeline.has_work())
             self._step()
             self._heartbeat()
 
@@ -108,11 +113,9 @@ class EngineCore:
             raise RuntimeError(f"message {type(message).__name__} is not for an engine core")
 
     def _step(self) -> None:
-        batch = self._scheduler.schedule(time.monotonic())
-        if batch is None:
-            return
-        output = self._executor.call_func("execute", batch)
-        self._publish(self._scheduler.update(batch, output))
+        result = self._pipeline.step(time.monotonic())
+        if result is not None:
+            self._publish(result)
 
     def _publish(self, result: StepResult) -> None:
         if len(result.token_ids) == 0:

@@ -1,8 +1,10 @@
 """InputBatch: the runner's persistent batch — a slot per running sequence — and a step's tensors.
 
-Applies what a ScheduledBatch says has changed (new rows, appended blocks), then builds the ragged
-inputs of the step from the slots with vector operations. Knows no model. Host arrays are numpy;
-the tensors it returns are on the model's device.
+The state of a decode lives on the device: last token, position, block table and sampling
+parameters of every slot. A step that only decodes needs nothing from the host but which slots run
+and which blocks were appended; the token that one step samples is the input of the next without
+visiting the host (deferred output, guide seeds/000). Prompts come from the host, which keeps their
+tokens and a copy of the block tables to build ragged steps with vector operations.
 """
 
 from __future__ import annotations
@@ -21,13 +23,79 @@ from atom.utils.forward_context import AttentionMetaData
 @dataclass(frozen=True, slots=True)
 class StepInputs:
     """input_ids, positions: [T] int64; last_tokens: [R'] int64, where in T the rows that sample
-    have their last token; sampling: of these rows, None when there are none."""
+    have their last token; sample_slots: [R'] int64, their slots; sampling: their parameters, None
+    when no row samples; slots: [R] int64 of all rows."""
 
     input_ids: torch.Tensor
     positions: torch.Tensor
     attention: AttentionMetaData
+    slots: torch.Tensor
     last_tokens: torch.Tensor
+    sample_slots: torch.Tensor
     sampling: SamplingTensors | None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """Per-slot state on the device; the decode graph reads and advances it. One slot more than
+    asked for, at the end: padding rows of a graph read and write it.
+
+    last_token: int64, the newest token, whose KV is not computed yet; num_computed: int64, tokens
+    in the cache = position of last_token; block_tables: [slots, max_blocks] int32; the others are
+    SamplingTensors' fields per slot.
+    """
+
+    last_token: torch.Tensor
+    num_computed: torch.Tensor
+    block_tables: torch.Tensor
+    temperature: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    seed: torch.Tensor
+
+    @staticmethod
+    def zeros(num_slots: int, max_blocks: int, device: torch.device) -> SlotState:
+        def column(dtype: torch.dtype) -> torch.Tensor:
+            return torch.zeros(num_slots + 1, dtype=dtype, device=device)
+
+        tables = torch.zeros((num_slots + 1, max_blocks), dtype=torch.int32, device=device)
+
+        return SlotState(
+            last_token=column(torch.int64),
+            num_computed=column(torch.int64),
+            block_tables=tables,
+            temperature=column(torch.float32),
+            top_k=column(torch.int64),
+            top_p=column(torch.float32),
+            seed=column(torch.int64),
+        )
+
+    @property
+    def padding_slot(self) -> int:
+        return self.last_token.shape[0] - 1
+
+    def sampling(
+        self, slots: torch.Tensor, position: torch.Tensor, filters: SamplingFilters
+    ) -> SamplingTensors:
+        return SamplingTensors(
+            temperature=self.temperature[slots],
+            top_k=self.top_k[slots],
+            top_p=self.top_p[slots],
+            seed=self.seed[slots],
+            position=position,
+            all_greedy=filters.all_greedy,
+            any_top_k=filters.any_top_k,
+            any_top_p=filters.any_top_p,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingFilters:
+    """Which parts of sampling a batch's rows need at all; known to the host."""
+
+    all_greedy: bool
+    any_top_k: bool
+    any_top_p: bool
 
 
 class InputBatch:
@@ -43,19 +111,52 @@ class InputBatch:
         self._block_size = block_size
         self._vocab_size = vocab_size
         max_blocks = -(-max_model_len // block_size)
-        self._token_ids = np.zeros((num_slots, max_model_len), dtype=np.int32)
+        self.state = SlotState.zeros(num_slots, max_blocks, device)
+        self._token_ids = np.zeros((num_slots, max_model_len), dtype=np.int32)  # of prompts
         self._block_tables = np.zeros((num_slots, max_blocks), dtype=np.int32)
         self._temperature = np.zeros(num_slots, dtype=np.float32)
         self._top_k = np.zeros(num_slots, dtype=np.int64)
         self._top_p = np.zeros(num_slots, dtype=np.float32)
-        self._seed = np.zeros(num_slots, dtype=np.int64)
 
-    def prepare(self, batch: ScheduledBatch) -> StepInputs:
-        """Apply the batch's changes and build its inputs."""
-        for row in batch.new_rows:
-            self._enter(row)
+    # ---- changes ------------------------------------------------------------------------------
+
+    def apply(self, batch: ScheduledBatch) -> None:
+        """Bring host and device up to date with what the batch says has changed, except the
+        appended blocks on the device: see `append_blocks`."""
+        if batch.new_rows:
+            self._enter(batch.new_rows)
         slots, indices, block_ids = batch.block_appends.T
         self._block_tables[slots, indices] = block_ids
+
+    def append_blocks(self, batch: ScheduledBatch) -> None:
+        """Write the appended blocks into the device's tables (a graph does this itself)."""
+        if len(batch.block_appends):
+            slots, indices, block_ids = self._to_device(batch.block_appends.T)
+            self.state.block_tables[slots.long(), indices.long()] = block_ids
+
+    def _enter(self, rows: tuple[NewRow, ...]) -> None:
+        for row in rows:
+            slot, params = row.slot, row.params
+            self._token_ids[slot, : len(row.token_ids)] = row.token_ids
+            self._block_tables[slot, : len(row.block_ids)] = row.block_ids
+            self._temperature[slot] = params.temperature
+            self._top_k[slot] = params.top_k if params.top_k > 0 else self._vocab_size
+            self._top_p[slot] = params.top_p
+        slots = np.array([row.slot for row in rows], dtype=np.int64)
+        at = self._to_device(slots)
+        state = self.state
+        # No longer than the longest of them: rows of the table are mostly unused.
+        used = max(len(row.block_ids) for row in rows)
+        state.block_tables[at, :used] = self._to_device(self._block_tables[slots, :used])
+        state.temperature[at] = self._to_device(self._temperature[slots])
+        state.top_k[at] = self._to_device(self._top_k[slots])
+        state.top_p[at] = self._to_device(self._top_p[slots])
+        state.seed[at] = self._to_device(np.array([row.seed for row in rows], dtype=np.int64))
+
+    # ---- a ragged step ------------------------------------------------------------------------
+
+    def prepare(self, batch: ScheduledBatch) -> StepInputs:
+        """The step's inputs, after `apply` and `append_blocks`."""
         counts = batch.num_scheduled_tokens
         starts = np.zeros(len(counts) + 1, dtype=np.int32)
         np.cumsum(counts, out=starts[1:])
@@ -66,30 +167,35 @@ class InputBatch:
         token_slots = np.repeat(batch.slots, counts)
         blocks = self._block_tables[token_slots, positions // self._block_size]
         slot_mapping = blocks.astype(np.int64) * self._block_size + positions % self._block_size
-        attention = self._attention(batch, starts, slot_mapping)
-        input_ids = self._token_ids[token_slots, positions].astype(np.int64)
+        slots = self._to_device(batch.slots.astype(np.int64))
+        # Of decodes only the device knows the newest token; of prompts the host does.
+        input_ids = self._to_device(self._token_ids[token_slots, positions].astype(np.int64))
+        decodes = batch.num_decodes
+        input_ids[:decodes] = self.state.last_token[slots[:decodes]]
+        samples = batch.samples
+        sample_slots = self._to_device(batch.slots[samples].astype(np.int64))
         return StepInputs(
-            input_ids=self._to_device(input_ids),
+            input_ids=input_ids,
             positions=self._to_device(positions),
-            attention=attention,
-            last_tokens=self._to_device(starts[1:][batch.samples].astype(np.int64) - 1),
-            sampling=self._sampling(batch),
+            attention=self._attention(batch, starts, slot_mapping),
+            slots=slots,
+            last_tokens=self._to_device(starts[1:][samples].astype(np.int64) - 1),
+            sample_slots=sample_slots,
+            sampling=self._sampling(batch, sample_slots) if samples.any() else None,
         )
 
-    def append_tokens(self, batch: ScheduledBatch, token_ids: NDArray[np.int32]) -> None:
-        """Take in the sampled tokens: inputs of the next step."""
-        slots, at = batch.slots[batch.samples], batch.context_lens[batch.samples]
-        inside = at < self._token_ids.shape[1]  # a row at its full length will not run again
-        self._token_ids[slots[inside], at[inside]] = token_ids[inside]
+    def advance(self, inputs: StepInputs, token_ids: torch.Tensor | None) -> None:
+        """Move the slots past the step: what it computed, and the tokens it sampled."""
+        self.state.num_computed[inputs.slots] = inputs.attention.context_lens.long()
+        if token_ids is not None:
+            self.state.last_token[inputs.sample_slots] = token_ids
 
-    def _enter(self, row: NewRow) -> None:
-        slot, params = row.slot, row.params
-        self._token_ids[slot, : len(row.token_ids)] = row.token_ids
-        self._block_tables[slot, : len(row.block_ids)] = row.block_ids
-        self._temperature[slot] = params.temperature
-        self._top_k[slot] = params.top_k if params.top_k > 0 else self._vocab_size
-        self._top_p[slot] = params.top_p
-        self._seed[slot] = row.seed
+    def filters(self, slots: NDArray[np.int32]) -> SamplingFilters:
+        return SamplingFilters(
+            all_greedy=not self._temperature[slots].any(),
+            any_top_k=bool((self._top_k[slots] < self._vocab_size).any()),
+            any_top_p=bool((self._top_p[slots] < 1.0).any()),
+        )
 
     def _attention(
         self, batch: ScheduledBatch, starts: NDArray[np.int32], slot_mapping: NDArray[np.int64]
@@ -107,21 +213,11 @@ class InputBatch:
             max_context_len=longest,
         )
 
-    def _sampling(self, batch: ScheduledBatch) -> SamplingTensors | None:
-        slots = batch.slots[batch.samples]
-        if len(slots) == 0:
-            return None
-        temperature, top_k, top_p = self._temperature[slots], self._top_k[slots], self._top_p[slots]
-        return SamplingTensors(
-            temperature=self._to_device(temperature),
-            top_k=self._to_device(top_k),
-            top_p=self._to_device(top_p),
-            seed=self._to_device(self._seed[slots]),
-            position=self._to_device(batch.context_lens[batch.samples].astype(np.int64)),
-            all_greedy=not temperature.any(),
-            any_top_k=bool((top_k < self._vocab_size).any()),
-            any_top_p=bool((top_p < 1.0).any()),
-        )
+    def _sampling(self, batch: ScheduledBatch, sample_slots: torch.Tensor) -> SamplingTensors:
+        position = self._to_device(batch.context_lens[batch.samples].astype(np.int64))
+        filters = self.filters(batch.slots[batch.samples])
+        return self.state.sampling(sample_slots, position, filters)
 
     def _to_device(self, array: NDArray[np.generic]) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, non_blocking=True)
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        return tensor.to(self._device)

@@ -1,8 +1,8 @@
 """ModelRunner: one device — weights, KV cache, and the execution of scheduled batches.
 
-Called through AsyncIOProcManager, by name: `initialize` once, then `execute` per step. It knows no
-queues and no requests beyond the rows that a batch describes. Nothing is written back into the
-configuration: what start-up finds out is returned as an EngineReport.
+Called through AsyncIOProcManager, by name: `initialize` once, then `submit` and `collect` per step.
+It knows no queues and no requests beyond the rows that a batch describes. Nothing is written back
+into the configuration: what start-up finds out is returned as an EngineReport.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from atom.errors import ConfigError
 from atom.model_engine import kv_cache
 from atom.model_engine.batch import NewRow, ScheduledBatch, ScheduledBatchOutput
 from atom.model_engine.engine_protocol import ConcurrencyRow, EngineReport
-from atom.model_engine.input_batch import InputBatch, StepInputs
+from atom.model_engine.graph_runner import DecodeGraphs
+from atom.model_engine.host_tokens import HostTokens, PendingTokens
+from atom.model_engine.input_batch import InputBatch
 from atom.model_loader.loader import fill_dummy, load_model
 from atom.model_ops.backends import resolve_ops
 from atom.models.decoder import CausalLM
@@ -52,11 +54,12 @@ class ModelRunner:
         self._device = detect_device(config.device)
         self._dtype = _model_dtype(config, self._device)
         self._kv_dtype = _kv_dtype(config, self._dtype)
-        self._ops, self._backends = resolve_ops(
-            self._device.type, config.backend, config.op_backends
-        )
+        self._resolved = resolve_ops(self._device.type, config.backend, config.op_backends)
+        self._ops = self._resolved.ops
         self._inputs: InputBatch
         self._model: CausalLM
+        self._graphs: DecodeGraphs | None = None
+        self._host_tokens = HostTokens(config.scheduler.max_num_seqs, self._device)
 
     # ---- start-up -----------------------------------------------------------------------------
 
@@ -79,7 +82,27 @@ class ModelRunner:
         kv_cache.allocate(
             self._model.attention_layers(), budget, self._kv_dtype, self._device.torch_device
         )
+        self._graphs = self._capture_graphs(progress)
         return self._report(budget, weights_bytes, weights_bytes + activations + overhead)
+
+    @property
+    def steps_behind(self) -> int:
+        """How many steps the host may be behind: none where a submit computes everything."""
+        return 1 if self._device.is_gpu else 0
+
+    def _capture_graphs(self, progress: Progress) -> DecodeGraphs | None:
+        config = self._config
+        if config.enforce_eager or not (self._device.is_gpu and self._resolved.capturable):
+            return None
+        graphs = DecodeGraphs(
+            self._model,
+            self._ops,
+            self._inputs.state,
+            config.cache.block_size,
+            config.model.max_model_len,
+        )
+        graphs.capture(lambda share: progress("capturing decode graphs", share))
+        return graphs
 
     def _load(self, progress: Progress) -> None:
         model_config = self._config.model
@@ -157,7 +180,7 @@ class ModelRunner:
             )
             for slot, count in enumerate(counts)
         )
-        self.execute(
+        self.submit(
             ScheduledBatch(
                 new_rows=rows,
                 block_appends=np.zeros((0, 3), dtype=np.int32),
@@ -195,7 +218,7 @@ class ModelRunner:
             device=self._device.name,
             dtype=_name_of(self._dtype),
             kv_cache_dtype=_name_of(self._kv_dtype),
-            backends=self._backends,
+            backends=self._resolved.chosen,
             block_size=budget.block_size,
             num_blocks=budget.num_blocks,
             max_model_len=config.model.max_model_len,
@@ -216,20 +239,45 @@ class ModelRunner:
     # ---- steps --------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def execute(self, batch: ScheduledBatch) -> ScheduledBatchOutput:
-        """Compute the batch's tokens; the sampled ones, in row order."""
+    def submit(self, batch: ScheduledBatch) -> PendingTokens:
+        """Start computing the batch; on a GPU this returns before the device is done."""
+        self._inputs.apply(batch)
+        if self._graphs is not None and self._fits_graph(batch):
+            return self._copy_out(self._graphs.replay(batch))
+        self._inputs.append_blocks(batch)
         inputs = self._inputs.prepare(batch)
-        hidden = self._forward(inputs)
-        if inputs.sampling is None:
-            return ScheduledBatchOutput(token_ids=np.zeros(0, dtype=np.int32))
-        logits = self._model.compute_logits(hidden[inputs.last_tokens])
-        token_ids = self._ops.sample(logits, inputs.sampling).to(torch.int32).cpu().numpy()
-        self._inputs.append_tokens(batch, token_ids)
-        return ScheduledBatchOutput(token_ids=token_ids)
-
-    def _forward(self, inputs: StepInputs) -> torch.Tensor:
         with set_forward_context(ForwardContext(attn_metadata=inputs.attention)):
-            return self._model(inputs.input_ids, inputs.positions)
+            hidden = self._model(inputs.input_ids, inputs.positions)
+        token_ids = None
+        if inputs.sampling is not None:
+            logits = self._model.compute_logits(hidden[inputs.last_tokens])
+            token_ids = self._ops.sample(logits, inputs.sampling)
+        self._inputs.advance(inputs, token_ids)
+        return self._copy_out(token_ids)
+
+    def collect(self, pending: PendingTokens) -> ScheduledBatchOutput:
+        """Wait for a submitted batch; its sampled tokens in row order."""
+        if pending.copied is not None:
+            pending.copied.synchronize()
+        return ScheduledBatchOutput(token_ids=pending.token_ids.numpy().copy())
+
+    def _fits_graph(self, batch: ScheduledBatch) -> bool:
+        if batch.num_decodes != len(batch.slots):
+            return False
+        filters = self._inputs.filters(batch.slots)
+        return not (filters.any_top_k or filters.any_top_p)
+
+    def _copy_out(self, token_ids: torch.Tensor | None) -> PendingTokens:
+        """Send sampled tokens towards the host, behind the step that computes them."""
+        if token_ids is None:
+            return PendingTokens(torch.zeros(0, dtype=torch.int32), None)
+        if not self._device.is_gpu:
+            return PendingTokens(token_ids.to(torch.int32), None)
+        host, copied = self._host_tokens.next()
+        host = host[: len(token_ids)]
+        host.copy_(token_ids, non_blocking=True)
+        copied.record()
+        return PendingTokens(host, copied)
 
 
 def _model_dtype(config: Config, device: Device) -> torch.dtype:

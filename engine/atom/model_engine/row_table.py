@@ -11,23 +11,29 @@ import numpy as np
 
 from atom.model_engine.sequence import NO_SLOT, Sequence
 
+NO_REQUEST = -1  # request ids count from 0
+
 
 class RowTable:
     """Columns (length num_slots):
 
-    num_tokens: known tokens, prompt and generated; num_computed: tokens whose KV is (or is being)
-    computed; num_blocks: length of the block table; max_total: length at which the row ends;
-    ignore_eos: the model's end tokens do not end the row; request_ids: the sequence's id.
-    token_ids: [num_slots, max_model_len] int32, valid up to num_tokens.
+    num_given: tokens that the sequence entered with and the runner knows (the prompt; after a
+    preemption also what was generated); num_tokens: tokens of prompt and answer, those included
+    that a submitted step will sample; num_computed: tokens whose KV is (or is being) computed;
+    num_blocks: length of the block table; max_total: length at which the row ends; ignore_eos: the
+    model's end tokens do not end the row; request_ids: the sequence's id, NO_REQUEST in a free
+    slot. token_ids: [num_slots, max_model_len] int32, valid up to num_tokens but for the tokens
+    still to be sampled.
     """
 
     def __init__(self, num_slots: int, max_model_len: int) -> None:
+        self.num_given = np.zeros(num_slots, dtype=np.int32)
         self.num_tokens = np.zeros(num_slots, dtype=np.int32)
         self.num_computed = np.zeros(num_slots, dtype=np.int32)
         self.num_blocks = np.zeros(num_slots, dtype=np.int32)
         self.max_total = np.zeros(num_slots, dtype=np.int32)
         self.ignore_eos = np.zeros(num_slots, dtype=np.bool_)
-        self.request_ids = np.zeros(num_slots, dtype=np.int64)
+        self.request_ids = np.full(num_slots, NO_REQUEST, dtype=np.int64)
         # The system gives zeroed pages on first touch: short sequences never pay for long rows.
         self.token_ids = np.zeros((num_slots, max_model_len), dtype=np.int32)
         self.sequences: list[Sequence | None] = [None] * num_slots
@@ -43,7 +49,7 @@ class RowTable:
         sequence.slot = slot
         count = sequence.num_tokens
         self.token_ids[slot, :count] = sequence.token_ids
-        self.num_tokens[slot] = count
+        self.num_given[slot] = self.num_tokens[slot] = count
         self.num_computed[slot] = 0
         self.num_blocks[slot] = len(sequence.block_table)
         self.max_total[slot] = sequence.max_total_tokens
@@ -57,5 +63,6 @@ class RowTable:
         slot = sequence.slot
         sequence.token_ids = self.token_ids[slot, : self.num_tokens[slot]].copy()
         self.sequences[slot] = None
+        self.request_ids[slot] = NO_REQUEST
         sequence.slot = NO_SLOT
         self._free_slots.append(slot)

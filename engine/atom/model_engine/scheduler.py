@@ -8,9 +8,14 @@ Two policies. `mixed` (default, guide seeds/003): every decode first, then chunk
 the token budget, in one ragged batch, so that no decode waits for a prefill. `prefill_first` (guide
 seeds/000): prompts alone while there are any, then decodes.
 
+A batch may be scheduled before the outputs of earlier ones are known (deferred output): a token
+that a submitted batch will sample counts as a token whose value comes with `update()`. A row that
+ended meanwhile is recognised and its late tokens are dropped.
+
 Invariants: a running sequence has a slot and blocks for all its known tokens but at most the one
 it is about to write; a sequence that is alone always fits (the pool holds max_model_len tokens), so
-preempting from the end of the running order always makes progress.
+preempting from the end of the running order always makes progress; nobody is preempted while a
+token of anybody is outstanding, since it would have to be computed again without being known.
 """
 
 from __future__ import annotations
@@ -67,6 +72,7 @@ class Scheduler:
         self._watermark_blocks = int(_WATERMARK * blocks.pool.num_blocks)
         self._new_rows: list[NewRow] = []
         self._block_appends: list[tuple[int, int, int]] = []
+        self._outstanding = 0  # batches scheduled and not updated yet
         self._prefill_started_at: float | None = None
         self._last_prefill_seconds = 0.0
         self._preemptions = 0
@@ -101,29 +107,40 @@ class Scheduler:
     # ---- schedule -----------------------------------------------------------------------------
 
     def schedule(self, now: float) -> ScheduledBatch | None:
-        """The next step's batch, or None when nothing can run. `now`: monotonic seconds."""
+        """The next step's batch; None when nothing can run, or not before the output of a batch
+        that is outstanding. `now`: monotonic seconds."""
         no_decodes = self._order[:0]
         if self._config.policy == "prefill_first":
             chunks = self._prefill_chunks(self._config.max_num_batched_tokens, now)
             decodes = no_decodes if chunks else self._decodes()
+            if decodes is None:
+                return None
         else:
             decodes = self._decodes()
+            if decodes is None:
+                return None
             budget = self._config.max_num_batched_tokens - len(decodes)
             chunks = self._prefill_chunks(budget, now)
         if len(decodes) == 0 and not chunks:
             return None
         return self._build_batch(decodes, chunks)
 
-    def _decodes(self) -> NDArray[np.int32]:
-        """Running rows with one token left to compute, each with a block to write it to."""
+    def _decodes(self) -> NDArray[np.int32] | None:
+        """Rows whose next input is a token that was sampled, each with a block to write it to;
+        None if that takes a preemption which has to wait for outstanding tokens."""
         rows = self.rows
         order = self._order
-        slots: NDArray[np.int32] = order[rows.num_tokens[order] - rows.num_computed[order] == 1]
+        past_prompt = rows.num_computed[order] >= rows.num_given[order]
+        # A row at its full length only waits for its last token's value.
+        unended = rows.num_tokens[order] < rows.max_total[order]
+        slots: NDArray[np.int32] = order[past_prompt & unended]
         full = rows.num_computed[slots] == rows.num_blocks[slots] * self.blocks.block_size
         preempted = False
         for slot in slots[full].tolist():
             sequence = rows.sequences[slot]
             while sequence is not None and self.blocks.num_free_blocks == 0:
+                if self._outstanding:
+                    return None
                 self._preempt_last()
                 preempted = True
                 sequence = rows.sequences[slot]  # None once it was the last itself
@@ -140,8 +157,8 @@ class Scheduler:
         chunks: list[tuple[int, int]] = []
         rows = self.rows
         order = self._order
-        left = rows.num_tokens[order] - rows.num_computed[order]
-        for slot in order[left > 1].tolist():
+        unfinished = rows.num_computed[order] < rows.num_given[order]
+        for slot in order[unfinished].tolist():
             budget = self._add_chunk(chunks, slot, budget)
         if self._passed_delay(now):
             while budget > 0 and self.waiting and rows.has_free_slot:
@@ -155,7 +172,7 @@ class Scheduler:
 
     def _add_chunk(self, chunks: list[tuple[int, int]], slot: int, budget: int) -> int:
         """Append as much of the row as budget and threshold allow; the budget left."""
-        left = int(self.rows.num_tokens[slot] - self.rows.num_computed[slot])
+        left = int(self.rows.num_given[slot] - self.rows.num_computed[slot])
         count = min(left, budget, self._config.long_prefill_token_threshold or left)
         if count > 0:
             chunks.append((slot, count))
@@ -231,7 +248,10 @@ class Scheduler:
             scheduled = np.concatenate([scheduled, chunk_array[:, 1]])
         computed = rows.num_computed[slots]
         after = computed + scheduled
+        samples = after == rows.num_tokens[slots]
         rows.num_computed[slots] = after
+        rows.num_tokens[slots[samples]] += 1  # known by value only at update()
+        self._outstanding += 1
         batch = ScheduledBatch(
             new_rows=tuple(self._new_rows),
             block_appends=np.array(self._block_appends, dtype=np.int32).reshape(-1, 3),
@@ -239,7 +259,7 @@ class Scheduler:
             req_ids=rows.request_ids[slots],
             num_computed_tokens=computed,
             num_scheduled_tokens=scheduled,
-            samples=after == rows.num_tokens[slots],
+            samples=samples,
             num_decodes=len(decodes),
         )
         self._new_rows = []
@@ -251,29 +271,33 @@ class Scheduler:
     def update(self, batch: ScheduledBatch, output: ScheduledBatchOutput) -> StepResult:
         """Take in the tokens of a batch: append, publish full blocks, finish what ended."""
         rows = self.rows
-        slots = batch.slots[batch.samples]
-        tokens = output.token_ids
-        rows.token_ids[slots, rows.num_tokens[slots]] = tokens
-        rows.num_tokens[slots] += 1
-        self._generation_tokens += len(tokens)
+        self._outstanding -= 1
         self._steps += 1
+        alive = rows.request_ids[batch.slots] == batch.req_ids  # not ended while this ran
         if self.blocks.enable_prefix_caching:
-            self._publish_full_blocks(batch)
-        ended = rows.num_tokens[slots] >= rows.max_total[slots]
+            self._publish_full_blocks(batch, alive)
+        sampled_alive = alive[batch.samples]
+        slots = batch.slots[batch.samples][sampled_alive]
+        lengths = batch.context_lens[batch.samples][sampled_alive]
+        tokens = output.token_ids[sampled_alive]
+        rows.token_ids[slots, lengths] = tokens
+        self._generation_tokens += len(tokens)
+        ended = lengths + 1 >= rows.max_total[slots]
         if len(self._eos):
             ended |= np.isin(tokens, self._eos) & ~rows.ignore_eos[slots]
         if self._stop_slots:
             ended |= self._hit_stop_tokens(slots, tokens)
+        request_ids = rows.request_ids[slots]
         finished = [
             self._finish_row(int(slots[index]), int(tokens[index]))
             for index in np.flatnonzero(ended)
         ]
-        return StepResult(batch.req_ids[batch.samples], tokens, finished)
+        return StepResult(request_ids, tokens, finished)
 
-    def _publish_full_blocks(self, batch: ScheduledBatch) -> None:
+    def _publish_full_blocks(self, batch: ScheduledBatch, alive: NDArray[np.bool_]) -> None:
         size = self.blocks.block_size
         full_after = batch.context_lens // size
-        grew = full_after > batch.num_computed_tokens // size
+        grew = alive & (full_after > batch.num_computed_tokens // size)
         for slot, full in zip(batch.slots[grew].tolist(), full_after[grew].tolist(), strict=True):
             sequence = self.rows.sequences[slot]
             assert sequence is not None
@@ -327,6 +351,8 @@ class Scheduler:
         slot = sequence.slot
         self.blocks.free(sequence.block_table)
         self.rows.leave(sequence)
+        if self._block_appends:  # scheduled but not sent: the slot's next owner has other blocks
+            self._block_appends = [entry for entry in self._block_appends if entry[0] != slot]
         self._stop_slots.pop(slot, None)
         self._order = self._order[self._order != slot]
 

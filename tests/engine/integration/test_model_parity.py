@@ -52,10 +52,15 @@ def expected(checkpoint: Path) -> list[list[int]]:
     return [oracle(model, prompt) for prompt in prompts(model.config.vocab_size)]
 
 
+@pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
-def test_greedy_tokens_equal_transformers_batched(checkpoint, expected, policy):
+def test_greedy_tokens_equal_transformers_batched(checkpoint, expected, policy, depth):
     driver = CoreDriver(
-        str(checkpoint), max_num_batched_tokens=48, max_num_seqs=8, scheduling_policy=policy
+        str(checkpoint),
+        max_num_batched_tokens=48,
+        max_num_seqs=8,
+        scheduling_policy=policy,
+        depth=depth,
     )
     got = driver.generate(prompts(driver.vocab_size), max_tokens=NEW_TOKENS, ignore_eos=True)
     assert got == expected
@@ -67,9 +72,11 @@ def test_greedy_tokens_equal_transformers_alone(checkpoint, expected):
         assert driver.generate([prompt], max_tokens=NEW_TOKENS, ignore_eos=True) == [tokens]
 
 
-def test_preempted_sequences_give_the_same_tokens(checkpoint, expected):
+@pytest.mark.parametrize("depth", [0, 1])
+def test_preempted_sequences_give_the_same_tokens(checkpoint, expected, depth):
     driver = CoreDriver(
         str(checkpoint),
+        depth=depth,
         max_model_len=192,
         max_num_batched_tokens=48,
         max_num_seqs=8,

@@ -8,6 +8,7 @@ that cannot work is refused with the reasons.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from importlib import import_module
 from types import SimpleNamespace
 from typing import cast
@@ -28,25 +29,37 @@ def available_backends() -> tuple[str, ...]:
     return tuple(_FACTORIES)
 
 
+@dataclass(frozen=True, slots=True)
+class ResolvedOps:
+    """ops: the operations to call; chosen: op → backend name, for people; capturable: whether a
+    step of them may be captured into a graph."""
+
+    ops: Ops
+    chosen: dict[str, str]
+    capturable: bool
+
+
 def resolve_ops(
     device_type: str, backend: str = "auto", overrides: dict[str, str] | None = None
-) -> tuple[Ops, dict[str, str]]:
-    """(operations, op → backend name). Raises `ConfigError` on an unknown or unusable choice."""
+) -> ResolvedOps:
+    """Choose a backend per operation. Raises `ConfigError` on an unknown or unusable choice."""
     overrides = overrides or {}
     for op in overrides:
         if op not in OPS:
             raise ConfigError(f"unknown operation {op!r}; operations: {', '.join(OPS)}")
     chosen: dict[str, str] = {}
+    capturable = True
     table: dict[str, Callable[..., object]] = {}
     for op in OPS:
         wanted = overrides.get(op, backend)
         names = _PREFERENCES[device_type] if wanted == "auto" else (wanted,)
-        name, table[op] = _first_usable(op, names)
-        chosen[op] = name
-    return cast(Ops, SimpleNamespace(**table)), chosen
+        provider = _first_usable(op, names)
+        table[op], chosen[op] = provider.operations[op], provider.name
+        capturable = capturable and provider.capturable
+    return ResolvedOps(cast(Ops, SimpleNamespace(**table)), chosen, capturable)
 
 
-def _first_usable(op: str, names: tuple[str, ...]) -> tuple[str, Callable[..., object]]:
+def _first_usable(op: str, names: tuple[str, ...]) -> Backend:
     reasons: list[str] = []
     for name in names:
         backend = _load(name)
@@ -55,7 +68,7 @@ def _first_usable(op: str, names: tuple[str, ...]) -> tuple[str, Callable[..., o
         elif op not in backend.operations:
             reasons.append(f"{name}: does not provide {op}")
         else:
-            return name, backend.operations[op]
+            return backend
     raise ConfigError(f"no usable backend for {op} ({' | '.join(reasons)}); use torch_ref")
 
 

@@ -120,10 +120,12 @@ OPS = (
 class Backend:
     """A named set of implementations.
 
-    operations: op name → callable with the signature that `Ops` gives it; unusable: why the
-    backend cannot be used here at all (empty when it can).
+    operations: op name → callable with the signature that `Ops` gives it; capturable: whether
+    all of them may be captured into a graph; unusable: why the backend cannot be used here at all
+    (empty when it can).
     """
 
     name: str
     operations: dict[str, Callable[..., Any]]
+    capturable: bool = False
     unusable: tuple[str, ...] = ()

@@ -1,0 +1,46 @@
+"""StepPipeline: schedule → submit → collect → update, with at most `depth` steps behind.
+
+With depth 1 the host schedules a step while the device still computes the one before (deferred
+output, guide seeds/000): the scheduler counts tokens that it does not know yet. Depth 0 waits for
+each step. The same tokens come out either way. Used by EngineCore, benchmarks and tests; knows no
+sockets.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Protocol
+
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.scheduler import Scheduler, StepResult
+
+
+class Executor(Protocol):
+    """What runs batches: `submit` returns at once (or, without a device, when done), `collect`
+    waits for the output. Outputs are collected in the order of submission."""
+
+    def submit(self, batch: ScheduledBatch) -> Any: ...
+
+    def collect(self, handle: Any) -> ScheduledBatchOutput: ...
+
+
+class StepPipeline:
+    def __init__(self, scheduler: Scheduler, executor: Executor, *, depth: int) -> None:
+        self._scheduler = scheduler
+        self._executor = executor
+        self._depth = depth
+        self._submitted: deque[tuple[ScheduledBatch, Any]] = deque()
+
+    def has_work(self) -> bool:
+        return bool(self._submitted) or self._scheduler.has_work()
+
+    def step(self, now: float) -> StepResult | None:
+        """Submit what can run; the result of the oldest step that is due, None if none is."""
+        batch = self._scheduler.schedule(now)
+        if batch is not None:
+            self._submitted.append((batch, self._executor.submit(batch)))
+        # Nothing schedulable means that the next decision needs an outstanding output.
+        if len(self._submitted) > self._depth or (batch is None and self._submitted):
+            oldest, handle = self._submitted.popleft()
+            return self._scheduler.update(oldest, self._executor.collect(handle))
+        return None
