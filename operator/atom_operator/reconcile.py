@@ -7,6 +7,7 @@ the work queue; a crash anywhere in it is repaired by the next call.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -45,6 +46,7 @@ from atom_operator.plan.plan import build_plan
 from atom_operator.settings import OperatorSettings
 from atom_operator.status.rollup import Situation, roll_up
 
+_logger = logging.getLogger(__name__)
 # Nothing announces that a quota was raised, a conflicting object deleted or a ConfigMap of the
 # user's created: look again after a while.
 _LOOK_AGAIN_SECONDS = 30.0
@@ -158,6 +160,10 @@ class Reconciler:
         status = roll_up(situation, previous, self.clock())
         if status != previous:
             await self.port.apply_status(key, status)
+            ready = status["conditions"][-1]
+            _logger.info(
+                "%s/%s: Ready=%s %s: %s", *key, ready["status"], ready["reason"], ready["message"]
+            )
 
 
 def _rendered(plan: Plan) -> Decision:

@@ -1,0 +1,158 @@
+"""The chart, rendered by helm: rights, security contexts, the CRD, and values that are refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from atom_operator.api.crd import build_crd
+from atom_operator.settings import OperatorSettings
+from devcluster.settings import read_settings
+from tests.support.live_cluster import ROOT, LiveCluster
+
+CHART = ROOT / "charts" / "atom-operator"
+KUBE_VERSION = "1.34.0"
+
+
+@pytest.fixture(scope="module")
+def helm() -> str:
+    """helm of the PATH, or the one that devcluster built."""
+    built = read_settings(os.environ).tools / "helm"
+    found = shutil.which("helm") or (str(built) if built.exists() else None)
+    if found is None:
+        pytest.skip(f"no helm in PATH nor at {built}: python -m devcluster build makes one")
+    return found
+
+
+def run_helm(helm: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [helm, *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def render(helm: str, *values: str) -> list[dict[str, Any]]:
+    flags = [flag for value in values for flag in ("--set", value)]
+    result = run_helm(
+        helm,
+        "template",
+        "release",
+        str(CHART),
+        "--namespace=atom-system",
+        f"--kube-version={KUBE_VERSION}",
+        *flags,
+    )
+    assert result.returncode == 0, result.stderr
+    return [document for document in yaml.safe_load_all(result.stdout) if document]
+
+
+def only(documents: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    (found,) = [document for document in documents if document["kind"] == kind]
+    return found
+
+
+def test_lint_has_nothing_to_say(helm: str) -> None:
+    result = run_helm(helm, "lint", str(CHART), "--strict")
+    assert result.returncode == 0, result.stdout
+
+
+def test_the_crd_is_the_generated_one_and_is_kept(helm: str) -> None:
+    crd = only(render(helm), "CustomResourceDefinition")
+    assert crd["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert crd == build_crd()
+    removable = only(render(helm, "crds.keep=false"), "CustomResourceDefinition")
+    assert "annotations" not in removable["metadata"]
+    kinds = [document["kind"] for document in render(helm, "crds.enabled=false")]
+    assert "CustomResourceDefinition" not in kinds
+
+
+def test_the_operator_pod_meets_the_restricted_standard(helm: str) -> None:
+    pod = only(render(helm), "Deployment")["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["resources"]["limits"]["memory"]
+
+
+def test_there_is_never_a_second_operator(helm: str) -> None:
+    spec = only(render(helm), "Deployment")["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_every_environment_variable_is_one_that_the_operator_reads(helm: str) -> None:
+    documents = render(
+        helm, "defaultEngineImages.amd=a:1", "defaultEngineImages.cpu=c:1", "watchNamespaces={a,b}"
+    )
+    (container,) = only(documents, "Deployment")["spec"]["template"]["spec"]["containers"]
+    environ = {item["name"]: item["value"] for item in container["env"]}
+    assert OperatorSettings.from_env(environ) == OperatorSettings(
+        engine_images={"amd": "a:1", "cpu": "c:1"}, namespaces=("a", "b")
+    )
+
+
+def test_the_operator_has_no_right_to_secrets_nor_to_everything(helm: str) -> None:
+    for rule in only(render(helm), "ClusterRole")["rules"]:
+        assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
+        assert "secrets" not in rule["resources"]
+
+
+def test_named_namespaces_get_roles_and_no_cluster_role(helm: str) -> None:
+    documents = render(helm, "watchNamespaces={a,b}")
+    kinds = [document["kind"] for document in documents]
+    assert "ClusterRole" not in kinds
+    assert "ClusterRoleBinding" not in kinds
+    roles = [item for item in documents if item["kind"] == "Role"]
+    assert [role["metadata"]["namespace"] for role in roles] == ["a", "b"]
+    assert roles[0]["rules"] == only(render(helm), "ClusterRole")["rules"]
+
+
+def test_a_digest_wins_over_a_tag(helm: str) -> None:
+    digest = "sha256:" + "0" * 64
+    documents = render(helm, "image.repository=r/o", "image.tag=v1", f"image.digest={digest}")
+    (container,) = only(documents, "Deployment")["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"r/o@{digest}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "typo=1",
+        "image.taag=x",
+        "workers=0",
+        "logLevel=LOUD",
+        "watchNamespaces={Not_A_Name}",
+        "image.digest=sha256:short",
+        "resources.limit.memory=1Gi",
+    ],
+)
+def test_a_wrong_value_is_refused(helm: str, value: str) -> None:
+    result = run_helm(
+        helm, "template", "release", str(CHART), f"--kube-version={KUBE_VERSION}", "--set", value
+    )
+    assert result.returncode != 0
+    assert "schema" in result.stderr
+
+
+def test_the_readme_names_every_value() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    readme = Path(CHART / "README.md").read_text(encoding="utf-8")
+    missing = [key for key in values if f"`{key}" not in readme]
+    assert missing == ["nameOverride", "fullnameOverride"]
+
+
+@pytest.mark.cluster
+def test_the_api_server_accepts_every_manifest(helm: str, namespaced: LiveCluster) -> None:
+    documents = render(helm, "crds.enabled=false", f"watchNamespaces={{{namespaced.namespace}}}")
+    for document in documents:
+        document["metadata"]["namespace"] = namespaced.namespace
+        namespaced.kubectl("apply", "--dry-run=server", "--filename=-", manifest=document)

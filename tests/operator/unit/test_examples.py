@@ -1,0 +1,62 @@
+"""Every manifest of examples/ is accepted, planned and rendered, also by a real API server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from atom.sizing import ModelFacts
+from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, ObjectKey
+from atom_operator.plan.model_facts import facts_from_catalogue
+from tests.support.builders_operator import reconciler
+from tests.support.fake_cluster import FakeCluster
+from tests.support.live_cluster import ROOT, LiveCluster
+
+EXAMPLES = ROOT / "examples"
+MANIFESTS = sorted(EXAMPLES.glob("*.yaml"))
+
+
+def load(path: Path) -> dict[str, Any]:
+    text = path.read_text(encoding="utf-8").replace("${ATOM_SITE_PACKAGES}", "/opt/site-packages")
+    assert "${" not in text
+    return yaml.safe_load(text)  # type: ignore[no-any-return]
+
+
+def test_there_are_examples() -> None:
+    assert [path.name for path in MANIFESTS] == [
+        "atom-tiny.yaml",
+        "llama-3.1-8b-pvc.yaml",
+        "qwen3-8b-mi300x.yaml",
+    ]
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+async def test_an_example_is_accepted_fits_and_starts(path: Path) -> None:
+    manifest = load(path)
+    manifest["metadata"]["namespace"] = "default"
+    manifest["spec"].setdefault("replicas", 1)  # the schema's default
+    cluster = FakeCluster()
+    cluster.create(ATOM_DEPLOYMENT, manifest)
+    name = manifest["metadata"]["name"]
+    await reconciler(cluster).reconcile(ObjectKey("default", name))
+    status = cluster.find(ATOM_DEPLOYMENT, name)["status"]
+    states = {item["type"]: item["status"] for item in status["conditions"]}
+    assert (states["Accepted"], states["CapacityFits"]) == ("True", "True")
+    assert status["capacity"]["maxSequences"] >= 1
+    assert cluster.names(DEPLOYMENT) == [name]
+
+
+def test_the_demo_model_in_the_catalogue_is_the_one_in_the_repository() -> None:
+    text = (EXAMPLES / "models" / "atom-tiny" / "config.json").read_text(encoding="utf-8")
+    expected = ModelFacts.from_hf_config(json.loads(text))
+    assert facts_from_catalogue("path:///models/atom-tiny").facts == expected
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_the_api_server_accepts_an_example(live_cluster: LiveCluster, path: Path) -> None:
+    live_cluster.kubectl("apply", "--dry-run=server", "--filename=-", manifest=load(path))
