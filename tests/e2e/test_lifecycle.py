@@ -1,0 +1,198 @@
+"""One AtomDeployment's life on a real Kubernetes, step by step, in order.
+
+apply → Ready → answer → scale to 2 → change maxModelLen: a rollout without a failed request → kill
+the engine process: it recovers → delete: nothing is left.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tools.demo import chat
+from tools.kube import Kube, condition, is_current, wait_until
+from tools.on_cluster import Images, demo_manifest
+
+pytestmark = pytest.mark.cluster
+
+NAME = "atom-tiny"
+CHILDREN = "deployment,service,serviceaccount,configmap,poddisruptionbudget"
+OWNED = f"app.kubernetes.io/instance={NAME}"
+NEW_MAX_MODEL_LEN = 256
+# Finds the engine process by its command line and kills it as the kernel's OOM killer would.
+KILL_ENGINE = """
+import os, pathlib, signal
+for entry in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+    if b"atom.model_engine.core_main" in entry.read_bytes().split(b"\\0"):
+        os.kill(int(entry.parent.name), signal.SIGKILL)
+        print("killed", entry.parent.name)
+"""
+
+
+def deployment(kube: Kube) -> dict[str, Any]:
+    return kube.get("atomd", NAME)
+
+
+def wait_ready(kube: Kube, *, replicas: int, seconds: float = 240.0) -> dict[str, Any]:
+    """The AtomDeployment once its status is current, Ready, and has so many ready replicas."""
+
+    def probe() -> dict[str, Any] | None:
+        item = deployment(kube)
+        ready = condition(item, "Ready").get("status") == "True" and is_current(item)
+        return item if ready and item["status"].get("readyReplicas") == replicas else None
+
+    return wait_until(f"{NAME} Ready with {replicas} replicas", probe, seconds=seconds)
+
+
+def engine_pods(kube: Kube) -> list[dict[str, Any]]:
+    pods = kube.get("pods", f"--selector={OWNED}")["items"]
+    return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+
+def test_apply_becomes_ready(kube: Kube, images: Images) -> None:
+    kube.apply(demo_manifest(images))
+    item = wait_ready(kube, replicas=1)
+    assert {kind: condition(item, kind)["status"] for kind in ("Accepted", "CapacityFits")} == {
+        "Accepted": "True",
+        "CapacityFits": "True",
+    }
+    header, row = kube.kubectl("get", "atomd", NAME).splitlines()
+    assert header.split() == ["NAME", "READY", "REPLICAS", "MODEL", "KV-TOKENS", "MAX-SEQS", "AGE"]
+    assert row.split()[1] == "True"
+
+
+def test_service_streams_an_answer(kube: Kube) -> None:
+    with kube.port_forward(f"service/{NAME}", 8000) as url:
+        pieces = list(chat(url, "What is ATOM?"))
+    assert len([piece for piece in pieces if piece]) > 3, "streamed in pieces"
+    assert "engine" in "".join(pieces).lower() or "amd" in "".join(pieces).lower()
+
+
+def test_plan_is_what_the_engine_reports(kube: Kube) -> None:
+    planned = deployment(kube)["status"]["capacity"]
+    logs = kube.kubectl("logs", f"deployment/{NAME}", "--container=engine")
+    assert str(planned["blocks"]) in logs.replace(",", ""), "the start-up table names the blocks"
+
+
+def test_scale_to_two(kube: Kube) -> None:
+    kube.kubectl("scale", "atomd", NAME, "--replicas=2")
+    wait_ready(kube, replicas=2)
+    assert len(engine_pods(kube)) == 2
+    assert kube.get("pdb", NAME)["spec"]["maxUnavailable"] == 1
+
+
+def test_drift_of_a_child_is_repaired(kube: Kube) -> None:
+    patch = '[{"op": "replace", "path": "/spec/ports/0/port", "value": 9999}]'
+    kube.kubectl("patch", "service", NAME, "--type=json", f"--patch={patch}")
+    wait_until(
+        "the Service's port repaired",
+        lambda: kube.get("service", NAME)["spec"]["ports"][0]["port"] == 8000,
+        seconds=60,
+    )
+    kube.kubectl("delete", "service", NAME)
+    wait_until("the Service back", lambda: kube.get("service", NAME), seconds=60)
+
+
+def test_rollout_fails_no_request(kube: Kube, images: Images) -> None:
+    start_client(kube, images)
+    before = {pod["metadata"]["name"] for pod in engine_pods(kube)}
+    patch = json.dumps({"spec": {"engine": {"maxModelLen": NEW_MAX_MODEL_LEN}}})
+    kube.kubectl("patch", "atomd", NAME, "--type=merge", f"--patch={patch}")
+
+    def rolled_out() -> bool:
+        pods = {pod["metadata"]["name"] for pod in engine_pods(kube)}
+        return len(pods) == 2 and not pods & before
+
+    wait_until("both pods replaced", rolled_out, seconds=300)
+    wait_ready(kube, replicas=2)
+    summary = stop_client(kube)
+    assert summary["failures"] == []
+    assert summary["answered"] > 10, "the client was asking all the while"
+    with kube.port_forward(f"service/{NAME}", 8000) as url:
+        assert model_length(url) == NEW_MAX_MODEL_LEN
+
+
+def test_killed_engine_process_recovers(kube: Kube) -> None:
+    pod = engine_pods(kube)[0]["metadata"]["name"]
+    said = kube.kubectl("exec", pod, "--container=engine", "--", "python3", "-c", KILL_ENGINE)
+    assert said.startswith("killed")
+
+    def restarted() -> bool:
+        (status,) = kube.get("pod", pod)["status"]["containerStatuses"]
+        return bool(status["restartCount"] == 1 and status["ready"])
+
+    wait_until("the container restarted and ready", restarted, seconds=180)
+    (status,) = kube.get("pod", pod)["status"]["containerStatuses"]
+    ended = status["lastState"]["terminated"]
+    assert ended["exitCode"] == 1
+    assert "killed by signal 9" in ended["message"]
+    wait_ready(kube, replicas=2)
+    with kube.port_forward(f"pod/{pod}", 8000) as url:
+        assert "".join(chat(url, "What is ATOM?"))
+
+
+def test_delete_leaves_nothing(kube: Kube) -> None:
+    assert "finalizers" not in deployment(kube)["metadata"]
+    kube.kubectl("delete", "atomd", NAME, "--wait")
+
+    def gone() -> bool:
+        return not kube.get(f"{CHILDREN},replicaset,pod", f"--selector={OWNED}")["items"]
+
+    wait_until("all children gone", gone, seconds=180)
+
+
+# ---- helpers ------------------------------------------------------------------------------------
+
+
+def start_client(kube: Kube, images: Images) -> None:
+    """Run tests/e2e/client.py in a pod of its own, and wait until it asks."""
+    script = Path(__file__).with_name("client.py").read_text(encoding="utf-8")
+    config = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "client"},
+        "data": {"client.py": script},
+    }
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "client"},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 60,
+            "containers": [
+                {
+                    "name": "client",
+                    "image": images.engine,
+                    "command": ["python3", "-u", "/client/client.py", NAME, NAME],
+                    "volumeMounts": [{"name": "script", "mountPath": "/client"}],
+                }
+            ],
+            "volumes": [{"name": "script", "configMap": {"name": "client"}}],
+        },
+    }
+    kube.apply(yaml.safe_dump_all([config, pod]))
+    wait_until("the client asks", lambda: "asking" in kube.kubectl("logs", "client"), seconds=60)
+
+
+def stop_client(kube: Kube) -> dict[str, Any]:
+    """End the client; what it saw."""
+    kube.kubectl("exec", "client", "--", "sh", "-c", "kill -TERM 1")
+    wait_until(
+        "the client's summary",
+        lambda: kube.get("pod", "client")["status"]["phase"] == "Succeeded",
+        seconds=90,
+    )
+    summary: dict[str, Any] = json.loads(kube.kubectl("logs", "client").splitlines()[-1])
+    return summary
+
+
+def model_length(url: str) -> int:
+    import urllib.request
+
+    with urllib.request.urlopen(f"{url}/server_info", timeout=10) as response:
+        return int(json.load(response)["max_model_len"])

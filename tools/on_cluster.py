@@ -1,0 +1,94 @@
+"""The platform on a cluster: which images, how the chart is installed, how the demo is applied.
+
+What `make demo` and the end-to-end tests have in common. On the embedded cluster the images are
+built here and the engine's libraries come from this checkout's environment by a read-only mount; on
+a cluster of your own (CLUSTER=current) the images are those that OPERATOR_IMAGE and ENGINE_IMAGE
+name, with everything inside.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from devcluster import target
+from devcluster.target import Target
+from tools.kube import Kube, KubeError
+
+ROOT = Path(__file__).resolve().parent.parent
+CHART = ROOT / "charts" / "atom-operator"
+EXAMPLE = ROOT / "examples" / "atom-tiny.yaml"
+OPERATOR_NAMESPACE = "atom-system"
+SITE_PACKAGES_PLACEHOLDER = "${ATOM_SITE_PACKAGES}"
+# The Python of the images' Debian base: a mounted environment must be of the same version.
+IMAGE_PYTHON = (3, 11)
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    operator: str
+    engine: str
+    thin: bool  # the engine's libraries are mounted from this machine
+
+
+def choose_images(chosen: Target, environ: Mapping[str, str]) -> Images:
+    """Raises `KubeError` when a cluster of the user's own is to be used without images."""
+    if not chosen.is_embedded:
+        missing = [name for name in ("OPERATOR_IMAGE", "ENGINE_IMAGE") if not environ.get(name)]
+        if missing:
+            raise KubeError(
+                f"CLUSTER=current needs {' and '.join(missing)}: images that your cluster can "
+                f"pull, built from images/operator/Dockerfile and images/engine/Dockerfile.cpu"
+            )
+        return Images(environ["OPERATOR_IMAGE"], environ["ENGINE_IMAGE"], thin=False)
+    if sys.version_info[:2] == IMAGE_PYTHON:
+        return Images("localhost/atom-operator:dev", "localhost/atom-engine:thin", thin=True)
+    return Images("localhost/atom-operator:dev", "localhost/atom-engine:runtime", thin=False)
+
+
+def prepare_cluster() -> tuple[Kube, Images]:
+    """A cluster that answers, with the images in it (built and loaded on the embedded one)."""
+    chosen = target.resolve(os.environ)
+    images = choose_images(chosen, os.environ)
+    if chosen.is_embedded:
+        devcluster("up")
+        engine = "thin" if images.thin else "runtime"
+        devcluster("images", "--only", f"{engine},operator", "--load")
+    else:
+        target.require_reachable(chosen)
+    return Kube(chosen), images
+
+
+def devcluster(*arguments: str) -> None:
+    """Run the cluster tool with its progress on our terminal."""
+    command = [sys.executable, "-m", "devcluster", *arguments]
+    if subprocess.run(command, cwd=ROOT, check=False).returncode:
+        raise KubeError(f"python -m devcluster {' '.join(arguments)} failed; see above")
+
+
+def install_operator(kube: Kube, images: Images) -> None:
+    repository, _, tag = images.operator.rpartition(":")
+    values = {
+        "image.repository": repository,
+        "image.tag": tag,
+        "defaultEngineImages.cpu": images.engine,
+    }
+    kube.install_chart(values, namespace=OPERATOR_NAMESPACE, chart=CHART)
+
+
+def demo_manifest(images: Images) -> str:
+    """The example, with what only this machine knows filled in."""
+    text = EXAMPLE.read_text(encoding="utf-8")
+    text = text.replace(SITE_PACKAGES_PLACEHOLDER, sysconfig.get_paths()["purelib"])
+    manifest = yaml.safe_load(text)
+    manifest["spec"].setdefault("engine", {})["image"] = images.engine
+    if not images.thin:
+        manifest["spec"].pop("template", None)
+    return yaml.safe_dump(manifest, sort_keys=False)
