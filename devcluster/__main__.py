@@ -2,6 +2,10 @@
 
 import sys
 
-from devcluster.cli import main
+try:
+    from devcluster.cli import main
 
-sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))
+except KeyboardInterrupt:
+    print("\ndevcluster: interrupted; the same command continues, `down` cleans up", file=sys.stderr)
+    sys.exit(130)

@@ -93,6 +93,7 @@ def _build(buildah: Buildah, request: BuildRequest, archive: Path) -> None:
         for part in ("--build-arg", f"{key}={value}")
     ]
     access = host_access.volumes(buildah.folder / "host-access", os.environ)
+    buildah.forget_containers()
     with Step(f"build image {request.tag}") as step:
         command: list[str | Path] = [
             *access,

@@ -46,6 +46,10 @@ class Buildah:
             on_line,
         )
 
+    def forget_containers(self) -> None:
+        """Working containers are of builds that were interrupted: the caller holds the lock."""
+        self.run("rm", "--all")
+
     def push(self, image: str, archive: Path) -> None:
         self.run(
             "push",

@@ -12,7 +12,7 @@ from pathlib import Path
 from devcluster.errors import DevclusterError
 
 ROOT = Path("/sys/fs/cgroup")
-NOT_CONTROLLERS = ("unified",)
+VERSION_2_BESIDE_1 = "unified"  # has no controllers, but the container runtime makes groups in it
 
 
 def is_version_2(root: Path = ROOT) -> bool:
@@ -22,11 +22,7 @@ def is_version_2(root: Path = ROOT) -> bool:
 def hierarchies(root: Path = ROOT) -> list[Path]:
     if is_version_2(root):
         return [root]
-    found = sorted(
-        p
-        for p in root.iterdir()
-        if p.is_dir() and not p.is_symlink() and p.name not in NOT_CONTROLLERS
-    )
+    found = sorted(p for p in root.iterdir() if p.is_dir() and not p.is_symlink())
     if not found:
         raise DevclusterError(
             f"no cgroup controllers are mounted below {root}; mount the cgroup file systems first"
@@ -42,6 +38,8 @@ def ensure(name: str, root: Path = ROOT) -> None:
         _delegate(root / name, controllers)
         return
     for hierarchy in hierarchies(root):
+        if hierarchy.name == VERSION_2_BESIDE_1:
+            continue
         folder = hierarchy / name
         folder.mkdir(exist_ok=True)
         for file in (

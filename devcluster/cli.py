@@ -48,9 +48,6 @@ def main(arguments: Sequence[str]) -> int:
     except DevclusterError as error:
         print(f"devcluster: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("\ndevcluster: interrupted; `up` continues, `down` cleans up", file=sys.stderr)
-        return 130
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -47,6 +47,11 @@ def _supervisors(settings: Settings) -> Iterator[int]:
             yield pid
 
 
+def any_running() -> bool:
+    """Whether a cluster of any state folder runs on this machine."""
+    return any(list(SUPERVISOR) == _arguments(pid)[-3:-1] for pid in _all_pids())
+
+
 def _all_pids() -> Iterator[int]:
     yield from (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
 

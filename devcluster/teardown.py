@@ -65,8 +65,8 @@ def _becomes_true(condition: Callable[[], bool]) -> bool:
 
 
 def _remove_made_folders(record: Path) -> None:
-    """Only when they are empty: something else may use them by now."""
-    if not record.exists():
+    """Only when they are empty, and no other cluster has them as mount points."""
+    if not record.exists() or node.any_running():
         return
     for folder in reversed(json.loads(record.read_text())):
         try:
