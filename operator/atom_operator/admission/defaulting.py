@@ -1,7 +1,6 @@
 """Spec + operator defaults → EngineOptions, ModelLocation: every open choice made, once.
 
-Defaults that depend on the accelerator live here and not in the CRD, so that nothing is written
-back into a spec that Git owns. Pure; called by reconcile after validation.
+Defaults live here and not in the CRD, so that nothing is written into a spec that Git owns. Pure; called by reconcile after validation.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from atom_operator.domain import EngineOptions, ModelLocation, SourceKind
 _T = TypeVar("_T")
 
 DEFAULT_DRAIN_SECONDS = 120
-_MAX_NUM_SEQS = {"amd": 512, "cpu": 32}
-_MAX_NUM_BATCHED_TOKENS = {"amd": 16_384, "cpu": 2_048}
+# The engine's own defaults; a contract test compares.
+_MAX_NUM_SEQS = 512
+_MAX_NUM_BATCHED_TOKENS = 16_384
 
 
 def locate_model(spec: AtomDeploymentSpec) -> ModelLocation:
@@ -39,9 +39,9 @@ def locate_model(spec: AtomDeploymentSpec) -> ModelLocation:
 
 def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
     """The engine's options; `image` is what spec.engine.image or the operator's default says."""
-    engine, accelerator = spec.engine, spec.accelerator.type
-    max_num_seqs = _or(engine.max_num_seqs, _MAX_NUM_SEQS[accelerator])
-    batched = max(max_num_seqs, _MAX_NUM_BATCHED_TOKENS[accelerator])
+    engine = spec.engine
+    max_num_seqs = _or(engine.max_num_seqs, _MAX_NUM_SEQS)
+    batched = max(max_num_seqs, _MAX_NUM_BATCHED_TOKENS)
     return EngineOptions(
         image=image,
         served_name=spec.model.served_name or locate_model(spec).default_name,

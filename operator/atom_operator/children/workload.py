@@ -63,6 +63,9 @@ def _pod_template(plan: Plan) -> Manifest:
         "automountServiceAccountToken": False,
         # A Service named "atom" would otherwise inject ATOM_PORT and the like.
         "enableServiceLinks": False,
+        # Process 1 of a pod is then the pause container: it reaps orphans, and a server that is
+        # still loading dies of SIGTERM instead of waiting out the whole grace period.
+        "shareProcessNamespace": True,
         "terminationGracePeriodSeconds": stop_seconds,
         "securityContext": {
             "runAsNonRoot": True,

@@ -26,6 +26,8 @@ from atom_operator.domain import (
 )
 
 _KV_DTYPE_BYTES = {"bf16": 2, "fp32": 4}
+# The engine computes in float32 on a CPU, whatever the checkpoint has.
+_CPU_DTYPE_BYTES = 4
 
 
 def judge_capacity(
@@ -57,20 +59,17 @@ def judge_capacity(
 
 def _capacity(facts: ModelFacts, options: EngineOptions, total_bytes: int, device: str) -> Capacity:
     ranks = options.tensor_parallel
-    dtype_bytes = _KV_DTYPE_BYTES.get(options.kv_cache_dtype, facts.weight_dtype_bytes)
+    compute_bytes = _CPU_DTYPE_BYTES if device == "cpu" else facts.weight_dtype_bytes
+    kv_dtype_bytes = _KV_DTYPE_BYTES.get(options.kv_cache_dtype, compute_bytes)
     max_model_len = options.max_model_len or facts.max_position_embeddings
-    weights_bytes = facts.weight_bytes(tensor_parallel=ranks)
-    token_bytes = kv_bytes_per_token(facts, dtype_bytes, ranks)
+    weights_bytes = facts.weight_bytes(compute_bytes, ranks)
+    token_bytes = kv_bytes_per_token(facts, kv_dtype_bytes, ranks)
     budget = plan_kv_cache(
         total_bytes=total_bytes,
         utilization=options.gpu_memory_utilization,
         weights_bytes=weights_bytes,
         activation_bytes=activation_bytes(
-            facts,
-            options.max_num_batched_tokens,
-            options.max_num_seqs,
-            facts.weight_dtype_bytes,
-            ranks,
+            facts, options.max_num_batched_tokens, options.max_num_seqs, compute_bytes, ranks
         ),
         overhead_bytes=runtime_overhead_bytes("cpu" if device == "cpu" else "gpu", total_bytes),
         kv_bytes_per_token=token_bytes,

@@ -90,9 +90,9 @@ async def test_status_has_what_kubectl_and_autoscalers_read() -> None:
     annotations = deployment["metadata"]["annotations"]
     assert status["revision"] == annotations["serving.atom.dev/revision"]
     capacity = status["capacity"]
-    assert capacity["kvBytesPerToken"] == 2 * 2 * 2 * 32 * 2
+    assert capacity["kvBytesPerToken"] == 2 * 2 * 2 * 32 * 4
     assert capacity["kvTokens"] == capacity["blocks"] * 16
-    assert capacity["maxSequences"] == capacity["concurrency"][-1]["sequences"] == 32
+    assert capacity["maxSequences"] == capacity["concurrency"][-1]["sequences"] == 512
 
 
 async def test_a_second_reconcile_changes_no_object() -> None:

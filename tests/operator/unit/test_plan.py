@@ -63,6 +63,15 @@ def test_capacity_of_qwen3_8b_on_mi300x_by_hand() -> None:
     assert "sequences of 40960 tokens" in verdict.message
 
 
+def test_everything_is_float32_on_a_cpu() -> None:
+    capacity = plan().capacity.capacity
+    facts = plan().facts
+    assert capacity is not None
+    assert facts is not None
+    assert capacity.weights_bytes == 4 * facts.parameter_count()
+    assert capacity.kv_bytes_per_token == 2 * 2 * 2 * 32 * 4
+
+
 def test_kv_dtype_fp32_halves_the_tokens() -> None:
     bf16 = amd_plan("hf://Qwen/Qwen3-8B", "MI300X").capacity
     fp32 = amd_plan("hf://Qwen/Qwen3-8B", "MI300X", kvCacheDtype="fp32").capacity

@@ -66,7 +66,7 @@ def revision(**changes: Any) -> str:
 
 
 def test_what_a_pod_does_not_notice_keeps_the_revision() -> None:
-    explicit = {"maxNumSeqs": 32, "blockSize": 16, "kvCacheDtype": "auto"}
+    explicit = {"maxNumSeqs": 512, "blockSize": 16, "kvCacheDtype": "auto"}
     assert revision() == revision(replicas=5) == revision(engine=explicit)
 
 

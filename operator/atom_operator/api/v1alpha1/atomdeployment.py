@@ -1,7 +1,8 @@
 """The spec of an AtomDeployment: what a user may write, and what the API server refuses.
 
-Only fields that this version honours exist. Defaults that depend on the accelerator are not
-schema defaults (admission/defaulting.py resolves them), so nothing is written back into the spec.
+Only fields that this version honours exist. Of the defaults only replicas is a schema default (the
+scale subresource needs a value); admission/defaulting.py resolves the others, so that nothing is
+written into the spec.
 """
 
 from __future__ import annotations
@@ -137,9 +138,9 @@ class EngineSpec(ApiModel):
     max_model_len: Annotated[int, Field(ge=1, le=10_485_760)] | None = None
     """Longest context in tokens; default: the model's own maximum."""
     max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    """Most sequences that run at once; default: 512 on amd, 32 on cpu."""
+    """Most sequences that run at once; default: 512."""
     max_num_batched_tokens: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
-    """Most tokens in one step; default: 16384 on amd, 2048 on cpu."""
+    """Most tokens in one step; default: 16384."""
     block_size: (
         Annotated[
             int,
@@ -171,7 +172,8 @@ class EngineSpec(ApiModel):
     """Share of the device's memory (on cpu: of accelerator.memory) that the engine may use;
     greater than 0 and at most 1, default 0.9."""
     kv_cache_dtype: Literal["auto", "bf16", "fp32"] | None = None
-    """Element type of the KV cache; auto is the model's own type. Default: auto."""
+    """Element type of the KV cache; auto is the type that the model computes in: its
+    own on a GPU, fp32 on cpu. Default: auto."""
     prefix_caching: bool | None = None
     """Reuse the KV cache of common prompt prefixes; default: true."""
     scheduling_policy: Literal["mixed", "prefillFirst"] | None = None
