@@ -1,6 +1,7 @@
 """Spec + operator defaults → EngineOptions, ModelLocation: every open choice made, once.
 
-Defaults live here and not in the CRD, so that nothing is written into a spec that Git owns. Pure; called by reconcile after validation.
+Defaults live here and not in the CRD, so that nothing is written into a spec that Git owns.
+Pure; called by reconcile after validation.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def locate_model(spec: AtomDeploymentSpec) -> ModelLocation:
 def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
     """The engine's options; `image` is what spec.engine.image or the operator's default says."""
     engine = spec.engine
-    max_num_seqs = _or(engine.max_num_seqs, _MAX_NUM_SEQS)
+    # A step holds every running sequence: the one that is given bounds the other's default.
+    max_num_seqs = _or(
+        engine.max_num_seqs, min(_MAX_NUM_SEQS, _or(engine.max_num_batched_tokens, _MAX_NUM_SEQS))
+    )
     batched = max(max_num_seqs, _MAX_NUM_BATCHED_TOKENS)
     return EngineOptions(
         image=image,

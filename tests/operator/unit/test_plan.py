@@ -90,5 +90,16 @@ def test_a_gpu_rollout_never_needs_a_spare_gpu_and_a_cpu_rollout_never_loses_a_p
     assert (cpu.max_surge, cpu.max_unavailable) == (1, 0)
 
 
-def test_batched_tokens_default_to_room_for_every_sequence() -> None:
-    assert plan(engine={"maxNumSeqs": 4096}).engine.max_num_batched_tokens == 4096
+@pytest.mark.parametrize(
+    ("given", "sequences", "tokens"),
+    [
+        ({}, 512, 16_384),
+        ({"maxNumSeqs": 20_000}, 20_000, 20_000),
+        ({"maxNumBatchedTokens": 100}, 100, 100),
+    ],
+)
+def test_a_step_has_room_for_every_sequence_by_default(
+    given: dict[str, Any], sequences: int, tokens: int
+) -> None:
+    engine = plan(engine=given).engine
+    assert (engine.max_num_seqs, engine.max_num_batched_tokens) == (sequences, tokens)
