@@ -1,0 +1,181 @@
+"""One GPU, one model shape, random weights: the throughput and latency that the engine is held to.
+
+    python -m benchmarks.gpu --shape qwen3-0.6b --workload nano|decode|prefill|all
+
+Prints a table; the last line is one JSON object. Every figure is also given as a share of what the
+card allows (benchmarks.limits). Offline: no server, no tokenizer, prefix cache off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from atom.sampling_params import SamplingParams
+from benchmarks.limits import H200, decode_seconds, prefill_tokens_per_second
+from benchmarks.offline_engine import OfflineEngine
+from benchmarks.shapes import SHAPES, write_shape
+
+DECODE_ROWS = (1, 8, 64, 256)
+DECODE_CONTEXT = 1024
+DECODE_STEPS = 128
+PREFILL_PROMPTS, PREFILL_LENGTH = 16, 4096
+NANO_REQUESTS = 256
+
+
+def nano(engine: OfflineEngine, temperature: float, scale: int) -> dict[str, float]:
+    """256 requests at once, prompts and outputs of 100 to 1,024 tokens (divided by `scale`)."""
+    draw = np.random.default_rng(0)
+    low, high = 100 // scale, 1024 // scale
+    prompts = [engine.random_prompt(n, draw) for n in draw.integers(low, high + 1, NANO_REQUESTS)]
+    outputs = draw.integers(low, high + 1, NANO_REQUESTS).tolist()
+    for prompt, count in zip(prompts, outputs, strict=True):
+        engine.add(
+            prompt, SamplingParams(temperature=temperature, max_tokens=count, ignore_eos=True)
+        )
+    started = time.perf_counter()
+    generated = engine.run()
+    seconds = time.perf_counter() - started
+    assert generated == sum(outputs)
+    return {
+        "prompt_tokens": sum(map(len, prompts)),
+        "output_tokens": generated,
+        "seconds": seconds,
+        "output_tokens_per_second": generated / seconds,
+        "limit_share": ideal_nano_seconds(engine, prompts, outputs) / seconds,
+    }
+
+
+def ideal_nano_seconds(
+    engine: OfflineEngine, prompts: list[list[int]], outputs: list[int]
+) -> float:
+    """Prefill, then every decode step at the card's limit."""
+    facts = engine.config.model.facts
+    lengths = np.array([len(prompt) for prompt in prompts], dtype=float)
+    counts = np.array(outputs)
+    mean = int(lengths.mean())
+    total = lengths.sum() / prefill_tokens_per_second(facts, mean, H200)
+    for step in range(1, int(counts.max())):
+        running = counts > step
+        rows = int(running.sum())
+        total += decode_seconds(facts, rows, float((lengths[running] + step).mean()), H200)
+    return float(total)
+
+
+def decode(engine: OfflineEngine, rows: int, temperature: float) -> dict[str, float]:
+    """Milliseconds per step of `rows` decodes around a context of 1,024 tokens."""
+    draw = np.random.default_rng(1)
+    warmup = 16
+    params = SamplingParams(
+        temperature=temperature, max_tokens=DECODE_STEPS + warmup + 8, ignore_eos=True
+    )
+    length = DECODE_CONTEXT - DECODE_STEPS // 2
+    for _ in range(rows):
+        engine.add(engine.random_prompt(length, draw), params)
+    produced = 0
+    while produced < rows * warmup:  # prompts, then some decodes
+        result = engine.step()
+        produced += 0 if result is None else len(result.token_ids)
+    started, steps = time.perf_counter(), 0
+    while steps < DECODE_STEPS:
+        result = engine.step()
+        steps += result is not None
+    milliseconds = (time.perf_counter() - started) / DECODE_STEPS * 1e3
+    engine.run()
+    ideal = decode_seconds(engine.config.model.facts, rows, DECODE_CONTEXT, H200) * 1e3
+    return {"ms_per_step": milliseconds, "limit_share": ideal / milliseconds}
+
+
+def prefill(engine: OfflineEngine, rounds: int = 3) -> dict[str, float]:
+    """Prompt tokens per second of 16 prompts of 4,096 tokens; the median of some rounds."""
+    draw = np.random.default_rng(2)
+    params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
+    rates = []
+    for _ in range(rounds + 1):  # the first is a warm-up
+        for _ in range(PREFILL_PROMPTS):
+            engine.add(engine.random_prompt(PREFILL_LENGTH, draw), params)
+        started = time.perf_counter()
+        engine.run()
+        rates.append(PREFILL_PROMPTS * PREFILL_LENGTH / (time.perf_counter() - started))
+    rate = float(np.median(rates[1:]))
+    limit = prefill_tokens_per_second(engine.config.model.facts, PREFILL_LENGTH, H200)
+    return {"tokens_per_second": rate, "limit_share": rate / limit}
+
+
+def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    engine = OfflineEngine(
+        str(write_shape(args.shape, folder)),
+        load_dummy=True,
+        max_model_len=args.max_model_len,
+        max_num_seqs=256,
+        max_num_batched_tokens=16384,
+        enable_prefix_caching=False,
+        device=args.device,
+        backend=args.backend,
+        enforce_eager=args.enforce_eager,
+    )
+    results: dict[str, Any] = {
+        "shape": args.shape,
+        "device": engine.report.device,
+        "backends": engine.report.backends,
+        "graphs": not args.enforce_eager,
+        "temperature": args.temperature,
+        "start_seconds": engine.start_seconds,
+        "kv_blocks": engine.report.num_blocks,
+    }
+    wanted = ("decode", "prefill", "nano") if args.workload == "all" else (args.workload,)
+    if "decode" in wanted:
+        results["decode"] = {
+            str(rows): decode(engine, rows, args.temperature) for rows in args.rows
+        }
+    if "prefill" in wanted:
+        results["prefill"] = prefill(engine)
+    if "nano" in wanted:
+        nano(engine, args.temperature, scale=8)  # kernels, allocator and caches warm
+        results["nano"] = nano(engine, args.temperature, scale=1)
+    return results
+
+
+def table(results: dict[str, Any]) -> str:
+    lines = [f"{results['shape']} on {results['device']}, start {results['start_seconds']:.1f} s"]
+    for rows, row in results.get("decode", {}).items():
+        lines.append(
+            f"  decode  B={rows:>4}  {row['ms_per_step']:9.3f} ms/step  {row['limit_share']:6.1%}"
+        )
+    for name, key, unit in (
+        ("prefill", "tokens_per_second", "tok/s"),
+        ("nano", "output_tokens_per_second", "out tok/s"),
+    ):
+        if name in results:
+            row = results[name]
+            lines.append(f"  {name:<15} {row[key]:9,.0f} {unit:<9} {row['limit_share']:6.1%}")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Offline throughput and latency on one GPU.")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
+    parser.add_argument("--workload", choices=("nano", "decode", "prefill", "all"), default="all")
+    parser.add_argument("--rows", type=int, nargs="+", default=list(DECODE_ROWS))
+    parser.add_argument("--temperature", type=float, default=0.6)
+    parser.add_argument("--max-model-len", type=int, default=4352)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--backend", default="auto")
+    parser.add_argument("--enforce-eager", action="store_true")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        results = measure(args, Path(folder))
+    print(table(results))
+    print(json.dumps(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

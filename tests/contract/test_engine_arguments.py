@@ -1,0 +1,62 @@
+"""What the operator renders is what the engine's command line takes, with the same meaning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from atom.config import build_config
+from atom.entrypoints.cli import build_parser
+from atom.entrypoints.engine_args import options_from_args
+from atom.sizing.kv_budget import kv_bytes_per_token
+from atom_operator import constants
+from atom_operator.children.engine_container import engine_args
+from tests.support.builders_operator import plan as make_plan
+
+ROOT = Path(__file__).resolve().parents[2]
+ENGINE = {
+    "maxModelLen": 1024,
+    "maxNumSeqs": 48,
+    "maxNumBatchedTokens": 4096,
+    "blockSize": 32,
+    "gpuMemoryUtilization": 0.85,
+    "kvCacheDtype": "bf16",
+    "prefixCaching": False,
+    "schedulingPolicy": "prefillFirst",
+}
+
+
+def test_every_rendered_argument_parses_and_means_the_same() -> None:
+    plan = make_plan(engine=ENGINE, rollout={"drainSeconds": 77})
+    args = build_parser().parse_args(["serve", *engine_args(plan)])
+    options = options_from_args(args)
+    assert (options.max_model_len, options.max_num_seqs) == (1024, 48)
+    assert (options.max_num_batched_tokens, options.block_size) == (4096, 32)
+    assert (options.gpu_memory_utilization, options.kv_cache_dtype) == (0.85, "bf16")
+    assert (options.enable_prefix_caching, options.scheduling_policy) == (False, "prefill_first")
+    assert args.drain_seconds == 77
+    assert args.server_port == constants.ENGINE_PORT
+
+
+def test_defaults_of_the_operator_are_those_of_the_engine() -> None:
+    # On a GPU; on CPUs the operator chooses smaller batches, and says so with flags.
+    plan = make_plan(accelerator={"type": "amd", "product": "MI300X"})
+    rendered = options_from_args(build_parser().parse_args(["serve", *engine_args(plan)]))
+    bare = options_from_args(build_parser().parse_args(["serve", "--model", rendered.model]))
+    for name in ("max_num_seqs", "block_size", "gpu_memory_utilization", "enable_prefix_caching"):
+        assert getattr(rendered, name) == getattr(bare, name), name
+    assert rendered.scheduling_policy == bare.scheduling_policy
+    assert rendered.max_num_batched_tokens == bare.max_num_batched_tokens
+
+
+def test_planned_bytes_per_token_are_the_engines() -> None:
+    example = yaml.safe_load((ROOT / "examples" / "atom-tiny.yaml").read_text())
+    plan = make_plan(**{key: example["spec"][key] for key in ("model", "engine", "accelerator")})
+    folder = ROOT / "examples" / "models" / "atom-tiny"
+    args = build_parser().parse_args(["serve", *engine_args(plan), "--model", str(folder)])
+    config = build_config(options_from_args(args))
+    assert plan.facts == config.model.facts, "the catalogue has the demo model's real shape"
+    assert plan.capacity.capacity is not None
+    # float32 on the CPU, for the plan as for the engine
+    assert plan.capacity.capacity.kv_bytes_per_token == kv_bytes_per_token(config.model.facts, 4)
