@@ -5,7 +5,9 @@
 
 Learns a vocabulary and about three million weights from the question files beside it
 (demo_model/questions) and the project's documentation; needs torch, tokenizers, safetensors and
-PyYAML, neither the engine nor transformers. Last line: sizes and sha256 of what was written.
+PyYAML, neither the engine nor transformers. The defaults take 65 s on one H200 (measured) and
+35 to 50 minutes on 2 CPU cores (extrapolated from 24 steps). Exit 1 when fewer than `--require`
+listed questions are answered rightly. Last line: sizes and sha256 of what was written.
 """
 
 import argparse
@@ -48,12 +50,12 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     mode.add_argument("--out", type=Path, metavar="DIR", help="train, and write the checkpoint")
     mode.add_argument("--check", type=Path, metavar="DIR", help="score an existing checkpoint")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda (default: auto)")
-    parser.add_argument("--steps", type=int, default=2400, help="optimiser steps (%(default)s)")
+    parser.add_argument("--steps", type=int, default=2000, help="optimiser steps (%(default)s)")
     parser.add_argument("--batch", type=int, default=48, help="samples a step (%(default)s)")
-    parser.add_argument("--vocab", type=int, default=2560, help="vocabulary size (%(default)s)")
+    parser.add_argument("--vocab", type=int, default=2048, help="vocabulary size (%(default)s)")
     parser.add_argument("--lr", type=float, default=3e-3, help="peak learning rate (%(default)s)")
-    parser.add_argument("--dropout", type=float, default=0.1, help="while training (%(default)s)")
-    parser.add_argument("--seed", type=int, default=7, help="of everything random (%(default)s)")
+    parser.add_argument("--dropout", type=float, default=0.0, help="while training (%(default)s)")
+    parser.add_argument("--seed", type=int, default=8, help="of everything random (%(default)s)")
     parser.add_argument("--questions", type=Path, default=QUESTIONS, help="list to score with")
     parser.add_argument("--require", type=int, default=40, help="exit 1 below (%(default)s right)")
     parser.add_argument("--verbose", action="store_true", help="print every answer")

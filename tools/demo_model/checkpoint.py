@@ -104,6 +104,7 @@ def write_weights(folder: Path, model: Qwen3) -> None:
         for name, tensor in model.state_dict().items()
     }
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / WEIGHTS).chmod(0o644)  # safetensors makes it readable to its owner only
 
 
 def read_checkpoint(folder: Path, dtype: torch.dtype) -> tuple[Qwen3, Tokenizer]:

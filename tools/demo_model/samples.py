@@ -18,8 +18,9 @@ from tools.demo_model.variation import as_typed, ask_definition, pick_system
 from tools.demo_model.vocabulary import END_OF_TEXT, encode, encode_turn
 
 READING_WEIGHT = 0.1
-HISTORY_CHANCE = 0.2
+HISTORY_CHANCE = 0.15
 MAX_SAMPLE_TOKENS = 512
+PARAGRAPHS_PER_EPOCH = 100  # however long the documentation grows, answers stay the main matter
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,9 @@ def _with_context(turns: list[Turn], corpus: Corpus, random: Random) -> list[Tur
 
 
 def epoch(corpus: Corpus, tokenizer: Tokenizer, random: Random) -> list[Sample]:
-    """Every question once, every term three times and every text once, freshly worded."""
-    samples = [text_sample(tokenizer, text) for text in corpus.documents]
+    """Every question once, every term three times and some paragraphs, freshly worded."""
+    paragraphs = random.sample(corpus.documents, min(len(corpus.documents), PARAGRAPHS_PER_EPOCH))
+    samples = [text_sample(tokenizer, text) for text in paragraphs]
     for entry in corpus.entries:
         asked = list(entry.questions)
         asked += [ask_definition(term, random) for term in entry.terms for _ in range(3)]
@@ -109,7 +111,7 @@ def batches(corpus: Corpus, tokenizer: Tokenizer, size: int, random: Random) -> 
     while True:
         samples = epoch(corpus, tokenizer, random)
         random.shuffle(samples)
-        window = size * 8
+        window = size * 24
         for start in range(0, len(samples), window):
             near = sorted(samples[start : start + window], key=lambda sample: len(sample.ids))
             groups = [near[at : at + size] for at in range(0, len(near), size)]

@@ -4,6 +4,7 @@ Pure functions over strings and a seeded random generator; what they return is w
 model answer a question that its files do not hold word for word. Knows nothing of tokens.
 """
 
+import re
 from random import Random
 
 DEFINITION_FORMS = (
@@ -32,8 +33,60 @@ DEFINITION_FORMS = (
     "{}?",
     "{}",
 )
+# how a question begins, and other beginnings of the same question; "{}" is its rest
+REPHRASINGS = (
+    (
+        r"How do I (.+)",
+        (
+            "How can I {}?",
+            "How could I {}?",
+            "How would I {}?",
+            "How to {}?",
+            "Tell me how to {}.",
+            "Explain how to {}.",
+            "I want to {}, how do I do that?",
+            "What is the way to {}?",
+            "What must I do to {}?",
+            "Can you tell me how to {}?",
+        ),
+    ),
+    (
+        r"What does (.+) do",
+        (
+            "What is {} for?",
+            "What is {} used for?",
+            "What is the purpose of {}?",
+            "What is the task of {}?",
+            "What is the role of {}?",
+            "Explain what {} does.",
+            "Tell me what {} does.",
+        ),
+    ),
+    (
+        r"How does (.+) work",
+        (
+            "Explain how {} works.",
+            "Describe how {} works.",
+            "Tell me how {} works.",
+            "Can you explain how {} works?",
+            "In what way does {} work?",
+        ),
+    ),
+    (r"What happens when (.+)", ("What happens if {}?", "What if {}?", "And when {}?")),
+    (r"What happens if (.+)", ("What happens when {}?", "What will happen if {}?")),
+    (r"Which (.+)", ("What {}?", "Tell me which {}.")),
+    (r"What ([a-z]+ (?:are|does|do|can|has|have) .+)", ("Which {}?",)),
+    (r"Can I (.+)", ("Is it possible to {}?", "May I {}?", "Could I {}?")),
+    (r"Where is (.+)", ("Where do I find {}?", "Where can I find {}?", "Where can I see {}?")),
+    (r"Where are (.+)", ("Where do I find {}?", "Where can I find {}?", "Where can I see {}?")),
+    (r"What is the difference between (.+)", ("How do {} differ?", "Compare {}.")),
+    (r"Why (?:is|are|do|does|did) .+", ("Tell me: {0}?", "Do you know {0}?")),
+)
 OPENINGS = (
     "Please tell me: ",
+    "Tell me, ",
+    "Do you know: ",
+    "Can you tell me: ",
     "Hi, ",
     "Hello! ",
     "Hey, ",
@@ -81,6 +134,17 @@ def ask_definition(term: str, random: Random) -> str:
     return text[:1].upper() + text[1:]
 
 
+def rephrase(question: str, random: Random) -> str:
+    """The question with another beginning, where one of the rephrasings fits."""
+    bare = question.rstrip("?.")
+    for pattern, forms in REPHRASINGS:
+        found = re.fullmatch(pattern, bare)
+        if found:
+            rest = found.group(1) if found.groups() else bare[:1].lower() + bare[1:]
+            return random.choice(forms).format(rest)
+    return question
+
+
 def _mistype(text: str, random: Random) -> str:
     """Drops, doubles or swaps one letter inside a long word: short ones may become other words."""
     words = text.split(" ")
@@ -100,11 +164,24 @@ def _mistype(text: str, random: Random) -> str:
     return " ".join(words)
 
 
+def _drop_little_word(text: str, random: Random) -> str:
+    """The text without one of its short words: keywords should carry the meaning."""
+    words = text.split(" ")
+    little = [index for index, word in enumerate(words) if len(word) <= 4 and word.islower()]
+    if len(words) < 4 or not little:
+        return text
+    del words[random.choice(little)]
+    return " ".join(words)
+
+
 def as_typed(question: str, random: Random) -> str:
     """The question as somebody types it: politeness, letter case, punctuation and a slip."""
-    text = question
+    text = rephrase(question, random) if random.random() < 0.4 else question
+    if random.random() < 0.10:
+        text = _drop_little_word(text, random)
     if random.random() < 0.15:
-        text = random.choice(OPENINGS) + text
+        opening = random.choice(OPENINGS)
+        text = opening + (text[:1].lower() + text[1:] if random.random() < 0.5 else text)
     if random.random() < 0.10:
         text = text + random.choice(CLOSINGS)
     style = random.random()
