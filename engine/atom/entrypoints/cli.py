@@ -1,0 +1,66 @@
+"""`atom`: serve, generate and bench. Parses, dispatches, and turns our errors into one line.
+
+Torch-free and quick to import: what a command needs is imported when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+
+import atom
+from atom.entrypoints.bench import add_bench_commands
+from atom.entrypoints.engine_args import FlagParser
+from atom.entrypoints.generate import add_generate_arguments, run_generate
+from atom.entrypoints.logs import LEVELS
+from atom.entrypoints.serve import add_serve_arguments, run_serve
+from atom.errors import AtomError
+
+_INTERRUPTED = 130  # what shells expect after Ctrl-C
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0 done, 1 an error (one line on stderr), 2 wrong usage, 130 interrupted."""
+    args = build_parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except AtomError as error:
+        if args.log_level == "debug":
+            traceback.print_exc()
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = FlagParser(prog="atom", description="LLM inference for AMD Instinct GPUs")
+    parser.add_argument("--version", action="version", version=f"atom {atom.__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="serve a model over an OpenAI-compatible HTTP API")
+    add_serve_arguments(serve)
+    _add_log_level(serve, "info")
+    serve.set_defaults(run=run_serve)
+
+    generate = commands.add_parser("generate", help="answer prompts offline, on stdout")
+    add_generate_arguments(generate)
+    _add_log_level(generate, "warning")
+    generate.set_defaults(run=run_generate)
+
+    bench = commands.add_parser("bench", help="measure throughput, latency, or a server")
+    for command in add_bench_commands(bench):
+        _add_log_level(command, "warning")
+    return parser
+
+
+def _add_log_level(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument(
+        "--log-level", choices=LEVELS, default=default, help="debug also shows tracebacks"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""Logging of the command-line programs: one line per record on stderr, written by its own thread.
+
+A slow terminal or pipe must not delay a token, so records only enter a queue on the thread that
+logs. Called once at the start of a program.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import logging.handlers
+import queue
+
+LEVELS = ("debug", "info", "warning", "error")
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_PROBED_PATHS = frozenset({"/health", "/live", "/metrics"})
+
+
+class _QueuedLogs(logging.handlers.QueueHandler):
+    """Queues records for a thread that writes them."""
+
+    def __init__(self) -> None:
+        records: queue.Queue[logging.LogRecord] = queue.Queue()
+        super().__init__(records)
+        console = logging.StreamHandler()
+        console.setFormatter(logging.Formatter(_FORMAT))
+        self.writer = logging.handlers.QueueListener(records, console)
+        self.writer.start()
+
+
+def configure_logging(level: str) -> None:
+    """Route every record of the process through the writing thread."""
+    handler = _QueuedLogs()
+    handler.addFilter(_is_worth_a_line)
+    atexit.register(flush_logs)
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level.upper())
+    if level != "debug":
+        logging.getLogger("uvicorn.error").setLevel("WARNING")  # it narrates its life at INFO
+
+
+def flush_logs() -> None:
+    """Write what is left and stop the thread; later records are not written."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, _QueuedLogs) and handler.writer is not None:
+            logging.getLogger().removeHandler(handler)
+            handler.writer.stop()
+
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """Probes and scrapes come every few seconds and say nothing new: what makes a probe fail is
+    logged where it happens."""
+    arguments = record.args
+    if record.name != "uvicorn.access" or not isinstance(arguments, tuple) or len(arguments) != 5:
+        return True
+    return str(arguments[2]).partition("?")[0] not in _PROBED_PATHS

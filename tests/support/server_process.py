@@ -1,0 +1,118 @@
+"""The real server as its users start it: a process with an engine process behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+
+import atom
+from tests.support.waiting import wait_until
+
+START_SECONDS = 120.0
+SERVED_NAME = "tiny"
+
+
+def command_environment() -> dict[str, str]:
+    """For child processes: our package is importable, and torch takes one thread."""
+    package_parent = str(Path(atom.__file__).parents[1])
+    known = os.environ.get("PYTHONPATH")
+    path = package_parent if known is None else os.pathsep.join([package_parent, known])
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+
+
+def run_atom(*words: str, seconds: float = START_SECONDS) -> subprocess.CompletedProcess[str]:
+    """One `atom` command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "atom.entrypoints.cli", *words],
+        env=command_environment(),
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+
+
+@dataclass
+class ServerProcess:
+    process: subprocess.Popen[str]
+    port: int
+    log_path: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=60)
+
+    def health(self) -> tuple[int, dict[str, str]]:
+        """(0, {}) while nothing listens."""
+        try:
+            response = httpx.get(f"{self.url}/health", timeout=5)
+        except httpx.TransportError:
+            return 0, {}
+        return response.status_code, response.json()
+
+    def metric(self, name: str) -> float:
+        """The value of a metric, summed over its labels; 0 when it is not there yet."""
+        lines = httpx.get(f"{self.url}/metrics", timeout=5).text.splitlines()
+        values = [float(line.split()[-1]) for line in lines if line.startswith(f"atom:{name}{{")]
+        return sum(values)
+
+    def wait_ready(self) -> ServerProcess:
+        def ready() -> bool:
+            assert self.process.poll() is None, self.log
+            return self.health()[0] == 200
+
+        wait_until(ready, "the server is ready", START_SECONDS)
+        return self
+
+    def engine_process(self) -> psutil.Process:
+        (engine,) = psutil.Process(self.process.pid).children()
+        return engine
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait_exit(self, seconds: float = 30.0) -> int:
+        return self.process.wait(seconds)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def server_process(model: Path, log_path: Path, *flags: str) -> Iterator[ServerProcess]:
+    """Started, not yet ready; killed at the end with its engine if it still runs."""
+    port = free_port()
+    command = [sys.executable, "-m", "atom.entrypoints.openai_server", "--model", str(model)]
+    command += ["--served-model-name", SERVED_NAME, "--device", "cpu", "--host", "127.0.0.1"]
+    command += ["--server-port", str(port), *flags]
+    with log_path.open("w") as log:
+        process = subprocess.Popen(
+            command, env=command_environment(), stdout=log, stderr=subprocess.STDOUT, text=True
+        )
+    try:
+        yield ServerProcess(process, port, log_path)
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(process.pid).children(recursive=True):
+                child.kill()
+        process.kill()
+        process.wait()
