@@ -7,5 +7,7 @@ try:
 
     sys.exit(main(sys.argv[1:]))
 except KeyboardInterrupt:
-    print("\ndevcluster: interrupted; the same command continues, `down` cleans up", file=sys.stderr)
+    print(
+        "\ndevcluster: interrupted; the same command continues, `down` cleans up", file=sys.stderr
+    )
     sys.exit(130)
