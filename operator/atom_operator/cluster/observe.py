@@ -22,7 +22,7 @@ from atom_operator.domain import (
     PodState,
 )
 
-_MESSAGE_LIMIT = 600
+_MESSAGE_LIMIT = 300
 # A waiting container that will start by itself is no problem.
 _HARMLESS_WAITING = ("ContainerCreating", "PodInitializing")
 
@@ -119,12 +119,22 @@ def container_problem(status: Mapping[str, Any]) -> str | None:
         return None
     ended = state.get("terminated") or (status.get("lastState") or {}).get("terminated")
     if ended and ended.get("exitCode") != 0:
-        message = (ended.get("message") or "").strip()
+        message = _last_lines(ended.get("message") or "")
         text = f"container {name} ended: {ended.get('reason')} (exit code {ended.get('exitCode')})"
-        # The end of a log says why, not its beginning.
-        return f"{text}: {message[-_MESSAGE_LIMIT:]}" if message else text
+        return f"{text}: {message}" if message else text
     waiting = state.get("waiting")
     if waiting and waiting.get("reason") not in (None, *_HARMLESS_WAITING):
         message = (waiting.get("message") or "").strip()
         return f"container {name} waits: {waiting['reason']}: {message[:_MESSAGE_LIMIT]}"
     return None
+
+
+def _last_lines(log: str) -> str:
+    """The end of a log, which says why, in whole lines as far as one line of it fits."""
+    lines = log.strip().splitlines()
+    kept = lines[-1:]
+    for line in reversed(lines[:-1]):
+        if len(line) + sum(map(len, kept)) > _MESSAGE_LIMIT:
+            break
+        kept.insert(0, line)
+    return " | ".join(line.strip() for line in kept)[-_MESSAGE_LIMIT:]
