@@ -131,10 +131,10 @@ def container_problem(status: Mapping[str, Any]) -> str | None:
 
 def _last_lines(log: str) -> str:
     """The end of a log, which says why, in whole lines as far as one line of it fits."""
-    lines = log.strip().splitlines()
-    kept = lines[-1:]
-    for line in reversed(lines[:-1]):
-        if len(line) + sum(map(len, kept)) > _MESSAGE_LIMIT:
+    text = ""
+    for line in reversed(log.strip().splitlines()):
+        longer = f"{line.strip()} | {text}" if text else line.strip()
+        if text and len(longer) > _MESSAGE_LIMIT:
             break
-        kept.insert(0, line)
-    return " | ".join(line.strip() for line in kept)[-_MESSAGE_LIMIT:]
+        text = longer
+    return text[-_MESSAGE_LIMIT:]
