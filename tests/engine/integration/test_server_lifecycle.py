@@ -1,0 +1,179 @@
+"""How the real server starts and ends: signals, a killed engine, bad models, taken ports."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.server_process import ServerProcess, run_atom, server_process
+from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.waiting import wait_until
+
+LONG = {"prompt": "x", "max_tokens": 8000, "ignore_eos": True, "stream": True}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny") / "llama"
+    return make_tiny_checkpoint(folder, "llama", max_position_embeddings=8192)
+
+
+@contextlib.contextmanager
+def ready_server(checkpoint: Path, tmp_path: Path, *flags: str) -> Iterator[ServerProcess]:
+    with server_process(checkpoint, tmp_path / "log", *flags) as server:
+        yield server.wait_ready()
+
+
+class OpenStream:
+    """A streaming request read on a thread."""
+
+    def __init__(self, server: ServerProcess, **fields: object) -> None:
+        self.events: list[str] = []
+        self.begun = threading.Event()
+        self._server = server
+        self._body = {**LONG, **fields}
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+        assert self.begun.wait(30), "the stream did not begin"
+
+    def _read(self) -> None:
+        url = f"{self._server.url}/v1/completions"
+        with httpx.stream("POST", url, json=self._body, timeout=60) as response:
+            for line in response.iter_lines():
+                if line:
+                    self.events.append(line.removeprefix("data: "))
+                    self.begun.set()
+
+    def end(self) -> list[str]:
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "the stream did not end"
+        return self.events
+
+
+def error_of(event: str) -> dict[str, str]:
+    return dict(json.loads(event)["error"])
+
+
+def test_sigterm_lets_running_requests_finish_refuses_new_ones_and_exits_0(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    with ready_server(checkpoint, tmp_path, "--drain-seconds", "60") as server:
+        stream = OpenStream(server, max_tokens=400)
+        server.signal(signal.SIGTERM)
+        wait_until(lambda: server.health()[1].get("status") == "draining", "it drains")
+        refused = httpx.post(f"{server.url}/v1/completions", json={"prompt": "y"}, timeout=10)
+        assert refused.status_code == 503
+        assert refused.headers["retry-after"]
+        assert "draining" in refused.json()["error"]["message"]
+        events = stream.end()
+        assert events[-1] == "[DONE]"
+        assert '"finish_reason":"length"' in events[-2]
+        assert server.wait_exit() == 0
+        assert "Traceback" not in server.log
+
+
+def test_requests_that_do_not_finish_in_time_get_an_error_and_the_exit_is_0(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    with ready_server(checkpoint, tmp_path, "--drain-seconds", "0.5") as server:
+        stream = OpenStream(server)
+        engine = server.engine_process()
+        server.signal(signal.SIGINT)
+        assert "shut down before" in error_of(stream.end()[-1])["message"]
+        assert server.wait_exit() == 0
+        assert not engine.is_running()
+
+
+def test_a_second_signal_ends_at_once(checkpoint: Path, tmp_path: Path) -> None:
+    with ready_server(checkpoint, tmp_path, "--drain-seconds", "600") as server:
+        OpenStream(server)
+        engine = server.engine_process()
+        server.signal(signal.SIGTERM)
+        wait_until(lambda: server.health()[1].get("status") == "draining", "it drains")
+        server.signal(signal.SIGTERM)
+        assert server.wait_exit(10) == 1
+        wait_until(lambda: not engine.is_running(), "the engine process is gone")
+
+
+def test_sigterm_during_start_up_ends_promptly(checkpoint: Path, tmp_path: Path) -> None:
+    with server_process(checkpoint, tmp_path / "log") as server:
+        wait_until(lambda: server.health()[0] == 503, "it listens", 60)
+        assert server.health()[1]["status"] == "starting"
+        server.signal(signal.SIGTERM)
+        assert server.wait_exit(10) == 0
+        assert "Traceback" not in server.log
+
+
+def test_a_killed_engine_process_ends_open_requests_and_the_server_with_code_1(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    with ready_server(checkpoint, tmp_path) as server:
+        streams = [OpenStream(server) for _ in range(3)]
+        server.engine_process().kill()
+        for stream in streams:
+            error = error_of(stream.end()[-1])
+            assert error["code"] == "engine_dead"
+            assert "signal 9" in error["message"]
+        assert server.wait_exit(10) == 1
+        last_line = server.log.strip().splitlines()[-1]
+        assert last_line.startswith("error: the engine stopped: ")
+        assert "signal 9" in last_line
+        assert "Traceback" not in server.log
+
+
+def test_the_engine_process_does_not_outlive_a_killed_server(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    with ready_server(checkpoint, tmp_path) as server:
+        engine = server.engine_process()
+        server.signal(signal.SIGKILL)
+        server.wait_exit()
+        psutil.wait_procs([engine], timeout=10)
+        assert not engine.is_running()
+
+
+def test_a_taken_port_is_one_error(checkpoint: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = run_atom(
+            "serve", "--model", str(checkpoint), "--host", "127.0.0.1", "--server-port", port
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: cannot listen")
+    assert done.stderr.count("\n") == 1
+
+
+def test_bad_models_are_one_error_with_code_1(checkpoint: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    strange = make_tiny_checkpoint(tmp_path / "strange", "llama")
+    text = (strange / "config.json").read_text().replace("LlamaForCausalLM", "MambaForCausalLM")
+    (strange / "config.json").write_text(text)
+    truncated = make_tiny_checkpoint(tmp_path / "truncated", "llama")
+    weights = truncated / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    wordless = make_tiny_checkpoint(tmp_path / "wordless", "llama")
+    (wordless / "tokenizer.json").unlink()
+    cases = {
+        tmp_path / "missing": "no such folder",
+        empty: "config.json",
+        strange: "MambaForCausalLM",
+        truncated: "model.safetensors",
+        wordless: "tokenizer.json",
+    }
+    for folder, words in cases.items():
+        done = run_atom("serve", "--model", str(folder), "--server-port", "0", "--device", "cpu")
+        assert done.returncode == 1, (folder, done.stderr)
+        assert "Traceback" not in done.stderr
+        last_line = done.stderr.strip().splitlines()[-1]
+        assert last_line.startswith("error: "), done.stderr
+        assert words in last_line
