@@ -6,8 +6,10 @@ import argparse
 import dataclasses
 import logging
 import os
+import socket
 import sys
 from collections.abc import Sequence
+from typing import Any, cast
 
 import kopf
 
@@ -60,6 +62,8 @@ def _run(settings: OperatorSettings) -> None:
         clusterwide=not settings.namespaces,
         namespaces=settings.namespaces,
         standalone=True,
+        # Otherwise kopf asks for the user's name, and a container's numeric user has none.
+        identity=cast("Any", socket.gethostname()),
         liveness_endpoint=health,
         memo=Runtime(settings),
     )
