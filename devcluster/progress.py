@@ -15,6 +15,7 @@ from typing import TextIO
 
 PLAIN_INTERVAL_SECONDS = 30.0
 SPINNER_INTERVAL_SECONDS = 0.12
+DETAIL_CHARS = 70
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
@@ -43,7 +44,7 @@ class Step:
 
     def detail(self, text: str) -> None:
         """What the step does at this moment; shown with the next sign of life."""
-        self._detail = text
+        self._detail = text[:DETAIL_CHARS]
 
     def __enter__(self) -> Step:
         self._started = time.monotonic()

@@ -76,6 +76,12 @@ def test_an_image_runs_as_a_numbered_ordinary_user(path: Path, target: str) -> N
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=named)
+def test_programs_that_ask_for_a_user_name_get_one(path: Path) -> None:
+    variables = [i.text for s in read(path).stages for i in s.instructions if i.keyword == "ENV"]
+    assert any("LOGNAME=" in text for text in variables)
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=named)
 def test_locked_requirements_are_installed_with_their_hashes(path: Path) -> None:
     for stage in read(path).stages:
         for instruction in stage.instructions:
