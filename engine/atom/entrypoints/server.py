@@ -33,6 +33,7 @@ from atom.errors import ConfigError, EngineDeadError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.engine_protocol import EngineReport
 from atom.model_engine.input_output_processor import InputOutputProcessor
+from atom.progress import StartupProgress
 
 logger = logging.getLogger(__name__)
 
@@ -107,13 +108,15 @@ class _Server:
         self._watch_signals()
         serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
         engine: AsyncLLMEngine | None = None
+        report: EngineReport | None = None
         try:
-            engine = await self._unless_stopped(self._open_engine())
-            if engine is not None:
-                report = await self._unless_stopped(engine.wait_ready())
-                if report is not None:
-                    self._announce(report)
-                    await self._until_stopped_or_dead(engine, serving)
+            with StartupProgress() as progress:
+                engine = await self._unless_stopped(self._open_engine(progress))
+                if engine is not None:
+                    report = await self._unless_stopped(engine.wait_ready())
+            if engine is not None and report is not None:
+                self._announce(report)
+                await self._until_stopped_or_dead(engine, serving)
             return await self._end_in_order(engine)
         finally:
             await self._close(engine, serving)
@@ -132,7 +135,7 @@ class _Server:
         self._state.stopping = True
         self._stop.set()
 
-    async def _open_engine(self) -> AsyncLLMEngine:
+    async def _open_engine(self, progress: StartupProgress) -> AsyncLLMEngine:
         """Open the model on a thread (a download may take long) and start the engine process."""
         options = self._options
 
@@ -142,7 +145,7 @@ class _Server:
             return config, processor
 
         config, processor = await _on_daemon_thread(open_model)
-        engine = AsyncLLMEngine(config, processor)
+        engine = AsyncLLMEngine(config, processor, on_progress=progress.show)
         await engine.start()
         self._state.engine = engine
         return engine

@@ -59,13 +59,16 @@ class AsyncLLMEngine:
         processor: InputOutputProcessor | None = None,
         *,
         core_factory: CoreFactory = CoreManager,
+        on_progress: Callable[[str, float], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """processor: loaded from the model's folder unless given. Raises `ModelError`."""
+        """processor: loaded from the model's folder unless given. on_progress: told the phase of
+        start-up and the share of it that is done. Raises `ModelError`."""
         self.config = config
         self.processor = processor or InputOutputProcessor(config)
         self.status = EngineStatus(EngineState.STARTING, "starting the engine process")
         self.stats: StatsBody | None = None
+        self._on_progress = on_progress
         self._clock = clock
         self._core = core_factory(config, self._on_event)
         self._loop: asyncio.AbstractEventLoop
@@ -248,6 +251,8 @@ class AsyncLLMEngine:
         elif isinstance(event, ProgressBody):
             reason = f"{event.phase} {event.fraction:.0%}"
             self.status = EngineStatus(EngineState.STARTING, reason)
+            if self._on_progress is not None:
+                self._on_progress(event.phase, event.fraction)
 
     def _deliver(self, body: StreamBody) -> None:
         try:

@@ -25,10 +25,11 @@ from atom.config import Config, EngineOptions, build_config
 from atom.errors import ConfigError, EngineDeadError, RequestError
 from atom.model_engine.core_port import CoreFactory, CorePort
 from atom.model_engine.engine_core_mgr import CoreEvent, CoreFailed, CoreManager
-from atom.model_engine.engine_protocol import EngineReport, StreamBody
+from atom.model_engine.engine_protocol import EngineReport, ProgressBody, StreamBody
 from atom.model_engine.input_output_processor import InputOutputProcessor
 from atom.model_engine.input_processor import Prompt
 from atom.model_engine.request import FinishReason, Request, RequestOutput
+from atom.progress import StartupProgress
 from atom.sampling_params import SamplingParams
 
 __all__ = ["Completion", "InputOutputProcessor", "LLMEngine"]
@@ -193,13 +194,16 @@ class LLMEngine:
         return step.outputs
 
     def _wait_ready(self) -> EngineReport:
-        while True:
-            event = self._events.get()
-            if isinstance(event, EngineReport):
-                return event
-            if isinstance(event, CoreFailed):
-                self.close()
-                raise EngineDeadError(event.message)
+        with StartupProgress() as progress:
+            while True:
+                event = self._events.get()
+                if isinstance(event, EngineReport):
+                    return event
+                if isinstance(event, ProgressBody):
+                    progress.show(event.phase, event.fraction)
+                if isinstance(event, CoreFailed):
+                    self.close()
+                    raise EngineDeadError(event.message)
 
 
 def _params_of_each(
