@@ -58,14 +58,16 @@ def up() -> None:
 
 def show_until_ready(kube: Kube) -> None:
     """Print the AtomDeployment's line whenever it changes, until it is Ready."""
-    shown = [""]
+    shown: list[str] = []
 
     def ready() -> bool:
-        line = kube.kubectl("get", "atomd", NAME).strip()
-        without_age = line.rsplit(maxsplit=1)[0]
-        if without_age != shown[0]:
-            shown[0] = without_age
-            print(line, flush=True)
+        header, row = kube.kubectl("get", "atomd", NAME).strip().splitlines()
+        if not shown:
+            print(header)
+        without_age = row.rsplit(maxsplit=1)[0]
+        if shown[-1:] != [without_age]:
+            shown.append(without_age)
+            print(row, flush=True)
         item = kube.get("atomd", NAME)
         return is_current(item) and condition(item, "Ready").get("status") == "True"
 

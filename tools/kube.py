@@ -80,6 +80,8 @@ class Kube:
         """Install or upgrade the operator's chart and wait until it is ready."""
         command = ["helm", "upgrade", "--install", "atom-operator", str(chart)]
         command += ["--namespace", namespace, "--create-namespace", "--wait", "--timeout=180s"]
+        # A CRD that was applied by hand before becomes the chart's instead of an error.
+        command += ["--take-ownership"]
         for key, value in values.items():
             command += ["--set-string", f"{key}={value}"]
         self.run(*command, timeout=240.0)
