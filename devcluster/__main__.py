@@ -1,7 +1,20 @@
-"""`python -m devcluster`: hands the arguments to the command line and exits with its code."""
+"""`python -m devcluster`: hands the arguments to the command line and exits with its code.
 
+SIGTERM ends the tool like an exception does, so that the programs that it has started end too.
+"""
+
+import signal
 import sys
+from types import FrameType
 
+TERMINATED = 143
+
+
+def terminate(_: int, __: FrameType | None) -> None:
+    sys.exit(TERMINATED)
+
+
+signal.signal(signal.SIGTERM, terminate)
 try:
     from devcluster.cli import main
 

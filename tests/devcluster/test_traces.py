@@ -45,6 +45,14 @@ def test_a_new_cpuset_takes_processes_at_once(tmp_path: Path) -> None:
     assert (cpuset / "mine/cpuset.cpus").read_text() == "0-1\n"
 
 
+def test_version_2_gets_one_group_with_every_controller_delegated(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpu memory\n")
+    cgroups.ensure("mine", tmp_path)
+    assert (tmp_path / "cgroup.subtree_control").exists()
+    assert (tmp_path / "mine/cgroup.subtree_control").exists()
+    assert cgroups.hierarchies(tmp_path) == [tmp_path]
+
+
 def test_removal_takes_the_whole_tree_and_nothing_beside_it(tmp_path: Path) -> None:
     for name in ("cpu", "unified"):
         (controller(tmp_path, name) / "mine/kubepods/pod1").mkdir(parents=True)
