@@ -42,7 +42,6 @@ def operator(cluster: LiveCluster, log: Path) -> Iterator[subprocess.Popen[bytes
         "PYTHONPATH": os.pathsep.join([str(ROOT / "operator"), str(ROOT / "engine")]),
         "ATOM_OPERATOR_HEALTH_PORT": "0",
         "ATOM_OPERATOR_METRICS_PORT": "0",
-        "ATOM_OPERATOR_ENGINE_IMAGE_CPU": _IMAGE,
     }
     command = [sys.executable, "-m", "atom_operator", "--namespace", cluster.namespace]
     with log.open("ab") as output:
@@ -61,7 +60,8 @@ def operator(cluster: LiveCluster, log: Path) -> Iterator[subprocess.Popen[bytes
 
 
 def apply(cluster: LiveCluster, **changes: Any) -> None:
-    manifest = atom_deployment(**changes)
+    # The image is named, so that another operator in the cluster would render the same.
+    manifest = atom_deployment(**{"engine": {"image": _IMAGE}, **changes})
     manifest["metadata"]["namespace"] = cluster.namespace
     cluster.kubectl("apply", "--filename=-", manifest=manifest)
 
