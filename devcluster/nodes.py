@@ -50,6 +50,8 @@ def present(settings: Settings, api: Api, wanted: list[FakeAmd]) -> None:
     known = {fake.node: fake for fake in recorded(settings)}
     for fake in wanted:
         amd.product(fake.product)
+        if fake.gpus < 0:
+            raise DevclusterError(f"{fake.gpus} GPUs are fewer than none; give 0 or more")
         _apply(api, fake)
         known[fake.node] = fake
     (settings.state / RECORD).write_text(json.dumps([asdict(fake) for fake in known.values()]))
