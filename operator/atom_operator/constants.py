@@ -75,6 +75,7 @@ class Reason(StrEnum):
     ROLLING_OUT = "RollingOut"
     COMPLETE = "Complete"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
+    PODS_REFUSED = "PodsRefused"
     APPLY_REFUSED = "ApplyRefused"
     NAME_CONFLICT = "NameConflict"
     NOT_STARTED = "NotStarted"

@@ -26,6 +26,13 @@ class ObjectKey(NamedTuple):
     name: str
 
 
+class Owner(NamedTuple):
+    """One AtomDeployment, told apart from a former one of the same name."""
+
+    key: ObjectKey
+    uid: str
+
+
 class Kind(NamedTuple):
     """What the API server calls a kind of object."""
 
@@ -196,7 +203,8 @@ class DeploymentState:
     available: int
     up_to_date: bool  # its controller has seen the latest spec
     revision: str | None
-    stalled_message: str | None  # ProgressDeadlineExceeded or failure to create pods
+    stalled_message: str | None  # no progress within the deadline
+    refused_message: str | None  # pods cannot be created: quota, admission
 
 
 @dataclass(frozen=True, slots=True)

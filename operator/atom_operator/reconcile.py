@@ -35,6 +35,7 @@ from atom_operator.domain import (
     Manifest,
     ObjectKey,
     Observed,
+    Owner,
     Plan,
 )
 from atom_operator.plan.model_facts import (
@@ -104,8 +105,8 @@ class Reconciler:
         options = resolve_options(spec, image=image)
         if problems := list(validate_against_model(options, lookup.facts)):
             return Decision(problems=tuple(problems))
-        uid = parent["metadata"]["uid"]
-        return _rendered(build_plan(key, uid, spec, options, locate_model(spec), lookup))
+        owner = Owner(key, parent["metadata"]["uid"])
+        return _rendered(build_plan(owner, spec, options, locate_model(spec), lookup))
 
     async def _model_facts(
         self, key: ObjectKey, spec: AtomDeploymentSpec

@@ -10,7 +10,7 @@ from atom_operator.admission.defaulting import locate_model, resolve_options
 from atom_operator.admission.parsing import parse_spec
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.children.naming import child_labels
-from atom_operator.domain import ATOM_DEPLOYMENT, FactsLookup, Manifest, ObjectKey, Plan
+from atom_operator.domain import ATOM_DEPLOYMENT, FactsLookup, Manifest, ObjectKey, Owner, Plan
 from atom_operator.plan.model_facts import facts_from_catalogue, facts_from_config
 from atom_operator.plan.plan import build_plan
 from atom_operator.reconcile import Reconciler
@@ -75,7 +75,7 @@ def plan(**changes: Any) -> Plan:
         else facts_from_catalogue(typed.model.source)
     )
     options = resolve_options(typed, image=image)
-    return build_plan(KEY, "uid-of-chat", typed, options, locate_model(typed), lookup)
+    return build_plan(Owner(KEY, "uid-of-chat"), typed, options, locate_model(typed), lookup)
 
 
 def cluster_with(**changes: Any) -> FakeCluster:

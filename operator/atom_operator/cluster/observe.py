@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from atom_operator import constants
@@ -68,6 +68,9 @@ def deployment_state(manifest: Manifest) -> DeploymentState:
     """Progress as the Deployment controller reports it."""
     metadata, spec = manifest["metadata"], manifest["spec"]
     status: Mapping[str, Any] = manifest.get("status") or {}
+    conditions = {
+        (item.get("type"), item.get("status")): item for item in status.get("conditions") or ()
+    }
     return DeploymentState(
         desired=spec.get("replicas", 1),
         replicas=status.get("replicas", 0),
@@ -76,16 +79,13 @@ def deployment_state(manifest: Manifest) -> DeploymentState:
         available=status.get("availableReplicas", 0),
         up_to_date=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
         revision=(metadata.get("annotations") or {}).get(constants.ANNOTATION_REVISION),
-        stalled_message=_stalled_message(status.get("conditions") or ()),
+        stalled_message=_message(conditions.get(("Progressing", "False"))),
+        refused_message=_message(conditions.get(("ReplicaFailure", "True"))),
     )
 
 
-def _stalled_message(conditions: Iterable[Mapping[str, Any]]) -> str | None:
-    for condition in conditions:
-        kind, status = condition.get("type"), condition.get("status")
-        if (kind, status) in (("Progressing", "False"), ("ReplicaFailure", "True")):
-            return f"{condition.get('reason')}: {condition.get('message')}"
-    return None
+def _message(condition: Mapping[str, Any] | None) -> str | None:
+    return f"{condition.get('reason')}: {condition.get('message')}" if condition else None
 
 
 def pod_state(manifest: Manifest) -> PodState:

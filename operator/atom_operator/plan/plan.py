@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
-from atom_operator.domain import EngineOptions, FactsLookup, ModelLocation, ObjectKey, Plan
+from atom_operator.domain import EngineOptions, FactsLookup, ModelLocation, Owner, Plan
 from atom_operator.plan.accelerators import choose_accelerator
 from atom_operator.plan.capacity import judge_capacity
 from atom_operator.plan.rollout import choose_rollout
@@ -16,21 +16,20 @@ from atom_operator.plan.startup import startup_budget_seconds
 
 
 def build_plan(
-    key: ObjectKey,
-    uid: str,
+    owner: Owner,
     spec: AtomDeploymentSpec,
     options: EngineOptions,
     model: ModelLocation,
     lookup: FactsLookup,
 ) -> Plan:
-    """Decide everything about the children of `key`."""
+    """Decide everything about the children of `owner`."""
     accelerator = choose_accelerator(spec.accelerator)
     if options.max_model_len is None and lookup.facts is not None:
         # The engine would choose the same; saying it keeps plan and engine from drifting apart.
         options = replace(options, max_model_len=lookup.facts.max_position_embeddings)
     return Plan(
-        key=key,
-        uid=uid,
+        key=owner.key,
+        uid=owner.uid,
         replicas=spec.replicas,
         model=model,
         engine=options,

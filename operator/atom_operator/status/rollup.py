@@ -23,7 +23,7 @@ from atom_operator.domain import (
 )
 from atom_operator.status.conditions import Verdict, stamp
 
-_NO_DEPLOYMENT = DeploymentState(0, 0, 0, 0, 0, True, None, None)
+_NO_DEPLOYMENT = DeploymentState(0, 0, 0, 0, 0, True, None, None, None)
 _NOT_PLANNED = CapacityVerdict("Unknown", Reason.NOT_PLANNED, "the spec is not accepted")
 
 
@@ -150,6 +150,8 @@ def _progressing(situation: Situation) -> Verdict:
     if _is_complete(deployment):
         message = f"{deployment.desired} of {deployment.desired} replicas are rolled out"
         return Verdict(kind, "False", Reason.COMPLETE, message)
+    if deployment.refused_message:
+        return Verdict(kind, "False", Reason.PODS_REFUSED, deployment.refused_message)
     if deployment.stalled_message:
         return Verdict(kind, "False", Reason.DEADLINE_EXCEEDED, deployment.stalled_message)
     message = (
@@ -182,6 +184,8 @@ def _degraded(situation: Situation) -> Verdict:
     kind = ConditionType.DEGRADED
     for refusal in situation.report.refused:
         return Verdict(kind, "True", refusal.reason, refusal.message)
+    if message := situation.deployment.refused_message:
+        return Verdict(kind, "True", Reason.PODS_REFUSED, message)
     failing = [pod for pod in situation.observed.pods if pod.problem and not pod.ready]
     if failing:
         more = f" (and {len(failing) - 1} more pods)" if len(failing) > 1 else ""

@@ -214,6 +214,31 @@ async def test_the_last_words_of_a_crashing_container_reach_the_conditions() -> 
     assert condition(cluster, "Ready")["status"] == "True"
 
 
+async def test_pods_that_the_namespace_refuses_are_reported() -> None:
+    cluster = cluster_with()
+    await reconciler(cluster).reconcile(KEY)
+    cluster.run_deployment_controller("chat", ready=0)
+    status = cluster.find(DEPLOYMENT, "chat")["status"]
+    message = "pods are forbidden: exceeded quota"
+    failure = {"type": "ReplicaFailure", "reason": "FailedCreate", "message": message}
+    status.update(replicas=0, conditions=[{**failure, "status": "True"}])
+    await reconciler(cluster).reconcile(KEY)
+    ready = condition(cluster, "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "PodsRefused")
+    assert "exceeded quota" in ready["message"]
+
+
+async def test_a_rollout_beyond_its_deadline_is_reported() -> None:
+    cluster = cluster_with()
+    await reconciler(cluster).reconcile(KEY)
+    cluster.run_deployment_controller("chat", ready=0)
+    late = {"type": "Progressing", "reason": "ProgressDeadlineExceeded", "message": "too late"}
+    cluster.find(DEPLOYMENT, "chat")["status"]["conditions"] = [{**late, "status": "False"}]
+    await reconciler(cluster).reconcile(KEY)
+    assert condition(cluster, "Progressing")["reason"] == "DeadlineExceeded"
+    assert "too late" in condition(cluster, "Ready")["message"]
+
+
 async def test_an_image_that_cannot_be_pulled_is_a_failing_pod() -> None:
     cluster = cluster_with()
     await reconciler(cluster).reconcile(KEY)
