@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import logging
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,23 @@ from atom.config import EngineOptions, GenerationDefaults
 from atom.entrypoints.cli import build_parser, main
 from atom.entrypoints.engine_args import FlagParser, add_engine_arguments, options_from_args
 from atom.entrypoints.generate import print_in_order, sampling_from_args
+from atom.entrypoints.logs import flush_logs
 from atom.entrypoints.serve import server_options
 from atom.errors import ConfigError, EngineDeadError
 from atom.model_engine.request import FinishReason, RequestOutput
 from tests.support.front_half import write_model_folder
 from tests.support.server_process import command_environment
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Commands configure the logging of their process, which is the test runner's here."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    flush_logs()
+    root.handlers = handlers
+    root.setLevel(level)
 
 
 def options(*words: str) -> EngineOptions:
