@@ -47,6 +47,8 @@ class FakeCluster:
     writes: list[str] = field(default_factory=list)
     failures: dict[int, ClusterError] = field(default_factory=dict)
     refused_kinds: dict[Kind, str] = field(default_factory=dict)
+    # Kinds in whose objects somebody put an entry that makes every apply invalid.
+    spoilt_kinds: set[Kind] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._versions = itertools.count(1)
@@ -77,7 +79,19 @@ class FakeCluster:
         self._before_write(f"apply {kind.kind}/{metadata['name']}")
         if kind in self.refused_kinds:
             raise RefusedError(self.refused_kinds[kind], 422)
+        if kind in self.spoilt_kinds:
+            raise RefusedError("spec.ports[1].name: Duplicate value", 422)
         key = (kind, metadata["namespace"], metadata["name"])
+        return self.apply_as(constants.FIELD_MANAGER, key, manifest)
+
+    async def replace(self, kind: Kind, manifest: Manifest) -> Manifest:
+        metadata = manifest["metadata"]
+        self._before_write(f"replace {kind.kind}/{metadata['name']}")
+        if kind in self.refused_kinds:
+            raise RefusedError(self.refused_kinds[kind], 422)
+        self.spoilt_kinds.discard(kind)
+        key = (kind, metadata["namespace"], metadata["name"])
+        self.objects[key]["spec"] = copy.deepcopy(manifest["spec"])
         return self.apply_as(constants.FIELD_MANAGER, key, manifest)
 
     async def delete(self, kind: Kind, namespace: str, name: str) -> None:

@@ -15,6 +15,8 @@ from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import Reason
 from atom_operator.domain import ApplyReport, ChildKey, Manifest, ObjectKey, Refusal
 
+_INVALID = 422
+
 
 async def apply_children(
     port: ClusterPort,
@@ -48,10 +50,23 @@ async def _apply_one(
         if conflict is not None:
             return conflict
     try:
-        now[child] = await port.apply(child.kind, manifest)
+        now[child] = await _write(port, child, manifest, exists=child in now)
     except RefusedError as error:
         return Refusal(child, Reason.APPLY_REFUSED, str(error))
     return None
+
+
+async def _write(
+    port: ClusterPort, child: ChildKey, manifest: Manifest, *, exists: bool
+) -> Manifest:
+    """Apply; where that is invalid because of what somebody else put into our object (an apply
+    leaves others' list entries alone), put the object as it should be in its place."""
+    try:
+        return await port.apply(child.kind, manifest)
+    except RefusedError as error:
+        if not exists or error.code != _INVALID:
+            raise
+        return await port.replace(child.kind, manifest)
 
 
 async def _conflict(port: ClusterPort, child: ChildKey, manifest: Manifest) -> Refusal | None:

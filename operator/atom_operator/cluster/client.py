@@ -5,6 +5,7 @@ Generic resources only, so that manifests reach the server exactly as rendered. 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -80,6 +81,14 @@ class LightkubeCluster:
                 force=True,
             )
             return dict(applied)
+
+    async def replace(self, kind: Kind, manifest: Manifest) -> Manifest:
+        metadata = manifest["metadata"]
+        with _translated(f"replace {kind.kind} {metadata['namespace']}/{metadata['name']}"):
+            resource = _RESOURCES[kind]
+            # Without a resourceVersion the server takes the last write, and keeps what it
+            # allocated itself (a Service's addresses).
+            return dict(await self._client.replace(resource.from_dict(copy.deepcopy(manifest))))
 
     async def delete(self, kind: Kind, namespace: str, name: str) -> None:
         with _translated(f"delete {kind.kind} {namespace}/{name}"):

@@ -29,6 +29,9 @@ class ClusterPort(Protocol):
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         """Server-side apply with our field manager, forced; the object as it is now."""
 
+    async def replace(self, kind: Kind, manifest: Manifest) -> Manifest:
+        """Put the object in place of what exists under its name, whoever wrote what in it."""
+
     async def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """Delete in the background; nothing happens when it is gone already."""
 

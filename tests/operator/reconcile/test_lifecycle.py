@@ -141,6 +141,17 @@ async def test_a_drifted_field_is_put_back_and_a_foreign_one_is_left() -> None:
     assert deployment["metadata"]["annotations"]["team.test/note"] == "keep me"
 
 
+async def test_a_child_spoilt_by_a_foreign_entry_is_replaced() -> None:
+    cluster = cluster_with()
+    await settle(cluster)
+    cluster.change_spec(SERVICE, "chat", ports=[{"name": "http", "port": 9999}])
+    cluster.spoilt_kinds.add(SERVICE)
+    await reconciler(cluster).reconcile(KEY)
+    (port,) = cluster.find(SERVICE, "chat")["spec"]["ports"]
+    assert port["port"] == 8000
+    assert condition(cluster, "Degraded")["reason"] != "ApplyRefused"
+
+
 async def test_scaling_changes_replicas_but_not_the_revision() -> None:
     cluster = cluster_with()
     await settle(cluster)
