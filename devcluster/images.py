@@ -38,6 +38,21 @@ def load(settings: Settings, archives: Sequence[Path]) -> None:
     for path in archives:
         with Step(f"load {path.name} ({path.stat().st_size / 1e6:.0f} MB)"):
             run([*ctr(settings), "images", "import", path], timeout_seconds=900)
+    forgotten = replaced_images(run([*ctr(settings), "images", "ls"]))
+    if forgotten:
+        run([*ctr(settings), "images", "rm", *forgotten])
+
+
+def replaced_images(listing: str) -> list[str]:
+    """Of `ctr images ls`, the references that hold an image which no name means any more.
+
+    Kubernetes' part of containerd keeps every image under its id as well; without this, each build
+    of an image would keep its predecessor on the disk. Running containers keep what they need.
+    """
+    rows = [line.split() for line in listing.splitlines()[1:]]
+    pairs = [(row[0], row[2]) for row in rows if len(row) > 2]
+    named = {digest for name, digest in pairs if not name.startswith("sha256:")}
+    return [name for name, digest in pairs if name.startswith("sha256:") and digest not in named]
 
 
 def ensure_cluster_images(settings: Settings, programs: Mapping[str, Path]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import archive, base_image, host_access, project_images
+from devcluster import archive, base_image, host_access, images, project_images
 from devcluster.build_image import BuildRequest, check_tag, content_key
 from devcluster.errors import DevclusterError
 
@@ -108,6 +108,15 @@ def test_only_apt_settings_of_access_reach_a_build() -> None:
 )
 def test_the_base_image_comes_from_this_machines_mirror(sources: str, mirror: str | None) -> None:
     assert base_image.mirror_in(sources) == mirror
+
+
+def test_an_image_that_no_name_means_any_more_is_forgotten() -> None:
+    listing = """REF TYPE DIGEST SIZE PLATFORMS LABELS
+localhost/a:dev application/x sha256:new 1.0 MiB linux/amd64 -
+sha256:id-of-new application/x sha256:new 1.0 MiB linux/amd64 -
+sha256:id-of-old application/x sha256:old 1.0 MiB linux/amd64 -
+"""
+    assert images.replaced_images(listing) == ["sha256:id-of-old"]
 
 
 def test_a_packed_program_is_the_same_archive_every_time(tmp_path: Path) -> None:
