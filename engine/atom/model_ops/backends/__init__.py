@@ -16,12 +16,15 @@ from typing import cast
 from atom.errors import ConfigError
 from atom.model_ops.backends.interface import OPS, Backend, Ops
 
-_FACTORIES = {"torch_ref": "atom.model_ops.backends.torch_ref:backend"}
+_FACTORIES = {
+    "torch_ref": "atom.model_ops.backends.torch_ref:backend",
+    "triton": "atom.model_ops.backends.triton_ops:backend",
+}
 # First usable one wins, per device type.
 _PREFERENCES: dict[str, tuple[str, ...]] = {
     "cpu": ("torch_ref",),
-    "cuda": ("torch_ref",),
-    "rocm": ("torch_ref",),
+    "cuda": ("triton", "torch_ref"),
+    "rocm": ("triton", "torch_ref"),
 }
 
 

@@ -48,6 +48,46 @@ class SamplingTensors:
     any_top_p: bool
 
 
+@dataclass(frozen=True, slots=True)
+class SlotTensors:
+    """State of the running sequences, one entry per slot, on the device; `padding_slot` is the
+    last one, which no sequence has.
+
+    last_token [slots] int64; num_computed [slots] int64: position of last_token; block_tables
+    [slots, max_blocks] int32; temperature [slots] float32; seed [slots] int64.
+    """
+
+    last_token: torch.Tensor
+    num_computed: torch.Tensor
+    block_tables: torch.Tensor
+    temperature: torch.Tensor
+    seed: torch.Tensor
+
+    @property
+    def padding_slot(self) -> int:
+        return self.last_token.shape[0] - 1
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeInputs:
+    """Inputs of one decode step, one entry per row. Padding rows have token 0 at position 0,
+    slot_mapping -1 and context 0.
+
+    input_ids, positions, slot_mapping [R] int64; context_lens [R] int32; block_tables
+    [R, max_blocks] int32, valid as far as the row's context reaches; temperature [R] float32,
+    seed [R] int64 and sample_positions [R] int64: of the token that the step draws.
+    """
+
+    input_ids: torch.Tensor
+    positions: torch.Tensor
+    slot_mapping: torch.Tensor
+    context_lens: torch.Tensor
+    block_tables: torch.Tensor
+    temperature: torch.Tensor
+    seed: torch.Tensor
+    sample_positions: torch.Tensor
+
+
 class Ops(Protocol):
     """One callable per operation, bound to the backend chosen for it."""
 
@@ -86,7 +126,8 @@ class Ops(Protocol):
     ) -> torch.Tensor:
         """Split qkv [T, (Hq + 2·Hkv)·D], normalise q and k per head (if given weights [D]), rotate
         them (neox halves; cos_sin [positions, D] float32: cosines then sines), write k and v to
-        their cache slots [N, S, Hkv, D]; returns q [T, Hq, D]. May overwrite qkv."""
+        their cache slots [N, S, Hkv, D]; returns q [T, Hq, D]. May overwrite qkv. A capturable
+        backend takes slots below 0 as padding: nothing is written for them."""
 
     def paged_attention(
         self,
@@ -96,12 +137,27 @@ class Ops(Protocol):
         shape: AttentionShape,
         metadata: AttentionMetaData,
     ) -> torch.Tensor:
-        """Causal attention of q [T, Hq, D] over each row's cached tokens → [T, Hq·D]."""
+        """Causal attention of q [T, Hq, D] over each row's cached tokens → [T, Hq·D]. A decode row
+        of context 0 (padding, in a capturable backend) yields zeros."""
 
     def sample(self, logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
-        """logits [R, V] float32 → token ids [R] int64. temperature 0 takes the first maximum;
-        otherwise temperature, then top-k, then top-p, then one draw from what is left. The draw
-        depends on (seed, position) alone, never on the rest of the batch. May overwrite logits."""
+        """logits [R, V], any float dtype, compared and scaled in float32 → token ids [R] int64.
+        temperature 0 takes the first maximum; otherwise temperature, then top-k, then top-p, then
+        one draw from what is left. The draw depends on (seed, position) alone, never on the rest
+        of the batch. May overwrite logits. With neither top-k nor top-p it may be captured."""
+
+    def prepare_decode(
+        self, slots: torch.Tensor, appends: torch.Tensor, state: SlotTensors, block_size: int
+    ) -> DecodeInputs:
+        """Write appended blocks into the state's tables, then gather the inputs of one decode
+        step. slots [R] int64, of its rows; appends [3, A] int64: slot, index in its table, block
+        id. Negative slots and the padding slot are padding in both."""
+
+    def commit_tokens(
+        self, slots: torch.Tensor, token_ids: torch.Tensor, state: SlotTensors
+    ) -> None:
+        """After a decode step: token_ids [R] become their slots' last_token, num_computed grows by
+        one. Padding rows change no real slot."""
 
 
 OPS = (
@@ -113,6 +169,8 @@ OPS = (
     "qk_norm_rope_store",
     "paged_attention",
     "sample",
+    "prepare_decode",
+    "commit_tokens",
 )
 
 

@@ -7,7 +7,7 @@ into a graph.
 from __future__ import annotations
 
 from atom.model_ops.backends.interface import Backend
-from atom.model_ops.backends.torch_ref import attention, dense, sampling
+from atom.model_ops.backends.torch_ref import attention, decode_state, dense, sampling
 
 
 def backend() -> Backend:
@@ -22,5 +22,7 @@ def backend() -> Backend:
             "qk_norm_rope_store": attention.qk_norm_rope_store,
             "paged_attention": attention.paged_attention,
             "sample": sampling.sample,
+            "prepare_decode": decode_state.prepare_decode,
+            "commit_tokens": decode_state.commit_tokens,
         },
     )

@@ -1,0 +1,56 @@
+"""The Triton backend: the engine's own GPU kernels, one source for CUDA and ROCm.
+
+Every operation may be captured into a graph, except sampling with top-k or top-p. Without Triton or
+without a GPU it says so; in Triton's interpreter (TRITON_INTERPRET=1) it runs on CPU tensors, which
+is how its logic is tested where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import torch
+
+from atom.model_ops.backends.interface import Backend
+
+
+def backend() -> Backend:
+    reasons = _unusable()
+    if reasons:
+        return Backend(name="triton", operations={}, unusable=reasons)
+    # Imported here: the kernels' modules need Triton.
+    from atom.model_ops.backends.triton_ops import (
+        activation,
+        attention,
+        decode_state,
+        linear,
+        norms,
+        rope_store,
+        sampling,
+    )
+
+    return Backend(
+        name="triton",
+        operations={
+            "embedding": linear.embedding,
+            "linear": linear.linear,
+            "rms_norm": norms.rms_norm,
+            "add_rms_norm": norms.add_rms_norm,
+            "silu_and_mul": activation.silu_and_mul,
+            "qk_norm_rope_store": rope_store.qk_norm_rope_store,
+            "paged_attention": attention.paged_attention,
+            "sample": sampling.sample,
+            "prepare_decode": decode_state.prepare_decode,
+            "commit_tokens": decode_state.commit_tokens,
+        },
+        capturable=torch.cuda.is_available(),
+    )
+
+
+def _unusable() -> tuple[str, ...]:
+    if find_spec("triton") is None:
+        return ("triton is not installed (pip install 'atom-platform[cuda]' or '[rocm]')",)
+    if not torch.cuda.is_available() and os.environ.get("TRITON_INTERPRET") != "1":
+        return ("torch sees no GPU",)
+    return ()

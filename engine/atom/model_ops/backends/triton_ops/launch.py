@@ -1,0 +1,31 @@
+"""What launches need to know about the device, asked once.
+
+Kernels are the same on CUDA and ROCm; where a number of programs depends on the card, it comes from
+here. In Triton's interpreter (TRITON_INTERPRET=1, CPU tensors) the answers are small constants.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+
+# Multiprocessors that the interpreter pretends to have: enough to take every path of a decision.
+_INTERPRETED_UNITS = 4
+
+
+@cache
+def compute_units(device: torch.device) -> int:
+    """Multiprocessors (CUDA) or compute units (ROCm)."""
+    if device.type == "cpu":
+        return _INTERPRETED_UNITS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def next_power_of_2(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def warps_for(elements: int, elements_per_warp: int = 512, most: int = 8) -> int:
+    """Warps for a program over so many elements, so that each thread has a few wide loads."""
+    return max(1, min(most, next_power_of_2(elements) // elements_per_warp))

@@ -1,0 +1,144 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Causal attention of ragged rows of queries over the paged cache, their own tokens included.
+
+A program takes one tile of one row's queries and one KV head; the query heads of the group are
+interleaved in the tile, so keys and values are loaded once for all of them. Tiles that lie wholly
+before the first query need no mask; only those around the diagonal do. A chunk may begin anywhere
+in its context. FlashAttention-2 (Dao 2023).
+
+The grid bounds the number of tiles from above without looking at the rows; each program finds its
+row by a search in query_starts, and rows' last tiles, the longest, come first.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+from atom.model_ops.backends.interface import AttentionShape
+from atom.model_ops.backends.triton_ops.attention_tiles import cache_offsets, softmax_step
+from atom.model_ops.backends.triton_ops.launch import next_power_of_2
+from atom.model_ops.backends.triton_ops.tuning import prefill_config
+
+
+@triton.jit
+def _find_row(starts_ptr, tile, first_row, rows, TOKENS: tl.constexpr):
+    """The row that owns a tile, counted from first_row: row r begins at tile start/TOKENS + r."""
+    base = tl.load(starts_ptr + first_row)
+    low, high = 0, rows
+    while low < high:
+        middle = (low + high) // 2
+        begins = (tl.load(starts_ptr + first_row + middle) - base) // TOKENS + middle
+        if begins <= tile:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+@triton.jit
+def _attend(
+    q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, first, end, scale,
+    running_max, running_sum, acc,
+    HKV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+    MASKED: tl.constexpr,
+):  # fmt: skip
+    """One tile of keys and values, from token `first`; masked ones respect `end` and causality."""
+    dim = tl.arange(0, D)
+    token = first + tl.arange(0, BLOCK_N)
+    inside = token < end
+    at = cache_offsets(table_ptr, token, inside, head, BLOCK_SIZE, HKV, D, MASKED) + dim[None, :]
+    if MASKED:
+        key = tl.load(k_cache_ptr + at, mask=inside[:, None], other=0.0).to(q.dtype)
+        value = tl.load(v_cache_ptr + at, mask=inside[:, None], other=0.0).to(q.dtype)
+    else:
+        key = tl.load(k_cache_ptr + at).to(q.dtype)
+        value = tl.load(v_cache_ptr + at).to(q.dtype)
+    scores = tl.dot(q, tl.trans(key), input_precision="ieee") * scale
+    if MASKED:
+        scores = tl.where(token[None, :] <= position[:, None], scores, float("-inf"))
+    return softmax_step(scores, value, running_max, running_sum, acc)
+
+
+@triton.jit(do_not_specialize=["table_stride", "first_row", "rows"])
+def _prefill_kernel(
+    q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, contexts_ptr, starts_ptr, out_ptr,
+    table_stride, first_row, rows, scale,
+    GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    tokens_per_tile: tl.constexpr = BLOCK_M // GROUP_PADDED
+    tile, head = tl.program_id(0), tl.program_id(1)
+    index = _find_row(starts_ptr, tile, first_row, rows, tokens_per_tile)
+    row = first_row + index
+    start = tl.load(starts_ptr + row)
+    base = tl.load(starts_ptr + first_row)
+    queries = tl.load(starts_ptr + row + 1) - start
+    tile = tile - ((start - base) // tokens_per_tile + index)
+    tiles = tl.cdiv(queries, tokens_per_tile)
+    if tile >= tiles:
+        return
+    tile = tiles - 1 - tile
+    context = tl.load(contexts_ptr + row)
+
+    lane = tl.arange(0, BLOCK_M)
+    dim = tl.arange(0, D)
+    query = tile * tokens_per_tile + lane // GROUP_PADDED
+    member = lane % GROUP_PADDED
+    real = ((query < queries) & (member < GROUP))[:, None]
+    query_head = (start + query).to(tl.int64) * (HKV * GROUP) + head * GROUP + member
+    q = tl.load(q_ptr + query_head[:, None] * D + dim[None, :], mask=real, other=0.0)
+    position = context - queries + query
+    first_position = context - queries + tile * tokens_per_tile
+    end = tl.minimum(first_position + tokens_per_tile, context)
+    unmasked_end = (first_position + 1) // BLOCK_N * BLOCK_N
+
+    table_ptr = tables_ptr + row.to(tl.int64) * table_stride
+    running_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    running_sum = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, D], tl.float32)
+    for first in range(0, unmasked_end, BLOCK_N):
+        running_max, running_sum, acc = _attend(
+            q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, first, end, scale,
+            running_max, running_sum, acc, HKV, D, BLOCK_SIZE, BLOCK_N, False,
+        )  # fmt: skip
+    for first in range(unmasked_end, end, BLOCK_N):
+        running_max, running_sum, acc = _attend(
+            q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, first, end, scale,
+            running_max, running_sum, acc, HKV, D, BLOCK_SIZE, BLOCK_N, True,
+        )  # fmt: skip
+
+    result = (acc / running_sum[:, None]).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + query_head[:, None] * D + dim[None, :], result, mask=real)
+
+
+def prefill_attention(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    shape: AttentionShape,
+    block_tables: torch.Tensor,
+    context_lens: torch.Tensor,
+    query_starts: torch.Tensor,
+    first_row: int,
+    out: torch.Tensor,
+) -> None:
+    """q, out [T, Hq, D] of the whole step; rows from `first_row` on are computed."""
+    rows = query_starts.shape[0] - 1 - first_row
+    # Rows before first_row have one token each.
+    tokens = q.shape[0] - first_row
+    config = prefill_config(q.device, shape.head_dim, q.element_size())
+    group = shape.num_heads // shape.num_kv_heads
+    group_padded = next_power_of_2(group)
+    block_m = max(config.block_m, group_padded)
+    tiles = tokens // (block_m // group_padded) + rows
+    _prefill_kernel[(tiles, shape.num_kv_heads)](
+        q, k_cache, v_cache, block_tables, context_lens, query_starts, out,
+        block_tables.stride(0), first_row, rows, shape.scale * math.log2(math.e),
+        GROUP=group, GROUP_PADDED=group_padded, HKV=shape.num_kv_heads, D=shape.head_dim,
+        BLOCK_SIZE=k_cache.shape[1], BLOCK_M=block_m, BLOCK_N=config.block_n,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip

@@ -1,0 +1,172 @@
+"""Which configuration a kernel runs with on this card: measured where known, else a safe default.
+
+Tables come from two places, later ones win: `tuned/<device>.json`, shipped for cards that were
+measured, and the cache folder, where `tune.py` leaves what it measured here. Nothing is measured
+while serving: a shape that no table knows runs as a cuBLAS or hipBLAS product and with default
+tiles. The cache file's name carries device, Triton version and a hash of the kernels' sources, so
+a stale table is never read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import triton
+
+_HERE = Path(__file__).parent
+_KERNEL_FILES = (
+    "attention_tiles.py",
+    "decode_attention.py",
+    "prefill_attention.py",
+    "skinny_linear.py",
+)
+# Tokens up to which a product may be one of ours; above, the vendor's library always wins.
+TOKEN_BUCKETS = (1, 2, 4, 8, 16)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeConfig:
+    """block_n: tokens per tile; programs_per_unit: how many programs per multiprocessor splitting
+    aims at; max_splits: bounds the reduction."""
+
+    block_n: int
+    num_warps: int
+    num_stages: int
+    programs_per_unit: int = 4
+    max_splits: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillConfig:
+    """block_m: query rows (tokens times heads of a group) per tile; block_n: keys per tile."""
+
+    block_m: int
+    block_n: int
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class SkinnyConfig:
+    """One of the two kernels in skinny_linear.py, and its tile."""
+
+    kernel: Literal["gemv", "dot"]
+    block_n: int
+    block_k: int
+    split_k: int
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """linear: `linear_key` → configuration, None where the library is faster; decode, prefill:
+    `attention_key` → configuration."""
+
+    linear: dict[str, SkinnyConfig | None]
+    decode: dict[str, DecodeConfig]
+    prefill: dict[str, PrefillConfig]
+
+
+def linear_key(dtype: torch.dtype, out_features: int, in_features: int, tokens: int) -> str:
+    """`tokens` is rounded up to its bucket."""
+    bucket = next(size for size in TOKEN_BUCKETS if size >= tokens)
+    return f"{str(dtype).removeprefix('torch.')}:{out_features}x{in_features}:{bucket}"
+
+
+def attention_key(head_dim: int, element_bytes: int) -> str:
+    return f"{head_dim}x{element_bytes}"
+
+
+@cache
+def decode_config(device: torch.device, head_dim: int, element_bytes: int) -> DecodeConfig:
+    known = tables(device).decode.get(attention_key(head_dim, element_bytes))
+    # 16 KiB of keys a tile, twice or three times in flight, fit every card's shared memory.
+    return known or DecodeConfig(
+        block_n=_tile(16 * 1024, head_dim * element_bytes, 16, 64), num_warps=4, num_stages=2
+    )
+
+
+@cache
+def prefill_config(device: torch.device, head_dim: int, element_bytes: int) -> PrefillConfig:
+    known = tables(device).prefill.get(attention_key(head_dim, element_bytes))
+    tile = _tile(16 * 1024, head_dim * element_bytes, 16, 64)
+    return known or PrefillConfig(
+        block_m=128 if element_bytes == 2 and head_dim <= 128 else tile,
+        block_n=tile,
+        num_warps=8 if element_bytes == 2 and head_dim <= 128 else 4,
+        num_stages=2,
+    )
+
+
+@cache
+def linear_config(
+    device: torch.device, dtype: torch.dtype, out_features: int, in_features: int, tokens: int
+) -> SkinnyConfig | None:
+    """None: use the library."""
+    if tokens > TOKEN_BUCKETS[-1]:
+        return None
+    return tables(device).linear.get(linear_key(dtype, out_features, in_features, tokens))
+
+
+@cache
+def tables(device: torch.device) -> Tables:
+    if device.type == "cpu":  # the interpreter
+        return Tables({}, {}, {})
+    name = torch.cuda.get_device_name(device)
+    merged = Tables({}, {}, {})
+    for path in (shipped_path(name), cached_path(name)):
+        if path.exists():
+            found = parse(json.loads(path.read_text()))
+            merged.linear.update(found.linear)
+            merged.decode.update(found.decode)
+            merged.prefill.update(found.prefill)
+    return merged
+
+
+def parse(raw: dict[str, Any]) -> Tables:
+    return Tables(
+        linear={
+            key: None if value is None else SkinnyConfig(**value)
+            for key, value in raw.get("linear", {}).items()
+        },
+        decode={key: DecodeConfig(**value) for key, value in raw.get("decode", {}).items()},
+        prefill={key: PrefillConfig(**value) for key, value in raw.get("prefill", {}).items()},
+    )
+
+
+def shipped_path(device_name: str) -> Path:
+    return _HERE / "tuned" / f"{_slug(device_name)}.json"
+
+
+def cached_path(device_name: str) -> Path:
+    """$ATOM_CACHE_DIR, else the user's cache folder."""
+    root = os.environ.get("ATOM_CACHE_DIR")
+    if root is None:
+        root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        root = str(Path(root) / "atom")
+    name = f"{_slug(device_name)}-triton{triton.__version__}-{source_hash()}.json"
+    return Path(root) / "triton_tuned" / name
+
+
+@cache
+def source_hash() -> str:
+    digest = hashlib.sha256()
+    for name in _KERNEL_FILES:
+        digest.update((_HERE / name).read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _slug(device_name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in device_name.lower())
+
+
+def _tile(budget_bytes: int, token_bytes: int, least: int, most: int) -> int:
+    return max(least, min(most, budget_bytes // token_bytes))

@@ -1,0 +1,131 @@
+"""Random inputs of operations, and the comparison with the reference.
+
+Cache slots that no row owns hold NaN, so that reading one shows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from atom.model_ops.backends import _load as load_backend
+from atom.model_ops.backends.interface import AttentionShape, SlotTensors
+from atom.utils.forward_context import AttentionMetaData
+
+__all__ = ["load_backend"]
+
+# Of a row's result against a float64 reference: a few roundings of the dtype. float32 sums of
+# thousands of terms stay below 1e-5; half precision rounds probabilities once and results once.
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.2e-2}
+
+
+def assert_rows_agree(
+    out: torch.Tensor, expected: torch.Tensor, dtype: torch.dtype, slack: float = 1.0
+) -> None:
+    """‖out - expected‖ / ‖expected‖ of every row (the first dimension), so that one wrong row is
+    not diluted by many right ones."""
+    assert out.shape == expected.shape
+    out, expected = out.double().flatten(1), expected.double().flatten(1)
+    assert out.isfinite().all(), "result has NaN or infinity"
+    error = (out - expected).norm(dim=1) / expected.norm(dim=1).clamp_min(1e-30)
+    worst = int(error.argmax())
+    limit = TOLERANCE[dtype] * slack
+    assert error[worst] <= limit, f"row {worst} is off by {error[worst]:.2e}, limit {limit:.1e}"
+
+
+def poison(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
+    """Leave NaN in the memory that the next allocation of this size is likely to get."""
+    torch.full(tuple(shape), torch.nan, dtype=dtype, device=device)
+
+
+@dataclass(frozen=True)
+class PagedCase:
+    """q [T, Hq, D] and a paged cache filled for rows of (history, queries) tokens; decodes first.
+    A row of no queries and no history is padding of a decode batch: one query, context 0."""
+
+    q: torch.Tensor
+    k_cache: torch.Tensor
+    v_cache: torch.Tensor
+    shape: AttentionShape
+    metadata: AttentionMetaData
+
+    def double(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """For the reference, whose masks do not hold against NaN: slots of no row hold zero."""
+        return (
+            self.q.double(),
+            self.k_cache.double().nan_to_num(0.0),
+            self.v_cache.double().nan_to_num(0.0),
+        )
+
+
+def paged_case(
+    contexts_and_queries: Sequence[tuple[int, int]],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    heads: tuple[int, int] = (4, 2),
+    head_dim: int = 32,
+    block_size: int = 16,
+    max_context: int | None = None,
+    seed: int = 0,
+) -> PagedCase:
+    """Rows of (context, queries), those of one query first; their blocks are scattered."""
+    draw = torch.Generator().manual_seed(seed)
+    contexts = [context for context, _ in contexts_and_queries]
+    counts = [queries for _, queries in contexts_and_queries]
+    blocks_of = [-(-context // block_size) for context in contexts]
+    total = sum(blocks_of) + 3
+    order = torch.randperm(total, generator=draw).tolist()
+    longest = max(max_context or 0, *contexts)
+    tables = torch.zeros((len(contexts), max(1, -(-longest // block_size))), dtype=torch.int32)
+    caches = [
+        torch.full((total, block_size, heads[1], head_dim), torch.nan, dtype=dtype)
+        for _ in range(2)
+    ]
+    for row, (context, blocks) in enumerate(zip(contexts, blocks_of, strict=True)):
+        own = [order.pop() for _ in range(blocks)]
+        tables[row, :blocks] = torch.tensor(own, dtype=torch.int32)
+        for cache in caches:
+            for index, block in enumerate(own):
+                used = min(block_size, context - index * block_size)
+                cache[block, :used] = torch.randn((used, heads[1], head_dim), generator=draw).to(
+                    dtype
+                )
+    starts = [0, *itertools.accumulate(counts)]
+    q = torch.randn((starts[-1], heads[0], head_dim), generator=draw).to(dtype)
+    decodes = next((i for i, count in enumerate(counts) if count > 1), len(counts))
+    metadata = AttentionMetaData(
+        query_starts=torch.tensor(starts, dtype=torch.int32, device=device),
+        context_lens=torch.tensor(contexts, dtype=torch.int32, device=device),
+        block_tables=tables.to(device),
+        slot_mapping=torch.empty(0, dtype=torch.int64, device=device),
+        num_decodes=decodes,
+        max_query_len=max(counts),
+        max_context_len=longest,
+    )
+    return PagedCase(
+        q=q.to(device),
+        k_cache=caches[0].to(device),
+        v_cache=caches[1].to(device),
+        shape=AttentionShape(heads[0], heads[1], head_dim, head_dim**-0.5),
+        metadata=metadata,
+    )
+
+
+def slot_tensors(slots: int, max_blocks: int, device: torch.device, seed: int = 0) -> SlotTensors:
+    """Random state of `slots` sequences and the padding slot."""
+    draw = torch.Generator().manual_seed(seed)
+
+    def integers(high: int, *shape: int) -> torch.Tensor:
+        return torch.randint(0, high, shape, generator=draw)
+
+    return SlotTensors(
+        last_token=integers(1000, slots + 1).to(device),
+        num_computed=integers(max_blocks * 16 - 1, slots + 1).to(device),
+        block_tables=integers(500, slots + 1, max_blocks).to(torch.int32).to(device),
+        temperature=torch.rand(slots + 1, generator=draw).to(device),
+        seed=integers(2**62, slots + 1).to(device),
+    )

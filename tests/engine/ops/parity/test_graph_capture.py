@@ -1,0 +1,55 @@
+"""What was captured once stays right as contexts, tables and slots change between replays."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from atom.model_ops.backends.interface import Backend, SamplingTensors
+from tests.engine.ops.inputs import paged_case
+
+pytestmark = pytest.mark.gpu
+
+
+def test_attention_and_sampling_replayed_on_new_contents_equal_eager(
+    backend: Backend, device: torch.device
+) -> None:
+    if not backend.capturable:
+        pytest.skip(f"{backend.name} is not captured into graphs here")
+    rows = 6
+    case = paged_case(
+        [(300 - 41 * i, 1) for i in range(rows)], device=device, dtype=torch.bfloat16,
+        heads=(8, 2), head_dim=64, max_context=2048,
+    )  # fmt: skip
+    projection = torch.randn(2000, 8 * 64, dtype=torch.bfloat16, device=device)
+    sampling = SamplingTensors(
+        temperature=torch.tensor([0.0, 0.8] * (rows // 2), device=device),
+        top_k=torch.full((rows,), 2000, device=device),
+        top_p=torch.ones(rows, device=device),
+        seed=torch.arange(rows, device=device),
+        position=torch.arange(rows, device=device),
+        all_greedy=False,
+        any_top_k=False,
+        any_top_p=False,
+    )
+
+    def step() -> torch.Tensor:
+        ops = backend.operations
+        hidden = ops["paged_attention"](
+            case.q, case.k_cache, case.v_cache, case.shape, case.metadata
+        )
+        return ops["sample"](ops["linear"](hidden, projection, None), sampling)
+
+    eager_first = step().clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        tokens = step()
+    graph.replay()
+    assert torch.equal(tokens, eager_first)
+    # Other lengths (one of them padding), other tables, other positions; NaN behind the lengths.
+    case.metadata.context_lens.copy_(torch.tensor([1, 59, 0, 95, 130, 17], device=device))
+    case.metadata.block_tables[:2] = case.metadata.block_tables[:2].flip(0)
+    case.q.copy_(torch.randn_like(case.q))
+    sampling.position.add_(100)
+    graph.replay()
+    assert torch.equal(tokens, step())

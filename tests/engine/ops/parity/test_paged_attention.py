@@ -1,0 +1,120 @@
+"""Attention over the paged cache equals a float64 reference: decodes, prompts, chunks, mixtures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from atom.model_ops.backends.interface import Backend
+from tests.engine.ops.inputs import PagedCase, assert_rows_agree, paged_case, poison
+
+gpu = pytest.mark.gpu
+# The interpreter multiplies bfloat16 as the integers it is stored in: on GPUs only.
+DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=gpu)]
+DECODES = [(1, 1), (16, 1), (17, 1), (100, 1), (63, 1)]
+CHUNKS = [(5, 5), (40, 40), (33, 2), (90, 17)]  # whole prompts, and chunks behind a history
+
+
+def compute(backend: Backend, case: PagedCase) -> torch.Tensor:
+    poison(case.q.shape, case.q.dtype, case.q.device)
+    q, k_cache, v_cache = case.q.clone(), case.k_cache, case.v_cache
+    return backend.operations["paged_attention"](q, k_cache, v_cache, case.shape, case.metadata)
+
+
+def expected(reference: Backend, case: PagedCase) -> torch.Tensor:
+    q, k_cache, v_cache = case.double()
+    return reference.operations["paged_attention"](q, k_cache, v_cache, case.shape, case.metadata)
+
+
+def check(backend: Backend, reference: Backend, case: PagedCase) -> None:
+    out = compute(backend, case)
+    assert_rows_agree(out, expected(reference, case), case.q.dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    "rows", [DECODES, CHUNKS, DECODES + CHUNKS], ids=["decode", "prefill", "mixed"]
+)
+def test_ragged_rows(
+    backend: Backend, reference: Backend, device: torch.device,
+    rows: list[tuple[int, int]], dtype: torch.dtype,
+) -> None:  # fmt: skip
+    check(backend, reference, paged_case(rows, device=device, dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    "heads", [(2, 2), (4, 1), (7, 1), (6, 2), pytest.param((32, 1), marks=gpu)]
+)
+def test_any_group_of_query_heads(
+    backend: Backend, reference: Backend, device: torch.device, heads: tuple[int, int]
+) -> None:
+    rows = [(30, 1), (50, 1), (70, 21)]
+    case = paged_case(rows, device=device, dtype=torch.float32, heads=heads, head_dim=16)
+    check(backend, reference, case)
+
+
+@pytest.mark.parametrize("block_size", [1, 16, 32, 64, 256])
+def test_any_block_size(
+    backend: Backend, reference: Backend, device: torch.device, block_size: int
+) -> None:
+    rows = [(130, 1), (80, 20)]
+    case = paged_case(rows, device=device, dtype=torch.float16, block_size=block_size, head_dim=16)
+    check(backend, reference, case)
+
+
+@pytest.mark.parametrize("head_dim", [16, 64, 128, 256])
+def test_any_head_size(
+    backend: Backend, reference: Backend, device: torch.device, head_dim: int
+) -> None:
+    for dtype in (torch.float32, torch.float16):
+        case = paged_case([(37, 1), (40, 9)], device=device, dtype=dtype, head_dim=head_dim)
+        check(backend, reference, case)
+
+
+@pytest.mark.parametrize("max_context", [40, 512, 4096])
+def test_a_captured_decode_step_knows_only_the_largest_context(
+    backend: Backend, reference: Backend, device: torch.device, max_context: int
+) -> None:
+    """The splits follow from the capacity; the rows use as much of it as they need."""
+    rows = [(1, 1), (40, 1), (0, 1), (33, 1)]
+    case = paged_case(rows, device=device, dtype=torch.float32, max_context=max_context)
+    out = compute(backend, case)
+    assert torch.equal(out[2], torch.zeros_like(out[2])), "padding rows are zeros"
+    real = torch.tensor([0, 1, 3], device=device)
+    only = replace(
+        case.metadata,
+        context_lens=case.metadata.context_lens[real],
+        block_tables=case.metadata.block_tables[real],
+        query_starts=case.metadata.query_starts[:4],
+        num_decodes=3,
+    )
+    subset = replace(case, q=case.q[real], metadata=only)
+    assert_rows_agree(out[real], expected(reference, subset), torch.float32)
+
+
+def test_large_scores_do_not_overflow(
+    backend: Backend, reference: Backend, device: torch.device
+) -> None:
+    case = paged_case([(70, 1), (50, 30)], device=device, dtype=torch.float32)
+    # Scores of thousands: the softmax is nearly a choice, and errors of scores weigh in full.
+    out, want = (
+        f(backend_or_reference, replace(case, q=case.q * 300))
+        for f, backend_or_reference in ((compute, backend), (expected, reference))
+    )
+    assert_rows_agree(out, want, torch.float32, slack=100)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("heads", [(16, 8), (32, 8), (8, 8), (40, 8)])
+def test_real_shapes(
+    backend: Backend, reference: Backend, device: torch.device, heads: tuple[int, int],
+    dtype: torch.dtype,
+) -> None:  # fmt: skip
+    decodes = [(1 + 97 * i % 2500, 1) for i in range(33)]
+    chunks = [(700, 700), (1500, 400), (33, 32), (2048, 1025)]
+    for rows in (decodes, chunks, decodes[:3] + chunks):
+        case = paged_case(rows, device=device, dtype=dtype, heads=heads, head_dim=128)
+        check(backend, reference, case)

@@ -1,0 +1,46 @@
+"""Without a GPU the kernels' logic is still tested: in Triton's interpreter, on small shapes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[3]
+PARITY = Path(__file__).parent / "parity"
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the parity matrix runs on the GPU itself")
+def test_parity_matrix_in_the_interpreter() -> None:
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            str(PARITY),
+            "-q",
+            "-m",
+            "not gpu",
+            "-p",
+            "no:cacheprovider",
+        ],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    counts = re.search(r"(\d+) passed", done.stdout)
+    assert counts is not None, done.stdout[-2000:]
+    assert int(counts[1]) > 100
+    assert "skipped" not in done.stdout.splitlines()[-1]
