@@ -18,8 +18,8 @@ LOCKS: dict[str, tuple[str, ...]] = {
     "engine": ("engine",),
     "operator": ("operator",),
 }
-# The environment builds the project itself without downloading an unpinned build backend.
-BUILD_BACKEND = ("hatchling", "editables")
+# The developer's environment installs the project itself without downloading a build backend.
+BUILD_BACKEND = {"dev": ("hatchling", "editables")}
 
 
 def compile_lock(name: str, extras: tuple[str, ...]) -> None:
@@ -31,7 +31,7 @@ def compile_lock(name: str, extras: tuple[str, ...]) -> None:
         command += ["--extra", extra]
     command += ["pyproject.toml", "-"]
     environment = {**os.environ, "UV_CUSTOM_COMPILE_COMMAND": "make lock"}
-    backend = "\n".join(BUILD_BACKEND)
+    backend = "\n".join(BUILD_BACKEND.get(name, ()))
     subprocess.run(command, cwd=ROOT, env=environment, input=backend, text=True, check=True)
 
 

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import yaml
 
-from devcluster import target
+from devcluster import project_images, target
+from devcluster.build_image import content_key
 from devcluster.target import Target
 from tools.kube import Kube, KubeError
 
@@ -27,6 +28,9 @@ CHART = ROOT / "charts" / "atom-operator"
 EXAMPLE = ROOT / "examples" / "atom-tiny.yaml"
 OPERATOR_NAMESPACE = "atom-system"
 SITE_PACKAGES_PLACEHOLDER = "${ATOM_SITE_PACKAGES}"
+# Images built here keep their tags: what is in them must show in the pods, or a rebuilt image would
+# change nothing that runs.
+_CONTENT_ANNOTATION = "devcluster.atom.dev/image-content"
 # The Python of the images' Debian base: a mounted environment must be of the same version.
 IMAGE_PYTHON = (3, 11)
 
@@ -66,6 +70,14 @@ def prepare_cluster() -> tuple[Kube, Images]:
     return Kube(chosen), images
 
 
+def _content_of(image: str) -> str | None:
+    """A hash of what an image that we build is built from; None for somebody else's image."""
+    for request in project_images.REQUESTS.values():
+        if request.tag == image:
+            return content_key(request, base="")
+    return None
+
+
 def devcluster(*arguments: str) -> None:
     """Run the cluster tool with its progress on our terminal."""
     command = [sys.executable, "-m", "devcluster", *arguments]
@@ -80,6 +92,9 @@ def install_operator(kube: Kube, images: Images) -> None:
         "image.tag": tag,
         "defaultEngineImages.cpu": images.engine,
     }
+    content = _content_of(images.operator)
+    if content is not None:
+        values["podAnnotations." + _CONTENT_ANNOTATION.replace(".", "\\.")] = content
     kube.install_chart(values, namespace=OPERATOR_NAMESPACE, chart=CHART)
 
 
@@ -91,4 +106,8 @@ def demo_manifest(images: Images) -> str:
     manifest["spec"].setdefault("engine", {})["image"] = images.engine
     if not images.thin:
         manifest["spec"].pop("template", None)
+    content = _content_of(images.engine)
+    if content is not None:
+        template = manifest["spec"].setdefault("template", {})
+        template["metadata"] = {"annotations": {_CONTENT_ANNOTATION: content}}
     return yaml.safe_dump(manifest, sort_keys=False)

@@ -8,8 +8,9 @@ the parameter's own `weight_loader`. Called by ModelRunner.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,14 +19,25 @@ from torch import nn
 from atom.checkpoint import Checkpoint
 from atom.errors import ModelError
 from atom.model_ops.linear import ShapeMismatchError, copy_weight
-from atom.models.decoder import CausalLM
 
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[float], None]
 
 
-def load_model(model: CausalLM, checkpoint: Checkpoint, progress: Progress) -> None:
+class LoadableModel(Protocol):
+    """What a model must say of itself to be loaded.
+
+    packed_modules_mapping: checkpoint name of a projection → the merged module that holds it.
+    """
+
+    @property
+    def packed_modules_mapping(self) -> Mapping[str, str]: ...
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+
+
+def load_model(model: LoadableModel, checkpoint: Checkpoint, progress: Progress) -> None:
     """Fill every parameter of `model`. `progress` gets the share of bytes done, 0 to 1.
 
     Raises `ModelError` naming the file (and tensor) that is damaged, mismatched or missing.
@@ -63,7 +75,7 @@ def _tensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
         ) from error
 
 
-def _target(name: str, packed: dict[str, str]) -> tuple[str, str | None]:
+def _target(name: str, packed: Mapping[str, str]) -> tuple[str, str | None]:
     """(parameter name, shard) of a checkpoint tensor."""
     parts = name.split(".")
     for index, part in enumerate(parts):
@@ -86,7 +98,7 @@ def _fill(parameter: nn.Parameter, tensor: torch.Tensor, shard: str | None, *, w
 
 
 def _check_complete(
-    model: CausalLM,
+    model: LoadableModel,
     parameters: dict[str, nn.Parameter],
     loaded: set[tuple[str, str | None]],
     folder: Path,
@@ -107,10 +119,12 @@ def _check_complete(
         )
 
 
-def fill_dummy(model: CausalLM, seed: int) -> None:
+def fill_dummy(model: LoadableModel, seed: int) -> None:
     """Random weights for benchmarks: small normal values, norms at one."""
-    generator = torch.Generator(device=next(model.parameters()).device).manual_seed(seed)
-    for name, parameter in model.named_parameters():
+    parameters = dict(model.named_parameters())
+    device = next(iter(parameters.values())).device
+    generator = torch.Generator(device=device).manual_seed(seed)
+    for name, parameter in parameters.items():
         if "norm" in name:
             parameter.data.fill_(1.0)
         else:
