@@ -122,10 +122,11 @@ def decode_attention(
     context_lens: torch.Tensor,
     max_context: int,
     out: torch.Tensor,
+    config: DecodeConfig | None = None,
 ) -> None:
     """q, out [R, Hq, D]: a step's first rows, which block_tables and context_lens begin with."""
     rows, dim = q.shape[0], shape.head_dim
-    config = decode_config(q.device, dim, q.element_size())
+    config = config or decode_config(q.device, dim, q.element_size())
     splits = choose_splits(rows, shape.num_kv_heads, max_context, compute_units(q.device), config)
     partial = lse = out
     if splits > 1:

@@ -21,7 +21,7 @@ import triton.language as tl
 from atom.model_ops.backends.interface import AttentionShape
 from atom.model_ops.backends.triton_ops.attention_tiles import cache_offsets, softmax_step
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
-from atom.model_ops.backends.triton_ops.tuning import prefill_config
+from atom.model_ops.backends.triton_ops.tuning import PrefillConfig, prefill_config
 
 
 @triton.jit
@@ -125,12 +125,13 @@ def prefill_attention(
     query_starts: torch.Tensor,
     first_row: int,
     out: torch.Tensor,
+    config: PrefillConfig | None = None,
 ) -> None:
     """q, out [T, Hq, D] of the whole step; rows from `first_row` on are computed."""
     rows = query_starts.shape[0] - 1 - first_row
     # Rows before first_row have one token each.
     tokens = q.shape[0] - first_row
-    config = prefill_config(q.device, shape.head_dim, q.element_size())
+    config = config or prefill_config(q.device, shape.head_dim, q.element_size())
     group = shape.num_heads // shape.num_kv_heads
     group_padded = next_power_of_2(group)
     block_m = max(config.block_m, group_padded)

@@ -1,0 +1,234 @@
+"""Device time of every kernel of the Triton backend, beside what the card allows.
+
+    python -m benchmarks.kernels [--only decode prefill linear sample token state] [--block-size 16]
+
+Calls are captured into a graph and rotate over buffers that its cache cannot hold. A table for
+people; the last line is one JSON object. Limits: bytes at the card's read bandwidth or flops at its
+dense rate, whichever takes longer (benchmarks.limits).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+
+from atom.model_ops.backends import resolve_ops
+from atom.model_ops.backends.interface import (
+    AttentionShape,
+    Ops,
+    SamplingTensors,
+    SlotTensors,
+)
+from atom.model_ops.backends.triton_ops.attention_cases import AttentionCase, attention_case
+from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
+from benchmarks.limits import H200
+
+_DTYPE = torch.bfloat16
+_HEADS = {"0.6b": (16, 8), "8b": (32, 8)}
+_MATRICES = {
+    "0.6b": ((4096, 1024), (1024, 2048), (6144, 1024), (1024, 3072), (151936, 1024)),
+    "8b": ((6144, 4096), (4096, 4096), (24576, 4096), (4096, 12288), (151936, 4096)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """moved_bytes and flops are the least that the operation needs."""
+
+    kernel: str
+    case: str
+    microseconds: float
+    moved_bytes: int
+    flops: int = 0
+
+    @property
+    def limit_share(self) -> float:
+        limit = max(self.moved_bytes / H200.bytes_per_second, self.flops / H200.flops_per_second)
+        return limit * 1e6 / self.microseconds
+
+    def text(self) -> str:
+        rate = f"{self.moved_bytes / self.microseconds / 1e6:7.2f} TB/s"
+        if self.flops / H200.flops_per_second > self.moved_bytes / H200.bytes_per_second:
+            rate = f"{self.flops / self.microseconds / 1e6:7.0f} TFLOP/s"
+        return (
+            f"{self.kernel:<20} {self.case:<34} {self.microseconds:9.2f} µs {rate:>16} "
+            f"{self.limit_share:6.1%}"
+        )
+
+
+def random(*size: int) -> torch.Tensor:
+    return torch.randn(size, dtype=_DTYPE, device="cuda")
+
+
+def decode(ops: Ops, block_size: int) -> Iterator[Row]:
+    draw = torch.Generator().manual_seed(0)
+    for model, heads in _HEADS.items():
+        batches = {f"{rows} × 1024": [1024] * rows for rows in (1, 8, 64, 256)}
+        ragged = torch.randint(100, 1900, (256,), generator=draw).tolist()
+        batches["256 × 100…1900"] = ragged
+        batches["64 × 100…1900"] = ragged[:64]
+        batches["1 × 4096"] = [4096]
+        for name, contexts in batches.items():
+            copies = copies_beyond_cache(sum(contexts) * 8 * 128 * 4, most=32)
+            case = attention_case(
+                contexts, [1] * len(contexts), heads=heads, block_size=block_size,
+                max_context=4352, copies=copies,
+            )  # fmt: skip
+            yield attention_row(ops, case, "decode attention", f"{model} {name}")
+
+
+def prefill(ops: Ops, block_size: int) -> Iterator[Row]:
+    for model, heads in _HEADS.items():
+        batches = {
+            "4 × 4096": ([4096] * 4, [4096] * 4),
+            "16 × 1024": ([1024] * 16, [1024] * 16),
+            "2048 at 14336": ([16384], [2048]),
+            "100…1024, 29 rows": ([100 + 32 * i for i in range(29)],) * 2,
+        }
+        for name, (contexts, queries) in batches.items():
+            case = attention_case(contexts, queries, heads=heads, block_size=block_size)
+            yield attention_row(ops, case, "prefill attention", f"{model} {name}")
+    case = attention_case([4096] * 4, [4096] * 4, heads=(16, 8), block_size=256)
+    yield attention_row(ops, case, "prefill attention", "0.6b 4 × 4096, blocks of 256")
+
+
+def attention_row(ops: Ops, case: AttentionCase, kernel: str, name: str) -> Row:
+    calls = [
+        partial(ops.paged_attention, case.q, k_cache, v_cache, case.shape, case.metadata)
+        for k_cache, v_cache in case.caches
+    ]
+    return Row(kernel, name, graph_microseconds(calls), case.kv_bytes, case.flops)
+
+
+def linear(ops: Ops) -> Iterator[Row]:
+    for model, matrices in _MATRICES.items():
+        for outputs, inner in matrices:
+            size = outputs * inner * 2
+            weights = [random(outputs, inner) for _ in range(copies_beyond_cache(size, most=64))]
+            for tokens in (1, 2, 4, 8, 16, 64, 256):
+                x = random(tokens, inner)
+                for kernel, product in (("linear", ops.linear), ("  library", F.linear)):
+                    if kernel != "linear" and tokens > 16:
+                        continue
+                    calls = [partial(product, x, weight, None) for weight in weights]
+                    name = f"{model} {outputs}×{inner}, {tokens} tokens"
+                    flops = 2 * tokens * outputs * inner
+                    yield Row(kernel, name, graph_microseconds(calls), size, flops)
+
+
+def sample(ops: Ops) -> Iterator[Row]:
+    vocab = 151936
+    for rows in (1, 64, 256):
+        for temperature in (0.0, 0.6):
+            logits = [random(rows, vocab) for _ in range(copies_beyond_cache(rows * vocab * 2, 32))]
+            sampling = SamplingTensors(
+                temperature=torch.full((rows,), temperature, device="cuda"),
+                top_k=torch.full((rows,), vocab, device="cuda"),
+                top_p=torch.ones(rows, device="cuda"),
+                seed=torch.arange(rows, device="cuda"),
+                position=torch.arange(rows, device="cuda"),
+                all_greedy=False,
+                any_top_k=False,
+                any_top_p=False,
+            )
+            calls = [partial(ops.sample, each, sampling) for each in logits]
+            name = f"{rows} rows, temperature {temperature}"
+            yield Row("sample", name, graph_microseconds(calls), rows * vocab * 2)
+
+
+def token_ops(ops: Ops) -> Iterator[Row]:
+    for model, hidden, inner, heads in (
+        ("0.6b", 1024, 3072, (16, 8)),
+        ("8b", 4096, 12288, (32, 8)),
+    ):
+        weight = random(hidden)
+        for tokens in (1, 64, 256, 16384):
+            name = f"{model} {tokens} tokens"
+            pairs = [(random(tokens, hidden), random(tokens, hidden)) for _ in range(24)]
+            calls = [partial(ops.add_rms_norm, x, y, weight, 1e-6) for x, y in pairs]
+            moved = tokens * hidden * 2 * 4
+            yield Row("add_rms_norm", name, graph_microseconds(calls), moved)
+            gates = [random(tokens, 2 * inner) for _ in range(8)]
+            gate_calls = [partial(ops.silu_and_mul, x) for x in gates]
+            moved = tokens * inner * 2 * 3
+            yield Row("silu_and_mul", name, graph_microseconds(gate_calls), moved)
+            moved = tokens * (heads[0] + 2 * heads[1]) * 128 * 2 * 2
+            yield Row(
+                "qk_norm_rope_store", name, graph_microseconds(rope(ops, tokens, heads)), moved
+            )
+
+
+def rope(ops: Ops, tokens: int, heads: tuple[int, int]) -> list[Callable[[], torch.Tensor]]:
+    size = (tokens // 16 + 1, 16, heads[1], 128)
+    k_cache, v_cache, norm = random(*size), random(*size), random(128)
+    cos_sin = torch.randn(4096, 128, device="cuda")
+    positions = torch.randint(0, 4096, (tokens,), device="cuda")
+    slots = torch.randperm(size[0] * 16, device="cuda")[:tokens]
+    shape = AttentionShape(heads[0], heads[1], 128, 128**-0.5)
+    return [
+        partial(
+            ops.qk_norm_rope_store, random(tokens, (heads[0] + 2 * heads[1]) * 128), shape, norm,
+            norm, 1e-6, cos_sin, positions, k_cache, v_cache, slots,
+        )
+        for _ in range(8)
+    ]  # fmt: skip
+
+
+def decode_state(ops: Ops) -> Iterator[Row]:
+    slots, max_blocks = 256, 272
+    state = SlotTensors(
+        last_token=torch.zeros(slots + 1, dtype=torch.int64, device="cuda"),
+        num_computed=torch.full((slots + 1,), 1000, device="cuda"),
+        block_tables=torch.zeros((slots + 1, max_blocks), dtype=torch.int32, device="cuda"),
+        temperature=torch.zeros(slots + 1, device="cuda"),
+        seed=torch.zeros(slots + 1, dtype=torch.int64, device="cuda"),
+    )
+    appends = torch.full((3, slots), slots, device="cuda")
+    for rows in (1, 256):
+        at = torch.arange(rows, device="cuda")
+        tokens = torch.zeros(rows, dtype=torch.int64, device="cuda")
+        moved = rows * 63 * 4 * 2
+        took = graph_microseconds([partial(ops.prepare_decode, at, appends, state, 16)])
+        yield Row("prepare_decode", f"{rows} rows", took, moved)
+        # Counts its rows on and on: only the time is of interest here.
+        took = graph_microseconds([partial(ops.commit_tokens, at, tokens, state)])
+        yield Row("commit_tokens", f"{rows} rows", took, rows * 24)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Device time of the Triton kernels.")
+    names = ("decode", "prefill", "linear", "sample", "token", "state")
+    parser.add_argument("--only", choices=names, nargs="+", default=names)
+    parser.add_argument("--block-size", type=int, default=16)
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("error: kernels are timed on a GPU, and torch sees none here", file=sys.stderr)
+        return 1
+    ops = resolve_ops("cuda", "triton").ops
+    groups: dict[str, Callable[[], Iterator[Row]]] = {
+        "decode": lambda: decode(ops, args.block_size),
+        "prefill": lambda: prefill(ops, args.block_size),
+        "linear": lambda: linear(ops),
+        "sample": lambda: sample(ops),
+        "token": lambda: token_ops(ops),
+        "state": lambda: decode_state(ops),
+    }
+    rows = []
+    for name in args.only:
+        for row in groups[name]():
+            print(row.text(), flush=True)
+            rows.append(row)
+    result = [{**asdict(row), "limit_share": round(row.limit_share, 4)} for row in rows]
+    print(json.dumps({"device": torch.cuda.get_device_name(), "kernels": result}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""What a configuration of the attention kernels costs: the geometric mean over usual batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from atom.model_ops.backends.triton_ops.attention_cases import AttentionCase, attention_case
+from atom.model_ops.backends.triton_ops.decode_attention import decode_attention
+from atom.model_ops.backends.triton_ops.prefill_attention import prefill_attention
+from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
+from atom.model_ops.backends.triton_ops.tuning import DecodeConfig, PrefillConfig
+
+_CAPACITY = 4096
+_GROUPS = (2, 4)
+
+
+def measure_decode(head_dim: int) -> Callable[[DecodeConfig], float]:
+    cases = []
+    for group in _GROUPS:
+        for rows in (1, 8, 64, 256):
+            contexts = [1024] * rows
+            copies = copies_beyond_cache(rows * 1024 * 8 * head_dim * 4, most=32)
+            cases.append(_decode_case(contexts, group, head_dim, copies))
+        # What a running server sees: lengths from near zero to twice the mean.
+        contexts = torch.randint(100, 2000, (256,)).tolist()
+        cases.append(_decode_case(contexts, group, head_dim, 1))
+
+    def cost(config: DecodeConfig) -> float:
+        return _geometric_mean(
+            [graph_microseconds(_decode_calls(case, config), 3) for case in cases]
+        )
+
+    return cost
+
+
+def measure_prefill(head_dim: int) -> Callable[[PrefillConfig], float]:
+    lengths = [[4096] * 4, [512] * 16]
+    cases = [
+        attention_case(rows, rows, heads=(8 * group, 8), head_dim=head_dim)
+        for rows in lengths
+        for group in _GROUPS
+    ]
+
+    def cost(config: PrefillConfig) -> float:
+        return _geometric_mean(
+            [graph_microseconds([_prefill_call(case, config)], 3) for case in cases]
+        )
+
+    return cost
+
+
+def compile_attention(config: DecodeConfig | PrefillConfig, head_dim: int) -> None:
+    """Launch every specialisation that the measurements use, on almost nothing."""
+    for group in _GROUPS:
+        heads = (8 * group, 8)
+        if isinstance(config, PrefillConfig):
+            case = attention_case([4], [4], heads=heads, head_dim=head_dim)
+            _prefill_call(case, config)()
+            continue
+        for max_context in (16, _CAPACITY):  # without splits, and with
+            case = attention_case(
+                [16], [1], heads=heads, head_dim=head_dim, max_context=max_context
+            )
+            _decode_calls(case, config)[0]()
+
+
+def _decode_case(contexts: list[int], group: int, head_dim: int, copies: int) -> AttentionCase:
+    return attention_case(
+        contexts, [1] * len(contexts), heads=(8 * group, 8), head_dim=head_dim,
+        max_context=_CAPACITY, copies=copies,
+    )  # fmt: skip
+
+
+def _decode_calls(case: AttentionCase, config: DecodeConfig) -> list[Callable[[], Any]]:
+    out = torch.empty_like(case.q)
+    metadata = case.metadata
+    return [
+        partial(
+            decode_attention, case.q, k_cache, v_cache, case.shape, metadata.block_tables,
+            metadata.context_lens, metadata.max_context_len, out, config,
+        )
+        for k_cache, v_cache in case.caches
+    ]  # fmt: skip
+
+
+def _prefill_call(case: AttentionCase, config: PrefillConfig) -> Callable[[], Any]:
+    metadata = case.metadata
+    return partial(
+        prefill_attention, case.q, *case.caches[0], case.shape, metadata.block_tables,
+        metadata.context_lens, metadata.query_starts, 0, torch.empty_like(case.q), config,
+    )  # fmt: skip
+
+
+def _geometric_mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
