@@ -20,7 +20,7 @@ _SNAKE_FLAG = re.compile(r"(--[a-z0-9_-]*_[a-z0-9_-]*)(=.*)?", re.DOTALL)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp32")
 DEVICES = ("auto", "cpu", "cuda", "rocm")
-BACKENDS = ("auto", "torch_ref")
+BACKENDS = ("auto", "triton", "torch_ref")
 POLICIES = ("mixed", "prefill_first")
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from atom.model_engine.batch import ScheduledBatch
-from atom.model_engine.input_batch import SamplingFilters, SlotState
-from atom.model_ops.backends.interface import Ops
+from atom.model_engine.input_batch import SlotState
+from atom.model_ops.backends.interface import DecodeInputs, Ops, SamplingTensors
 from atom.models.decoder import CausalLM
 from atom.utils.forward_context import AttentionMetaData, ForwardContext, set_forward_context
 
@@ -121,29 +121,34 @@ class DecodeGraphs:
 
     def _decode(self, size: int) -> torch.Tensor:
         """The step that a graph replays, from the slots to the slots."""
-        state, slots = self._state, self._inputs.slots[:size]
-        appends = self._inputs.appends
-        state.block_tables[appends[0], appends[1]] = appends[2].to(torch.int32)
-        is_row = slots != state.padding_slot
-        positions = torch.where(is_row, state.num_computed[slots], 0)
-        tables = state.block_tables[slots]
-        block = tables.gather(1, (positions // self._block_size).unsqueeze(1)).squeeze(1).long()
-        slot_mapping = block * self._block_size + positions % self._block_size
+        slots, state = self._inputs.slots[:size], self._state.decode_tensors()
+        step = self._ops.prepare_decode(slots, self._inputs.appends, state, self._block_size)
         metadata = AttentionMetaData(
             query_starts=torch.arange(size + 1, dtype=torch.int32, device=slots.device),
-            context_lens=torch.where(is_row, positions + 1, 0).to(torch.int32),
-            block_tables=tables,
-            slot_mapping=torch.where(is_row, slot_mapping, -1),
+            context_lens=step.context_lens,
+            block_tables=step.block_tables,
+            slot_mapping=step.slot_mapping,
             num_decodes=size,
             max_query_len=1,
             max_context_len=self._max_model_len,
         )
         with set_forward_context(ForwardContext(attn_metadata=metadata)):
-            hidden = self._model(state.last_token[slots], positions)
+            hidden = self._model(step.input_ids, step.positions)
         logits = self._model.compute_logits(hidden)
-        # A graph serves greedy and drawn rows alike; top-k and top-p rows never come here.
-        filters = SamplingFilters(all_greedy=False, any_top_k=False, any_top_p=False)
-        token_ids = self._ops.sample(logits, state.sampling(slots, positions + 1, filters))
-        state.last_token[slots] = token_ids
-        state.num_computed[slots] = positions + 1
+        token_ids = self._ops.sample(logits, _sampling(step))
+        self._ops.commit_tokens(slots, token_ids, state)
         return token_ids
+
+
+def _sampling(step: DecodeInputs) -> SamplingTensors:
+    """A graph serves greedy and drawn rows alike; top-k and top-p rows never come here."""
+    return SamplingTensors(
+        temperature=step.temperature,
+        top_k=step.seed,  # not looked at without any_top_k and any_top_p
+        top_p=step.temperature,
+        seed=step.seed,
+        position=step.sample_positions,
+        all_greedy=False,
+        any_top_k=False,
+        any_top_p=False,
+    )

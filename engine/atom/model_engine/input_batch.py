@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from atom.model_engine.batch import NewRow, ScheduledBatch
-from atom.model_ops.backends.interface import SamplingTensors
+from atom.model_ops.backends.interface import SamplingTensors, SlotTensors
 from atom.utils.forward_context import AttentionMetaData
 
 
@@ -73,6 +73,16 @@ class SlotState:
     @property
     def padding_slot(self) -> int:
         return self.last_token.shape[0] - 1
+
+    def decode_tensors(self) -> SlotTensors:
+        """What a decode step reads and advances."""
+        return SlotTensors(
+            last_token=self.last_token,
+            num_computed=self.num_computed,
+            block_tables=self.block_tables,
+            temperature=self.temperature,
+            seed=self.seed,
+        )
 
     def sampling(
         self, slots: torch.Tensor, position: torch.Tensor, filters: SamplingFilters
