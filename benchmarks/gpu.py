@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import tempfile
 import time
@@ -32,10 +33,15 @@ NANO_REQUESTS = 256
 
 def nano(engine: OfflineEngine, temperature: float, scale: int) -> dict[str, float]:
     """256 requests at once, prompts and outputs of 100 to 1,024 tokens (divided by `scale`)."""
-    draw = np.random.default_rng(0)
+    # The published workload draws with Python's generator, in this order.
+    draw = random.Random(0)
     low, high = 100 // scale, 1024 // scale
-    prompts = [engine.random_prompt(n, draw) for n in draw.integers(low, high + 1, NANO_REQUESTS)]
-    outputs = draw.integers(low, high + 1, NANO_REQUESTS).tolist()
+    most = min(10_000, engine.config.model.vocab_size - 1)
+    prompts = [
+        [draw.randint(0, most) for _ in range(draw.randint(low, high))]
+        for _ in range(NANO_REQUESTS)
+    ]
+    outputs = [draw.randint(low, high) for _ in range(NANO_REQUESTS)]
     for prompt, count in zip(prompts, outputs, strict=True):
         engine.add(
             prompt, SamplingParams(temperature=temperature, max_tokens=count, ignore_eos=True)

@@ -1,0 +1,98 @@
+"""Where a decode step's time goes: the kernels of one step, by name, on one GPU.
+
+    python -m benchmarks.gpu_profile --shape qwen3-0.6b --rows 1 64
+
+For each batch size a table of kernels (calls and µs per step), what the device idles between them,
+and the step's wall time; the last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from atom.sampling_params import SamplingParams
+from benchmarks.offline_engine import OfflineEngine
+from benchmarks.shapes import SHAPES, write_shape
+
+CONTEXT = 1024
+STEPS = 20
+SHOWN = 16
+
+
+def steps(engine: OfflineEngine, count: int) -> None:
+    done = 0
+    while done < count:
+        done += engine.step() is not None
+
+
+def profile_decode(engine: OfflineEngine, rows: int) -> dict[str, Any]:
+    """Kernels of a step of `rows` decodes around a context of 1,024 tokens."""
+    draw = np.random.default_rng(1)
+    params = SamplingParams(temperature=0.6, max_tokens=4 * STEPS + 64, ignore_eos=True)
+    for _ in range(rows):
+        engine.add(engine.random_prompt(CONTEXT - STEPS, draw), params)
+    while engine.scheduler.stats().generation_tokens_total < rows * 8:  # prompts, some decodes
+        engine.step()
+    started = time.perf_counter()
+    steps(engine, STEPS)
+    wall = (time.perf_counter() - started) / STEPS * 1e6
+    with profile(activities=[ProfilerActivity.CUDA]) as traced:
+        steps(engine, STEPS)
+        torch.cuda.synchronize()
+    engine.run()
+    kernels: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for event in traced.events():
+        if str(event.device_type).endswith("CUDA"):
+            entry = kernels[event.name]
+            entry[0] += 1 / STEPS
+            entry[1] += event.device_time_total / STEPS
+    busy = sum(entry[1] for entry in kernels.values())
+    ranked = sorted(kernels.items(), key=lambda item: -item[1][1])
+    return {
+        "wall_us": wall,
+        "busy_us": busy,
+        "kernels": [
+            {"name": name[:90], "calls": round(calls, 2), "us": round(us, 2)}
+            for name, (calls, us) in ranked[:SHOWN]
+        ],
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Kernels of a decode step.")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 64])
+    args = parser.parse_args()
+    results: dict[str, Any] = {"shape": args.shape}
+    with tempfile.TemporaryDirectory() as folder:
+        engine = OfflineEngine(
+            str(write_shape(args.shape, Path(folder))),
+            load_dummy=True,
+            max_model_len=4352,
+            max_num_seqs=256,
+            enable_prefix_caching=False,
+        )
+        for rows in args.rows:
+            found = results[str(rows)] = profile_decode(engine, rows)
+            print(
+                f"B={rows}: {found['wall_us']:.0f} µs per step, {found['busy_us']:.0f} in kernels"
+            )
+            for kernel in found["kernels"]:
+                print(f"  {kernel['us']:9.1f} µs {kernel['calls']:7.1f} ×  {kernel['name']}")
+    print(json.dumps(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
