@@ -30,5 +30,5 @@ class ParallelLMHead(nn.Module):
         """Use the embedding's matrix as the head's (one parameter, loaded once)."""
         self.weight = embedding.weight
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:  # [R, H] → [R, V] float32
-        return self._ops.linear(hidden, self.weight, None).float()
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:  # [R, H] → [R, V]
+        return self._ops.linear(hidden, self.weight, None)

@@ -152,7 +152,7 @@ class CausalLM(nn.Module):
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         return self.model(input_ids, positions)
 
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [R, H] → [R, V] float32
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [R, H] → [R, V]
         return self.lm_head(hidden)
 
     def attention_layers(self) -> list[Attention]:
