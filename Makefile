@@ -52,6 +52,10 @@ layers: $(STAMP) ## Import contracts between the layers
 generate: $(STAMP) ## Write generated files anew (CRD and its copy in the chart)
 	$(PY) -m tools.generate_crds
 
+.PHONY: docs
+docs: $(STAMP) ## Build the documentation site into site/
+	$(BIN)/mkdocs build --quiet --site-dir site
+
 .PHONY: test-unit
 test-unit: $(STAMP) ## Unit and integration tests; no cluster, no GPU
 	$(PYTEST) -m "not cluster and not gpu and not rocm"

@@ -1,6 +1,7 @@
 """The engine core in this process: scheduler and runner behind the pipeline, no sockets, no text.
 
-What offline benchmarks drive: token ids in, steps out. The same classes that a served engine runs.
+What offline benchmarks and tests of what is computed drive: token ids in, steps out. The same
+classes that a served engine runs.
 """
 
 from __future__ import annotations
@@ -14,44 +15,35 @@ import numpy as np
 
 from atom.config import EngineOptions, build_config
 from atom.model_engine.async_proc import AsyncIOProcManager
-from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.engine_protocol import EngineReport
 from atom.model_engine.request import Request
-from atom.model_engine.scheduler import Scheduler, StepResult
-from atom.model_engine.step_pipeline import StepPipeline
+from atom.model_engine.scheduler import StepResult
+from atom.model_engine.step_pipeline import StepPipeline, build_scheduler
 from atom.sampling_params import SamplingParams
 
 
 class OfflineEngine:
-    def __init__(self, model: str, **options: Any) -> None:
+    def __init__(self, model: str, *, depth: int | None = None, **options: Any) -> None:
+        """depth: steps that the host is behind; None for what the device calls for."""
         started = time.perf_counter()
         self.config = build_config(EngineOptions(model=model, **options))
         executor = AsyncIOProcManager(self.config)
         self.report: EngineReport = executor.call_func("initialize", lambda phase, share: None)
-        blocks = BlockManager(
-            self.report.num_blocks,
-            self.report.block_size,
-            enable_prefix_caching=self.config.cache.enable_prefix_caching,
-        )
-        self.scheduler = Scheduler(
-            self.config.scheduler,
-            blocks,
-            max_model_len=self.config.model.max_model_len,
-            eos_token_ids=self.config.model.eos_token_ids,
-        )
-        self.pipeline = StepPipeline(self.scheduler, executor, depth=executor.steps_behind)
+        self.scheduler = build_scheduler(self.config, self.report)
+        depth = executor.steps_behind if depth is None else depth
+        self.pipeline = StepPipeline(self.scheduler, executor, depth=depth)
         self.start_seconds = time.perf_counter() - started
         self._ids = itertools.count()
 
     def add(self, prompt: Sequence[int], params: SamplingParams) -> int:
-        assert params.max_tokens is not None
         request_id = next(self._ids)
+        limit = self.config.model.max_model_len
         self.scheduler.add(
             Request(
                 id=request_id,
                 prompt_token_ids=list(prompt),
                 params=params,
-                max_total_tokens=len(prompt) + params.max_tokens,
+                max_total_tokens=min(limit, len(prompt) + (params.max_tokens or limit)),
                 arrive_time=time.monotonic(),
             )
         )

@@ -16,7 +16,6 @@ import zmq
 
 from atom.config import Config
 from atom.model_engine.async_proc import AsyncIOProcManager
-from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.engine_protocol import (
     AbortBody,
     AddBody,
@@ -31,7 +30,7 @@ from atom.model_engine.engine_protocol import (
     encode,
 )
 from atom.model_engine.scheduler import Scheduler, StepResult
-from atom.model_engine.step_pipeline import StepPipeline
+from atom.model_engine.step_pipeline import StepPipeline, build_scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -60,20 +59,7 @@ class EngineCore:
     def start(self) -> EngineReport:
         """Load and size everything; announces READY. Raises AtomError on a bad model or option."""
         report: EngineReport = self._executor.call_func("initialize", self._progress)
-        model, cache = self._config.model, self._config.cache
-        blocks = BlockManager(
-            report.num_blocks,
-            report.block_size,
-            enable_prefix_caching=cache.enable_prefix_caching,
-            root=f"{model.path}|{report.dtype}|{report.kv_cache_dtype}",
-        )
-        self._scheduler = Scheduler(
-            self._config.scheduler,
-            blocks,
-            max_model_len=model.max_model_len,
-            eos_token_ids=model.eos_token_ids,
-            seed=self._config.seed,
-        )
+        self._scheduler = build_scheduler(self._config, report)
         self._pipeline = StepPipeline(
             self._scheduler, self._executor, depth=self._executor.steps_behind
         )

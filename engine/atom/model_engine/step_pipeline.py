@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Protocol
 
+from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.block_manager import BlockManager
+from atom.model_engine.engine_protocol import EngineReport
 from atom.model_engine.scheduler import Scheduler, StepResult
 
 
@@ -44,3 +47,21 @@ class StepPipeline:
             oldest, handle = self._submitted.popleft()
             return self._scheduler.update(oldest, self._executor.collect(handle))
         return None
+
+
+def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
+    """The scheduler of an engine that has started, over the blocks that it found room for."""
+    model = config.model
+    blocks = BlockManager(
+        report.num_blocks,
+        report.block_size,
+        enable_prefix_caching=config.cache.enable_prefix_caching,
+        root=f"{model.path}|{report.dtype}|{report.kv_cache_dtype}",
+    )
+    return Scheduler(
+        config.scheduler,
+        blocks,
+        max_model_len=model.max_model_len,
+        eos_token_ids=model.eos_token_ids,
+        seed=config.seed,
+    )
