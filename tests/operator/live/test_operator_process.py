@@ -19,7 +19,7 @@ import pytest
 from tests.support.builders_operator import atom_deployment
 from tests.support.live_cluster import ROOT, LiveCluster
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
 
 _IMAGE = "localhost/atom-none:0"
 _CHILDREN = (
