@@ -54,8 +54,8 @@ def _run(settings: OperatorSettings) -> None:
     logging.basicConfig(
         level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    # At INFO both log every request or event.
-    for noisy in ("httpx2", "httpx", "kopf.objects"):
+    # At INFO these log every request, event and probe.
+    for noisy in ("httpx2", "httpx", "kopf.objects", "kopf.activities.probe", "aiohttp.access"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     health = f"http://0.0.0.0:{settings.health_port}/healthz" if settings.health_port else None
     kopf.run(
