@@ -1,0 +1,145 @@
+"""The nano workload through HTTP: 256 streams at once against the real server, on one GPU.
+
+    python -m benchmarks.served --shape qwen3-0.6b
+
+Starts `atom serve` with random weights and a made-up tokenizer, streams every answer from client
+processes of its own, then runs the same workload offline: the last line's `share_of_offline` is
+what the server leaves of the engine's throughput.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import multiprocessing
+import random
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
+from atom.entrypoints.bench.serve import Exchange, exchange_once, summary
+from benchmarks.gpu import NANO_REQUESTS
+from benchmarks.shapes import SHAPES, write_shape
+
+START_SECONDS = 300
+RUN_SECONDS = 300
+ENGINE_FLAGS = (
+    "--max-num-seqs", "256", "--max-model-len", "4352", "--load-dummy",
+    "--no-enable-prefix-caching",
+)  # fmt: skip
+
+
+def write_tokenizer(folder: Path, vocab_size: int) -> None:
+    """Every id a different short byte string: detokenising costs what a real vocabulary costs."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = itertools.chain.from_iterable(
+        ("".join(letters) for letters in itertools.product(alphabet, repeat=length))
+        for length in (1, 2, 3)
+    )
+    vocabulary = {word: index for index, word in enumerate(itertools.islice(words, vocab_size))}
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=alphabet[0]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def workload() -> list[tuple[list[int], int]]:
+    """(prompt, output tokens) as published; see benchmarks.gpu."""
+    draw = random.Random(0)
+    prompts = [
+        [draw.randint(0, 10_000) for _ in range(draw.randint(100, 1024))]
+        for _ in range(NANO_REQUESTS)
+    ]
+    return [(prompt, draw.randint(100, 1024)) for prompt in prompts]
+
+
+async def stream_all(url: str, requests: list[tuple[list[int], int]]) -> list[Exchange]:
+    timeout = aiohttp.ClientTimeout(total=RUN_SECONDS)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(url, connector=connector, timeout=timeout) as session:
+        tasks = [exchange_once(session, "bench", prompt, count) for prompt, count in requests]
+        return list(await asyncio.gather(*tasks))
+
+
+def client(url: str, requests: list[tuple[list[int], int]]) -> list[Exchange]:
+    return asyncio.run(stream_all(url, requests))
+
+
+def measure_served(url: str, clients: int) -> dict[str, Any]:
+    """All streams at once, spread over client processes so that reading is not the limit."""
+    requests = workload()
+    shares = [(url, requests[index::clients]) for index in range(clients)]
+    with multiprocessing.get_context("spawn").Pool(clients) as pool:
+        pool.starmap(client, [(url, [([1, 2, 3], 4)])] * clients)  # processes and kernels warm
+        started = time.perf_counter()
+        exchanges = list(itertools.chain.from_iterable(pool.starmap(client, shares)))
+        elapsed = time.perf_counter() - started
+    return dict(summary(exchanges, elapsed))
+
+
+def wait_ready(url: str, server: subprocess.Popen[bytes]) -> float:
+    """Seconds until the server could serve."""
+    started = time.perf_counter()
+    while time.perf_counter() - started < START_SECONDS:
+        if server.poll() is not None:
+            raise SystemExit(f"the server ended with code {server.returncode}")
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=5):
+                return time.perf_counter() - started
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)  # between two looks at another process
+    raise SystemExit(f"the server was not ready after {START_SECONDS} s")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Served against offline throughput on one GPU.")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
+    parser.add_argument("--port", type=int, default=8123)
+    parser.add_argument("--clients", type=int, default=4)
+    args = parser.parse_args()
+    url = f"http://127.0.0.1:{args.port}"
+    with tempfile.TemporaryDirectory() as name:
+        folder = write_shape(args.shape, Path(name))
+        write_tokenizer(folder, SHAPES[args.shape]["vocab_size"])
+        command = [sys.executable, "-m", "atom.entrypoints.openai_server", "--model", name]
+        command += ["--served-model-name", "bench", "--host", "127.0.0.1", *ENGINE_FLAGS]
+        command += ["--server-port", str(args.port), "--disable-access-log"]
+        server = subprocess.Popen(command)
+        try:
+            ready_seconds = wait_ready(url, server)
+            served = measure_served(url, args.clients)
+        finally:
+            server.terminate()
+            server.wait(60)
+    offline = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", "--shape", args.shape, "--workload", "nano"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    nano = json.loads(offline.stdout.splitlines()[-1])["nano"]
+    share = float(served["output_tokens_per_s"]) / nano["output_tokens_per_second"]
+    print(f"ready in {ready_seconds:.1f} s")
+    print(
+        f"served   {served['output_tokens_per_s']:>12,.0f} out tok/s, {served['failures']} failed"
+    )
+    print(f"offline  {nano['output_tokens_per_second']:>12,.0f} out tok/s")
+    print(f"share    {share:12.1%}")
+    results = {"shape": args.shape, "ready_seconds": ready_seconds, "share_of_offline": share}
+    print(json.dumps({**results, "served": served, "offline": nano}))
+    return 0 if served["failures"] == 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
