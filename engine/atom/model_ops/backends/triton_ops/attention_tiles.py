@@ -11,28 +11,36 @@ import triton.language as tl
 
 
 @triton.jit
-def cache_offsets(
-    table_ptr, token, inside, head,
-    BLOCK_SIZE: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
-    """Offsets [tokens, 1] of tokens' heads in a cache [N, BLOCK_SIZE, HKV, D]."""
-    if MASKED:
-        block = tl.load(table_ptr + token // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
-    else:
-        block = tl.load(table_ptr + token // BLOCK_SIZE).to(tl.int64)
-    slot = block * BLOCK_SIZE + token % BLOCK_SIZE
-    return (slot * (HKV * D) + head * D)[:, None]
+def load_blocks(table_ptr, first, end, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Block ids of the BLOCK_N tokens from `first`; those past `end` get block 0.
+
+    Loops carry the ids of their next tile: a key's address then depends on no load of its own
+    iteration, and the compiler can keep several tiles of keys and values in flight.
+    """
+    token = first + tl.arange(0, BLOCK_N)
+    return tl.load(table_ptr + token // BLOCK_SIZE, mask=token < end, other=0)
 
 
 @triton.jit
-def softmax_step(scores, value, running_max, running_sum, acc):
-    """Fold scores [M, N] and value [N, D] into the running softmax of M rows.
+def cache_offsets(
+    block, first, head,
+    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
+):  # fmt: skip
+    """Offsets [BLOCK_N, D] of the tokens' heads in a cache [N, BLOCK_SIZE, HKV, D]."""
+    offset = (first + tl.arange(0, BLOCK_N)) % BLOCK_SIZE
+    slot = block.to(tl.int64) * BLOCK_SIZE + offset
+    return (slot * (HKV * D) + head * D)[:, None] + tl.arange(0, D)[None, :]
+
+
+@triton.jit
+def softmax_step(scores, value, scale, running_max, running_sum, acc):
+    """Fold scores [M, N], still to be scaled, and value [N, D] into the softmax of M rows.
 
     Every row has at least one score above -inf by its first step: its maximum is finite.
     """
-    new_max = tl.maximum(running_max, tl.max(scores, axis=1))
+    new_max = tl.maximum(running_max, tl.max(scores, axis=1) * scale)
     shrink = tl.exp2(running_max - new_max)
-    weights = tl.exp2(scores - new_max[:, None])
+    weights = tl.exp2(scores * scale - new_max[:, None])
     running_sum = running_sum * shrink + tl.sum(weights, axis=1)
     acc = acc * shrink[:, None]
     acc = tl.dot(weights.to(value.dtype), value, acc, input_precision="ieee")

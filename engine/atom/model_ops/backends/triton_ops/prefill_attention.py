@@ -19,7 +19,11 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.interface import AttentionShape
-from atom.model_ops.backends.triton_ops.attention_tiles import cache_offsets, softmax_step
+from atom.model_ops.backends.triton_ops.attention_tiles import (
+    cache_offsets,
+    load_blocks,
+    softmax_step,
+)
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 from atom.model_ops.backends.triton_ops.tuning import PrefillConfig, prefill_config
 
@@ -41,26 +45,34 @@ def _find_row(starts_ptr, tile, first_row, rows, TOKENS: tl.constexpr):
 
 @triton.jit
 def _attend(
-    q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, first, end, scale,
+    q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, first, end, limit, scale,
     running_max, running_sum, acc,
     HKV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
     MASKED: tl.constexpr,
 ):  # fmt: skip
-    """One tile of keys and values, from token `first`; masked ones respect `end` and causality."""
-    dim = tl.arange(0, D)
-    token = first + tl.arange(0, BLOCK_N)
-    inside = token < end
-    at = cache_offsets(table_ptr, token, inside, head, BLOCK_SIZE, HKV, D, MASKED) + dim[None, :]
-    if MASKED:
-        key = tl.load(k_cache_ptr + at, mask=inside[:, None], other=0.0).to(q.dtype)
-        value = tl.load(v_cache_ptr + at, mask=inside[:, None], other=0.0).to(q.dtype)
-    else:
-        key = tl.load(k_cache_ptr + at).to(q.dtype)
-        value = tl.load(v_cache_ptr + at).to(q.dtype)
-    scores = tl.dot(q, tl.trans(key), input_precision="ieee") * scale
-    if MASKED:
-        scores = tl.where(token[None, :] <= position[:, None], scores, float("-inf"))
-    return softmax_step(scores, value, running_max, running_sum, acc)
+    """Tokens [first, end) of the cache; masked tiles respect `limit` and causality."""
+    block = load_blocks(table_ptr, first, limit, BLOCK_SIZE, BLOCK_N)
+    # The few masked tiles are not worth a pipeline; with one, the compiler of CUDA's assembler
+    # serialises the matrix instructions of both loops (warning C7515).
+    for start in tl.range(first, end, BLOCK_N, num_stages=1 if MASKED else None):
+        at = cache_offsets(block, start, head, BLOCK_SIZE, BLOCK_N, HKV, D)
+        if MASKED:
+            token = start + tl.arange(0, BLOCK_N)
+            inside = (token < limit)[:, None]
+            key = tl.load(k_cache_ptr + at, mask=inside, other=0.0).to(q.dtype)
+            value = tl.load(v_cache_ptr + at, mask=inside, other=0.0).to(q.dtype)
+        else:
+            key = tl.load(k_cache_ptr + at).to(q.dtype)
+            value = tl.load(v_cache_ptr + at).to(q.dtype)
+        block = load_blocks(table_ptr, start + BLOCK_N, limit, BLOCK_SIZE, BLOCK_N)
+        scores = tl.dot(q, tl.trans(key), input_precision="ieee")
+        if MASKED:
+            token = start + tl.arange(0, BLOCK_N)
+            scores = tl.where(token[None, :] <= position[:, None], scores, float("-inf"))
+        running_max, running_sum, acc = softmax_step(
+            scores, value, scale, running_max, running_sum, acc
+        )
+    return running_max, running_sum, acc
 
 
 @triton.jit(do_not_specialize=["table_stride", "first_row", "rows"])
@@ -100,16 +112,14 @@ def _prefill_kernel(
     running_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     running_sum = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, D], tl.float32)
-    for first in range(0, unmasked_end, BLOCK_N):
-        running_max, running_sum, acc = _attend(
-            q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, first, end, scale,
-            running_max, running_sum, acc, HKV, D, BLOCK_SIZE, BLOCK_N, False,
-        )  # fmt: skip
-    for first in range(unmasked_end, end, BLOCK_N):
-        running_max, running_sum, acc = _attend(
-            q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, first, end, scale,
-            running_max, running_sum, acc, HKV, D, BLOCK_SIZE, BLOCK_N, True,
-        )  # fmt: skip
+    running_max, running_sum, acc = _attend(
+        q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, 0, unmasked_end, end, scale,
+        running_max, running_sum, acc, HKV, D, BLOCK_SIZE, BLOCK_N, False,
+    )  # fmt: skip
+    running_max, running_sum, acc = _attend(
+        q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, unmasked_end, end, end, scale,
+        running_max, running_sum, acc, HKV, D, BLOCK_SIZE, BLOCK_N, True,
+    )  # fmt: skip
 
     result = (acc / running_sum[:, None]).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + query_head[:, None] * D + dim[None, :], result, mask=real)
@@ -136,10 +146,12 @@ def prefill_attention(
     group_padded = next_power_of_2(group)
     block_m = max(config.block_m, group_padded)
     tiles = tokens // (block_m // group_padded) + rows
+    # An option of CUDA's backend alone; only a table measured on such a card asks for it.
+    limits = {} if config.max_registers is None else {"maxnreg": config.max_registers}
     _prefill_kernel[(tiles, shape.num_kv_heads)](
         q, k_cache, v_cache, block_tables, context_lens, query_starts, out,
         block_tables.stride(0), first_row, rows, shape.scale * math.log2(math.e),
         GROUP=group, GROUP_PADDED=group_padded, HKV=shape.num_kv_heads, D=shape.head_dim,
         BLOCK_SIZE=k_cache.shape[1], BLOCK_M=block_m, BLOCK_N=config.block_n,
-        num_warps=config.num_warps, num_stages=config.num_stages,
+        num_warps=config.num_warps, num_stages=config.num_stages, **limits,
     )  # fmt: skip

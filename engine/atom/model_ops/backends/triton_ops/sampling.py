@@ -2,9 +2,9 @@
 """Sampling in one pass over the logits: each program scores a stretch of a row's vocabulary and
 keeps its best token; a second kernel takes the best of the stretches.
 
-Greedy rows score a token by its logit, others by logit / temperature - log(noise), an exponential
-race with the reference's noise: the same hash of (seed, position, token), the same float32 steps.
-Lowest token id wins ties, as the first maximum does.
+Greedy rows take the highest logit. Others run an exponential race: a token's weight over its noise,
+the noise being that of `noise.py`, step for step. Lowest token id wins ties, as the first maximum
+does.
 """
 
 from __future__ import annotations
@@ -17,9 +17,14 @@ import triton.language as tl
 
 from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.backends.likely_tokens import keep_likely
+from atom.model_ops.backends.noise import LN2, SERIES, SPREAD
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 
-_STRETCH = 4096
+_C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7 = (tl.constexpr(c) for c in SERIES)
+_SPREAD = tl.constexpr(SPREAD)
+_LN2 = tl.constexpr(LN2)
+_LOG2E = tl.constexpr(1 / LN2)
+_MANY_ROWS = 32
 
 
 @triton.jit
@@ -33,34 +38,53 @@ def _mix32(x):
 
 
 @triton.jit
-def _log_noise(seed, position, token):
-    """log of Exp(1) noise: the reference's exponential_noise, logarithm taken."""
+def _row_key(seed, position):
     low = (seed & 0xFFFFFFFF).to(tl.uint32)
     high = ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
-    key = _mix32(_mix32(low ^ _mix32(high)) ^ (position & 0xFFFFFFFF).to(tl.uint32))
-    bits = _mix32(token.to(tl.uint32) * 0x9E3779B1 ^ key)
+    return _mix32(_mix32(low ^ _mix32(high)) ^ (position & 0xFFFFFFFF).to(tl.uint32))
+
+
+@triton.jit
+def _exponential_noise(key, token):
+    bits = _mix32(token.to(tl.uint32) * _SPREAD ^ key)
     v = bits.to(tl.float32) * (2.0**-32) + (2.0**-33)
-    series = v * (1 + v * (1 / 2 + v * (1 / 3 + v * (1 / 4 + v * (1 / 5 + v * (1 / 6))))))
-    exact = -tl.log(tl.maximum(1.0 - v, 2.0**-25))
-    return tl.log(tl.where(v < 0.0625, series, exact))
+    rest_bits = tl.maximum(1.0 - v, 2.0**-25).to(tl.int32, bitcast=True)
+    halved = ((rest_bits & 0x007FFFFF) | 0x3F000000).to(tl.float32, bitcast=True)
+    is_small = v < 0.5
+    halvings = tl.where(is_small, 0, 126 - (rest_bits >> 23))
+    t = tl.where(is_small, v, 1.0 - halved)
+    series = _C6 + t * _C7
+    series = _C4 + t * (_C5 + t * series)
+    series = _C2 + t * (_C3 + t * series)
+    series = _C0 + t * (_C1 + t * series)
+    return series * t + halvings.to(tl.float32) * _LN2
 
 
 @triton.jit(do_not_specialize=["row_stride"])
 def _score_kernel(
-    logits_ptr, temperature_ptr, seed_ptr, position_ptr, best_ptr, token_ptr, row_stride, vocab,
-    STRETCH: tl.constexpr, STRETCHES: tl.constexpr,
+    logits_ptr, temperature_ptr, seed_ptr, position_ptr, best_ptr, token_ptr, row_stride,
+    VOCAB: tl.constexpr, STRETCH: tl.constexpr, STRETCHES: tl.constexpr,
 ):  # fmt: skip
     row, stretch = tl.program_id(0), tl.program_id(1)
     token = stretch * STRETCH + tl.arange(0, STRETCH)
     at = logits_ptr + row.to(tl.int64) * row_stride + token
-    score = tl.load(at, mask=token < vocab, other=float("-inf")).to(tl.float32)
+    logit = tl.load(at, mask=token < VOCAB, other=float("-inf")).to(tl.float32)
     temperature = tl.load(temperature_ptr + row)
-    if temperature != 0:
-        seed, position = tl.load(seed_ptr + row), tl.load(position_ptr + row)
-        score = score / temperature - _log_noise(seed, position, token)
-    best, index = tl.max(score, axis=0, return_indices=True, return_indices_tie_break_left=True)
-    tl.store(best_ptr + row * STRETCHES + stretch, best)
-    tl.store(token_ptr + row * STRETCHES + stretch, stretch * STRETCH + index)
+    highest = tl.max(logit, axis=0)
+    if temperature == 0:
+        chosen = tl.min(tl.where(logit == highest, token, VOCAB), axis=0)
+        score = highest
+    else:
+        # Weights relative to the stretch's highest, which is put back in the logarithm.
+        key = _row_key(tl.load(seed_ptr + row), tl.load(position_ptr + row))
+        rate = tl.div_rn(1.0, temperature)
+        weight = tl.exp2((logit - tl.maximum(highest, -1e30)) * (rate * _LOG2E))
+        ratio = weight / _exponential_noise(key, token)
+        best = tl.max(ratio, axis=0)
+        chosen = tl.min(tl.where(ratio == best, token, VOCAB), axis=0)
+        score = highest * rate + tl.log(best)
+    tl.store(best_ptr + row * STRETCHES + stretch, score)
+    tl.store(token_ptr + row * STRETCHES + stretch, tl.minimum(chosen, VOCAB - 1))
 
 
 @triton.jit
@@ -68,21 +92,26 @@ def _pick_kernel(best_ptr, token_ptr, out_ptr, STRETCHES: tl.constexpr, BLOCK: t
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     best = tl.load(best_ptr + row * STRETCHES + at, mask=at < STRETCHES, other=float("-inf"))
-    _, index = tl.max(best, axis=0, return_indices=True, return_indices_tie_break_left=True)
-    tl.store(out_ptr + row, tl.load(token_ptr + row * STRETCHES + index).to(tl.int64))
+    token = tl.load(token_ptr + row * STRETCHES + at, mask=at < STRETCHES, other=0x7FFFFFFF)
+    # Stretches are in order of tokens: among equals the lowest token is the first stretch's.
+    winner = tl.min(tl.where(best == tl.max(best, axis=0), token, 0x7FFFFFFF), axis=0)
+    tl.store(out_ptr + row, winner.to(tl.int64))
 
 
 def sample(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
     if sampling.any_top_k or sampling.any_top_p:
         logits, sampling = _filtered(logits, sampling)
     rows, vocab = logits.shape
-    stretches = triton.cdiv(vocab, _STRETCH)
+    # Few rows: many short stretches, so that the card is busy at all.
+    stretch, warps = (2048, 4) if rows < _MANY_ROWS else (4096, 8)
+    stretches = triton.cdiv(vocab, stretch)
     best = torch.empty((rows, stretches), dtype=torch.float32, device=logits.device)
     token = torch.empty((rows, stretches), dtype=torch.int32, device=logits.device)
     out = torch.empty(rows, dtype=torch.int64, device=logits.device)
     _score_kernel[(rows, stretches)](
         logits, sampling.temperature, sampling.seed, sampling.position, best, token,
-        logits.stride(0), vocab, STRETCH=_STRETCH, STRETCHES=stretches, num_warps=8,
+        logits.stride(0), VOCAB=vocab, STRETCH=stretch, STRETCHES=stretches,
+        num_warps=warps,
     )  # fmt: skip
     _pick_kernel[(rows,)](
         best, token, out, STRETCHES=stretches, BLOCK=next_power_of_2(stretches), num_warps=1
@@ -95,6 +124,6 @@ def _filtered(
 ) -> tuple[torch.Tensor, SamplingTensors]:
     """Logits scaled by temperature, unlikely tokens at -inf, and the parameters that are left."""
     is_greedy = sampling.temperature == 0
-    scaled = logits.float() / torch.where(is_greedy, 1.0, sampling.temperature).unsqueeze(1)
+    scaled = logits.float() * (1.0 / torch.where(is_greedy, 1.0, sampling.temperature)).unsqueeze(1)
     kept = keep_likely(scaled, sampling)
     return kept, replace(sampling, temperature=torch.where(is_greedy, 0.0, 1.0))

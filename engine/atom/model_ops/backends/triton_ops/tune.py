@@ -63,25 +63,27 @@ def skinny_candidates(tokens: int) -> Iterator[SkinnyConfig]:
             if per_thread >= 8 and per_thread * tokens <= 64:
                 yield SkinnyConfig("gemv", block_n, block_k, 1, warps, 2)
     for block_n, block_k, split_k, stages in itertools.product(
-        (16, 32), (64, 128, 256), (1, 2, 4, 8), (2, 4)
+        (16, 32, 64), (64, 128, 256), (1, 2, 4, 8), (2, 4)
     ):
         tile_bytes = block_n * block_k * split_k * 2
-        if 8192 <= tile_bytes <= 32768:
+        shared_bytes = stages * block_k * split_k * (block_n + tokens) * 2
+        if 8192 <= tile_bytes <= 32768 and shared_bytes <= 160 * 1024:
             yield SkinnyConfig("dot", block_n, block_k, split_k, max(4, split_k), stages)
 
 
 def decode_candidates() -> Iterator[DecodeConfig]:
     for block_n, warps, stages, programs in itertools.product(
-        (32, 64, 128), (2, 4), (2, 3, 4), (4, 8)
+        (32, 64, 128), (4,), (2, 3, 4), (4, 8, 16)
     ):
         yield DecodeConfig(block_n, warps, stages, programs)
 
 
 def prefill_candidates() -> Iterator[PrefillConfig]:
     for block_m, block_n, warps, stages in itertools.product(
-        (64, 128), (32, 64, 128), (4, 8), (2, 3, 4)
+        (64, 128), (32, 64, 128), (4, 8), (1, 2, 3)
     ):
-        yield PrefillConfig(block_m, block_n, warps, stages)
+        for registers in (None,) if torch.version.hip else (None, 128, 168):
+            yield PrefillConfig(block_m, block_n, warps, stages, registers)
 
 
 def best(
@@ -128,7 +130,7 @@ def tune_attention(head_dim: int, report: Callable[[str], None]) -> dict[str, di
     decode = best(list(decode_candidates()), measure_decode(head_dim))
     prefill = best(list(prefill_candidates()), measure_prefill(head_dim))
     for timed in (decode, prefill):
-        for cost, config in timed[:6]:
+        for cost, config in timed[:8]:
             report(f"  {cost:8.2f} µs (geometric mean)  {config}")
     return {
         "decode": {key: asdict(decode[0][1])},

@@ -27,8 +27,9 @@ def measure_decode(head_dim: int) -> Callable[[DecodeConfig], float]:
             copies = copies_beyond_cache(rows * 1024 * 8 * head_dim * 4, most=32)
             cases.append(_decode_case(contexts, group, head_dim, copies))
         # What a running server sees: lengths from near zero to twice the mean.
-        contexts = torch.randint(100, 2000, (256,)).tolist()
-        cases.append(_decode_case(contexts, group, head_dim, 1))
+        for rows in (64, 256):
+            contexts = torch.randint(100, 2000, (rows,)).tolist()
+            cases.append(_decode_case(contexts, group, head_dim, 4))
 
     def cost(config: DecodeConfig) -> float:
         return _geometric_mean(

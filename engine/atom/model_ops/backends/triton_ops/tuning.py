@@ -28,7 +28,7 @@ _KERNEL_FILES = (
     "skinny_linear.py",
 )
 # Tokens up to which a product may be one of ours; above, the vendor's library always wins.
-TOKEN_BUCKETS = (1, 2, 4, 8, 16)
+TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +39,20 @@ class DecodeConfig:
     block_n: int
     num_warps: int
     num_stages: int
-    programs_per_unit: int = 4
+    programs_per_unit: int = 8
     max_splits: int = 64
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillConfig:
-    """block_m: query rows (tokens times heads of a group) per tile; block_n: keys per tile."""
+    """block_m: query rows (tokens times heads of a group) per tile; block_n: keys per tile;
+    max_registers: per thread, where fewer let more programs share a multiprocessor."""
 
     block_m: int
     block_n: int
     num_warps: int
     num_stages: int
+    max_registers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

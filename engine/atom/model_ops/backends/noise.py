@@ -1,0 +1,56 @@
+"""Exponential noise as a pure function of (seed, position, token): what makes draws repeatable.
+
+The definition that every backend's sampler follows: a 32-bit hash, then float32 steps that any
+device has (conversions, additions, products, the bits of a float, no library function), so that
+backends differ by no more than the last bits of a contracted product.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+LN2 = math.log(2.0)
+# Spreads neighbouring token ids over 32 bits (the golden ratio, odd).
+SPREAD = 0x9E3779B1
+# -log(1 - t) = t · Σ SERIES[i] tⁱ for t in [0, 1/2], to 2e-7: a Chebyshev fit.
+SERIES = (
+    0.999999874, 0.500032172, 0.33200683, 0.270477034,
+    0.0483580571, 0.75458842, -1.03603899, 1.15861403,
+)  # fmt: skip
+_MASK32 = 0xFFFFFFFF
+
+
+def exponential_noise(seed: torch.Tensor, position: torch.Tensor, vocab: int) -> torch.Tensor:
+    """[R, V] float32 draws of Exp(1) of rows with seed [R] and position [R], both int64.
+
+    The draws that win a race are small, so it is small draws that keep all their digits: a uniform
+    v near 0 gives -log(1 - v) by the series itself; from 1/2 on, 1 - v is halved into [1/2, 1)
+    and every halving counts log 2.
+    """
+    key = _mix32((seed & _MASK32) ^ _mix32((seed >> 32) & _MASK32))
+    key = _mix32(key ^ (position & _MASK32))
+    token = (torch.arange(vocab, device=seed.device) * SPREAD) & _MASK32
+    bits = _mix32(token.unsqueeze(0) ^ key.unsqueeze(1))
+    v = bits.float() * 2.0**-32 + 2.0**-33  # (0, 1]
+    rest = (1.0 - v).clamp_min(2.0**-25)
+    rest_bits = rest.view(torch.int32)
+    halved = ((rest_bits & 0x007FFFFF) | 0x3F000000).view(torch.float32)  # its digits in [1/2, 1)
+    is_small = v < 0.5
+    halvings = torch.where(is_small, 0, 126 - (rest_bits >> 23))
+    t = torch.where(is_small, v, 1.0 - halved)
+    series = torch.full_like(t, SERIES[-1])
+    for coefficient in reversed(SERIES[:-1]):
+        series = series * t + coefficient
+    return series * t + halvings.float() * LN2
+
+
+def _mix32(x: torch.Tensor) -> torch.Tensor:
+    """A 32-bit finaliser with good avalanche (constants: lowbias32, Ellis Wellons 2018), carried
+    in int64."""
+    x = x ^ (x >> 16)
+    x = (x * 0x7FEB352D) & _MASK32
+    x = x ^ (x >> 15)
+    x = (x * 0x846CA68B) & _MASK32
+    return x ^ (x >> 16)
