@@ -1,11 +1,12 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Attention of one query per row over the paged cache, each row's context split among programs.
+"""Attention of one query per row over the paged cache, long contexts split among programs.
 
 A program takes one row, one KV head and one split of the row's context; the query heads of the
 group share its loads, padded to the tensor core's 16 rows. The grid depends only on sizes the host
 knows; how much of the context a split gets is decided from context_lens on the device, so a
-captured graph stays right as contexts grow. The last split of a row to finish combines them all. A
-row of context 0 (a graph's padding) yields zeros.
+captured graph stays right as contexts grow. A row of one split is written at once; the splits of
+others are combined by a second kernel (a semaphore and a last program that combines was slower:
+docs/results/gpu-log.md). A row of context 0 (a graph's padding) yields zeros.
 
 Split-KV: Flash-Decoding (Dao et al. 2023).
 """
@@ -13,7 +14,7 @@ Split-KV: Flash-Decoding (Dao et al. 2023).
 from __future__ import annotations
 
 import math
-from functools import cache
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -30,69 +31,30 @@ from atom.model_ops.backends.triton_ops.tuning import DecodeConfig, decode_confi
 
 # The tensor core's smallest tile of rows.
 _MIN_GROUP = 16
+# Contexts beyond this are worth splitting however many rows there are.
+_LONG_CONTEXT = 1024
 
 
 @triton.jit
-def _split_length(context, splits, BLOCK_N: tl.constexpr):
-    return tl.cdiv(tl.cdiv(context, splits), BLOCK_N) * BLOCK_N
+def _split_length(context, least, SPLITS: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Tokens of each of a row's splits: whole tiles, and not fewer than `least`."""
+    return tl.cdiv(tl.maximum(tl.cdiv(context, SPLITS), least), BLOCK_N) * BLOCK_N
 
 
-@triton.jit
-def _reduce_splits(
-    partial_ptr, lse_ptr, out_ptr, row, head, active,
-    GROUP: tl.constexpr, GROUP_ROUNDED: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
-    SPLITS: tl.constexpr,
-):  # fmt: skip
-    """Weigh the results of a row's splits by their sums of exponentials. Loads go past the first
-    cache level, which does not see other programs' stores."""
-    TILE: tl.constexpr = min(SPLITS, 8)
-    member = tl.arange(0, GROUP_ROUNDED)
-    present = (member < GROUP)[None, :]
-    query_head = row.to(tl.int64) * (HKV * GROUP) + head * GROUP + member
-    every = tl.arange(0, SPLITS)
-    lse = tl.load(
-        lse_ptr + query_head[None, :] * SPLITS + every[:, None],
-        mask=(every < active)[:, None] & present, other=float("-inf"), cache_modifier=".cg",
-    )  # fmt: skip
-    highest = tl.maximum(tl.max(lse, axis=0), -1e30)
-    dim = tl.arange(0, D)
-    total = tl.zeros([GROUP_ROUNDED], tl.float32)
-    acc = tl.zeros([GROUP_ROUNDED, D], tl.float32)
-    for first in range(0, active, TILE):
-        split = first + tl.arange(0, TILE)
-        mask = (split < active)[:, None] & present
-        at = query_head[None, :] * SPLITS + split[:, None]
-        tile_lse = tl.load(lse_ptr + at, mask=mask, other=float("-inf"), cache_modifier=".cg")
-        weight = tl.exp2(tile_lse - highest[None, :])
-        partial = tl.load(
-            partial_ptr + at[:, :, None] * D + dim[None, None, :], mask=mask[:, :, None],
-            other=0.0, cache_modifier=".cg",
-        )  # fmt: skip
-        total += tl.sum(weight, axis=0)
-        acc += tl.sum(weight[:, :, None] * partial, axis=0)
-    result = (acc / tl.where(total > 0, total, 1.0)[:, None]).to(out_ptr.dtype.element_ty)
-    at_out = out_ptr + query_head[:, None] * D + dim[None, :]
-    tl.store(at_out, result, mask=(member < GROUP)[:, None])
-
-
-@triton.jit(do_not_specialize=["table_stride"])
+@triton.jit(do_not_specialize=["table_stride", "least"])
 def _decode_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, contexts_ptr, out_ptr, partial_ptr, lse_ptr,
-    arrivals_ptr, table_stride, scale,
-    GROUP: tl.constexpr, GROUP_ROUNDED: tl.constexpr, GROUP_PADDED: tl.constexpr,
-    HKV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
-    SPLITS: tl.constexpr,
+    table_stride, least, scale,
+    GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr,
 ):  # fmt: skip
     row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     context = tl.load(contexts_ptr + row)
-    start, end = 0, context
-    if SPLITS > 1:
-        length = _split_length(context, SPLITS, BLOCK_N)
-        start = split * length
-        end = tl.minimum(start + length, context)
-        # The first split of an empty row stays, to write zeros.
-        if (start >= context) & (split > 0):
-            return
+    length = _split_length(context, least, SPLITS, BLOCK_N)
+    start = split * length
+    end = tl.minimum(start + length, context)
+    if (start >= context) & (split > 0):
+        return
 
     member = tl.arange(0, GROUP_PADDED)
     dim = tl.arange(0, D)
@@ -118,43 +80,58 @@ def _decode_kernel(
 
     total = tl.where(running_sum > 0, running_sum, 1.0)
     result = acc / total[:, None]
-    if SPLITS > 1:
+    if context <= length:
+        out_at = out_ptr + query_head[:, None] * D + dim[None, :]
+        tl.store(out_at, result.to(out_ptr.dtype.element_ty), mask=real)
+    else:
         at = query_head * SPLITS + split
         tl.store(partial_ptr + at[:, None] * D + dim[None, :], result, mask=real)
         tl.store(lse_ptr + at, running_max + tl.log2(total), mask=member < GROUP)
-        # Everything above must be in memory before this program says so.
-        tl.debug_barrier()
-        arrived = tl.atomic_add(arrivals_ptr + row * HKV + head, 1, sem="acq_rel")
-        active = tl.maximum(tl.cdiv(context, tl.maximum(length, 1)), 1)
-        if arrived == active - 1:
-            tl.store(arrivals_ptr + row * HKV + head, 0)
-            _reduce_splits(
-                partial_ptr,
-                lse_ptr,
-                out_ptr,
-                row,
-                head,
-                active,
-                GROUP,
-                GROUP_ROUNDED,
-                HKV,
-                D,
-                SPLITS,
-            )
-    else:
-        result = result.to(out_ptr.dtype.element_ty)
-        tl.store(out_ptr + query_head[:, None] * D + dim[None, :], result, mask=real)
+
+
+@triton.jit(do_not_specialize=["least"])
+def _combine_kernel(
+    partial_ptr, lse_ptr, contexts_ptr, out_ptr, least,
+    HQ: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """Weigh the splits of one row and head by their sums of exponentials."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    context = tl.load(contexts_ptr + row)
+    length = _split_length(context, least, SPLITS, BLOCK_N)
+    if context <= length:
+        return
+    split = tl.arange(0, SPLITS)
+    written = split * length < context
+    at = (row.to(tl.int64) * HQ + head) * SPLITS + split
+    lse = tl.load(lse_ptr + at, mask=written, other=float("-inf"))
+    dim = tl.arange(0, D)
+    partial = tl.load(
+        partial_ptr + at[:, None] * D + dim[None, :], mask=written[:, None], other=0.0
+    )
+    weight = tl.exp2(lse - tl.max(lse, axis=0))
+    result = tl.sum(weight[:, None] * partial, axis=0) / tl.sum(weight, axis=0)
+    result = result.to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + (row.to(tl.int64) * HQ + head) * D + dim, result)
+
+
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """count: most splits of a row, a power of two; least: fewest tokens of one."""
+
+    count: int
+    least: int
 
 
 def choose_splits(
     rows: int, kv_heads: int, max_context: int, units: int, config: DecodeConfig
-) -> int:
-    """Splits per (row, head), a power of two: enough programs to fill the card, none of them with
-    less than one tile of the longest context."""
+) -> Splits:
+    """Enough programs to fill the card when few rows run; when many do, only long rows are split,
+    so that the card does not wait for the longest."""
     wanted = config.programs_per_unit * units / (rows * kv_heads)
-    useful = math.ceil(max_context / config.block_n)
-    splits = 1 << max(0, round(math.log2(max(wanted, 1.0))))
-    return max(1, min(splits, next_power_of_2(useful), config.max_splits))
+    count = 1 << max(0, round(math.log2(max(wanted, 1.0))))
+    useful = next_power_of_2(math.ceil(max_context / config.block_n))
+    least = min(_LONG_CONTEXT, 2 * rows * kv_heads)
+    return Splits(max(1, min(count, useful, config.max_splits)), least)
 
 
 def decode_attention(
@@ -169,30 +146,27 @@ def decode_attention(
     config: DecodeConfig | None = None,
 ) -> None:
     """q, out [R, Hq, D]: a step's first rows, which block_tables and context_lens begin with."""
-    rows, dim = q.shape[0], shape.head_dim
-    config = config or decode_config(q.device, dim, q.element_size())
-    splits = choose_splits(rows, shape.num_kv_heads, max_context, compute_units(q.device), config)
-    heads = shape.num_heads
-    partial = lse = arrivals = out
-    if splits > 1:
-        size = rows * heads * splits
+    rows, heads, dim = q.shape
+    kv_heads = shape.num_kv_heads
+    config = config or decode_config(q.device, dim, q.element_size(), rows)
+    splits = choose_splits(rows, kv_heads, max_context, compute_units(q.device), config)
+    partial = lse = out
+    if splits.count > 1:
+        size = rows * heads * splits.count
         partial = torch.empty((size, dim), dtype=torch.float32, device=q.device)
         lse = torch.empty((size,), dtype=torch.float32, device=q.device)
-        arrivals = _arrivals(q.device, next_power_of_2(rows * shape.num_kv_heads))
-    group = heads // shape.num_kv_heads
-    rounded = next_power_of_2(group)
-    _decode_kernel[(rows, shape.num_kv_heads, splits)](
-        q, k_cache, v_cache, block_tables, context_lens, out, partial, lse, arrivals,
-        block_tables.stride(0), shape.scale * math.log2(math.e),
-        GROUP=group, GROUP_ROUNDED=rounded, GROUP_PADDED=max(_MIN_GROUP, rounded),
-        HKV=shape.num_kv_heads, D=dim, BLOCK_SIZE=k_cache.shape[1], BLOCK_N=config.block_n,
-        SPLITS=splits, num_warps=config.num_warps, num_stages=config.num_stages,
+    least = splits.least if splits.count > 1 else max_context
+    group = heads // kv_heads
+    _decode_kernel[(rows, kv_heads, splits.count)](
+        q, k_cache, v_cache, block_tables, context_lens, out, partial, lse,
+        block_tables.stride(0), least, shape.scale * math.log2(math.e),
+        GROUP=group, GROUP_PADDED=max(_MIN_GROUP, next_power_of_2(group)), HKV=kv_heads, D=dim,
+        BLOCK_SIZE=k_cache.shape[1], BLOCK_N=config.block_n, SPLITS=splits.count,
+        num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
-
-
-@cache
-def _arrivals(device: torch.device, count: int) -> torch.Tensor:
-    """How many splits of each (row, KV head) have arrived: zero between launches, because the last
-    to arrive puts it back. Launches that share it must follow each other on one stream, and it is
-    made outside of captures: a graph is captured after the same step ran once."""
-    return torch.zeros(count, dtype=torch.int32, device=device)
+    if splits.count > 1:
+        _combine_kernel[(rows, heads)](
+            partial, lse, context_lens, out, least,
+            HQ=heads, D=dim, BLOCK_N=config.block_n, SPLITS=splits.count,
+            num_warps=2 if splits.count * dim <= 4096 else 4,
+        )  # fmt: skip

@@ -50,6 +50,7 @@ _KNOWN_SHAPES = (
     "6144x4096", "4096x4096", "24576x4096", "4096x12288", "151936x4096",
     "28672x4096", "4096x14336", "128256x4096",
 )  # fmt: skip
+_DECODE_BATCHES = ((1, 8, 32, 64), (128, 256))
 # A skinny kernel must be this much faster than the library to be chosen.
 _WORTH = 0.98
 
@@ -73,16 +74,16 @@ def skinny_candidates(tokens: int) -> Iterator[SkinnyConfig]:
 
 def decode_candidates() -> Iterator[DecodeConfig]:
     for block_n, warps, stages, programs in itertools.product(
-        (32, 64, 128), (4,), (2, 3, 4), (4, 8, 16)
+        (32, 64, 128), (4,), (2, 3, 4), (8, 16)
     ):
         yield DecodeConfig(block_n, warps, stages, programs)
 
 
 def prefill_candidates() -> Iterator[PrefillConfig]:
     for block_m, block_n, warps, stages in itertools.product(
-        (64, 128), (32, 64, 128), (4, 8), (1, 2, 3)
+        (64, 128), (32, 64, 128), (4, 8), (2, 3)
     ):
-        for registers in (None,) if torch.version.hip else (None, 128, 168):
+        for registers in (None,) if torch.version.hip else (None, 128):
             yield PrefillConfig(block_m, block_n, warps, stages, registers)
 
 
@@ -126,16 +127,17 @@ def tune_linear(
 
 
 def tune_attention(head_dim: int, report: Callable[[str], None]) -> dict[str, dict[str, Any]]:
+    decode: dict[str, Any] = {}
+    for batches in _DECODE_BATCHES:
+        timed = best(list(decode_candidates()), measure_decode(head_dim, batches))
+        decode[tuning.decode_key(head_dim, 2, batches[0])] = asdict(timed[0][1])
+        for cost, config in timed[:5]:
+            report(f"  decode {batches} {cost:8.2f} µs (geometric mean)  {config}")
+    prefills = best(list(prefill_candidates()), measure_prefill(head_dim))
+    for cost, prefill in prefills[:5]:
+        report(f"  prefill {cost:8.2f} µs (geometric mean)  {prefill}")
     key = tuning.attention_key(head_dim, 2)
-    decode = best(list(decode_candidates()), measure_decode(head_dim))
-    prefill = best(list(prefill_candidates()), measure_prefill(head_dim))
-    for timed in (decode, prefill):
-        for cost, config in timed[:8]:
-            report(f"  {cost:8.2f} µs (geometric mean)  {config}")
-    return {
-        "decode": {key: asdict(decode[0][1])},
-        "prefill": {key: asdict(prefill[0][1])},
-    }
+    return {"decode": decode, "prefill": {key: asdict(prefills[0][1])}}
 
 
 Job = tuple[Any, int]  # a configuration, and tokens or head size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,17 +19,15 @@ _CAPACITY = 4096
 _GROUPS = (2, 4)
 
 
-def measure_decode(head_dim: int) -> Callable[[DecodeConfig], float]:
+def measure_decode(head_dim: int, batches: Sequence[int]) -> Callable[[DecodeConfig], float]:
+    """Each batch with equal contexts, and with those a running server sees: from near zero to twice
+    the mean."""
     cases = []
     for group in _GROUPS:
-        for rows in (1, 8, 64, 256):
-            contexts = [1024] * rows
+        for rows in batches:
             copies = copies_beyond_cache(rows * 1024 * 8 * head_dim * 4, most=32)
-            cases.append(_decode_case(contexts, group, head_dim, copies))
-        # What a running server sees: lengths from near zero to twice the mean.
-        for rows in (64, 256):
-            contexts = torch.randint(100, 2000, (rows,)).tolist()
-            cases.append(_decode_case(contexts, group, head_dim, 4))
+            for contexts in ([1024] * rows, torch.randint(100, 2000, (rows,)).tolist()):
+                cases.append(_decode_case(contexts, group, head_dim, copies))
 
     def cost(config: DecodeConfig) -> float:
         return _geometric_mean(

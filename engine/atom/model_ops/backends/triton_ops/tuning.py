@@ -28,7 +28,10 @@ _KERNEL_FILES = (
     "skinny_linear.py",
 )
 # Tokens up to which a product may be one of ours; above, the vendor's library always wins.
-TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64)
+TOKEN_BUCKETS = (1, 2, 4, 8, 16)
+
+# Rows from which decode attention has programs enough without splitting, and its own tile.
+MANY_ROWS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class DecodeConfig:
     block_n: int
     num_warps: int
     num_stages: int
-    programs_per_unit: int = 8
+    programs_per_unit: int = 16
     max_splits: int = 64
 
 
@@ -70,7 +73,7 @@ class SkinnyConfig:
 @dataclass(frozen=True, slots=True)
 class Tables:
     """linear: `linear_key` → configuration, None where the library is faster; decode, prefill:
-    `attention_key` → configuration."""
+    `decode_key` and `attention_key` → configuration."""
 
     linear: dict[str, SkinnyConfig | None]
     decode: dict[str, DecodeConfig]
@@ -87,9 +90,16 @@ def attention_key(head_dim: int, element_bytes: int) -> str:
     return f"{head_dim}x{element_bytes}"
 
 
+def decode_key(head_dim: int, element_bytes: int, rows: int) -> str:
+    batch = "many" if rows >= MANY_ROWS else "few"
+    return f"{attention_key(head_dim, element_bytes)}:{batch}"
+
+
 @cache
-def decode_config(device: torch.device, head_dim: int, element_bytes: int) -> DecodeConfig:
-    known = tables(device).decode.get(attention_key(head_dim, element_bytes))
+def decode_config(
+    device: torch.device, head_dim: int, element_bytes: int, rows: int
+) -> DecodeConfig:
+    known = tables(device).decode.get(decode_key(head_dim, element_bytes, rows))
     # 16 KiB of keys a tile, twice or three times in flight, fit every card's shared memory.
     return known or DecodeConfig(
         block_n=_tile(16 * 1024, head_dim * element_bytes, 16, 64), num_warps=4, num_stages=2
