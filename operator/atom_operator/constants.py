@@ -30,6 +30,7 @@ LABEL_COMPONENT: Final = "app.kubernetes.io/component"
 LABEL_PART_OF: Final = "app.kubernetes.io/part-of"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 ANNOTATION_REVISION: Final = f"{GROUP}/revision"
+ANNOTATION_ROLLOUT_REASON: Final = f"{GROUP}/rollout-reason"
 
 # Service names must be DNS labels; 40 characters leave room for the suffixes of children.
 MAX_NAME_LENGTH: Final = 40
@@ -68,6 +69,7 @@ class Reason(StrEnum):
     NOT_PLANNED = "NotPlanned"
     # Scheduled
     ALL_PODS_SCHEDULED = "AllPodsScheduled"
+    INSUFFICIENT_ACCELERATORS = "InsufficientAccelerators"
     UNSCHEDULABLE = "Unschedulable"
     PODS_PENDING = "PodsPending"
     NO_PODS = "NoPods"

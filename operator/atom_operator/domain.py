@@ -53,6 +53,7 @@ CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 DISRUPTION_BUDGET = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 ATOM_DEPLOYMENT = Kind(constants.GROUP, constants.VERSION, constants.KIND, constants.PLURAL)
 POD = Kind("", "v1", "Pod", "pods")
+NODE = Kind("", "v1", "Node", "nodes")
 # In the order of creation: what a pod needs comes before the Deployment.
 CHILD_KINDS = (SERVICE_ACCOUNT, CONFIG_MAP, SERVICE, DISRUPTION_BUDGET, DEPLOYMENT)
 
@@ -162,12 +163,45 @@ class FactsLookup:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutSteps:
+class RolloutStrategy(StrEnum):
     """How a Deployment replaces pods."""
 
-    max_surge: int
-    max_unavailable: int
+    SURGE = "Surge"  # a spare pod first, then an old one goes
+    IN_PLACE = "InPlace"  # one old pod goes, then a new one takes its devices
+    RECREATE = "Recreate"  # all old pods go first
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """The strategy of one rollout, and why it was chosen."""
+
+    strategy: RolloutStrategy
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSupply:
+    """Devices of one resource on one node, as far as one AtomDeployment's pods are concerned."""
+
+    name: str
+    allocatable: int
+    requested: int  # by every pod on the node, ours included
+    ours: int  # pods of this AtomDeployment there
+    blockers: tuple[str, ...] = ()  # why no pod of ours may go there, whatever is free
+
+    @property
+    def free(self) -> int:
+        return max(0, self.allocatable - self.requested)
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """Where `demand` devices of `resource` for one pod could come from."""
+
+    resource: str
+    demand: int
+    nodes: tuple[NodeSupply, ...]
+    released: int = 0  # devices that one running pod of ours gives back when it goes
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +216,7 @@ class Plan:
     accelerator: Accelerator
     facts: ModelFacts | None
     capacity: CapacityVerdict
-    rollout: RolloutSteps
+    rollout: Rollout
     startup_budget_seconds: int
     template: Mapping[str, Any] | None
 
@@ -205,6 +239,13 @@ class DeploymentState:
     revision: str | None
     stalled_message: str | None  # no progress within the deadline
     refused_message: str | None  # pods cannot be created: quota, admission
+    rollout: Rollout | None = None  # the strategy that is in effect
+
+    @property
+    def complete(self) -> bool:
+        """Every wanted pod is of the latest revision and available, and no other is left."""
+        counts = {self.updated, self.replicas, self.available}
+        return self.up_to_date and counts == {self.desired}
 
 
 @dataclass(frozen=True, slots=True)

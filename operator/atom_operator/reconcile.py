@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -21,7 +21,9 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.children import naming
 from atom_operator.children.overlay import OverlayError, overlay_paths
 from atom_operator.children.render import render
+from atom_operator.children.workload import pod_template, template_revision
 from atom_operator.cluster.apply import apply_children
+from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.observe import describe, observe
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import Reason
@@ -37,19 +39,23 @@ from atom_operator.domain import (
     Observed,
     Owner,
     Plan,
+    Supply,
 )
+from atom_operator.plan.accelerators import choose_accelerator
+from atom_operator.plan.inventory import memory_per_device, shortage, survey
 from atom_operator.plan.model_facts import (
     facts_from_catalogue,
     facts_from_config,
     facts_from_text,
 )
 from atom_operator.plan.plan import build_plan
+from atom_operator.plan.rollout import RolloutQuestion, choose_rollout, needs_supply
 from atom_operator.settings import OperatorSettings
 from atom_operator.status.rollup import Situation, roll_up
 
 _logger = logging.getLogger(__name__)
-# Nothing announces that a quota was raised, a conflicting object deleted or a ConfigMap of the
-# user's created: look again after a while.
+# Nothing announces that a quota was raised, a conflicting object deleted, a ConfigMap of the user's
+# created or a node's device freed: look again after a while.
 _LOOK_AGAIN_SECONDS = 30.0
 
 
@@ -68,6 +74,7 @@ class Decision:
     plan: Plan | None = None
     desired: Mapping[ChildKey, Manifest] | None = None
     overlay: tuple[str, ...] = ()
+    supply: Supply | None = None  # read only when something depended on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,7 @@ class Reconciler:
     """Brings one AtomDeployment at a time to what its spec says."""
 
     port: ClusterPort
+    fleet: FleetReader
     settings: OperatorSettings
     clock: Callable[[], datetime]
 
@@ -83,14 +91,14 @@ class Reconciler:
         parent = await self.port.get(ATOM_DEPLOYMENT, key.namespace, key.name)
         if parent is None or parent["metadata"].get("deletionTimestamp"):
             return Outcome()  # garbage collection removes the children through their owner
-        decision = await self._decide(key, parent)
-        uid = parent["metadata"]["uid"]
-        observed = await observe(self.port, key, uid)
+        observed = await observe(self.port, key, parent["metadata"]["uid"])
+        decision = await self._decide(key, parent, observed)
         report, observed = await self._carry_out(key, decision, observed)
         await self._report(key, parent, decision, report, observed)
-        return Outcome(_LOOK_AGAIN_SECONDS if _may_change_silently(decision, report) else None)
+        silent = _may_change_silently(decision, report, observed)
+        return Outcome(_LOOK_AGAIN_SECONDS if silent else None)
 
-    async def _decide(self, key: ObjectKey, parent: Manifest) -> Decision:
+    async def _decide(self, key: ObjectKey, parent: Manifest, observed: Observed) -> Decision:
         spec = parse_spec(parent.get("spec") or {})
         if isinstance(spec, tuple):
             return Decision(problems=spec)
@@ -106,7 +114,48 @@ class Reconciler:
         if problems := list(validate_against_model(options, lookup.facts)):
             return Decision(problems=tuple(problems))
         owner = Owner(key, parent["metadata"]["uid"])
-        return _rendered(build_plan(owner, spec, options, locate_model(spec), lookup))
+        memory = await self._memory_on_nodes(spec)
+        plan = build_plan(owner, spec, options, locate_model(spec), lookup, memory)
+        return await self._render(plan, spec.rollout.strategy or "Auto", observed)
+
+    async def _memory_on_nodes(self, spec: AtomDeploymentSpec) -> tuple[int, ...]:
+        """Memory sizes of the asked devices in the cluster; none when the spec settles it."""
+        if spec.accelerator.type == "cpu" or spec.accelerator.memory is not None:
+            return ()
+        asked = choose_accelerator(spec.accelerator)
+        nodes = await self.fleet.nodes()
+        return memory_per_device(nodes or (), str(asked.resource_name), asked.device_ids)
+
+    async def _render(self, plan: Plan, asked: str, observed: Observed) -> Decision:
+        """The children of a plan, its rollout chosen; none when it is sure not to fit."""
+        overlay = overlay_paths(plan.template or {})
+        if not plan.may_start:
+            return Decision(plan=plan, overlay=overlay)
+        try:
+            template = pod_template(plan)
+        except OverlayError as error:
+            return Decision(problems=(FieldProblem("spec.template", str(error)),))
+        question = RolloutQuestion(
+            asked=asked,
+            accelerator=plan.accelerator,
+            revision=template_revision(template),
+            running=observed.deployment,
+            unschedulable=_is_stuck(observed),
+            supply=None,
+        )
+        if needs_supply(question) or question.unschedulable:
+            question = replace(question, supply=await self._supply(plan, template["spec"]))
+        plan = replace(plan, rollout=choose_rollout(question))
+        return Decision(plan=plan, desired=render(plan), overlay=overlay, supply=question.supply)
+
+    async def _supply(self, plan: Plan, pod_spec: Mapping[str, Any]) -> Supply | None:
+        resource = plan.accelerator.resource_name
+        if resource is None:
+            return None
+        nodes, pods = await self.fleet.nodes(), await self.fleet.pods()
+        if nodes is None or pods is None:
+            return None
+        return survey(nodes, pods, plan.key, resource, pod_spec)
 
     async def _model_facts(
         self, key: ObjectKey, spec: AtomDeploymentSpec
@@ -156,6 +205,7 @@ class Reconciler:
             observed=observed,
             selector=",".join(f"{k}={v}" for k, v in naming.selector_labels(key.name).items()),
             url=naming.service_url(key),
+            shortage=shortage(decision.supply) if decision.supply else None,
         )
         previous: Mapping[str, Any] = parent.get("status") or {}
         status = roll_up(situation, previous, self.clock())
@@ -165,17 +215,6 @@ class Reconciler:
             _logger.info(
                 "%s/%s: Ready=%s %s: %s", *key, ready["status"], ready["reason"], ready["message"]
             )
-
-
-def _rendered(plan: Plan) -> Decision:
-    """The children of a plan; none of them when it is sure not to fit."""
-    overlay = overlay_paths(plan.template or {})
-    if not plan.may_start:
-        return Decision(plan=plan, overlay=overlay)
-    try:
-        return Decision(plan=plan, desired=render(plan), overlay=overlay)
-    except OverlayError as error:
-        return Decision(problems=(FieldProblem("spec.template", str(error)),))
 
 
 def _no_image(spec: AtomDeploymentSpec) -> FieldProblem:
@@ -188,8 +227,12 @@ def _no_image(spec: AtomDeploymentSpec) -> FieldProblem:
     )
 
 
-def _may_change_silently(decision: Decision, report: ApplyReport) -> bool:
+def _is_stuck(observed: Observed) -> bool:
+    return any(pod.unschedulable_message for pod in observed.pods)
+
+
+def _may_change_silently(decision: Decision, report: ApplyReport, observed: Observed) -> bool:
     waits_for_config = (
         decision.plan is not None and decision.plan.capacity.reason is Reason.MODEL_CONFIG_NOT_FOUND
     )
-    return bool(report.refused) or waits_for_config
+    return bool(report.refused) or waits_for_config or _is_stuck(observed)

@@ -67,3 +67,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [pods]
   verbs: [list, watch]
 {{- end -}}
+
+{{/* Of the whole cluster only: free devices for the choice of a rollout, and why a pod waits. */}}
+{{- define "atom-operator.clusterRules" -}}
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [list]
+{{- end -}}

@@ -39,6 +39,7 @@ class Situation:
     observed: Observed
     selector: str
     url: str
+    shortage: str | None = None  # why no node takes one more pod, when accelerators are the cause
 
     @property
     def deployment(self) -> DeploymentState:
@@ -69,6 +70,13 @@ def roll_up(situation: Situation, previous: Mapping[str, Any], now: datetime) ->
         status["url"] = situation.url
     if deployment.revision:
         status["revision"] = deployment.revision
+    if deployment.rollout is not None:
+        status["rollout"] = {
+            "strategy": deployment.rollout.strategy.value,
+            "reason": deployment.rollout.reason,
+            "updated": deployment.updated,
+            "ready": deployment.ready,
+        }
     if situation.capacity.capacity is not None:
         status["capacity"] = _capacity(situation.capacity.capacity)
     return status
@@ -100,7 +108,7 @@ def _verdicts(situation: Situation) -> Iterator[Verdict]:
             situation.capacity.reason,
             situation.capacity.message,
         ),
-        _scheduled(situation.observed),
+        _scheduled(situation),
         _progressing(situation),
         _available(situation),
         _degraded(situation),
@@ -121,11 +129,14 @@ def _accepted(situation: Situation) -> Verdict:
     return Verdict(kind, "True", Reason.VALID, "the spec is valid")
 
 
-def _scheduled(observed: Observed) -> Verdict:
-    kind = ConditionType.SCHEDULED
+def _scheduled(situation: Situation) -> Verdict:
+    kind, observed = ConditionType.SCHEDULED, situation.observed
     if not observed.pods:
         return Verdict(kind, "Unknown", Reason.NO_PODS, "there are no pods to schedule")
     for pod in observed.pods:
+        if pod.unschedulable_message and situation.shortage:
+            message = f"pod {pod.name}: {situation.shortage}"
+            return Verdict(kind, "False", Reason.INSUFFICIENT_ACCELERATORS, message)
         if pod.unschedulable_message:
             message = f"pod {pod.name}: {pod.unschedulable_message}"
             return Verdict(kind, "False", Reason.UNSCHEDULABLE, message)
@@ -147,7 +158,7 @@ def _progressing(situation: Situation) -> Verdict:
         return Verdict(kind, "False", refusal.reason, f"{child}: {refusal.message}")
     if situation.observed.deployment is None:
         return Verdict(kind, "True", Reason.ROLLING_OUT, "the Deployment is being created")
-    if _is_complete(deployment):
+    if deployment.complete:
         message = f"{deployment.desired} of {deployment.desired} replicas are rolled out"
         return Verdict(kind, "False", Reason.COMPLETE, message)
     if deployment.refused_message:
@@ -159,16 +170,6 @@ def _progressing(situation: Situation) -> Verdict:
         f"{deployment.ready} are ready, {deployment.replicas} exist"
     )
     return Verdict(kind, "True", Reason.ROLLING_OUT, message)
-
-
-def _is_complete(deployment: DeploymentState) -> bool:
-    wanted = deployment.desired
-    return (
-        deployment.up_to_date
-        and deployment.updated == wanted
-        and deployment.replicas == wanted
-        and deployment.available == wanted
-    )
 
 
 def _available(situation: Situation) -> Verdict:

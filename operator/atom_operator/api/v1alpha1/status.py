@@ -59,6 +59,19 @@ class CapacityStatus(ApiModel):
     """Predicted: computed from the model's shape, not measured."""
 
 
+class RolloutStatus(ApiModel):
+    """How the latest revision replaces the one before."""
+
+    strategy: Literal["Surge", "InPlace", "Recreate"]
+    """The strategy in effect."""
+    reason: str
+    """Why it was chosen."""
+    updated: int
+    """Pods of the latest revision."""
+    ready: int
+    """Pods that can serve, of any revision."""
+
+
 class AtomDeploymentStatus(ApiModel):
     """Observed state."""
 
@@ -76,6 +89,8 @@ class AtomDeploymentStatus(ApiModel):
     """Hash of the pod template that is applied."""
     capacity: CapacityStatus | None = None
     """The capacity plan of one replica; absent when the model or device is unknown."""
+    rollout: RolloutStatus | None = None
+    """The latest rollout; absent before there is a Deployment."""
     conditions: Annotated[
         list[Condition],
         Field(
