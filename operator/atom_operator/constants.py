@@ -42,6 +42,8 @@ class ConditionType(StrEnum):
     ACCEPTED = "Accepted"
     CAPACITY_FITS = "CapacityFits"
     SCHEDULED = "Scheduled"
+    MODEL_LOADED = "ModelLoaded"
+    CAPACITY_MATCHED = "CapacityMatched"
     PROGRESSING = "Progressing"
     AVAILABLE = "Available"
     DEGRADED = "Degraded"
@@ -73,6 +75,16 @@ class Reason(StrEnum):
     UNSCHEDULABLE = "Unschedulable"
     PODS_PENDING = "PodsPending"
     NO_PODS = "NoPods"
+    # ModelLoaded
+    LOADED = "Loaded"
+    LOADING = "Loading"
+    ENGINE_NOT_READY = "EngineNotReady"
+    ENGINE_SILENT = "EngineSilent"
+    # CapacityMatched
+    MATCHES_PLAN = "MatchesPlan"
+    CAPACITY_DRIFT = "CapacityDrift"
+    MEASURED_WITHOUT_PLAN = "MeasuredWithoutPlan"
+    NOT_MEASURED = "NotMeasured"
     # Progressing
     ROLLING_OUT = "RollingOut"
     COMPLETE = "Complete"

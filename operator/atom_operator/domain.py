@@ -132,7 +132,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What one replica holds, predicted."""
+    """What one replica holds: predicted by the plan, or measured by the engine at its start."""
 
     weights_bytes: int
     kv_bytes_per_token: int
@@ -257,6 +257,32 @@ class PodState:
     scheduled: bool
     unschedulable_message: str | None
     problem: str | None  # last termination or waiting reason of a container that is not ready
+    address: str | None = None  # of the engine's HTTP server
+    revision: str | None = None  # of its pod template
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """What /health answers. `state` is ok, starting, draining or dead; `reason` is for people."""
+
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The capacity that the engine of one revision reported."""
+
+    revision: str
+    capacity: Capacity
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """What the engines themselves say; empty where none answers."""
+
+    measured: Measured | None = None
+    not_serving: tuple[tuple[str, EngineHealth], ...] = ()  # by pod, in the order of their names
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from atom_operator.children.overlay import OverlayError, overlay_paths
 from atom_operator.children.render import render
 from atom_operator.children.workload import pod_template, template_revision
 from atom_operator.cluster.apply import apply_children
+from atom_operator.cluster.engines import EnginePort, ask_engines
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.observe import describe, observe
 from atom_operator.cluster.port import ClusterPort
@@ -32,6 +33,7 @@ from atom_operator.domain import (
     CONFIG_MAP,
     ApplyReport,
     ChildKey,
+    EngineView,
     FactsLookup,
     FieldProblem,
     Manifest,
@@ -51,12 +53,15 @@ from atom_operator.plan.model_facts import (
 from atom_operator.plan.plan import build_plan
 from atom_operator.plan.rollout import RolloutQuestion, choose_rollout, needs_supply
 from atom_operator.settings import OperatorSettings
+from atom_operator.status.capacity import measured_before
 from atom_operator.status.rollup import Situation, roll_up
 
 _logger = logging.getLogger(__name__)
 # Nothing announces that a quota was raised, a conflicting object deleted, a ConfigMap of the user's
 # created or a node's device freed: look again after a while.
 _LOOK_AGAIN_SECONDS = 30.0
+# A loading engine tells how far it is only when it is asked.
+_LOADING_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,7 @@ class Reconciler:
 
     port: ClusterPort
     fleet: FleetReader
+    engines: EnginePort
     settings: OperatorSettings
     clock: Callable[[], datetime]
 
@@ -94,9 +100,10 @@ class Reconciler:
         observed = await observe(self.port, key, parent["metadata"]["uid"])
         decision = await self._decide(key, parent, observed)
         report, observed = await self._carry_out(key, decision, observed)
-        await self._report(key, parent, decision, report, observed)
-        silent = _may_change_silently(decision, report, observed)
-        return Outcome(_LOOK_AGAIN_SECONDS if silent else None)
+        known = measured_before(parent.get("status") or {})
+        engines = await ask_engines(self.engines, observed, known)
+        await self._report(key, parent, decision, report, observed, engines)
+        return Outcome(_look_again(decision, report, observed, engines))
 
     async def _decide(self, key: ObjectKey, parent: Manifest, observed: Observed) -> Decision:
         spec = parse_spec(parent.get("spec") or {})
@@ -194,6 +201,7 @@ class Reconciler:
         decision: Decision,
         report: ApplyReport,
         observed: Observed,
+        engines: EngineView,
     ) -> None:
         """One write, and none when nothing changed."""
         situation = Situation(
@@ -205,6 +213,7 @@ class Reconciler:
             observed=observed,
             selector=",".join(f"{k}={v}" for k, v in naming.selector_labels(key.name).items()),
             url=naming.service_url(key),
+            engines=engines,
             shortage=shortage(decision.supply) if decision.supply else None,
         )
         previous: Mapping[str, Any] = parent.get("status") or {}
@@ -231,8 +240,17 @@ def _is_stuck(observed: Observed) -> bool:
     return any(pod.unschedulable_message for pod in observed.pods)
 
 
-def _may_change_silently(decision: Decision, report: ApplyReport, observed: Observed) -> bool:
+def _look_again(
+    decision: Decision, report: ApplyReport, observed: Observed, engines: EngineView
+) -> float | None:
+    """Seconds until the next look at what no event announces."""
+    if any(not pod.ready and pod.address for pod in observed.pods):
+        return _LOADING_SECONDS
     waits_for_config = (
         decision.plan is not None and decision.plan.capacity.reason is Reason.MODEL_CONFIG_NOT_FOUND
     )
-    return bool(report.refused) or waits_for_config or _is_stuck(observed)
+    unmeasured = engines.measured is None and any(
+        pod.ready and pod.address for pod in observed.pods
+    )
+    waits = bool(report.refused) or waits_for_config or _is_stuck(observed) or unmeasured
+    return _LOOK_AGAIN_SECONDS if waits else None

@@ -17,6 +17,7 @@ from atom_operator.plan.plan import build_plan
 from atom_operator.reconcile import Reconciler
 from atom_operator.settings import OperatorSettings
 from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_engines import FakeEngines
 
 KEY = ObjectKey("default", "chat")
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -87,11 +88,14 @@ def cluster_with(**changes: Any) -> FakeCluster:
 
 
 def reconciler(
-    cluster: FakeCluster, now: datetime = NOW, images: dict[Any, str] | None = None
+    cluster: FakeCluster,
+    now: datetime = NOW,
+    images: dict[Any, str] | None = None,
+    engines: FakeEngines | None = None,
 ) -> Reconciler:
     settings = OperatorSettings(engine_images=IMAGES if images is None else images)
     fleet = FleetReader(cluster, now.timestamp)
-    return Reconciler(cluster, fleet, settings, clock=lambda: now)
+    return Reconciler(cluster, fleet, engines or FakeEngines(), settings, clock=lambda: now)
 
 
 def condition(cluster: FakeCluster, kind: str) -> dict[str, Any]:

@@ -123,6 +123,8 @@ def pod_state(manifest: Manifest) -> PodState:
             scheduled.get("message") if scheduled.get("reason") == "Unschedulable" else None
         ),
         problem=next((problem for problem in problems if problem), None),
+        address=status.get("podIP") or None,
+        revision=(manifest["metadata"].get("annotations") or {}).get(constants.ANNOTATION_REVISION),
     )
 
 

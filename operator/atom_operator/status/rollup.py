@@ -14,14 +14,16 @@ from typing import Any
 from atom_operator.constants import ConditionType, Reason
 from atom_operator.domain import (
     ApplyReport,
-    Capacity,
     CapacityVerdict,
     DeploymentState,
+    EngineView,
     FieldProblem,
     Observed,
     Plan,
 )
+from atom_operator.status.capacity import capacity_matched, capacity_status
 from atom_operator.status.conditions import Verdict, stamp
+from atom_operator.status.loading import model_loaded
 
 _NO_DEPLOYMENT = DeploymentState(0, 0, 0, 0, 0, True, None, None, None)
 _NOT_PLANNED = CapacityVerdict("Unknown", Reason.NOT_PLANNED, "the spec is not accepted")
@@ -39,6 +41,7 @@ class Situation:
     observed: Observed
     selector: str
     url: str
+    engines: EngineView
     shortage: str | None = None  # why no node takes one more pod, when accelerators are the cause
 
     @property
@@ -77,26 +80,10 @@ def roll_up(situation: Situation, previous: Mapping[str, Any], now: datetime) ->
             "updated": deployment.updated,
             "ready": deployment.ready,
         }
-    if situation.capacity.capacity is not None:
-        status["capacity"] = _capacity(situation.capacity.capacity)
+    capacity = capacity_status(situation.capacity.capacity, situation.engines.measured)
+    if capacity is not None:
+        status["capacity"] = capacity
     return status
-
-
-def _capacity(capacity: Capacity) -> dict[str, Any]:
-    return {
-        "weightsBytesPerGPU": capacity.weights_bytes,
-        "kvBytesPerToken": capacity.kv_bytes_per_token,
-        "kvTokens": capacity.kv_tokens,
-        "blocks": capacity.num_blocks,
-        "maxSequences": capacity.max_sequences,
-        "maxModelLen": capacity.max_model_len,
-        "limitedBy": capacity.limited_by,
-        "concurrency": [
-            {"contextTokens": row.context_tokens, "sequences": row.sequences}
-            for row in capacity.concurrency
-        ],
-        "confidence": "Predicted",
-    }
 
 
 def _verdicts(situation: Situation) -> Iterator[Verdict]:
@@ -109,6 +96,8 @@ def _verdicts(situation: Situation) -> Iterator[Verdict]:
             situation.capacity.message,
         ),
         _scheduled(situation),
+        model_loaded(situation.observed.pods, situation.engines),
+        capacity_matched(situation.capacity.capacity, situation.engines.measured),
         _progressing(situation),
         _available(situation),
         _degraded(situation),

@@ -72,6 +72,8 @@ async def test_ready_when_the_rollout_is_complete() -> None:
         "Accepted": "True",
         "CapacityFits": "True",
         "Scheduled": "True",
+        "ModelLoaded": "True",
+        "CapacityMatched": "Unknown",
         "Progressing": "False",
         "Available": "True",
         "Degraded": "False",
