@@ -59,6 +59,7 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     MODEL_NOT_SUPPORTED = "ModelNotSupported"
     UNSUPPORTED_BY_ENGINE = "UnsupportedByEngine"
+    IMPOSSIBLE_PARALLELISM = "ImpossibleParallelism"
     RESERVED_ARGUMENT = "ReservedArgument"
     NO_ENGINE_IMAGE = "NoEngineImage"
     # CapacityFits

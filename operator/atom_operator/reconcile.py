@@ -115,10 +115,11 @@ class Reconciler:
             problems.append(_no_image(spec))
         lookup, unusable = await self._model_facts(key, spec)
         problems.extend(unusable)
-        if problems or lookup is None or image is None:
+        if lookup is None or image is None:
             return Decision(problems=tuple(problems))
         options = resolve_options(spec, image=image)
-        if problems := list(validate_against_model(options, lookup.facts)):
+        problems.extend(validate_against_model(options, lookup.facts))
+        if problems:
             return Decision(problems=tuple(problems))
         owner = Owner(key, parent["metadata"]["uid"])
         memory = await self._memory_on_nodes(spec)
