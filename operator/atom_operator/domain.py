@@ -54,6 +54,7 @@ DISRUPTION_BUDGET = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbu
 ATOM_DEPLOYMENT = Kind(constants.GROUP, constants.VERSION, constants.KIND, constants.PLURAL)
 POD = Kind("", "v1", "Pod", "pods")
 NODE = Kind("", "v1", "Node", "nodes")
+EVENT = Kind("", "v1", "Event", "events")
 # In the order of creation: what a pod needs comes before the Deployment.
 CHILD_KINDS = (SERVICE_ACCOUNT, CONFIG_MAP, SERVICE, DISRUPTION_BUDGET, DEPLOYMENT)
 

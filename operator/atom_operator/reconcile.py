@@ -24,6 +24,7 @@ from atom_operator.children.render import render
 from atom_operator.children.workload import pod_template, template_revision
 from atom_operator.cluster.apply import apply_children
 from atom_operator.cluster.engines import EnginePort, ask_engines
+from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.observe import describe, observe
 from atom_operator.cluster.port import ClusterPort
@@ -31,6 +32,7 @@ from atom_operator.constants import Reason
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     CONFIG_MAP,
+    EVENT,
     ApplyReport,
     ChildKey,
     EngineView,
@@ -54,6 +56,7 @@ from atom_operator.plan.plan import build_plan
 from atom_operator.plan.rollout import RolloutQuestion, choose_rollout, needs_supply
 from atom_operator.settings import OperatorSettings
 from atom_operator.status.capacity import measured_before
+from atom_operator.status.events import event, event_name, happenings
 from atom_operator.status.rollup import Situation, roll_up
 
 _logger = logging.getLogger(__name__)
@@ -225,6 +228,19 @@ class Reconciler:
             _logger.info(
                 "%s/%s: Ready=%s %s: %s", *key, ready["status"], ready["reason"], ready["message"]
             )
+            await self._announce(Owner(key, parent["metadata"]["uid"]), previous, status)
+
+    async def _announce(
+        self, owner: Owner, previous: Mapping[str, Any], status: Mapping[str, Any]
+    ) -> None:
+        """Events for the conditions that flipped; losing one is not worth a failed reconcile."""
+        for happening in happenings(previous.get("conditions") or (), status["conditions"]):
+            name = event_name(owner, happening)
+            try:
+                existing = await self.port.get(EVENT, owner.key.namespace, name)
+                await self.port.apply(EVENT, event(owner, happening, existing, self.clock()))
+            except ClusterError as error:
+                _logger.warning("event %s of %s/%s: %s", happening.reason, *owner.key, error)
 
 
 def _no_image(spec: AtomDeploymentSpec) -> FieldProblem:

@@ -26,6 +26,7 @@ from atom_operator.cluster.errors import TransientError, classify
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     CHILD_KINDS,
+    EVENT,
     NODE,
     POD,
     Kind,
@@ -38,7 +39,7 @@ _PAGE_SIZE = 250
 _NOT_FOUND = 404
 _RESOURCES: dict[Kind, type[GenericNamespacedResource]] = {
     kind: create_namespaced_resource(kind.group, kind.version, kind.kind, kind.plural)
-    for kind in (*CHILD_KINDS, POD, ATOM_DEPLOYMENT)
+    for kind in (*CHILD_KINDS, POD, EVENT, ATOM_DEPLOYMENT)
 }
 _NODE = create_global_resource(NODE.group, NODE.version, NODE.kind, NODE.plural)
 _PLACED: dict[str, str | BinaryOperator | SequenceOperator] = {
