@@ -13,10 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from atom.sizing import ModelFactsError
-from atom_operator.admission.defaulting import locate_model, resolve_options
 from atom_operator.admission.parsing import parse_spec
-from atom_operator.admission.validation import validate, validate_against_model
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.children import naming
 from atom_operator.children.overlay import OverlayError, overlay_paths
@@ -29,6 +26,7 @@ from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.observe import describe, observe
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import Reason
+from atom_operator.decide import Surroundings, decide, wants_nodes
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     CONFIG_MAP,
@@ -36,7 +34,6 @@ from atom_operator.domain import (
     ApplyReport,
     ChildKey,
     EngineView,
-    FactsLookup,
     FieldProblem,
     Manifest,
     ObjectKey,
@@ -45,14 +42,7 @@ from atom_operator.domain import (
     Plan,
     Supply,
 )
-from atom_operator.plan.accelerators import choose_accelerator
-from atom_operator.plan.inventory import memory_per_device, shortage, survey
-from atom_operator.plan.model_facts import (
-    facts_from_catalogue,
-    facts_from_config,
-    facts_from_text,
-)
-from atom_operator.plan.plan import build_plan
+from atom_operator.plan.inventory import shortage, survey
 from atom_operator.plan.rollout import RolloutQuestion, choose_rollout, needs_supply
 from atom_operator.settings import OperatorSettings
 from atom_operator.status.capacity import measured_before
@@ -112,30 +102,24 @@ class Reconciler:
         spec = parse_spec(parent.get("spec") or {})
         if isinstance(spec, tuple):
             return Decision(problems=spec)
-        problems = list(validate(spec))
-        image = spec.engine.image or self.settings.engine_images.get(spec.accelerator.type)
-        if image is None:
-            problems.append(_no_image(spec))
-        lookup, unusable = await self._model_facts(key, spec)
-        problems.extend(unusable)
-        if lookup is None or image is None:
-            return Decision(problems=tuple(problems))
-        options = resolve_options(spec, image=image)
-        problems.extend(validate_against_model(options, lookup.facts))
-        if problems:
-            return Decision(problems=tuple(problems))
-        owner = Owner(key, parent["metadata"]["uid"])
-        memory = await self._memory_on_nodes(spec)
-        plan = build_plan(owner, spec, options, locate_model(spec), lookup, memory)
+        around = Surroundings(
+            images=self.settings.engine_images,
+            config_text=await self._config_text(key, spec),
+            nodes=(await self.fleet.nodes() or ()) if wants_nodes(spec) else (),
+        )
+        plan = decide(Owner(key, parent["metadata"]["uid"]), spec, around)
+        if isinstance(plan, tuple):
+            return Decision(problems=plan)
         return await self._render(plan, spec.rollout.strategy or "Auto", observed)
 
-    async def _memory_on_nodes(self, spec: AtomDeploymentSpec) -> tuple[int, ...]:
-        """Memory sizes of the asked devices in the cluster; none when the spec settles it."""
-        if spec.accelerator.type == "cpu" or spec.accelerator.memory is not None:
-            return ()
-        asked = choose_accelerator(spec.accelerator)
-        nodes = await self.fleet.nodes()
-        return memory_per_device(nodes or (), str(asked.resource_name), asked.device_ids)
+    async def _config_text(self, key: ObjectKey, spec: AtomDeploymentSpec) -> str | None:
+        """What spec.model.configRef points at; None when there is no such ConfigMap or key."""
+        reference = spec.model.config_ref
+        if reference is None:
+            return None
+        found = await self.port.get(CONFIG_MAP, key.namespace, reference.name)
+        text = ((found or {}).get("data") or {}).get(reference.key)
+        return None if text is None else str(text)
 
     async def _render(self, plan: Plan, asked: str, observed: Observed) -> Decision:
         """The children of a plan, its rollout chosen; none when it is sure not to fit."""
@@ -167,28 +151,6 @@ class Reconciler:
         if nodes is None or pods is None:
             return None
         return survey(nodes, pods, plan.key, resource, pod_spec)
-
-    async def _model_facts(
-        self, key: ObjectKey, spec: AtomDeploymentSpec
-    ) -> tuple[FactsLookup | None, tuple[FieldProblem, ...]]:
-        reference, field = spec.model.config_ref, "spec.model.config"
-        try:
-            if spec.model.config is not None:
-                return facts_from_config(spec.model.config, field), ()
-            if reference is None:
-                return facts_from_catalogue(spec.model.source), ()
-            field = "spec.model.configRef"
-            found = await self.port.get(CONFIG_MAP, key.namespace, reference.name)
-            text = ((found or {}).get("data") or {}).get(reference.key)
-            origin = f"ConfigMap {reference.name}, key {reference.key}"
-            if text is None:
-                message = f"{origin} does not exist, so nothing was planned; create it"
-                return FactsLookup(None, Reason.MODEL_CONFIG_NOT_FOUND, message), ()
-            return facts_from_text(text, origin), ()
-        except ModelFactsError as error:
-            return None, (FieldProblem(field, str(error), Reason.MODEL_NOT_SUPPORTED),)
-        except ValueError as error:
-            return None, (FieldProblem(field, str(error)),)
 
     async def _carry_out(
         self, key: ObjectKey, decision: Decision, observed: Observed
@@ -241,16 +203,6 @@ class Reconciler:
                 await self.port.apply(EVENT, event(owner, happening, existing, self.clock()))
             except ClusterError as error:
                 _logger.warning("event %s of %s/%s: %s", happening.reason, *owner.key, error)
-
-
-def _no_image(spec: AtomDeploymentSpec) -> FieldProblem:
-    kind = spec.accelerator.type
-    return FieldProblem(
-        "spec.engine.image",
-        f"the operator has no default image for accelerator type {kind}: set it here, or "
-        f"defaultEngineImages.{kind} in the operator's chart",
-        Reason.NO_ENGINE_IMAGE,
-    )
 
 
 def _is_stuck(observed: Observed) -> bool:
