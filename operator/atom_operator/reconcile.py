@@ -135,10 +135,10 @@ class Reconciler:
             accelerator=plan.accelerator,
             revision=template_revision(template),
             running=observed.deployment,
-            unschedulable=_is_stuck(observed),
+            unschedulable=_unschedulable(observed),
             supply=None,
         )
-        if needs_supply(question) or question.unschedulable:
+        if needs_supply(question) or question.unschedulable is not None:
             question = replace(question, supply=await self._supply(plan, template["spec"]))
         plan = replace(plan, rollout=choose_rollout(question))
         return Decision(plan=plan, desired=render(plan), overlay=overlay, supply=question.supply)
@@ -205,8 +205,9 @@ class Reconciler:
                 _logger.warning("event %s of %s/%s: %s", happening.reason, *owner.key, error)
 
 
-def _is_stuck(observed: Observed) -> bool:
-    return any(pod.unschedulable_message for pod in observed.pods)
+def _unschedulable(observed: Observed) -> str | None:
+    messages = (pod.unschedulable_message for pod in observed.pods)
+    return next((message for message in messages if message), None)
 
 
 def _look_again(
@@ -221,5 +222,6 @@ def _look_again(
     unmeasured = engines.measured is None and any(
         pod.ready and pod.address for pod in observed.pods
     )
-    waits = bool(report.refused) or waits_for_config or _is_stuck(observed) or unmeasured
+    stuck = _unschedulable(observed) is not None
+    waits = bool(report.refused) or waits_for_config or stuck or unmeasured
     return _LOOK_AGAIN_SECONDS if waits else None

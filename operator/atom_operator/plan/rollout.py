@@ -2,17 +2,28 @@
 
 Pure. A spare pod is best where a device is free for it; where none is, it would stay Pending for
 ever and the rollout behind it with it. So the choice is made from the free devices of the exact
-resource on eligible nodes, and made again only when the pods it started find no node.
+resource on eligible nodes, and made again only when the rollout waits for devices that its own old
+pods hold. Old pods never go for new ones that no node could take.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atom_operator.domain import Accelerator, DeploymentState, Rollout, RolloutStrategy, Supply
+from atom_operator.domain import (
+    Accelerator,
+    DeploymentState,
+    NodeSupply,
+    Rollout,
+    RolloutStrategy,
+    Supply,
+)
 from atom_operator.plan.inventory import can_take_one
 
 _SURGE, _IN_PLACE, _RECREATE = RolloutStrategy
+
+
+_ASKED = "spec.rollout.strategy is "
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +34,7 @@ class RolloutQuestion:
     accelerator: Accelerator
     revision: str  # of the wanted pod template
     running: DeploymentState | None
-    unschedulable: bool  # a pod of ours finds no node
+    unschedulable: str | None  # the scheduler's words about a pod of ours without a node
     supply: Supply | None
 
 
@@ -31,7 +42,10 @@ def needs_supply(question: RolloutQuestion) -> bool:
     """Whether the choice will look at the free devices at all."""
     if question.asked != "Auto" or question.accelerator.type == "cpu":
         return False
-    return _is_new(question) or question.unschedulable
+    running = question.running
+    if running is None or running.desired == 0:
+        return False
+    return _is_open(question, running) or question.unschedulable is not None
 
 
 def choose_rollout(question: RolloutQuestion) -> Rollout:
@@ -39,19 +53,21 @@ def choose_rollout(question: RolloutQuestion) -> Rollout:
     running = question.running
     if question.asked != "Auto":
         asked = RolloutStrategy(question.asked)
-        return Rollout(asked, f"spec.rollout.strategy is {asked.value}")
+        return Rollout(asked, f"{_ASKED}{asked.value}")
     if running is None or running.desired == 0:
         return Rollout(_default(question), "there are no pods to replace yet")
-    if _is_new(question) or running.rollout is None:
+    if running.rollout is None or _is_open(question, running):
         return _choose(question)
-    if question.unschedulable and not running.complete:
-        return _unblock(question, running.rollout)
+    if question.unschedulable is not None and running.replicas > running.updated:
+        return _unblock(question, running.rollout, question.unschedulable)
     return running.rollout
 
 
-def _is_new(question: RolloutQuestion) -> bool:
-    running = question.running
-    return running is not None and running.desired > 0 and running.revision != question.revision
+def _is_open(question: RolloutQuestion, running: DeploymentState) -> bool:
+    """Whether nothing has been chosen for this revision yet, or not by Auto."""
+    if running.rollout is None or running.revision != question.revision:
+        return True
+    return running.rollout.reason.startswith(_ASKED)
 
 
 def _default(question: RolloutQuestion) -> RolloutStrategy:
@@ -73,27 +89,33 @@ def _choose(question: RolloutQuestion) -> Rollout:
 
 def _without_spare(supply: Supply) -> Rollout:
     lacking = f"no eligible node has {supply.demand} {supply.resource} free"
-    if _one_place_is_enough(supply):
-        return Rollout(_IN_PLACE, f"{lacking}; a new pod takes the place of an old one")
-    return Rollout(
-        _RECREATE,
-        f"{lacking}, and the {supply.released} that one old pod gives back are not enough",
-    )
-
-
-def _one_place_is_enough(supply: Supply) -> bool:
-    """Whether a new pod fits wherever one old pod goes; the Deployment chooses which one."""
     homes = [node for node in supply.nodes if node.ours]
-    if not homes:
-        return True  # nothing of ours runs on any node, so nothing of ours is in the way
-    return all(not node.blockers and node.free + supply.released >= supply.demand for node in homes)
+    if all(_takes_one_after(node, 1, supply) for node in homes):
+        # Whichever old pod the Deployment stops, a new one fits in its place.
+        return Rollout(_IN_PLACE, f"{lacking}; a new pod takes the place of an old one")
+    if any(_takes_one_after(node, node.ours, supply) for node in homes):
+        return Rollout(
+            _RECREATE,
+            f"{lacking}, and the {supply.released} that one old pod gives back are not enough",
+        )
+    waiting = "even if every old pod went, so the old ones serve until a node can take a new one"
+    return Rollout(_SURGE, f"{lacking}, {waiting}")
 
 
-def _unblock(question: RolloutQuestion, current: Rollout) -> Rollout:
-    """The rollout waits for a node: stop waiting behind ourselves, one step at a time."""
-    if current.strategy is _SURGE:
-        return Rollout(_IN_PLACE, "the spare pod of a surge found no node, so old pods go first")
+def _takes_one_after(node: NodeSupply, stopped: int, supply: Supply) -> bool:
+    """Whether `node` can take a new pod once so many old pods of ours have left it."""
+    return not node.blockers and node.free + stopped * supply.released >= supply.demand
+
+
+def _unblock(question: RolloutQuestion, current: Rollout, words: str) -> Rollout:
+    """The new pods wait for a node: let old ones make room, if they hold what is missing."""
     supply = question.supply
-    if current.strategy is _IN_PLACE and supply is not None and can_take_one(supply) is None:
-        return current if _one_place_is_enough(supply) else _without_spare(supply)
+    if supply is not None:
+        if can_take_one(supply) is not None:
+            return current  # something else is missing, which old pods do not hold
+        chosen = _without_spare(supply)
+        return current if chosen.strategy is current.strategy else chosen
+    resource = question.accelerator.resource_name or ""
+    if current.strategy is _SURGE and f"Insufficient {resource}" in words:
+        return Rollout(_IN_PLACE, "the spare pod of a surge found no node, so old pods go first")
     return current

@@ -104,16 +104,81 @@ async def test_the_choice_stays_while_its_rollout_lasts_and_costs_no_read_afterw
     assert "status" not in cluster.writes[writes:]
 
 
-async def test_a_spare_pod_that_finds_no_node_is_not_waited_for() -> None:
+def surging(cluster: FakeCluster, message: str) -> None:
+    """The new pod of a surge is there, and the scheduler finds no node for it."""
+    deployment = cluster.find(DEPLOYMENT, "chat")
+    generation = deployment["metadata"]["generation"]
+    deployment["status"].update(observedGeneration=generation, replicas=2, updatedReplicas=1)
+    cluster.put_pod(unschedulable_pod(message))
+
+
+async def test_a_spare_pod_without_a_device_is_not_waited_for() -> None:
     cluster = await running([gpu_node("a")], used=6)
     await change(cluster)
     cluster.put_pod(gpu_pod("other-2", "a", 1))
-    cluster.put_pod(unschedulable_pod(NO_ROOM))
+    surging(cluster, NO_ROOM)
     outcome = await reconciler(cluster).reconcile(KEY)
     assert status(cluster)["strategy"] == "InPlace"
-    assert "the spare pod of a surge found no node" in status(cluster)["reason"]
     assert outcome.requeue_after_seconds is not None
     del cluster.objects[POD, "default", "chat-9"]
+    await reconciler(cluster).reconcile(KEY)
+    assert status(cluster)["strategy"] == "InPlace"
+
+
+async def test_old_pods_stay_when_something_else_is_missing() -> None:
+    cluster = await running([gpu_node("a")], used=6)
+    await change(cluster)
+    surging(cluster, "0/1 nodes are available: 1 Insufficient memory.")
+    await reconciler(cluster).reconcile(KEY)
+    assert status(cluster)["strategy"] == "Surge"
+
+
+async def test_old_pods_stay_when_no_node_could_ever_take_a_new_one() -> None:
+    cluster = await running([gpu_node("a")], used=0)
+    other = {"type": "amd", "product": "MI325X"}
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", accelerator=other)
+    await reconciler(cluster).reconcile(KEY)
+    assert status(cluster)["strategy"] == "Surge"
+    assert "the old ones serve until a node can take a new one" in status(cluster)["reason"]
+    chosen = status(cluster)
+    surging(cluster, NO_ROOM)
+    await reconciler(cluster).reconcile(KEY)
+    assert status(cluster)["strategy"] == chosen["strategy"]
+
+
+async def test_where_nodes_cannot_be_read_the_scheduler_is_believed() -> None:
+    cluster = await running(None, used=0)
+    deployment = cluster.find(DEPLOYMENT, "chat")
+    deployment["spec"]["strategy"]["rollingUpdate"] = {"maxSurge": 1, "maxUnavailable": 0}
+    surging(cluster, NO_ROOM)
+    await reconciler(cluster).reconcile(KEY)
+    assert status(cluster)["strategy"] == "InPlace"
+    assert "the spare pod of a surge found no node" in status(cluster)["reason"]
+
+
+async def test_a_cpu_surge_without_memory_goes_on_in_place() -> None:
+    cluster = cluster_with()
+    await reconciler(cluster).reconcile(KEY)
+    cluster.run_deployment_controller("chat")
+    await change(cluster)
+    surging(cluster, "0/1 nodes are available: 1 Insufficient memory.")
+    await reconciler(cluster).reconcile(KEY)
+    assert status(cluster)["strategy"] == "InPlace"
+
+
+async def test_a_scale_up_without_devices_changes_no_strategy() -> None:
+    cluster = await running([gpu_node("a")], used=6)
+    chosen = await change(cluster)
+    cluster.run_deployment_controller("chat")
+    cluster.put_pod(gpu_pod("other-2", "a", 1))
+    cluster.put_pod(unschedulable_pod(NO_ROOM))
+    await reconciler(cluster).reconcile(KEY)
+    assert status(cluster)["strategy"] == chosen["strategy"] == "Surge"
+
+
+async def test_a_strategy_that_was_asked_for_ends_with_the_asking() -> None:
+    cluster = await running([gpu_node("a")], used=7, rollout={"strategy": "Recreate"})
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", rollout={})
     await reconciler(cluster).reconcile(KEY)
     assert status(cluster)["strategy"] == "InPlace"
 
