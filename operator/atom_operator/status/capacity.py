@@ -34,24 +34,27 @@ def capacity_status(planned: Capacity | None, measured: Measured | None) -> dict
 
 
 def measured_before(status: Mapping[str, Any]) -> Measured | None:
-    """The measurement that a status holds; None where it has none."""
+    """The measurement that a status holds; None where it has none that this version can read."""
     actual = (status.get("capacity") or {}).get("actual")
-    if not actual:
-        return None
+    try:
+        return _measured(actual) if actual else None
+    except (KeyError, TypeError):
+        return None  # written by another version: the engine is asked again
+
+
+def _measured(actual: Mapping[str, Any]) -> Measured:
     rows = tuple(Concurrency(r["contextTokens"], r["sequences"]) for r in actual["concurrency"])
-    return Measured(
-        actual["revision"],
-        Capacity(
-            weights_bytes=actual["weightsBytesPerGPU"],
-            kv_bytes_per_token=actual["kvBytesPerToken"],
-            num_blocks=actual["blocks"],
-            kv_tokens=actual["kvTokens"],
-            max_sequences=actual["maxSequences"],
-            max_model_len=actual["maxModelLen"],
-            limited_by=actual["limitedBy"],
-            concurrency=rows,
-        ),
+    capacity = Capacity(
+        weights_bytes=actual["weightsBytesPerGPU"],
+        kv_bytes_per_token=actual["kvBytesPerToken"],
+        num_blocks=actual["blocks"],
+        kv_tokens=actual["kvTokens"],
+        max_sequences=actual["maxSequences"],
+        max_model_len=actual["maxModelLen"],
+        limited_by=actual["limitedBy"],
+        concurrency=rows,
     )
+    return Measured(actual["revision"], capacity)
 
 
 def drift_percent(planned: Capacity, measured: Capacity) -> int:

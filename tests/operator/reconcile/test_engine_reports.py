@@ -91,6 +91,14 @@ async def test_an_engine_is_asked_once_per_revision() -> None:
     assert engines.asked == [f"{IP}/server_info"] * 2
 
 
+async def test_a_measurement_that_cannot_be_read_back_is_made_again() -> None:
+    engines = FakeEngines(capacities={IP: planned()})
+    cluster = await serving(engines)
+    del cluster.find(ATOM_DEPLOYMENT, "chat")["status"]["capacity"]["actual"]["blocks"]
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert capacity_of(cluster)["actual"]["blocks"] == planned().num_blocks
+
+
 async def test_without_a_plan_the_engine_fills_the_capacity() -> None:
     engines = FakeEngines(capacities={IP: planned()})
     cluster = await serving(engines, model={"source": "hf://acme/private-model"})
