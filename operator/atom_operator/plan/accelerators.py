@@ -46,7 +46,7 @@ _BY_NAME = {product.name: product for product in PRODUCTS}
 _BY_DEVICE_ID = {number: product for product in PRODUCTS for number in product.device_ids}
 
 # Logical devices that one GPU becomes in each compute partition mode.
-PARTITIONS = {"spx": 1, "dpx": 2, "qpx": 4, "cpx": 8}
+_PARTITIONS = {"spx": 1, "dpx": 2, "qpx": 4, "cpx": 8}
 _PARTITION_RESOURCE = re.compile(r"^amd\.com/((?:spx|dpx|qpx|cpx)_nps[124])$")
 
 
@@ -59,6 +59,16 @@ def partition_of_resource(resource: str) -> str | None:
     """Partition mode such as cpx_nps4 that the resource's name states; None for amd.com/gpu."""
     match = _PARTITION_RESOURCE.match(resource)
     return match.group(1) if match else None
+
+
+def partition_count(partition: str | None) -> int:
+    """Logical devices of one GPU in a mode such as cpx_nps4; 1 for none and for an unknown one."""
+    return _PARTITIONS.get(partition.partition("_")[0], 1) if partition else 1
+
+
+def shares_memory(partition: str | None) -> bool:
+    """Whether the partitions of one GPU can each address the memory of all (NPS1)."""
+    return partition is not None and partition.endswith("_nps1") and partition_count(partition) > 1
 
 
 def choose_accelerator(spec: AcceleratorSpec, on_nodes: tuple[int, ...] = ()) -> Accelerator:
@@ -83,7 +93,5 @@ def choose_accelerator(spec: AcceleratorSpec, on_nodes: tuple[int, ...] = ()) ->
 def _known_memory(product: Product | None, resource: str, on_nodes: tuple[int, ...]) -> int | None:
     if product is None or product.memory_gib is None:
         return on_nodes[0] if len(on_nodes) == 1 else None
-    partition = partition_of_resource(resource)
-    parts = PARTITIONS[partition.partition("_")[0]] if partition else 1
-    whole = product.memory_gib * _GIB // parts
-    return min(whole, *on_nodes) if on_nodes else whole
+    share = product.memory_gib * _GIB // partition_count(partition_of_resource(resource))
+    return min((share, *on_nodes))

@@ -13,7 +13,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.domain import Manifest, NodeSupply, ObjectKey, Supply
 from atom_operator.plan.eligibility import node_blockers
-from atom_operator.plan.node_labels import device_memory, label_values, unhealthy_devices
+from atom_operator.plan.node_labels import label_values, memory_share_bytes, unhealthy_devices
 
 _ACCELERATOR = re.compile(r"^amd\.com/(gpu|(spx|dpx|qpx|cpx)_nps[124])$")
 _NAMED_NODES = 8  # of each sort in a message, which is limited
@@ -102,9 +102,9 @@ def memory_per_device(
             continue
         if device_ids and not set(device_ids) & set(label_values(labels, "device-id")):
             continue
-        memory = device_memory(labels, resource)
+        memory = memory_share_bytes(labels, resource)
         if memory is not None:
-            found.add(memory.share_bytes)
+            found.add(memory)
     return tuple(sorted(found))
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from atom_operator.plan.accelerators import (
-    PARTITIONS,
     Product,
+    partition_count,
     partition_of_resource,
     product_of_device_id,
 )
@@ -22,22 +21,6 @@ _FAMILIES = ("amd.com/gpu.", "beta.amd.com/gpu.")
 _GIB = 1024**3
 _VRAM = re.compile(r"^(\d+)G$")
 _UNHEALTHY = re.compile(r"^metricsexporter\.amd\.com\.gpu\.(.+)\.state$")
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceMemory:
-    """Memory of one logical device.
-
-    `share_bytes` is what a planner may count on; `addressable_bytes` is more than that where NPS1
-    lets every partition of a GPU address the memory that all of them share.
-    """
-
-    share_bytes: int
-    addressable_bytes: int
-
-    @property
-    def shared(self) -> bool:
-        return self.addressable_bytes > self.share_bytes
 
 
 def label_values(labels: Mapping[str, str], kind: str) -> tuple[str, ...]:
@@ -58,24 +41,21 @@ def products_of(labels: Mapping[str, str]) -> tuple[Product, ...]:
     return tuple(dict.fromkeys(product for product in found if product is not None))
 
 
-def device_memory(labels: Mapping[str, str], resource: str) -> DeviceMemory | None:
+def memory_share_bytes(labels: Mapping[str, str], resource: str) -> int | None:
     """Memory of one device of `resource` on this node; None when unknown or when devices differ.
 
-    A partition's label gives its share of the GPU, also under NPS1, where the share is no limit.
+    Of a partition its share of the GPU, also under NPS1, where it may address what all partitions
+    share: counting that for each of them would count it several times.
     """
     products, vram = products_of(labels), label_values(labels, "vram")
     modes = label_values(labels, "compute-memory-partition")
     partition = partition_of_resource(resource) or (modes[0] if len(modes) == 1 else None)
-    parts = PARTITIONS.get(partition.partition("_")[0], 1) if partition else 1
     whole = _whole_bytes(products)
     if whole is not None:
-        share = whole // parts
-    elif len(vram) == 1 and (match := _VRAM.match(vram[0])):
-        share = int(match.group(1)) * _GIB
-    else:
-        return None
-    shares_memory = parts > 1 and partition is not None and partition.endswith("nps1")
-    return DeviceMemory(share, share * parts if shares_memory else share)
+        return whole // partition_count(partition)
+    if len(vram) == 1 and (match := _VRAM.match(vram[0])):
+        return int(match.group(1)) * _GIB
+    return None
 
 
 def unhealthy_devices(labels: Mapping[str, str]) -> tuple[str, ...]:

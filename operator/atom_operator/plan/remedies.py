@@ -17,7 +17,12 @@ from atom.sizing import (
 )
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.domain import Accelerator, EngineOptions
-from atom_operator.plan.accelerators import PRODUCTS
+from atom_operator.plan.accelerators import (
+    PRODUCTS,
+    partition_of_resource,
+    product_of_device_id,
+    shares_memory,
+)
 
 # Whether these options fit on a device with so many bytes.
 Fits = Callable[[EngineOptions, int], bool]
@@ -57,6 +62,7 @@ def _changes(misfit: Misfit, fits: Fits) -> Iterator[str]:
         yield from _more_host_memory(misfit, fits)
         return
     yield from _more_utilization(misfit, fits)
+    yield from _idle_partitions(misfit, fits)
     yield from _other_product(misfit, fits)
     yield from _more_devices(misfit, fits)
 
@@ -87,6 +93,21 @@ def _more_host_memory(misfit: Misfit, fits: Fits) -> Iterator[str]:
             quantity = memory_quantity(step * _MEMORY_STEP_BYTES)
             yield f"raise spec.accelerator.memory to at least {quantity}"
             return
+
+
+def _idle_partitions(misfit: Misfit, fits: Fits) -> Iterator[str]:
+    """Under NPS1 a partition may use the memory of its idle neighbours, which nobody reserves."""
+    partition = partition_of_resource(misfit.accelerator.resource_name or "")
+    ids = misfit.accelerator.device_ids
+    product = product_of_device_id(ids[0]) if ids else None
+    if product is None or product.memory_gib is None or not shares_memory(partition):
+        return
+    whole = product.memory_gib * _GIB
+    if misfit.memory_bytes < whole and fits(misfit.options, whole):
+        yield (
+            "where the other partitions of the GPU stay idle, set spec.accelerator.memory to "
+            f"{memory_quantity(whole)}, which {partition} lets each of them address"
+        )
 
 
 def _other_product(misfit: Misfit, fits: Fits) -> Iterator[str]:

@@ -14,7 +14,7 @@ from atom_operator.plan.inventory import (
     shortage,
     survey,
 )
-from atom_operator.plan.node_labels import device_memory, label_values, products_of
+from atom_operator.plan.node_labels import label_values, memory_share_bytes, products_of
 from tests.support.builders_operator import gpu_node, gpu_pod
 
 GIB = 1024**3
@@ -43,45 +43,29 @@ def test_a_product_is_found_in_every_form_of_the_labels(labels: dict[str, str]) 
 def test_a_mixed_node_has_every_value() -> None:
     labels = {"amd.com/gpu.vram.192G": "6", "amd.com/gpu.vram.64G": "2"}
     assert label_values(labels, "vram") == ("192G", "64G")
-    assert device_memory(labels, "amd.com/gpu") is None
+    assert memory_share_bytes(labels, "amd.com/gpu") is None
 
 
 @pytest.mark.parametrize(
-    ("labels", "resource", "share", "addressable"),
+    ("labels", "resource", "share_gib"),
     [
-        ({"amd.com/gpu.device-id": "74a1"}, "amd.com/gpu", 192, 192),
-        ({"amd.com/gpu.vram": "96G"}, "amd.com/gpu", 96, 96),
+        ({"amd.com/gpu.device-id": "74a1"}, "amd.com/gpu", 192),
+        ({"amd.com/gpu.vram": "96G"}, "amd.com/gpu", 96),
         # 64 devices of 24 GiB; the whole node offers one resource name per mode, or one for all.
-        ({"amd.com/gpu.device-id": "74a1"}, "amd.com/cpx_nps4", 24, 24),
+        ({"amd.com/gpu.device-id": "74a1"}, "amd.com/cpx_nps4", 24),
         (
-            {
-                "amd.com/gpu.device-id": "74a1",
-                "amd.com/gpu.compute-memory-partition": "cpx_nps4",
-            },
+            {"amd.com/gpu.device-id": "74a1", "amd.com/gpu.compute-memory-partition": "cpx_nps4"},
             "amd.com/gpu",
-            24,
             24,
         ),
         # Under NPS1 each half of an MI355X may address all 288 GiB, which both share.
-        (
-            {
-                "amd.com/gpu.device-id": "75a3",
-                "amd.com/gpu.vram": "144G",
-                "amd.com/gpu.compute-memory-partition": "dpx_nps1",
-            },
-            "amd.com/gpu",
-            144,
-            288,
-        ),
+        ({"amd.com/gpu.device-id": "75a3", "amd.com/gpu.vram": "144G"}, "amd.com/dpx_nps1", 144),
     ],
 )
-def test_memory_of_a_partition(
-    labels: dict[str, str], resource: str, share: int, addressable: int
+def test_memory_of_a_partition_is_its_share(
+    labels: dict[str, str], resource: str, share_gib: int
 ) -> None:
-    memory = device_memory(labels, resource)
-    assert memory is not None
-    assert (memory.share_bytes, memory.addressable_bytes) == (share * GIB, addressable * GIB)
-    assert memory.shared is (addressable > share)
+    assert memory_share_bytes(labels, resource) == share_gib * GIB
 
 
 def test_memory_is_asked_of_nodes_that_offer_the_resource_and_the_product() -> None:

@@ -71,3 +71,17 @@ def test_on_a_cpu_the_memory_that_is_enough_is_named() -> None:
     assert "product" not in message
     memory = remedy(message, r"spec\.accelerator\.memory to at least (\w+)")
     assert verdict(source, {"type": "cpu", "memory": memory}, **engine).fits == "True"
+
+
+def test_a_partition_that_shares_its_memory_says_what_idle_neighbours_would_give() -> None:
+    source, shared = (
+        "hf://Qwen/Qwen3-32B",
+        {"product": "MI300X", "resourceName": "amd.com/qpx_nps1"},
+    )
+    message = verdict(source, amd(**shared)).message
+    memory = remedy(message, r"set spec\.accelerator\.memory to (\w+)")
+    assert memory == "192Gi"
+    assert verdict(source, amd(**shared, memory=memory)).fits == "True"
+    apart = verdict(source, amd(product="MI300X", resourceName="amd.com/qpx_nps4"))
+    assert apart.fits == "False"
+    assert "idle" not in apart.message
