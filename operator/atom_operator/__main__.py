@@ -1,4 +1,7 @@
-"""`python -m atom_operator`, also installed as `atom-operator`: flags, settings, then kopf."""
+"""`python -m atom_operator`, also installed as `atom-operator`: flags, settings, then kopf.
+
+`plan` is the one command: it prints what the operator would decide, and runs nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,15 @@ from typing import Any, cast
 
 import kopf
 
-from atom_operator import constants
+from atom_operator import constants, plan_command
 from atom_operator.settings import PREFIX, OperatorSettings, SettingsError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until a signal ends it; 2 for a wrong setting."""
     options = _parser().parse_args(arguments)
+    if options.command == "plan":
+        return plan_command.run(options)
     try:
         settings = OperatorSettings.from_env(os.environ)
     except SettingsError as error:
@@ -43,6 +48,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="watch this namespace only (may be repeated); default: the whole cluster",
     )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    plan = commands.add_parser("plan", help="print the plan of a manifest, without a cluster")
+    plan_command.add_arguments(plan)
     return parser
 
 

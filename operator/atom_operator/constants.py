@@ -30,6 +30,7 @@ LABEL_COMPONENT: Final = "app.kubernetes.io/component"
 LABEL_PART_OF: Final = "app.kubernetes.io/part-of"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 ANNOTATION_REVISION: Final = f"{GROUP}/revision"
+ANNOTATION_ROLLOUT_REASON: Final = f"{GROUP}/rollout-reason"
 
 # Service names must be DNS labels; 40 characters leave room for the suffixes of children.
 MAX_NAME_LENGTH: Final = 40
@@ -41,6 +42,8 @@ class ConditionType(StrEnum):
     ACCEPTED = "Accepted"
     CAPACITY_FITS = "CapacityFits"
     SCHEDULED = "Scheduled"
+    MODEL_LOADED = "ModelLoaded"
+    CAPACITY_MATCHED = "CapacityMatched"
     PROGRESSING = "Progressing"
     AVAILABLE = "Available"
     DEGRADED = "Degraded"
@@ -56,6 +59,7 @@ class Reason(StrEnum):
     INVALID_SPEC = "InvalidSpec"
     MODEL_NOT_SUPPORTED = "ModelNotSupported"
     UNSUPPORTED_BY_ENGINE = "UnsupportedByEngine"
+    IMPOSSIBLE_PARALLELISM = "ImpossibleParallelism"
     RESERVED_ARGUMENT = "ReservedArgument"
     NO_ENGINE_IMAGE = "NoEngineImage"
     # CapacityFits
@@ -68,9 +72,20 @@ class Reason(StrEnum):
     NOT_PLANNED = "NotPlanned"
     # Scheduled
     ALL_PODS_SCHEDULED = "AllPodsScheduled"
+    INSUFFICIENT_ACCELERATORS = "InsufficientAccelerators"
     UNSCHEDULABLE = "Unschedulable"
     PODS_PENDING = "PodsPending"
     NO_PODS = "NoPods"
+    # ModelLoaded
+    LOADED = "Loaded"
+    LOADING = "Loading"
+    ENGINE_NOT_READY = "EngineNotReady"
+    ENGINE_SILENT = "EngineSilent"
+    # CapacityMatched
+    MATCHES_PLAN = "MatchesPlan"
+    CAPACITY_DRIFT = "CapacityDrift"
+    MEASURED_WITHOUT_PLAN = "MeasuredWithoutPlan"
+    NOT_MEASURED = "NotMeasured"
     # Progressing
     ROLLING_OUT = "RollingOut"
     COMPLETE = "Complete"

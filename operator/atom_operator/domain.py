@@ -53,6 +53,8 @@ CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 DISRUPTION_BUDGET = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
 ATOM_DEPLOYMENT = Kind(constants.GROUP, constants.VERSION, constants.KIND, constants.PLURAL)
 POD = Kind("", "v1", "Pod", "pods")
+NODE = Kind("", "v1", "Node", "nodes")
+EVENT = Kind("", "v1", "Event", "events")
 # In the order of creation: what a pod needs comes before the Deployment.
 CHILD_KINDS = (SERVICE_ACCOUNT, CONFIG_MAP, SERVICE, DISRUPTION_BUDGET, DEPLOYMENT)
 
@@ -131,7 +133,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What one replica holds, predicted."""
+    """What one replica holds: predicted by the plan, or measured by the engine at its start."""
 
     weights_bytes: int
     kv_bytes_per_token: int
@@ -162,12 +164,45 @@ class FactsLookup:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutSteps:
+class RolloutStrategy(StrEnum):
     """How a Deployment replaces pods."""
 
-    max_surge: int
-    max_unavailable: int
+    SURGE = "Surge"  # a spare pod first, then an old one goes
+    IN_PLACE = "InPlace"  # one old pod goes, then a new one takes its devices
+    RECREATE = "Recreate"  # all old pods go first
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """The strategy of one rollout, and why it was chosen."""
+
+    strategy: RolloutStrategy
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSupply:
+    """Devices of one resource on one node, as far as one AtomDeployment's pods are concerned."""
+
+    name: str
+    allocatable: int
+    requested: int  # by every pod on the node, ours included
+    ours: int  # pods of this AtomDeployment there
+    blockers: tuple[str, ...] = ()  # why no pod of ours may go there, whatever is free
+
+    @property
+    def free(self) -> int:
+        return max(0, self.allocatable - self.requested)
+
+
+@dataclass(frozen=True, slots=True)
+class Supply:
+    """Where `demand` devices of `resource` for one pod could come from."""
+
+    resource: str
+    demand: int
+    nodes: tuple[NodeSupply, ...]
+    released: int = 0  # devices that one running pod of ours gives back when it goes
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +217,7 @@ class Plan:
     accelerator: Accelerator
     facts: ModelFacts | None
     capacity: CapacityVerdict
-    rollout: RolloutSteps
+    rollout: Rollout
     startup_budget_seconds: int
     template: Mapping[str, Any] | None
 
@@ -205,6 +240,13 @@ class DeploymentState:
     revision: str | None
     stalled_message: str | None  # no progress within the deadline
     refused_message: str | None  # pods cannot be created: quota, admission
+    rollout: Rollout | None = None  # the strategy that is in effect
+
+    @property
+    def complete(self) -> bool:
+        """Every wanted pod is of the latest revision and available, and no other is left."""
+        counts = {self.updated, self.replicas, self.available}
+        return self.up_to_date and counts == {self.desired}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +258,32 @@ class PodState:
     scheduled: bool
     unschedulable_message: str | None
     problem: str | None  # last termination or waiting reason of a container that is not ready
+    address: str | None = None  # of the engine's HTTP server
+    revision: str | None = None  # of its pod template
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """What /health answers. `state` is ok, starting, draining or dead; `reason` is for people."""
+
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The capacity that the engine of one revision reported."""
+
+    revision: str
+    capacity: Capacity
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """What the engines themselves say; empty where none answers."""
+
+    measured: Measured | None = None
+    not_serving: tuple[tuple[str, EngineHealth], ...] = ()  # by pod, in the order of their names
 
 
 @dataclass(frozen=True, slots=True)

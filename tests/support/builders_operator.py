@@ -10,12 +10,14 @@ from atom_operator.admission.defaulting import locate_model, resolve_options
 from atom_operator.admission.parsing import parse_spec
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.children.naming import child_labels
+from atom_operator.cluster.fleet import FleetReader
 from atom_operator.domain import ATOM_DEPLOYMENT, FactsLookup, Manifest, ObjectKey, Owner, Plan
 from atom_operator.plan.model_facts import facts_from_catalogue, facts_from_config
 from atom_operator.plan.plan import build_plan
 from atom_operator.reconcile import Reconciler
 from atom_operator.settings import OperatorSettings
 from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_engines import FakeEngines
 
 KEY = ObjectKey("default", "chat")
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -86,10 +88,14 @@ def cluster_with(**changes: Any) -> FakeCluster:
 
 
 def reconciler(
-    cluster: FakeCluster, now: datetime = NOW, images: dict[Any, str] | None = None
+    cluster: FakeCluster,
+    now: datetime = NOW,
+    images: dict[Any, str] | None = None,
+    engines: FakeEngines | None = None,
 ) -> Reconciler:
     settings = OperatorSettings(engine_images=IMAGES if images is None else images)
-    return Reconciler(cluster, settings, clock=lambda: now)
+    fleet = FleetReader(cluster, now.timestamp)
+    return Reconciler(cluster, fleet, engines or FakeEngines(), settings, clock=lambda: now)
 
 
 def condition(cluster: FakeCluster, kind: str) -> dict[str, Any]:
@@ -97,6 +103,49 @@ def condition(cluster: FakeCluster, kind: str) -> dict[str, Any]:
     status = cluster.find(ATOM_DEPLOYMENT, "chat")["status"]
     (found,) = [item for item in status["conditions"] if item["type"] == kind]
     return dict(found)
+
+
+def gpu_node(name: str, gpus: int = 8, **changes: Any) -> Manifest:
+    """A ready node with MI300X devices; `labels` replaces its labels, `resource` what it offers."""
+    resource = changes.get("resource", "amd.com/gpu")
+    labels = {"amd.com/gpu.device-id": "74a1", "amd.com/gpu.vram": "192G"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": changes.get("labels", labels)},
+        "spec": {"taints": changes.get("taints", []), "unschedulable": changes.get("cordoned")},
+        "status": {
+            "capacity": {resource: str(changes.get("capacity", gpus))},
+            "allocatable": {resource: str(gpus)},
+            "conditions": [{"type": "Ready", "status": changes.get("ready", "True")}],
+        },
+    }
+
+
+def gpu_pod(name: str, node: str, gpus: int = 1, *, of: str = "other") -> Manifest:
+    """A running pod that holds devices; `of` names its AtomDeployment."""
+    resources = {"limits": {"amd.com/gpu": str(gpus)}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "labels": child_labels(of)},
+        "spec": {"nodeName": node, "containers": [{"name": "engine", "resources": resources}]},
+        "status": {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]},
+    }
+
+
+def unschedulable_pod(message: str, name: str = "chat-9") -> Manifest:
+    """A pod of `chat` for which the scheduler finds no node."""
+    pending = pod(name, ready=False)
+    pending["status"]["conditions"] = [
+        {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": message,
+        }
+    ]
+    return pending
 
 
 def pod(name: str = "chat-1", *, ready: bool = True, **status: Any) -> Manifest:

@@ -49,6 +49,9 @@ class FakeCluster:
     refused_kinds: dict[Kind, str] = field(default_factory=dict)
     # Kinds in whose objects somebody put an entry that makes every apply invalid.
     spoilt_kinds: set[Kind] = field(default_factory=set)
+    nodes: list[Manifest] | None = field(default_factory=list)  # None: we may not read them
+    node_reads: int = 0
+    pod_reads: int = 0
 
     def __post_init__(self) -> None:
         self._versions = itertools.count(1)
@@ -73,6 +76,20 @@ class FakeCluster:
     async def list_deployments(self) -> list[ObjectKey]:
         keys = (key for key in self.objects if key[0] == ATOM_DEPLOYMENT)
         return [ObjectKey(namespace, name) for _, namespace, name in keys]
+
+    async def list_nodes(self) -> list[Manifest]:
+        self.node_reads += 1
+        if self.nodes is None:
+            raise RefusedError("nodes is forbidden", 403)
+        return copy.deepcopy(self.nodes)
+
+    async def list_placed_pods(self) -> list[Manifest]:
+        self.pod_reads += 1
+        return [
+            copy.deepcopy(item)
+            for (kind, _, _), item in self.objects.items()
+            if kind == POD and (item.get("spec") or {}).get("nodeName")
+        ]
 
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         metadata = manifest["metadata"]

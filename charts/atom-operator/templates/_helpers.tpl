@@ -66,4 +66,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
+# The same condition flipping again counts up its Event, which is read for that.
+- apiGroups: [""]
+  resources: [events]
+  verbs: [get, create, patch]
+{{- end -}}
+
+{{/* Of the whole cluster only: free devices for the choice of a rollout, and why a pod waits. */}}
+{{- define "atom-operator.clusterRules" -}}
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [list]
 {{- end -}}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from atom.sizing import ModelFacts
+from atom.sizing import ModelFacts, tensor_parallel_problems, valid_tensor_parallel_sizes
 from atom_operator import constants
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
@@ -54,17 +54,29 @@ def validate_against_model(
     options: EngineOptions, facts: ModelFacts | None
 ) -> tuple[FieldProblem, ...]:
     """Rules that need the model's shape; nothing to say while it is unknown."""
-    if facts is None or options.max_model_len is None:
+    if facts is None:
         return ()
-    if options.max_model_len <= facts.max_position_embeddings:
-        return ()
-    return (
-        FieldProblem(
+    return (*_model_len_is_known(options, facts), *_tensor_size_divides(options, facts))
+
+
+def _model_len_is_known(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
+    length, longest = options.max_model_len, facts.max_position_embeddings
+    if length is not None and length > longest:
+        yield FieldProblem(
             "spec.engine.maxModelLen",
-            f"{options.max_model_len} is more than the model's {facts.max_position_embeddings} "
-            f"positions; set at most {facts.max_position_embeddings}",
-        ),
-    )
+            f"{length} is more than the model's {longest} positions; set at most {longest}",
+        )
+
+
+def _tensor_size_divides(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
+    problems = tensor_parallel_problems(facts, options.tensor_parallel)
+    if problems:
+        valid = ", ".join(map(str, valid_tensor_parallel_sizes(facts)))
+        yield FieldProblem(
+            "spec.parallelism.tensor",
+            f"{'; '.join(problems)}; this model can be split over {valid} devices",
+            Reason.IMPOSSIBLE_PARALLELISM,
+        )
 
 
 def _extra_args_are_not_owned(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:

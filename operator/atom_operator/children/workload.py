@@ -15,7 +15,7 @@ from atom_operator.children import naming
 from atom_operator.children.engine_container import PRE_STOP_SECONDS, engine_container
 from atom_operator.children.overlay import merge_pod_template
 from atom_operator.children.volumes import volumes
-from atom_operator.domain import Accelerator, Manifest, Plan
+from atom_operator.domain import Accelerator, Manifest, Plan, RolloutStrategy
 
 # After draining the server still has to close its engine process.
 _STOP_MARGIN_SECONDS = 15
@@ -26,27 +26,43 @@ _DEVICE_ID_LABELS = ("amd.com/gpu.device-id", "beta.amd.com/gpu.device-id")
 
 def deployment(plan: Plan) -> Manifest:
     """The Deployment that runs the engine pods."""
-    template = merge_pod_template(_pod_template(plan), plan.template or {})
+    template = pod_template(plan)
     revision = template_revision(template)
     template["metadata"].setdefault("annotations", {})[constants.ANNOTATION_REVISION] = revision
+    annotations = {
+        constants.ANNOTATION_REVISION: revision,
+        constants.ANNOTATION_ROLLOUT_REASON: plan.rollout.reason,
+    }
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": naming.metadata(plan, plan.key.name, {constants.ANNOTATION_REVISION: revision}),
+        "metadata": naming.metadata(plan, plan.key.name, annotations),
         "spec": {
             "replicas": plan.replicas,
             "revisionHistoryLimit": 3,
             "progressDeadlineSeconds": plan.startup_budget_seconds + _IMAGE_PULL_SECONDS,
             "selector": {"matchLabels": naming.selector_labels(plan.key.name)},
-            "strategy": {
-                "type": "RollingUpdate",
-                "rollingUpdate": {
-                    "maxSurge": plan.rollout.max_surge,
-                    "maxUnavailable": plan.rollout.max_unavailable,
-                },
-            },
+            "strategy": _strategy(plan.rollout.strategy),
             "template": template,
         },
+    }
+
+
+def pod_template(plan: Plan) -> Manifest:
+    """The pod template with the user's overlay; does not depend on the rollout's strategy.
+
+    Raises OverlayError when spec.template cannot be merged.
+    """
+    return merge_pod_template(_pod_template(plan), plan.template or {})
+
+
+def _strategy(strategy: RolloutStrategy) -> dict[str, Any]:
+    if strategy is RolloutStrategy.RECREATE:
+        return {"type": "Recreate"}
+    surge = int(strategy is RolloutStrategy.SURGE)
+    return {
+        "type": "RollingUpdate",
+        "rollingUpdate": {"maxSurge": surge, "maxUnavailable": 1 - surge},
     }
 
 

@@ -13,19 +13,38 @@ from typing import Any
 import httpx2
 from lightkube.core.async_client import AsyncClient
 from lightkube.core.exceptions import ApiError
-from lightkube.generic_resource import GenericNamespacedResource, create_namespaced_resource
+from lightkube.generic_resource import (
+    GenericNamespacedResource,
+    create_global_resource,
+    create_namespaced_resource,
+)
+from lightkube.operators import BinaryOperator, SequenceOperator, not_equal, not_in
 from lightkube.types import CascadeType, PatchType
 
 from atom_operator import constants
 from atom_operator.cluster.errors import TransientError, classify
-from atom_operator.domain import ATOM_DEPLOYMENT, CHILD_KINDS, POD, Kind, Manifest, ObjectKey
+from atom_operator.domain import (
+    ATOM_DEPLOYMENT,
+    CHILD_KINDS,
+    EVENT,
+    NODE,
+    POD,
+    Kind,
+    Manifest,
+    ObjectKey,
+)
 
 _ALL_NAMESPACES = "*"
 _PAGE_SIZE = 250
 _NOT_FOUND = 404
 _RESOURCES: dict[Kind, type[GenericNamespacedResource]] = {
     kind: create_namespaced_resource(kind.group, kind.version, kind.kind, kind.plural)
-    for kind in (*CHILD_KINDS, POD, ATOM_DEPLOYMENT)
+    for kind in (*CHILD_KINDS, POD, EVENT, ATOM_DEPLOYMENT)
+}
+_NODE = create_global_resource(NODE.group, NODE.version, NODE.kind, NODE.plural)
+_PLACED: dict[str, str | BinaryOperator | SequenceOperator] = {
+    "spec.nodeName": not_equal(""),
+    "status.phase": not_in(("Succeeded", "Failed")),
 }
 
 
@@ -68,6 +87,21 @@ class LightkubeCluster:
                     metadata: Mapping[str, Any] = item["metadata"]
                     keys.append(ObjectKey(metadata["namespace"], metadata["name"]))
         return keys
+
+    async def list_nodes(self) -> list[Manifest]:
+        with _translated("list Node"):
+            found = self._client.list(_NODE, chunk_size=_PAGE_SIZE)
+            return [dict(item) async for item in found]
+
+    async def list_placed_pods(self) -> list[Manifest]:
+        with _translated("list Pod of all namespaces"):
+            found = self._client.list(
+                _RESOURCES[POD],
+                namespace=_ALL_NAMESPACES,
+                fields=_PLACED,
+                chunk_size=_PAGE_SIZE,
+            )
+            return [dict(item) async for item in found]
 
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         metadata = manifest["metadata"]

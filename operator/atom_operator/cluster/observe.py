@@ -20,6 +20,8 @@ from atom_operator.domain import (
     ObjectKey,
     Observed,
     PodState,
+    Rollout,
+    RolloutStrategy,
 )
 
 _MESSAGE_LIMIT = 300
@@ -81,7 +83,22 @@ def deployment_state(manifest: Manifest) -> DeploymentState:
         revision=(metadata.get("annotations") or {}).get(constants.ANNOTATION_REVISION),
         stalled_message=_message(conditions.get(("Progressing", "False"))),
         refused_message=_message(conditions.get(("ReplicaFailure", "True"))),
+        rollout=_rollout(manifest),
     )
+
+
+def _rollout(manifest: Manifest) -> Rollout | None:
+    """The strategy in effect, with our reason for it; None where we have not written one."""
+    reason = (manifest["metadata"].get("annotations") or {}).get(
+        constants.ANNOTATION_ROLLOUT_REASON
+    )
+    strategy: Mapping[str, Any] = manifest["spec"].get("strategy") or {}
+    if reason is None:
+        return None
+    if strategy.get("type") == "Recreate":
+        return Rollout(RolloutStrategy.RECREATE, reason)
+    surges = (strategy.get("rollingUpdate") or {}).get("maxSurge") not in (0, "0", "0%")
+    return Rollout(RolloutStrategy.SURGE if surges else RolloutStrategy.IN_PLACE, reason)
 
 
 def _message(condition: Mapping[str, Any] | None) -> str | None:
@@ -106,6 +123,8 @@ def pod_state(manifest: Manifest) -> PodState:
             scheduled.get("message") if scheduled.get("reason") == "Unschedulable" else None
         ),
         problem=next((problem for problem in problems if problem), None),
+        address=status.get("podIP") or None,
+        revision=(manifest["metadata"].get("annotations") or {}).get(constants.ANNOTATION_REVISION),
     )
 
 

@@ -26,6 +26,12 @@ class ClusterPort(Protocol):
     async def list_deployments(self) -> list[ObjectKey]:
         """Every AtomDeployment that this operator watches."""
 
+    async def list_nodes(self) -> list[Manifest]:
+        """Every node of the cluster."""
+
+    async def list_placed_pods(self) -> list[Manifest]:
+        """Every pod of the cluster that is on a node and has not finished, whoever's it is."""
+
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         """Server-side apply with our field manager, forced; the object as it is now."""
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from datetime import UTC, datetime
 
 from prometheus_client import start_http_server
 
 from atom_operator.cluster.client import LightkubeCluster
+from atom_operator.cluster.engine_http import HttpEngines
 from atom_operator.cluster.errors import ClusterError
+from atom_operator.cluster.fleet import FleetReader
 from atom_operator.domain import ObjectKey
 from atom_operator.metrics import OperatorMetrics
 from atom_operator.reconcile import Reconciler
@@ -30,7 +33,14 @@ class Runtime:
         self.settings = settings
         self.metrics = OperatorMetrics()
         self._cluster = LightkubeCluster.connect(settings.namespaces)
-        self._reconciler = Reconciler(self._cluster, settings, clock=lambda: datetime.now(UTC))
+        self._engines = HttpEngines()
+        self._reconciler = Reconciler(
+            self._cluster,
+            FleetReader(self._cluster, time.monotonic),
+            self._engines,
+            settings,
+            clock=lambda: datetime.now(UTC),
+        )
         self._queue: WorkQueue[ObjectKey] = WorkQueue(self._reconcile, expected=ClusterError)
         self.metrics.queue_length.set_function(lambda: len(self._queue))
         self._tasks: list[asyncio.Task[None]] = []
@@ -49,6 +59,7 @@ class Runtime:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._queue.close()
+        await self._engines.close()
         await self._cluster.close()
 
     def enqueue(self, namespace: str | None, name: str | None) -> None:

@@ -1,11 +1,12 @@
 """The catalogue of AMD devices, and the Accelerator that a spec asks for.
 
-Memory is per logical device in SPX mode (an MI250 module shows as two devices). Data and pure
-lookups; nodes are not asked.
+Memory is per logical device in SPX mode (an MI250 module shows as two devices); a partition has its
+share. Data and pure lookups; what nodes say is handed in.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from atom_operator.api.v1alpha1.atomdeployment import AcceleratorSpec
@@ -42,18 +43,55 @@ PRODUCTS = (
 
 
 _BY_NAME = {product.name: product for product in PRODUCTS}
+_BY_DEVICE_ID = {number: product for product in PRODUCTS for number in product.device_ids}
+
+# Logical devices that one GPU becomes in each compute partition mode.
+_PARTITIONS = {"spx": 1, "dpx": 2, "qpx": 4, "cpx": 8}
+_PARTITION_RESOURCE = re.compile(r"^amd\.com/((?:spx|dpx|qpx|cpx)_nps[124])$")
 
 
-def choose_accelerator(spec: AcceleratorSpec) -> Accelerator:
-    """The device that the spec names; memory in the spec wins over the catalogue's."""
+def product_of_device_id(device_id: str) -> Product | None:
+    """The product with this PCI id (hex, any case); the last one of those that share it."""
+    return _BY_DEVICE_ID.get(device_id.lower())
+
+
+def partition_of_resource(resource: str) -> str | None:
+    """Partition mode such as cpx_nps4 that the resource's name states; None for amd.com/gpu."""
+    match = _PARTITION_RESOURCE.match(resource)
+    return match.group(1) if match else None
+
+
+def partition_count(partition: str | None) -> int:
+    """Logical devices of one GPU in a mode such as cpx_nps4; 1 for none and for an unknown one."""
+    return _PARTITIONS.get(partition.partition("_")[0], 1) if partition else 1
+
+
+def shares_memory(partition: str | None) -> bool:
+    """Whether the partitions of one GPU can each address the memory of all (NPS1)."""
+    return partition is not None and partition.endswith("_nps1") and partition_count(partition) > 1
+
+
+def choose_accelerator(spec: AcceleratorSpec, on_nodes: tuple[int, ...] = ()) -> Accelerator:
+    """The device that the spec names. `on_nodes`: the memory sizes of such devices in the cluster.
+
+    Memory in the spec wins. A partitioned GPU's nodes know better than the catalogue, which knows
+    whole GPUs; nodes that disagree leave the memory unknown where no product settles it.
+    """
     stated = quantity_bytes(spec.memory) if spec.memory else None
     if spec.type == "cpu":
         return Accelerator("cpu", stated or quantity_bytes(DEFAULT_CPU_MEMORY))
     product = _BY_NAME[spec.product] if spec.product else None
-    known = product.memory_gib * _GIB if product and product.memory_gib else None
+    resource = spec.resource_name or DEFAULT_RESOURCE_NAME
     return Accelerator(
         "amd",
-        stated or known,
-        resource_name=spec.resource_name or DEFAULT_RESOURCE_NAME,
+        stated or _known_memory(product, resource, on_nodes),
+        resource_name=resource,
         device_ids=product.device_ids if product else (),
     )
+
+
+def _known_memory(product: Product | None, resource: str, on_nodes: tuple[int, ...]) -> int | None:
+    if product is None or product.memory_gib is None:
+        return on_nodes[0] if len(on_nodes) == 1 else None
+    share = product.memory_gib * _GIB // partition_count(partition_of_resource(resource))
+    return min((share, *on_nodes))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from atom.sizing import (
     DoesNotFitError,
-    DoesNotFitReason,
     ModelFacts,
     activation_bytes,
     concurrency_table,
@@ -24,6 +23,7 @@ from atom_operator.domain import (
     EngineOptions,
     FactsLookup,
 )
+from atom_operator.plan.remedies import Misfit, remedies
 
 _KV_DTYPE_BYTES = {"bf16": 2, "fp32": 4}
 # The engine computes in float32 on a CPU, whatever the checkpoint has.
@@ -47,7 +47,9 @@ def judge_capacity(
     try:
         capacity = _capacity(facts, options, accelerator.memory_bytes, accelerator.type)
     except DoesNotFitError as error:
-        return CapacityVerdict("False", Reason(error.reason.value), _remedy(error, accelerator))
+        misfit = Misfit(error, facts, options, accelerator, accelerator.memory_bytes)
+        message = f"{error}. To fit: {_remedies(misfit)}"
+        return CapacityVerdict("False", Reason(error.reason.value), message)
     return CapacityVerdict(
         "True",
         Reason.FITS,
@@ -92,14 +94,12 @@ def _capacity(facts: ModelFacts, options: EngineOptions, total_bytes: int, devic
     )
 
 
-def _remedy(error: DoesNotFitError, accelerator: Accelerator) -> str:
-    if error.reason is DoesNotFitReason.CONTEXT:
-        field = f"set spec.engine.maxModelLen to at most {error.max_context_tokens}"
-    elif accelerator.type == "cpu":
-        field = "raise spec.accelerator.memory, or choose a smaller model"
-    else:
-        field = (
-            "choose a device with more memory (spec.accelerator.product), raise "
-            "spec.engine.gpuMemoryUtilization, or choose a smaller model"
-        )
-    return f"{error}. To fit: {field}"
+def _remedies(misfit: Misfit) -> str:
+    def fits(options: EngineOptions, memory_bytes: int) -> bool:
+        try:
+            _capacity(misfit.facts, options, memory_bytes, misfit.accelerator.type)
+        except DoesNotFitError:
+            return False
+        return True
+
+    return remedies(misfit, fits)

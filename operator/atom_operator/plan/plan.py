@@ -8,10 +8,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
-from atom_operator.domain import EngineOptions, FactsLookup, ModelLocation, Owner, Plan
+from atom_operator.domain import (
+    EngineOptions,
+    FactsLookup,
+    ModelLocation,
+    Owner,
+    Plan,
+    Rollout,
+    RolloutStrategy,
+)
 from atom_operator.plan.accelerators import choose_accelerator
 from atom_operator.plan.capacity import judge_capacity
-from atom_operator.plan.rollout import choose_rollout
 from atom_operator.plan.startup import startup_budget_seconds
 
 
@@ -21,9 +28,14 @@ def build_plan(
     options: EngineOptions,
     model: ModelLocation,
     lookup: FactsLookup,
+    memory_on_nodes: tuple[int, ...] = (),
 ) -> Plan:
-    """Decide everything about the children of `owner`."""
-    accelerator = choose_accelerator(spec.accelerator)
+    """Decide everything about the children of `owner`, as for a first rollout.
+
+    `memory_on_nodes`: the memory sizes of the asked devices in the cluster. The strategy of a
+    later rollout needs the finished pod template: plan/rollout.py chooses it.
+    """
+    accelerator = choose_accelerator(spec.accelerator, memory_on_nodes)
     if options.max_model_len is None and lookup.facts is not None:
         # The engine would choose the same; saying it keeps plan and engine from drifting apart.
         options = replace(options, max_model_len=lookup.facts.max_position_embeddings)
@@ -36,7 +48,10 @@ def build_plan(
         accelerator=accelerator,
         facts=lookup.facts,
         capacity=judge_capacity(lookup, options, accelerator),
-        rollout=choose_rollout(accelerator),
+        rollout=Rollout(
+            RolloutStrategy.SURGE if accelerator.type == "cpu" else RolloutStrategy.IN_PLACE,
+            "there are no pods to replace yet",
+        ),
         startup_budget_seconds=startup_budget_seconds(lookup.facts, model.kind, accelerator),
         template=spec.template,
     )

@@ -1,16 +1,121 @@
-"""How pods are replaced when the revision changes; pure."""
+"""How pods are replaced when the revision changes: chosen once per rollout, kept until the next.
+
+Pure. A spare pod is best where a device is free for it; where none is, it would stay Pending for
+ever and the rollout behind it with it. So the choice is made from the free devices of the exact
+resource on eligible nodes, and made again only when the rollout waits for devices that its own old
+pods hold. Old pods never go for new ones that no node could take.
+"""
 
 from __future__ import annotations
 
-from atom_operator.domain import Accelerator, RolloutSteps
+from dataclasses import dataclass
+
+from atom_operator.domain import (
+    Accelerator,
+    DeploymentState,
+    NodeSupply,
+    Rollout,
+    RolloutStrategy,
+    Supply,
+)
+from atom_operator.plan.inventory import can_take_one
+
+_SURGE, _IN_PLACE, _RECREATE = RolloutStrategy
 
 
-def choose_rollout(accelerator: Accelerator) -> RolloutSteps:
-    """Surge where a spare pod costs only CPU; replace in place where it would cost a GPU.
+_ASKED = "spec.rollout.strategy is "
 
-    On GPUs a surge pod stays Pending for ever when every device is taken, and the rollout behind
-    it with it. Replacing one at a time gives up a replica for the while instead.
-    """
-    if accelerator.type == "cpu":
-        return RolloutSteps(max_surge=1, max_unavailable=0)
-    return RolloutSteps(max_surge=0, max_unavailable=1)
+
+@dataclass(frozen=True, slots=True)
+class RolloutQuestion:
+    """What the choice depends on. `supply` is None for cpu, and where nodes cannot be read."""
+
+    asked: str  # spec.rollout.strategy
+    accelerator: Accelerator
+    revision: str  # of the wanted pod template
+    running: DeploymentState | None
+    unschedulable: str | None  # the scheduler's words about a pod of ours without a node
+    supply: Supply | None
+
+
+def needs_supply(question: RolloutQuestion) -> bool:
+    """Whether the choice will look at the free devices at all."""
+    if question.asked != "Auto" or question.accelerator.type == "cpu":
+        return False
+    running = question.running
+    if running is None or running.desired == 0:
+        return False
+    return _is_open(question, running) or question.unschedulable is not None
+
+
+def choose_rollout(question: RolloutQuestion) -> Rollout:
+    """The strategy for this revision, with the reason for status.rollout."""
+    running = question.running
+    if question.asked != "Auto":
+        asked = RolloutStrategy(question.asked)
+        return Rollout(asked, f"{_ASKED}{asked.value}")
+    if running is None or running.desired == 0:
+        return Rollout(_default(question), "there are no pods to replace yet")
+    if running.rollout is None or _is_open(question, running):
+        return _choose(question)
+    if question.unschedulable is not None and running.replicas > running.updated:
+        return _unblock(question, running.rollout, question.unschedulable)
+    return running.rollout
+
+
+def _is_open(question: RolloutQuestion, running: DeploymentState) -> bool:
+    """Whether nothing has been chosen for this revision yet, or not by Auto."""
+    if running.rollout is None or running.revision != question.revision:
+        return True
+    return running.rollout.reason.startswith(_ASKED)
+
+
+def _default(question: RolloutQuestion) -> RolloutStrategy:
+    return _SURGE if question.accelerator.type == "cpu" else _IN_PLACE
+
+
+def _choose(question: RolloutQuestion) -> Rollout:
+    if question.accelerator.type == "cpu":
+        return Rollout(_SURGE, "a spare pod takes no accelerator")
+    supply = question.supply
+    if supply is None:
+        return Rollout(_IN_PLACE, "nodes cannot be read, so no accelerator is assumed free")
+    node = can_take_one(supply)
+    if node is not None:
+        what = f"{node.free} {supply.resource} free, and a pod needs {supply.demand}"
+        return Rollout(_SURGE, f"node {node.name} has {what}")
+    return _without_spare(supply)
+
+
+def _without_spare(supply: Supply) -> Rollout:
+    lacking = f"no eligible node has {supply.demand} {supply.resource} free"
+    homes = [node for node in supply.nodes if node.ours]
+    if all(_takes_one_after(node, 1, supply) for node in homes):
+        # Whichever old pod the Deployment stops, a new one fits in its place.
+        return Rollout(_IN_PLACE, f"{lacking}; a new pod takes the place of an old one")
+    if any(_takes_one_after(node, node.ours, supply) for node in homes):
+        return Rollout(
+            _RECREATE,
+            f"{lacking}, and the {supply.released} that one old pod gives back are not enough",
+        )
+    waiting = "even if every old pod went, so the old ones serve until a node can take a new one"
+    return Rollout(_SURGE, f"{lacking}, {waiting}")
+
+
+def _takes_one_after(node: NodeSupply, stopped: int, supply: Supply) -> bool:
+    """Whether `node` can take a new pod once so many old pods of ours have left it."""
+    return not node.blockers and node.free + stopped * supply.released >= supply.demand
+
+
+def _unblock(question: RolloutQuestion, current: Rollout, words: str) -> Rollout:
+    """The new pods wait for a node: let old ones make room, if they hold what is missing."""
+    supply = question.supply
+    if supply is not None:
+        if can_take_one(supply) is not None:
+            return current  # something else is missing, which old pods do not hold
+        chosen = _without_spare(supply)
+        return current if chosen.strategy is current.strategy else chosen
+    resource = question.accelerator.resource_name or ""
+    if current.strategy is _SURGE and f"Insufficient {resource}" in words:
+        return Rollout(_IN_PLACE, "the spare pod of a surge found no node, so old pods go first")
+    return current

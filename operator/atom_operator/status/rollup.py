@@ -14,14 +14,16 @@ from typing import Any
 from atom_operator.constants import ConditionType, Reason
 from atom_operator.domain import (
     ApplyReport,
-    Capacity,
     CapacityVerdict,
     DeploymentState,
+    EngineView,
     FieldProblem,
     Observed,
     Plan,
 )
+from atom_operator.status.capacity import capacity_matched, capacity_status
 from atom_operator.status.conditions import Verdict, stamp
+from atom_operator.status.loading import model_loaded
 
 _NO_DEPLOYMENT = DeploymentState(0, 0, 0, 0, 0, True, None, None, None)
 _NOT_PLANNED = CapacityVerdict("Unknown", Reason.NOT_PLANNED, "the spec is not accepted")
@@ -39,6 +41,8 @@ class Situation:
     observed: Observed
     selector: str
     url: str
+    engines: EngineView
+    shortage: str | None = None  # why no node takes one more pod, when accelerators are the cause
 
     @property
     def deployment(self) -> DeploymentState:
@@ -69,26 +73,17 @@ def roll_up(situation: Situation, previous: Mapping[str, Any], now: datetime) ->
         status["url"] = situation.url
     if deployment.revision:
         status["revision"] = deployment.revision
-    if situation.capacity.capacity is not None:
-        status["capacity"] = _capacity(situation.capacity.capacity)
+    if deployment.rollout is not None:
+        status["rollout"] = {
+            "strategy": deployment.rollout.strategy.value,
+            "reason": deployment.rollout.reason,
+            "updated": deployment.updated,
+            "ready": deployment.ready,
+        }
+    capacity = capacity_status(situation.capacity.capacity, situation.engines.measured)
+    if capacity is not None:
+        status["capacity"] = capacity
     return status
-
-
-def _capacity(capacity: Capacity) -> dict[str, Any]:
-    return {
-        "weightsBytesPerGPU": capacity.weights_bytes,
-        "kvBytesPerToken": capacity.kv_bytes_per_token,
-        "kvTokens": capacity.kv_tokens,
-        "blocks": capacity.num_blocks,
-        "maxSequences": capacity.max_sequences,
-        "maxModelLen": capacity.max_model_len,
-        "limitedBy": capacity.limited_by,
-        "concurrency": [
-            {"contextTokens": row.context_tokens, "sequences": row.sequences}
-            for row in capacity.concurrency
-        ],
-        "confidence": "Predicted",
-    }
 
 
 def _verdicts(situation: Situation) -> Iterator[Verdict]:
@@ -100,7 +95,9 @@ def _verdicts(situation: Situation) -> Iterator[Verdict]:
             situation.capacity.reason,
             situation.capacity.message,
         ),
-        _scheduled(situation.observed),
+        _scheduled(situation),
+        model_loaded(situation.observed.pods, situation.engines),
+        capacity_matched(situation.capacity.capacity, situation.engines.measured),
         _progressing(situation),
         _available(situation),
         _degraded(situation),
@@ -121,11 +118,14 @@ def _accepted(situation: Situation) -> Verdict:
     return Verdict(kind, "True", Reason.VALID, "the spec is valid")
 
 
-def _scheduled(observed: Observed) -> Verdict:
-    kind = ConditionType.SCHEDULED
+def _scheduled(situation: Situation) -> Verdict:
+    kind, observed = ConditionType.SCHEDULED, situation.observed
     if not observed.pods:
         return Verdict(kind, "Unknown", Reason.NO_PODS, "there are no pods to schedule")
     for pod in observed.pods:
+        if pod.unschedulable_message and situation.shortage:
+            message = f"pod {pod.name}: {situation.shortage}"
+            return Verdict(kind, "False", Reason.INSUFFICIENT_ACCELERATORS, message)
         if pod.unschedulable_message:
             message = f"pod {pod.name}: {pod.unschedulable_message}"
             return Verdict(kind, "False", Reason.UNSCHEDULABLE, message)
@@ -147,7 +147,7 @@ def _progressing(situation: Situation) -> Verdict:
         return Verdict(kind, "False", refusal.reason, f"{child}: {refusal.message}")
     if situation.observed.deployment is None:
         return Verdict(kind, "True", Reason.ROLLING_OUT, "the Deployment is being created")
-    if _is_complete(deployment):
+    if deployment.complete:
         message = f"{deployment.desired} of {deployment.desired} replicas are rolled out"
         return Verdict(kind, "False", Reason.COMPLETE, message)
     if deployment.refused_message:
@@ -159,16 +159,6 @@ def _progressing(situation: Situation) -> Verdict:
         f"{deployment.ready} are ready, {deployment.replicas} exist"
     )
     return Verdict(kind, "True", Reason.ROLLING_OUT, message)
-
-
-def _is_complete(deployment: DeploymentState) -> bool:
-    wanted = deployment.desired
-    return (
-        deployment.up_to_date
-        and deployment.updated == wanted
-        and deployment.replicas == wanted
-        and deployment.available == wanted
-    )
 
 
 def _available(situation: Situation) -> Verdict:

@@ -48,6 +48,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "partition": {"accelerator": {"type": "amd", "resourceName": "amd.com/cpx_nps4"}},
     "zero replicas": {"replicas": 0},
     "no drain": {"rollout": {"drainSeconds": 0}},
+    "strategy": {"rollout": {"strategy": "InPlace"}},
     "overlay": {"template": {"spec": {"containers": [{"name": "engine", "anything": 1}]}}},
 }
 
@@ -97,6 +98,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"accelerator": {"type": "cpu", "memory": "lots"}}, "spec.accelerator.memory"),
     ({"rollout": {"drainSeconds": -5}}, "greater than or equal to 0"),
+    ({"rollout": {"strategy": "Rolling"}}, '"Auto", "Surge", "InPlace", "Recreate"'),
     ({"autoscaling": {}}, 'unknown field "spec.autoscaling"'),
 ]
 

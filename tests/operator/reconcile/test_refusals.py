@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ async def test_a_context_that_does_not_fit_names_the_longest_that_does() -> None
     await reconciler(cluster).reconcile(KEY)
     message = condition(cluster, "CapacityFits")["message"]
     assert condition(cluster, "CapacityFits")["reason"] == "ContextDoesNotFit"
-    longest = int(message.rsplit("spec.engine.maxModelLen to at most ", 1)[1])
+    (longest,) = map(int, re.findall(r"spec\.engine\.maxModelLen to at most (\d+)", message))
     cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={"maxModelLen": longest})
     await reconciler(cluster).reconcile(KEY)
     assert condition(cluster, "CapacityFits")["status"] == "True"
@@ -108,6 +109,13 @@ async def test_model_facts_come_from_a_config_map_once_it_exists() -> None:
         ),
         ({"engine": {"extraArgs": ["--server-port", "1"]}}, "ReservedArgument", "leave it out"),
         ({"parallelism": {"tensor": 2}}, "UnsupportedByEngine", "spec.replicas"),
+        (
+            {"parallelism": {"tensor": 3}},
+            "UnsupportedByEngine",
+            "attention heads 4 is not divisible by 3; intermediate size 256 is not divisible by 3; "
+            "vocabulary size 1024 is not divisible by 3; 2 KV heads can be neither divided nor "
+            "replicated over 3; this model can be split over 1, 2, 4 devices",
+        ),
         ({"engine": {"maxModelLen": 4096}}, "InvalidSpec", "set at most 2048"),
         (
             {"engine": {"maxNumSeqs": 64, "maxNumBatchedTokens": 32}},

@@ -84,12 +84,6 @@ def test_memory_in_the_spec_wins_over_the_catalogue() -> None:
     assert plan(accelerator={"type": "cpu"}).accelerator.memory_bytes == 4 * GIB
 
 
-def test_a_gpu_rollout_never_needs_a_spare_gpu_and_a_cpu_rollout_never_loses_a_pod() -> None:
-    gpu, cpu = plan(accelerator={"type": "amd"}).rollout, plan().rollout
-    assert (gpu.max_surge, gpu.max_unavailable) == (0, 1)
-    assert (cpu.max_surge, cpu.max_unavailable) == (1, 0)
-
-
 @pytest.mark.parametrize(
     ("given", "sequences", "tokens"),
     [

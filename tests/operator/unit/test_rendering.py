@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,14 @@ import pytest
 import yaml
 
 from atom_operator.children.render import render
-from atom_operator.domain import CONFIG_MAP, DEPLOYMENT, DISRUPTION_BUDGET, ChildKey
+from atom_operator.domain import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
+    ChildKey,
+    Rollout,
+    RolloutStrategy,
+)
 from tests.support.builders_operator import plan
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -68,6 +76,27 @@ def revision(**changes: Any) -> str:
 def test_what_a_pod_does_not_notice_keeps_the_revision() -> None:
     explicit = {"maxNumSeqs": 512, "blockSize": 16, "kvCacheDtype": "auto"}
     assert revision() == revision(replicas=5) == revision(engine=explicit)
+    assert revision() == revision(rollout={"strategy": "Recreate"})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rendered"),
+    [
+        ("Surge", {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}),
+        (
+            "InPlace",
+            {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
+        ),
+        ("Recreate", {"type": "Recreate"}),
+    ],
+)
+def test_a_strategy_and_its_reason_are_on_the_deployment(
+    strategy: str, rendered: dict[str, Any]
+) -> None:
+    chosen = replace(plan(), rollout=Rollout(RolloutStrategy(strategy), "because"))
+    manifest = render(chosen)[ChildKey(DEPLOYMENT, "chat")]
+    assert manifest["spec"]["strategy"] == rendered
+    assert manifest["metadata"]["annotations"]["serving.atom.dev/rollout-reason"] == "because"
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,10 @@ class AcceleratorSpec(ApiModel):
 class RolloutSpec(ApiModel):
     """How pods are replaced."""
 
+    strategy: Literal["Auto", "Surge", "InPlace", "Recreate"] | None = None
+    """Surge starts a spare pod first, InPlace stops one pod and starts its successor, Recreate
+    stops all first. Auto chooses for each rollout from the accelerators that are free then, and
+    status.rollout says why. Default: Auto."""
     drain_seconds: Annotated[int, Field(ge=0, le=7200)] | None = None
     """How long a stopping pod may finish its running requests; default: 120."""
 

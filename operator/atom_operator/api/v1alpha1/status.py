@@ -35,8 +35,8 @@ class ConcurrencyStatus(ApiModel):
     """How many fit."""
 
 
-class CapacityStatus(ApiModel):
-    """What one replica holds, as planned before it started."""
+class CapacityNumbers(ApiModel):
+    """What one replica holds."""
 
     # Named for what it means, not by the alias rule, which would say "Gpu".
     weights_bytes_per_gpu: Annotated[int, Field(alias="weightsBytesPerGPU")]
@@ -55,8 +55,38 @@ class CapacityStatus(ApiModel):
     """memory, or max_num_seqs when more memory would hold no more sequences."""
     concurrency: list[ConcurrencyStatus]
     """The same at shorter lengths."""
-    confidence: Literal["Predicted"]
-    """Predicted: computed from the model's shape, not measured."""
+
+
+class ActualCapacity(CapacityNumbers):
+    """What one replica holds, as its engine measured at the start."""
+
+    revision: str
+    """The revision whose engine reported this."""
+    drift_percent: int | None = None
+    """KV tokens measured against planned: 0 is as planned, -10 a tenth fewer."""
+
+
+class CapacityStatus(CapacityNumbers):
+    """What one replica holds, as planned before it started."""
+
+    confidence: Literal["Predicted", "Measured"]
+    """Predicted: computed from the model's shape. Measured: there was no plan, and these are the
+    engine's own numbers."""
+    actual: ActualCapacity | None = None
+    """What an engine of the latest revision reported after its start."""
+
+
+class RolloutStatus(ApiModel):
+    """How the latest revision replaces the one before."""
+
+    strategy: Literal["Surge", "InPlace", "Recreate"]
+    """The strategy in effect."""
+    reason: str
+    """Why it was chosen."""
+    updated: int
+    """Pods of the latest revision."""
+    ready: int
+    """Pods that can serve, of any revision."""
 
 
 class AtomDeploymentStatus(ApiModel):
@@ -75,7 +105,9 @@ class AtomDeploymentStatus(ApiModel):
     revision: str | None = None
     """Hash of the pod template that is applied."""
     capacity: CapacityStatus | None = None
-    """The capacity plan of one replica; absent when the model or device is unknown."""
+    """The capacity of one replica; absent while neither a plan nor an engine tells it."""
+    rollout: RolloutStatus | None = None
+    """The latest rollout; absent before there is a Deployment."""
     conditions: Annotated[
         list[Condition],
         Field(
@@ -85,4 +117,5 @@ class AtomDeploymentStatus(ApiModel):
             }
         ),
     ]
-    """Accepted, CapacityFits, Scheduled, Progressing, Available, Degraded, Ready."""
+    """Accepted, CapacityFits, Scheduled, ModelLoaded, CapacityMatched, Progressing, Available,
+    Degraded, Ready."""

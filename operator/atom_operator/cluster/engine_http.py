@@ -1,0 +1,92 @@
+"""EnginePort over HTTP: /health and /server_info of a pod, with bounds on time and size.
+
+What a pod answers is not trusted to be what we expect: anything else is no answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import httpx2
+
+from atom.sizing import Concurrency
+from atom_operator import constants
+from atom_operator.domain import Capacity, EngineHealth
+
+_logger = logging.getLogger(__name__)
+_TIMEOUT_SECONDS = 3.0  # of a whole request
+_MOST_BYTES = 256 * 1024
+_MOST_CONNECTIONS = 32
+_REASON_LIMIT = 300
+
+
+class HttpEngines:
+    """Asks engines at `address:port`; close it at the end."""
+
+    def __init__(self, port: int = constants.ENGINE_PORT) -> None:
+        self._port = port
+        self._client = httpx2.AsyncClient(
+            timeout=_TIMEOUT_SECONDS,
+            limits=httpx2.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=0),
+            trust_env=False,  # a proxy of the environment does not know pod addresses
+        )
+
+    async def health(self, address: str) -> EngineHealth | None:
+        answer = await self._get(address, "/health")
+        if answer is None or not isinstance(answer.get("status"), str):
+            return None
+        reason = str(answer.get("reason") or "")[:_REASON_LIMIT]
+        return EngineHealth(answer["status"], reason)
+
+    async def capacity(self, address: str) -> Capacity | None:
+        answer = await self._get(address, "/server_info")
+        if answer is None:
+            return None
+        try:
+            return _capacity(answer)
+        except (KeyError, TypeError, ValueError) as error:
+            # A refusal while it starts has none of the fields; a newer engine may lack one.
+            _logger.debug("%s/server_info has no capacity: %r", address, error)
+            return None
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def _get(self, address: str, path: str) -> dict[str, Any] | None:
+        host = f"[{address}]" if ":" in address else address
+        url = f"http://{host}:{self._port}{path}"
+        body = bytearray()
+        try:
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
+                async with self._client.stream("GET", url) as response:
+                    async for chunk in response.aiter_bytes():
+                        body += chunk
+                        if len(body) > _MOST_BYTES:
+                            return None
+            answer = json.loads(body)
+        except (httpx2.HTTPError, TimeoutError, ValueError) as error:
+            _logger.debug("%s: %r", url, error)
+            return None
+        return answer if isinstance(answer, dict) else None
+
+
+def _capacity(answer: Mapping[str, Any]) -> Capacity:
+    rows = tuple(
+        Concurrency(int(row["context_tokens"]), int(row["sequences"]))
+        for row in answer["concurrency"]
+    )
+    return Capacity(
+        weights_bytes=int(answer["weights_bytes"]),
+        kv_bytes_per_token=int(answer["kv_bytes_per_token"]),
+        num_blocks=int(answer["num_blocks"]),
+        kv_tokens=int(answer["kv_tokens"]),
+        max_sequences=rows[-1].sequences if rows else 0,
+        max_model_len=int(answer["max_model_len"]),
+        limited_by=str(answer["limited_by"]),
+        concurrency=rows,
+    )

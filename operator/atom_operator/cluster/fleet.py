@@ -1,0 +1,68 @@
+"""FleetReader: nodes and placed pods, read when a decision needs them, shared for a few seconds.
+
+Not watched: only a rollout or a pod without a node asks, so a quiet cluster costs no request, and a
+thousand reconciles at once cost one list. Where the operator may not read nodes (it watches single
+namespaces) there is no fleet, and decisions do without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from atom_operator.cluster.errors import RefusedError
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.domain import Manifest
+
+_logger = logging.getLogger(__name__)
+_FRESH_SECONDS = 5.0
+_FORBIDDEN_SECONDS = 300.0
+_List = list[Manifest] | None
+
+
+class FleetReader:
+    """`monotonic` is a clock in seconds."""
+
+    def __init__(self, port: ClusterPort, monotonic: Callable[[], float]) -> None:
+        self._nodes = _Shared(port.list_nodes, "nodes", monotonic)
+        self._pods = _Shared(port.list_placed_pods, "pods of all namespaces", monotonic)
+
+    async def nodes(self) -> _List:
+        """Every node; None where reading them is forbidden."""
+        return await self._nodes.read()
+
+    async def pods(self) -> _List:
+        """Every pod on a node; None where reading them is forbidden."""
+        return await self._pods.read()
+
+
+class _Shared:
+    """One list and its age; concurrent readers wait for the same request."""
+
+    def __init__(
+        self,
+        read: Callable[[], Awaitable[list[Manifest]]],
+        what: str,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._read = read
+        self._what = what
+        self._monotonic = monotonic
+        self._lock = asyncio.Lock()
+        self._value: _List = None
+        self._until = float("-inf")
+
+    async def read(self) -> _List:
+        async with self._lock:
+            if self._monotonic() < self._until:
+                return self._value
+            try:
+                self._value, seconds = await self._read(), _FRESH_SECONDS
+            except RefusedError as error:
+                _logger.info(
+                    "%s cannot be read, so free devices are unknown: %s", self._what, error
+                )
+                self._value, seconds = None, _FORBIDDEN_SECONDS
+            self._until = self._monotonic() + seconds
+            return self._value

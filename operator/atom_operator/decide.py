@@ -1,0 +1,100 @@
+"""From a spec to its Plan, or to the problems that stand in the way. Pure.
+
+What has to be read first (a ConfigMap, nodes) is handed in. Called by reconcile with the cluster's
+answers, and by `atom_operator plan` with files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from atom.sizing import ModelFactsError
+from atom_operator.admission.defaulting import locate_model, resolve_options
+from atom_operator.admission.validation import validate, validate_against_model
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.constants import Reason
+from atom_operator.domain import FactsLookup, FieldProblem, Manifest, Owner, Plan
+from atom_operator.plan.accelerators import choose_accelerator
+from atom_operator.plan.inventory import memory_per_device
+from atom_operator.plan.model_facts import (
+    facts_from_catalogue,
+    facts_from_config,
+    facts_from_text,
+)
+from atom_operator.plan.plan import build_plan
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a plan depends on beside the spec."""
+
+    images: Mapping[
+        Literal["amd", "cpu"], str
+    ]  # the operator's default engine images, by accelerator type
+    config_text: str | None = None  # what spec.model.configRef points at, if it exists
+    nodes: Iterable[Manifest] = ()  # of the cluster, as far as they can be read
+
+
+def wants_nodes(spec: AtomDeploymentSpec) -> bool:
+    """Whether nodes may know the device's memory better than the spec."""
+    return spec.accelerator.type == "amd" and spec.accelerator.memory is None
+
+
+def decide(
+    owner: Owner, spec: AtomDeploymentSpec, around: Surroundings
+) -> Plan | tuple[FieldProblem, ...]:
+    """The plan of an accepted spec; otherwise every problem that can be told."""
+    problems = list(validate(spec))
+    image = spec.engine.image or around.images.get(spec.accelerator.type)
+    if image is None:
+        problems.append(_no_image(spec))
+    lookup = _model_facts(spec, around.config_text)
+    if isinstance(lookup, FieldProblem):
+        problems.append(lookup)
+        return tuple(problems)
+    if image is None:
+        return tuple(problems)
+    options = resolve_options(spec, image=image)
+    problems.extend(validate_against_model(options, lookup.facts))
+    if problems:
+        return tuple(problems)
+    memory = _memory_on_nodes(spec, around.nodes)
+    return build_plan(owner, spec, options, locate_model(spec), lookup, memory)
+
+
+def _model_facts(spec: AtomDeploymentSpec, config_text: str | None) -> FactsLookup | FieldProblem:
+    reference, field = spec.model.config_ref, "spec.model.config"
+    try:
+        if spec.model.config is not None:
+            return facts_from_config(spec.model.config, field)
+        if reference is None:
+            return facts_from_catalogue(spec.model.source)
+        field = "spec.model.configRef"
+        origin = f"ConfigMap {reference.name}, key {reference.key}"
+        if config_text is None:
+            message = f"{origin} does not exist, so nothing was planned; create it"
+            return FactsLookup(None, Reason.MODEL_CONFIG_NOT_FOUND, message)
+        return facts_from_text(config_text, origin)
+    except ModelFactsError as error:
+        return FieldProblem(field, str(error), Reason.MODEL_NOT_SUPPORTED)
+    except ValueError as error:
+        return FieldProblem(field, str(error))
+
+
+def _memory_on_nodes(spec: AtomDeploymentSpec, nodes: Iterable[Manifest]) -> tuple[int, ...]:
+    if not wants_nodes(spec):
+        return ()
+    asked = choose_accelerator(spec.accelerator)
+    return memory_per_device(nodes, str(asked.resource_name), asked.device_ids)
+
+
+def _no_image(spec: AtomDeploymentSpec) -> FieldProblem:
+    kind = spec.accelerator.type
+    return FieldProblem(
+        "spec.engine.image",
+        f"the operator has no default image for accelerator type {kind}: set it here, or "
+        f"defaultEngineImages.{kind} in the operator's chart",
+        Reason.NO_ENGINE_IMAGE,
+    )

@@ -1,0 +1,152 @@
+"""The accelerators of the cluster: which node has how many of a resource, free, and for us. Pure.
+
+Free is allocatable minus what scheduled pods request, of the exact resource. Allocatable leaves out
+devices that the plugin calls unhealthy. Called by reconcile with the nodes and pods it has read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.domain import Manifest, NodeSupply, ObjectKey, Supply
+from atom_operator.plan.eligibility import node_blockers
+from atom_operator.plan.node_labels import label_values, memory_share_bytes, unhealthy_devices
+
+_ACCELERATOR = re.compile(r"^amd\.com/(gpu|(spx|dpx|qpx|cpx)_nps[124])$")
+_NAMED_NODES = 8  # of each sort in a message, which is limited
+
+
+def survey(
+    nodes: Iterable[Manifest],
+    pods: Iterable[Manifest],
+    key: ObjectKey,
+    resource: str,
+    pod_spec: Mapping[str, Any],
+) -> Supply:
+    """What the cluster has for pods with `pod_spec`; nodes without any AMD device are left out."""
+    requested: dict[str, int] = {}
+    ours: dict[str, int] = {}
+    released = 0
+    for pod in pods:
+        node = (pod.get("spec") or {}).get("nodeName")
+        if not node or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+            continue
+        amount = requested_devices(pod["spec"], resource)
+        requested[node] = requested.get(node, 0) + amount
+        if _is_of(pod, key):
+            ours[node] = ours.get(node, 0) + 1
+            released = min(released, amount) if released else amount
+    supplies = (
+        NodeSupply(
+            name=node["metadata"]["name"],
+            allocatable=_allocatable(node, resource),
+            requested=requested.get(node["metadata"]["name"], 0),
+            ours=ours.get(node["metadata"]["name"], 0),
+            blockers=(*_lacks(node, resource), *node_blockers(node, pod_spec)),
+        )
+        for node in nodes
+        if _resources(node)
+    )
+    demand = requested_devices(pod_spec, resource)
+    ordered = tuple(sorted(supplies, key=lambda supply: supply.name))
+    return Supply(resource, demand, ordered, released)
+
+
+def requested_devices(pod_spec: Mapping[str, Any], resource: str) -> int:
+    """Devices of `resource` that a pod occupies: containers together, or its largest init step."""
+    together = sum(_request(item, resource) for item in pod_spec.get("containers") or ())
+    largest = 0
+    for item in pod_spec.get("initContainers") or ():
+        if item.get("restartPolicy") == "Always":  # a sidecar runs as long as the pod
+            together += _request(item, resource)
+        else:
+            largest = max(largest, _request(item, resource))
+    return max(together, largest)
+
+
+def can_take_one(supply: Supply) -> NodeSupply | None:
+    """The node with the most free devices that can take one more pod."""
+    candidates = [n for n in supply.nodes if not n.blockers and n.free >= supply.demand]
+    return max(candidates, key=lambda node: node.free, default=None)
+
+
+def shortage(supply: Supply) -> str | None:
+    """Why not one more pod finds a node: what is free where, and what blocks the others."""
+    if can_take_one(supply) is not None:
+        return None
+    wanted = f"a pod needs {supply.demand} {supply.resource} on one node"
+    if not supply.nodes:
+        return f"{wanted}, and no node of the cluster has AMD devices; is the device plugin running"
+    free = [f"{n.name} {n.free} of {n.allocatable}" for n in supply.nodes if not n.blockers]
+    blocked = [f"{n.name}: {', '.join(n.blockers)}" for n in supply.nodes if n.blockers]
+    parts = [f"free: {_some(free)}"] if free else ["no eligible node"]
+    if blocked:
+        parts.append(f"blocked: {_some(blocked, '; ')}")
+    return f"{wanted}; {'; '.join(parts)}"
+
+
+def memory_per_device(
+    nodes: Iterable[Manifest], resource: str, device_ids: tuple[str, ...]
+) -> tuple[int, ...]:
+    """The different memory shares of one device of `resource` on the nodes that have it, sorted.
+
+    With `device_ids`, of the nodes with one of these. Nodes whose memory is unknown say nothing.
+    """
+    found: set[int] = set()
+    for node in nodes:
+        labels = node["metadata"].get("labels") or {}
+        if not _allocatable(node, resource):
+            continue
+        if device_ids and not set(device_ids) & set(label_values(labels, "device-id")):
+            continue
+        memory = memory_share_bytes(labels, resource)
+        if memory is not None:
+            found.add(memory)
+    return tuple(sorted(found))
+
+
+def _resources(node: Manifest) -> tuple[str, ...]:
+    """The AMD resources that the node has ever had, also when all devices are unhealthy."""
+    status: Mapping[str, Any] = node.get("status") or {}
+    names = {**(status.get("capacity") or {}), **(status.get("allocatable") or {})}
+    return tuple(sorted(name for name in names if _ACCELERATOR.match(name)))
+
+
+def _allocatable(node: Manifest, resource: str) -> int:
+    return _count((node.get("status") or {}).get("allocatable"), resource)
+
+
+def _lacks(node: Manifest, resource: str) -> tuple[str, ...]:
+    """Why the node itself offers less of the resource than its hardware suggests."""
+    if _allocatable(node, resource):
+        return ()
+    if _count((node.get("status") or {}).get("capacity"), resource):
+        ids = ", ".join(unhealthy_devices(node["metadata"].get("labels") or {}))
+        return (f"every {resource} is unhealthy" + (f" (devices {ids})" if ids else ""),)
+    others = ", ".join(name for name in _resources(node) if name != resource)
+    return (f"has {others} and no {resource}" if others else f"has no {resource}",)
+
+
+def _request(container: Mapping[str, Any], resource: str) -> int:
+    resources: Mapping[str, Any] = container.get("resources") or {}
+    return _count(resources.get("requests"), resource) or _count(resources.get("limits"), resource)
+
+
+def _count(quantities: Mapping[str, Any] | None, resource: str) -> int:
+    text = str((quantities or {}).get(resource, 0))
+    return int(text) if text.isdigit() else 0  # extended resources are whole numbers
+
+
+def _is_of(pod: Manifest, key: ObjectKey) -> bool:
+    metadata = pod["metadata"]
+    label = (metadata.get("labels") or {}).get(constants.LABEL_DEPLOYMENT)
+    return metadata.get("namespace") == key.namespace and label == key.name
+
+
+def _some(names: list[str], separator: str = ", ") -> str:
+    rest = len(names) - _NAMED_NODES
+    more = f"{separator}{rest} more" if rest > 0 else ""
+    return separator.join(names[:_NAMED_NODES]) + more

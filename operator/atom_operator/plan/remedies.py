@@ -1,0 +1,131 @@
+"""The smallest changes that would make a model fit, each tried with the same arithmetic. Pure.
+
+A remedy is named only when it fits alone, with its number. What this engine version cannot run (a
+larger tensor-parallel size) is information and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from atom.sizing import (
+    DoesNotFitError,
+    DoesNotFitReason,
+    ModelFacts,
+    valid_tensor_parallel_sizes,
+)
+from atom_operator.api.v1alpha1.common import memory_quantity
+from atom_operator.domain import Accelerator, EngineOptions
+from atom_operator.plan.accelerators import (
+    PRODUCTS,
+    partition_of_resource,
+    product_of_device_id,
+    shares_memory,
+)
+
+# Whether these options fit on a device with so many bytes.
+Fits = Callable[[EngineOptions, int], bool]
+
+_GIB = 1024**3
+_MOST_UTILIZATION_PERCENT = 95  # beyond it fragmentation and other processes decide
+_LEAST_BATCHED_TOKENS = 1024
+_MEMORY_STEP_BYTES = 256 * 1024**2
+_MOST_MEMORY_STEPS = 4096  # a terabyte; who lacks more needs another model
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """What does not fit where; `memory_bytes` is of one device."""
+
+    error: DoesNotFitError
+    facts: ModelFacts
+    options: EngineOptions
+    accelerator: Accelerator
+    memory_bytes: int
+
+
+def remedies(misfit: Misfit, fits: Fits) -> str:
+    """One sentence with every single change that is enough."""
+    found = [*_changes(misfit, fits)]
+    if not found:
+        return "no single change is enough: choose a smaller model"
+    return "; or ".join(found)
+
+
+def _changes(misfit: Misfit, fits: Fits) -> Iterator[str]:
+    error = misfit.error
+    if error.reason is DoesNotFitReason.CONTEXT:
+        yield f"set spec.engine.maxModelLen to at most {error.max_context_tokens}"
+    yield from _less_room_for_steps(misfit, fits)
+    if misfit.accelerator.type == "cpu":
+        yield from _more_host_memory(misfit, fits)
+        return
+    yield from _more_utilization(misfit, fits)
+    yield from _idle_partitions(misfit, fits)
+    yield from _other_product(misfit, fits)
+    yield from _more_devices(misfit, fits)
+
+
+def _less_room_for_steps(misfit: Misfit, fits: Fits) -> Iterator[str]:
+    options = misfit.options
+    tokens = options.max_num_batched_tokens // 2
+    while tokens >= max(_LEAST_BATCHED_TOKENS, options.max_num_seqs):
+        if fits(replace(options, max_num_batched_tokens=tokens), misfit.memory_bytes):
+            yield f"set spec.engine.maxNumBatchedTokens to at most {tokens}"
+            return
+        tokens //= 2
+
+
+def _more_utilization(misfit: Misfit, fits: Fits) -> Iterator[str]:
+    first = int(misfit.options.gpu_memory_utilization * 100) + 1
+    for percent in range(first, _MOST_UTILIZATION_PERCENT + 1):
+        changed = replace(misfit.options, gpu_memory_utilization=percent / 100)
+        if fits(changed, misfit.memory_bytes):
+            yield f"raise spec.engine.gpuMemoryUtilization to at least {percent / 100:g}"
+            return
+
+
+def _more_host_memory(misfit: Misfit, fits: Fits) -> Iterator[str]:
+    start = misfit.memory_bytes // _MEMORY_STEP_BYTES
+    for step in range(start + 1, start + 1 + _MOST_MEMORY_STEPS):
+        if fits(misfit.options, step * _MEMORY_STEP_BYTES):
+            quantity = memory_quantity(step * _MEMORY_STEP_BYTES)
+            yield f"raise spec.accelerator.memory to at least {quantity}"
+            return
+
+
+def _idle_partitions(misfit: Misfit, fits: Fits) -> Iterator[str]:
+    """Under NPS1 a partition may use the memory of its idle neighbours, which nobody reserves."""
+    partition = partition_of_resource(misfit.accelerator.resource_name or "")
+    ids = misfit.accelerator.device_ids
+    product = product_of_device_id(ids[0]) if ids else None
+    if product is None or product.memory_gib is None or not shares_memory(partition):
+        return
+    whole = product.memory_gib * _GIB
+    if misfit.memory_bytes < whole and fits(misfit.options, whole):
+        yield (
+            "where the other partitions of the GPU stay idle, set spec.accelerator.memory to "
+            f"{memory_quantity(whole)}, which {partition} lets each of them address"
+        )
+
+
+def _other_product(misfit: Misfit, fits: Fits) -> Iterator[str]:
+    """The smallest device of the catalogue that holds it, with every product of that size."""
+    larger = sorted({p.memory_gib for p in PRODUCTS if p.memory_gib is not None})
+    for size in larger:
+        if size * _GIB > misfit.memory_bytes and fits(misfit.options, size * _GIB):
+            names = " or ".join(p.name for p in PRODUCTS if p.memory_gib == size)
+            yield f"set spec.accelerator.product to {names} ({size} GiB)"
+            return
+
+
+def _more_devices(misfit: Misfit, fits: Fits) -> Iterator[str]:
+    for ranks in valid_tensor_parallel_sizes(misfit.facts):
+        changed = replace(misfit.options, tensor_parallel=ranks)
+        if ranks > misfit.options.tensor_parallel and fits(changed, misfit.memory_bytes):
+            yield (
+                f"{ranks} such devices by spec.parallelism.tensor, once the engine runs more than "
+                "one device per replica, which this version does not"
+            )
+            return

@@ -1,0 +1,143 @@
+"""`plan -f FILE [--nodes FILE]`: what the operator would decide, without a cluster.
+
+Reads files and prints; decides by the same functions as the operator. The rules that only the API
+server checks (CEL) are not repeated here: `kubectl apply --dry-run=server` has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from atom_operator import constants
+from atom_operator.admission.parsing import parse_spec
+from atom_operator.children.config import plan_config_map
+from atom_operator.children.overlay import OverlayError
+from atom_operator.children.workload import pod_template
+from atom_operator.decide import Surroundings, decide
+from atom_operator.domain import FieldProblem, Manifest, ObjectKey, Owner, Plan, Supply
+from atom_operator.plan.inventory import survey
+from atom_operator.plan_report import PlanReport, lines
+
+# Only the operator knows its defaults; no number of a plan depends on the image.
+_IMAGES: dict[Literal["amd", "cpu"], str] = {
+    "amd": "the operator's default",
+    "cpu": "the operator's default",
+}
+
+
+class InputError(Exception):
+    """A file that cannot be used; the message names it and the remedy."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags of `plan`."""
+    parser.add_argument(
+        "-f",
+        "--filename",
+        required=True,
+        metavar="FILE",
+        help="manifests with AtomDeployments and the ConfigMaps they refer to; - is stdin",
+    )
+    parser.add_argument(
+        "--nodes",
+        metavar="FILE",
+        help="nodes, and pods that hold devices: kubectl get nodes,pods -A -o json > FILE",
+    )
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+
+
+def run(options: argparse.Namespace) -> int:
+    """0 when everything can start, 1 when something cannot, 2 for files that cannot be used."""
+    try:
+        manifests = _documents(options.filename)
+        fleet = _documents(options.nodes) if options.nodes else None
+        reports = [_report(item, manifests, fleet) for item in _of_kind(manifests, constants.KIND)]
+        if not reports:
+            raise InputError(f"{options.filename} has no {constants.KIND}; give its manifest")
+    except InputError as error:
+        print(f"plan: {error}", file=sys.stderr)
+        return 2
+    if options.output == "json":
+        print(json.dumps([_as_json(report) for report in reports], indent=2))
+    else:
+        print("\n\n".join("\n".join(lines(report)) for report in reports))
+    return 0 if all(report.can_start for report in reports) else 1
+
+
+def _report(
+    manifest: Manifest, manifests: Sequence[Manifest], fleet: Sequence[Manifest] | None
+) -> PlanReport:
+    metadata = manifest["metadata"]
+    key = ObjectKey(str(metadata.get("namespace") or "default"), str(metadata["name"]))
+    spec = parse_spec(manifest.get("spec") or {})
+    if isinstance(spec, tuple):
+        return PlanReport(key, spec)
+    reference = spec.model.config_ref
+    text = _config_text(manifests, reference.name, reference.key) if reference else None
+    nodes = tuple(_of_kind(fleet or (), "Node"))
+    plan = decide(Owner(key, ""), spec, Surroundings(_IMAGES, text, nodes))
+    if isinstance(plan, tuple):
+        return PlanReport(key, plan)
+    try:
+        template = pod_template(plan)
+    except OverlayError as error:
+        return PlanReport(key, (FieldProblem("spec.template", str(error)),))
+    if fleet is None:
+        return PlanReport(key, plan)
+    return PlanReport(key, plan, _supply(plan, template["spec"], fleet))
+
+
+def _supply(plan: Plan, pod_spec: Mapping[str, Any], fleet: Sequence[Manifest]) -> Supply | None:
+    resource = plan.accelerator.resource_name
+    if resource is None:
+        return None
+    pods = _of_kind(fleet, "Pod")
+    return survey(_of_kind(fleet, "Node"), pods, plan.key, resource, pod_spec)
+
+
+def _as_json(report: PlanReport) -> dict[str, Any]:
+    """The operator's own plan.json, or the problems."""
+    result: dict[str, Any] = {**report.key._asdict(), "canStart": report.can_start}
+    if isinstance(report.plan, tuple):
+        return {**result, "problems": [str(problem) for problem in report.plan]}
+    return {**result, "plan": json.loads(plan_config_map(report.plan)["data"]["plan.json"])}
+
+
+def _documents(path: str) -> list[Manifest]:
+    """Every object of a YAML or JSON file, the items of lists included."""
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+        found = [item for item in yaml.safe_load_all(text) if item is not None]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is neither YAML nor JSON: {error}") from error
+    objects: list[Manifest] = []
+    for item in found:
+        if not isinstance(item, dict):
+            raise InputError(f"{path} holds {type(item).__name__} where an object is expected")
+        objects.extend(item["items"] if isinstance(item.get("items"), list) else [item])
+    for item in objects:
+        metadata = item.get("metadata") if isinstance(item, dict) else None
+        if not isinstance(metadata, dict) or not metadata.get("name"):
+            raise InputError(f"{path} holds an object without metadata.name; give it one")
+    return objects
+
+
+def _of_kind(objects: Iterable[Manifest], kind: str) -> list[Manifest]:
+    return [item for item in objects if item.get("kind") == kind]
+
+
+def _config_text(manifests: Sequence[Manifest], name: str, key: str) -> str | None:
+    for item in _of_kind(manifests, "ConfigMap"):
+        if item["metadata"]["name"] == name:
+            text = (item.get("data") or {}).get(key)
+            return None if text is None else str(text)
+    return None

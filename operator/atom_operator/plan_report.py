@@ -1,0 +1,110 @@
+"""A plan as lines for people: what `atom_operator plan` prints. Pure.
+
+The numbers are those of status.capacity and of plan.json; nothing is computed here but how many
+replicas the nodes could take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from atom_operator.api.v1alpha1.common import memory_quantity
+from atom_operator.domain import Capacity, FieldProblem, ObjectKey, Plan, Supply
+from atom_operator.plan.inventory import shortage
+
+_LABEL_WIDTH = 22
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanReport:
+    """One AtomDeployment's plan, or its problems; `supply` where nodes were given."""
+
+    key: ObjectKey
+    plan: Plan | tuple[FieldProblem, ...]
+    supply: Supply | None = None
+
+    @property
+    def can_start(self) -> bool:
+        """Whether the operator would start pods, and every replica has a place where known."""
+        if isinstance(self.plan, tuple) or not self.plan.may_start:
+            return False
+        return self.supply is None or placeable(self.supply) >= self.plan.replicas
+
+
+def placeable(supply: Supply) -> int:
+    """Pods that the free devices of eligible nodes hold."""
+    open_nodes = (node for node in supply.nodes if not node.blockers)
+    return sum(node.free // supply.demand for node in open_nodes) if supply.demand else 0
+
+
+def lines(report: PlanReport) -> Iterator[str]:
+    """The report, one fact per line."""
+    yield f"AtomDeployment {report.key.namespace}/{report.key.name}"
+    if isinstance(report.plan, tuple):
+        for problem in report.plan:
+            yield _row("not accepted", f"{problem} ({problem.reason.value})")
+        return
+    for label, text in _facts(report.plan):
+        yield _row(label, text)
+    if report.supply is not None:
+        yield from _placement(report.plan, report.supply)
+
+
+def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
+    yield "model", plan.model.argument
+    yield "replicas", str(plan.replicas)
+    yield "device", _device(plan)
+    verdict = plan.capacity
+    answer = {"True": "yes", "False": "no", "Unknown": "unknown"}[verdict.fits]
+    yield "fits", f"{answer}, {verdict.reason.value}: {verdict.message}"
+    if verdict.capacity is not None:
+        yield from _capacity(verdict.capacity)
+    if plan.may_start:
+        minutes = -(-plan.startup_budget_seconds // 60)
+        yield "start-up budget", f"{minutes} minutes until a pod that does not serve is restarted"
+
+
+def _device(plan: Plan) -> str:
+    accelerator = plan.accelerator
+    known = accelerator.memory_bytes
+    memory = f"{memory_quantity(known)} each" if known is not None else "memory unknown"
+    if accelerator.type == "cpu":
+        return f"cpu, {memory}"
+    return f"{plan.engine.tensor_parallel} x {accelerator.resource_name} per replica, {memory}"
+
+
+def _capacity(capacity: Capacity) -> Iterator[tuple[str, str]]:
+    yield "weights", f"{size_text(capacity.weights_bytes)} per device"
+    yield (
+        "KV cache",
+        f"{capacity.num_blocks:,} blocks = {capacity.kv_tokens:,} tokens of "
+        f"{size_text(capacity.kv_bytes_per_token)} (limited by {capacity.limited_by})",
+    )
+    for row in capacity.concurrency:
+        yield f"at {row.context_tokens:,} tokens", f"{row.sequences:,} sequences at once"
+
+
+def _placement(plan: Plan, supply: Supply) -> Iterator[str]:
+    possible = min(placeable(supply), plan.replicas)
+    yield _row("nodes", f"{possible} of {plan.replicas} replicas find a place now")
+    for node in supply.nodes:
+        blocked = f"; {', '.join(node.blockers)}" if node.blockers else ""
+        free = f"{node.free} of {node.allocatable} {supply.resource} free"
+        yield _row(f"  {node.name}", f"{free}{blocked}")
+    lacking = shortage(supply)
+    if lacking is not None:
+        yield _row("", lacking)
+
+
+def size_text(size_bytes: int) -> str:
+    """A size with three digits and a binary unit."""
+    size, unit = float(size_bytes), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.3g} {_UNITS[unit]}"
+
+
+def _row(label: str, text: str) -> str:
+    return f"  {label:<{_LABEL_WIDTH}}{text}"

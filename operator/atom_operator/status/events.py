@@ -1,0 +1,103 @@
+"""Which Kubernetes Events a status change is worth: one per condition that flipped. Pure.
+
+Conditions hold the state, events the moments. The name of an Event is made from what happened, so
+that the same flip again counts up one Event instead of making another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from atom_operator import constants
+from atom_operator.constants import ConditionType
+from atom_operator.domain import EVENT, Manifest, Owner
+
+_MESSAGE_LIMIT = 1024  # of the API
+_BAD = {
+    (ConditionType.ACCEPTED, "False"),
+    (ConditionType.CAPACITY_FITS, "False"),
+    (ConditionType.SCHEDULED, "False"),
+    (ConditionType.CAPACITY_MATCHED, "False"),
+    (ConditionType.AVAILABLE, "False"),
+    (ConditionType.DEGRADED, "True"),
+}
+# At first sight everything flips; these say something that the object's creation does not.
+_WORTH_AT_FIRST = _BAD - {(ConditionType.AVAILABLE, "False")}
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One flip of one condition."""
+
+    severity: Literal["Normal", "Warning"]
+    condition: str
+    status: str
+    reason: str
+    message: str
+
+
+def happenings(
+    before: Iterable[Mapping[str, Any]], after: Iterable[Mapping[str, Any]]
+) -> tuple[Happening, ...]:
+    """Flips from `before` to `after`, in the conditions' order.
+
+    Unknown is no news, and neither is Ready=False, whose cause is another condition's flip.
+    """
+    known = {item["type"]: item for item in before}
+    found: list[Happening] = []
+    for item in after:
+        kind, status = ConditionType(item["type"]), str(item["status"])
+        previous = known.get(kind)
+        if previous is not None and previous["status"] == status:
+            continue
+        if status == "Unknown" or (kind, status) == (ConditionType.READY, "False"):
+            continue
+        if previous is None and (kind, status) not in _WORTH_AT_FIRST:
+            continue
+        severity: Literal["Normal", "Warning"] = "Warning" if (kind, status) in _BAD else "Normal"
+        message = f"{kind.value}={status}: {item['message']}"
+        found.append(Happening(severity, kind.value, status, item["reason"], message))
+    return tuple(found)
+
+
+def event_name(owner: Owner, happening: Happening) -> str:
+    """The same for the same flip of the same object."""
+    parts = (owner.uid, happening.condition, happening.status, happening.reason)
+    return f"{owner.key.name}.{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:16]}"
+
+
+def event(
+    owner: Owner, happening: Happening, existing: Mapping[str, Any] | None, now: datetime
+) -> Manifest:
+    """The Event to write: a new one, or `existing` counted up."""
+    time = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    before = existing or {}
+    return {
+        "apiVersion": EVENT.api_version,
+        "kind": EVENT.kind,
+        "metadata": {
+            "name": event_name(owner, happening),
+            "namespace": owner.key.namespace,
+            "labels": {constants.LABEL_DEPLOYMENT: owner.key.name},
+        },
+        "involvedObject": {
+            "apiVersion": constants.API_VERSION,
+            "kind": constants.KIND,
+            "namespace": owner.key.namespace,
+            "name": owner.key.name,
+            "uid": owner.uid,
+        },
+        "type": happening.severity,
+        "reason": happening.reason,
+        "message": happening.message[:_MESSAGE_LIMIT],
+        "source": {"component": constants.FIELD_MANAGER},
+        "reportingComponent": constants.FIELD_MANAGER,
+        "reportingInstance": constants.FIELD_MANAGER,
+        "firstTimestamp": before.get("firstTimestamp") or time,
+        "lastTimestamp": time,
+        "count": int(before.get("count") or 0) + 1,
+    }

@@ -1,0 +1,31 @@
+"""The operator's client reads what the engine's own HTTP server says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from atom_operator.cluster.engine_http import HttpEngines
+from atom_operator.domain import EngineHealth
+from tests.support.front_half import build_test_config, engine_report, write_model_folder
+from tests.support.http_app import serve_app
+
+
+async def test_phase_while_starting_and_capacity_when_started(tmp_path: Path) -> None:
+    config = build_test_config(write_model_folder(tmp_path, context_tokens=64))
+    async with serve_app(config, ready_on_start=False) as rig:
+        engines = HttpEngines(port=rig.port)
+        starting = await engines.health("127.0.0.1")
+        assert starting is not None
+        assert (starting.state, bool(starting.reason)) == ("starting", True)
+        assert await engines.capacity("127.0.0.1") is None
+        rig.core.become_ready()
+        await rig.engine.wait_ready()
+        assert await engines.health("127.0.0.1") == EngineHealth("ok", "")
+        capacity = await engines.capacity("127.0.0.1")
+        await engines.close()
+    report = engine_report(config)
+    assert capacity is not None
+    assert (capacity.kv_tokens, capacity.num_blocks) == (report.kv_tokens, report.num_blocks)
+    assert capacity.weights_bytes == report.weights_bytes
+    assert capacity.kv_bytes_per_token == report.kv_bytes_per_token
+    assert capacity.max_sequences == report.concurrency[-1].sequences

@@ -1,0 +1,145 @@
+"""What the engines report reaches the status: how far they load, and what they really hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, Capacity, EngineHealth
+from tests.support.builders_operator import KEY, cluster_with, condition, plan, pod, reconciler
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_engines import FakeEngines
+
+IP = "10.0.0.7"
+
+
+def planned() -> Capacity:
+    capacity = plan().capacity.capacity
+    assert capacity is not None
+    return capacity
+
+
+def capacity_of(cluster: FakeCluster) -> dict[str, Any]:
+    return dict(cluster.find(ATOM_DEPLOYMENT, "chat")["status"]["capacity"])
+
+
+async def serving(engines: FakeEngines, **changes: Any) -> FakeCluster:
+    """One ready pod of the latest revision."""
+    cluster = cluster_with(**changes)
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    cluster.run_deployment_controller("chat")
+    cluster.put_pod(revised(cluster))
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    return cluster
+
+
+def revised(cluster: FakeCluster, *, ready: bool = True) -> dict[str, Any]:
+    manifest = pod(ready=ready, podIP=IP)
+    annotations = cluster.find(DEPLOYMENT, "chat")["spec"]["template"]["metadata"]["annotations"]
+    manifest["metadata"]["annotations"] = dict(annotations)
+    return manifest
+
+
+@pytest.mark.parametrize(
+    ("factor", "status", "reason"),
+    [
+        (1.0, "True", "MatchesPlan"),
+        (0.95, "True", "MatchesPlan"),
+        (0.5, "False", "CapacityDrift"),
+        (1.3, "False", "CapacityDrift"),
+    ],
+)
+async def test_the_engines_own_numbers_are_compared_with_the_plan(
+    factor: float, status: str, reason: str
+) -> None:
+    tokens = int(planned().kv_tokens * factor)
+    engines = FakeEngines(capacities={IP: replace(planned(), kv_tokens=tokens)})
+    cluster = await serving(engines)
+    matched = condition(cluster, "CapacityMatched")
+    assert (matched["status"], matched["reason"]) == (status, reason)
+    assert f"measured {tokens}" in matched["message"]
+    capacity = capacity_of(cluster)
+    assert capacity["kvTokens"] == planned().kv_tokens
+    assert capacity["confidence"] == "Predicted"
+    assert capacity["actual"]["kvTokens"] == tokens
+    assert capacity["actual"]["driftPercent"] == round(100 * (factor - 1))
+    assert condition(cluster, "Ready")["status"] == "True"
+
+
+async def test_a_drift_by_a_wrong_config_says_so() -> None:
+    wrong = replace(planned(), kv_tokens=100, kv_bytes_per_token=4096)
+    cluster = await serving(FakeEngines(capacities={IP: wrong}))
+    assert "check that spec.model.config" in condition(cluster, "CapacityMatched")["message"]
+
+
+async def test_an_engine_is_asked_once_per_revision() -> None:
+    engines = FakeEngines(capacities={IP: planned()})
+    cluster = await serving(engines)
+    writes = list(cluster.writes)
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert engines.asked == [f"{IP}/server_info"]
+    assert "status" not in cluster.writes[len(writes) :]
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={"maxModelLen": 1024})
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    # The pod is still of the former revision, whose numbers say nothing about the new one.
+    assert condition(cluster, "CapacityMatched")["reason"] == "NotMeasured"
+    assert engines.asked == [f"{IP}/server_info"]
+    cluster.put_pod(revised(cluster))
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert engines.asked == [f"{IP}/server_info"] * 2
+
+
+async def test_a_measurement_that_cannot_be_read_back_is_made_again() -> None:
+    engines = FakeEngines(capacities={IP: planned()})
+    cluster = await serving(engines)
+    del cluster.find(ATOM_DEPLOYMENT, "chat")["status"]["capacity"]["actual"]["blocks"]
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert capacity_of(cluster)["actual"]["blocks"] == planned().num_blocks
+
+
+async def test_without_a_plan_the_engine_fills_the_capacity() -> None:
+    engines = FakeEngines(capacities={IP: planned()})
+    cluster = await serving(engines, model={"source": "hf://acme/private-model"})
+    assert condition(cluster, "CapacityMatched")["reason"] == "MeasuredWithoutPlan"
+    capacity = capacity_of(cluster)
+    assert (capacity["confidence"], capacity["kvTokens"]) == ("Measured", planned().kv_tokens)
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert capacity_of(cluster) == capacity
+
+
+async def test_a_ready_engine_that_does_not_answer_is_asked_again_later() -> None:
+    cluster = await serving(FakeEngines())
+    outcome = await reconciler(cluster).reconcile(KEY)
+    assert condition(cluster, "CapacityMatched")["reason"] == "NotMeasured"
+    assert outcome.requeue_after_seconds is not None
+
+
+async def test_a_loading_engine_says_how_far_it_is() -> None:
+    engines = FakeEngines(healths={IP: EngineHealth("starting", "loading weights 40%")})
+    cluster = cluster_with()
+    await reconciler(cluster).reconcile(KEY)
+    cluster.run_deployment_controller("chat", ready=0)
+    cluster.put_pod(revised(cluster, ready=False))
+    outcome = await reconciler(cluster, engines=engines).reconcile(KEY)
+    loaded = condition(cluster, "ModelLoaded")
+    assert (loaded["status"], loaded["reason"]) == ("False", "Loading")
+    assert "pod chat-1 is starting: loading weights 40%" in loaded["message"]
+    assert outcome.requeue_after_seconds == 10
+    engines.healths[IP] = EngineHealth("dead", "the engine process ended")
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert condition(cluster, "ModelLoaded")["reason"] == "EngineNotReady"
+    del engines.healths[IP]
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert condition(cluster, "ModelLoaded")["reason"] == "EngineSilent"
+
+
+async def test_only_a_few_of_many_loading_pods_are_asked() -> None:
+    engines = FakeEngines()
+    cluster = cluster_with(replicas=9)
+    await reconciler(cluster).reconcile(KEY)
+    for number in range(9):
+        cluster.put_pod(pod(f"chat-{number}", ready=False, podIP=f"10.0.0.{number}"))
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert len(engines.asked) == 3

@@ -1,0 +1,223 @@
+"""The strategy of each rollout comes from the free accelerators, and never waits behind itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, POD
+from tests.support.builders_operator import (
+    KEY,
+    cluster_with,
+    condition,
+    gpu_node,
+    gpu_pod,
+    reconciler,
+    unschedulable_pod,
+)
+from tests.support.fake_cluster import FakeCluster
+
+GPU = {"type": "amd", "product": "MI300X"}
+NO_ROOM = "0/1 nodes are available: 1 Insufficient amd.com/gpu."
+
+
+async def running(nodes: list[Any] | None, used: int, **changes: Any) -> FakeCluster:
+    """One replica of `chat` on node a, beside pods that hold `used` devices."""
+    cluster = cluster_with(accelerator=GPU, **changes)
+    cluster.nodes = nodes
+    cluster.put_pod(gpu_pod("chat-1", "a", of="chat"))
+    if used:
+        cluster.put_pod(gpu_pod("other-1", "a", used))
+    await reconciler(cluster).reconcile(KEY)
+    cluster.run_deployment_controller("chat")
+    await reconciler(cluster).reconcile(KEY)
+    return cluster
+
+
+async def change(cluster: FakeCluster, **engine: Any) -> dict[str, Any]:
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine=engine or {"maxModelLen": 1024})
+    await reconciler(cluster).reconcile(KEY)
+    return status(cluster)
+
+
+def status(cluster: FakeCluster) -> dict[str, Any]:
+    return dict(cluster.find(ATOM_DEPLOYMENT, "chat")["status"]["rollout"])
+
+
+def strategy(cluster: FakeCluster) -> dict[str, Any]:
+    return dict(cluster.find(DEPLOYMENT, "chat")["spec"]["strategy"])
+
+
+async def test_a_free_device_is_used_for_a_spare_pod() -> None:
+    cluster = await running([gpu_node("a")], used=6)
+    chosen = await change(cluster)
+    assert chosen["strategy"] == "Surge"
+    assert "node a has 1 amd.com/gpu free" in chosen["reason"]
+    assert strategy(cluster)["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [gpu_node("a")],
+        [gpu_node("a"), gpu_node("b", cordoned=True)],
+        [gpu_node("a"), gpu_node("c", labels={"amd.com/gpu.device-id": "74a5"})],
+        [gpu_node("a"), gpu_node("d", resource="amd.com/cpx_nps1")],
+    ],
+    ids=["full", "cordoned", "other product", "other resource"],
+)
+async def test_without_a_free_device_pods_are_replaced_in_place(nodes: list[Any]) -> None:
+    cluster = await running(nodes, used=7)
+    chosen = await change(cluster)
+    assert chosen["strategy"] == "InPlace"
+    assert "no eligible node has 1 amd.com/gpu free" in chosen["reason"]
+    assert strategy(cluster)["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+
+
+async def test_a_pod_that_needs_more_than_an_old_one_gives_back_recreates() -> None:
+    cluster = await running([gpu_node("a", 2)], used=0)
+    cluster.put_pod(gpu_pod("chat-2", "a", of="chat"))
+    two = {"limits": {"amd.com/gpu": "2"}, "requests": {"amd.com/gpu": "2"}}
+    template = {"spec": {"containers": [{"name": "engine", "resources": two}]}}
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", template=template)
+    await reconciler(cluster).reconcile(KEY)
+    assert status(cluster)["strategy"] == "Recreate"
+    assert strategy(cluster)["type"] == "Recreate"
+    assert not strategy(cluster).get("rollingUpdate")
+
+
+async def test_where_nodes_cannot_be_read_no_device_is_assumed_free() -> None:
+    cluster = await running(None, used=0)
+    chosen = await change(cluster)
+    assert (chosen["strategy"], "cannot be read" in chosen["reason"]) == ("InPlace", True)
+
+
+async def test_the_choice_stays_while_its_rollout_lasts_and_costs_no_read_afterwards() -> None:
+    cluster = await running([gpu_node("a")], used=6)
+    chosen = await change(cluster)
+    cluster.put_pod(gpu_pod("other-2", "a", 1))  # the free device is gone
+    writes, reads = len(cluster.writes), cluster.pod_reads
+    await reconciler(cluster).reconcile(KEY)
+    assert status(cluster) == chosen
+    assert cluster.pod_reads == reads
+    assert "status" not in cluster.writes[writes:]
+
+
+def surging(cluster: FakeCluster, message: str) -> None:
+    """The new pod of a surge is there, and the scheduler finds no node for it."""
+    deployment = cluster.find(DEPLOYMENT, "chat")
+    generation = deployment["metadata"]["generation"]
+    deployment["status"].update(observedGeneration=generation, replicas=2, updatedReplicas=1)
+    cluster.put_pod(unschedulable_pod(message))
+
+
+async def test_a_spare_pod_without_a_device_is_not_waited_for() -> None:
+    cluster = await running([gpu_node("a")], used=6)
+    await change(cluster)
+    cluster.put_pod(gpu_pod("other-2", "a", 1))
+    surging(cluster, NO_ROOM)
+    outcome = await reconciler(cluster).reconcile(KEY)
+    assert status(cluster)["strategy"] == "InPlace"
+    assert outcome.requeue_after_seconds is not None
+    del cluster.objects[POD, "default", "chat-9"]
+    await reconciler(cluster).reconcile(KEY)
+    assert status(cluster)["strategy"] == "InPlace"
+
+
+async def test_old_pods_stay_when_something_else_is_missing() -> None:
+    cluster = await running([gpu_node("a")], used=6)
+    await change(cluster)
+    surging(cluster, "0/1 nodes are available: 1 Insufficient memory.")
+    await reconciler(cluster).reconcile(KEY)
+    assert status(cluster)["strategy"] == "Surge"
+
+
+async def test_old_pods_stay_when_no_node_could_ever_take_a_new_one() -> None:
+    cluster = await running([gpu_node("a")], used=0)
+    other = {"type": "amd", "product": "MI325X"}
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", accelerator=other)
+    await reconciler(cluster).reconcile(KEY)
+    assert status(cluster)["strategy"] == "Surge"
+    assert "the old ones serve until a node can take a new one" in status(cluster)["reason"]
+    chosen = status(cluster)
+    surging(cluster, NO_ROOM)
+    await reconciler(cluster).reconcile(KEY)
+    assert status(cluster)["strategy"] == chosen["strategy"]
+
+
+async def test_where_nodes_cannot_be_read_the_scheduler_is_believed() -> None:
+    cluster = await running(None, used=0)
+    deployment = cluster.find(DEPLOYMENT, "chat")
+    deployment["spec"]["strategy"]["rollingUpdate"] = {"maxSurge": 1, "maxUnavailable": 0}
+    surging(cluster, NO_ROOM)
+    await reconciler(cluster).reconcile(KEY)
+    assert status(cluster)["strategy"] == "InPlace"
+    assert "the spare pod of a surge found no node" in status(cluster)["reason"]
+
+
+async def test_a_cpu_surge_without_memory_goes_on_in_place() -> None:
+    cluster = cluster_with()
+    await reconciler(cluster).reconcile(KEY)
+    cluster.run_deployment_controller("chat")
+    await change(cluster)
+    surging(cluster, "0/1 nodes are available: 1 Insufficient memory.")
+    await reconciler(cluster).reconcile(KEY)
+    assert status(cluster)["strategy"] == "InPlace"
+
+
+async def test_a_scale_up_without_devices_changes_no_strategy() -> None:
+    cluster = await running([gpu_node("a")], used=6)
+    chosen = await change(cluster)
+    cluster.run_deployment_controller("chat")
+    cluster.put_pod(gpu_pod("other-2", "a", 1))
+    cluster.put_pod(unschedulable_pod(NO_ROOM))
+    await reconciler(cluster).reconcile(KEY)
+    assert status(cluster)["strategy"] == chosen["strategy"] == "Surge"
+
+
+async def test_a_strategy_that_was_asked_for_ends_with_the_asking() -> None:
+    cluster = await running([gpu_node("a")], used=7, rollout={"strategy": "Recreate"})
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", rollout={})
+    await reconciler(cluster).reconcile(KEY)
+    assert status(cluster)["strategy"] == "InPlace"
+
+
+@pytest.mark.parametrize("asked", ["Surge", "InPlace", "Recreate"])
+async def test_a_strategy_that_is_asked_for_is_taken(asked: str) -> None:
+    cluster = await running([gpu_node("a")], used=7, rollout={"strategy": asked})
+    chosen = await change(cluster)
+    assert chosen["strategy"] == asked
+    assert chosen["reason"] == f"spec.rollout.strategy is {asked}"
+
+
+async def test_a_cpu_rollout_surges_and_asks_no_node() -> None:
+    cluster = cluster_with()
+    await reconciler(cluster).reconcile(KEY)
+    cluster.run_deployment_controller("chat")
+    await change(cluster)
+    assert status(cluster)["strategy"] == "Surge"
+    assert (cluster.node_reads, cluster.pod_reads) == (0, 0)
+
+
+async def test_a_pod_without_a_device_says_what_is_free_and_what_blocks() -> None:
+    cluster = cluster_with(accelerator=GPU)
+    cluster.nodes = [gpu_node("a"), gpu_node("b", cordoned=True)]
+    cluster.put_pod(gpu_pod("other-1", "a", 8))
+    await reconciler(cluster).reconcile(KEY)
+    cluster.put_pod(unschedulable_pod(NO_ROOM))
+    await reconciler(cluster).reconcile(KEY)
+    scheduled = condition(cluster, "Scheduled")
+    assert (scheduled["status"], scheduled["reason"]) == ("False", "InsufficientAccelerators")
+    assert "free: a 0 of 8; blocked: b: cordoned" in scheduled["message"]
+    assert condition(cluster, "Ready")["reason"] == "InsufficientAccelerators"
+
+
+async def test_the_memory_of_the_nodes_fills_a_plan_without_a_product() -> None:
+    cluster = cluster_with(accelerator={"type": "amd"})
+    cluster.nodes = [gpu_node("a"), gpu_node("b")]
+    await reconciler(cluster).reconcile(KEY)
+    assert condition(cluster, "CapacityFits")["status"] == "True"
+    cluster.nodes.append(gpu_node("c", labels={"amd.com/gpu.device-id": "740f"}))
+    await reconciler(cluster).reconcile(KEY)
+    assert condition(cluster, "CapacityFits")["reason"] == "AcceleratorMemoryUnknown"

@@ -1,0 +1,93 @@
+"""Engines over real HTTP: what they answer, and answers that are none."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from atom_operator.cluster.engine_http import HttpEngines
+from atom_operator.domain import EngineHealth
+
+INFO = {
+    "weights_bytes": 1000,
+    "kv_bytes_per_token": 64,
+    "num_blocks": 10,
+    "kv_tokens": 160,
+    "max_model_len": 80,
+    "limited_by": "memory",
+    "concurrency": [
+        {"context_tokens": 16, "sequences": 10},
+        {"context_tokens": 80, "sequences": 2},
+    ],
+    "backends": {"attention": "torch_ref"},
+}
+
+
+@asynccontextmanager
+async def engine(answer: bytes) -> AsyncIterator[HttpEngines]:
+    """A server that sends `answer` to whoever connects, and a client for its port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    engines = HttpEngines(port=server.sockets[0].getsockname()[1])
+    try:
+        yield engines
+    finally:
+        await engines.close()
+        server.close()
+        await server.wait_closed()
+
+
+def http(body: Any, status: str = "200 OK") -> bytes:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = f"HTTP/1.1 {status}\r\ncontent-length: {len(data)}\r\nconnection: close\r\n\r\n"
+    return head.encode() + data
+
+
+async def test_the_capacity_of_a_started_engine() -> None:
+    async with engine(http(INFO)) as engines:
+        capacity = await engines.capacity("127.0.0.1")
+    assert capacity is not None
+    assert (capacity.kv_tokens, capacity.num_blocks, capacity.max_sequences) == (160, 10, 2)
+
+
+async def test_the_phase_of_a_starting_engine() -> None:
+    answer = {"status": "starting", "reason": "loading weights 40%"}
+    async with engine(http(answer, "503 Service Unavailable")) as engines:
+        assert await engines.health("127.0.0.1") == EngineHealth("starting", "loading weights 40%")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        http({"error": {"message": "the server is starting"}}, "503 Service Unavailable"),
+        http({**INFO, "kv_tokens": "many"}),
+        http(b"<html>"),
+        http([1]),
+        http(b" " * 300_000),
+        b"SSH-2.0-OpenSSH\r\n",
+        b"",
+    ],
+    ids=["starting", "no number", "no json", "no object", "too long", "no http", "nothing"],
+)
+async def test_anything_else_is_no_answer(answer: bytes) -> None:
+    async with engine(answer) as engines:
+        assert await engines.capacity("127.0.0.1") is None
+
+
+async def test_a_closed_port_is_no_answer() -> None:
+    async with engine(b"") as engines:
+        pass
+    fresh = HttpEngines(port=engines._port)
+    assert await fresh.health("127.0.0.1") is None
+    await fresh.close()

@@ -1,0 +1,69 @@
+"""Nodes and pods are read once for many reconciles, and not again and again where forbidden."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from lightkube.core.selector import build_selector
+
+from atom_operator.cluster.client import _PLACED
+from atom_operator.cluster.errors import TransientError
+from atom_operator.cluster.fleet import FleetReader
+from tests.support.builders_operator import gpu_node
+from tests.support.fake_cluster import FakeCluster
+
+
+class Clock:
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+async def test_readers_at_the_same_time_share_one_request() -> None:
+    cluster, clock = FakeCluster(nodes=[gpu_node("a")]), Clock()
+    fleet = FleetReader(cluster, clock)
+    answers = await asyncio.gather(*(fleet.nodes() for _ in range(50)))
+    assert all(answer is not None and len(answer) == 1 for answer in answers)
+    assert cluster.node_reads == 1
+
+
+async def test_a_list_is_read_again_when_it_is_old() -> None:
+    cluster, clock = FakeCluster(nodes=[]), Clock()
+    fleet = FleetReader(cluster, clock)
+    for seconds in (0, 1, 4, 6, 7):
+        clock.seconds = seconds
+        await fleet.nodes()
+    assert cluster.node_reads == 2
+
+
+async def test_what_is_forbidden_is_asked_rarely() -> None:
+    cluster, clock = FakeCluster(nodes=None), Clock()
+    fleet = FleetReader(cluster, clock)
+    for seconds in (0, 60, 200):
+        clock.seconds = seconds
+        assert await fleet.nodes() is None
+    assert cluster.node_reads == 1
+    cluster.nodes, clock.seconds = [], 301
+    assert await fleet.nodes() == []
+
+
+async def test_a_failed_read_is_not_kept() -> None:
+    class Flaky(FakeCluster):
+        async def list_nodes(self) -> list[dict[str, object]]:
+            if self.node_reads == 0:
+                self.node_reads += 1
+                raise TransientError("the API server is busy")
+            return await super().list_nodes()
+
+    fleet = FleetReader(Flaky(nodes=[]), Clock())
+    with pytest.raises(TransientError):
+        await fleet.nodes()
+    assert await fleet.nodes() == []
+
+
+def test_only_pods_that_hold_devices_are_listed() -> None:
+    assert build_selector(dict(_PLACED), for_fields=True) == (
+        "spec.nodeName!=,status.phase!=Failed,status.phase!=Succeeded"
+    )

@@ -1,0 +1,24 @@
+"""FakeEngines: an in-memory EnginePort; engines by address, `asked` is the log of requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from atom_operator.domain import Capacity, EngineHealth
+
+
+@dataclass
+class FakeEngines:
+    """An address without an entry does not answer."""
+
+    healths: dict[str, EngineHealth] = field(default_factory=dict)
+    capacities: dict[str, Capacity] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    async def health(self, address: str) -> EngineHealth | None:
+        self.asked.append(f"{address}/health")
+        return self.healths.get(address)
+
+    async def capacity(self, address: str) -> Capacity | None:
+        self.asked.append(f"{address}/server_info")
+        return self.capacities.get(address)
