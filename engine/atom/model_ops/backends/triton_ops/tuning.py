@@ -132,9 +132,13 @@ def linear_config(
 def tables(device: torch.device) -> Tables:
     if device.type == "cpu":  # the interpreter
         return Tables({}, {}, {})
-    name = torch.cuda.get_device_name(device)
+    return read_tables(torch.cuda.get_device_name(device))
+
+
+def read_tables(device_name: str) -> Tables:
+    """What is shipped for a card, overridden by what was measured on this machine."""
     merged = Tables({}, {}, {})
-    for path in (shipped_path(name), cached_path(name)):
+    for path in (shipped_path(device_name), cached_path(device_name)):
         if path.exists():
             found = parse(json.loads(path.read_text()))
             merged.linear.update(found.linear)

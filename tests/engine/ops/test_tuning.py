@@ -1,0 +1,112 @@
+"""Which configuration runs: shipped tables, what was measured here, and safe defaults."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+if find_spec("triton") is None:
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+import torch
+
+from atom.model_ops.backends.triton_ops import tuning
+from atom.model_ops.backends.triton_ops.decode_attention import choose_splits
+from atom.model_ops.backends.triton_ops.tuning import DecodeConfig, SkinnyConfig
+
+SHIPPED = sorted(tuning.shipped_path("x").parent.glob("*.json"))
+CPU = torch.device("cpu")
+
+
+def is_power_of_two(n: int) -> bool:
+    return n > 0 and n & (n - 1) == 0
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_a_shipped_table_names_its_card_and_has_possible_configurations(path: Path) -> None:
+    raw = json.loads(path.read_text())
+    assert tuning.shipped_path(raw["device"]) == path
+    tables = tuning.parse(raw)
+    for key, config in tables.linear.items():
+        inner = int(key.split(":")[1].split("x")[1])
+        if config is not None:
+            assert config.kernel in ("gemv", "dot")
+            sizes = (config.block_n, config.block_k, config.split_k, config.num_warps)
+            assert all(map(is_power_of_two, sizes))
+            assert inner % (config.block_k * config.split_k) == 0
+    for tile in (*tables.decode.values(), *tables.prefill.values()):
+        assert is_power_of_two(tile.block_n)
+        assert tile.block_n >= 16, "the tensor core's smallest tile"
+
+
+def test_there_is_a_shipped_table() -> None:
+    assert SHIPPED
+
+
+def test_what_was_measured_here_overrides_what_is_shipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATOM_CACHE_DIR", str(tmp_path))
+    card = json.loads(SHIPPED[0].read_text())["device"]
+    shipped = tuning.read_tables(card)
+    key, other = list(shipped.linear)[:2]
+    mine = {"kernel": "gemv", "block_n": 2, "block_k": 64, "split_k": 1}
+    path = tuning.cached_path(card)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"linear": {key: {**mine, "num_warps": 1, "num_stages": 1}}}))
+    merged = tuning.read_tables(card)
+    assert merged.linear[key] == SkinnyConfig("gemv", 2, 64, 1, 1, 1)
+    assert merged.linear[other] == shipped.linear[other]
+
+
+def test_the_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ATOM_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    path = tuning.cached_path("AMD Instinct MI300X")
+    assert path.is_relative_to("/somewhere/atom")
+    assert "amd_instinct_mi300x" in path.name
+    assert tuning.source_hash() in path.name
+
+
+def test_an_unknown_shape_is_the_librarys() -> None:
+    assert tuning.linear_config(CPU, torch.bfloat16, 123, 456, 1) is None
+    assert tuning.linear_config(CPU, torch.bfloat16, 4096, 4096, 10_000) is None
+
+
+def test_token_counts_share_the_next_larger_bucket() -> None:
+    keys = [tuning.linear_key(torch.bfloat16, 8, 16, tokens) for tokens in (3, 4, 5, 16)]
+    assert keys == ["bfloat16:8x16:4", "bfloat16:8x16:4", "bfloat16:8x16:8", "bfloat16:8x16:16"]
+
+
+@pytest.mark.parametrize("element_bytes", [2, 4])
+@pytest.mark.parametrize("head_dim", [16, 64, 128, 256])
+def test_default_attention_tiles_fit_64_kib_of_shared_memory(
+    head_dim: int, element_bytes: int
+) -> None:
+    """An MI300X's compute unit has that much."""
+    decode = tuning.decode_config(CPU, head_dim, element_bytes, 1)
+    prefill = tuning.prefill_config(CPU, head_dim, element_bytes)
+    token_bytes = head_dim * element_bytes
+    # AMD's compiler keeps one tile less than its stages in shared memory; keys and values each.
+    for tile in (decode, prefill):
+        assert 2 * (tile.num_stages - 1) * tile.block_n * token_bytes <= 64 * 1024
+
+
+CONFIG = DecodeConfig(64, 4, 2, programs_per_unit=8, max_splits=64)
+
+
+def test_few_rows_are_split_until_the_card_is_busy() -> None:
+    for rows in (1, 2, 8, 16):
+        splits = choose_splits(rows, 8, 8192, 132, CONFIG)
+        assert is_power_of_two(splits.count)
+        programs = rows * 8 * splits.count
+        assert programs >= 132 * 4 or splits.count == CONFIG.max_splits
+
+
+def test_many_rows_are_not_split_and_no_split_is_shorter_than_a_tile() -> None:
+    assert choose_splits(256, 8, 8192, 132, CONFIG).count == 1
+    assert choose_splits(1, 8, 200, 132, CONFIG).count == 4
+    assert choose_splits(64, 8, 8192, 132, CONFIG).least == 1024
