@@ -66,7 +66,8 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self._sequences: dict[int, Sequence] = {}
         self._order = np.zeros(0, dtype=np.int32)  # running slots, oldest admission first
-        self._eos = np.array(sorted(eos_token_ids), dtype=np.int32)
+        self._prefilling: list[int] = []  # those with given tokens left to compute, same order
+        self._eos = tuple(sorted(eos_token_ids))
         self._stop_slots: dict[int, frozenset[int]] = {}  # slots with stop tokens of their own
         self._seeds = random.Random(seed)
         self._watermark_blocks = int(_WATERMARK * blocks.pool.num_blocks)
@@ -130,13 +131,36 @@ class Scheduler:
         None if that takes a preemption which has to wait for outstanding tokens."""
         rows = self.rows
         order = self._order
-        past_prompt = rows.num_computed[order] >= rows.num_given[order]
         # A row at its full length only waits for its last token's value.
-        unended = rows.num_tokens[order] < rows.max_total[order]
-        slots: NDArray[np.int32] = order[past_prompt & unended]
-        full = rows.num_computed[slots] == rows.num_blocks[slots] * self.blocks.block_size
+        able = rows.num_tokens[order] < rows.max_total[order]
+        if self._prefilling:
+            able &= rows.num_computed[order] >= rows.num_given[order]
+        slots: NDArray[np.int32] = order[able]
+        full = slots[rows.num_computed[slots] == rows.num_blocks[slots] * self.blocks.block_size]
+        if len(full) <= self.blocks.num_free_blocks:
+            if len(full):
+                self._append_blocks(full)
+            return slots
+        return self._append_blocks_preempting(slots, full.tolist())
+
+    def _append_blocks(self, slots: NDArray[np.int32]) -> None:
+        """One more block for each; there are enough."""
+        rows = self.rows
+        listed = slots.tolist()
+        tables = [sequence.block_table for slot in listed if (sequence := rows.sequences[slot])]
+        block_ids = self.blocks.append_each(tables)
+        indices = rows.num_blocks[slots].tolist()
+        self._block_appends += zip(listed, indices, block_ids, strict=True)
+        rows.num_blocks[slots] += 1
+
+    def _append_blocks_preempting(
+        self, slots: NDArray[np.int32], full: list[int]
+    ) -> NDArray[np.int32] | None:
+        """The same one by one, making room at the expense of the youngest; who is left of `slots`.
+        None if it would take an outstanding token."""
+        rows = self.rows
         preempted = False
-        for slot in slots[full].tolist():
+        for slot in full:
             sequence = rows.sequences[slot]
             while sequence is not None and self.blocks.num_free_blocks == 0:
                 if self._outstanding:
@@ -145,9 +169,7 @@ class Scheduler:
                 preempted = True
                 sequence = rows.sequences[slot]  # None once it was the last itself
             if sequence is not None:
-                index = len(sequence.block_table)
-                self._block_appends.append((slot, index, self.blocks.append(sequence.block_table)))
-                rows.num_blocks[slot] += 1
+                self._append_blocks(np.array([slot], dtype=np.int32))
         if preempted:
             slots = slots[np.isin(slots, self._order)]
         return slots
@@ -155,13 +177,10 @@ class Scheduler:
     def _prefill_chunks(self, budget: int, now: float) -> list[tuple[int, int]]:
         """(slot, tokens) of prompts to go on with or to begin, within the token budget."""
         chunks: list[tuple[int, int]] = []
-        rows = self.rows
-        order = self._order
-        unfinished = rows.num_computed[order] < rows.num_given[order]
-        for slot in order[unfinished].tolist():
+        for slot in self._prefilling:
             budget = self._add_chunk(chunks, slot, budget)
         if self._passed_delay(now):
-            while budget > 0 and self.waiting and rows.has_free_slot:
+            while budget > 0 and self.waiting and self.rows.has_free_slot:
                 sequence = self.waiting[0]
                 if not self._admit(sequence):
                     break
@@ -212,6 +231,7 @@ class Scheduler:
             self._stop_slots[slot] = frozenset(sequence.params.stop_token_ids)
         sequence.status = SequenceStatus.RUNNING
         self._order = np.append(self._order, np.int32(slot))
+        self._prefilling.append(slot)
         self._new_rows.append(
             NewRow(
                 slot=slot,
@@ -250,7 +270,12 @@ class Scheduler:
         after = computed + scheduled
         samples = after == rows.num_tokens[slots]
         rows.num_computed[slots] = after
-        rows.num_tokens[slots[samples]] += 1  # known by value only at update()
+        rows.num_tokens[slots] += samples  # a token that is known by value only at update()
+        if chunks:
+            computed_now = rows.num_computed
+            self._prefilling = [
+                slot for slot in self._prefilling if computed_now[slot] < rows.num_given[slot]
+            ]
         self._outstanding += 1
         batch = ScheduledBatch(
             new_rows=tuple(self._new_rows),
@@ -274,30 +299,36 @@ class Scheduler:
         self._outstanding -= 1
         self._steps += 1
         alive = rows.request_ids[batch.slots] == batch.req_ids  # not ended while this ran
+        context_lens = batch.context_lens
         if self.blocks.enable_prefix_caching:
-            self._publish_full_blocks(batch, alive)
-        sampled_alive = alive[batch.samples]
-        slots = batch.slots[batch.samples][sampled_alive]
-        lengths = batch.context_lens[batch.samples][sampled_alive]
-        tokens = output.token_ids[sampled_alive]
+            self._publish_full_blocks(batch, alive, context_lens)
+        slots, lengths, request_ids = batch.slots, context_lens, batch.req_ids
+        tokens = output.token_ids
+        taken = alive & batch.samples
+        if np.count_nonzero(taken) < len(taken):
+            slots, lengths, request_ids = slots[taken], lengths[taken], request_ids[taken]
+            tokens = tokens[alive[batch.samples]]
         rows.token_ids[slots, lengths] = tokens
         self._generation_tokens += len(tokens)
         ended = lengths + 1 >= rows.max_total[slots]
-        if len(self._eos):
-            ended |= np.isin(tokens, self._eos) & ~rows.ignore_eos[slots]
+        for eos in self._eos:  # one or a few: cheaper than a set operation of numpy
+            ended |= (tokens == eos) & ~rows.ignore_eos[slots]
         if self._stop_slots:
             ended |= self._hit_stop_tokens(slots, tokens)
-        request_ids = rows.request_ids[slots]
         finished = [
             self._finish_row(int(slots[index]), int(tokens[index]))
             for index in np.flatnonzero(ended)
         ]
         return StepResult(request_ids, tokens, finished)
 
-    def _publish_full_blocks(self, batch: ScheduledBatch, alive: NDArray[np.bool_]) -> None:
+    def _publish_full_blocks(
+        self, batch: ScheduledBatch, alive: NDArray[np.bool_], context_lens: NDArray[np.int32]
+    ) -> None:
         size = self.blocks.block_size
-        full_after = batch.context_lens // size
+        full_after = context_lens // size
         grew = alive & (full_after > batch.num_computed_tokens // size)
+        if not grew.any():
+            return
         for slot, full in zip(batch.slots[grew].tolist(), full_after[grew].tolist(), strict=True):
             sequence = self.rows.sequences[slot]
             assert sequence is not None
@@ -354,6 +385,8 @@ class Scheduler:
         if self._block_appends:  # scheduled but not sent: the slot's next owner has other blocks
             self._block_appends = [entry for entry in self._block_appends if entry[0] != slot]
         self._stop_slots.pop(slot, None)
+        if slot in self._prefilling:
+            self._prefilling.remove(slot)
         self._order = self._order[self._order != slot]
 
     # ---- reports ------------------------------------------------------------------------------
