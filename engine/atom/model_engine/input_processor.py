@@ -49,6 +49,7 @@ class InputProcessor:
         params: SamplingParams,
         *,
         arrive_time: float,
+        priority: int = 0,
     ) -> Request:
         """The request as the engine takes it. Raises `RequestError` when it cannot be served.
 
@@ -76,6 +77,7 @@ class InputProcessor:
             params=self._fitted(params, answer_tokens),
             max_total_tokens=len(token_ids) + answer_tokens,
             arrive_time=arrive_time,
+            priority=priority,
         )
 
     def _fitted(self, params: SamplingParams, answer_tokens: int) -> SamplingParams:

@@ -14,14 +14,13 @@ ended meanwhile is recognised and its late tokens are dropped.
 
 Invariants: a running sequence has a slot and blocks for all its known tokens but at most the one
 it is about to write; a sequence that is alone always fits (the pool holds max_model_len tokens), so
-preempting from the end of the running order always makes progress; nobody is preempted while a
+preempting who is due last always makes progress; nobody is preempted while a
 token of anybody is outstanding, since it would have to be computed again without being known.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -35,6 +34,7 @@ from atom.model_engine.engine_protocol import FinishedRow, StatsBody
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.row_table import RowTable
 from atom.model_engine.sequence import Sequence, SequenceStatus
+from atom.model_engine.waiting_queue import WaitingQueue, rank_of
 
 # Blocks kept free when admitting beside running sequences, as a share of the pool: each of them
 # will soon need one more, and admitting into the last block would only cause a preemption.
@@ -63,9 +63,10 @@ class Scheduler:
         self._config = config
         self.blocks = blocks
         self.rows = RowTable(config.max_num_seqs, max_model_len)
-        self.waiting: deque[Sequence] = deque()
+        self.waiting = WaitingQueue()
         self._sequences: dict[int, Sequence] = {}
         self._order = np.zeros(0, dtype=np.int32)  # running slots, oldest admission first
+        self._blocked: Sequence | None = None  # first in the queue, and blocks are short for it
         self._prefilling: list[int] = []  # those with given tokens left to compute, same order
         self._eos = tuple(sorted(eos_token_ids))
         self._stop_slots: dict[int, frozenset[int]] = {}  # slots with stop tokens of their own
@@ -87,7 +88,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         sequence = Sequence(request)
         self._sequences[sequence.id] = sequence
-        self.waiting.append(sequence)
+        self.waiting.add(sequence)
 
     def abort(self, request_ids: Iterable[int]) -> list[FinishedRow]:
         """End these requests; unknown ids (already finished) are ignored."""
@@ -156,8 +157,8 @@ class Scheduler:
     def _append_blocks_preempting(
         self, slots: NDArray[np.int32], full: list[int]
     ) -> NDArray[np.int32] | None:
-        """The same one by one, making room at the expense of the youngest; who is left of `slots`.
-        None if it would take an outstanding token."""
+        """The same one by one, making room at the expense of who is due last. Returns who is left
+        of `slots`; None if it would take an outstanding token."""
         rows = self.rows
         preempted = False
         for slot in full:
@@ -165,9 +166,9 @@ class Scheduler:
             while sequence is not None and self.blocks.num_free_blocks == 0:
                 if self._outstanding:
                     return None
-                self._preempt_last()
+                self._preempt_one()
                 preempted = True
-                sequence = rows.sequences[slot]  # None once it was the last itself
+                sequence = rows.sequences[slot]  # None once it was preempted itself
             if sequence is not None:
                 self._append_blocks(np.array([slot], dtype=np.int32))
         if preempted:
@@ -181,7 +182,7 @@ class Scheduler:
             budget = self._add_chunk(chunks, slot, budget)
         if self._passed_delay(now):
             while budget > 0 and self.waiting and self.rows.has_free_slot:
-                sequence = self.waiting[0]
+                sequence = self.waiting.first
                 if not self._admit(sequence):
                     break
                 budget = self._add_chunk(chunks, sequence.slot, budget)
@@ -209,13 +210,14 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence) -> bool:
         """Give the first waiting sequence blocks and a slot; False when blocks are short."""
-        if self.blocks.num_free_blocks == 0:
+        if self.blocks.num_free_blocks == 0 or sequence is self._blocked:
             return False
         match = self.blocks.match_prefix(sequence.token_ids)
         spare = self._watermark_blocks if self.num_running else 0
         if not self.blocks.can_allocate(sequence.num_tokens, match, spare_blocks=spare):
+            self._blocked = sequence
             return False
-        self.waiting.popleft()
+        self.waiting.remove(sequence)
         sequence.block_table = self.blocks.allocate(sequence.num_tokens, match)
         sequence.chain_hash = match.last_hash
         sequence.num_published = len(match.block_ids)
@@ -248,13 +250,13 @@ class Scheduler:
         given = sequence.params.seed
         return self._seeds.getrandbits(63) if given is None else given
 
-    def _preempt_last(self) -> None:
-        """Send the youngest running sequence back to wait; its tokens will be computed again."""
-        sequence = self.rows.sequences[self._order[-1]]
-        assert sequence is not None
-        self._release(sequence)
-        sequence.status = SequenceStatus.WAITING
-        self.waiting.appendleft(sequence)
+    def _preempt_one(self) -> None:
+        """Send who is due last of the running back to wait; its tokens will be computed again."""
+        running = (self.rows.sequences[slot] for slot in self._order.tolist())
+        last = max((sequence for sequence in running if sequence is not None), key=rank_of)
+        self._release(last)
+        last.status = SequenceStatus.WAITING
+        self.waiting.add(last)
         self._preemptions += 1
 
     def _build_batch(
@@ -272,6 +274,7 @@ class Scheduler:
         rows.num_computed[slots] = after
         rows.num_tokens[slots] += samples  # a token that is known by value only at update()
         if chunks:
+            self._blocked = None  # what it waits for may be shareable soon
             computed_now = rows.num_computed
             self._prefilling = [
                 slot for slot in self._prefilling if computed_now[slot] < rows.num_given[slot]
@@ -381,6 +384,7 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot
         self.blocks.free(sequence.block_table)
+        self._blocked = None
         self.rows.leave(sequence)
         if self._block_appends:  # scheduled but not sent: the slot's next owner has other blocks
             self._block_appends = [entry for entry in self._block_appends if entry[0] != slot]
