@@ -73,6 +73,7 @@ class AsyncLLMEngine:
         self._core = core_factory(config, self._on_event)
         self._loop: asyncio.AbstractEventLoop
         self._streams: dict[int, RequestStream] = {}
+        self._unanswered: set[int] = set()  # open requests without a token yet
         self._ids = itertools.count(1)
         self._decided = asyncio.Event()  # start-up has ended, one way or the other
         self._died = asyncio.Event()
@@ -138,13 +139,16 @@ class AsyncLLMEngine:
         *,
         request_id: str | None = None,
         add_special_tokens: bool = True,
+        priority: int = 0,
     ) -> RequestStream:
         """Checks and queues a request; the stream's owner must exhaust or close it.
 
-        Raises `RequestError` when it cannot be served (status 503 while starting or draining) and
-        `EngineDeadError` when the engine process is gone."""
+        Raises `RequestError` when it cannot be served (status 503 while starting or draining, 429
+        when too many wait) and `EngineDeadError` when the engine process is gone."""
         named = {request_id or f"req-{uuid.uuid4().hex}": prompt}
-        (stream,) = await self.add_requests(named, params, add_special_tokens=add_special_tokens)
+        (stream,) = await self.add_requests(
+            named, params, add_special_tokens=add_special_tokens, priority=priority
+        )
         return stream
 
     async def add_requests(
@@ -153,25 +157,38 @@ class AsyncLLMEngine:
         params: SamplingParams,
         *,
         add_special_tokens: bool = True,
+        priority: int = 0,
     ) -> list[RequestStream]:
         """The same for several prompts by name: all are queued, or none."""
         arrive_time = self._clock()
         self.check_serving()
+        self._check_room(len(named_prompts))
         requests = []
         for prompt in named_prompts.values():
             token_ids = await self._tokenize(prompt, add_special_tokens)
             number = next(self._ids)
             requests.append(
                 self.processor.inputs.build_request(
-                    number, token_ids, params, arrive_time=arrive_time
+                    number, token_ids, params, arrive_time=arrive_time, priority=priority
                 )
             )
         self.check_serving()  # it may have changed while a long text was tokenised
+        self._check_room(len(requests))
         streams = [
             self._open(name, item) for name, item in zip(named_prompts, requests, strict=True)
         ]
         self._core.add_requests(requests)
         return streams
+
+    def _check_room(self, count: int) -> None:
+        """Refuses what would wait behind too many others: a client can then try elsewhere."""
+        waiting, bound = len(self._unanswered), self.config.scheduler.max_waiting_requests
+        if bound and waiting + count > bound:
+            raise RequestError(
+                f"{waiting} requests wait for their first token already, and this server lets "
+                f"{bound} wait; try again later, or with fewer prompts at once",
+                status=429,
+            )
 
     async def _tokenize(self, prompt: Prompt, add_special_tokens: bool) -> list[int]:
         tokenize = self.processor.inputs.tokenize
@@ -186,6 +203,7 @@ class AsyncLLMEngine:
         )
         self.processor.outputs.add(request, name)
         self._streams[number] = stream
+        self._unanswered.add(number)
         self._idle.clear()
         return stream
 
@@ -222,6 +240,7 @@ class AsyncLLMEngine:
 
     def _forget(self, number: int) -> None:
         self._streams.pop(number, None)
+        self._unanswered.discard(number)
         if not self._streams:
             self._idle.set()
 
@@ -266,6 +285,7 @@ class AsyncLLMEngine:
             stream = self._streams.get(number)
             if stream is not None:
                 stream.put(output)
+                self._unanswered.discard(number)
                 if output.finished:
                     self._forget(number)
         if step.abort_ids:

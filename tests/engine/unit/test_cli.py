@@ -52,7 +52,7 @@ def test_every_option_has_a_flag() -> None:
         "--scheduling-policy", "prefill_first", "--scheduler-delay-factor", "0.5",
         "--block-size", "32", "--num-kv-blocks", "7", "--gpu-memory-utilization", "0.8",
         "--kv-cache-dtype", "fp32", "--no-enable-prefix-caching", "-tp", "2", "-dp", "3",
-        "--enforce-eager",
+        "--enforce-eager", "--max-waiting-requests", "6",
     )  # fmt: skip
     unchanged = [
         field.name

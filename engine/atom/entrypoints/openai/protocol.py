@@ -15,6 +15,7 @@ MAX_MESSAGES = 2048
 MAX_CONTENT_PARTS = 1024
 MAX_TOOLS = 128
 MAX_PROMPTS = 128
+MAX_PRIORITY = 100
 MAX_TEMPLATE_ARGUMENTS = 32
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions only
 
@@ -92,6 +93,8 @@ class GenerationRequest(BaseModel):
     stop: _TextOrTexts | None = None
     stop_token_ids: Annotated[list[int], Field(fail_fast=True)] | None = None
     ignore_eos: bool | None = None
+    # Lower is served sooner; one step is worth a second of waiting.
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 

@@ -46,7 +46,13 @@ async def start_chat(
         extra=_template_variables(request),
     )
     # The template writes special tokens itself.
-    return await engine.add_request(prompt, params, request_id=request_id, add_special_tokens=False)
+    return await engine.add_request(
+        prompt,
+        params,
+        request_id=request_id,
+        add_special_tokens=False,
+        priority=request.priority or 0,
+    )
 
 
 async def complete_chat(stream: RequestStream, head: AnswerHead) -> bytes:
