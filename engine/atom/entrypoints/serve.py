@@ -30,6 +30,12 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long running requests may finish after SIGTERM",
     )
     add("--chat-template", type=Path, default=None, help="Jinja file used instead of the model's")
+    add(
+        "--request-timeout-seconds",
+        type=_seconds,
+        default=0.0,
+        help="how long any request may take; a request may ask for less; 0: any time",
+    )
     add("--timeout-keep-alive", type=int, default=5, help="seconds an idle connection is kept")
     add("--disable-access-log", action="store_true", help="no log line per HTTP request")
 
@@ -53,6 +59,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         chat_template=args.chat_template,
         keep_alive_seconds=args.timeout_keep_alive,
         access_log=not args.disable_access_log,
+        request_timeout_seconds=args.request_timeout_seconds or None,
     )
 
 

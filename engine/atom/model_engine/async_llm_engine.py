@@ -14,7 +14,7 @@ import itertools
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from atom.config import Config
@@ -60,19 +60,23 @@ class AsyncLLMEngine:
         *,
         core_factory: CoreFactory = CoreManager,
         on_progress: Callable[[str, float], None] | None = None,
+        request_timeout_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """processor: loaded from the model's folder unless given. on_progress: told the phase of
-        start-up and the share of it that is done. Raises `ModelError`."""
+        start-up and the share of it that is done. request_timeout_seconds: how long any request
+        may take, from its arrival to its last token; None for any time. Raises `ModelError`."""
         self.config = config
         self.processor = processor or InputOutputProcessor(config)
         self.status = EngineStatus(EngineState.STARTING, "starting the engine process")
         self.stats: StatsBody | None = None
         self._on_progress = on_progress
+        self._request_timeout_seconds = request_timeout_seconds
         self._clock = clock
         self._core = core_factory(config, self._on_event)
         self._loop: asyncio.AbstractEventLoop
         self._streams: dict[int, RequestStream] = {}
+        self._timers: dict[int, asyncio.TimerHandle] = {}
         self._unanswered: set[int] = set()  # open requests without a token yet
         self._ids = itertools.count(1)
         self._decided = asyncio.Event()  # start-up has ended, one way or the other
@@ -140,6 +144,7 @@ class AsyncLLMEngine:
         request_id: str | None = None,
         add_special_tokens: bool = True,
         priority: int = 0,
+        timeout_seconds: float | None = None,
     ) -> RequestStream:
         """Checks and queues a request; the stream's owner must exhaust or close it.
 
@@ -147,7 +152,11 @@ class AsyncLLMEngine:
         when too many wait) and `EngineDeadError` when the engine process is gone."""
         named = {request_id or f"req-{uuid.uuid4().hex}": prompt}
         (stream,) = await self.add_requests(
-            named, params, add_special_tokens=add_special_tokens, priority=priority
+            named,
+            params,
+            add_special_tokens=add_special_tokens,
+            priority=priority,
+            timeout_seconds=timeout_seconds,
         )
         return stream
 
@@ -158,8 +167,12 @@ class AsyncLLMEngine:
         *,
         add_special_tokens: bool = True,
         priority: int = 0,
+        timeout_seconds: float | None = None,
     ) -> list[RequestStream]:
-        """The same for several prompts by name: all are queued, or none."""
+        """The same for several prompts by name: all are queued, or none.
+
+        timeout_seconds: the stream raises `RequestError` (status 504) after it, and the request is
+        aborted; the server's own bound holds besides."""
         arrive_time = self._clock()
         self.check_serving()
         self._check_room(len(named_prompts))
@@ -177,8 +190,27 @@ class AsyncLLMEngine:
         streams = [
             self._open(name, item) for name, item in zip(named_prompts, requests, strict=True)
         ]
+        self._limit_time([request.id for request in requests], timeout_seconds)
         self._core.add_requests(requests)
         return streams
+
+    def _limit_time(self, numbers: Sequence[int], asked_seconds: float | None) -> None:
+        bounds = [asked_seconds, self._request_timeout_seconds]
+        seconds = min((bound for bound in bounds if bound is not None), default=None)
+        if seconds is not None:
+            for number in numbers:
+                self._timers[number] = self._loop.call_later(
+                    seconds, self._time_out, number, seconds
+                )
+
+    def _time_out(self, number: int, seconds: float) -> None:
+        error = RequestError(
+            f"the answer was not complete within {seconds:g} s; ask for fewer tokens or allow more "
+            f"time",
+            status=504,
+            code="timeout",
+        )
+        self._fail(number, error)
 
     def _check_room(self, count: int) -> None:
         """Refuses what would wait behind too many others: a client can then try elsewhere."""
@@ -241,6 +273,9 @@ class AsyncLLMEngine:
     def _forget(self, number: int) -> None:
         self._streams.pop(number, None)
         self._unanswered.discard(number)
+        timer = self._timers.pop(number, None)
+        if timer is not None:
+            timer.cancel()
         if not self._streams:
             self._idle.set()
 

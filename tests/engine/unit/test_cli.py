@@ -77,6 +77,9 @@ def test_server_flags() -> None:
     server = server_options(args)
     assert (server.host, server.port, server.drain_seconds) == ("::1", 0, 7.0)
     assert (server.chat_template, server.access_log) == (Path("t"), False)
+    assert server.request_timeout_seconds is None
+    args = build_parser().parse_args([*words, "--request-timeout-seconds", "1.5"])
+    assert server_options(args).request_timeout_seconds == 1.5
 
 
 @pytest.mark.parametrize(

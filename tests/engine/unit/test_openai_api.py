@@ -449,3 +449,26 @@ async def test_more_waiting_requests_than_the_bound_are_told_to_come_back(config
         three_prompts = await rig.post("/v1/completions", prompt=["a", "b", "c"])
         assert three_prompts.status_code == 429, "all of its prompts or none"
         assert rig.engine.open_requests == 0
+
+
+# ---- time ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked", [None, 30.0], ids=["server's", "request asks for more"])
+async def test_a_request_over_the_servers_time_fails_and_is_aborted(config: Config, asked) -> None:
+    async with serve_app(config, held=True, request_timeout_seconds=0.05) as rig:
+        response = await rig.chat(max_tokens=2, timeout_seconds=asked)
+        assert response.status_code == 504
+        assert response.json()["error"]["code"] == "timeout"
+        assert rig.core.aborted == [1]
+        assert rig.engine.open_requests == 0
+
+
+async def test_a_stream_over_its_own_time_ends_with_an_error_event(config: Config) -> None:
+    async with serve_app(config, held=True) as rig:
+        fields = {"prompt": "ab", "max_tokens": 4, "timeout_seconds": 0.05}
+        events = await rig.events("/v1/completions", **fields)
+        assert [event["error"]["code"] for event in events] == ["timeout"]
+        assert rig.core.aborted == [1]
+        rig.core.release()
+        assert (await rig.chat(max_tokens=2, timeout_seconds=30)).status_code == 200

@@ -16,6 +16,7 @@ MAX_CONTENT_PARTS = 1024
 MAX_TOOLS = 128
 MAX_PROMPTS = 128
 MAX_PRIORITY = 100
+MAX_TIMEOUT_SECONDS = 24 * 3600
 MAX_TEMPLATE_ARGUMENTS = 32
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions only
 
@@ -95,6 +96,7 @@ class GenerationRequest(BaseModel):
     ignore_eos: bool | None = None
     # Lower is served sooner; one step is worth a second of waiting.
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
+    timeout_seconds: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 

@@ -52,6 +52,7 @@ async def start_chat(
         request_id=request_id,
         add_special_tokens=False,
         priority=request.priority or 0,
+        timeout_seconds=request.timeout_seconds,
     )
 
 
