@@ -62,7 +62,11 @@ class AppRig:
 
 @contextlib.asynccontextmanager
 async def serve_app(
-    config: Config, *, request_timeout_seconds: float | None = None, **core_options: Any
+    config: Config,
+    *,
+    request_timeout_seconds: float | None = None,
+    api_key: str | None = None,
+    **core_options: Any,
 ) -> AsyncIterator[AppRig]:
     cores: list[EchoCore] = []
 
@@ -77,7 +81,10 @@ async def serve_app(
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     settings = uvicorn.Config(
-        build_app(state), log_config=None, lifespan="off", timeout_graceful_shutdown=1
+        build_app(state, api_key=api_key),
+        log_config=None,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
     )
     server = QuietServer(settings)
     serving = asyncio.create_task(server.serve(sockets=[listener]))

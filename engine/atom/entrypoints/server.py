@@ -17,7 +17,7 @@ import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,6 +58,7 @@ class ServerOptions:
     keep_alive_seconds: int = 5
     access_log: bool = True
     request_timeout_seconds: float | None = None
+    api_key: str | None = field(default=None, repr=False)
 
 
 def run_server(options: ServerOptions) -> int:
@@ -90,7 +91,7 @@ class _Server:
         self._state = ServerState()
         self._http = _HttpServer(
             uvicorn.Config(
-                build_app(self._state),
+                build_app(self._state, api_key=options.api_key),
                 log_config=None,
                 access_log=options.access_log,
                 http="httptools",
