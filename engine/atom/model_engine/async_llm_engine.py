@@ -16,12 +16,19 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from atom.config import Config
-from atom.errors import EngineDeadError, RequestError
+from atom.errors import AtomError, EngineDeadError, RequestError
 from atom.model_engine.core_port import CoreFactory
 from atom.model_engine.engine_core_mgr import CoreEvent, CoreFailed, CoreManager
-from atom.model_engine.engine_protocol import EngineReport, ProgressBody, StatsBody, StreamBody
+from atom.model_engine.engine_protocol import (
+    EngineReport,
+    ProgressBody,
+    StatsBody,
+    StreamBody,
+    UtilityResponseBody,
+)
 from atom.model_engine.input_output_processor import InputOutputProcessor
 from atom.model_engine.input_processor import Prompt
 from atom.model_engine.request import Request, RequestOutput
@@ -76,6 +83,7 @@ class AsyncLLMEngine:
         self._core = core_factory(config, self._on_event)
         self._loop: asyncio.AbstractEventLoop
         self._streams: dict[int, RequestStream] = {}
+        self._calls: dict[int, asyncio.Future[Any]] = {}  # utilities that have not answered
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._unanswered: set[int] = set()  # open requests without a token yet
         self._ids = itertools.count(1)
@@ -178,7 +186,7 @@ class AsyncLLMEngine:
         self._check_room(len(named_prompts))
         requests = []
         for prompt in named_prompts.values():
-            token_ids = await self._tokenize(prompt, add_special_tokens)
+            token_ids = await self.tokenize(prompt, add_special_tokens=add_special_tokens)
             number = next(self._ids)
             requests.append(
                 self.processor.inputs.build_request(
@@ -222,11 +230,32 @@ class AsyncLLMEngine:
                 status=429,
             )
 
-    async def _tokenize(self, prompt: Prompt, add_special_tokens: bool) -> list[int]:
+    async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a prompt. Raises `RequestError`."""
         tokenize = self.processor.inputs.tokenize
         if isinstance(prompt, str) and len(prompt) > _LONG_TEXT_CHARACTERS:
             return await asyncio.to_thread(tokenize, prompt, add_special_tokens=add_special_tokens)
         return tokenize(prompt, add_special_tokens=add_special_tokens)
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of these tokens, without special ones. Raises `RequestError`."""
+        detokenize = self.processor.inputs.detokenize
+        if len(token_ids) > _LONG_TEXT_CHARACTERS:
+            return await asyncio.to_thread(detokenize, token_ids)
+        return detokenize(token_ids)
+
+    async def call_utility(self, method: str) -> Any:
+        """What the engine core's utility of this name returns. Raises `EngineDeadError` when the
+        process ends before it answers, `AtomError` when the utility fails."""
+        self.check_serving()
+        call_id = next(self._ids)
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._calls[call_id] = answer
+        self._core.call_utility(call_id, method)
+        try:
+            return await answer
+        finally:
+            del self._calls[call_id]
 
     def _open(self, name: str, request: Request) -> RequestStream:
         number = request.id
@@ -295,6 +324,8 @@ class AsyncLLMEngine:
             self.stats = event
         elif isinstance(event, CoreFailed):
             self._die(event.message)
+        elif isinstance(event, UtilityResponseBody):
+            self._settle(event)
         elif self.status.state is not EngineState.STARTING:
             # A drain that began during start-up keeps its state; only the report is news.
             if isinstance(event, EngineReport):
@@ -307,6 +338,15 @@ class AsyncLLMEngine:
             self.status = EngineStatus(EngineState.STARTING, reason)
             if self._on_progress is not None:
                 self._on_progress(event.phase, event.fraction)
+
+    def _settle(self, response: UtilityResponseBody) -> None:
+        answer = self._calls.get(response.call_id)
+        if answer is None or answer.done():  # the caller has left
+            return
+        if response.error is None:
+            answer.set_result(response.result)
+        else:
+            answer.set_exception(AtomError(f"the engine could not do it: {response.error}"))
 
     def _deliver(self, body: StreamBody) -> None:
         try:
@@ -339,5 +379,8 @@ class AsyncLLMEngine:
         self.status = replace(self.status, state=EngineState.DEAD, reason=reason)
         for number in list(self._streams):
             self._fail(number, EngineDeadError(f"the engine stopped: {reason}"))
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(EngineDeadError(f"the engine stopped: {reason}"))
         self._decided.set()
         self._died.set()

@@ -42,6 +42,13 @@ class InputProcessor:
         except (UnicodeError, TypeError) as error:
             raise RequestError("the prompt is not valid Unicode text", param="prompt") from error
 
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of these tokens, without special ones."""
+        ids = self._checked_ids(token_ids)
+        if self._tokenizer is None:
+            raise RequestError(f"{self._model.path} has no tokenizer", param="tokens")
+        return self._tokenizer.decode(ids)
+
     def build_request(
         self,
         request_id: int,

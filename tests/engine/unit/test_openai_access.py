@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,9 +12,10 @@ from atom.config import Config, EngineOptions
 from atom.entrypoints.openai.access import OPEN_PATHS
 from atom.entrypoints.serve import read_api_key
 from atom.entrypoints.server import ServerOptions
-from atom.errors import ConfigError
+from atom.errors import AtomError, ConfigError
 from tests.support.front_half import build_test_config, write_model_folder
 from tests.support.http_app import AppRig, serve_app
+from tests.support.waiting import eventually
 
 KEY = "sk-of-the-test"
 RIGHT = {"authorization": f"Bearer {KEY}"}
@@ -109,6 +111,41 @@ async def test_a_fault_of_ours_is_logged_and_answered_with_the_id(
     )
     assert (response.status_code, response.headers["x-request-id"]) == (500, "mine")
     assert "request mine failed" in caplog.text
+
+
+# ---- control routes -----------------------------------------------------------------------------
+
+
+async def test_the_prefix_cache_is_reset_for_who_has_the_key(locked: AppRig) -> None:
+    assert (await locked.post("/reset_prefix_cache")).status_code == 401
+    assert locked.core.utilities == []
+    response = await locked.client.post("/reset_prefix_cache", headers=RIGHT)
+    assert response.status_code == 200
+    assert locked.core.utilities == ["reset_prefix_cache"]
+
+
+async def test_control_routes_are_off_without_a_key(rig: AppRig) -> None:
+    for headers in ({}, RIGHT):
+        response = await rig.client.post("/reset_prefix_cache", headers=headers)
+        assert response.status_code == 403
+        assert "--api-key-file" in response.json()["error"]["message"]
+    assert rig.core.utilities == []
+
+
+async def test_an_engine_that_dies_meanwhile_answers_the_call(config: Config) -> None:
+    async with serve_app(config, api_key=KEY, held=True) as rig:
+        call = rig.client.post("/reset_prefix_cache", headers=RIGHT)
+        calling = asyncio.create_task(call)
+        await eventually(lambda: bool(rig.core.utilities), "the call in the engine")
+        rig.core.die("out of memory")
+        response = await calling
+        assert response.status_code == 503
+        assert "out of memory" in response.json()["error"]["message"]
+
+
+async def test_what_a_utility_says_is_wrong_reaches_the_caller(rig: AppRig) -> None:
+    with pytest.raises(AtomError, match="no utility 'fly'"):
+        await rig.engine.call_utility("fly")
 
 
 # ---- where the key comes from -------------------------------------------------------------------

@@ -19,6 +19,7 @@ from starlette.responses import Response
 import atom
 from atom.entrypoints.openai.access import ApiKeyCheck
 from atom.entrypoints.openai.body import read_body
+from atom.entrypoints.openai.control import control_routes
 from atom.entrypoints.openai.errors import http_error, response_for
 from atom.entrypoints.openai.health import health_routes
 from atom.entrypoints.openai.metrics import metrics_routes
@@ -35,6 +36,7 @@ from atom.entrypoints.openai.serving_completion import (
 )
 from atom.entrypoints.openai.sse import EventStream, until_disconnect
 from atom.entrypoints.openai.state import ServerState
+from atom.entrypoints.openai.tokens import token_routes
 from atom.errors import AtomError, RequestError
 from atom.model_engine.request_stream import RequestStream
 
@@ -47,6 +49,8 @@ def build_app(state: ServerState, *, api_key: str | None = None) -> FastAPI:
     app = FastAPI(title="ATOM", version=atom.__version__, redirect_slashes=False)
     app.include_router(health_routes(state))
     app.include_router(metrics_routes(state))
+    app.include_router(token_routes(state))
+    app.include_router(control_routes(state))
     _add_model_routes(app, state)
     _add_chat_route(app, state)
     _add_completion_route(app, state)

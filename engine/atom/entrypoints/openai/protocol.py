@@ -149,16 +149,26 @@ class ChatMessage(BaseModel):
     tool_call_id: str | None = None
 
 
-class ChatCompletionRequest(GenerationRequest):
-    messages: Annotated[
-        list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)
-    ]
-    max_completion_tokens: int | None = None
+_Messages = Annotated[
+    list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)
+]
+
+
+class TemplateFields(BaseModel):
+    """What goes into a chat template besides the messages."""
+
+    model_config = _STRICT
+
     tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
     chat_template_kwargs: (
         Annotated[dict[str, Any], Field(max_length=MAX_TEMPLATE_ARGUMENTS)] | None
     ) = None
     reasoning_effort: str | None = None  # for templates that know it
+
+
+class ChatCompletionRequest(GenerationRequest, TemplateFields):
+    messages: _Messages
+    max_completion_tokens: int | None = None
 
 
 def _kind_of_prompt(value: Any) -> str:
@@ -183,3 +193,19 @@ _Prompt = Annotated[
 
 class CompletionRequest(GenerationRequest):
     prompt: _Prompt
+
+
+class TokenizeRequest(TemplateFields):
+    """prompt or messages. add_special_tokens: for a prompt; true unless it is false."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: _Messages | None = None
+    add_special_tokens: bool | None = None
+
+
+class DetokenizeRequest(BaseModel):
+    model_config = _STRICT
+
+    model: str | None = None
+    tokens: _Tokens
