@@ -1,20 +1,25 @@
 """What a scheduling decision costs: schedule and update with made-up tokens, no model, no sockets.
 
-    python -m benchmarks.scheduler [--repeat N]
+    python -m benchmarks.scheduler [--repeat N] [--memory]
 
 The nano workload through the whole scheduler (admission, prefix cache, blocks, bookkeeping, end
 conditions), then decode steps of 1 to 1,024 rows. CPU time of this thread, best of N runs: other
-work on the machine then disturbs little. Prints a table; the last line is one JSON object.
+work on the machine then disturbs little. With --memory also how much the process grows while
+100,000 requests come and go. Prints a table; the last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
+import resource
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +35,7 @@ from benchmarks.nano_workload import OUTPUT_TOKENS, nano_requests
 DECODE_ROWS = (1, 64, 256, 1024)
 DECODE_PROMPT = 256
 DECODE_STEPS = 256
+MEMORY_REQUESTS, MEMORY_WAVE = 100_000, 500
 BLOCK_SIZE = 16
 MAX_MODEL_LEN = 4096
 MAX_NUM_BATCHED_TOKENS = 16384
@@ -120,6 +126,34 @@ def decode_cost(rows: int) -> Cost:
     return drive(scheduler, tokens, most_steps=DECODE_STEPS)
 
 
+def grown_bytes() -> int:
+    """Resident memory after MEMORY_REQUESTS requests over what a warm scheduler had before them;
+    every hundredth is aborted while it waits."""
+    scheduler = make_scheduler(64, 2_000)
+    tokens = _made_up_tokens(64)
+    draw = np.random.default_rng(1)
+    numbers = itertools.count()
+
+    def serve(count: int) -> None:
+        for _ in range(count // MEMORY_WAVE):
+            ids = list(itertools.islice(numbers, MEMORY_WAVE))
+            for number in ids:
+                add(scheduler, number, draw.integers(2, 10_000, 40).tolist(), 4)
+            scheduler.abort(ids[::100])
+            drive(scheduler, tokens, most_steps=sys.maxsize)
+
+    serve(MEMORY_REQUESTS // 5)
+    before = _resident_bytes()
+    serve(MEMORY_REQUESTS)
+    return _resident_bytes() - before
+
+
+def _resident_bytes() -> int:
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
 def _made_up_tokens(count: int) -> NDArray[np.int32]:
     return np.random.default_rng(0).integers(2, 10_000, count).astype(np.int32)
 
@@ -131,7 +165,9 @@ def _best(costs: list[Cost]) -> Cost:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeat", type=int, default=5, help="runs of each, of which the best")
-    repeat = parser.parse_args().repeat
+    parser.add_argument("--memory", action="store_true", help="also measure growth")
+    args = parser.parse_args()
+    repeat = args.repeat
     gc.collect()
     nano = _best([nano_cost() for _ in range(repeat)])
     decodes = {rows: _best([decode_cost(rows) for _ in range(repeat)]) for rows in DECODE_ROWS}
@@ -142,7 +178,7 @@ def main() -> int:
             f"{name:<20}{cost.steps:>8}{cost.us_per_step:>10.1f}{cost.us_per_row:>9.3f}"
             f"{1e6 / cost.us_per_step:>9.0f}"
         )
-    summary = {
+    summary: dict[str, Any] = {
         "us_per_row": nano.us_per_row,
         "us_per_step": nano.us_per_step,
         "steps_per_s": 1e6 / nano.us_per_step,
@@ -151,6 +187,10 @@ def main() -> int:
         "rows": nano.rows,
         "decode_us_per_step": {str(rows): cost.us_per_step for rows, cost in decodes.items()},
     }
+    if args.memory:
+        grown = grown_bytes()
+        print(f"grown by {grown:,} bytes over {MEMORY_REQUESTS:,} requests")
+        summary["grown_bytes"] = grown
     print(json.dumps(summary))
     return 0
 
