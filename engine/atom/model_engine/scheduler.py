@@ -39,6 +39,7 @@ from atom.model_engine.waiting_queue import WaitingQueue, rank_of
 # Blocks kept free when admitting beside running sequences, as a share of the pool: each of them
 # will soon need one more, and admitting into the last block would only cause a preemption.
 _WATERMARK = 0.01
+_NO_APPENDS = np.zeros((0, 3), dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +283,7 @@ class Scheduler:
         self._outstanding += 1
         batch = ScheduledBatch(
             new_rows=tuple(self._new_rows),
-            block_appends=np.array(self._block_appends, dtype=np.int32).reshape(-1, 3),
+            block_appends=self._take_block_appends(),
             slots=slots,
             req_ids=rows.request_ids[slots],
             num_computed_tokens=computed,
@@ -291,8 +292,14 @@ class Scheduler:
             num_decodes=len(decodes),
         )
         self._new_rows = []
-        self._block_appends = []
         return batch
+
+    def _take_block_appends(self) -> NDArray[np.int32]:
+        if not self._block_appends:
+            return _NO_APPENDS
+        appends = np.array(self._block_appends, dtype=np.int32)
+        self._block_appends = []
+        return appends
 
     # ---- update -------------------------------------------------------------------------------
 
@@ -315,13 +322,15 @@ class Scheduler:
         self._generation_tokens += len(tokens)
         ended = lengths + 1 >= rows.max_total[slots]
         for eos in self._eos:  # one or a few: cheaper than a set operation of numpy
-            ended |= (tokens == eos) & ~rows.ignore_eos[slots]
+            hit = tokens == eos
+            if np.count_nonzero(hit):
+                ended |= hit & ~rows.ignore_eos[slots]
         if self._stop_slots:
             ended |= self._hit_stop_tokens(slots, tokens)
-        finished = [
-            self._finish_row(int(slots[index]), int(tokens[index]))
-            for index in np.flatnonzero(ended)
-        ]
+        finished = []
+        if np.count_nonzero(ended):
+            ends = zip(slots[ended].tolist(), tokens[ended].tolist(), strict=True)
+            finished = [self._finish_row(slot, token) for slot, token in ends]
         return StepResult(request_ids, tokens, finished)
 
     def _publish_full_blocks(
@@ -330,7 +339,7 @@ class Scheduler:
         size = self.blocks.block_size
         full_after = context_lens // size
         grew = alive & (full_after > batch.num_computed_tokens // size)
-        if not grew.any():
+        if not np.count_nonzero(grew):
             return
         for slot, full in zip(batch.slots[grew].tolist(), full_after[grew].tolist(), strict=True):
             sequence = self.rows.sequences[slot]
