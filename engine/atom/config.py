@@ -42,6 +42,7 @@ class EngineOptions:
     long_prefill_token_threshold: int = 0
     scheduling_policy: SchedulingPolicy = "mixed"
     scheduler_delay_factor: float = 0.0
+    max_waiting_requests: int = 4096
     block_size: int = 16
     num_kv_blocks: int | None = None
     gpu_memory_utilization: float = 0.9
@@ -92,13 +93,15 @@ class CacheConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
     """long_prefill_token_threshold: most prompt tokens of one request per step; 0 for no bound.
-    delay_factor: prefill_first waits this many prompt latencies to batch prompts; 0 never waits."""
+    delay_factor: prefill_first waits this many prompt latencies to batch prompts; 0 never waits.
+    max_waiting_requests: a server refuses more that have no token yet; 0 for no bound."""
 
     policy: SchedulingPolicy
     max_num_seqs: int
     max_num_batched_tokens: int
     long_prefill_token_threshold: int
     delay_factor: float
+    max_waiting_requests: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +152,7 @@ def build_config(options: EngineOptions) -> Config:
             max_num_batched_tokens=options.max_num_batched_tokens,
             long_prefill_token_threshold=options.long_prefill_token_threshold,
             delay_factor=options.scheduler_delay_factor,
+            max_waiting_requests=options.max_waiting_requests,
         ),
         parallel=ParallelConfig(
             tensor_parallel_size=options.tensor_parallel_size,
@@ -167,6 +171,7 @@ def _check_options(options: EngineOptions) -> None:
     _at_least("max_num_batched_tokens", options.max_num_batched_tokens, options.max_num_seqs)
     _at_least("long_prefill_token_threshold", options.long_prefill_token_threshold, 0)
     _at_least("scheduler_delay_factor", options.scheduler_delay_factor, 0)
+    _at_least("max_waiting_requests", options.max_waiting_requests, 0)
     if options.num_kv_blocks is not None:
         _at_least("num_kv_blocks", options.num_kv_blocks, 1)
     if options.max_model_len is not None:

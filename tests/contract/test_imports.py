@@ -38,6 +38,7 @@ TORCH_FREE = [
     "atom.model_engine.scheduler",
     "atom.model_engine.sequence",
     "atom.model_engine.step_pipeline",
+    "atom.model_engine.waiting_queue",
 ]
 
 

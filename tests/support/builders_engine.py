@@ -46,6 +46,7 @@ def make_request(
     *,
     max_tokens: int = 4,
     arrive_time: float = 0.0,
+    priority: int = 0,
     **params: object,
 ) -> Request:
     """prompt: token ids, or how many distinct ones (from 10 on)."""
@@ -56,6 +57,7 @@ def make_request(
         params=SamplingParams(max_tokens=max_tokens, **params),  # type: ignore[arg-type]
         max_total_tokens=len(tokens) + max_tokens,
         arrive_time=arrive_time,
+        priority=priority,
     )
 
 

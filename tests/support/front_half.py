@@ -24,6 +24,7 @@ from atom.model_engine.engine_protocol import (
     FinishedRow,
     StatsBody,
     StreamBody,
+    UtilityResponseBody,
 )
 from atom.model_engine.request import Request
 from tests.support.byte_tokenizer import END_OF_TEXT, TURN_END, write_byte_tokenizer
@@ -117,6 +118,7 @@ class EchoCore:
     cached_tokens: int = 0
     added: list[Request] = field(default_factory=list)
     aborted: list[int] = field(default_factory=list)
+    utilities: list[str] = field(default_factory=list)
     started: bool = False
     stopped: bool = False
     _open: dict[int, _Echo] = field(default_factory=dict)
@@ -147,6 +149,12 @@ class EchoCore:
             ]
             if rows:
                 self.on_event(stream_body(finished=rows))
+
+    def call_utility(self, call_id: int, method: str) -> None:
+        self.utilities.append(method)
+        if not self.held:
+            error = None if method == "reset_prefix_cache" else f"no utility {method!r}"
+            self.on_event(UtilityResponseBody(call_id, error))
 
     def shutdown(self, timeout_seconds: float = 10.0) -> None:
         self.stopped = True

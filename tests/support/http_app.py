@@ -61,19 +61,30 @@ class AppRig:
 
 
 @contextlib.asynccontextmanager
-async def serve_app(config: Config, **core_options: Any) -> AsyncIterator[AppRig]:
+async def serve_app(
+    config: Config,
+    *,
+    request_timeout_seconds: float | None = None,
+    api_key: str | None = None,
+    **core_options: Any,
+) -> AsyncIterator[AppRig]:
     cores: list[EchoCore] = []
 
     def make_core(config: Config, on_event: Any) -> EchoCore:
         cores.append(EchoCore(config, on_event, **core_options))
         return cores[0]
 
-    engine = AsyncLLMEngine(config, core_factory=make_core)
+    engine = AsyncLLMEngine(
+        config, core_factory=make_core, request_timeout_seconds=request_timeout_seconds
+    )
     state = ServerState(engine=engine)
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
     settings = uvicorn.Config(
-        build_app(state), log_config=None, lifespan="off", timeout_graceful_shutdown=1
+        build_app(state, api_key=api_key),
+        log_config=None,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
     )
     server = QuietServer(settings)
     serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -108,6 +108,9 @@ def _add_scheduling_flags(group: Any) -> None:
         help="mixed: chunked prompts beside answers; prefill_first: prompts before answers",
     )
     add_number("scheduler_delay_factor", "prefill_first: wait to batch prompts; 0 never", float)
+    add_number(
+        "max_waiting_requests", "most requests without a token yet; more get HTTP 429; 0: no bound"
+    )
     add_number("block_size", "tokens per KV block")
     add("--num-kv-blocks", type=int, default=None, help="KV blocks (default: what memory allows)")
     add_number("gpu_memory_utilization", "share of the device's memory to use", float)

@@ -6,15 +6,19 @@ Torch-free and light to import; the server itself is imported when it runs.
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from atom.entrypoints.engine_args import add_engine_arguments, options_from_args
 from atom.entrypoints.logs import configure_logging
+from atom.errors import ConfigError
 
 if TYPE_CHECKING:
     from atom.entrypoints.server import ServerOptions
 
+API_KEY_VARIABLE = "ATOM_API_KEY"
 _MOST_SECONDS = 24 * 3600
 
 
@@ -30,6 +34,18 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long running requests may finish after SIGTERM",
     )
     add("--chat-template", type=Path, default=None, help="Jinja file used instead of the model's")
+    add(
+        "--request-timeout-seconds",
+        type=_seconds,
+        default=0.0,
+        help="how long any request may take; a request may ask for less; 0: any time",
+    )
+    add(
+        "--api-key-file",
+        type=Path,
+        default=None,
+        help=f"file with the key that clients must send (default: ${API_KEY_VARIABLE}, else none)",
+    )
     add("--timeout-keep-alive", type=int, default=5, help="seconds an idle connection is kept")
     add("--disable-access-log", action="store_true", help="no log line per HTTP request")
 
@@ -46,6 +62,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
     from atom.entrypoints.server import ServerOptions
 
     return ServerOptions(
+        api_key=read_api_key(args.api_key_file, os.environ),
         engine=options_from_args(args),
         host=args.host,
         port=args.server_port,
@@ -53,7 +70,29 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         chat_template=args.chat_template,
         keep_alive_seconds=args.timeout_keep_alive,
         access_log=not args.disable_access_log,
+        request_timeout_seconds=args.request_timeout_seconds or None,
     )
+
+
+def read_api_key(file: Path | None, environment: Mapping[str, str]) -> str | None:
+    """The key from the file, else from the environment, else None. Never an argument: those are
+    seen by everybody on the machine. Raises `ConfigError`."""
+    if file is None:
+        source, text = f"the variable {API_KEY_VARIABLE}", environment.get(API_KEY_VARIABLE)
+        if text is None:
+            return None
+    else:
+        source = f"--api-key-file {file}"
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (OSError, UnicodeError) as error:
+            raise ConfigError(f"{source}: cannot be read ({error}); name a text file") from error
+    key = text.strip()
+    if not (key and key.isascii() and key.isprintable() and " " not in key):
+        raise ConfigError(
+            f"{source}: must hold one key of printable ASCII characters without spaces"
+        )
+    return key
 
 
 def _port(text: str) -> int:

@@ -17,7 +17,7 @@ import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,11 +25,12 @@ import uvicorn
 import uvloop
 
 from atom.config import Config, EngineOptions, build_config
+from atom.entrypoints.listener import BACKLOG, listen
 from atom.entrypoints.logs import flush_logs
 from atom.entrypoints.openai.api_server import build_app
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.startup_table import print_startup_table
-from atom.errors import ConfigError, EngineDeadError
+from atom.errors import EngineDeadError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.engine_protocol import EngineReport
 from atom.model_engine.input_output_processor import InputOutputProcessor
@@ -37,7 +38,6 @@ from atom.progress import StartupProgress
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG = 2048
 _RESPONSES_FLUSH_SECONDS = 3  # for what is already generated to reach its readers
 _ENGINE_END_SECONDS = 10.0
 _OPENING_THREAD = "open-model"
@@ -57,12 +57,14 @@ class ServerOptions:
     chat_template: Path | None = None
     keep_alive_seconds: int = 5
     access_log: bool = True
+    request_timeout_seconds: float | None = None
+    api_key: str | None = field(default=None, repr=False)
 
 
 def run_server(options: ServerOptions) -> int:
     """Serve until a signal; the exit code. Raises `AtomError` when it could not start or had to
     stop."""
-    listener = _bind(options.host, options.port)
+    listener = listen(options.host, options.port)
     with contextlib.closing(listener), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(_Server(options, listener).run())
     if any(thread.name == _OPENING_THREAD for thread in threading.enumerate()):
@@ -89,14 +91,14 @@ class _Server:
         self._state = ServerState()
         self._http = _HttpServer(
             uvicorn.Config(
-                build_app(self._state),
+                build_app(self._state, api_key=options.api_key),
                 log_config=None,
                 access_log=options.access_log,
                 http="httptools",
                 ws="none",
                 lifespan="off",
                 server_header=False,
-                backlog=_BACKLOG,
+                backlog=BACKLOG,
                 timeout_keep_alive=options.keep_alive_seconds,
                 timeout_graceful_shutdown=_RESPONSES_FLUSH_SECONDS,
             )
@@ -145,7 +147,12 @@ class _Server:
             return config, processor
 
         config, processor = await _on_daemon_thread(open_model)
-        engine = AsyncLLMEngine(config, processor, on_progress=progress.show)
+        engine = AsyncLLMEngine(
+            config,
+            processor,
+            on_progress=progress.show,
+            request_timeout_seconds=options.request_timeout_seconds,
+        )
         await engine.start()
         self._state.engine = engine
         return engine
@@ -198,16 +205,6 @@ class _Server:
             loading = engine.status.report is None
             seconds = _LOADING_ENGINE_END_SECONDS if loading else _ENGINE_END_SECONDS
             await engine.shutdown(0.0 if self._stop_now.is_set() else seconds)
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG)
-    except (OSError, OverflowError) as error:
-        raise ConfigError(
-            f"cannot listen on {host}:{port} ({error}); choose another with --host, --server-port"
-        ) from error
 
 
 async def _first_of(*futures: asyncio.Future[Any]) -> None:

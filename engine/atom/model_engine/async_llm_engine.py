@@ -14,14 +14,21 @@ import itertools
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from atom.config import Config
-from atom.errors import EngineDeadError, RequestError
+from atom.errors import AtomError, EngineDeadError, RequestError
 from atom.model_engine.core_port import CoreFactory
 from atom.model_engine.engine_core_mgr import CoreEvent, CoreFailed, CoreManager
-from atom.model_engine.engine_protocol import EngineReport, ProgressBody, StatsBody, StreamBody
+from atom.model_engine.engine_protocol import (
+    EngineReport,
+    ProgressBody,
+    StatsBody,
+    StreamBody,
+    UtilityResponseBody,
+)
 from atom.model_engine.input_output_processor import InputOutputProcessor
 from atom.model_engine.input_processor import Prompt
 from atom.model_engine.request import Request, RequestOutput
@@ -60,19 +67,25 @@ class AsyncLLMEngine:
         *,
         core_factory: CoreFactory = CoreManager,
         on_progress: Callable[[str, float], None] | None = None,
+        request_timeout_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """processor: loaded from the model's folder unless given. on_progress: told the phase of
-        start-up and the share of it that is done. Raises `ModelError`."""
+        start-up and the share of it that is done. request_timeout_seconds: how long any request
+        may take, from its arrival to its last token; None for any time. Raises `ModelError`."""
         self.config = config
         self.processor = processor or InputOutputProcessor(config)
         self.status = EngineStatus(EngineState.STARTING, "starting the engine process")
         self.stats: StatsBody | None = None
         self._on_progress = on_progress
+        self._request_timeout_seconds = request_timeout_seconds
         self._clock = clock
         self._core = core_factory(config, self._on_event)
         self._loop: asyncio.AbstractEventLoop
         self._streams: dict[int, RequestStream] = {}
+        self._calls: dict[int, asyncio.Future[Any]] = {}  # utilities that have not answered
+        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._unanswered: set[int] = set()  # open requests without a token yet
         self._ids = itertools.count(1)
         self._decided = asyncio.Event()  # start-up has ended, one way or the other
         self._died = asyncio.Event()
@@ -138,13 +151,21 @@ class AsyncLLMEngine:
         *,
         request_id: str | None = None,
         add_special_tokens: bool = True,
+        priority: int = 0,
+        timeout_seconds: float | None = None,
     ) -> RequestStream:
         """Checks and queues a request; the stream's owner must exhaust or close it.
 
-        Raises `RequestError` when it cannot be served (status 503 while starting or draining) and
-        `EngineDeadError` when the engine process is gone."""
+        Raises `RequestError` when it cannot be served (status 503 while starting or draining, 429
+        when too many wait) and `EngineDeadError` when the engine process is gone."""
         named = {request_id or f"req-{uuid.uuid4().hex}": prompt}
-        (stream,) = await self.add_requests(named, params, add_special_tokens=add_special_tokens)
+        (stream,) = await self.add_requests(
+            named,
+            params,
+            add_special_tokens=add_special_tokens,
+            priority=priority,
+            timeout_seconds=timeout_seconds,
+        )
         return stream
 
     async def add_requests(
@@ -153,31 +174,88 @@ class AsyncLLMEngine:
         params: SamplingParams,
         *,
         add_special_tokens: bool = True,
+        priority: int = 0,
+        timeout_seconds: float | None = None,
     ) -> list[RequestStream]:
-        """The same for several prompts by name: all are queued, or none."""
+        """The same for several prompts by name: all are queued, or none.
+
+        timeout_seconds: the stream raises `RequestError` (status 504) after it, and the request is
+        aborted; the server's own bound holds besides."""
         arrive_time = self._clock()
         self.check_serving()
+        self._check_room(len(named_prompts))
         requests = []
         for prompt in named_prompts.values():
-            token_ids = await self._tokenize(prompt, add_special_tokens)
+            token_ids = await self.tokenize(prompt, add_special_tokens=add_special_tokens)
             number = next(self._ids)
             requests.append(
                 self.processor.inputs.build_request(
-                    number, token_ids, params, arrive_time=arrive_time
+                    number, token_ids, params, arrive_time=arrive_time, priority=priority
                 )
             )
         self.check_serving()  # it may have changed while a long text was tokenised
+        self._check_room(len(requests))
         streams = [
             self._open(name, item) for name, item in zip(named_prompts, requests, strict=True)
         ]
+        self._limit_time([request.id for request in requests], timeout_seconds)
         self._core.add_requests(requests)
         return streams
 
-    async def _tokenize(self, prompt: Prompt, add_special_tokens: bool) -> list[int]:
+    def _limit_time(self, numbers: Sequence[int], asked_seconds: float | None) -> None:
+        bounds = [asked_seconds, self._request_timeout_seconds]
+        seconds = min((bound for bound in bounds if bound is not None), default=None)
+        if seconds is not None:
+            for number in numbers:
+                self._timers[number] = self._loop.call_later(
+                    seconds, self._time_out, number, seconds
+                )
+
+    def _time_out(self, number: int, seconds: float) -> None:
+        error = RequestError(
+            f"the answer was not complete within {seconds:g} s; ask for fewer tokens or allow more "
+            f"time",
+            status=504,
+            code="timeout",
+        )
+        self._fail(number, error)
+
+    def _check_room(self, count: int) -> None:
+        """Refuses what would wait behind too many others: a client can then try elsewhere."""
+        waiting, bound = len(self._unanswered), self.config.scheduler.max_waiting_requests
+        if bound and waiting + count > bound:
+            raise RequestError(
+                f"{waiting} requests wait for their first token already, and this server lets "
+                f"{bound} wait; try again later, or with fewer prompts at once",
+                status=429,
+            )
+
+    async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a prompt. Raises `RequestError`."""
         tokenize = self.processor.inputs.tokenize
         if isinstance(prompt, str) and len(prompt) > _LONG_TEXT_CHARACTERS:
             return await asyncio.to_thread(tokenize, prompt, add_special_tokens=add_special_tokens)
         return tokenize(prompt, add_special_tokens=add_special_tokens)
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of these tokens, without special ones. Raises `RequestError`."""
+        detokenize = self.processor.inputs.detokenize
+        if len(token_ids) > _LONG_TEXT_CHARACTERS:
+            return await asyncio.to_thread(detokenize, token_ids)
+        return detokenize(token_ids)
+
+    async def call_utility(self, method: str) -> Any:
+        """What the engine core's utility of this name returns. Raises `EngineDeadError` when the
+        process ends before it answers, `AtomError` when the utility fails."""
+        self.check_serving()
+        call_id = next(self._ids)
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._calls[call_id] = answer
+        self._core.call_utility(call_id, method)
+        try:
+            return await answer
+        finally:
+            del self._calls[call_id]
 
     def _open(self, name: str, request: Request) -> RequestStream:
         number = request.id
@@ -186,6 +264,7 @@ class AsyncLLMEngine:
         )
         self.processor.outputs.add(request, name)
         self._streams[number] = stream
+        self._unanswered.add(number)
         self._idle.clear()
         return stream
 
@@ -222,6 +301,10 @@ class AsyncLLMEngine:
 
     def _forget(self, number: int) -> None:
         self._streams.pop(number, None)
+        self._unanswered.discard(number)
+        timer = self._timers.pop(number, None)
+        if timer is not None:
+            timer.cancel()
         if not self._streams:
             self._idle.set()
 
@@ -241,6 +324,8 @@ class AsyncLLMEngine:
             self.stats = event
         elif isinstance(event, CoreFailed):
             self._die(event.message)
+        elif isinstance(event, UtilityResponseBody):
+            self._settle(event)
         elif self.status.state is not EngineState.STARTING:
             # A drain that began during start-up keeps its state; only the report is news.
             if isinstance(event, EngineReport):
@@ -254,6 +339,15 @@ class AsyncLLMEngine:
             if self._on_progress is not None:
                 self._on_progress(event.phase, event.fraction)
 
+    def _settle(self, response: UtilityResponseBody) -> None:
+        answer = self._calls.get(response.call_id)
+        if answer is None or answer.done():  # the caller has left
+            return
+        if response.error is None:
+            answer.set_result(response.result)
+        else:
+            answer.set_exception(AtomError(f"the engine could not do it: {response.error}"))
+
     def _deliver(self, body: StreamBody) -> None:
         try:
             step = self.processor.outputs.process(body, self._clock())
@@ -266,6 +360,7 @@ class AsyncLLMEngine:
             stream = self._streams.get(number)
             if stream is not None:
                 stream.put(output)
+                self._unanswered.discard(number)
                 if output.finished:
                     self._forget(number)
         if step.abort_ids:
@@ -284,5 +379,8 @@ class AsyncLLMEngine:
         self.status = replace(self.status, state=EngineState.DEAD, reason=reason)
         for number in list(self._streams):
             self._fail(number, EngineDeadError(f"the engine stopped: {reason}"))
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(EngineDeadError(f"the engine stopped: {reason}"))
         self._decided.set()
         self._died.set()

@@ -7,13 +7,14 @@ before it, so equal tokens after different prefixes never meet (guide: seeds/000
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from atom.model_engine.block_pool import BlockContent, BlockPool
+from atom.model_engine.block_pool import BlockPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +53,17 @@ class BlockManager:
         packed = tokens.tobytes()
         step = 4 * self.block_size
         block_ids: list[int] = []
-        chain, unheld = self._root_hash, 0
-        pool = self.pool
+        chain = self._root_hash
+        digest, find = xxhash.xxh64_intdigest, self.pool.find
         for start in range(0, (len(tokens) - 1) // self.block_size * step, step):
             block_tokens = packed[start : start + step]
-            next_hash = xxhash.xxh64_intdigest(block_tokens, chain)
-            block_id = pool.find(next_hash, chain, block_tokens)
+            next_hash = digest(block_tokens, chain)
+            block_id = find(next_hash, chain, block_tokens)
             if block_id is None:
                 break
             block_ids.append(block_id)
-            unheld += not pool.is_held(block_id)
             chain = next_hash
+        unheld = self.pool.count_unheld(block_ids)
         return PrefixMatch(block_ids=block_ids, last_hash=chain, num_unheld=unheld)
 
     def can_allocate(self, num_tokens: int, match: PrefixMatch, *, spare_blocks: int = 0) -> bool:
@@ -72,16 +73,16 @@ class BlockManager:
 
     def allocate(self, num_tokens: int, match: PrefixMatch) -> list[int]:
         """A block table for `num_tokens` tokens that begins with the matched blocks."""
-        for block_id in match.block_ids:
-            self.pool.share(block_id)
+        self.pool.share(match.block_ids)
         new = self.blocks_for(num_tokens) - len(match.block_ids)
         return match.block_ids + self.pool.allocate(new)
 
-    def append(self, block_table: list[int]) -> int:
-        """One more block for a sequence; the caller has checked `num_free_blocks`."""
-        (block_id,) = self.pool.allocate(1)
-        block_table.append(block_id)
-        return block_id
+    def append_each(self, block_tables: Sequence[list[int]]) -> list[int]:
+        """One more block for each; the caller has checked `num_free_blocks`."""
+        block_ids = self.pool.allocate(len(block_tables))
+        for table, block_id in zip(block_tables, block_ids, strict=True):
+            table.append(block_id)
+        return block_ids
 
     def publish(
         self,
@@ -99,12 +100,14 @@ class BlockManager:
             return chain
         packed = tokens.tobytes()
         step = 4 * self.block_size
-        for index in range(len(tokens) // self.block_size):
-            block_tokens = packed[index * step : (index + 1) * step]
-            next_hash = xxhash.xxh64_intdigest(block_tokens, chain)
-            content = BlockContent(hash=next_hash, parent_hash=chain, tokens=block_tokens)
-            self.pool.publish(block_table[first_block + index], content)
+        digest, publish = xxhash.xxh64_intdigest, self.pool.publish
+        index = first_block
+        for start in range(0, len(packed), step):
+            block_tokens = packed[start : start + step]
+            next_hash = digest(block_tokens, chain)
+            publish(block_table[index], next_hash, chain, block_tokens)
             chain = next_hash
+            index += 1
         return chain
 
     def free(self, block_table: list[int]) -> None:

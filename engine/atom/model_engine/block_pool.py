@@ -7,30 +7,25 @@ BlockManager only. A block is in exactly one of three states:
   blank   count 0, content worthless
 A cached block is one block however many share it. `check_integrity` states all of this and may be
 called at any moment.
+
+What a full block holds is proven by its content: the chain's hash so far, the hash before the
+block, and its tokens packed as int32. Kept in flat lists, not in an object per block: nothing
+there for the garbage collector to walk, however large the pool.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class BlockContent:
-    """What a full block holds, enough to prove a hit: the chain's hash so far, the hash before
-    this block, and this block's tokens packed as int32."""
-
-    hash: int
-    parent_hash: int
-    tokens: bytes
 
 
 class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self._ref_counts = [0] * num_blocks
-        self._contents: list[BlockContent | None] = [None] * num_blocks
+        self._hashes: list[int | None] = [None] * num_blocks  # None: not findable
+        self._parent_hashes = [0] * num_blocks
+        self._tokens = [b""] * num_blocks
         self._by_hash: dict[int, int] = {}
         self._blank = list(range(num_blocks - 1, -1, -1))  # taken from the end: low ids first
         self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
@@ -60,47 +55,55 @@ class BlockPool:
             assert count <= self.num_free, "allocate() beyond num_free"
             taken = blank[::-1]
             blank.clear()
-            while len(taken) < count:
-                taken.append(self._evict())
+            taken += self._evict(count - len(taken))
+        ref_counts = self._ref_counts
         for block_id in taken:
-            self._ref_counts[block_id] = 1
+            ref_counts[block_id] = 1
         return taken
 
-    def _evict(self) -> int:
-        block_id, _ = self._cached.popitem(last=False)
-        content = self._contents[block_id]
-        assert content is not None
-        del self._by_hash[content.hash]
-        self._contents[block_id] = None
-        return block_id
+    def _evict(self, count: int) -> list[int]:
+        cached, hashes, by_hash = self._cached, self._hashes, self._by_hash
+        evicted = []
+        for _ in range(count):
+            block_id, _ = cached.popitem(last=False)
+            content_hash = hashes[block_id]
+            assert content_hash is not None
+            del by_hash[content_hash]
+            hashes[block_id] = None
+            evicted.append(block_id)
+        return evicted
 
     def find(self, hash_: int, parent_hash: int, tokens: bytes) -> int | None:
         """The block with exactly this content after exactly this prefix, or None."""
         block_id = self._by_hash.get(hash_)
         if block_id is None:
             return None
-        content = self._contents[block_id]
-        assert content is not None
-        if content.parent_hash != parent_hash or content.tokens != tokens:
+        if self._parent_hashes[block_id] != parent_hash or self._tokens[block_id] != tokens:
             return None  # a 64-bit collision: a miss, never someone else's data
         return block_id
 
-    def is_held(self, block_id: int) -> bool:
-        return self._ref_counts[block_id] > 0
+    def count_unheld(self, block_ids: Sequence[int]) -> int:
+        """How many of these cached blocks nobody holds, so that sharing them uses up free ones."""
+        ref_counts = self._ref_counts
+        return [ref_counts[block_id] for block_id in block_ids].count(0)
 
-    def share(self, block_id: int) -> None:
-        """Take one more reference to a held or cached block."""
-        if self._ref_counts[block_id] == 0:
-            del self._cached[block_id]
-        self._ref_counts[block_id] += 1
+    def share(self, block_ids: Sequence[int]) -> None:
+        """Take one more reference to each of these held or cached blocks."""
+        ref_counts, cached = self._ref_counts, self._cached
+        for block_id in block_ids:
+            if ref_counts[block_id] == 0:
+                del cached[block_id]
+            ref_counts[block_id] += 1
 
-    def publish(self, block_id: int, content: BlockContent) -> None:
+    def publish(self, block_id: int, hash_: int, parent_hash: int, tokens: bytes) -> None:
         """Make a held block findable. A block whose content is already findable elsewhere stays
         anonymous: block tables are append-only, so duplicates are not merged."""
-        if content.hash in self._by_hash or self._contents[block_id] is not None:
+        if hash_ in self._by_hash or self._hashes[block_id] is not None:
             return
-        self._by_hash[content.hash] = block_id
-        self._contents[block_id] = content
+        self._by_hash[hash_] = block_id
+        self._hashes[block_id] = hash_
+        self._parent_hashes[block_id] = parent_hash
+        self._tokens[block_id] = tokens
 
     def free(self, block_ids: Sequence[int]) -> None:
         """Drop one reference of each; the last one leaves a cached block findable.
@@ -108,20 +111,26 @@ class BlockPool:
         Freed from the end, so that of one sequence the deepest blocks are evicted first: a prefix
         without its beginning is useless.
         """
+        ref_counts, hashes, cached, blank = (
+            self._ref_counts,
+            self._hashes,
+            self._cached,
+            self._blank,
+        )
         for block_id in reversed(block_ids):
-            count = self._ref_counts[block_id] - 1
+            count = ref_counts[block_id] - 1
             assert count >= 0, f"block {block_id} freed twice"
-            self._ref_counts[block_id] = count
+            ref_counts[block_id] = count
             if count == 0:
-                if self._contents[block_id] is None:
-                    self._blank.append(block_id)
+                if hashes[block_id] is None:
+                    blank.append(block_id)
                 else:
-                    self._cached[block_id] = None
+                    cached[block_id] = None
 
     def reset_cache(self) -> None:
         """Forget all cached content; held blocks stay held but can no longer be found."""
         for block_id in self._by_hash.values():
-            self._contents[block_id] = None
+            self._hashes[block_id] = None
         self._by_hash.clear()
         self._blank.extend(self._cached)
         self._cached.clear()
@@ -132,11 +141,11 @@ class BlockPool:
         assert len(blank) == len(self._blank), "a blank block is listed twice"
         assert not blank & cached, "a block is both blank and cached"
         for block_id in range(self.num_blocks):
-            count, content = self._ref_counts[block_id], self._contents[block_id]
+            count, content_hash = self._ref_counts[block_id], self._hashes[block_id]
             assert count >= 0
             assert (count == 0) == (block_id in blank or block_id in cached)
-            assert not (block_id in blank and content is not None), "blank block with content"
-            assert not (block_id in cached and content is None), "cached block without content"
-            if content is not None:
-                assert self._by_hash.get(content.hash) == block_id
-        assert len(self._by_hash) == sum(content is not None for content in self._contents)
+            assert not (block_id in blank and content_hash is not None), "blank block with content"
+            assert not (block_id in cached and content_hash is None), "cached block without content"
+            if content_hash is not None:
+                assert self._by_hash.get(content_hash) == block_id
+        assert len(self._by_hash) == sum(value is not None for value in self._hashes)

@@ -27,6 +27,10 @@ class CorePort(Protocol):
         """End requests early; each still open one is answered with its FinishedRow."""
         ...
 
+    def call_utility(self, call_id: int, method: str) -> None:
+        """Run a named utility in the core; its UtilityResponseBody comes as an event."""
+        ...
+
     def shutdown(self, timeout_seconds: float = 10.0) -> None:
         """End the engine; blocks up to the timeout. No event comes after it."""
         ...

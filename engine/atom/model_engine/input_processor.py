@@ -42,6 +42,13 @@ class InputProcessor:
         except (UnicodeError, TypeError) as error:
             raise RequestError("the prompt is not valid Unicode text", param="prompt") from error
 
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of these tokens, without special ones."""
+        ids = self._checked_ids(token_ids)
+        if self._tokenizer is None:
+            raise RequestError(f"{self._model.path} has no tokenizer", param="tokens")
+        return self._tokenizer.decode(ids)
+
     def build_request(
         self,
         request_id: int,
@@ -49,6 +56,7 @@ class InputProcessor:
         params: SamplingParams,
         *,
         arrive_time: float,
+        priority: int = 0,
     ) -> Request:
         """The request as the engine takes it. Raises `RequestError` when it cannot be served.
 
@@ -76,6 +84,7 @@ class InputProcessor:
             params=self._fitted(params, answer_tokens),
             max_total_tokens=len(token_ids) + answer_tokens,
             arrive_time=arrive_time,
+            priority=priority,
         )
 
     def _fitted(self, params: SamplingParams, answer_tokens: int) -> SamplingParams:

@@ -31,6 +31,7 @@ class Request(msgspec.Struct, frozen=True):
     prompt_token_ids: at least one token, all within the vocabulary, shorter than the context.
     max_total_tokens: prompt plus generated tokens at which it ends (already within the context).
     arrive_time: monotonic seconds at which the server took it.
+    priority: lower is served sooner; one step is worth a second of waiting.
     """
 
     id: int
@@ -38,6 +39,7 @@ class Request(msgspec.Struct, frozen=True):
     params: SamplingParams
     max_total_tokens: int
     arrive_time: float
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)

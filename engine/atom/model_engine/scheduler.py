@@ -14,14 +14,13 @@ ended meanwhile is recognised and its late tokens are dropped.
 
 Invariants: a running sequence has a slot and blocks for all its known tokens but at most the one
 it is about to write; a sequence that is alone always fits (the pool holds max_model_len tokens), so
-preempting from the end of the running order always makes progress; nobody is preempted while a
+preempting who is due last always makes progress; nobody is preempted while a
 token of anybody is outstanding, since it would have to be computed again without being known.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -35,10 +34,12 @@ from atom.model_engine.engine_protocol import FinishedRow, StatsBody
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.row_table import RowTable
 from atom.model_engine.sequence import Sequence, SequenceStatus
+from atom.model_engine.waiting_queue import WaitingQueue, rank_of
 
 # Blocks kept free when admitting beside running sequences, as a share of the pool: each of them
 # will soon need one more, and admitting into the last block would only cause a preemption.
 _WATERMARK = 0.01
+_NO_APPENDS = np.zeros((0, 3), dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,12 @@ class Scheduler:
         self._config = config
         self.blocks = blocks
         self.rows = RowTable(config.max_num_seqs, max_model_len)
-        self.waiting: deque[Sequence] = deque()
+        self.waiting = WaitingQueue()
         self._sequences: dict[int, Sequence] = {}
         self._order = np.zeros(0, dtype=np.int32)  # running slots, oldest admission first
-        self._eos = np.array(sorted(eos_token_ids), dtype=np.int32)
+        self._blocked: Sequence | None = None  # first in the queue, and blocks are short for it
+        self._prefilling: list[int] = []  # those with given tokens left to compute, same order
+        self._eos = tuple(sorted(eos_token_ids))
         self._stop_slots: dict[int, frozenset[int]] = {}  # slots with stop tokens of their own
         self._seeds = random.Random(seed)
         self._watermark_blocks = int(_WATERMARK * blocks.pool.num_blocks)
@@ -86,7 +89,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         sequence = Sequence(request)
         self._sequences[sequence.id] = sequence
-        self.waiting.append(sequence)
+        self.waiting.add(sequence)
 
     def abort(self, request_ids: Iterable[int]) -> list[FinishedRow]:
         """End these requests; unknown ids (already finished) are ignored."""
@@ -130,24 +133,45 @@ class Scheduler:
         None if that takes a preemption which has to wait for outstanding tokens."""
         rows = self.rows
         order = self._order
-        past_prompt = rows.num_computed[order] >= rows.num_given[order]
         # A row at its full length only waits for its last token's value.
-        unended = rows.num_tokens[order] < rows.max_total[order]
-        slots: NDArray[np.int32] = order[past_prompt & unended]
-        full = rows.num_computed[slots] == rows.num_blocks[slots] * self.blocks.block_size
+        able = rows.num_tokens[order] < rows.max_total[order]
+        if self._prefilling:
+            able &= rows.num_computed[order] >= rows.num_given[order]
+        slots: NDArray[np.int32] = order[able]
+        full = slots[rows.num_computed[slots] == rows.num_blocks[slots] * self.blocks.block_size]
+        if len(full) <= self.blocks.num_free_blocks:
+            if len(full):
+                self._append_blocks(full)
+            return slots
+        return self._append_blocks_preempting(slots, full.tolist())
+
+    def _append_blocks(self, slots: NDArray[np.int32]) -> None:
+        """One more block for each; there are enough."""
+        rows = self.rows
+        listed = slots.tolist()
+        tables = [sequence.block_table for slot in listed if (sequence := rows.sequences[slot])]
+        block_ids = self.blocks.append_each(tables)
+        indices = rows.num_blocks[slots].tolist()
+        self._block_appends += zip(listed, indices, block_ids, strict=True)
+        rows.num_blocks[slots] += 1
+
+    def _append_blocks_preempting(
+        self, slots: NDArray[np.int32], full: list[int]
+    ) -> NDArray[np.int32] | None:
+        """The same one by one, making room at the expense of who is due last. Returns who is left
+        of `slots`; None if it would take an outstanding token."""
+        rows = self.rows
         preempted = False
-        for slot in slots[full].tolist():
+        for slot in full:
             sequence = rows.sequences[slot]
             while sequence is not None and self.blocks.num_free_blocks == 0:
                 if self._outstanding:
                     return None
-                self._preempt_last()
+                self._preempt_one()
                 preempted = True
-                sequence = rows.sequences[slot]  # None once it was the last itself
+                sequence = rows.sequences[slot]  # None once it was preempted itself
             if sequence is not None:
-                index = len(sequence.block_table)
-                self._block_appends.append((slot, index, self.blocks.append(sequence.block_table)))
-                rows.num_blocks[slot] += 1
+                self._append_blocks(np.array([slot], dtype=np.int32))
         if preempted:
             slots = slots[np.isin(slots, self._order)]
         return slots
@@ -155,14 +179,11 @@ class Scheduler:
     def _prefill_chunks(self, budget: int, now: float) -> list[tuple[int, int]]:
         """(slot, tokens) of prompts to go on with or to begin, within the token budget."""
         chunks: list[tuple[int, int]] = []
-        rows = self.rows
-        order = self._order
-        unfinished = rows.num_computed[order] < rows.num_given[order]
-        for slot in order[unfinished].tolist():
+        for slot in self._prefilling:
             budget = self._add_chunk(chunks, slot, budget)
         if self._passed_delay(now):
-            while budget > 0 and self.waiting and rows.has_free_slot:
-                sequence = self.waiting[0]
+            while budget > 0 and self.waiting and self.rows.has_free_slot:
+                sequence = self.waiting.first
                 if not self._admit(sequence):
                     break
                 budget = self._add_chunk(chunks, sequence.slot, budget)
@@ -190,13 +211,14 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence) -> bool:
         """Give the first waiting sequence blocks and a slot; False when blocks are short."""
-        if self.blocks.num_free_blocks == 0:
+        if self.blocks.num_free_blocks == 0 or sequence is self._blocked:
             return False
         match = self.blocks.match_prefix(sequence.token_ids)
         spare = self._watermark_blocks if self.num_running else 0
         if not self.blocks.can_allocate(sequence.num_tokens, match, spare_blocks=spare):
+            self._blocked = sequence
             return False
-        self.waiting.popleft()
+        self.waiting.remove(sequence)
         sequence.block_table = self.blocks.allocate(sequence.num_tokens, match)
         sequence.chain_hash = match.last_hash
         sequence.num_published = len(match.block_ids)
@@ -212,6 +234,7 @@ class Scheduler:
             self._stop_slots[slot] = frozenset(sequence.params.stop_token_ids)
         sequence.status = SequenceStatus.RUNNING
         self._order = np.append(self._order, np.int32(slot))
+        self._prefilling.append(slot)
         self._new_rows.append(
             NewRow(
                 slot=slot,
@@ -228,13 +251,13 @@ class Scheduler:
         given = sequence.params.seed
         return self._seeds.getrandbits(63) if given is None else given
 
-    def _preempt_last(self) -> None:
-        """Send the youngest running sequence back to wait; its tokens will be computed again."""
-        sequence = self.rows.sequences[self._order[-1]]
-        assert sequence is not None
-        self._release(sequence)
-        sequence.status = SequenceStatus.WAITING
-        self.waiting.appendleft(sequence)
+    def _preempt_one(self) -> None:
+        """Send who is due last of the running back to wait; its tokens will be computed again."""
+        running = (self.rows.sequences[slot] for slot in self._order.tolist())
+        last = max((sequence for sequence in running if sequence is not None), key=rank_of)
+        self._release(last)
+        last.status = SequenceStatus.WAITING
+        self.waiting.add(last)
         self._preemptions += 1
 
     def _build_batch(
@@ -250,11 +273,17 @@ class Scheduler:
         after = computed + scheduled
         samples = after == rows.num_tokens[slots]
         rows.num_computed[slots] = after
-        rows.num_tokens[slots[samples]] += 1  # known by value only at update()
+        rows.num_tokens[slots] += samples  # a token that is known by value only at update()
+        if chunks:
+            self._blocked = None  # what it waits for may be shareable soon
+            computed_now = rows.num_computed
+            self._prefilling = [
+                slot for slot in self._prefilling if computed_now[slot] < rows.num_given[slot]
+            ]
         self._outstanding += 1
         batch = ScheduledBatch(
             new_rows=tuple(self._new_rows),
-            block_appends=np.array(self._block_appends, dtype=np.int32).reshape(-1, 3),
+            block_appends=self._take_block_appends(),
             slots=slots,
             req_ids=rows.request_ids[slots],
             num_computed_tokens=computed,
@@ -263,8 +292,14 @@ class Scheduler:
             num_decodes=len(decodes),
         )
         self._new_rows = []
-        self._block_appends = []
         return batch
+
+    def _take_block_appends(self) -> NDArray[np.int32]:
+        if not self._block_appends:
+            return _NO_APPENDS
+        appends = np.array(self._block_appends, dtype=np.int32)
+        self._block_appends = []
+        return appends
 
     # ---- update -------------------------------------------------------------------------------
 
@@ -274,30 +309,38 @@ class Scheduler:
         self._outstanding -= 1
         self._steps += 1
         alive = rows.request_ids[batch.slots] == batch.req_ids  # not ended while this ran
+        context_lens = batch.context_lens
         if self.blocks.enable_prefix_caching:
-            self._publish_full_blocks(batch, alive)
-        sampled_alive = alive[batch.samples]
-        slots = batch.slots[batch.samples][sampled_alive]
-        lengths = batch.context_lens[batch.samples][sampled_alive]
-        tokens = output.token_ids[sampled_alive]
+            self._publish_full_blocks(batch, alive, context_lens)
+        slots, lengths, request_ids = batch.slots, context_lens, batch.req_ids
+        tokens = output.token_ids
+        taken = alive & batch.samples
+        if np.count_nonzero(taken) < len(taken):
+            slots, lengths, request_ids = slots[taken], lengths[taken], request_ids[taken]
+            tokens = tokens[alive[batch.samples]]
         rows.token_ids[slots, lengths] = tokens
         self._generation_tokens += len(tokens)
         ended = lengths + 1 >= rows.max_total[slots]
-        if len(self._eos):
-            ended |= np.isin(tokens, self._eos) & ~rows.ignore_eos[slots]
+        for eos in self._eos:  # one or a few: cheaper than a set operation of numpy
+            hit = tokens == eos
+            if np.count_nonzero(hit):
+                ended |= hit & ~rows.ignore_eos[slots]
         if self._stop_slots:
             ended |= self._hit_stop_tokens(slots, tokens)
-        request_ids = rows.request_ids[slots]
-        finished = [
-            self._finish_row(int(slots[index]), int(tokens[index]))
-            for index in np.flatnonzero(ended)
-        ]
+        finished = []
+        if np.count_nonzero(ended):
+            ends = zip(slots[ended].tolist(), tokens[ended].tolist(), strict=True)
+            finished = [self._finish_row(slot, token) for slot, token in ends]
         return StepResult(request_ids, tokens, finished)
 
-    def _publish_full_blocks(self, batch: ScheduledBatch, alive: NDArray[np.bool_]) -> None:
+    def _publish_full_blocks(
+        self, batch: ScheduledBatch, alive: NDArray[np.bool_], context_lens: NDArray[np.int32]
+    ) -> None:
         size = self.blocks.block_size
-        full_after = batch.context_lens // size
+        full_after = context_lens // size
         grew = alive & (full_after > batch.num_computed_tokens // size)
+        if not np.count_nonzero(grew):
+            return
         for slot, full in zip(batch.slots[grew].tolist(), full_after[grew].tolist(), strict=True):
             sequence = self.rows.sequences[slot]
             assert sequence is not None
@@ -350,10 +393,13 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot
         self.blocks.free(sequence.block_table)
+        self._blocked = None
         self.rows.leave(sequence)
         if self._block_appends:  # scheduled but not sent: the slot's next owner has other blocks
             self._block_appends = [entry for entry in self._block_appends if entry[0] != slot]
         self._stop_slots.pop(slot, None)
+        if slot in self._prefilling:
+            self._prefilling.remove(slot)
         self._order = self._order[self._order != slot]
 
     # ---- reports ------------------------------------------------------------------------------

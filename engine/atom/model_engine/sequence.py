@@ -64,6 +64,7 @@ class Sequence:
         "num_prompt_tokens",
         "num_published",
         "params",
+        "priority",
         "seed",
         "slot",
         "token_ids",
@@ -76,6 +77,7 @@ class Sequence:
         self.num_prompt_tokens = len(self.token_ids)
         self.max_total_tokens = request.max_total_tokens
         self.arrive_time = request.arrive_time
+        self.priority = request.priority
         self.num_cached_tokens = 0
         self.block_table: list[int] = []
         self.slot = NO_SLOT

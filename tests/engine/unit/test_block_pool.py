@@ -9,11 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from atom.model_engine.block_pool import BlockContent, BlockPool
+from atom.model_engine.block_pool import BlockPool
 
 
-def content(number: int) -> BlockContent:
-    return BlockContent(hash=number, parent_hash=number - 1, tokens=number.to_bytes(8, "little"))
+def content(number: int) -> tuple[int, int, bytes]:
+    """Hash, hash before it, tokens: all different for every number."""
+    return number, number - 1, number.to_bytes(8, "little")
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -45,16 +46,15 @@ class PoolMachine(RuleBasedStateMachine):
         number = next(self.numbers)
         if block not in self.published.values():
             self.published[number] = block
-        self.pool.publish(block, content(number))
+        self.pool.publish(block, *content(number))
 
     @precondition(lambda self: self.published)
     @rule(data=st.data())
     def share(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(sorted(self.published)))
-        wanted = content(number)
-        found = self.pool.find(wanted.hash, wanted.parent_hash, wanted.tokens)
+        found = self.pool.find(*content(number))
         assert found == self.published[number]
-        self.pool.share(found)
+        self.pool.share([found])
         self.held.append([found])
 
     @precondition(lambda self: self.held)
@@ -82,20 +82,20 @@ TestPoolUnderRandomOperations = PoolMachine.TestCase
 def test_least_recently_freed_cached_block_is_evicted_first() -> None:
     pool = BlockPool(2)
     first, second = pool.allocate(2)
-    pool.publish(first, content(1))
-    pool.publish(second, content(2))
+    pool.publish(first, *content(1))
+    pool.publish(second, *content(2))
     pool.free([second])
     pool.free([first])
     assert pool.allocate(1) == [second]
-    assert pool.find(1, 0, content(1).tokens) == first
-    assert pool.find(2, 1, content(2).tokens) is None
+    assert pool.find(*content(1)) == first
+    assert pool.find(*content(2)) is None
 
 
 def test_of_one_sequence_the_deepest_block_is_evicted_first() -> None:
     pool = BlockPool(2)
     table = pool.allocate(2)
     for number, block in enumerate(table, start=1):
-        pool.publish(block, content(number))
+        pool.publish(block, *content(number))
     pool.free(table)
     assert pool.allocate(1) == [table[1]]
 
@@ -103,10 +103,10 @@ def test_of_one_sequence_the_deepest_block_is_evicted_first() -> None:
 def test_equal_hash_with_other_tokens_or_other_prefix_is_a_miss() -> None:
     pool = BlockPool(1)
     (block,) = pool.allocate(1)
-    pool.publish(block, content(5))
-    assert pool.find(5, 4, content(5).tokens) == block
+    pool.publish(block, *content(5))
+    assert pool.find(*content(5)) == block
     assert pool.find(5, 4, b"other tokens") is None
-    assert pool.find(5, 3, content(5).tokens) is None
+    assert pool.find(5, 3, content(5)[2]) is None
 
 
 def test_freeing_twice_is_caught() -> None:

@@ -52,7 +52,7 @@ def test_every_option_has_a_flag() -> None:
         "--scheduling-policy", "prefill_first", "--scheduler-delay-factor", "0.5",
         "--block-size", "32", "--num-kv-blocks", "7", "--gpu-memory-utilization", "0.8",
         "--kv-cache-dtype", "fp32", "--no-enable-prefix-caching", "-tp", "2", "-dp", "3",
-        "--enforce-eager",
+        "--enforce-eager", "--max-waiting-requests", "6",
     )  # fmt: skip
     unchanged = [
         field.name
@@ -77,6 +77,9 @@ def test_server_flags() -> None:
     server = server_options(args)
     assert (server.host, server.port, server.drain_seconds) == ("::1", 0, 7.0)
     assert (server.chat_template, server.access_log) == (Path("t"), False)
+    assert server.request_timeout_seconds is None
+    args = build_parser().parse_args([*words, "--request-timeout-seconds", "1.5"])
+    assert server_options(args).request_timeout_seconds == 1.5
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.sequence import Sequence, SequenceStatus
 from tests.support.builders_engine import EOS, FakeModel, make_request, make_scheduler
 
@@ -95,6 +96,50 @@ def test_youngest_is_preempted_and_finishes_later_with_all_its_tokens() -> None:
     assert {len(tokens) for tokens in model.tokens.values()} == {8}
     first_done = next(iter(model.finished))
     assert first_done == 0, "the oldest never makes room"
+
+
+def test_the_least_urgent_is_preempted_whoever_came_last() -> None:
+    model = FakeModel(make_scheduler(num_blocks=16, max_num_seqs=4, prefix_caching=False))
+    for request_id, priority in enumerate((9, 0, 0)):
+        model.scheduler.add(make_request(request_id, 16, max_tokens=8, priority=priority))
+    model.run()
+    assert model.scheduler.stats().preemptions_total > 0
+    assert list(model.finished)[-1] == 0
+    assert {len(tokens) for tokens in model.tokens.values()} == {8}
+
+
+def test_an_urgent_request_is_admitted_before_those_that_waited() -> None:
+    model = FakeModel(make_scheduler(max_num_seqs=1))
+    for request_id, priority in enumerate((0, 0, 0, -1)):
+        model.scheduler.add(make_request(request_id, 5, priority=priority))
+    model.run()
+    assert list(model.finished) == [3, 0, 1, 2]
+
+
+class CountingBlocks(BlockManager):
+    """Counts how often a prompt is looked up."""
+
+    lookups = 0
+
+    def match_prefix(self, tokens):
+        self.lookups += 1
+        return super().match_prefix(tokens)
+
+
+def test_a_prompt_that_blocks_are_short_for_is_looked_up_again_only_after_some_were_freed() -> None:
+    model = FakeModel(make_scheduler(num_blocks=16, max_num_seqs=4))
+    model.scheduler.blocks = blocks = CountingBlocks(16, 4, enable_prefix_caching=True)
+    model.scheduler.add(make_request(0, 30, max_tokens=20))
+    model.step()
+    model.scheduler.add(make_request(1, [3] * 40, max_tokens=1))
+    for _ in range(3):
+        model.step()
+    looked_up = blocks.lookups
+    for _ in range(10):
+        model.step()
+    assert blocks.lookups == looked_up, "nothing had changed"
+    model.run()
+    assert list(model.finished) == [0, 1]
 
 
 def test_all_blocks_are_free_after_everything_ended() -> None:

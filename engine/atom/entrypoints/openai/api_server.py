@@ -6,6 +6,7 @@ signals is entrypoints/server.py.
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Sequence
@@ -16,13 +17,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import atom
+from atom.entrypoints.openai.access import ApiKeyCheck
 from atom.entrypoints.openai.body import read_body
+from atom.entrypoints.openai.control import control_routes
 from atom.entrypoints.openai.errors import http_error, response_for
 from atom.entrypoints.openai.health import health_routes
 from atom.entrypoints.openai.metrics import metrics_routes
 from atom.entrypoints.openai.openapi import body_of, document_bodies
 from atom.entrypoints.openai.outputs import AnswerHead
 from atom.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
+from atom.entrypoints.openai.request_ids import HEADER, RequestIds, request_id_of
 from atom.entrypoints.openai.responses import ModelCard, ModelList, to_json
 from atom.entrypoints.openai.serving_chat import complete_chat, start_chat, stream_chat
 from atom.entrypoints.openai.serving_completion import (
@@ -32,21 +36,28 @@ from atom.entrypoints.openai.serving_completion import (
 )
 from atom.entrypoints.openai.sse import EventStream, until_disconnect
 from atom.entrypoints.openai.state import ServerState
+from atom.entrypoints.openai.tokens import token_routes
 from atom.errors import AtomError, RequestError
 from atom.model_engine.request_stream import RequestStream
+
+logger = logging.getLogger(__name__)
 
 _CLIENT_LEFT = Response(status_code=499)  # for the access log; nobody reads it
 
 
-def build_app(state: ServerState) -> FastAPI:
+def build_app(state: ServerState, *, api_key: str | None = None) -> FastAPI:
     app = FastAPI(title="ATOM", version=atom.__version__, redirect_slashes=False)
     app.include_router(health_routes(state))
     app.include_router(metrics_routes(state))
+    app.include_router(token_routes(state))
+    app.include_router(control_routes(state))
     _add_model_routes(app, state)
     _add_chat_route(app, state)
     _add_completion_route(app, state)
     _add_error_handlers(app)
     document_bodies(app)
+    app.add_middleware(ApiKeyCheck, api_key=api_key)
+    app.add_middleware(RequestIds)  # outermost: refusals carry the id too
     return app
 
 
@@ -132,7 +143,10 @@ def _add_error_handlers(app: FastAPI) -> None:
     # Starlette re-raises after this answer, so that the traceback is logged.
     @app.exception_handler(Exception)
     async def unknown(http: Request, error: Exception) -> Response:
-        return response_for(error)
+        logger.error("request %s failed by a fault of the server", request_id_of(http))
+        response = response_for(error)
+        response.headers[HEADER] = request_id_of(http)  # it leaves outside of the middleware
+        return response
 
 
 def _head(model: str, prefix: str) -> AnswerHead:

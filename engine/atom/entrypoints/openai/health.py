@@ -1,7 +1,8 @@
-"""/health, /live, /version and /server_info: what Kubernetes and the operator ask.
+"""/health, /ready, /live, /version and /server_info: what Kubernetes and the operator ask.
 
-/health is about serving (a readiness probe): 200 only while requests are taken, else 503 with the
-reason. /live is about the process (a liveness probe): 503 only when it cannot recover by itself.
+/health, or /ready, is about serving (a readiness probe): 200 only while requests are taken, else
+503 with the reason. /live is about the process (a liveness probe): 503 only when it cannot recover
+by itself.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from atom.model_engine.async_llm_engine import EngineState
 def health_routes(state: ServerState) -> APIRouter:
     router = APIRouter(tags=["status"])
 
+    @router.get("/ready", summary="The same as /health")
     @router.get("/health", summary="200 while requests are served, else 503 and why not")
     async def health() -> Response:
         status = state.status

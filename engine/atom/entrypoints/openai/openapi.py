@@ -9,9 +9,19 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from atom.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
+from atom.entrypoints.openai.protocol import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
 
-_BODIES: tuple[type[BaseModel], ...] = (ChatCompletionRequest, CompletionRequest)
+_BODIES: tuple[type[BaseModel], ...] = (
+    ChatCompletionRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
 _REFERENCE = "#/components/schemas/{model}"
 
 

@@ -15,6 +15,8 @@ MAX_MESSAGES = 2048
 MAX_CONTENT_PARTS = 1024
 MAX_TOOLS = 128
 MAX_PROMPTS = 128
+MAX_PRIORITY = 100
+MAX_TIMEOUT_SECONDS = 24 * 3600
 MAX_TEMPLATE_ARGUMENTS = 32
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions only
 
@@ -92,6 +94,9 @@ class GenerationRequest(BaseModel):
     stop: _TextOrTexts | None = None
     stop_token_ids: Annotated[list[int], Field(fail_fast=True)] | None = None
     ignore_eos: bool | None = None
+    # Lower is served sooner; one step is worth a second of waiting.
+    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
+    timeout_seconds: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -144,16 +149,26 @@ class ChatMessage(BaseModel):
     tool_call_id: str | None = None
 
 
-class ChatCompletionRequest(GenerationRequest):
-    messages: Annotated[
-        list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)
-    ]
-    max_completion_tokens: int | None = None
+_Messages = Annotated[
+    list[ChatMessage], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)
+]
+
+
+class TemplateFields(BaseModel):
+    """What goes into a chat template besides the messages."""
+
+    model_config = _STRICT
+
     tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
     chat_template_kwargs: (
         Annotated[dict[str, Any], Field(max_length=MAX_TEMPLATE_ARGUMENTS)] | None
     ) = None
     reasoning_effort: str | None = None  # for templates that know it
+
+
+class ChatCompletionRequest(GenerationRequest, TemplateFields):
+    messages: _Messages
+    max_completion_tokens: int | None = None
 
 
 def _kind_of_prompt(value: Any) -> str:
@@ -178,3 +193,19 @@ _Prompt = Annotated[
 
 class CompletionRequest(GenerationRequest):
     prompt: _Prompt
+
+
+class TokenizeRequest(TemplateFields):
+    """prompt or messages. add_special_tokens: for a prompt; true unless it is false."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: _Messages | None = None
+    add_special_tokens: bool | None = None
+
+
+class DetokenizeRequest(BaseModel):
+    model_config = _STRICT
+
+    model: str | None = None
+    tokens: _Tokens

@@ -12,7 +12,13 @@ from typing import Any
 from msgspec import UNSET
 
 from atom.entrypoints.openai.outputs import AnswerHead, check_output, read_answer
-from atom.entrypoints.openai.protocol import ChatCompletionRequest, ChatMessage, ToolCall
+from atom.entrypoints.openai.protocol import (
+    ChatCompletionRequest,
+    ChatMessage,
+    TemplateFields,
+    TokenizeRequest,
+    ToolCall,
+)
 from atom.entrypoints.openai.responses import (
     ChatAnswer,
     ChatChoice,
@@ -40,13 +46,25 @@ async def start_chat(
         engine.config.model.generation,
         max_tokens=request.max_tokens if asked is None else asked,
     )
-    prompt = engine.processor.render_chat(
-        [_template_message(index, item) for index, item in enumerate(request.messages)],
+    prompt = chat_prompt(engine, request)
+    # The template writes special tokens itself.
+    return await engine.add_request(
+        prompt,
+        params,
+        request_id=request_id,
+        add_special_tokens=False,
+        priority=request.priority or 0,
+        timeout_seconds=request.timeout_seconds,
+    )
+
+
+def chat_prompt(engine: AsyncLLMEngine, request: ChatCompletionRequest | TokenizeRequest) -> str:
+    """The conversation as the model reads it."""
+    return engine.processor.render_chat(
+        [_template_message(index, item) for index, item in enumerate(request.messages or ())],
         tools=_template_tools(request),
         extra=_template_variables(request),
     )
-    # The template writes special tokens itself.
-    return await engine.add_request(prompt, params, request_id=request_id, add_special_tokens=False)
 
 
 async def complete_chat(stream: RequestStream, head: AnswerHead) -> bytes:
@@ -143,13 +161,13 @@ def _template_tool_call(index: int, call: ToolCall) -> dict[str, Any]:
     }
 
 
-def _template_tools(request: ChatCompletionRequest) -> list[dict[str, Any]] | None:
+def _template_tools(request: TemplateFields) -> list[dict[str, Any]] | None:
     if (request.model_extra or {}).get("tool_choice") == "none":
         return None
     return request.tools or None
 
 
-def _template_variables(request: ChatCompletionRequest) -> dict[str, Any]:
+def _template_variables(request: TemplateFields) -> dict[str, Any]:
     variables = dict(request.chat_template_kwargs or {})
     if request.reasoning_effort is not None:
         variables.setdefault("reasoning_effort", request.reasoning_effort)

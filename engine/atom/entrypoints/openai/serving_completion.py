@@ -29,7 +29,9 @@ async def start_completion(
     max_tokens = DEFAULT_COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
     params = sampling_params_of(request, engine.config.model.generation, max_tokens=max_tokens)
     named = {f"{request_id}-{index}": item for index, item in enumerate(prompts_of(request))}
-    return await engine.add_requests(named, params)
+    return await engine.add_requests(
+        named, params, priority=request.priority or 0, timeout_seconds=request.timeout_seconds
+    )
 
 
 def prompts_of(request: CompletionRequest) -> Sequence[Prompt]:

@@ -1,0 +1,150 @@
+"""What a server costs that has nothing to do: CPU time and wake-ups of all its processes.
+
+    python -m benchmarks.idle [--seconds N]
+
+Starts a server on a tiny random model, lets it answer once, and then looks on (Linux: /proc).
+Prints a table per process; the last line is one JSON object. `core_share` is what must stay under
+one hundredth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.shapes import write_shape
+
+START_SECONDS = 120.0
+SETTLE_SECONDS = 2.0  # what the answered request leaves behind is not idling
+_POLL_SECONDS = 0.25
+_END_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Of one process since its start. wake_ups: how often a thread of it slept and was woken."""
+
+    cpu_seconds: float
+    wake_ups: int
+
+
+def usage_of(process_id: int) -> Usage:
+    nanoseconds = wake_ups = 0
+    for task in Path(f"/proc/{process_id}/task").iterdir():
+        nanoseconds += int((task / "schedstat").read_text().split()[0])
+        for line in (task / "status").read_text().splitlines():
+            if line.startswith("voluntary_ctxt_switches"):
+                wake_ups += int(line.split()[1])
+    return Usage(nanoseconds / 1e9, wake_ups)
+
+
+def processes_of(root: int) -> list[int]:
+    """The process and all below it."""
+    found, unseen = [], [root]
+    while unseen:
+        process_id = unseen.pop()
+        found.append(process_id)
+        for task in Path(f"/proc/{process_id}/task").iterdir():
+            unseen += map(int, (task / "children").read_text().split())
+    return found
+
+
+@contextlib.contextmanager
+def idle_server(folder: Path) -> Iterator[tuple[int, str]]:
+    """(process id, address) of a server that is ready."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "atom.entrypoints.openai_server", "--load-dummy"]
+    command += ["--model", str(folder), "--device", "cpu", "--dtype", "float32"]
+    command += ["--max-model-len", "256", "--max-num-seqs", "8", "--num-kv-blocks", "200"]
+    command += ["--host", "127.0.0.1", "--server-port", str(port)]
+    address = f"http://127.0.0.1:{port}"
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    try:
+        _wait_ready(process, address)
+        yield process.pid, address
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_ready(process: subprocess.Popen[bytes], address: str) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError):
+            urllib.request.urlopen(f"{address}/health", timeout=5).close()
+            return
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise SystemExit(f"the server was not ready within {START_SECONDS:g} s; see above")
+        time.sleep(_POLL_SECONDS)
+
+
+def _answer_once(address: str) -> None:
+    body = json.dumps({"prompt": [1, 2, 3], "max_tokens": 8, "ignore_eos": True}).encode()
+    request = urllib.request.Request(
+        f"{address}/v1/completions", body, {"content-type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:
+        assert json.load(response)["usage"]["completion_tokens"] == 8
+
+
+def measure(seconds: float) -> dict[str, Usage]:
+    """What each process used while it was watched."""
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = write_shape("tiny", Path(folder_name))
+        with idle_server(folder) as (root, address):
+            _answer_once(address)
+            time.sleep(SETTLE_SECONDS)
+            before = {process_id: usage_of(process_id) for process_id in processes_of(root)}
+            time.sleep(seconds)
+            used = {}
+            for process_id, start in before.items():
+                end = usage_of(process_id)
+                name = "server" if process_id == root else f"engine ({process_id})"
+                used[name] = Usage(
+                    end.cpu_seconds - start.cpu_seconds, end.wake_ups - start.wake_ups
+                )
+            return used
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long to look on")
+    seconds = parser.parse_args().seconds
+    used = measure(seconds)
+    print(f"{'process':<20}{'CPU ms':>10}{'core share':>12}{'wake-ups/s':>12}")
+    for name, usage in used.items():
+        share = usage.cpu_seconds / seconds
+        print(
+            f"{name:<20}{usage.cpu_seconds * 1e3:>10.1f}{share:>12.2%}"
+            f"{usage.wake_ups / seconds:>12.1f}"
+        )
+    summary = {
+        "core_share": sum(usage.cpu_seconds for usage in used.values()) / seconds,
+        "wake_ups_per_s": sum(usage.wake_ups for usage in used.values()) / seconds,
+        "seconds": seconds,
+        "processes": len(used),
+    }
+    print(json.dumps(summary))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

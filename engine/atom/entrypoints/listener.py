@@ -1,0 +1,32 @@
+"""The server's listening socket, and how long its connections wait for readers that never read.
+
+Nothing above the socket can let go of such a connection: closing one first waits for what was
+written to leave. The kernel can, and tells the server that the client is gone.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from atom.errors import ConfigError
+
+BACKLOG = 2048
+READER_TIMEOUT_SECONDS = 60.0
+
+
+def listen(
+    host: str, port: int, *, reader_timeout_seconds: float = READER_TIMEOUT_SECONDS
+) -> socket.socket:
+    """A bound socket; its connections break when a client takes nothing of what was written for
+    that long. Raises `ConfigError` when the address is not to be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"cannot listen on {host}:{port} ({error}); choose another with --host, --server-port"
+        ) from error
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; accepted connections inherit it
+        milliseconds = int(reader_timeout_seconds * 1000)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+    return listener

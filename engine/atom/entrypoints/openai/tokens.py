@@ -1,0 +1,61 @@
+"""/tokenize and /detokenize: the served model's own tokenizer, as a client would have to use it.
+
+Counts what a prompt will cost before it is sent. A conversation is rendered by the chat template
+exactly as /v1/chat/completions does it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from atom.entrypoints.openai.body import read_body
+from atom.entrypoints.openai.openapi import body_of
+from atom.entrypoints.openai.protocol import DetokenizeRequest, TokenizeRequest
+from atom.entrypoints.openai.responses import to_json
+from atom.entrypoints.openai.serving_chat import chat_prompt
+from atom.entrypoints.openai.state import ServerState
+from atom.errors import RequestError
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+
+
+class Text(msgspec.Struct, frozen=True):
+    prompt: str
+
+
+def token_routes(state: ServerState) -> APIRouter:
+    router = APIRouter(tags=["tokens"])
+
+    @router.post("/tokenize", openapi_extra=body_of(TokenizeRequest))
+    async def tokenize(http: Request) -> Response:
+        request = await read_body(http, TokenizeRequest)
+        engine = state.serving_engine(request.model)
+        if (request.prompt is None) == (request.messages is None):
+            raise RequestError("give prompt or messages, one of them", param="prompt")
+        if request.messages is not None:
+            # The template writes special tokens itself.
+            text, special = chat_prompt(engine, request), False
+        else:
+            assert request.prompt is not None
+            text, special = request.prompt, request.add_special_tokens is not False
+        tokens = await engine.tokenize(text, add_special_tokens=special)
+        return _json(Tokens(len(tokens), engine.config.model.max_model_len, tokens))
+
+    @router.post("/detokenize", openapi_extra=body_of(DetokenizeRequest))
+    async def detokenize(http: Request) -> Response:
+        request = await read_body(http, DetokenizeRequest)
+        engine = state.serving_engine(request.model)
+        return _json(Text(await engine.detokenize(request.tokens)))
+
+    return router
+
+
+def _json(body: msgspec.Struct) -> Response:
+    return Response(to_json(body), media_type="application/json")
