@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ import numpy as np
 
 from atom.sampling_params import SamplingParams
 from benchmarks.limits import H200, decode_seconds, prefill_tokens_per_second
+from benchmarks.nano_workload import nano_requests
 from benchmarks.offline_engine import OfflineEngine
 from benchmarks.shapes import SHAPES, write_shape
 
@@ -28,20 +28,17 @@ DECODE_ROWS = (1, 8, 64, 256)
 DECODE_CONTEXT = 1024
 DECODE_STEPS = 128
 PREFILL_PROMPTS, PREFILL_LENGTH = 16, 4096
-NANO_REQUESTS = 256
 
 
 def nano(engine: OfflineEngine, temperature: float, scale: int) -> dict[str, float]:
-    """256 requests at once, prompts and outputs of 100 to 1,024 tokens (divided by `scale`)."""
-    # The published workload draws with Python's generator, in this order.
-    draw = random.Random(0)
-    low, high = 100 // scale, 1024 // scale
-    most = min(10_000, engine.config.model.vocab_size - 1)
+    """The published workload; with `scale`, its prompts and outputs cut to that fraction."""
+    last = engine.config.model.vocab_size - 1
+    requests = nano_requests()
     prompts = [
-        [draw.randint(0, most) for _ in range(draw.randint(low, high))]
-        for _ in range(NANO_REQUESTS)
+        [min(token, last) for token in request.prompt[: len(request.prompt) // scale]]
+        for request in requests
     ]
-    outputs = [draw.randint(low, high) for _ in range(NANO_REQUESTS)]
+    outputs = [request.output_tokens // scale for request in requests]
     for prompt, count in zip(prompts, outputs, strict=True):
         engine.add(
             prompt, SamplingParams(temperature=temperature, max_tokens=count, ignore_eos=True)
@@ -121,7 +118,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         load_dummy=True,
         max_model_len=args.max_model_len,
         max_num_seqs=256,
-        max_num_batched_tokens=16384,
+        max_num_batched_tokens=args.max_num_batched_tokens,
         enable_prefix_caching=False,
         device=args.device,
         backend=args.backend,
@@ -172,6 +169,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, nargs="+", default=list(DECODE_ROWS))
     parser.add_argument("--temperature", type=float, default=0.6)
     parser.add_argument("--max-model-len", type=int, default=4352)
+    parser.add_argument("--max-num-batched-tokens", type=int, default=16384)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--enforce-eager", action="store_true")

@@ -14,7 +14,6 @@ import asyncio
 import itertools
 import json
 import multiprocessing
-import random
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from atom.entrypoints.bench.serve import Exchange, exchange_once, summary
-from benchmarks.gpu import NANO_REQUESTS
+from benchmarks.nano_workload import nano_requests
 from benchmarks.shapes import SHAPES, write_shape
 
 START_SECONDS = 300
@@ -54,16 +53,6 @@ def write_tokenizer(folder: Path, vocab_size: int) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def workload() -> list[tuple[list[int], int]]:
-    """(prompt, output tokens) as published; see benchmarks.gpu."""
-    draw = random.Random(0)
-    prompts = [
-        [draw.randint(0, 10_000) for _ in range(draw.randint(100, 1024))]
-        for _ in range(NANO_REQUESTS)
-    ]
-    return [(prompt, draw.randint(100, 1024)) for prompt in prompts]
-
-
 async def stream_all(url: str, requests: list[tuple[list[int], int]]) -> list[Exchange]:
     timeout = aiohttp.ClientTimeout(total=RUN_SECONDS)
     connector = aiohttp.TCPConnector(limit=0)
@@ -78,7 +67,7 @@ def client(url: str, requests: list[tuple[list[int], int]]) -> list[Exchange]:
 
 def measure_served(url: str, clients: int) -> dict[str, Any]:
     """All streams at once, spread over client processes so that reading is not the limit."""
-    requests = workload()
+    requests = [(request.prompt, request.output_tokens) for request in nano_requests()]
     shares = [(url, requests[index::clients]) for index in range(clients)]
     with multiprocessing.get_context("spawn").Pool(clients) as pool:
         pool.starmap(client, [(url, [([1, 2, 3], 4)])] * clients)  # processes and kernels warm
