@@ -78,8 +78,9 @@ def _decode(
     k = k_cache[tables].flatten(1, 2)[:, :longest].transpose(1, 2).to(q.dtype)
     v = v_cache[tables].flatten(1, 2)[:, :longest].transpose(1, 2).to(q.dtype)
     within = torch.arange(longest, device=q.device) < lengths.unsqueeze(1)  # [R, longest]
-    # Slots past a row's end hold anything, NaN included: zero times NaN would still be NaN.
-    v = v.masked_fill(~within[:, None, :, None], 0)
+    # Slots past a row's end hold anything, NaN included, and a mask does not stop a NaN.
+    beyond = ~within[:, None, :, None]
+    k, v = k.masked_fill(beyond, 0), v.masked_fill(beyond, 0)
     out = F.scaled_dot_product_attention(
         q.unsqueeze(2), k, v, attn_mask=within[:, None, None], scale=shape.scale, enable_gqa=True
     )
