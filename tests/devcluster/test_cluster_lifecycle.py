@@ -20,6 +20,7 @@ import pytest
 
 from devcluster import cgroups, dns, preflight, target
 from devcluster.settings import REPOSITORY, read_settings
+from tests.support import waiting
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -83,10 +84,7 @@ def kubectl(*arguments: str, manifest: object = None) -> str:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.1)
+    waiting.wait_until(condition, "what this test waits for", LIMIT_SECONDS)
 
 
 @dataclass(frozen=True)

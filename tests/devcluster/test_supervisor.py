@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from devcluster.components import Component, Probe
 from devcluster.settings import REPOSITORY
 from devcluster.supervisor import LAST_BACKOFF_SECONDS, STEADY_SECONDS, next_backoff
+from tests.support import waiting
 
 LIMIT_SECONDS = 20
 RUN = (
@@ -58,10 +58,7 @@ def report(folder: Path) -> dict[str, Any]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.02)
+    waiting.wait_until(condition, "what this test waits for", LIMIT_SECONDS)
 
 
 def test_a_killed_component_is_started_again(tmp_path: Path) -> None:
