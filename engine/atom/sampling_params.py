@@ -1,11 +1,13 @@
 """SamplingParams: how the tokens of one request are chosen, checked once when it is made.
 
 Torch-free; crosses the wire as part of `Request`. Every limit is stated in the error message.
+Names and meanings are those of vLLM and OpenAI, so that a client's fields can be passed on.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import msgspec
 
@@ -14,50 +16,105 @@ from atom.errors import RequestError
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 64
+MAX_CHOICES = 128
+MAX_LOGPROBS = 20
+MAX_LOGIT_BIASES = 1024
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD_CHARS = 256
+# Tokens of one bad word: as many as the device remembers of every answer that has bad words.
+MAX_BAD_WORD_TOKENS = 16
 _INT64_MAX = 2**63 - 1
+_INT32_MAX = 2**31 - 1
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Sampling controls of one request. Raises `RequestError` on a value out of range.
 
+    n: independent answers; the front end makes a request of each.
     temperature: 0 is greedy; larger flattens the distribution.
-    top_k: keep the k most likely tokens; -1 or 0 keeps all.
-    top_p: keep the smallest set of tokens whose probability reaches p, in (0, 1].
+    top_k: keep the k most likely tokens (and those as likely as the last of them); -1 or 0 keeps
+    all.
+    top_p: then keep the smallest set of tokens whose probability reaches p, in (0, 1].
+    min_p: then keep tokens at least this share as likely as the most likely one, in [0, 1].
     seed: same seed, same prompt, same tokens, whatever else is in the batch; None draws one.
     max_tokens: most tokens to generate; None means as many as the context allows.
+    min_tokens: until so many are generated no end token, stop token or stop string ends it.
     stop_strings: generation ends before the first of these texts; never part of the output.
     stop_token_ids: generation ends at one of these tokens, besides the model's own end tokens.
     ignore_eos: the model's end tokens do not end generation (for benchmarks).
+    repetition_penalty: above 1 makes tokens of prompt and answer less likely (positive logits are
+    divided by it, negative ones multiplied), below 1 more likely; 1 is off.
+    presence_penalty: subtracted from the logit of every token that the answer has.
+    frequency_penalty: the same times how often the answer has it.
+    logit_bias: token id → added to its logit, -100 to 100.
+    allowed_token_ids: only these can be chosen; None allows all.
+    bad_words: texts that are not generated; bad_words_token_ids: the same as token ids. A word is
+    kept from being completed, after whatever comes before its last token.
+    logprobs: report for every generated token its log-probability and those of so many most likely
+    tokens (0: only its own); None reports nothing. Taken from the model's raw logits.
+    prompt_logprobs: the same for the prompt's tokens.
     """
 
+    n: int = 1
     temperature: float = 1.0
     top_k: int = -1
     top_p: float = 1.0
+    min_p: float = 0.0
     seed: int | None = None
     max_tokens: int | None = 64
+    min_tokens: int = 0
     stop_strings: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
+    bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and 0.0 <= self.temperature <= 100.0):
-            raise RequestError(
-                f"temperature must be between 0 and 100, got {self.temperature}",
-                param="temperature",
-            )
+        _within("n", self.n, 1, MAX_CHOICES)
+        _within("temperature", self.temperature, 0, 100)
+        _within("min_p", self.min_p, 0, 1)
+        _within("presence_penalty", self.presence_penalty, -2, 2)
+        _within("frequency_penalty", self.frequency_penalty, -2, 2)
         if self.top_k < -1:
             raise RequestError(
                 f"top_k must be -1 (off) or at least 0, got {self.top_k}", param="top_k"
             )
         if not 0.0 < self.top_p <= 1.0:
             raise RequestError(f"top_p must be in (0, 1], got {self.top_p}", param="top_p")
+        if not 0.0 < self.repetition_penalty <= 100.0:
+            raise RequestError(
+                f"repetition_penalty must be above 0 and at most 100, got "
+                f"{self.repetition_penalty}",
+                param="repetition_penalty",
+            )
         if self.seed is not None and not -_INT64_MAX - 1 <= self.seed <= _INT64_MAX:
             raise RequestError("seed must fit in 64 bits", param="seed")
+        for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
+            if count is not None:
+                _within(name, count, 0, MAX_LOGPROBS)
+        self._check_lengths()
+        self._check_stops()
+        self._check_tokens()
+
+    def _check_lengths(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
             raise RequestError(
                 f"max_tokens must be at least 1, got {self.max_tokens}", param="max_tokens"
             )
-        self._check_stops()
+        limit = _INT32_MAX if self.max_tokens is None else self.max_tokens
+        if not 0 <= self.min_tokens <= limit:
+            raise RequestError(
+                f"min_tokens must be at least 0 and at most max_tokens ({self.max_tokens}), "
+                f"got {self.min_tokens}",
+                param="min_tokens",
+            )
 
     def _check_stops(self) -> None:
         if len(self.stop_strings) > MAX_STOP_STRINGS:
@@ -71,6 +128,54 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
             raise RequestError(f"at most {MAX_STOP_TOKEN_IDS} stop token ids", param="stop")
 
+    def _check_tokens(self) -> None:
+        biases = self.logit_bias or {}
+        if len(biases) > MAX_LOGIT_BIASES:
+            raise RequestError(f"at most {MAX_LOGIT_BIASES} logit biases", param="logit_bias")
+        for bias in biases.values():
+            _within("logit_bias", bias, -100, 100)
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise RequestError(
+                "allowed_token_ids must name at least one token; leave it out to allow all",
+                param="allowed_token_ids",
+            )
+        if len(self.bad_words) > MAX_BAD_WORDS:
+            raise RequestError(f"at most {MAX_BAD_WORDS} bad words", param="bad_words")
+        for word in self.bad_words:
+            if not 0 < len(word) <= MAX_BAD_WORD_CHARS:
+                raise RequestError(
+                    f"a bad word must have 1 to {MAX_BAD_WORD_CHARS} characters", param="bad_words"
+                )
+        _check_bad_words(self.bad_words_token_ids)
+
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
+
+    @property
+    def penalizes(self) -> bool:
+        """Whether the tokens that a sequence already has change the next one's logits."""
+        return (
+            self.repetition_penalty != 1.0
+            or self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+        )
+
+
+def _within(name: str, value: float, least: float, most: float) -> None:
+    if not (math.isfinite(value) and least <= value <= most):
+        raise RequestError(f"{name} must be between {least} and {most}, got {value}", param=name)
+
+
+def _check_bad_words(words: Iterable[tuple[int, ...]]) -> None:
+    sequences = tuple(words)
+    # Each text becomes up to two sequences: with and without a leading space.
+    if len(sequences) > 3 * MAX_BAD_WORDS:
+        raise RequestError(f"at most {MAX_BAD_WORDS} bad words", param="bad_words")
+    for sequence in sequences:
+        if not 0 < len(sequence) <= MAX_BAD_WORD_TOKENS:
+            raise RequestError(
+                f"a bad word must have 1 to {MAX_BAD_WORD_TOKENS} tokens, got {len(sequence)}; "
+                f"a shorter part of it has the same effect",
+                param="bad_words",
+            )

@@ -7,8 +7,9 @@ run on any thread. Called by LLMEngine and AsyncLLMEngine.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import index
+from typing import Any
 
 import msgspec
 
@@ -74,25 +75,62 @@ class InputProcessor:
                 param="prompt",
                 code="context_length_exceeded",
             )
-        for token_id in params.stop_token_ids:
-            self._check_token(token_id, "stop_token_ids")
+        if params.n != 1:
+            raise RequestError(f"a request is one answer; make {params.n} requests", param="n")
         asked_tokens = room_tokens if params.max_tokens is None else params.max_tokens
         answer_tokens = min(asked_tokens, room_tokens)
         return Request(
             id=request_id,
             prompt_token_ids=token_ids,
-            params=self._fitted(params, answer_tokens),
+            params=self._resolved(params, answer_tokens),
             max_total_tokens=len(token_ids) + answer_tokens,
             arrive_time=arrive_time,
             priority=priority,
         )
 
-    def _fitted(self, params: SamplingParams, answer_tokens: int) -> SamplingParams:
-        """The same choice of tokens with every number inside what the wire and a device hold."""
-        top_k = -1 if params.top_k >= self._model.vocab_size else params.top_k
-        if top_k == params.top_k and answer_tokens == params.max_tokens:
-            return params
-        return msgspec.structs.replace(params, top_k=top_k, max_tokens=answer_tokens)
+    def _resolved(self, params: SamplingParams, answer_tokens: int) -> SamplingParams:
+        """The same choice of tokens with every number inside what the wire and a device hold, and
+        with bad words as token ids."""
+        changes: dict[str, Any] = {}
+        if params.top_k >= self._model.vocab_size:
+            changes["top_k"] = -1
+        if params.max_tokens != answer_tokens:
+            changes["max_tokens"] = answer_tokens
+        if params.min_tokens > answer_tokens:
+            changes["min_tokens"] = answer_tokens
+        if params.bad_words:
+            found = (*params.bad_words_token_ids, *self._bad_words(params.bad_words))
+            changes |= {"bad_words": (), "bad_words_token_ids": found}
+        resolved = msgspec.structs.replace(params, **changes) if changes else params
+        self._check_tokens(resolved)
+        return resolved
+
+    def _bad_words(self, words: Sequence[str]) -> list[tuple[int, ...]]:
+        """Each word as it is spelled at the start of a text and behind a space."""
+        if self._tokenizer is None:
+            raise RequestError(
+                f"{self._model.path} has no tokenizer; give bad_words_token_ids", param="bad_words"
+            )
+        found: list[tuple[int, ...]] = []
+        for word in words:
+            bare = word.lstrip() or word
+            plain = tuple(self._tokenizer.encode(bare, add_special_tokens=False))
+            spaced = tuple(self._tokenizer.encode(f" {bare}", add_special_tokens=False))
+            found.append(plain)
+            if spaced[-len(plain) :] != plain:  # else the plain one keeps it out as well
+                found.append(spaced)
+        return found
+
+    def _check_tokens(self, params: SamplingParams) -> None:
+        named: dict[str, Iterable[int]] = {
+            "stop_token_ids": params.stop_token_ids,
+            "logit_bias": params.logit_bias or (),
+            "allowed_token_ids": params.allowed_token_ids or (),
+            "bad_words": (token for word in params.bad_words_token_ids for token in word),
+        }
+        for param, token_ids in named.items():
+            for token_id in token_ids:
+                self._check_token(token_id, param)
 
     def _checked_ids(self, token_ids: Sequence[int]) -> list[int]:
         ids = [index(token_id) for token_id in token_ids]  # numpy's integers too

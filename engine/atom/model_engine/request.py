@@ -43,6 +43,20 @@ class Request(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """A token's log-probability (natural logarithm, of the model's raw logits) where it stands.
+
+    rank: 1 + how many tokens were more likely. top_logprobs: (token id, log-probability) of the
+    most likely tokens there, most likely first; as many as were asked for.
+    """
+
+    token_id: int
+    logprob: float
+    rank: int
+    top_logprobs: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RequestOutput:
     """What one engine step added to one request.
 
@@ -51,6 +65,9 @@ class RequestOutput:
     a character is incomplete or a stop string may be forming; never part of a stop string).
     finish_detail: what exactly ended it: eos, stop_<token id>, stop_sequence, max_tokens,
     aborted, or the error's text.
+    logprobs: one entry per output token, None when the request did not ask for them;
+    prompt_logprobs: one entry per prompt token, the first None (nothing comes before it); in the
+    request's first output, when it asked for them.
     """
 
     request_id: str
@@ -62,3 +79,5 @@ class RequestOutput:
     num_prompt_tokens: int
     num_output_tokens: int
     num_cached_tokens: int
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 
-from atom.model_engine.request import RequestOutput
+from atom.model_engine.request import RequestOutput, TokenLogprobs
 
 
 class RequestStream(AsyncIterator[RequestOutput]):
@@ -27,6 +27,8 @@ class RequestStream(AsyncIterator[RequestOutput]):
         self._newest: RequestOutput | None = None  # with everything unread merged in on reading
         self._texts: list[str] = []
         self._tokens: list[int] = []
+        self._logprobs: list[TokenLogprobs] = []
+        self._prompt_logprobs: list[TokenLogprobs | None] | None = None
         self._error: Exception | None = None
         self._ended = False  # nothing will be put any more
         self._drained = False  # the consumer has seen the end
@@ -37,6 +39,8 @@ class RequestStream(AsyncIterator[RequestOutput]):
         self._newest = output
         self._texts.append(output.text)
         self._tokens += output.output_tokens
+        self._logprobs += output.logprobs or ()
+        self._prompt_logprobs = self._prompt_logprobs or output.prompt_logprobs
         self._ended = output.finished
         self._wake.set()
 
@@ -60,9 +64,14 @@ class RequestStream(AsyncIterator[RequestOutput]):
         merged = newest
         if len(self._texts) > 1:
             merged = dataclasses.replace(
-                newest, text="".join(self._texts), output_tokens=self._tokens
+                newest,
+                text="".join(self._texts),
+                output_tokens=self._tokens,
+                logprobs=None if newest.logprobs is None else self._logprobs,
+                prompt_logprobs=self._prompt_logprobs,
             )
         self._newest, self._texts, self._tokens = None, [], []
+        self._logprobs, self._prompt_logprobs = [], None
         self._drained = newest.finished
         return merged
 

@@ -102,3 +102,38 @@ def test_random_weights_need_no_tokenizer_but_then_token_ids(tmp_path: Path) -> 
     assert processor.inputs.tokenize([1, 2]) == [1, 2]
     with pytest.raises(RequestError, match="no tokenizer; give prompts as token ids"):
         processor.inputs.tokenize("text")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("logit_bias", {294: 1.0}),
+        ("allowed_token_ids", (1, 294)),
+        ("bad_words_token_ids", ((1, 294),)),
+    ],
+)
+def test_every_token_id_that_a_request_names_is_in_the_vocabulary(
+    inputs: InputProcessor, field: str, value: object
+) -> None:
+    with pytest.raises(RequestError, match="token id 294 is outside"):
+        build(inputs, [1], **{field: value})
+
+
+def test_bad_words_become_token_ids_with_and_without_a_leading_space(
+    inputs: InputProcessor,
+) -> None:
+    params = build(inputs, [1], bad_words=("and", " hello"), bad_words_token_ids=((9, 9),)).params
+    spellings = [tuple(inputs.tokenize(text)) for text in ("and", " and", "hello")]
+    # " hello" is a space and then "hello": keeping "hello" out keeps it out.
+    assert params.bad_words_token_ids == ((9, 9), *spellings)
+    assert params.bad_words == ()
+
+
+def test_fewest_tokens_are_no_more_than_there_is_room_for(inputs: InputProcessor) -> None:
+    params = build(inputs, [1] * 60, max_tokens=40, min_tokens=30).params
+    assert (params.min_tokens, params.max_tokens) == (4, 4)
+
+
+def test_several_answers_are_several_requests(inputs: InputProcessor) -> None:
+    with pytest.raises(RequestError, match="make 3 requests"):
+        build(inputs, [1], n=3)
