@@ -31,6 +31,8 @@ LABEL_PART_OF: Final = "app.kubernetes.io/part-of"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 ANNOTATION_REVISION: Final = f"{GROUP}/revision"
 ANNOTATION_ROLLOUT_REASON: Final = f"{GROUP}/rollout-reason"
+ANNOTATION_FAILED_REVISION: Final = f"{GROUP}/failed-revision"
+ANNOTATION_FAILURE: Final = f"{GROUP}/failure"
 
 # Service names must be DNS labels; 40 characters leave room for the suffixes of children.
 MAX_NAME_LENGTH: Final = 40
@@ -95,6 +97,7 @@ class Reason(StrEnum):
     NAME_CONFLICT = "NameConflict"
     NOT_STARTED = "NotStarted"
     HELD_BACK = "HeldBack"
+    ROLLED_BACK = "RolledBack"
     # Available and Ready
     SERVING = "Serving"
     NOTHING_READY = "NothingReady"

@@ -7,7 +7,7 @@ because they must reach the API server exactly as rendered.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
@@ -51,12 +51,21 @@ SERVICE = Kind("", "v1", "Service", "services")
 SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
 CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 DISRUPTION_BUDGET = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+CONTROLLER_REVISION = Kind("apps", "v1", "ControllerRevision", "controllerrevisions")
 ATOM_DEPLOYMENT = Kind(constants.GROUP, constants.VERSION, constants.KIND, constants.PLURAL)
 POD = Kind("", "v1", "Pod", "pods")
 NODE = Kind("", "v1", "Node", "nodes")
 EVENT = Kind("", "v1", "Event", "events")
-# In the order of creation: what a pod needs comes before the Deployment.
-CHILD_KINDS = (SERVICE_ACCOUNT, CONFIG_MAP, SERVICE, DISRUPTION_BUDGET, DEPLOYMENT)
+# In the order of creation: what a pod needs comes before the Deployment, and so does the record of
+# what ran before it changes.
+CHILD_KINDS = (
+    SERVICE_ACCOUNT,
+    CONFIG_MAP,
+    SERVICE,
+    DISRUPTION_BUDGET,
+    CONTROLLER_REVISION,
+    DEPLOYMENT,
+)
 
 
 class ChildKey(NamedTuple):
@@ -181,6 +190,31 @@ class Rollout:
 
 
 @dataclass(frozen=True, slots=True)
+class PodRevision:
+    """A finished pod template under the name that its hash gave it."""
+
+    name: str
+    template: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """A revision that could not become ready and runs no more, and what was wrong with it."""
+
+    failed: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What to run, what to remember as ready, and why it is not what the spec asks for."""
+
+    pods: PodRevision
+    last_ready: PodRevision | None = None
+    rollback: Rollback | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NodeSupply:
     """Devices of one resource on one node, as far as one AtomDeployment's pods are concerned."""
 
@@ -219,6 +253,7 @@ class Plan:
     capacity: CapacityVerdict
     rollout: Rollout
     startup_budget_seconds: int
+    progress_deadline_seconds: int  # of a rollout without any progress
     template: Mapping[str, Any] | None
 
     @property
@@ -241,6 +276,7 @@ class DeploymentState:
     stalled_message: str | None  # no progress within the deadline
     refused_message: str | None  # pods cannot be created: quota, admission
     rollout: Rollout | None = None  # the strategy that is in effect
+    rollback: Rollback | None = None  # why it does not run what the spec asks for
 
     @property
     def complete(self) -> bool:
@@ -260,6 +296,7 @@ class PodState:
     problem: str | None  # last termination or waiting reason of a container that is not ready
     address: str | None = None  # of the engine's HTTP server
     revision: str | None = None  # of its pod template
+    restarts: int = 0  # of the container that was restarted most
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +322,17 @@ class EngineView:
     measured: Measured | None = None
     not_serving: tuple[tuple[str, EngineHealth], ...] = ()  # by pod, in the order of their names
 
+    @property
+    def words(self) -> str:
+        """What the first engine that does not serve says of itself, if any says anything."""
+        return next((f"{health.state}: {health.reason}" for _, health in self.not_serving), "")
+
+    def of(self, revision: str | None) -> EngineView:
+        """The same without a measurement that belongs to another revision."""
+        if self.measured is None or self.measured.revision == revision:
+            return self
+        return replace(self, measured=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Observed:
@@ -293,6 +341,8 @@ class Observed:
     children: Mapping[ChildKey, Manifest]
     deployment: DeploymentState | None
     pods: tuple[PodState, ...]
+    running: PodRevision | None = None  # what the Deployment asks for now
+    last_ready: PodRevision | None = None  # what every replica served with most lately
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,11 @@ from typing import Any
 
 from atom_operator.admission.parsing import parse_spec
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.api.v1alpha1.atomdeployment import RolloutSpec
 from atom_operator.children import naming
 from atom_operator.children.overlay import OverlayError, overlay_paths
 from atom_operator.children.render import render
-from atom_operator.children.workload import pod_template, template_revision
+from atom_operator.children.workload import pod_revision
 from atom_operator.cluster.apply import apply_children
 from atom_operator.cluster.engines import EnginePort, ask_engines
 from atom_operator.cluster.errors import ClusterError
@@ -43,6 +44,7 @@ from atom_operator.domain import (
     Supply,
 )
 from atom_operator.plan.inventory import shortage, survey
+from atom_operator.plan.rollback import choose_target
 from atom_operator.plan.rollout import RolloutQuestion, choose_rollout, needs_supply
 from atom_operator.settings import OperatorSettings
 from atom_operator.status.capacity import measured_before
@@ -91,14 +93,16 @@ class Reconciler:
         if parent is None or parent["metadata"].get("deletionTimestamp"):
             return Outcome()  # garbage collection removes the children through their owner
         observed = await observe(self.port, key, parent["metadata"]["uid"])
-        decision = await self._decide(key, parent, observed)
-        report, observed = await self._carry_out(key, decision, observed)
         known = measured_before(parent.get("status") or {})
         engines = await ask_engines(self.engines, observed, known)
+        decision = await self._decide(key, parent, observed, engines)
+        report, observed = await self._carry_out(key, decision, observed)
         await self._report(key, parent, decision, report, observed, engines)
         return Outcome(_look_again(decision, report, observed, engines))
 
-    async def _decide(self, key: ObjectKey, parent: Manifest, observed: Observed) -> Decision:
+    async def _decide(
+        self, key: ObjectKey, parent: Manifest, observed: Observed, engines: EngineView
+    ) -> Decision:
         spec = parse_spec(parent.get("spec") or {})
         if isinstance(spec, tuple):
             return Decision(problems=spec)
@@ -110,7 +114,7 @@ class Reconciler:
         plan = decide(Owner(key, parent["metadata"]["uid"]), spec, around)
         if isinstance(plan, tuple):
             return Decision(problems=plan)
-        return await self._render(plan, spec.rollout.strategy or "Auto", observed)
+        return await self._render(plan, spec.rollout, observed, engines)
 
     async def _config_text(self, key: ObjectKey, spec: AtomDeploymentSpec) -> str | None:
         """What spec.model.configRef points at; None when there is no such ConfigMap or key."""
@@ -121,27 +125,38 @@ class Reconciler:
         text = ((found or {}).get("data") or {}).get(reference.key)
         return None if text is None else str(text)
 
-    async def _render(self, plan: Plan, asked: str, observed: Observed) -> Decision:
+    async def _render(
+        self, plan: Plan, asked: RolloutSpec, observed: Observed, engines: EngineView
+    ) -> Decision:
         """The children of a plan, its rollout chosen; none when it is sure not to fit."""
         overlay = overlay_paths(plan.template or {})
         if not plan.may_start:
             return Decision(plan=plan, overlay=overlay)
         try:
-            template = pod_template(plan)
+            wanted = pod_revision(plan)
         except OverlayError as error:
             return Decision(problems=(FieldProblem("spec.template", str(error)),))
+        target = choose_target(
+            wanted,
+            observed,
+            may_roll_back=asked.auto_rollback is not False,
+            engine_words=engines.words,
+        )
         question = RolloutQuestion(
-            asked=asked,
+            asked=asked.strategy or "Auto",
             accelerator=plan.accelerator,
-            revision=template_revision(template),
+            revision=target.pods.name,
             running=observed.deployment,
             unschedulable=_unschedulable(observed),
             supply=None,
         )
         if needs_supply(question) or question.unschedulable is not None:
-            question = replace(question, supply=await self._supply(plan, template["spec"]))
+            question = replace(
+                question, supply=await self._supply(plan, target.pods.template["spec"])
+            )
         plan = replace(plan, rollout=choose_rollout(question))
-        return Decision(plan=plan, desired=render(plan), overlay=overlay, supply=question.supply)
+        desired = render(plan, target)
+        return Decision(plan=plan, desired=desired, overlay=overlay, supply=question.supply)
 
     async def _supply(self, plan: Plan, pod_spec: Mapping[str, Any]) -> Supply | None:
         resource = plan.accelerator.resource_name
@@ -179,7 +194,7 @@ class Reconciler:
             observed=observed,
             selector=",".join(f"{k}={v}" for k, v in naming.selector_labels(key.name).items()),
             url=naming.service_url(key),
-            engines=engines,
+            engines=_of_the_spec(engines, observed),
             shortage=shortage(decision.supply) if decision.supply else None,
         )
         previous: Mapping[str, Any] = parent.get("status") or {}
@@ -203,6 +218,14 @@ class Reconciler:
                 await self.port.apply(EVENT, event(owner, happening, existing, self.clock()))
             except ClusterError as error:
                 _logger.warning("event %s of %s/%s: %s", happening.reason, *owner.key, error)
+
+
+def _of_the_spec(engines: EngineView, observed: Observed) -> EngineView:
+    """What counts as measured: nothing while another revision than the spec's runs."""
+    running = observed.deployment
+    if running is None or running.rollback is not None:
+        return engines.of(None)
+    return engines.of(running.revision)
 
 
 def _unschedulable(observed: Observed) -> str | None:

@@ -15,24 +15,30 @@ from atom_operator.children import naming
 from atom_operator.children.engine_container import PRE_STOP_SECONDS, engine_container
 from atom_operator.children.overlay import merge_pod_template
 from atom_operator.children.volumes import volumes
-from atom_operator.domain import Accelerator, Manifest, Plan, RolloutStrategy
+from atom_operator.domain import (
+    Accelerator,
+    Manifest,
+    Plan,
+    PodRevision,
+    Rollback,
+    RolloutStrategy,
+)
 
 # After draining the server still has to close its engine process.
 _STOP_MARGIN_SECONDS = 15
-_IMAGE_PULL_SECONDS = 600
 _USER_ID = 65532
 _DEVICE_ID_LABELS = ("amd.com/gpu.device-id", "beta.amd.com/gpu.device-id")
 
 
-def deployment(plan: Plan) -> Manifest:
-    """The Deployment that runs the engine pods."""
-    template = pod_template(plan)
-    revision = template_revision(template)
-    template["metadata"].setdefault("annotations", {})[constants.ANNOTATION_REVISION] = revision
+def deployment(plan: Plan, pods: PodRevision, rollback: Rollback | None = None) -> Manifest:
+    """The Deployment that runs `pods`; `rollback` says why these are not what the plan asks for."""
     annotations = {
-        constants.ANNOTATION_REVISION: revision,
+        constants.ANNOTATION_REVISION: pods.name,
         constants.ANNOTATION_ROLLOUT_REASON: plan.rollout.reason,
     }
+    if rollback is not None:
+        annotations[constants.ANNOTATION_FAILED_REVISION] = rollback.failed
+        annotations[constants.ANNOTATION_FAILURE] = rollback.cause
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -40,10 +46,10 @@ def deployment(plan: Plan) -> Manifest:
         "spec": {
             "replicas": plan.replicas,
             "revisionHistoryLimit": 3,
-            "progressDeadlineSeconds": plan.startup_budget_seconds + _IMAGE_PULL_SECONDS,
+            "progressDeadlineSeconds": plan.progress_deadline_seconds,
             "selector": {"matchLabels": naming.selector_labels(plan.key.name)},
             "strategy": _strategy(plan.rollout.strategy),
-            "template": template,
+            "template": pods.template,
         },
     }
 
@@ -54,6 +60,14 @@ def pod_template(plan: Plan) -> Manifest:
     Raises OverlayError when spec.template cannot be merged.
     """
     return merge_pod_template(_pod_template(plan), plan.template or {})
+
+
+def pod_revision(plan: Plan) -> PodRevision:
+    """The same under its name, which its pods carry too."""
+    template = pod_template(plan)
+    name = template_revision(template)
+    template["metadata"].setdefault("annotations", {})[constants.ANNOTATION_REVISION] = name
+    return PodRevision(name, template)
 
 
 def _strategy(strategy: RolloutStrategy) -> dict[str, Any]:

@@ -12,14 +12,18 @@ from atom_operator import constants
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import (
     CHILD_KINDS,
+    CONTROLLER_REVISION,
     DEPLOYMENT,
     POD,
     ChildKey,
     DeploymentState,
+    Kind,
     Manifest,
     ObjectKey,
     Observed,
+    PodRevision,
     PodState,
+    Rollback,
     Rollout,
     RolloutStrategy,
 )
@@ -44,13 +48,30 @@ async def observe(port: ClusterPort, key: ObjectKey, uid: str) -> Observed:
 
 def describe(children: Mapping[ChildKey, Manifest], pods: tuple[PodState, ...]) -> Observed:
     """The typed view of children and pods."""
-    deployments = (child for key, child in children.items() if key.kind == DEPLOYMENT)
-    deployment = next(deployments, None)
+    deployment = _first(children, DEPLOYMENT)
+    record = _first(children, CONTROLLER_REVISION)
     return Observed(
         children=children,
         deployment=deployment_state(deployment) if deployment else None,
         pods=pods,
+        running=_pods_of(deployment, "spec") if deployment else None,
+        last_ready=_pods_of(record, "data") if record else None,
     )
+
+
+def _first(children: Mapping[ChildKey, Manifest], kind: Kind) -> Manifest | None:
+    return next((child for key, child in children.items() if key.kind == kind), None)
+
+
+def _pods_of(manifest: Manifest, field: str) -> PodRevision | None:
+    """The pod template in `field` of a Deployment or of a record, if we gave it its name."""
+    name = _annotation(manifest, constants.ANNOTATION_REVISION)
+    template = (manifest.get(field) or {}).get("template")
+    return PodRevision(name, template) if name and template else None
+
+
+def _annotation(manifest: Manifest, name: str) -> str | None:
+    return (manifest["metadata"].get("annotations") or {}).get(name)
 
 
 def belongs_to(manifest: Manifest, uid: str) -> bool:
@@ -80,18 +101,23 @@ def deployment_state(manifest: Manifest) -> DeploymentState:
         ready=status.get("readyReplicas", 0),
         available=status.get("availableReplicas", 0),
         up_to_date=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
-        revision=(metadata.get("annotations") or {}).get(constants.ANNOTATION_REVISION),
+        revision=_annotation(manifest, constants.ANNOTATION_REVISION),
         stalled_message=_message(conditions.get(("Progressing", "False"))),
         refused_message=_message(conditions.get(("ReplicaFailure", "True"))),
         rollout=_rollout(manifest),
+        rollback=_rollback(manifest),
     )
+
+
+def _rollback(manifest: Manifest) -> Rollback | None:
+    failed = _annotation(manifest, constants.ANNOTATION_FAILED_REVISION)
+    cause = _annotation(manifest, constants.ANNOTATION_FAILURE)
+    return Rollback(failed, cause or "") if failed else None
 
 
 def _rollout(manifest: Manifest) -> Rollout | None:
     """The strategy in effect, with our reason for it; None where we have not written one."""
-    reason = (manifest["metadata"].get("annotations") or {}).get(
-        constants.ANNOTATION_ROLLOUT_REASON
-    )
+    reason = _annotation(manifest, constants.ANNOTATION_ROLLOUT_REASON)
     strategy: Mapping[str, Any] = manifest["spec"].get("strategy") or {}
     if reason is None:
         return None
@@ -124,7 +150,8 @@ def pod_state(manifest: Manifest) -> PodState:
         ),
         problem=next((problem for problem in problems if problem), None),
         address=status.get("podIP") or None,
-        revision=(manifest["metadata"].get("annotations") or {}).get(constants.ANNOTATION_REVISION),
+        revision=_annotation(manifest, constants.ANNOTATION_REVISION),
+        restarts=max((item.get("restartCount", 0) for item in containers), default=0),
     )
 
 

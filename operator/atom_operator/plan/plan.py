@@ -19,7 +19,7 @@ from atom_operator.domain import (
 )
 from atom_operator.plan.accelerators import choose_accelerator
 from atom_operator.plan.capacity import judge_capacity
-from atom_operator.plan.startup import startup_budget_seconds
+from atom_operator.plan.startup import progress_deadline_seconds, startup_budget_seconds
 
 
 def build_plan(
@@ -39,6 +39,7 @@ def build_plan(
     if options.max_model_len is None and lookup.facts is not None:
         # The engine would choose the same; saying it keeps plan and engine from drifting apart.
         options = replace(options, max_model_len=lookup.facts.max_position_embeddings)
+    budget = startup_budget_seconds(lookup.facts, model.kind, accelerator)
     return Plan(
         key=owner.key,
         uid=owner.uid,
@@ -52,6 +53,9 @@ def build_plan(
             RolloutStrategy.SURGE if accelerator.type == "cpu" else RolloutStrategy.IN_PLACE,
             "there are no pods to replace yet",
         ),
-        startup_budget_seconds=startup_budget_seconds(lookup.facts, model.kind, accelerator),
+        startup_budget_seconds=budget,
+        progress_deadline_seconds=(
+            spec.rollout.progress_deadline_seconds or progress_deadline_seconds(budget)
+        ),
         template=spec.template,
     )

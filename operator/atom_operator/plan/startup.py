@@ -19,6 +19,7 @@ _BYTES_PER_SECOND = {
 _BASE_SECONDS = {"amd": 600, "cpu": 180}
 _UNKNOWN_SIZE_SECONDS = 3600
 _SAFETY_FACTOR = 2
+_IMAGE_PULL_SECONDS = 600
 
 
 def startup_budget_seconds(
@@ -30,3 +31,8 @@ def startup_budget_seconds(
         return base + _UNKNOWN_SIZE_SECONDS
     load_seconds = facts.weight_bytes() // _BYTES_PER_SECOND[source]
     return base + _SAFETY_FACTOR * load_seconds
+
+
+def progress_deadline_seconds(startup_seconds: int) -> int:
+    """Seconds without progress after which a rollout has failed: start-up, and the image before."""
+    return startup_seconds + _IMAGE_PULL_SECONDS

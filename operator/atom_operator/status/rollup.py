@@ -27,6 +27,10 @@ from atom_operator.status.loading import model_loaded
 
 _NO_DEPLOYMENT = DeploymentState(0, 0, 0, 0, 0, True, None, None, None)
 _NOT_PLANNED = CapacityVerdict("Unknown", Reason.NOT_PLANNED, "the spec is not accepted")
+_TRY_AGAIN = (
+    "A change of the spec is tried again; to try the same pods, set an annotation in "
+    "spec.template.metadata.annotations"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,8 @@ def roll_up(situation: Situation, previous: Mapping[str, Any], now: datetime) ->
             "updated": deployment.updated,
             "ready": deployment.ready,
         }
+        if deployment.rollback is not None:
+            status["rollout"]["failedRevision"] = deployment.rollback.failed
     capacity = capacity_status(situation.capacity.capacity, situation.engines.measured)
     if capacity is not None:
         status["capacity"] = capacity
@@ -147,6 +153,9 @@ def _progressing(situation: Situation) -> Verdict:
         return Verdict(kind, "False", refusal.reason, f"{child}: {refusal.message}")
     if situation.observed.deployment is None:
         return Verdict(kind, "True", Reason.ROLLING_OUT, "the Deployment is being created")
+    if deployment.complete and deployment.rollback is not None:
+        message = f"revision {deployment.revision} runs again; see Degraded"
+        return Verdict(kind, "False", Reason.ROLLED_BACK, message)
     if deployment.complete:
         message = f"{deployment.desired} of {deployment.desired} replicas are rolled out"
         return Verdict(kind, "False", Reason.COMPLETE, message)
@@ -174,6 +183,13 @@ def _degraded(situation: Situation) -> Verdict:
     kind = ConditionType.DEGRADED
     for refusal in situation.report.refused:
         return Verdict(kind, "True", refusal.reason, refusal.message)
+    rollback = situation.deployment.rollback
+    if rollback is not None:
+        text = (
+            f"revision {rollback.failed} could not become ready, so "
+            f"{situation.deployment.revision} runs again: {rollback.cause}. {_TRY_AGAIN}"
+        )
+        return Verdict(kind, "True", Reason.ROLLED_BACK, text)
     if message := situation.deployment.refused_message:
         return Verdict(kind, "True", Reason.PODS_REFUSED, message)
     failing = [pod for pod in situation.observed.pods if pod.problem and not pod.ready]

@@ -16,6 +16,7 @@ from atom_operator.domain import (
     EVENT,
     SERVICE,
     SERVICE_ACCOUNT,
+    Kind,
 )
 from tests.support.builders_operator import (
     KEY,
@@ -120,13 +121,13 @@ async def test_transition_time_moves_on_a_flip_only() -> None:
 
 
 @pytest.mark.parametrize("kind", CHILD_KINDS, ids=lambda kind: kind.kind)
-async def test_a_deleted_child_comes_back(kind: object) -> None:
+async def test_a_deleted_child_comes_back(kind: Kind) -> None:
     cluster = cluster_with(replicas=2)
     await settle(cluster)
-    name = "chat-plan" if kind == CONFIG_MAP else "chat"
-    before = cluster.objects.pop((kind, "default", name))  # type: ignore[arg-type]
+    (name,) = cluster.names(kind)
+    before = cluster.objects.pop((kind, "default", name))
     await reconciler(cluster).reconcile(KEY)
-    after = cluster.find(kind, name)  # type: ignore[arg-type]
+    after = cluster.find(kind, name)
     for field in ("spec", "data"):
         assert after.get(field) == before.get(field)
 

@@ -239,6 +239,13 @@ class RolloutSpec(ApiModel):
     status.rollout says why. Default: Auto."""
     drain_seconds: Annotated[int, Field(ge=0, le=7200)] | None = None
     """How long a stopping pod may finish its running requests; default: 120."""
+    progress_deadline_seconds: Annotated[int, Field(ge=10, le=86_400)] | None = None
+    """How long a rollout may make no progress before it has failed; default: the start-up budget
+    that the weights need, and ten minutes for the image."""
+    auto_rollback: bool | None = None
+    """Return to the last revision whose replicas were all ready when a new one fails: it passed
+    the deadline, or its pods keep crashing. A later change of the spec is tried again.
+    Default: true."""
 
 
 class AtomDeploymentSpec(ApiModel):

@@ -87,6 +87,9 @@ class RolloutStatus(ApiModel):
     """Pods of the latest revision."""
     ready: int
     """Pods that can serve, of any revision."""
+    failed_revision: str | None = None
+    """The revision that the spec asks for and that could not become ready; what runs is the last
+    one that was. Absent while the spec's own revision runs."""
 
 
 class AtomDeploymentStatus(ApiModel):

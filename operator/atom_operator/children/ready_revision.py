@@ -1,0 +1,23 @@
+"""The record of the last pods that were all ready: what a failed rollout goes back to. Pure.
+
+A ControllerRevision, as StatefulSets keep their history: its data never changes, so every revision
+is an object of its own, and only the newest is kept. Who may not read pods may not read it either.
+"""
+
+from __future__ import annotations
+
+from atom_operator import constants
+from atom_operator.children import naming
+from atom_operator.domain import CONTROLLER_REVISION, Manifest, Plan, PodRevision
+
+
+def ready_revision(plan: Plan, pods: PodRevision) -> Manifest:
+    """The object that remembers `pods`."""
+    annotations = {constants.ANNOTATION_REVISION: pods.name}
+    return {
+        "apiVersion": CONTROLLER_REVISION.api_version,
+        "kind": CONTROLLER_REVISION.kind,
+        "metadata": naming.metadata(plan, f"{plan.key.name}-{pods.name}", annotations),
+        "revision": 1,
+        "data": {"template": pods.template},
+    }

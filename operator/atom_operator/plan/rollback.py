@@ -1,0 +1,64 @@
+"""Which pods a Deployment should run: those of the spec, or the last that were ready. Pure.
+
+A revision has failed when its rollout made no progress until the deadline, or when a pod of it has
+ended so often that time will not help. It is then left alone until the spec asks for other pods,
+so nothing flaps. What was ready last is remembered while it runs, before anything replaces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from atom_operator.domain import (
+    DeploymentState,
+    Observed,
+    PodRevision,
+    PodState,
+    Rollback,
+    Target,
+)
+
+# With the kubelet's growing pauses this many restarts take about five minutes.
+HOPELESS_RESTARTS = 5
+
+
+def choose_target(
+    wanted: PodRevision, observed: Observed, *, may_roll_back: bool, engine_words: str = ""
+) -> Target:
+    """`engine_words`: what the engine that does not serve yet says of itself, if any does."""
+    ready = _last_ready(wanted, observed)
+    running = observed.deployment
+    if not may_roll_back or running is None or ready is None or ready.name == wanted.name:
+        return Target(wanted, ready)
+    if running.rollback is not None and running.rollback.failed == wanted.name:
+        return Target(ready, ready, running.rollback)
+    if running.revision != wanted.name:
+        return Target(wanted, ready)
+    pods = [pod for pod in observed.pods if pod.revision == wanted.name and not pod.ready]
+    cause = _failure(running, pods, engine_words)
+    return Target(ready, ready, Rollback(wanted.name, cause)) if cause else Target(wanted, ready)
+
+
+def _last_ready(wanted: PodRevision, observed: Observed) -> PodRevision | None:
+    running, recorded = observed.deployment, observed.last_ready
+    if running is None or not running.desired or not running.complete:
+        return recorded
+    if recorded is not None and recorded.name == running.revision:
+        return recorded
+    # What we rendered, where we still know it: a live object also has the server's defaults.
+    return wanted if wanted.name == running.revision else observed.running or recorded
+
+
+def _failure(running: DeploymentState, pods: Iterable[PodState], engine_words: str) -> str | None:
+    """Why the revision that runs will not become ready; None while it still may."""
+    failing = sorted(pods, key=lambda pod: (pod.problem is None, pod.name))
+    hopeless = next((pod for pod in failing if pod.restarts >= HOPELESS_RESTARTS), None)
+    if hopeless is not None and hopeless.problem:
+        return f"pod {hopeless.name} was restarted {hopeless.restarts} times: {hopeless.problem}"
+    if running.stalled_message is None or not running.up_to_date:
+        return None
+    for pod in failing:
+        words = pod.problem or pod.unschedulable_message or engine_words
+        if words:
+            return f"no progress within the deadline; pod {pod.name}: {words}"
+    return f"no progress within the deadline; {running.stalled_message}"
