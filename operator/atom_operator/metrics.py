@@ -30,6 +30,11 @@ class OperatorMetrics:
             "AtomDeployments that wait for a reconcile.",
             registry=self.registry,
         )
+        self.leader = Gauge(
+            "atom_operator_leader",
+            "1 while this replica holds the Lease and reconciles.",
+            registry=self.registry,
+        )
 
     @contextmanager
     def reconcile(self) -> Iterator[None]:

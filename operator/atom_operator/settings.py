@@ -17,6 +17,15 @@ class SettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseSettings:
+    """The Lease that replicas share, and this replica's name in it."""
+
+    namespace: str
+    name: str
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorSettings:
     """Defaults fit a development run outside the cluster."""
 
@@ -27,6 +36,7 @@ class OperatorSettings:
     health_port: int = 8080  # 0: not served
     metrics_port: int = 8081  # 0: not served
     log_level: str = "INFO"
+    lease: LeaseSettings | None = None  # None: this process is the only one
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> OperatorSettings:
@@ -46,7 +56,26 @@ class OperatorSettings:
             health_port=int(_number(environ, "HEALTH_PORT", defaults.health_port, 0, 65_535)),
             metrics_port=int(_number(environ, "METRICS_PORT", defaults.metrics_port, 0, 65_535)),
             log_level=environ.get(f"{PREFIX}LOG_LEVEL", defaults.log_level).upper(),
+            lease=_lease(environ),
         )
+
+
+def _lease(environ: Mapping[str, str]) -> LeaseSettings | None:
+    name = environ.get(f"{PREFIX}LEASE")
+    if not name:
+        return None
+    return LeaseSettings(
+        namespace=_required(environ, "POD_NAMESPACE", f"{PREFIX}LEASE is set"),
+        name=name,
+        identity=_required(environ, "POD_NAME", f"{PREFIX}LEASE is set"),
+    )
+
+
+def _required(environ: Mapping[str, str], name: str, because: str) -> str:
+    value = environ.get(PREFIX + name)
+    if not value:
+        raise SettingsError(f"{PREFIX}{name} must be set, because {because}")
+    return value
 
 
 def _number(

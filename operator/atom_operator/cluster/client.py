@@ -61,7 +61,7 @@ class LightkubeCluster:
         return cls(AsyncClient(field_manager=constants.FIELD_MANAGER), namespaces)
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        with _translated(f"get {kind.kind} {namespace}/{name}"):
+        with translated(f"get {kind.kind} {namespace}/{name}"):
             try:
                 return dict(await self._client.get(_RESOURCES[kind], name, namespace=namespace))
             except ApiError as error:
@@ -72,13 +72,13 @@ class LightkubeCluster:
     async def list_labelled(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]
     ) -> list[Manifest]:
-        with _translated(f"list {kind.kind} in {namespace}"):
+        with translated(f"list {kind.kind} in {namespace}"):
             found = self._client.list(_RESOURCES[kind], namespace=namespace, labels=dict(labels))
             return [dict(item) async for item in found]
 
     async def list_deployments(self) -> list[ObjectKey]:
         keys: list[ObjectKey] = []
-        with _translated(f"list {constants.KIND}"):
+        with translated(f"list {constants.KIND}"):
             for namespace in self._namespaces:
                 found = self._client.list(
                     _RESOURCES[ATOM_DEPLOYMENT], namespace=namespace, chunk_size=_PAGE_SIZE
@@ -89,12 +89,12 @@ class LightkubeCluster:
         return keys
 
     async def list_nodes(self) -> list[Manifest]:
-        with _translated("list Node"):
+        with translated("list Node"):
             found = self._client.list(_NODE, chunk_size=_PAGE_SIZE)
             return [dict(item) async for item in found]
 
     async def list_placed_pods(self) -> list[Manifest]:
-        with _translated("list Pod of all namespaces"):
+        with translated("list Pod of all namespaces"):
             found = self._client.list(
                 _RESOURCES[POD],
                 namespace=_ALL_NAMESPACES,
@@ -105,7 +105,7 @@ class LightkubeCluster:
 
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         metadata = manifest["metadata"]
-        with _translated(f"apply {kind.kind} {metadata['namespace']}/{metadata['name']}"):
+        with translated(f"apply {kind.kind} {metadata['namespace']}/{metadata['name']}"):
             applied = await self._client.patch(
                 _RESOURCES[kind],
                 metadata["name"],
@@ -118,14 +118,14 @@ class LightkubeCluster:
 
     async def replace(self, kind: Kind, manifest: Manifest) -> Manifest:
         metadata = manifest["metadata"]
-        with _translated(f"replace {kind.kind} {metadata['namespace']}/{metadata['name']}"):
+        with translated(f"replace {kind.kind} {metadata['namespace']}/{metadata['name']}"):
             resource = _RESOURCES[kind]
             # Without a resourceVersion the server takes the last write, and keeps what it
             # allocated itself (a Service's addresses).
             return dict(await self._client.replace(resource.from_dict(copy.deepcopy(manifest))))
 
     async def delete(self, kind: Kind, namespace: str, name: str) -> None:
-        with _translated(f"delete {kind.kind} {namespace}/{name}"):
+        with translated(f"delete {kind.kind} {namespace}/{name}"):
             try:
                 await self._client.delete(
                     _RESOURCES[kind], name, namespace=namespace, cascade=CascadeType.BACKGROUND
@@ -141,7 +141,7 @@ class LightkubeCluster:
             "metadata": {"name": key.name, "namespace": key.namespace},
             "status": dict(status),
         }
-        with _translated(f"write the status of {key.namespace}/{key.name}"):
+        with translated(f"write the status of {key.namespace}/{key.name}"):
             try:
                 await self._client.patch(
                     _RESOURCES[ATOM_DEPLOYMENT].Status,
@@ -161,7 +161,7 @@ class LightkubeCluster:
 
 
 @contextmanager
-def _translated(action: str) -> Iterator[None]:
+def translated(action: str) -> Iterator[None]:
     try:
         yield
     except httpx2.HTTPStatusError as error:

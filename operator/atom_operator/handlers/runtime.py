@@ -1,13 +1,11 @@
 """Runtime: the running parts of the operator, wired together. Handed to every handler as `memo`.
 
-Owns the client, the queue with its workers, the resync loop and the metrics endpoint; decides
-nothing.
+Owns the client, the elector with the term it leads, and the metrics endpoint; decides nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from datetime import UTC, datetime
 
@@ -15,15 +13,16 @@ from prometheus_client import start_http_server
 
 from atom_operator.cluster.client import LightkubeCluster
 from atom_operator.cluster.engine_http import HttpEngines
-from atom_operator.cluster.errors import ClusterError
+from atom_operator.cluster.fenced import FencedCluster
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.domain import ObjectKey
+from atom_operator.handlers.term import Term
+from atom_operator.leadership.elector import Elector
+from atom_operator.leadership.lease import LeaseTimes
+from atom_operator.leadership.lease_object import LightkubeLease
 from atom_operator.metrics import OperatorMetrics
 from atom_operator.reconcile import Reconciler
 from atom_operator.settings import OperatorSettings
-from atom_operator.workqueue import WorkQueue
-
-_logger = logging.getLogger(__name__)
 
 
 class Runtime:
@@ -34,15 +33,20 @@ class Runtime:
         self.metrics = OperatorMetrics()
         self._cluster = LightkubeCluster.connect(settings.namespaces)
         self._engines = HttpEngines()
+        lease = settings.lease
+        self._lease = LightkubeLease.connect(lease.namespace, lease.name) if lease else None
+        self._elector = _elector(self._lease, lease.identity) if self._lease and lease else None
+        fenced = FencedCluster(self._cluster, self._may_write)
         self._reconciler = Reconciler(
-            self._cluster,
+            fenced,
             FleetReader(self._cluster, time.monotonic),
             self._engines,
             settings,
-            clock=lambda: datetime.now(UTC),
+            clock=_now,
         )
-        self._queue: WorkQueue[ObjectKey] = WorkQueue(self._reconcile, expected=ClusterError)
-        self.metrics.queue_length.set_function(lambda: len(self._queue))
+        self._term: Term | None = None
+        self.metrics.queue_length.set_function(lambda: len(self._term or ()))
+        self.metrics.leader.set_function(lambda: float(self._term is not None))
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -50,43 +54,60 @@ class Runtime:
         await self._cluster.list_deployments()
         if self.settings.metrics_port:
             start_http_server(self.settings.metrics_port, registry=self.metrics.registry)
-        loops = [self._queue.work() for _ in range(self.settings.workers)]
-        self._tasks = [asyncio.create_task(loop) for loop in (*loops, self._resync())]
+        elector = self._elector
+        leading = self._lead() if elector is None else elector.run(self._lead)
+        self._tasks = [asyncio.create_task(leading)]
 
     async def stop(self) -> None:
-        """Stop after the requests in flight."""
+        """Stop after the requests in flight, and let another replica go on at once."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._queue.close()
         await self._engines.close()
         await self._cluster.close()
+        if self._lease is not None:
+            await self._lease.close()
 
     def enqueue(self, namespace: str | None, name: str | None) -> None:
-        """Something about this AtomDeployment or its children changed."""
-        if namespace and name:
-            self._queue.add(ObjectKey(namespace, name))
+        """Something about this AtomDeployment or its children changed.
+
+        A replica that does not lead forgets it: its term will begin with a look at everything.
+        """
+        if self._term is not None and namespace and name:
+            self._term.add(ObjectKey(namespace, name))
 
     def check_alive(self) -> int:
         """Length of the queue; raises when a loop has ended, which only a bug can cause."""
         for task in self._tasks:
             if task.done():
                 raise RuntimeError("a loop of the operator has ended; see its log")
-        return len(self._queue)
+        return len(self._term or ())
+
+    async def _lead(self) -> None:
+        """Reconcile until cancelled."""
+        self._term = Term(
+            self._reconcile,
+            self._cluster.list_deployments,
+            workers=self.settings.workers,
+            resync_seconds=self.settings.resync_seconds,
+        )
+        try:
+            await self._term.run()
+        finally:
+            self._term = None
 
     async def _reconcile(self, key: ObjectKey) -> float | None:
         with self.metrics.reconcile():
             outcome = await self._reconciler.reconcile(key)
         return outcome.requeue_after_seconds
 
-    async def _resync(self) -> None:
-        """Look at everything now and then: what no event announces, and events that were lost."""
-        while True:
-            await asyncio.sleep(self.settings.resync_seconds)
-            try:
-                keys = await self._cluster.list_deployments()
-            except ClusterError as error:
-                _logger.warning("resync: %s; again in %gs", error, self.settings.resync_seconds)
-                continue
-            for key in keys:
-                self._queue.add(key)
+    def _may_write(self) -> bool:
+        return self._elector is None or self._elector.may_write()
+
+
+def _elector(lease: LightkubeLease, identity: str) -> Elector:
+    return Elector(lease, identity, LeaseTimes(), monotonic=time.monotonic, clock=_now)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

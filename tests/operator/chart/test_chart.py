@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from atom_operator.api.crd import build_crd
-from atom_operator.settings import OperatorSettings
+from atom_operator.settings import LeaseSettings, OperatorSettings
 from devcluster.settings import read_settings
 from tests.support.live_cluster import ROOT, LiveCluster
 
@@ -84,9 +84,31 @@ def test_the_operator_pod_meets_the_restricted_standard(helm: str) -> None:
     assert container["resources"]["limits"]["memory"]
 
 
-def test_there_is_never_a_second_operator(helm: str) -> None:
-    spec = only(render(helm), "Deployment")["spec"]
-    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+def roles(documents: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    found = [item for item in documents if item["kind"] == "Role"]
+    return {f"{item['metadata']['namespace']}/{item['metadata']['name']}": item for item in found}
+
+
+def test_two_replicas_share_a_lease_and_are_kept_apart(helm: str) -> None:
+    documents = render(helm)
+    spec = only(documents, "Deployment")["spec"]
+    assert spec["replicas"] == 2
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    pod = spec["template"]["spec"]
+    keys = [item["topologyKey"] for item in pod["topologySpreadConstraints"]]
+    assert keys == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    budget = only(documents, "PodDisruptionBudget")["spec"]
+    assert budget["selector"] == spec["selector"]
+    (container,) = pod["containers"]
+    (lease,) = [item["value"] for item in container["env"] if item["name"].endswith("_LEASE")]
+    create, named = roles(documents)["atom-system/release-atom-operator-own"]["rules"][:2]
+    assert create["verbs"] == ["create"]
+    assert (named["resourceNames"], named["verbs"]) == ([lease], ["get", "update"])
+
+
+def test_a_single_replica_has_no_disruption_budget_that_blocks_a_drain(helm: str) -> None:
+    kinds = [document["kind"] for document in render(helm, "replicas=1")]
+    assert "PodDisruptionBudget" not in kinds
 
 
 def test_every_environment_variable_is_one_that_the_operator_reads(helm: str) -> None:
@@ -94,9 +116,15 @@ def test_every_environment_variable_is_one_that_the_operator_reads(helm: str) ->
         helm, "defaultEngineImages.amd=a:1", "defaultEngineImages.cpu=c:1", "watchNamespaces={a,b}"
     )
     (container,) = only(documents, "Deployment")["spec"]["template"]["spec"]["containers"]
-    environ = {item["name"]: item["value"] for item in container["env"]}
+    # The downward API gives the path of a field instead of a value.
+    environ = {
+        item["name"]: item.get("value") or item["valueFrom"]["fieldRef"]["fieldPath"]
+        for item in container["env"]
+    }
     assert OperatorSettings.from_env(environ) == OperatorSettings(
-        engine_images={"amd": "a:1", "cpu": "c:1"}, namespaces=("a", "b")
+        engine_images={"amd": "a:1", "cpu": "c:1"},
+        namespaces=("a", "b"),
+        lease=LeaseSettings("metadata.namespace", "release-atom-operator", "metadata.name"),
     )
 
 
@@ -111,10 +139,16 @@ def test_named_namespaces_get_roles_and_no_cluster_role(helm: str) -> None:
     kinds = [document["kind"] for document in documents]
     assert "ClusterRole" not in kinds
     assert "ClusterRoleBinding" not in kinds
-    roles = [item for item in documents if item["kind"] == "Role"]
-    assert [role["metadata"]["namespace"] for role in roles] == ["a", "b"]
+    found = roles(documents)
+    assert list(found) == [
+        "a/release-atom-operator",
+        "b/release-atom-operator",
+        "atom-system/release-atom-operator-own",
+    ]
     of_cluster = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}
-    assert [*roles[0]["rules"], of_cluster] == only(render(helm), "ClusterRole")["rules"]
+    assert [*found["a/release-atom-operator"]["rules"], of_cluster] == only(
+        render(helm), "ClusterRole"
+    )["rules"]
 
 
 def test_a_digest_wins_over_a_tag(helm: str) -> None:
@@ -130,6 +164,7 @@ def test_a_digest_wins_over_a_tag(helm: str) -> None:
         "typo=1",
         "image.taag=x",
         "workers=0",
+        "replicas=0",
         "logLevel=LOUD",
         "watchNamespaces={Not_A_Name}",
         "image.digest=sha256:short",

@@ -5,19 +5,14 @@ Pods need not start here (their image does not exist); what they do is the end-t
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.builders_operator import atom_deployment
-from tests.support.live_cluster import ROOT, LiveCluster
+from tests.support.live_cluster import LiveCluster
+from tests.support.operator_process import operator
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
 
@@ -31,32 +26,6 @@ _CHILDREN = (
 )
 
 _QUIET = [child for child in _CHILDREN if child[0] in ("service", "serviceaccount", "pdb")]
-
-
-@contextmanager
-def operator(cluster: LiveCluster, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """An operator for one namespace, without ports; ended gracefully unless the test killed it."""
-    environment = {
-        **os.environ,
-        "KUBECONFIG": cluster.kubeconfig,
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "operator"), str(ROOT / "engine")]),
-        "ATOM_OPERATOR_HEALTH_PORT": "0",
-        "ATOM_OPERATOR_METRICS_PORT": "0",
-    }
-    command = [sys.executable, "-m", "atom_operator", "--namespace", cluster.namespace]
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command, env=environment, cwd=log.parent, stdout=output, stderr=output
-        )
-    try:
-        yield process
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=20) == 0, log.read_text()
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
 
 
 def apply(cluster: LiveCluster, **changes: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atom_operator.__main__ import main
-from atom_operator.settings import OperatorSettings, SettingsError
+from atom_operator.settings import LeaseSettings, OperatorSettings, SettingsError
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
@@ -48,3 +48,16 @@ def test_the_program_ends_with_one_line_for_a_wrong_setting(
     monkeypatch.setenv("ATOM_OPERATOR_WORKERS", "-1")
     assert main([]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_lease_needs_to_know_whose_and_where_it_is() -> None:
+    environ = {
+        "ATOM_OPERATOR_LEASE": "atom-operator",
+        "ATOM_OPERATOR_POD_NAMESPACE": "atom-system",
+        "ATOM_OPERATOR_POD_NAME": "atom-operator-abc",
+    }
+    settings = OperatorSettings.from_env(environ)
+    assert settings.lease == LeaseSettings("atom-system", "atom-operator", "atom-operator-abc")
+    del environ["ATOM_OPERATOR_POD_NAME"]
+    with pytest.raises(SettingsError, match="ATOM_OPERATOR_POD_NAME must be set"):
+        OperatorSettings.from_env(environ)

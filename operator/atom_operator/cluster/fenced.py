@@ -1,0 +1,59 @@
+"""FencedCluster: a ClusterPort whose writes are refused while another replica may reconcile.
+
+The elector stops the workers of a replica that lost its Lease; this is for the write that a frozen
+event loop was about to send. Reads pass. Wired by the runtime; decides nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from atom_operator.cluster.errors import TransientError
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.domain import Kind, Manifest, ObjectKey
+
+
+class FencedCluster:
+    """`port`, as long as `may_write` says so; TransientError for any write after that."""
+
+    def __init__(self, port: ClusterPort, may_write: Callable[[], bool]) -> None:
+        self._port = port
+        self._may_write = may_write
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        return await self._port.get(kind, namespace, name)
+
+    async def list_labelled(
+        self, kind: Kind, namespace: str, labels: Mapping[str, str]
+    ) -> list[Manifest]:
+        return await self._port.list_labelled(kind, namespace, labels)
+
+    async def list_deployments(self) -> list[ObjectKey]:
+        return await self._port.list_deployments()
+
+    async def list_nodes(self) -> list[Manifest]:
+        return await self._port.list_nodes()
+
+    async def list_placed_pods(self) -> list[Manifest]:
+        return await self._port.list_placed_pods()
+
+    async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
+        self._check(f"apply {kind.kind}/{manifest['metadata']['name']}")
+        return await self._port.apply(kind, manifest)
+
+    async def replace(self, kind: Kind, manifest: Manifest) -> Manifest:
+        self._check(f"replace {kind.kind}/{manifest['metadata']['name']}")
+        return await self._port.replace(kind, manifest)
+
+    async def delete(self, kind: Kind, namespace: str, name: str) -> None:
+        self._check(f"delete {kind.kind}/{name}")
+        await self._port.delete(kind, namespace, name)
+
+    async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> None:
+        self._check(f"status of {key.namespace}/{key.name}")
+        await self._port.apply_status(key, status)
+
+    def _check(self, what: str) -> None:
+        if not self._may_write():
+            raise TransientError(f"{what}: not written, this replica does not hold the Lease")

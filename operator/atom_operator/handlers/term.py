@@ -1,0 +1,67 @@
+"""Term: one stretch of reconciling, from taking the Lease to losing it.
+
+Owns the queue, its workers and the resync; a new term begins with an empty queue and a look at
+everything, so nothing depends on what an earlier holder did or saw. Run by the elector.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from atom_operator.cluster.errors import ClusterError
+from atom_operator.domain import ObjectKey
+from atom_operator.workqueue import Handler, WorkQueue
+
+_logger = logging.getLogger(__name__)
+_FIRST_LIST_RETRY_SECONDS = 2.0
+
+
+class Term:
+    """`list_keys` names every AtomDeployment; `reconcile` handles one of them."""
+
+    def __init__(
+        self,
+        reconcile: Handler[ObjectKey],
+        list_keys: Callable[[], Awaitable[list[ObjectKey]]],
+        *,
+        workers: int,
+        resync_seconds: float,
+    ) -> None:
+        self._queue: WorkQueue[ObjectKey] = WorkQueue(reconcile, expected=ClusterError)
+        self._list_keys = list_keys
+        self._workers = workers
+        self._resync_seconds = resync_seconds
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, key: ObjectKey) -> None:
+        """Something about this AtomDeployment or its children changed."""
+        self._queue.add(key)
+
+    async def run(self) -> None:
+        """Until cancelled; after that nothing of it runs any more."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(self._workers):
+                    tasks.create_task(self._queue.work())
+                tasks.create_task(self._resync())
+        finally:
+            self._queue.close()
+
+    async def _resync(self) -> None:
+        """Look at everything at first, and now and then: what no event announces or was lost."""
+        retry = _FIRST_LIST_RETRY_SECONDS
+        while True:
+            try:
+                keys = await self._list_keys()
+            except ClusterError as error:
+                _logger.warning("resync: %s; again in %gs", error, retry)
+                await asyncio.sleep(retry)
+                continue
+            for key in keys:
+                self._queue.add(key)
+            retry = self._resync_seconds
+            await asyncio.sleep(self._resync_seconds)

@@ -1,0 +1,88 @@
+"""A Lease as data, and the rule of who may take it. Pure.
+
+Safe against clocks that disagree, in the way of client-go's leader election: the times in a Lease
+are never compared with a clock of ours. A candidate notes, on its own monotonic clock, when it last
+saw the Lease change; unchanged for the holder's whole duration means that the holder is gone.
+Called by the elector.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+# A released Lease names nobody; its duration no longer matters (the API wants at least 1).
+_RELEASED_SECONDS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """spec of a coordination.k8s.io/v1 Lease; `version` is its resourceVersion, empty when new."""
+
+    holder: str  # empty: released
+    duration_seconds: int
+    acquired: datetime | None
+    renewed: datetime | None
+    transitions: int
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """How long a holder is believed, tries to renew, and waits between tries.
+
+    `renew_seconds` < `duration_seconds`: a holder that cannot renew stops before another may start.
+    A killed holder is replaced within `duration_seconds` + 2 x `retry_seconds`.
+    """
+
+    duration_seconds: int = 12
+    renew_seconds: float = 8.0
+    retry_seconds: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """A Lease, and when (monotonic seconds) this process first saw it like that."""
+
+    record: LeaseRecord
+    since: float
+
+    def expires(self) -> float:
+        """When the holder may be taken for gone, unless the Lease changes."""
+        return self.since + self.record.duration_seconds
+
+
+def look(before: Sighting | None, record: LeaseRecord, monotonic: float) -> Sighting:
+    """What is known after reading `record`; only a change restarts its time."""
+    if before is not None and before.record == record:
+        return before
+    return Sighting(record, monotonic)
+
+
+def may_take(sighting: Sighting, identity: str, monotonic: float) -> bool:
+    """Whether `identity` may write itself into the Lease: it holds it, or nobody does any more."""
+    holder = sighting.record.holder
+    return holder in ("", identity) or monotonic >= sighting.expires()
+
+
+def first(identity: str, times: LeaseTimes, now: datetime) -> LeaseRecord:
+    """The Lease to create where there is none."""
+    return LeaseRecord(identity, times.duration_seconds, now, now, transitions=0)
+
+
+def taken(record: LeaseRecord, identity: str, times: LeaseTimes, now: datetime) -> LeaseRecord:
+    """`record` renewed by its holder, or taken by another; `now` is for people to read."""
+    ours = record.holder == identity
+    return replace(
+        record,
+        holder=identity,
+        duration_seconds=times.duration_seconds,
+        acquired=record.acquired if ours else now,
+        renewed=now,
+        transitions=record.transitions if ours else record.transitions + 1,
+    )
+
+
+def released(record: LeaseRecord, now: datetime) -> LeaseRecord:
+    """`record` without a holder, so that the next one need not wait."""
+    return replace(record, holder="", duration_seconds=_RELEASED_SECONDS, renewed=now)

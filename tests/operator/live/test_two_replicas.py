@@ -1,0 +1,87 @@
+"""Two operator processes on one real API server: one reconciles, the other takes over."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.builders_operator import atom_deployment
+from tests.support.live_cluster import LiveCluster
+from tests.support.operator_process import operator
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
+
+_LEASE = "atom-operator"
+_TAKEOVER_SECONDS = 20.0
+
+
+def replica(cluster: LiveCluster, name: str) -> dict[str, str]:
+    return {
+        "ATOM_OPERATOR_LEASE": _LEASE,
+        "ATOM_OPERATOR_POD_NAMESPACE": cluster.namespace,
+        "ATOM_OPERATOR_POD_NAME": name,
+    }
+
+
+def lease(cluster: LiveCluster) -> dict[str, Any]:
+    found = cluster.get("lease", _LEASE)
+    return {} if found is None else dict(found["spec"])
+
+
+def apply(cluster: LiveCluster, **changes: Any) -> None:
+    # The image does not exist: the rollout stays open for as long as the test wants.
+    manifest = atom_deployment(**{"engine": {"image": "localhost/atom-none:0"}, **changes})
+    manifest["metadata"]["namespace"] = cluster.namespace
+    cluster.kubectl("apply", "--filename=-", manifest=manifest)
+
+
+def drain_seconds(cluster: LiveCluster) -> int:
+    deployment = cluster.get("deployment", "chat") or {}
+    arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    return int(arguments[arguments.index("--drain-seconds") + 1])
+
+
+def test_a_replica_takes_over_a_rollout_when_the_holder_is_killed(
+    namespaced: LiveCluster, tmp_path: Path
+) -> None:
+    cluster = namespaced
+    with ExitStack() as stack:
+        first = stack.enter_context(
+            operator(cluster, tmp_path / "first.log", replica(cluster, "first"))
+        )
+        cluster.wait("holder", lambda: lease(cluster).get("holderIdentity") == "first")
+        stack.enter_context(operator(cluster, tmp_path / "second.log", replica(cluster, "second")))
+        cluster.wait(
+            "replica that waits",
+            lambda: "which first holds" in (tmp_path / "second.log").read_text(),
+        )
+        apply(cluster, replicas=2)
+        cluster.wait("deployment", lambda: cluster.get("deployment", "chat"))
+        assert "Ready=" not in (tmp_path / "second.log").read_text()
+
+        apply(cluster, replicas=2, rollout={"drainSeconds": 31})
+        cluster.wait("rollout by the first", lambda: drain_seconds(cluster) == 31)
+        first.kill()
+        first.wait()
+        killed = time.monotonic()
+        apply(cluster, replicas=2, rollout={"drainSeconds": 32})
+        cluster.wait(
+            "rollout by the second", lambda: drain_seconds(cluster) == 32, _TAKEOVER_SECONDS
+        )
+        print(f"taken over {time.monotonic() - killed:.1f} s after SIGKILL")
+        assert lease(cluster)["holderIdentity"] == "second"
+        assert lease(cluster)["leaseTransitions"] == 1
+
+
+def test_a_graceful_end_releases_the_lease_at_once(namespaced: LiveCluster, tmp_path: Path) -> None:
+    cluster = namespaced
+    with operator(cluster, tmp_path / "only.log", replica(cluster, "only")):
+        cluster.wait("holder", lambda: lease(cluster).get("holderIdentity") == "only")
+    assert lease(cluster)["holderIdentity"] == ""
+    with operator(cluster, tmp_path / "next.log", replica(cluster, "next")):
+        # Less than the released Lease would have lasted.
+        cluster.wait("next holder", lambda: lease(cluster).get("holderIdentity") == "next", 10)
