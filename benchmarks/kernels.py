@@ -130,13 +130,8 @@ def sample(ops: Ops) -> Iterator[Row]:
             logits = [random(rows, vocab) for _ in range(copies_beyond_cache(rows * vocab * 2, 32))]
             sampling = SamplingTensors(
                 temperature=torch.full((rows,), temperature, device="cuda"),
-                top_k=torch.full((rows,), vocab, device="cuda"),
-                top_p=torch.ones(rows, device="cuda"),
                 seed=torch.arange(rows, device="cuda"),
                 position=torch.arange(rows, device="cuda"),
-                all_greedy=False,
-                any_top_k=False,
-                any_top_p=False,
             )
             calls = [partial(ops.sample, each, sampling) for each in logits]
             name = f"{rows} rows, temperature {temperature}"

@@ -27,11 +27,11 @@ class OfflineEngine:
         """depth: steps that the host is behind; None for what the device calls for."""
         started = time.perf_counter()
         self.config = build_config(EngineOptions(model=model, **options))
-        executor = AsyncIOProcManager(self.config)
-        self.report: EngineReport = executor.call_func("initialize", lambda phase, share: None)
+        self.executor = AsyncIOProcManager(self.config)
+        self.report: EngineReport = self.executor.call_func("initialize", lambda phase, share: None)
         self.scheduler = build_scheduler(self.config, self.report)
-        depth = executor.steps_behind if depth is None else depth
-        self.pipeline = StepPipeline(self.scheduler, executor, depth=depth)
+        depth = self.executor.steps_behind if depth is None else depth
+        self.pipeline = StepPipeline(self.scheduler, self.executor, depth=depth)
         self.start_seconds = time.perf_counter() - started
         self._ids = itertools.count()
 

@@ -5,16 +5,42 @@ The engine loop without sockets, for tests of what is computed rather than of ho
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from atom.model_engine.async_proc import AsyncIOProcManager
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.step_pipeline import StepPipeline
 from atom.sampling_params import SamplingParams
 from benchmarks.offline_engine import OfflineEngine
 
 
+class SamplesLater:
+    """An executor that samples every batch by a call of its own, after its forward."""
+
+    def __init__(self, executor: AsyncIOProcManager) -> None:
+        self._executor = executor
+
+    def submit(self, batch: ScheduledBatch) -> Any:
+        handle = self._executor.submit(replace(batch, samples_later=True))
+        self._executor.sample(handle)
+        return handle
+
+    def collect(self, handle: Any) -> ScheduledBatchOutput:
+        return self._executor.collect(handle)
+
+
 class CoreDriver(OfflineEngine):
-    def __init__(self, model: str, **options: Any) -> None:
+    def __init__(self, model: str, *, samples_later: bool = False, **options: Any) -> None:
         super().__init__(model, **{"device": "cpu", **options})
         self.vocab_size = self.config.model.vocab_size
+        if samples_later:
+            depth = options.get("depth")
+            self.pipeline = StepPipeline(
+                self.scheduler,
+                SamplesLater(self.executor),
+                depth=self.executor.steps_behind if depth is None else depth,
+            )
 
     def generate(self, prompts: list[list[int]], **params: Any) -> list[list[int]]:
         """Greedy unless told otherwise; all prompts at once; their new tokens in order."""

@@ -24,6 +24,10 @@ class AsyncIOProcManager:
     def submit(self, batch: ScheduledBatch) -> Any:
         return self.call_func("submit", batch)
 
+    def sample(self, handle: Any) -> None:
+        """Sample a submitted batch that said `samples_later`."""
+        self.call_func("sample", handle)
+
     def collect(self, handle: Any) -> ScheduledBatchOutput:
         output: ScheduledBatchOutput = self.call_func("collect", handle)
         return output

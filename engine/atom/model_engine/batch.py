@@ -41,6 +41,8 @@ class ScheduledBatch:
     req_ids: int64 per row; samples: whether the row's last scheduled token is its last known one,
     so that the step yields its next token. num_decodes: rows whose one
     input is a token that an earlier step sampled, which the runner may know before anyone else.
+    samples_later: the runner only runs the layers; the batch is sampled by a call of its own, since
+    something that its rows may choose from is still being computed.
     """
 
     new_rows: tuple[NewRow, ...]
@@ -51,6 +53,7 @@ class ScheduledBatch:
     num_scheduled_tokens: NDArray[np.int32]
     samples: NDArray[np.bool_]
     num_decodes: int
+    samples_later: bool = False
 
     @property
     def total_seqs_num(self) -> int:

@@ -1,11 +1,12 @@
-"""DecodeGraphs: one captured graph per batch size replays a whole decode step.
+"""DecodeGraphs: a decode step as two captured graphs per batch size, forward and sampling.
 
-A replay appends blocks, builds the inputs from the slots, runs the layers, samples and advances the
-slots; the host only says which slots run and which blocks were appended. Sizes are buckets: a batch
-runs in the smallest that holds it, padded with rows that compute nothing of consequence. Captured
-at start, largest first, sharing one memory pool. Identical tokens with graphs off is a test.
-
-A batch with top-k or top-p rows is not for a graph: their filter sorts on the host's say-so.
+Replaying the forward appends blocks, builds the inputs from the slots and runs the layers; the host
+only says which slots run and which blocks were appended. Replaying the sampling turns the hidden
+states into tokens and advances the slots. A batch whose rows ask for more than a temperature, or
+whose sampling has to wait for something, keeps the first graph and samples eagerly instead of the
+second. Sizes are buckets: a batch runs in the smallest that holds it, padded with rows that compute
+nothing of consequence. Captured at start, largest first, sharing one memory pool. Identical tokens
+with graphs off is a test.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 
 from atom.model_engine.batch import ScheduledBatch
 from atom.model_engine.input_batch import SlotState
-from atom.model_ops.backends.interface import DecodeInputs, Ops, SamplingTensors
+from atom.model_ops.backends.interface import Ops, SamplingTensors
 from atom.models.decoder import CausalLM
 from atom.utils.forward_context import AttentionMetaData, ForwardContext, set_forward_context
 
@@ -34,9 +35,27 @@ def bucket_sizes(max_num_seqs: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Graph:
-    graph: torch.cuda.CUDAGraph
-    token_ids: torch.Tensor  # [bucket] int64, where a replay leaves the sampled tokens
+class _Graphs:
+    """The two graphs of a bucket, and what the first leaves to the second or to eager sampling:
+    hidden [bucket, H], sampling: of the bucket's rows. token_ids [bucket] int64: of the second."""
+
+    forward: torch.cuda.CUDAGraph
+    hidden: torch.Tensor
+    sampling: SamplingTensors
+    sample: torch.cuda.CUDAGraph
+    token_ids: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardOutput:
+    """What the layers leave to sampling, of the R rows that sample: hidden [R, H]; slots [R] int64
+    and sampling, on the device. bucket: size of the graph that ran them (its tensors are good until
+    the next replay, its slots not advanced yet), 0 for none."""
+
+    hidden: torch.Tensor
+    slots: torch.Tensor
+    sampling: SamplingTensors
+    bucket: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +88,7 @@ class DecodeGraphs:
         self._max_model_len = max_model_len
         num_slots = state.padding_slot
         self._sizes = bucket_sizes(num_slots)
-        self._graphs: dict[int, _Graph] = {}
+        self._graphs: dict[int, _Graphs] = {}
         self._inputs = _StepBuffers.padded(num_slots, num_slots, state.last_token.device)
         # Pinned once, used in turn: a copy may still be waiting for the device when the next
         # step is staged.
@@ -83,14 +102,26 @@ class DecodeGraphs:
             progress(done / len(self._sizes))
             self._graphs[size] = self._capture(size)
 
-    def replay(self, batch: ScheduledBatch) -> torch.Tensor:
-        """Run a batch of decodes: [rows] int64 sampled tokens, on the device until the next."""
+    def forward(self, batch: ScheduledBatch) -> ForwardOutput:
+        """Run the layers of a batch of decodes."""
         rows = len(batch.slots)
         size = next(size for size in self._sizes if size >= rows)
         self._stage(batch, size)
-        graph = self._graphs[size]
-        graph.graph.replay()
-        return graph.token_ids[:rows]
+        graphs = self._graphs[size]
+        graphs.forward.replay()
+        sampling = SamplingTensors(
+            temperature=graphs.sampling.temperature[:rows],
+            seed=graphs.sampling.seed[:rows],
+            position=graphs.sampling.position[:rows],
+        )
+        return ForwardOutput(graphs.hidden[:rows], self._inputs.slots[:rows], sampling, size)
+
+    def sample(self, forward: ForwardOutput) -> torch.Tensor:
+        """Sample the last forward's rows and advance their slots: [rows] int64 tokens, on the
+        device until the next."""
+        graphs = self._graphs[forward.bucket]
+        graphs.sample.replay()
+        return graphs.token_ids[: len(forward.slots)]
 
     def _stage(self, batch: ScheduledBatch, size: int) -> None:
         """Send the step's slots and appended blocks, through pinned memory, without waiting."""
@@ -106,21 +137,23 @@ class DecodeGraphs:
         appends[0, appended:] = padding
         self._inputs.appends.copy_(stage.appends, non_blocking=True)
 
-    def _capture(self, size: int) -> _Graph:
-        # Once outside the graph: kernels compile and libraries allocate their workspaces.
+    def _capture(self, size: int) -> _Graphs:
+        # Once outside the graphs: kernels compile and libraries allocate their workspaces.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            self._decode(size)
+            self._sample(size, *self._forward(size))
         torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            token_ids = self._decode(size)
-        self._pool = self._pool or graph.pool()
-        return _Graph(graph, token_ids)
+        forward, sample = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(forward, pool=self._pool):
+            hidden, sampling = self._forward(size)
+        self._pool = self._pool or forward.pool()
+        with torch.cuda.graph(sample, pool=self._pool):
+            token_ids = self._sample(size, hidden, sampling)
+        return _Graphs(forward, hidden, sampling, sample, token_ids)
 
-    def _decode(self, size: int) -> torch.Tensor:
-        """The step that a graph replays, from the slots to the slots."""
+    def _forward(self, size: int) -> tuple[torch.Tensor, SamplingTensors]:
+        """What a forward graph replays: from the slots to the hidden states."""
         slots, state = self._inputs.slots[:size], self._state.decode_tensors()
         step = self._ops.prepare_decode(slots, self._inputs.appends, state, self._block_size)
         metadata = AttentionMetaData(
@@ -134,21 +167,10 @@ class DecodeGraphs:
         )
         with set_forward_context(ForwardContext(attn_metadata=metadata)):
             hidden = self._model(step.input_ids, step.positions)
-        logits = self._model.compute_logits(hidden)
-        token_ids = self._ops.sample(logits, _sampling(step))
-        self._ops.commit_tokens(slots, token_ids, state)
+        return hidden, SamplingTensors(step.temperature, step.seed, step.sample_positions)
+
+    def _sample(self, size: int, hidden: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
+        """What a sampling graph replays: from the hidden states to the slots."""
+        token_ids = self._ops.sample(self._model.compute_logits(hidden), sampling)
+        self._ops.commit_tokens(self._inputs.slots[:size], token_ids, self._state.decode_tensors())
         return token_ids
-
-
-def _sampling(step: DecodeInputs) -> SamplingTensors:
-    """A graph serves greedy and drawn rows alike; top-k and top-p rows never come here."""
-    return SamplingTensors(
-        temperature=step.temperature,
-        top_k=step.seed,  # not looked at without any_top_k and any_top_p
-        top_p=step.temperature,
-        seed=step.seed,
-        position=step.sample_positions,
-        all_greedy=False,
-        any_top_k=False,
-        any_top_p=False,
-    )

@@ -1,7 +1,7 @@
 """InputBatch: the runner's persistent batch — a slot per running sequence — and a step's tensors.
 
-The state of a decode lives on the device: last token, position, block table and sampling
-parameters of every slot. A step that only decodes needs nothing from the host but which slots run
+The state of a decode lives on the device: last token, position, block table, temperature and seed
+of every slot. A step that only decodes needs nothing from the host but which slots run
 and which blocks were appended; the token that one step samples is the input of the next without
 visiting the host (deferred output, guide seeds/000). Prompts come from the host, which keeps their
 tokens and a copy of the block tables to build ragged steps with vector operations.
@@ -16,15 +16,16 @@ import torch
 from numpy.typing import NDArray
 
 from atom.model_engine.batch import NewRow, ScheduledBatch
-from atom.model_ops.backends.interface import SamplingTensors, SlotTensors
+from atom.model_ops.backends.interface import SlotTensors
+from atom.utils.device import upload
 from atom.utils.forward_context import AttentionMetaData
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
     """input_ids, positions: [T] int64; last_tokens: [R'] int64, where in T the rows that sample
-    have their last token; sample_slots: [R'] int64, their slots; sampling: their parameters, None
-    when no row samples; slots: [R] int64 of all rows."""
+    have their last token; sample_slots: [R'] int64, their slots; sample_positions: [R'] int64, of
+    the tokens that they draw; slots: [R] int64 of all rows."""
 
     input_ids: torch.Tensor
     positions: torch.Tensor
@@ -32,7 +33,7 @@ class StepInputs:
     slots: torch.Tensor
     last_tokens: torch.Tensor
     sample_slots: torch.Tensor
-    sampling: SamplingTensors | None
+    sample_positions: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +42,14 @@ class SlotState:
     asked for, at the end: padding rows of a graph read and write it.
 
     last_token: int64, the newest token, whose KV is not computed yet; num_computed: int64, tokens
-    in the cache = position of last_token; block_tables: [slots, max_blocks] int32; the others are
-    SamplingTensors' fields per slot.
+    in the cache = position of last_token; block_tables: [slots, max_blocks] int32; temperature,
+    seed: SamplingTensors' fields per slot.
     """
 
     last_token: torch.Tensor
     num_computed: torch.Tensor
     block_tables: torch.Tensor
     temperature: torch.Tensor
-    top_k: torch.Tensor
-    top_p: torch.Tensor
     seed: torch.Tensor
 
     @staticmethod
@@ -65,8 +64,6 @@ class SlotState:
             num_computed=column(torch.int64),
             block_tables=tables,
             temperature=column(torch.float32),
-            top_k=column(torch.int64),
-            top_p=column(torch.float32),
             seed=column(torch.int64),
         )
 
@@ -84,29 +81,6 @@ class SlotState:
             seed=self.seed,
         )
 
-    def sampling(
-        self, slots: torch.Tensor, position: torch.Tensor, filters: SamplingFilters
-    ) -> SamplingTensors:
-        return SamplingTensors(
-            temperature=self.temperature[slots],
-            top_k=self.top_k[slots],
-            top_p=self.top_p[slots],
-            seed=self.seed[slots],
-            position=position,
-            all_greedy=filters.all_greedy,
-            any_top_k=filters.any_top_k,
-            any_top_p=filters.any_top_p,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingFilters:
-    """Which parts of sampling a batch's rows need at all; known to the host."""
-
-    all_greedy: bool
-    any_top_k: bool
-    any_top_p: bool
-
 
 class InputBatch:
     def __init__(
@@ -114,19 +88,14 @@ class InputBatch:
         num_slots: int,
         max_model_len: int,
         block_size: int,
-        vocab_size: int,
         device: torch.device,
     ) -> None:
         self._device = device
         self._block_size = block_size
-        self._vocab_size = vocab_size
         max_blocks = -(-max_model_len // block_size)
         self.state = SlotState.zeros(num_slots, max_blocks, device)
         self._token_ids = np.zeros((num_slots, max_model_len), dtype=np.int32)  # of prompts
         self._block_tables = np.zeros((num_slots, max_blocks), dtype=np.int32)
-        self._temperature = np.zeros(num_slots, dtype=np.float32)
-        self._top_k = np.zeros(num_slots, dtype=np.int64)
-        self._top_p = np.zeros(num_slots, dtype=np.float32)
 
     # ---- changes ------------------------------------------------------------------------------
 
@@ -146,21 +115,16 @@ class InputBatch:
 
     def _enter(self, rows: tuple[NewRow, ...]) -> None:
         for row in rows:
-            slot, params = row.slot, row.params
-            self._token_ids[slot, : len(row.token_ids)] = row.token_ids
-            self._block_tables[slot, : len(row.block_ids)] = row.block_ids
-            self._temperature[slot] = params.temperature
-            self._top_k[slot] = params.top_k if params.top_k > 0 else self._vocab_size
-            self._top_p[slot] = params.top_p
+            self._token_ids[row.slot, : len(row.token_ids)] = row.token_ids
+            self._block_tables[row.slot, : len(row.block_ids)] = row.block_ids
         slots = np.array([row.slot for row in rows], dtype=np.int64)
         at = self._to_device(slots)
         state = self.state
         # No longer than the longest of them: rows of the table are mostly unused.
         used = max(len(row.block_ids) for row in rows)
         state.block_tables[at, :used] = self._to_device(self._block_tables[slots, :used])
-        state.temperature[at] = self._to_device(self._temperature[slots])
-        state.top_k[at] = self._to_device(self._top_k[slots])
-        state.top_p[at] = self._to_device(self._top_p[slots])
+        temperatures = np.array([row.params.temperature for row in rows], dtype=np.float32)
+        state.temperature[at] = self._to_device(temperatures)
         state.seed[at] = self._to_device(np.array([row.seed for row in rows], dtype=np.int64))
 
     # ---- a ragged step ------------------------------------------------------------------------
@@ -183,29 +147,20 @@ class InputBatch:
         decodes = batch.num_decodes
         input_ids[:decodes] = self.state.last_token[slots[:decodes]]
         samples = batch.samples
-        sample_slots = self._to_device(batch.slots[samples].astype(np.int64))
+        sample_positions = batch.context_lens[samples].astype(np.int64)
         return StepInputs(
             input_ids=input_ids,
             positions=self._to_device(positions),
             attention=self._attention(batch, starts, slot_mapping),
             slots=slots,
             last_tokens=self._to_device(starts[1:][samples].astype(np.int64) - 1),
-            sample_slots=sample_slots,
-            sampling=self._sampling(batch, sample_slots) if samples.any() else None,
+            sample_slots=self._to_device(batch.slots[samples].astype(np.int64)),
+            sample_positions=self._to_device(sample_positions),
         )
 
-    def advance(self, inputs: StepInputs, token_ids: torch.Tensor | None) -> None:
-        """Move the slots past the step: what it computed, and the tokens it sampled."""
+    def advance(self, inputs: StepInputs) -> None:
+        """Move the slots past what the step computed; the tokens it samples follow on their own."""
         self.state.num_computed[inputs.slots] = inputs.attention.context_lens.long()
-        if token_ids is not None:
-            self.state.last_token[inputs.sample_slots] = token_ids
-
-    def filters(self, slots: NDArray[np.int32]) -> SamplingFilters:
-        return SamplingFilters(
-            all_greedy=not self._temperature[slots].any(),
-            any_top_k=bool((self._top_k[slots] < self._vocab_size).any()),
-            any_top_p=bool((self._top_p[slots] < 1.0).any()),
-        )
 
     def _attention(
         self, batch: ScheduledBatch, starts: NDArray[np.int32], slot_mapping: NDArray[np.int64]
@@ -223,11 +178,5 @@ class InputBatch:
             max_context_len=longest,
         )
 
-    def _sampling(self, batch: ScheduledBatch, sample_slots: torch.Tensor) -> SamplingTensors:
-        position = self._to_device(batch.context_lens[batch.samples].astype(np.int64))
-        filters = self.filters(batch.slots[batch.samples])
-        return self.state.sampling(sample_slots, position, filters)
-
     def _to_device(self, array: NDArray[np.generic]) -> torch.Tensor:
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
-        return tensor.to(self._device)
+        return upload(array, self._device)

@@ -21,8 +21,7 @@ from atom.model_engine import kv_cache
 from atom.model_engine.batch import NewRow, ScheduledBatch, ScheduledBatchOutput
 from atom.model_engine.engine_protocol import ConcurrencyRow, EngineReport
 from atom.model_engine.graph_runner import DecodeGraphs
-from atom.model_engine.host_tokens import HostTokens, PendingTokens
-from atom.model_engine.input_batch import InputBatch
+from atom.model_engine.step_runner import StepRunner, SubmittedStep
 from atom.model_loader.loader import fill_dummy, load_model
 from atom.model_ops.backends import resolve_ops
 from atom.models.decoder import CausalLM
@@ -31,7 +30,6 @@ from atom.sampling_params import SamplingParams
 from atom.sizing.kv_budget import KvBudget, concurrency_table
 from atom.sizing.overheads import activation_bytes
 from atom.utils.device import Device, detect_device, usable_cpus
-from atom.utils.forward_context import ForwardContext, set_forward_context
 
 __all__ = ["ModelRunner", "support_model_arch_dict"]
 
@@ -56,10 +54,8 @@ class ModelRunner:
         self._kv_dtype = _kv_dtype(config, self._dtype)
         self._resolved = resolve_ops(self._device.type, config.backend, config.op_backends)
         self._ops = self._resolved.ops
-        self._inputs: InputBatch
         self._model: CausalLM
-        self._graphs: DecodeGraphs | None = None
-        self._host_tokens = HostTokens(config.scheduler.max_num_seqs, self._device)
+        self._steps: StepRunner
 
     # ---- start-up -----------------------------------------------------------------------------
 
@@ -74,7 +70,7 @@ class ModelRunner:
         self._plan(self._predicted_weights_bytes(), self._predicted_activation_bytes(), 0)
         self._load(progress)
         weights_bytes = sum(p.nbytes for p in self._model.parameters())
-        self._inputs = self._new_input_batch()
+        self._steps = StepRunner(self._model, self._ops, self._config, self._device)
         progress("sizing the KV cache", 0.0)
         activations = self._activation_bytes()
         overhead = kv_cache.overhead_bytes(self._device, weights_bytes)
@@ -82,7 +78,7 @@ class ModelRunner:
         kv_cache.allocate(
             self._model.attention_layers(), budget, self._kv_dtype, self._device.torch_device
         )
-        self._graphs = self._capture_graphs(progress)
+        self._steps.graphs = self._capture_graphs(progress)
         return self._report(budget, weights_bytes, weights_bytes + activations + overhead)
 
     @property
@@ -97,7 +93,7 @@ class ModelRunner:
         graphs = DecodeGraphs(
             self._model,
             self._ops,
-            self._inputs.state,
+            self._steps.inputs.state,
             config.cache.block_size,
             config.model.max_model_len,
         )
@@ -193,16 +189,6 @@ class ModelRunner:
             )
         )
 
-    def _new_input_batch(self) -> InputBatch:
-        config = self._config
-        return InputBatch(
-            config.scheduler.max_num_seqs,
-            config.model.max_model_len,
-            config.cache.block_size,
-            config.model.vocab_size,
-            self._device.torch_device,
-        )
-
     def _report(self, budget: KvBudget, weights_bytes: int, peak_bytes: int) -> EngineReport:
         config = self._config
         scheduler = config.scheduler
@@ -239,45 +225,18 @@ class ModelRunner:
     # ---- steps --------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def submit(self, batch: ScheduledBatch) -> PendingTokens:
-        """Start computing the batch; on a GPU this returns before the device is done."""
-        self._inputs.apply(batch)
-        if self._graphs is not None and self._fits_graph(batch):
-            return self._copy_out(self._graphs.replay(batch))
-        self._inputs.append_blocks(batch)
-        inputs = self._inputs.prepare(batch)
-        with set_forward_context(ForwardContext(attn_metadata=inputs.attention)):
-            hidden = self._model(inputs.input_ids, inputs.positions)
-        token_ids = None
-        if inputs.sampling is not None:
-            logits = self._model.compute_logits(hidden[inputs.last_tokens])
-            token_ids = self._ops.sample(logits, inputs.sampling)
-        self._inputs.advance(inputs, token_ids)
-        return self._copy_out(token_ids)
+    def submit(self, batch: ScheduledBatch) -> SubmittedStep:
+        """See StepRunner."""
+        return self._steps.submit(batch)
 
-    def collect(self, pending: PendingTokens) -> ScheduledBatchOutput:
-        """Wait for a submitted batch; its sampled tokens in row order."""
-        if pending.copied is not None:
-            pending.copied.synchronize()
-        return ScheduledBatchOutput(token_ids=pending.token_ids.numpy().copy())
+    @torch.inference_mode()
+    def sample(self, step: SubmittedStep) -> None:
+        """See StepRunner."""
+        self._steps.sample(step)
 
-    def _fits_graph(self, batch: ScheduledBatch) -> bool:
-        if batch.num_decodes != len(batch.slots):
-            return False
-        filters = self._inputs.filters(batch.slots)
-        return not (filters.any_top_k or filters.any_top_p)
-
-    def _copy_out(self, token_ids: torch.Tensor | None) -> PendingTokens:
-        """Send sampled tokens towards the host, behind the step that computes them."""
-        if token_ids is None:
-            return PendingTokens(torch.zeros(0, dtype=torch.int32), None)
-        if not self._device.is_gpu:
-            return PendingTokens(token_ids.to(torch.int32), None)
-        host, copied = self._host_tokens.next()
-        host = host[: len(token_ids)]
-        host.copy_(token_ids, non_blocking=True)
-        copied.record()
-        return PendingTokens(host, copied)
+    def collect(self, step: SubmittedStep) -> ScheduledBatchOutput:
+        """See StepRunner."""
+        return self._steps.collect(step)
 
 
 def _model_dtype(config: Config, device: Device) -> torch.dtype:

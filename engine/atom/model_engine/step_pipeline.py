@@ -20,7 +20,8 @@ from atom.model_engine.scheduler import Scheduler, StepResult
 
 class Executor(Protocol):
     """What runs batches: `submit` returns at once (or, without a device, when done), `collect`
-    waits for the output. Outputs are collected in the order of submission."""
+    waits for the output. Outputs are collected in the order of submission. A batch that says
+    `samples_later` is sampled by `sample`, before the next batch is submitted."""
 
     def submit(self, batch: ScheduledBatch) -> Any: ...
 

@@ -10,8 +10,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import psutil
 import torch
+from numpy.typing import NDArray
 
 from atom.errors import ConfigError
 
@@ -58,6 +60,17 @@ def detect_device(wanted: str) -> Device:
             f"{gpu_type or 'no GPU'}; check the driver, or use --device {gpu_type or 'cpu'}"
         )
     return Device(chosen, torch.cuda.get_device_name(0), torch.device("cuda", 0))
+
+
+def upload(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
+    """The array on the device, without waiting for it: a copy from pageable memory would make the
+    host wait for everything submitted before. On the CPU the tensor may share the array's memory.
+    """
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if device.type == "cpu":
+        return tensor
+    # torch keeps pinned blocks for reuse, and this one until the copy has happened.
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def usable_cpus() -> int:

@@ -67,6 +67,10 @@ def test_reference_backend_on_the_gpu_gives_the_same(checkpoint, expected) -> No
     assert tokens(checkpoint, device="auto", backend="torch_ref") == expected
 
 
+def test_sampling_apart_from_the_forwards_graph_gives_the_same(checkpoint, expected) -> None:
+    assert tokens(checkpoint, device="auto", samples_later=True) == expected
+
+
 def test_preemption_under_graphs_gives_the_same(checkpoint, expected) -> None:
     small = tokens(
         checkpoint, device="auto", num_kv_blocks=40, enable_prefix_caching=False, max_model_len=512

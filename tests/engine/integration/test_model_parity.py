@@ -66,6 +66,14 @@ def test_greedy_tokens_equal_transformers_batched(checkpoint, expected, policy, 
     assert got == expected
 
 
+def test_sampling_apart_from_the_forward_gives_the_same_tokens(checkpoint, expected):
+    driver = CoreDriver(
+        str(checkpoint), max_num_batched_tokens=48, max_num_seqs=8, depth=1, samples_later=True
+    )
+    got = driver.generate(prompts(driver.vocab_size), max_tokens=NEW_TOKENS, ignore_eos=True)
+    assert got == expected
+
+
 def test_greedy_tokens_equal_transformers_alone(checkpoint, expected):
     driver = CoreDriver(str(checkpoint), max_num_batched_tokens=48, max_num_seqs=8)
     for prompt, tokens in zip(prompts(driver.vocab_size), expected, strict=True):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import SamplingTensors
-from atom.model_ops.backends.torch_ref.sampling import sample
+from atom.model_ops.backends import resolve_ops
+from atom.model_ops.backends.interface import LikelyLimits, SamplingTensors
+from atom.model_ops.sampler import Sampler, ShapedRows
 
 LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -3.0])
 VOCAB = len(LOGITS)
 DRAWS = 20_000
+SAMPLER = Sampler(resolve_ops("cpu").ops)
 
 
 def draw(
@@ -19,20 +21,35 @@ def draw(
     temperature: float = 1.0,
     top_k: int = VOCAB,
     top_p: float = 1.0,
+    min_p: float = 0.0,
     seeds: torch.Tensor | None = None,
     positions: torch.Tensor | None = None,
 ) -> torch.Tensor:
     sampling = SamplingTensors(
         temperature=torch.full((rows,), temperature),
-        top_k=torch.full((rows,), top_k),
-        top_p=torch.full((rows,), top_p),
         seed=torch.arange(rows) if seeds is None else seeds,
         position=torch.zeros(rows, dtype=torch.int64) if positions is None else positions,
         all_greedy=temperature == 0,
-        any_top_k=top_k < VOCAB,
-        any_top_p=top_p < 1.0,
+        any_greedy=temperature == 0,
     )
-    return sample(LOGITS.repeat(rows, 1), sampling)
+    return SAMPLER(
+        LOGITS.repeat(rows, 1),
+        sampling,
+        ShapedRows(torch.arange(rows), limits(sampling.temperature, top_k, top_p, min_p)),
+    )
+
+
+def limits(temperature: torch.Tensor, top_k: int, top_p: float, min_p: float) -> LikelyLimits:
+    rows = len(temperature)
+    return LikelyLimits(
+        temperature=temperature,
+        top_k=torch.full((rows,), top_k),
+        top_p=torch.full((rows,), top_p),
+        min_p=torch.full((rows,), min_p),
+        largest_top_k=top_k if top_k < VOCAB else 0,
+        any_top_p=top_p < 1.0,
+        any_min_p=min_p > 0,
+    )
 
 
 def assert_drawn_from(tokens: torch.Tensor, probabilities: torch.Tensor) -> None:
@@ -70,6 +87,15 @@ def test_top_p_applies_to_what_top_k_left() -> None:
     assert_drawn_from(draw(top_k=3, top_p=0.8), kept.softmax(0))
 
 
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.6])
+def test_min_p_keeps_what_is_likely_enough_beside_the_most_likely(temperature: float) -> None:
+    probabilities = (LOGITS / temperature).softmax(0)
+    kept = torch.where(probabilities >= 0.2 * probabilities.max(), LOGITS, -torch.inf)
+    assert 1 < kept.isfinite().sum() < VOCAB
+    tokens = draw(temperature=temperature, min_p=0.2)
+    assert_drawn_from(tokens, (kept / temperature).softmax(0))
+
+
 def test_a_tiny_top_p_is_greedy() -> None:
     assert set(draw(rows=100, top_p=1e-6).tolist()) == {0}
 
@@ -88,15 +114,11 @@ def test_greedy_rows_in_a_mixed_batch_stay_greedy() -> None:
     rows = 200
     sampling = SamplingTensors(
         temperature=torch.tensor([0.0, 5.0] * (rows // 2)),
-        top_k=torch.full((rows,), VOCAB),
-        top_p=torch.full((rows,), 0.99),
         seed=torch.arange(rows),
         position=torch.zeros(rows, dtype=torch.int64),
-        all_greedy=False,
-        any_top_k=False,
-        any_top_p=True,
     )
-    tokens = sample(LOGITS.repeat(rows, 1), sampling)
+    shaped = ShapedRows(torch.arange(rows), limits(sampling.temperature, VOCAB, 0.99, 0.0))
+    tokens = SAMPLER(LOGITS.repeat(rows, 1), sampling, shaped)
     assert set(tokens[::2].tolist()) == {0}
     assert len(set(tokens[1::2].tolist())) > 1
 

@@ -31,21 +31,35 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class SamplingTensors:
-    """Sampling parameters of the rows to sample, one entry per row, on the device.
+    """Parameters of the draws of the rows to sample, one entry per row, on the device.
 
-    temperature: float32, 0 for greedy; top_k: int64, V for off; top_p: float32, 1 for off;
-    seed: int64; position: int64, index of the token being drawn in its sequence. The host knows
-    which of the three filters the batch needs at all.
+    temperature: float32, 0 for greedy; seed: int64; position: int64, index of the token being
+    drawn in its sequence. The host knows whether all rows are greedy, or any.
+    """
+
+    temperature: torch.Tensor
+    seed: torch.Tensor
+    position: torch.Tensor
+    all_greedy: bool = False
+    any_greedy: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LikelyLimits:
+    """Which tokens of a row are likely enough to be drawn, one entry per row, on the device.
+
+    temperature: float32, as in SamplingTensors; top_k: int64, V for off; top_p: float32, 1 for off;
+    min_p: float32, 0 for off. The host knows the largest top_k of the rows that have one (0: none
+    has) and whether any row has a top_p or min_p.
     """
 
     temperature: torch.Tensor
     top_k: torch.Tensor
     top_p: torch.Tensor
-    seed: torch.Tensor
-    position: torch.Tensor
-    all_greedy: bool
-    any_top_k: bool
+    min_p: torch.Tensor
+    largest_top_k: int
     any_top_p: bool
+    any_min_p: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +156,16 @@ class Ops(Protocol):
 
     def sample(self, logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
         """logits [R, V], any float dtype, compared and scaled in float32 → token ids [R] int64.
-        temperature 0 takes the first maximum; otherwise temperature, then top-k, then top-p, then
-        one draw from what is left. The draw depends on (seed, position) alone, never on the rest
-        of the batch. May overwrite logits. With neither top-k nor top-p it may be captured."""
+        temperature 0 takes the first maximum; otherwise one draw from softmax(logits /
+        temperature). The draw depends on (seed, position) and the row's logits alone, never on the
+        rest of the batch. A token of logit -inf is never chosen while there is another. May
+        overwrite logits."""
+
+    def keep_likely(self, logits: torch.Tensor, limits: LikelyLimits) -> torch.Tensor:
+        """logits [R, V] float32 → the same with tokens at -inf that no draw may give: those less
+        likely than the k-th, then those less likely than the last of the smallest set whose
+        probability reaches top-p, then those less likely than min-p times the most likely one.
+        Tokens as likely as the last one kept are kept. May overwrite logits. Not captured."""
 
     def prepare_decode(
         self, slots: torch.Tensor, appends: torch.Tensor, state: SlotTensors, block_size: int
@@ -169,6 +190,7 @@ OPS = (
     "qk_norm_rope_store",
     "paged_attention",
     "sample",
+    "keep_likely",
     "prepare_decode",
     "commit_tokens",
 )

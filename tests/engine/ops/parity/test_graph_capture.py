@@ -24,13 +24,8 @@ def test_attention_and_sampling_replayed_on_new_contents_equal_eager(
     projection = torch.randn(2000, 8 * 64, dtype=torch.bfloat16, device=device)
     sampling = SamplingTensors(
         temperature=torch.tensor([0.0, 0.8] * (rows // 2), device=device),
-        top_k=torch.full((rows,), 2000, device=device),
-        top_p=torch.ones(rows, device=device),
         seed=torch.arange(rows, device=device),
         position=torch.arange(rows, device=device),
-        all_greedy=False,
-        any_top_k=False,
-        any_top_p=False,
     )
 
     def step() -> torch.Tensor:

@@ -5,29 +5,23 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend, SamplingTensors
+from atom.model_ops.backends.interface import Backend, LikelyLimits, SamplingTensors
 
 gpu = pytest.mark.gpu
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
-def parameters(
-    rows: int, vocab: int, device: torch.device, *, greedy_every: int = 0, top_k: int = 0,
-    top_p: float = 1.0,
-) -> SamplingTensors:  # fmt: skip
+def parameters(rows: int, device: torch.device, *, greedy_every: int = 0) -> SamplingTensors:
     draw = torch.Generator().manual_seed(rows)
     temperature = torch.rand(rows, generator=draw) + 0.3
     if greedy_every:
         temperature[::greedy_every] = 0
     return SamplingTensors(
         temperature=temperature.to(device),
-        top_k=torch.full((rows,), top_k or vocab, device=device),
-        top_p=torch.full((rows,), top_p, device=device),
         seed=torch.randint(-(2**63), 2**63 - 1, (rows,), generator=draw).to(device),
         position=torch.randint(0, 5000, (rows,), generator=draw).to(device),
         all_greedy=greedy_every == 1,
-        any_top_k=top_k > 0,
-        any_top_p=top_p < 1,
+        any_greedy=greedy_every > 0,
     )
 
 
@@ -40,7 +34,7 @@ def test_draws_equal_the_reference(
     dtype: torch.dtype,
 ) -> None:  # fmt: skip
     logits = (torch.randn(rows, vocab, device=device) * 3).to(dtype)
-    sampling = parameters(rows, vocab, device, greedy_every=4)
+    sampling = parameters(rows, device, greedy_every=4)
     expected = reference.operations["sample"](logits.clone(), sampling)
     tokens = backend.operations["sample"](logits.clone(), sampling)
     assert tokens.dtype == torch.int64
@@ -53,7 +47,7 @@ def test_draws_over_flat_logits_equal_the_reference(
     """Here the noise alone decides."""
     rows, vocab = 20, 5000
     logits = torch.zeros(rows, vocab, device=device)
-    sampling = parameters(rows, vocab, device)
+    sampling = parameters(rows, device)
     tokens = backend.operations["sample"](logits.clone(), sampling)
     assert torch.equal(tokens, reference.operations["sample"](logits.clone(), sampling))
     assert len(set(tokens.tolist())) > rows // 2
@@ -66,22 +60,45 @@ def test_greedy_takes_the_first_of_equal_maxima(
     logits = torch.full((3, 9000), -1.0, dtype=dtype, device=device)
     logits[0, [17, 18, 8999]] = 2.0
     logits[1, [8998, 8999]] = 2.0
-    sampling = parameters(3, 9000, device, greedy_every=1)
+    sampling = parameters(3, device, greedy_every=1)
     assert backend.operations["sample"](logits, sampling).tolist() == [17, 8998, 0]
 
 
-@pytest.mark.parametrize(("top_k", "top_p"), [(3, 1.0), (0, 0.6), (50, 0.9)])
-def test_filtered_draws_equal_the_reference(
-    backend: Backend, reference: Backend, device: torch.device, top_k: int, top_p: float
-) -> None:
-    logits = torch.randn(30, 600, device=device) * 2
-    sampling = parameters(30, 600, device, greedy_every=5, top_k=top_k, top_p=top_p)
-    expected = reference.operations["sample"](logits.clone(), sampling)
-    assert torch.equal(backend.operations["sample"](logits.clone(), sampling), expected)
+def limits(rows: int, vocab: int, device: torch.device, top_k: int, top_p: float, min_p: float):
+    """The limits on two rows of three."""
+    limited = torch.arange(rows, device=device) % 3 > 0
+    return LikelyLimits(
+        temperature=torch.linspace(0.3, 2.0, rows, device=device),
+        top_k=torch.where(limited, top_k or vocab, vocab),
+        top_p=torch.where(limited, top_p, 1.0),
+        min_p=torch.where(limited, min_p, 0.0),
+        largest_top_k=top_k,
+        any_top_p=top_p < 1,
+        any_min_p=min_p > 0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "min_p"),
+    [(3, 1.0, 0.0), (0, 0.6, 0.0), (50, 0.9, 0.0), (0, 1.0, 0.1), (40, 0.8, 0.05)],
+)
+@pytest.mark.parametrize("vocab", [600, pytest.param(151936, marks=gpu)])
+def test_likely_tokens_are_the_references(
+    backend: Backend, reference: Backend, device: torch.device, vocab: int, top_k: int,
+    top_p: float, min_p: float,
+) -> None:  # fmt: skip
+    """Logits in steps of 1/16, as half precision has them: many are equal."""
+    logits = (torch.randn(30, vocab, device=device) * 48).round() / 16
+    asked = limits(30, vocab, device, top_k, top_p, min_p)
+    expected = reference.operations["keep_likely"](logits.clone(), asked)
+    kept = backend.operations["keep_likely"](logits.clone(), asked)
+    assert torch.equal(kept, expected)
+    assert (kept[1] == -torch.inf).any()
+    assert torch.equal(kept[0], logits[0])
 
 
 def test_impossible_tokens_are_never_drawn(backend: Backend, device: torch.device) -> None:
     logits = torch.full((12, 5000), -torch.inf, device=device)
     logits[:, [3, 4500]] = 0.0
-    tokens = backend.operations["sample"](logits, parameters(12, 5000, device))
+    tokens = backend.operations["sample"](logits, parameters(12, device))
     assert set(tokens.tolist()) == {3, 4500}

@@ -7,6 +7,7 @@ into a graph.
 from __future__ import annotations
 
 from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.likely_tokens import keep_likely
 from atom.model_ops.backends.torch_ref import attention, decode_state, dense, sampling
 
 
@@ -22,6 +23,7 @@ def backend() -> Backend:
             "qk_norm_rope_store": attention.qk_norm_rope_store,
             "paged_attention": attention.paged_attention,
             "sample": sampling.sample,
+            "keep_likely": keep_likely,
             "prepare_decode": decode_state.prepare_decode,
             "commit_tokens": decode_state.commit_tokens,
         },

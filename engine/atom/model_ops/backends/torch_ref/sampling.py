@@ -1,4 +1,4 @@
-"""Sampling in plain PyTorch: temperature, top-k, top-p, one draw per row by an exponential race.
+"""Sampling in plain PyTorch: temperature, and one draw per row by an exponential race.
 
 The noise of a row is a hash of (seed, position, token id): a seed gives the same draw whatever else
 is in the batch.
@@ -9,20 +9,18 @@ from __future__ import annotations
 import torch
 
 from atom.model_ops.backends.interface import SamplingTensors
-from atom.model_ops.backends.likely_tokens import keep_likely
 from atom.model_ops.backends.noise import exponential_noise
 
 
 def sample(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
     logits = logits.float()
-    greedy_ids = logits.argmax(dim=-1)
     if sampling.all_greedy:
-        return greedy_ids
+        return logits.argmax(dim=-1)
     is_greedy = sampling.temperature == 0
     scaled = logits * (1.0 / torch.where(is_greedy, 1.0, sampling.temperature)).unsqueeze(1)
-    if sampling.any_top_k or sampling.any_top_p:
-        scaled = keep_likely(scaled, sampling)
     noise = exponential_noise(sampling.seed, sampling.position, logits.shape[1])
     # The token whose exponential clock, of rate proportional to its probability, rings first.
     drawn_ids = (scaled - noise.log()).argmax(dim=-1)
-    return torch.where(is_greedy, greedy_ids, drawn_ids)
+    if not sampling.any_greedy:
+        return drawn_ids
+    return torch.where(is_greedy, logits.argmax(dim=-1), drawn_ids)

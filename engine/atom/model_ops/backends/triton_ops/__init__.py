@@ -1,6 +1,6 @@
 """The Triton backend: the engine's own GPU kernels, one source for CUDA and ROCm.
 
-Every operation may be captured into a graph, except sampling with top-k or top-p. Without Triton or
+Every operation of a plain decode step may be captured into a graph. Without Triton or
 without a GPU it says so; in Triton's interpreter (TRITON_INTERPRET=1) it runs on CPU tensors, which
 is how its logic is tested where there is no GPU.
 """
@@ -13,6 +13,7 @@ from importlib.util import find_spec
 import torch
 
 from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.likely_tokens import keep_likely
 
 
 def backend() -> Backend:
@@ -41,6 +42,7 @@ def backend() -> Backend:
             "qk_norm_rope_store": rope_store.qk_norm_rope_store,
             "paged_attention": attention.paged_attention,
             "sample": sampling.sample,
+            "keep_likely": keep_likely,
             "prepare_decode": decode_state.prepare_decode,
             "commit_tokens": decode_state.commit_tokens,
         },

@@ -9,14 +9,11 @@ does.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 import triton
 import triton.language as tl
 
 from atom.model_ops.backends.interface import SamplingTensors
-from atom.model_ops.backends.likely_tokens import keep_likely
 from atom.model_ops.backends.noise import LN2, SERIES, SPREAD
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 
@@ -99,8 +96,6 @@ def _pick_kernel(best_ptr, token_ptr, out_ptr, STRETCHES: tl.constexpr, BLOCK: t
 
 
 def sample(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
-    if sampling.any_top_k or sampling.any_top_p:
-        logits, sampling = _filtered(logits, sampling)
     rows, vocab = logits.shape
     # Few rows: many short stretches, so that the card is busy at all.
     stretch, warps = (2048, 4) if rows < _MANY_ROWS else (4096, 8)
@@ -117,13 +112,3 @@ def sample(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
         best, token, out, STRETCHES=stretches, BLOCK=next_power_of_2(stretches), num_warps=1
     )
     return out
-
-
-def _filtered(
-    logits: torch.Tensor, sampling: SamplingTensors
-) -> tuple[torch.Tensor, SamplingTensors]:
-    """Logits scaled by temperature, unlikely tokens at -inf, and the parameters that are left."""
-    is_greedy = sampling.temperature == 0
-    scaled = logits.float() * (1.0 / torch.where(is_greedy, 1.0, sampling.temperature)).unsqueeze(1)
-    kept = keep_likely(scaled, sampling)
-    return kept, replace(sampling, temperature=torch.where(is_greedy, 0.0, 1.0))

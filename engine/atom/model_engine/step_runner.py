@@ -1,0 +1,137 @@
+"""StepRunner: executes scheduled batches on a loaded model, forward first and then sampling.
+
+The two halves are apart so that sampling may be issued later than its forward, and so that rows
+that ask for much at sampling keep the forward's graph. A plain decode step is two graph replays and
+nothing else. Owned by ModelRunner; knows rows and slots, no requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from atom.config import Config
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.graph_runner import DecodeGraphs, ForwardOutput
+from atom.model_engine.host_tokens import HostTokens, PendingTokens
+from atom.model_engine.input_batch import InputBatch
+from atom.model_engine.sampling_state import SamplingState
+from atom.model_ops.backends.interface import Ops, SamplingTensors
+from atom.model_ops.sampler import Sampler
+from atom.models.decoder import CausalLM
+from atom.utils.device import Device
+from atom.utils.forward_context import ForwardContext, set_forward_context
+
+
+@dataclass(slots=True)
+class SubmittedStep:
+    """A batch whose forward was submitted. sample_slots: int32, of the rows that sample, in order;
+    forward: None when none does, and once it was sampled; pending: its tokens, once sampled."""
+
+    sample_slots: NDArray[np.int32]
+    forward: ForwardOutput | None
+    pending: PendingTokens | None = None
+
+
+class StepRunner:
+    """graphs: set once captured; without them every step runs eagerly."""
+
+    def __init__(self, model: CausalLM, ops: Ops, config: Config, device: Device) -> None:
+        num_slots = config.scheduler.max_num_seqs
+        self._model = model
+        self._ops = ops
+        self._device = device
+        self._sampler = Sampler(ops)
+        self._sampling = SamplingState(num_slots, config.model.vocab_size, device.torch_device)
+        self._host_tokens = HostTokens(num_slots, device)
+        self.inputs = InputBatch(
+            num_slots, config.model.max_model_len, config.cache.block_size, device.torch_device
+        )
+        self.graphs: DecodeGraphs | None = None
+
+    def submit(self, batch: ScheduledBatch) -> SubmittedStep:
+        """Start computing the batch; on a GPU this returns before the device is done.
+
+        Of a batch that `samples_later` only the layers are run: `sample` follows, before the next
+        batch is submitted."""
+        self.inputs.apply(batch)
+        if batch.new_rows:
+            self._sampling.enter(batch.new_rows)
+        if self.graphs is not None and batch.num_decodes == len(batch.slots):
+            forward: ForwardOutput | None = self.graphs.forward(batch)
+        else:
+            forward = self._forward(batch)
+        step = SubmittedStep(batch.slots[batch.samples], forward)
+        if not batch.samples_later:
+            self.sample(step)
+        return step
+
+    def sample(self, step: SubmittedStep) -> None:
+        """Sample the rows of a submitted step and start to copy their tokens out."""
+        forward, step.forward = step.forward, None
+        if forward is None:
+            step.pending = PendingTokens(torch.zeros(0, dtype=torch.int32), None)
+        elif self.graphs is not None and forward.bucket and self._is_plain(step):
+            step.pending = self._copy_out(self.graphs.sample(forward))
+        else:
+            step.pending = self._copy_out(self._sample_eagerly(step.sample_slots, forward))
+
+    def collect(self, step: SubmittedStep) -> ScheduledBatchOutput:
+        """Wait for a sampled batch; its tokens in row order."""
+        pending = step.pending
+        assert pending is not None, "a step is sampled before it is collected"
+        if pending.copied is not None:
+            pending.copied.synchronize()
+        return ScheduledBatchOutput(token_ids=pending.token_ids.numpy().copy())
+
+    def _forward(self, batch: ScheduledBatch) -> ForwardOutput | None:
+        self.inputs.append_blocks(batch)
+        inputs = self.inputs.prepare(batch)
+        with set_forward_context(ForwardContext(attn_metadata=inputs.attention)):
+            hidden = self._model(inputs.input_ids, inputs.positions)
+        self.inputs.advance(inputs)
+        if not batch.samples.any():
+            return None
+        slots, state = inputs.sample_slots, self.inputs.state
+        return ForwardOutput(
+            hidden=hidden[inputs.last_tokens],
+            slots=slots,
+            sampling=SamplingTensors(
+                state.temperature[slots], state.seed[slots], inputs.sample_positions
+            ),
+            bucket=0,
+        )
+
+    def _is_plain(self, step: SubmittedStep) -> bool:
+        return self._sampling.is_plain(step.sample_slots)
+
+    def _sample_eagerly(
+        self, sample_slots: NDArray[np.int32], forward: ForwardOutput
+    ) -> torch.Tensor:
+        temperature = self._sampling.temperature(sample_slots)
+        sampling = replace(
+            forward.sampling,
+            all_greedy=not temperature.any(),
+            any_greedy=not temperature.all(),
+        )
+        logits = self._model.compute_logits(forward.hidden)
+        token_ids = self._sampler(logits, sampling, self._sampling.shaped_rows(sample_slots))
+        state = self.inputs.state
+        if forward.bucket:
+            self._ops.commit_tokens(forward.slots, token_ids, state.decode_tensors())
+        else:
+            state.last_token[forward.slots] = token_ids
+        return token_ids
+
+    def _copy_out(self, token_ids: torch.Tensor) -> PendingTokens:
+        """Send sampled tokens towards the host, behind the step that computes them."""
+        if not self._device.is_gpu:
+            return PendingTokens(token_ids.to(torch.int32), None)
+        host, copied = self._host_tokens.next()
+        host = host[: len(token_ids)]
+        host.copy_(token_ids, non_blocking=True)
+        copied.record()
+        return PendingTokens(host, copied)
