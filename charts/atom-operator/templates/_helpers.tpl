@@ -55,7 +55,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [atomdeployments/finalizers]
   verbs: [update]
 - apiGroups: [apps]
-  resources: [deployments]
+  resources: [deployments, controllerrevisions]
   verbs: [get, list, watch, create, patch, update, delete]
 - apiGroups: [""]
   resources: [services, serviceaccounts, configmaps]
