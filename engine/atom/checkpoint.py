@@ -99,6 +99,11 @@ def open_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(path=path, config=_read_json(config_file), generation_config=generation)
 
 
+def weights_bytes_on_disk(path: Path) -> int:
+    """Size of the safetensors files in a folder; 0 when there are none."""
+    return sum(file.stat().st_size for file in path.glob("*.safetensors"))
+
+
 def _read_json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))

@@ -81,6 +81,8 @@ class Reason(StrEnum):
     # ModelLoaded
     LOADED = "Loaded"
     LOADING = "Loading"
+    LOADING_WEIGHTS = "LoadingWeights"
+    LOAD_STALLED = "LoadStalled"
     ENGINE_NOT_READY = "EngineNotReady"
     ENGINE_SILENT = "EngineSilent"
     # CapacityMatched

@@ -300,11 +300,24 @@ class PodState:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """How far a start-up or a download is. Rates are of its present phase."""
+
+    phase: str
+    fraction: float
+    bytes_total: int | None = None
+    bytes_per_second: int | None = None
+    seconds_without_progress: float = 0.0
+    stalled: bool = False  # by the rules of whoever reports it
+
+
+@dataclass(frozen=True, slots=True)
 class EngineHealth:
     """What /health answers. `state` is ok, starting, draining or dead; `reason` is for people."""
 
     state: str
     reason: str
+    progress: LoadProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)

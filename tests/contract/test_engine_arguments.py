@@ -36,6 +36,7 @@ def test_every_rendered_argument_parses_and_means_the_same() -> None:
     assert (options.gpu_memory_utilization, options.kv_cache_dtype) == (0.85, "bf16")
     assert (options.enable_prefix_caching, options.scheduling_policy) == (False, "prefill_first")
     assert args.drain_seconds == 77
+    assert args.startup_budget_seconds == plan.startup_budget_seconds
     assert args.server_port == constants.ENGINE_PORT
 
 

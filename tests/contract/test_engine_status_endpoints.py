@@ -17,6 +17,8 @@ async def test_phase_while_starting_and_capacity_when_started(tmp_path: Path) ->
         starting = await engines.health("127.0.0.1")
         assert starting is not None
         assert (starting.state, bool(starting.reason)) == ("starting", True)
+        assert starting.progress is not None
+        assert starting.progress.phase == "opening the model"
         assert await engines.capacity("127.0.0.1") is None
         rig.core.become_ready()
         await rig.engine.wait_ready()

@@ -13,7 +13,7 @@ import queue
 
 LEVELS = ("debug", "info", "warning", "error")
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_PROBED_PATHS = frozenset({"/health", "/ready", "/live", "/metrics"})
+_PROBED_PATHS = frozenset({"/health", "/ready", "/startup", "/live", "/metrics"})
 
 
 class _QueuedLogs(logging.handlers.QueueHandler):

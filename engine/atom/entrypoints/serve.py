@@ -33,6 +33,12 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         default=30.0,
         help="how long running requests may finish after SIGTERM",
     )
+    add(
+        "--startup-budget-seconds",
+        type=_seconds,
+        default=0.0,
+        help="how long start-up may take before /live fails, unless it still moves; 0: any time",
+    )
     add("--chat-template", type=Path, default=None, help="Jinja file used instead of the model's")
     add(
         "--request-timeout-seconds",
@@ -67,6 +73,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         host=args.host,
         port=args.server_port,
         drain_seconds=args.drain_seconds,
+        startup_budget_seconds=args.startup_budget_seconds or None,
         chat_template=args.chat_template,
         keep_alive_seconds=args.timeout_keep_alive,
         access_log=not args.disable_access_log,

@@ -24,12 +24,14 @@ from typing import Any, TypeVar
 import uvicorn
 import uvloop
 
+from atom.checkpoint import weights_bytes_on_disk
 from atom.config import Config, EngineOptions, build_config
 from atom.entrypoints.listener import BACKLOG, listen
 from atom.entrypoints.logs import flush_logs
 from atom.entrypoints.openai.api_server import build_app
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.startup_table import print_startup_table
+from atom.entrypoints.startup_timeline import StartupTimeline
 from atom.errors import EngineDeadError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.engine_protocol import EngineReport
@@ -54,6 +56,7 @@ class ServerOptions:
     host: str = "0.0.0.0"
     port: int = 8000
     drain_seconds: float = 30.0
+    startup_budget_seconds: float | None = None
     chat_template: Path | None = None
     keep_alive_seconds: int = 5
     access_log: bool = True
@@ -88,7 +91,7 @@ class _Server:
     def __init__(self, options: ServerOptions, listener: socket.socket) -> None:
         self._options = options
         self._listener = listener
-        self._state = ServerState()
+        self._state = ServerState(timeline=StartupTimeline(options.startup_budget_seconds))
         self._http = _HttpServer(
             uvicorn.Config(
                 build_app(self._state, api_key=options.api_key),
@@ -117,6 +120,7 @@ class _Server:
                 if engine is not None:
                     report = await self._unless_stopped(engine.wait_ready())
             if engine is not None and report is not None:
+                self._state.timeline.ready()
                 self._announce(report)
                 await self._until_stopped_or_dead(engine, serving)
             return await self._end_in_order(engine)
@@ -147,10 +151,17 @@ class _Server:
             return config, processor
 
         config, processor = await _on_daemon_thread(open_model)
+        timeline = self._state.timeline
+        timeline.weights_bytes = weights_bytes_on_disk(config.model.path)
+
+        def show(phase: str, share: float) -> None:
+            timeline.note(phase, share)
+            progress.show(phase, share)
+
         engine = AsyncLLMEngine(
             config,
             processor,
-            on_progress=progress.show,
+            on_progress=show,
             request_timeout_seconds=options.request_timeout_seconds,
         )
         await engine.start()

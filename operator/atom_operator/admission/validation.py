@@ -34,6 +34,7 @@ _OWNED_ARGUMENTS = {
     "tensor-parallel-size": "spec.parallelism.tensor",
     "tp": "spec.parallelism.tensor",
     "drain-seconds": "spec.rollout.drainSeconds",
+    "startup-budget-seconds": None,
     "host": None,
     "server-port": None,
 }

@@ -1,7 +1,8 @@
 """The engine container: command line, probes, environment, mounts, resources. Pure.
 
-The contract with the engine is its command line and three endpoints: /health (ready to serve),
-/live (process and engine not dead) and /metrics, all on one port.
+The contract with the engine is its command line and its endpoints, all on one port: /startup (200
+also when the budget is spent and the load still moves), /health (ready to serve), /live (not dead
+and not stalled) and /metrics.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def engine_args(plan: Plan) -> list[str]:
         ("--tensor-parallel-size", engine.tensor_parallel),
         ("--revision", plan.model.revision),
         ("--drain-seconds", engine.drain_seconds),
+        ("--startup-budget-seconds", plan.startup_budget_seconds),
     ]
     args = [text for flag, value in pairs if value is not None for text in (flag, str(value))]
     args.append(
@@ -109,7 +111,7 @@ def _resources(plan: Plan) -> dict[str, Any]:
 def _startup_probe(plan: Plan) -> dict[str, Any]:
     period = _STARTUP_PERIOD_SECONDS[plan.accelerator.type]
     failures = math.ceil(plan.startup_budget_seconds / period)
-    return {**_probe("/health", period), "failureThreshold": failures}
+    return {**_probe("/startup", period), "failureThreshold": failures}
 
 
 def _probe(path: str, period_seconds: int) -> dict[str, Any]:

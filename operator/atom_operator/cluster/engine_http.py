@@ -15,13 +15,14 @@ import httpx2
 
 from atom.sizing import Concurrency
 from atom_operator import constants
-from atom_operator.domain import Capacity, EngineHealth
+from atom_operator.domain import Capacity, EngineHealth, LoadProgress
 
 _logger = logging.getLogger(__name__)
 _TIMEOUT_SECONDS = 3.0  # of a whole request
 _MOST_BYTES = 256 * 1024
 _MOST_CONNECTIONS = 32
 _REASON_LIMIT = 300
+_MOST_COUNTED = 2**63 - 1
 
 
 class HttpEngines:
@@ -40,7 +41,7 @@ class HttpEngines:
         if answer is None or not isinstance(answer.get("status"), str):
             return None
         reason = str(answer.get("reason") or "")[:_REASON_LIMIT]
-        return EngineHealth(answer["status"], reason)
+        return EngineHealth(answer["status"], reason, _progress(answer.get("progress")))
 
     async def capacity(self, address: str) -> Capacity | None:
         answer = await self._get(address, "/server_info")
@@ -73,6 +74,28 @@ class HttpEngines:
             _logger.debug("%s: %r", url, error)
             return None
         return answer if isinstance(answer, dict) else None
+
+
+def _progress(answer: Any) -> LoadProgress | None:
+    """None from an engine that is older than this report."""
+    if not isinstance(answer, Mapping):
+        return None
+    try:
+        return LoadProgress(
+            phase=str(answer["phase"])[:_REASON_LIMIT],
+            fraction=min(max(float(answer["fraction"]), 0.0), 1.0),
+            bytes_total=_whole(answer.get("bytes_total")),
+            bytes_per_second=_whole(answer.get("bytes_per_second")),
+            seconds_without_progress=float(answer["seconds_without_progress"]),
+            stalled=answer["stalled"] is True,
+        )
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        _logger.debug("unreadable progress: %r", error)
+        return None
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else min(max(int(value), 0), _MOST_COUNTED)
 
 
 def _capacity(answer: Mapping[str, Any]) -> Capacity:

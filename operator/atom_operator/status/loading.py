@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from atom_operator.constants import ConditionType, Reason
-from atom_operator.domain import EngineView, PodState
+from atom_operator.domain import EngineHealth, EngineView, LoadProgress, PodState
 from atom_operator.status.conditions import Verdict
 
 _KIND = ConditionType.MODEL_LOADED
 _STARTING = "starting"
+_LOADING_WEIGHTS = "loading weights"  # the engine's name of the phase
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def model_loaded(pods: tuple[PodState, ...], engines: EngineView) -> Verdict:
@@ -18,13 +20,68 @@ def model_loaded(pods: tuple[PodState, ...], engines: EngineView) -> Verdict:
     done = f"{len(pods) - len(waiting)} of {len(pods)} pods have loaded the model"
     if not waiting:
         return Verdict(_KIND, "True", Reason.LOADED, done)
-    for pod, health in engines.not_serving:
-        reason = Reason.LOADING if health.state == _STARTING else Reason.ENGINE_NOT_READY
-        message = f"{done}; pod {pod} is {health.state}: {health.reason}"
-        return Verdict(_KIND, "False", reason, message)
+    for pod, health in sorted(engines.not_serving, key=lambda item: not _is_stalled(item[1])):
+        return Verdict(_KIND, "False", _reason(health), f"{done}; pod {pod} {_words(health)}")
     failing = next((pod for pod in waiting if pod.problem), None)
     if failing is not None:
         message = f"{done}; pod {failing.name}: {failing.problem}"
         return Verdict(_KIND, "False", Reason.POD_FAILING, message)
     message = f"{done}; the engine of pod {waiting[0].name} does not answer yet"
     return Verdict(_KIND, "False", Reason.ENGINE_SILENT, message)
+
+
+def progress_text(progress: LoadProgress) -> str:
+    """How far and how fast: percent, bytes, rate, and the time that is left at this rate."""
+    text = f"{progress.phase} {progress.fraction:.0%}"
+    total, rate = progress.bytes_total, progress.bytes_per_second
+    if not total:
+        return text
+    text += f" of {_size(total)}"
+    if not rate:
+        return text
+    left = (1 - progress.fraction) * total / rate
+    return f"{text} at {_size(rate)}/s, about {_duration(left)} left"
+
+
+def stall_text(progress: LoadProgress) -> str:
+    """Where it stopped and for how long."""
+    silent = _duration(progress.seconds_without_progress)
+    return f"has made no progress for {silent} at: {progress.phase} {progress.fraction:.0%}"
+
+
+def _is_stalled(health: EngineHealth) -> bool:
+    return health.progress is not None and health.progress.stalled
+
+
+def _reason(health: EngineHealth) -> Reason:
+    if health.state != _STARTING:
+        return Reason.ENGINE_NOT_READY
+    if _is_stalled(health):
+        return Reason.LOAD_STALLED
+    if health.progress is not None and health.progress.phase == _LOADING_WEIGHTS:
+        return Reason.LOADING_WEIGHTS
+    return Reason.LOADING
+
+
+def _words(health: EngineHealth) -> str:
+    progress = health.progress
+    if progress is None or health.state != _STARTING:
+        return f"is {health.state}: {health.reason}"
+    if progress.stalled:
+        return (
+            f"{stall_text(progress)}; look at its log and at the volume or network that the "
+            "weights come from. It is restarted when its start-up budget is spent"
+        )
+    return f"is starting: {progress_text(progress)}"
+
+
+def _size(number: float) -> str:
+    unit = 0
+    while number >= 1024 and unit < len(_UNITS) - 1:
+        number, unit = number / 1024, unit + 1
+    return f"{number:.3g} {_UNITS[unit]}"
+
+
+def _duration(seconds: float) -> str:
+    """Whole minutes from two on: a message that changed with every second would be written so."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds // 60:.0f} min"

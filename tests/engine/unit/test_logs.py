@@ -13,7 +13,7 @@ from atom.entrypoints.logs import configure_logging
 configure_logging("info")
 access = logging.getLogger("uvicorn.access")
 line = '%s - "%s %s HTTP/%s" %d'
-for path in ("/health", "/live", "/metrics?x=1", "/v1/models"):
+for path in ("/health", "/startup", "/live", "/metrics?x=1", "/v1/models"):
     access.info(line, "1.2.3.4:5", "GET", path, "1.1", 200)
 access.info(line, "1.2.3.4:5", "GET", "/health", "1.1", 503)
 logging.getLogger("uvicorn.error").info("chatter")
@@ -42,5 +42,5 @@ def test_records_are_all_written_at_exit_but_probes_and_chatter_never() -> None:
     assert lines[2].endswith("ERROR atom: failed")
     assert "ZeroDivisionError" in done.stderr
     assert lines[-1].endswith("INFO atom: last words")
-    for silent in ("/health", "/live", "/metrics", "chatter", "too fine"):
+    for silent in ("/health", "/startup", "/live", "/metrics", "chatter", "too fine"):
         assert silent not in done.stderr

@@ -11,6 +11,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from atom.config import Config
+from atom.entrypoints.startup_timeline import StartupTimeline
 from tests.support.byte_tokenizer import END_OF_TEXT
 from tests.support.front_half import SERVED_NAME, build_test_config, write_model_folder
 from tests.support.http_app import AppRig, serve_app
@@ -332,6 +333,31 @@ async def test_when_the_engine_dies_a_waiting_client_gets_an_error(rig: AppRig) 
         assert response.status_code == 503
         assert response.headers["retry-after"]
         assert "out of memory" in response.json()["error"]["message"]
+
+
+async def test_a_slow_start_outlives_its_budget_and_a_stalled_one_fails_liveness(
+    config: Config,
+) -> None:
+    now = 0.0
+    async with serve_app(config, ready_on_start=False) as rig:
+        rig.state.timeline = StartupTimeline(100.0, clock=lambda: now)
+        rig.state.timeline.note("loading weights", 0.25)
+        progress = (await rig.client.get("/health")).json()["progress"]
+        assert (progress["phase"], progress["fraction"]) == ("loading weights", 0.25)
+
+        async def answers() -> tuple[int, int]:
+            paths = ("/startup", "/live")
+            startup, live = [(await rig.client.get(path)).status_code for path in paths]
+            return startup, live
+
+        assert await answers() == (503, 200)
+        now = 99.0
+        assert await answers() == (200, 200)
+        now = 300.0
+        assert await answers() == (503, 503)
+        rig.core.become_ready()
+        await rig.engine.wait_ready()
+        assert await answers() == (200, 200)
 
 
 async def test_health_follows_the_engine(config: Config) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, Capacity, EngineHealth
+from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, Capacity, EngineHealth, LoadProgress
 from tests.support.builders_operator import KEY, cluster_with, condition, plan, pod, reconciler
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_engines import FakeEngines
 
 IP = "10.0.0.7"
+MIB, GIB = 2**20, 2**30
 
 
 def planned() -> Capacity:
@@ -133,6 +134,36 @@ async def test_a_loading_engine_says_how_far_it_is() -> None:
     del engines.healths[IP]
     await reconciler(cluster, engines=engines).reconcile(KEY)
     assert condition(cluster, "ModelLoaded")["reason"] == "EngineSilent"
+
+
+@pytest.mark.parametrize(
+    ("progress", "reason", "words"),
+    [
+        (
+            LoadProgress("loading weights", 0.43, 16 * GIB, 210 * MIB, 1.0),
+            "LoadingWeights",
+            "loading weights 43% of 16 GiB at 210 MiB/s, about 44 s left",
+        ),
+        (
+            LoadProgress("loading weights", 0.43, 16 * GIB, 1 * MIB, 312.0, stalled=True),
+            "LoadStalled",
+            "has made no progress for 5 min at: loading weights 43%",
+        ),
+        (LoadProgress("capturing decode graphs", 0.5), "Loading", "capturing decode graphs 50%"),
+    ],
+    ids=["slow", "stalled", "other phase"],
+)
+async def test_a_stalled_load_is_told_from_a_slow_one(
+    progress: LoadProgress, reason: str, words: str
+) -> None:
+    engines = FakeEngines(healths={IP: EngineHealth("starting", "loading", progress)})
+    cluster = cluster_with()
+    await reconciler(cluster).reconcile(KEY)
+    cluster.put_pod(revised(cluster, ready=False))
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    loaded = condition(cluster, "ModelLoaded")
+    assert (loaded["status"], loaded["reason"]) == ("False", reason)
+    assert words in loaded["message"]
 
 
 async def test_only_a_few_of_many_loading_pods_are_asked() -> None:

@@ -15,7 +15,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from atom.entrypoints.openai.errors import http_error
 from atom.entrypoints.serve import API_KEY_VARIABLE
 
-OPEN_PATHS = frozenset({"/health", "/live", "/ready", "/metrics", "/version", "/server_info"})
+OPEN_PATHS = frozenset(
+    {"/health", "/ready", "/startup", "/live", "/metrics", "/version", "/server_info"}
+)
 CONTROL_PATHS = frozenset({"/reset_prefix_cache"})
 
 

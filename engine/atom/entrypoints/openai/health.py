@@ -1,8 +1,9 @@
-"""/health, /ready, /live, /version and /server_info: what Kubernetes and the operator ask.
+"""/health, /ready, /startup, /live, /version, /server_info: what Kubernetes and the operator ask.
 
 /health, or /ready, is about serving (a readiness probe): 200 only while requests are taken, else
-503 with the reason. /live is about the process (a liveness probe): 503 only when it cannot recover
-by itself.
+503 with the reason. /startup (a startup probe) also answers 200 when the start has nearly spent its
+budget and still moves; from then on it is for /live to end one that stalls. /live is about the
+process (a liveness probe): 503 only when it cannot recover by itself.
 """
 
 from __future__ import annotations
@@ -29,13 +30,25 @@ def health_routes(state: ServerState) -> APIRouter:
         status = state.status
         if status.state is EngineState.READY:
             return _json({"status": "ok"})
+        if status.state is EngineState.STARTING:
+            return _unavailable(status.state, status.reason, progress=state.timeline.progress())
         return _unavailable(status.state, status.reason)
 
-    @router.get("/live", summary="200 unless the engine process is gone")
+    @router.get("/startup", summary="200 when served, or when start-up moves beyond its budget")
+    async def startup() -> Response:
+        status = state.status
+        starting = status.state is EngineState.STARTING
+        if status.state is EngineState.READY or (starting and state.timeline.outlives_budget):
+            return _json({"status": "ok"})
+        return _unavailable(status.state, status.reason)
+
+    @router.get("/live", summary="200 unless the engine process is gone or its start-up stalls")
     async def live() -> Response:
         status = state.status
         if status.state is EngineState.DEAD:
             return _unavailable(status.state, status.reason)
+        if status.state is EngineState.STARTING and state.timeline.is_overdue:
+            return _unavailable("stalled", f"{status.reason}, and its budget is spent")
         return _json({"status": "ok"})
 
     @router.get("/version", summary="Version of this server")
@@ -51,6 +64,7 @@ def health_routes(state: ServerState) -> APIRouter:
         facts["served_model_name"] = engine.config.model.served_name
         facts["vocab_size"] = engine.config.model.vocab_size
         facts["kv_tokens"] = report.kv_tokens
+        facts.update(state.timeline.measured())
         return _json(facts)
 
     return router
@@ -60,9 +74,9 @@ def _json(content: dict[str, Any]) -> Response:
     return Response(to_json(content), media_type="application/json")
 
 
-def _unavailable(status: str, reason: str) -> Response:
+def _unavailable(status: str, reason: str, **more: Any) -> Response:
     return Response(
-        to_json({"status": status, "reason": reason}),
+        to_json({"status": status, "reason": reason, **more}),
         503,
         {"retry-after": str(RETRY_AFTER_SECONDS)},
         media_type="application/json",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from atom.entrypoints.startup_timeline import StartupTimeline
 from atom.errors import EngineDeadError, RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine, EngineState, EngineStatus
 
@@ -16,11 +17,12 @@ from atom.model_engine.async_llm_engine import AsyncLLMEngine, EngineState, Engi
 @dataclass(slots=True)
 class ServerState:
     """phase: what happens before the engine exists. created: seconds since 1970, for the API.
-    stopping: a signal came before the engine existed."""
+    stopping: a signal came before the engine existed. timeline: of the start-up."""
 
     phase: str = "opening the model"
     engine: AsyncLLMEngine | None = None
     stopping: bool = False
+    timeline: StartupTimeline = field(default_factory=StartupTimeline)
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
