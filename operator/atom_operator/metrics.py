@@ -36,6 +36,17 @@ class OperatorMetrics:
             registry=self.registry,
         )
 
+        self._reviews = Counter(
+            "atom_operator_admission_reviews",
+            "Admission reviews, by result.",
+            ["result"],
+            registry=self.registry,
+        )
+
+    def review(self, result: str) -> None:
+        """Count one admission review."""
+        self._reviews.labels(result=result).inc()
+
     @contextmanager
     def reconcile(self) -> Iterator[None]:
         """Count and time one reconcile."""

@@ -46,13 +46,14 @@ def lines(report: PlanReport) -> Iterator[str]:
         for problem in report.plan:
             yield _row("not accepted", f"{problem} ({problem.reason.value})")
         return
-    for label, text in _facts(report.plan):
+    for label, text in facts(report.plan):
         yield _row(label, text)
     if report.supply is not None:
         yield from _placement(report.plan, report.supply)
 
 
-def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
+def facts(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Label and text of everything that the plan says."""
     yield "model", plan.model.argument
     yield "replicas", str(plan.replicas)
     yield "device", _device(plan)

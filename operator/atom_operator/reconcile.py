@@ -95,12 +95,12 @@ class Reconciler:
         observed = await observe(self.port, key, parent["metadata"]["uid"])
         known = measured_before(parent.get("status") or {})
         engines = await ask_engines(self.engines, observed, known)
-        decision = await self._decide(key, parent, observed, engines)
+        decision = await self.decide(key, parent, observed, engines)
         report, observed = await self._carry_out(key, decision, observed)
         await self._report(key, parent, decision, report, observed, engines)
         return Outcome(_look_again(decision, report, observed, engines))
 
-    async def _decide(
+    async def decide(
         self, key: ObjectKey, parent: Manifest, observed: Observed, engines: EngineView
     ) -> Decision:
         spec = parse_spec(parent.get("spec") or {})
@@ -152,13 +152,13 @@ class Reconciler:
         )
         if needs_supply(question) or question.unschedulable is not None:
             question = replace(
-                question, supply=await self._supply(plan, target.pods.template["spec"])
+                question, supply=await self.supply(plan, target.pods.template["spec"])
             )
         plan = replace(plan, rollout=choose_rollout(question))
         desired = render(plan, target)
         return Decision(plan=plan, desired=desired, overlay=overlay, supply=question.supply)
 
-    async def _supply(self, plan: Plan, pod_spec: Mapping[str, Any]) -> Supply | None:
+    async def supply(self, plan: Plan, pod_spec: Mapping[str, Any]) -> Supply | None:
         resource = plan.accelerator.resource_name
         if resource is None:
             return None

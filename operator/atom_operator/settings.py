@@ -26,6 +26,19 @@ class LeaseSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class WebhookSettings:
+    """Where admission reviews are served, and with whose certificate."""
+
+    port: int
+    # Either a folder that somebody else fills, or what is needed to make certificates ourselves.
+    certificate_folder: str = ""
+    hosts: tuple[str, ...] = ()  # names and addresses by which the API servers call us
+    namespace: str = ""  # of the Secret
+    secret: str = ""
+    configuration: str = ""  # the ValidatingWebhookConfiguration
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorSettings:
     """Defaults fit a development run outside the cluster."""
 
@@ -37,6 +50,7 @@ class OperatorSettings:
     metrics_port: int = 8081  # 0: not served
     log_level: str = "INFO"
     lease: LeaseSettings | None = None  # None: this process is the only one
+    webhook: WebhookSettings | None = None  # None: no admission reviews
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> OperatorSettings:
@@ -57,6 +71,7 @@ class OperatorSettings:
             metrics_port=int(_number(environ, "METRICS_PORT", defaults.metrics_port, 0, 65_535)),
             log_level=environ.get(f"{PREFIX}LOG_LEVEL", defaults.log_level).upper(),
             lease=_lease(environ),
+            webhook=_webhook(environ),
         )
 
 
@@ -68,6 +83,23 @@ def _lease(environ: Mapping[str, str]) -> LeaseSettings | None:
         namespace=_required(environ, "POD_NAMESPACE", f"{PREFIX}LEASE is set"),
         name=name,
         identity=_required(environ, "POD_NAME", f"{PREFIX}LEASE is set"),
+    )
+
+
+def _webhook(environ: Mapping[str, str]) -> WebhookSettings | None:
+    port = int(_number(environ, "WEBHOOK_PORT", 0, 0, 65_535))
+    if not port:
+        return None
+    folder = environ.get(f"{PREFIX}WEBHOOK_CERTIFICATE_FOLDER")
+    if folder:
+        return WebhookSettings(port, certificate_folder=folder)
+    because = f"{PREFIX}WEBHOOK_PORT is set and {PREFIX}WEBHOOK_CERTIFICATE_FOLDER is not"
+    return WebhookSettings(
+        port,
+        hosts=tuple(_required(environ, "WEBHOOK_HOSTS", because).split(",")),
+        namespace=_required(environ, "POD_NAMESPACE", because),
+        secret=_required(environ, "WEBHOOK_SECRET", because),
+        configuration=_required(environ, "WEBHOOK_CONFIGURATION", because),
     )
 
 

@@ -8,7 +8,7 @@ API: sig-api-machinery/strategic-merge-patch.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 # List field → keys that identify an item.
@@ -45,13 +45,14 @@ def overlay_paths(overlay: Mapping[str, Any]) -> tuple[str, ...]:
 def _paths(overlay: Mapping[str, Any]) -> Iterator[str]:
     for section, fields in overlay.items():
         for name, value in fields.items() if isinstance(fields, Mapping) else ():
-            if name != "containers" or not isinstance(value, Sequence):
+            if name != "containers" or not isinstance(value, list):
                 yield f"{section}.{name}"
                 continue
             for item in value:
+                keys = item if isinstance(item, Mapping) else {}
                 yield from (
-                    f"{section}.containers[{item.get('name')}].{key}"
-                    for key in item
+                    f"{section}.containers[{keys.get('name')}].{key}"
+                    for key in keys
                     if key != "name"
                 )
 
@@ -67,6 +68,11 @@ def _merge_maps(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str
 
 
 def _merge_values(name: str, base: Any, overlay: Any) -> Any:
+    if isinstance(base, list) != isinstance(overlay, list) and base is not None:
+        wanted = "a list" if isinstance(base, list) else "no list"
+        raise OverlayError(f"{name} must be {wanted}, got {overlay!r}")
+    if isinstance(base, Mapping) and not isinstance(overlay, Mapping):
+        raise OverlayError(f"{name} must be an object, got {overlay!r}")
     if isinstance(overlay, Mapping):
         return _merge_maps(base if isinstance(base, Mapping) else {}, overlay)
     if isinstance(overlay, list) and isinstance(base, list):
@@ -101,4 +107,4 @@ def _identity(name: str, item: Any) -> tuple[Any, ...]:
 
 
 class OverlayError(ValueError):
-    """The overlay cannot be merged; the message names the list and the missing key."""
+    """The overlay cannot be merged; the message names the field, and what is wrong with it."""

@@ -1,6 +1,7 @@
 """Runtime: the running parts of the operator, wired together. Handed to every handler as `memo`.
 
-Owns the client, the elector with the term it leads, and the metrics endpoint; decides nothing.
+Owns the client, the elector with the term it leads, the webhook and the metrics endpoint; decides
+nothing.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from atom_operator.leadership.lease_object import LightkubeLease
 from atom_operator.metrics import OperatorMetrics
 from atom_operator.reconcile import Reconciler
 from atom_operator.settings import OperatorSettings
+from atom_operator.webhook.service import WebhookService
 
 
 class Runtime:
@@ -57,6 +59,15 @@ class Runtime:
         elector = self._elector
         leading = self._lead() if elector is None else elector.run(self._lead)
         self._tasks = [asyncio.create_task(leading)]
+        if self.settings.webhook is not None:
+            service = WebhookService(
+                self.settings.webhook,
+                self._cluster,
+                self._reconciler,
+                count=self.metrics.review,
+                clock=_now,
+            )
+            self._tasks.append(asyncio.create_task(service.run()))
 
     async def stop(self) -> None:
         """Stop after the requests in flight, and let another replica go on at once."""

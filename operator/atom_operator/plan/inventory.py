@@ -131,12 +131,14 @@ def _lacks(node: Manifest, resource: str) -> tuple[str, ...]:
 
 
 def _request(container: Mapping[str, Any], resource: str) -> int:
-    resources: Mapping[str, Any] = container.get("resources") or {}
+    resources = container.get("resources")
+    if not isinstance(resources, Mapping):  # an overlay may say anything
+        return 0
     return _count(resources.get("requests"), resource) or _count(resources.get("limits"), resource)
 
 
-def _count(quantities: Mapping[str, Any] | None, resource: str) -> int:
-    text = str((quantities or {}).get(resource, 0))
+def _count(quantities: object, resource: str) -> int:
+    text = str(quantities.get(resource, 0)) if isinstance(quantities, Mapping) else ""
     return int(text) if text.isdigit() else 0  # extended resources are whole numbers
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from atom_operator.children.overlay import OverlayError, merge_pod_template, overlay_paths
@@ -108,6 +109,22 @@ def test_an_item_without_its_key_is_refused_by_name() -> None:
         merged(volumes=[{"emptyDir": {}}])
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"containers": "many"}, "containers must be a list, got 'many'"),
+        ({"volumes": {"name": "x"}}, "volumes must be a list"),
+        ({"tolerations": "all"}, "tolerations must be a list"),
+        ({"securityContext": [1]}, "securityContext must be no list"),
+        ({"securityContext": "none"}, "securityContext must be an object, got 'none'"),
+    ],
+)
+def test_a_value_of_another_shape_is_refused_by_name(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(OverlayError, match=re.escape(words)):
+        merged(**fields)
+    assert overlay_paths({"spec": fields}) == (f"spec.{next(iter(fields))}",)
+
+
 def test_the_paths_of_an_overlay_are_what_a_user_would_call_them() -> None:
     overlay = {
         "metadata": {"annotations": {"a": "b"}},
@@ -128,12 +145,17 @@ TREES = st.dictionaries(
 )
 
 
+# How long an example takes to make says nothing about merging.
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(base=TREES, overlay=TREES)
 def test_merging_is_idempotent_and_leaves_its_inputs_alone(
     base: dict[str, Any], overlay: dict[str, Any]
 ) -> None:
     inputs = copy.deepcopy((base, overlay))
-    once = merge_pod_template(base, overlay)
+    try:
+        once = merge_pod_template(base, overlay)
+    except OverlayError:
+        reject()  # an object where there is none, or the other way round
     assert merge_pod_template(once, overlay) == once
     assert (base, overlay) == inputs
 

@@ -1,0 +1,146 @@
+"""What an apply would bring, as warnings for the person who applies. Pure.
+
+The numbers are those of the plan (plan_report has the same ones as a page); this adds the
+difference to what is stored, and what the way there costs. Called by the webhook with decisions
+that the reconciler made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from atom_operator.domain import (
+    Capacity,
+    DeploymentState,
+    FieldProblem,
+    Plan,
+    RolloutStrategy,
+    Supply,
+)
+from atom_operator.plan.inventory import shortage
+from atom_operator.plan_report import facts, placeable, size_text
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The decision about an object as it would be, and about the same object as it is stored."""
+
+    after: Plan | tuple[FieldProblem, ...]
+    before: Plan | None = None  # None: just created, or not accepted so far
+    revision: str | None = None  # of the pods that would run
+    running: DeploymentState | None = None
+    supply: Supply | None = None  # for one pod of `after`; None where nodes are unknown
+
+
+def everything(preview: Preview) -> tuple[str, ...]:
+    """For a dry run: the whole plan, and what changes."""
+    if isinstance(preview.after, tuple):
+        return tuple(_problems(preview.after))
+    plan = preview.after
+    rows = [f"{label}: {text}" for label, text in facts(plan)]
+    return (*rows, *_places(plan, preview), *_changes(plan, preview))
+
+
+def essentials(preview: Preview) -> tuple[str, ...]:
+    """For a real apply: what stands in the way, and what changes."""
+    if isinstance(preview.after, tuple):
+        return tuple(_problems(preview.after))
+    plan = preview.after
+    verdict = plan.capacity
+    concerns = [] if verdict.fits == "True" else [f"fits: {verdict.fits}, {verdict.message}"]
+    if shortage(preview.supply) if preview.supply else None:
+        concerns.extend(_places(plan, preview))
+    return (*concerns, *_changes(plan, preview))
+
+
+def _problems(problems: tuple[FieldProblem, ...]) -> Iterator[str]:
+    for problem in problems:
+        yield f"will not be accepted: {problem} ({problem.reason.value})"
+
+
+def _places(plan: Plan, preview: Preview) -> Iterator[str]:
+    """Whether the pods that do not run yet find a node now."""
+    supply = preview.supply
+    if supply is None or not plan.may_start:
+        return
+    missing = _pods_to_add(plan, preview.running)
+    if not missing:
+        return
+    possible = min(placeable(supply), missing)
+    lacking = shortage(supply) if possible < missing else None
+    yield f"nodes: {possible} of {missing} new pods find a place now" + (
+        f"; {lacking}" if lacking else ""
+    )
+
+
+def _pods_to_add(plan: Plan, running: DeploymentState | None) -> int:
+    return max(0, plan.replicas - (running.replicas if running else 0))
+
+
+def _changes(plan: Plan, preview: Preview) -> Iterator[str]:
+    before = preview.before
+    if before is None:
+        return
+    if before.replicas != plan.replicas:
+        yield f"changes replicas: {before.replicas} -> {plan.replicas}{_devices(plan, before)}"
+    old, new = before.capacity, plan.capacity
+    if old.fits != new.fits:
+        yield f"changes fits: {old.fits} -> {new.fits} ({new.reason.value})"
+    if old.capacity is not None and new.capacity is not None:
+        yield from _capacity_changes(old.capacity, new.capacity)
+    yield from _rollout(plan, preview)
+
+
+def _devices(plan: Plan, before: Plan) -> str:
+    resource = plan.accelerator.resource_name
+    if resource is None or before.accelerator.resource_name != resource:
+        return ""
+    old = before.replicas * before.engine.tensor_parallel
+    return f", {old} -> {plan.replicas * plan.engine.tensor_parallel} {resource}"
+
+
+def _capacity_changes(old: Capacity, new: Capacity) -> Iterator[str]:
+    if old.weights_bytes != new.weights_bytes:
+        sizes = f"{size_text(old.weights_bytes)} -> {size_text(new.weights_bytes)}"
+        yield f"changes weights: {sizes} per device"
+    if old.kv_tokens != new.kv_tokens:
+        yield f"changes KV cache: {old.kv_tokens:,} -> {new.kv_tokens:,} tokens per replica"
+    sequences = {row.context_tokens: row.sequences for row in old.concurrency}
+    for row in new.concurrency:
+        count = sequences.pop(row.context_tokens, None)
+        if count != row.sequences:
+            was = "not planned" if count is None else f"{count:,}"
+            at = f"sequences at {row.context_tokens:,} tokens"
+            yield f"changes {at}: {was} -> {row.sequences:,} per replica"
+    for context in sequences:
+        yield f"changes sequences at {context:,} tokens: no longer served"
+
+
+def _rollout(plan: Plan, preview: Preview) -> Iterator[str]:
+    running = preview.running
+    if not plan.may_start:
+        if running is not None and running.desired:
+            yield "rollout: none; what runs goes on as it is"
+        return
+    if running is None or not running.desired or preview.revision is None:
+        return
+    if running.revision == preview.revision:
+        yield "rollout: none; no pod is restarted"
+        return
+    rollout = plan.rollout
+    yield f"rollout: every pod is replaced, {rollout.strategy.value}: {rollout.reason}"
+    yield f"rollout cost: {_cost(plan)}"
+
+
+def _cost(plan: Plan) -> str:
+    resource = plan.accelerator.resource_name
+    devices = f"{plan.engine.tensor_parallel} more {resource}" if resource else "one more pod"
+    if plan.rollout.strategy is RolloutStrategy.SURGE:
+        return f"{devices} while it lasts; all replicas go on serving"
+    spare = f"no spare {resource}" if resource else "no spare pod"
+    if plan.rollout.strategy is RolloutStrategy.IN_PLACE:
+        return f"{spare}; one replica less while it lasts" + (
+            ", so a single replica is away meanwhile" if plan.replicas == 1 else ""
+        )
+    return f"{spare}; no replica serves until the new ones are ready"

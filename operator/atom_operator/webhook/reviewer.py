@@ -1,0 +1,168 @@
+"""Reviewer: one AtomDeployment under admission → a verdict, in time and whatever happens.
+
+Decides by the reconciler's own functions, so that the warnings are what the operator will do. It
+refuses only what the object alone gets wrong, and never what depends on other objects, on nodes or
+on the operator's settings: those become warnings here and conditions later. An error of ours or of
+the cluster lets the object pass. Called by the webhook's server, in every replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from atom_operator.admission.parsing import parse_spec
+from atom_operator.admission.review import ReviewRequest, Verdict
+from atom_operator.children.overlay import OverlayError
+from atom_operator.children.workload import pod_template
+from atom_operator.cluster.errors import ClusterError
+from atom_operator.cluster.observe import observe
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.constants import ANNOTATION_REVISION
+from atom_operator.decide import Surroundings, decide
+from atom_operator.domain import (
+    DEPLOYMENT,
+    EngineView,
+    FieldProblem,
+    Manifest,
+    ObjectKey,
+    Observed,
+    Owner,
+    Plan,
+)
+from atom_operator.preview import Preview, essentials, everything
+from atom_operator.reconcile import Decision, Reconciler
+
+_logger = logging.getLogger(__name__)
+# kubectl waits for us: the answer comes within a second, complete or not.
+ANSWER_SECONDS = 0.7
+# Reads that came too late still fill the caches for the next review; more would only pile up.
+_LATE_READS = 4
+_ANY_IMAGE: dict[Literal["amd", "cpu"], str] = {"amd": "any", "cpu": "any"}
+
+
+class Reviewer:
+    """`reconciler` decides and is never asked to write."""
+
+    def __init__(
+        self, port: ClusterPort, reconciler: Reconciler, *, answer_seconds: float = ANSWER_SECONDS
+    ) -> None:
+        self._port = port
+        self._reconciler = reconciler
+        self._answer_seconds = answer_seconds
+        self._late: set[asyncio.Task[Preview]] = set()
+
+    async def review(self, request: ReviewRequest) -> Verdict:
+        """Never raises for what the cluster does."""
+        if not request.changes_spec or request.new["metadata"].get("deletionTimestamp"):
+            return Verdict()
+        faults = faults_of(request.key, request.new)
+        stored = faults_of(request.key, request.old) if request.old else ()
+        # What is wrong already may stay, or nobody could change anything else in the object.
+        fresh = [fault for fault in faults if fault not in stored]
+        if fresh:
+            return Verdict(refusal="; ".join(map(str, fresh)))
+        preview, late = await self._preview(request)
+        return Verdict((*late, *(everything if request.dry_run else essentials)(preview)))
+
+    async def close(self) -> None:
+        """Drop the reads that nobody waits for any more."""
+        for task in self._late:
+            task.cancel()
+        await asyncio.gather(*self._late, return_exceptions=True)
+
+    async def _preview(self, request: ReviewRequest) -> tuple[Preview, tuple[str, ...]]:
+        """With a word about what is missing in it, if the cluster did not answer."""
+        reading = asyncio.create_task(self._look(request))
+        try:
+            done, _ = await asyncio.wait([reading], timeout=self._answer_seconds)
+        except asyncio.CancelledError:
+            reading.cancel()
+            raise
+        if done:
+            try:
+                return reading.result(), ()
+            except ClusterError as error:
+                _logger.warning("review of %s/%s: %s", *request.key, error)
+        else:
+            self._let_finish(reading)
+        alone = Preview(_alone(request.key, request.new, self._reconciler.settings.engine_images))
+        return alone, ("the cluster did not answer in time: nodes are not considered",)
+
+    def _let_finish(self, reading: asyncio.Task[Preview]) -> None:
+        if len(self._late) >= _LATE_READS:
+            reading.cancel()
+            return
+        self._late.add(reading)
+        reading.add_done_callback(self._finished)
+
+    def _finished(self, reading: asyncio.Task[Preview]) -> None:
+        self._late.discard(reading)
+        if not reading.cancelled() and (error := reading.exception()) is not None:
+            _logger.warning("a review that came too late: %s", error)
+
+    async def _look(self, request: ReviewRequest) -> Preview:
+        key, uid = request.key, str(request.new["metadata"].get("uid") or "")
+        observed = await observe(self._port, key, uid)
+        decision = await self._decide(key, request.new, observed)
+        if decision.plan is None:
+            return Preview(decision.problems)
+        before = await self._decide(key, request.old, observed) if request.old else None
+        plan = decision.plan
+        supply = decision.supply
+        if supply is None and plan.may_start:
+            supply = await self._reconciler.supply(plan, pod_template(plan)["spec"])
+        return Preview(
+            after=plan,
+            before=before.plan if before else None,
+            revision=_revision(decision),
+            running=observed.deployment,
+            supply=supply,
+        )
+
+    async def _decide(self, key: ObjectKey, manifest: Manifest, observed: Observed) -> Decision:
+        return await self._reconciler.decide(key, _with_uid(manifest), observed, EngineView())
+
+
+def faults_of(key: ObjectKey, manifest: Manifest) -> tuple[FieldProblem, ...]:
+    """What is wrong with the object whatever surrounds it.
+
+    A spec that this version cannot parse is not one: the CRD may be newer than this replica.
+    """
+    spec = parse_spec(manifest.get("spec") or {})
+    if isinstance(spec, tuple):
+        return ()
+    result = _alone(key, manifest, _ANY_IMAGE)
+    if isinstance(result, tuple):
+        return result
+    try:
+        pod_template(result)
+    except OverlayError as error:
+        return (FieldProblem("spec.template", str(error)),)
+    return ()
+
+
+def _alone(
+    key: ObjectKey, manifest: Manifest, images: Mapping[Literal["amd", "cpu"], str]
+) -> Plan | tuple[FieldProblem, ...]:
+    """The plan from the object itself: no ConfigMap, no node."""
+    spec = parse_spec(manifest.get("spec") or {})
+    if isinstance(spec, tuple):
+        return spec
+    return decide(Owner(key, ""), spec, Surroundings(images))
+
+
+def _with_uid(manifest: Manifest) -> Manifest:
+    """A dry run of a creation may come without one."""
+    metadata: dict[str, Any] = {"uid": "", **manifest["metadata"]}
+    return {**manifest, "metadata": metadata}
+
+
+def _revision(decision: Decision) -> str | None:
+    """Of the pods that the decision would run."""
+    for child, manifest in (decision.desired or {}).items():
+        if child.kind == DEPLOYMENT:
+            return (manifest["metadata"].get("annotations") or {}).get(ANNOTATION_REVISION)
+    return None

@@ -1,0 +1,300 @@
+"""What the webhook says about an AtomDeployment: plan, changes, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from atom_operator.admission.review import (
+    ReviewError,
+    Verdict,
+    answer,
+    parse_review,
+    shortened,
+)
+from atom_operator.cluster.errors import RefusedError, TransientError
+from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, Kind, Manifest
+from atom_operator.webhook.reviewer import Reviewer
+from tests.support.builders_admission import creation, review_body
+from tests.support.builders_operator import (
+    KEY,
+    TINY_CONFIG,
+    atom_deployment,
+    cluster_with,
+    gpu_node,
+    gpu_pod,
+    reconciler,
+)
+from tests.support.fake_cluster import FakeCluster
+from tests.support.virtual_time import run_virtually
+
+AMD: dict[str, Any] = {
+    "model": {"source": "hf://Qwen/Qwen3-8B"},
+    "accelerator": {"type": "amd", "product": "MI300X"},
+}
+
+
+async def review(cluster: FakeCluster, body: dict[str, Any]) -> Verdict:
+    return await Reviewer(cluster, reconciler(cluster)).review(parse_review(body))
+
+
+async def warnings(cluster: FakeCluster, body: dict[str, Any]) -> list[str]:
+    verdict = await review(cluster, body)
+    assert verdict.refusal is None
+    assert not cluster.writes
+    return list(verdict.warnings)
+
+
+async def served(**changes: Any) -> FakeCluster:
+    """A cluster in which `chat` runs; what it wrote so far is forgotten."""
+    cluster = cluster_with(**changes)
+    cluster.nodes = [gpu_node("a", 8)]
+    await reconciler(cluster).reconcile(KEY)
+    cluster.run_deployment_controller("chat")
+    cluster.writes.clear()
+    return cluster
+
+
+def update(cluster: FakeCluster, *, dry_run: bool = True, **changes: Any) -> dict[str, Any]:
+    """Somebody applies `chat` anew with other fields."""
+    old = cluster.find(ATOM_DEPLOYMENT, "chat")
+    new = {**old, "metadata": dict(old["metadata"]), "spec": {**old["spec"], **changes}}
+    return review_body(new, dict(old), dry_run=dry_run)
+
+
+async def test_a_dry_run_prints_the_plan() -> None:
+    cluster = FakeCluster(nodes=[gpu_node("a", 8)])
+    lines = await warnings(cluster, creation(replicas=2, **AMD))
+    assert "model: Qwen/Qwen3-8B" in lines
+    assert any(line.startswith("fits: yes") for line in lines)
+    assert "at 40,960 tokens: 26 sequences at once" in lines
+    assert "nodes: 2 of 2 new pods find a place now" in lines
+
+
+async def test_a_real_apply_says_only_what_stands_in_the_way() -> None:
+    cluster = FakeCluster(nodes=[gpu_node("a", 8)])
+    assert await warnings(cluster, creation(dry_run=False, **AMD)) == []
+    full = FakeCluster(nodes=[gpu_node("a", 8)])
+    full.put_pod(gpu_pod("x", "a", 8))
+    (line,) = await warnings(full, creation(dry_run=False, **AMD))
+    assert line.startswith("nodes: 0 of 1 new pods find a place now; a pod needs 1 amd.com/gpu")
+    assert "a 0 of 8" in line
+
+
+async def test_what_does_not_fit_is_said_and_not_refused() -> None:
+    # It is a matter of the nodes, and Git may bring those later.
+    model = {"source": "hf://meta-llama/Llama-3.3-70B-Instruct"}
+    accelerator = {"type": "amd", "product": "MI210"}
+    body = creation(dry_run=False, model=model, accelerator=accelerator)
+    (line,) = await warnings(FakeCluster(), body)
+    assert line.startswith("fits: False, the weights (")
+    assert "spec.accelerator.product" in line
+
+
+async def test_an_update_says_what_changes_for_whom() -> None:
+    cluster = await served(**AMD)
+    body = update(cluster, engine={"maxModelLen": 8192, "gpuMemoryUtilization": 0.5})
+    lines = await warnings(cluster, body)
+    changes = [line for line in lines if line.startswith(("changes", "rollout"))]
+    assert changes[0].startswith("changes KV cache: 1,091,056 -> ")
+    assert any(line.startswith("changes sequences at 8,192 tokens: 133 -> ") for line in changes)
+    assert "changes sequences at 40,960 tokens: no longer served" in changes
+    assert changes[-2].startswith("rollout: every pod is replaced, Surge: node a has 8")
+    assert changes[-1] == (
+        "rollout cost: 1 more amd.com/gpu while it lasts; all replicas go on serving"
+    )
+
+
+async def test_the_announced_strategy_is_the_one_that_the_operator_takes() -> None:
+    cluster = await served(**AMD)
+    cluster.put_pod(gpu_pod("chat-1", "a", 1, of="chat"))
+    cluster.put_pod(gpu_pod("other", "a", 7))
+    body = update(cluster, engine={"maxModelLen": 8192})
+    lines = await warnings(cluster, body)
+    (said,) = [line for line in lines if line.startswith("rollout: ")]
+    (cost,) = [line for line in lines if line.startswith("rollout cost: ")]
+    assert cost.startswith("rollout cost: no spare amd.com/gpu; one replica less")
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={"maxModelLen": 8192})
+    await reconciler(cluster).reconcile(KEY)
+    rollout = cluster.find(ATOM_DEPLOYMENT, "chat")["status"]["rollout"]
+    assert said == (f"rollout: every pod is replaced, {rollout['strategy']}: {rollout['reason']}")
+
+
+async def test_scaling_restarts_nothing_and_says_what_it_takes() -> None:
+    cluster = await served(**AMD)
+    cluster.put_pod(gpu_pod("chat-1", "a", 1, of="chat"))
+    lines = await warnings(cluster, update(cluster, dry_run=False, replicas=3))
+    assert lines == [
+        "changes replicas: 1 -> 3, 1 -> 3 amd.com/gpu",
+        "rollout: none; no pod is restarted",
+    ]
+
+
+async def test_a_change_that_does_not_fit_says_that_what_runs_goes_on() -> None:
+    cluster = await served(**AMD)
+    change = {
+        "model": {"source": "hf://meta-llama/Llama-3.3-70B-Instruct"},
+        "accelerator": {"type": "amd", "product": "MI210"},
+    }
+    lines = await warnings(cluster, update(cluster, dry_run=False, **change))
+    assert any(line.startswith("changes fits: True -> False") for line in lines)
+    assert lines[-1] == "rollout: none; what runs goes on as it is"
+
+
+async def test_labels_and_status_are_nobodys_concern() -> None:
+    cluster = cluster_with(engine={"extraArgs": ["--model=x"]})  # refused, were it new
+    reads = cluster.pod_reads
+    body = update(cluster)
+    body["request"]["object"]["metadata"]["labels"] = {"team": "a"}
+    assert await warnings(cluster, body) == []
+    assert cluster.pod_reads == reads
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"engine": {"extraArgs": ["--model=evil"]}}, "spec.engine.extraArgs[0]"),
+        ({"parallelism": {"tensor": 3}}, "spec.parallelism.tensor"),
+        ({"engine": {"maxModelLen": 4096}}, "set at most 2048"),
+        ({"template": {"spec": {"containers": "many"}}}, "spec.template"),
+        ({"template": {"status": {}}}, "spec.template.status"),
+        (
+            {"model": {"source": "path:///m", "config": {**TINY_CONFIG, "architectures": ["X"]}}},
+            "spec.model.config",
+        ),
+    ],
+)
+async def test_what_can_never_run_is_refused_with_field_and_remedy(
+    changes: dict[str, Any], words: str
+) -> None:
+    verdict = await review(FakeCluster(), creation(**changes))
+    assert verdict.refusal is not None
+    assert words in verdict.refusal
+
+
+async def test_what_other_objects_may_still_mend_is_a_warning() -> None:
+    reference = {"name": "not-yet", "key": "config.json"}
+    body = creation(dry_run=False, model={"source": "path:///m", "configRef": reference})
+    (line,) = await warnings(FakeCluster(), body)
+    assert "ConfigMap not-yet" in line
+    cluster = FakeCluster()
+    reviewer = Reviewer(cluster, reconciler(cluster, images={}))
+    verdict = await reviewer.review(parse_review(creation(dry_run=False)))
+    assert verdict.refusal is None
+    assert verdict.warnings[0].startswith("will not be accepted: spec.engine.image")
+
+
+async def test_what_is_wrong_already_may_stay_while_something_else_changes() -> None:
+    cluster = cluster_with(engine={"extraArgs": ["--model=old"]})
+    verdict = await review(cluster, update(cluster, replicas=2, dry_run=False))
+    assert verdict.refusal is None
+    assert verdict.warnings[0].startswith("will not be accepted: spec.engine.extraArgs[0]")
+    worse = update(cluster, engine={"extraArgs": ["--model=old", "--revision=x"]})
+    refusal = (await review(cluster, worse)).refusal
+    assert refusal is not None
+    assert "extraArgs[1]" in refusal
+    assert "extraArgs[0]" not in refusal
+
+
+async def test_a_spec_of_a_newer_crd_passes() -> None:
+    lines = await warnings(FakeCluster(), creation(dry_run=False, fromTheFuture=True))
+    assert any("spec.fromTheFuture" in line for line in lines)
+
+
+async def test_an_object_that_is_going_away_passes() -> None:
+    body = creation(engine={"extraArgs": ["--model=evil"]})
+    body["request"]["object"]["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    assert await warnings(FakeCluster(), body) == []
+
+
+class SlowCluster(FakeCluster):
+    """Answers a list after a minute."""
+
+    async def list_labelled(self, kind: Kind, *rest: Any) -> list[Manifest]:
+        await asyncio.sleep(60)
+        return []
+
+
+def test_a_slow_cluster_does_not_make_the_user_wait() -> None:
+    async def main() -> None:
+        cluster = SlowCluster()
+        reviewer = Reviewer(cluster, reconciler(cluster))
+        loop = asyncio.get_running_loop()
+        for _ in range(10):
+            before = loop.time()
+            verdict = await reviewer.review(parse_review(creation(**AMD)))
+            assert loop.time() - before < 1
+            assert verdict.warnings[0].startswith("the cluster did not answer in time")
+            assert any(line.startswith("fits: yes") for line in verdict.warnings)
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) <= 1 + 4
+        await reviewer.close()
+        assert len(asyncio.all_tasks()) == 1
+
+    run_virtually(main())
+
+
+@pytest.mark.parametrize("error", [TransientError("gone"), RefusedError("forbidden", 403)])
+async def test_a_cluster_that_cannot_be_read_lets_the_object_pass(error: Exception) -> None:
+    class BrokenCluster(FakeCluster):
+        async def list_labelled(self, kind: Kind, *rest: Any) -> list[Manifest]:
+            raise error
+
+    verdict = await review(BrokenCluster(), creation(**AMD))
+    assert verdict.refusal is None
+    assert any(line.startswith("fits: yes") for line in verdict.warnings)
+
+
+async def test_no_value_of_an_environment_variable_is_ever_repeated() -> None:
+    secret = "hf_canary0123456789"
+    engine = {"env": [{"name": "HF_TOKEN", "value": secret}], "extraArgs": [f"--revision={secret}"]}
+    refused = await review(FakeCluster(), creation(engine=engine))
+    allowed = await review(FakeCluster(), creation(engine={"env": engine["env"]}))
+    assert refused.refusal is not None
+    assert secret not in refused.refusal + "".join(allowed.warnings)
+
+
+def test_warnings_fit_what_the_api_server_passes_on() -> None:
+    words = "sequences at once and again " * 400
+    lines = shortened(["short", words, "end"])
+    assert lines[0] == "short"
+    assert all(len(line) <= 120 for line in lines)
+    assert sum(len(line.encode()) for line in lines) <= 4096
+    assert lines[-1].endswith("more lines: kubectl atom plan -f FILE")
+    assert shortened(["a\nb"]) == ["a b"]
+    assert "".join(shortened(["x" * 400])).replace(" ", "") == "x" * 400
+
+
+def test_the_answer_has_the_shape_of_the_api() -> None:
+    refused = answer("u", Verdict(("w",), "no"))
+    assert (refused["apiVersion"], refused["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    assert refused["response"] == {
+        "uid": "u",
+        "allowed": False,
+        "warnings": ["w"],
+        "status": {"code": 422, "reason": "Invalid", "message": "no"},
+    }
+    assert answer("u", Verdict())["response"] == {"uid": "u", "allowed": True}
+
+
+@pytest.mark.parametrize("body", [None, [], {}, {"request": {}}, {"request": {"uid": "u"}}])
+def test_what_is_no_review_is_an_error(body: object) -> None:
+    with pytest.raises(ReviewError):
+        parse_review(body)
+
+
+async def test_names_made_by_the_server_do_not_matter() -> None:
+    manifest = atom_deployment()
+    del manifest["metadata"]["name"]
+    manifest["metadata"]["generateName"] = "chat-"
+    lines = await warnings(FakeCluster(), review_body(manifest, dry_run=True))
+    assert any(line.startswith("fits: yes") for line in lines)
+
+
+async def test_a_stopped_deployment_has_no_rollout() -> None:
+    cluster = await served(replicas=0, **AMD)
+    assert cluster.find(DEPLOYMENT, "chat")["spec"]["replicas"] == 0
+    lines = await warnings(cluster, update(cluster, engine={"maxModelLen": 8192}))
+    assert not any(line.startswith("rollout") for line in lines)
