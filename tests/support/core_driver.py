@@ -45,7 +45,11 @@ class CoreDriver(OfflineEngine):
     def generate(self, prompts: list[list[int]], **params: Any) -> list[list[int]]:
         """Greedy unless told otherwise; all prompts at once; their new tokens in order."""
         sampling = SamplingParams(**{"temperature": 0.0, **params})
-        tokens: dict[int, list[int]] = {self.add(prompt, sampling): [] for prompt in prompts}
+        return self.generate_each([(prompt, sampling) for prompt in prompts])
+
+    def generate_each(self, requests: list[tuple[list[int], SamplingParams]]) -> list[list[int]]:
+        """The same with parameters of their own."""
+        tokens: dict[int, list[int]] = {self.add(*request): [] for request in requests}
         while self.pipeline.has_work():
             result = self.step()
             if result is None:

@@ -21,12 +21,14 @@ from atom.sampling_params import SamplingParams
 class NewRow:
     """A sequence that takes a slot: new, or back after preemption.
 
-    token_ids: all its known tokens, int32; seed: of its random draws (given or drawn at arrival).
+    token_ids: all its known tokens, int32, the first num_prompt_tokens its prompt; seed: of its
+    random draws (given or drawn at arrival).
     """
 
     slot: int
     request_id: int
     token_ids: NDArray[np.int32]
+    num_prompt_tokens: int
     block_ids: list[int]
     params: SamplingParams
     seed: int

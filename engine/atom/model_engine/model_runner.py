@@ -170,6 +170,7 @@ class ModelRunner:
                 slot=slot,
                 request_id=slot,
                 token_ids=np.zeros(count, dtype=np.int32),
+                num_prompt_tokens=count,
                 block_ids=list(range(-(-count // config.cache.block_size))),
                 params=SamplingParams(),
                 seed=0,

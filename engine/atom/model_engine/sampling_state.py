@@ -1,72 +1,139 @@
 """SamplingState: how each slot's tokens are chosen, and what one step's sampling needs of it.
 
 The host keeps every slot's parameters as columns. Most rows need no more than a temperature and a
-seed, which the device has per slot; rows that want more (top-k, top-p, min-p) are named to the
-sampler one by one, so that the others pay nothing for them. Owned by ModelRunner.
+seed, which the device has per slot; rows that want more are named to the sampler one by one
+(`ShapedRows`), so that the others pay nothing for them. Owned by StepRunner.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from atom.model_engine.batch import NewRow
+from atom.model_engine.token_bans import TokenBans
+from atom.model_engine.token_history import TokenHistory
 from atom.model_ops.backends.interface import LikelyLimits
+from atom.model_ops.logit_shaping import Penalties
 from atom.model_ops.sampler import ShapedRows
+from atom.sampling_params import SamplingParams
 from atom.utils.device import upload
+
+# Logits of so many numbers are shaped at once; more rows take turns, so that the memory it takes
+# is bounded (a few times 64 MiB) whatever the batch.
+_SHAPED_NUMBERS = 1 << 24
 
 _Slots = NDArray[np.int32]
 
 
 class SamplingState:
-    def __init__(self, num_slots: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        num_slots: int,
+        vocab_size: int,
+        eos_token_ids: Iterable[int],
+        device: torch.device,
+    ) -> None:
         self._device = device
         self._vocab_size = vocab_size
-        self._temperature = np.zeros(num_slots, dtype=np.float32)
+        self._rows_at_once = max(1, _SHAPED_NUMBERS // vocab_size)
         self._top_k = np.full(num_slots, vocab_size, dtype=np.int64)
-        self._top_p = np.ones(num_slots, dtype=np.float32)
-        self._min_p = np.zeros(num_slots, dtype=np.float32)
+        # float32 columns of what a shaped row's logits need: see `_columns`.
+        self._floats = np.zeros((6, num_slots), dtype=np.float32)
         self._is_shaped = np.zeros(num_slots, dtype=np.bool_)
+        self._history = TokenHistory(num_slots, vocab_size, device)
+        self._bans = TokenBans(num_slots, vocab_size, eos_token_ids, device)
 
     def enter(self, rows: tuple[NewRow, ...]) -> None:
         """Take the parameters of rows that take a slot."""
         for row in rows:
             slot, params = row.slot, row.params
-            self._temperature[slot] = params.temperature
             self._top_k[slot] = params.top_k if params.top_k > 0 else self._vocab_size
-            self._top_p[slot] = params.top_p
-            self._min_p[slot] = params.min_p
-            self._is_shaped[slot] = params.temperature > 0 and (
-                params.top_k > 0 or params.top_p < 1 or params.min_p > 0
-            )
+            self._floats[:, slot] = _columns(params)
+            self._history.enter(row)
+            self._is_shaped[slot] = self._bans.enter(row) or params.penalizes or _limits(params)
 
     def temperature(self, slots: _Slots) -> NDArray[np.float32]:
-        return self._temperature[slots]
+        temperatures: NDArray[np.float32] = self._floats[0, slots]
+        return temperatures
 
-    def is_plain(self, slots: _Slots) -> bool:
-        """Whether all of them only have a temperature and a seed."""
-        return not self._is_shaped[slots].any()
+    def is_plain(self, slots: _Slots, positions: NDArray[np.int32]) -> bool:
+        """Whether these rows, about to draw the tokens at `positions`, need no more than a
+        temperature and a seed."""
+        return not self._shaped(slots, positions).any()
 
-    def shaped_rows(self, slots: _Slots) -> ShapedRows | None:
-        """What the rows of `slots` (in this order) ask for beyond a draw; None if nothing."""
-        rows = np.flatnonzero(self._is_shaped[slots])
-        if len(rows) == 0:
+    def shaped_rows(self, slots: _Slots, positions: NDArray[np.int32]) -> list[ShapedRows]:
+        """What the rows of `slots` (in this order) ask for beyond a draw, in groups of bounded
+        size; nobody is in two."""
+        rows = np.flatnonzero(self._shaped(slots, positions))
+        starts = range(0, len(rows), self._rows_at_once)
+        groups = (rows[start : start + self._rows_at_once] for start in starts)
+        return [self._shaped_rows(group, slots[group], positions[group]) for group in groups]
+
+    def record(self, slots: _Slots, token_ids: torch.Tensor) -> None:
+        """The rows of `slots` got these tokens [R] int64, on the device."""
+        self._history.append(slots, token_ids)
+
+    def _shaped(self, slots: _Slots, positions: NDArray[np.int32]) -> NDArray[np.bool_]:
+        return self._is_shaped[slots] | self._bans.must_go_on(slots, positions)
+
+    def _shaped_rows(
+        self, rows: NDArray[np.intp], slots: _Slots, positions: NDArray[np.int32]
+    ) -> ShapedRows:
+        columns = self._floats[:, slots]
+        floats = upload(columns, self._device)
+        recent = self._history.recent
+        return ShapedRows(
+            rows=upload(rows, self._device),
+            bias=self._bans.bias(slots),
+            forbidden=self._bans.forbidden(slots, positions),
+            bad_words=self._bans.bad_words(slots, recent),
+            penalties=self._penalties(slots, floats),
+            limits=self._likely_limits(slots, columns, floats),
+        )
+
+    def _penalties(self, slots: _Slots, floats: torch.Tensor) -> Penalties | None:
+        table = self._history.occurrences
+        rows = table.rows_of(slots)
+        if not rows.any():
             return None
-        return ShapedRows(rows=upload(rows, self._device), limits=self._likely_limits(slots[rows]))
+        occurrences = table.rows.index_select(0, upload(rows, self._device))
+        return Penalties(occurrences, repetition=floats[3], presence=floats[4], frequency=floats[5])
 
-    def _likely_limits(self, slots: _Slots) -> LikelyLimits:
-        top_k, top_p, min_p = self._top_k[slots], self._top_p[slots], self._min_p[slots]
+    def _likely_limits(
+        self, slots: _Slots, columns: NDArray[np.float32], floats: torch.Tensor
+    ) -> LikelyLimits | None:
+        top_k, top_p, min_p = self._top_k[slots], columns[1], columns[2]
         limited = top_k[top_k < self._vocab_size]
-        temperature, on_device_top_p, on_device_min_p = upload(
-            np.stack([self._temperature[slots], top_p, min_p]), self._device
-        )
+        any_top_p, any_min_p = bool((top_p < 1).any()), bool((min_p > 0).any())
+        if not (len(limited) or any_top_p or any_min_p):
+            return None
         return LikelyLimits(
-            temperature=temperature,
+            temperature=floats[0],
             top_k=upload(top_k, self._device),
-            top_p=on_device_top_p,
-            min_p=on_device_min_p,
+            top_p=floats[1],
+            min_p=floats[2],
             largest_top_k=int(limited.max(initial=0)),
-            any_top_p=bool((top_p < 1).any()),
-            any_min_p=bool((min_p > 0).any()),
+            any_top_p=any_top_p,
+            any_min_p=any_min_p,
         )
+
+
+def _columns(params: SamplingParams) -> tuple[float, ...]:
+    return (
+        params.temperature,
+        params.top_p,
+        params.min_p,
+        params.repetition_penalty,
+        params.presence_penalty,
+        params.frequency_penalty,
+    )
+
+
+def _limits(params: SamplingParams) -> bool:
+    """Whether only likely tokens may be drawn; a greedy row takes the likeliest anyway."""
+    limited = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
+    return limited and not params.greedy

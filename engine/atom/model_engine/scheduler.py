@@ -240,6 +240,7 @@ class Scheduler:
                 slot=slot,
                 request_id=sequence.id,
                 token_ids=sequence.token_ids,
+                num_prompt_tokens=sequence.num_prompt_tokens,
                 block_ids=list(sequence.block_table),
                 params=sequence.params,
                 seed=sequence.seed,

@@ -28,10 +28,12 @@ from atom.utils.forward_context import ForwardContext, set_forward_context
 
 @dataclass(slots=True)
 class SubmittedStep:
-    """A batch whose forward was submitted. sample_slots: int32, of the rows that sample, in order;
-    forward: None when none does, and once it was sampled; pending: its tokens, once sampled."""
+    """A batch whose forward was submitted. sample_slots, positions: int32, of the rows that sample,
+    in order, and of the tokens that they draw; forward: None when none does, and once it was
+    sampled; pending: its tokens, once sampled."""
 
     sample_slots: NDArray[np.int32]
+    positions: NDArray[np.int32]
     forward: ForwardOutput | None
     pending: PendingTokens | None = None
 
@@ -45,7 +47,9 @@ class StepRunner:
         self._ops = ops
         self._device = device
         self._sampler = Sampler(ops)
-        self._sampling = SamplingState(num_slots, config.model.vocab_size, device.torch_device)
+        self._sampling = SamplingState(
+            num_slots, config.model.vocab_size, config.model.eos_token_ids, device.torch_device
+        )
         self._host_tokens = HostTokens(num_slots, device)
         self.inputs = InputBatch(
             num_slots, config.model.max_model_len, config.cache.block_size, device.torch_device
@@ -64,7 +68,8 @@ class StepRunner:
             forward: ForwardOutput | None = self.graphs.forward(batch)
         else:
             forward = self._forward(batch)
-        step = SubmittedStep(batch.slots[batch.samples], forward)
+        samples = batch.samples
+        step = SubmittedStep(batch.slots[samples], batch.context_lens[samples], forward)
         if not batch.samples_later:
             self.sample(step)
         return step
@@ -77,7 +82,7 @@ class StepRunner:
         elif self.graphs is not None and forward.bucket and self._is_plain(step):
             step.pending = self._copy_out(self.graphs.sample(forward))
         else:
-            step.pending = self._copy_out(self._sample_eagerly(step.sample_slots, forward))
+            step.pending = self._copy_out(self._sample_eagerly(step, forward))
 
     def collect(self, step: SubmittedStep) -> ScheduledBatchOutput:
         """Wait for a sampled batch; its tokens in row order."""
@@ -106,19 +111,20 @@ class StepRunner:
         )
 
     def _is_plain(self, step: SubmittedStep) -> bool:
-        return self._sampling.is_plain(step.sample_slots)
+        return self._sampling.is_plain(step.sample_slots, step.positions)
 
-    def _sample_eagerly(
-        self, sample_slots: NDArray[np.int32], forward: ForwardOutput
-    ) -> torch.Tensor:
-        temperature = self._sampling.temperature(sample_slots)
+    def _sample_eagerly(self, step: SubmittedStep, forward: ForwardOutput) -> torch.Tensor:
+        slots = step.sample_slots
+        temperature = self._sampling.temperature(slots)
         sampling = replace(
             forward.sampling,
             all_greedy=not temperature.any(),
             any_greedy=not temperature.all(),
         )
+        shaped = self._sampling.shaped_rows(slots, step.positions)
         logits = self._model.compute_logits(forward.hidden)
-        token_ids = self._sampler(logits, sampling, self._sampling.shaped_rows(sample_slots))
+        token_ids = self._sampler(logits, sampling, shaped)
+        self._sampling.record(slots, token_ids)
         state = self.inputs.state
         if forward.bucket:
             self._ops.commit_tokens(forward.slots, token_ids, state.decode_tensors())

@@ -2,24 +2,35 @@
 
 Every row is drawn by the backend's `sample`; rows that ask for more (`ShapedRows`) have their own
 copy of their logits changed first, in float32. The rest of the batch never notices. It knows
-neither slots nor requests; ModelRunner calls it, and nothing in it waits for the device.
+neither slots nor requests; StepRunner calls it, and nothing in it waits for the device.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
 from atom.model_ops.backends.interface import LikelyLimits, Ops, SamplingTensors
+from atom.model_ops.logit_shaping import BadWords, Penalties, forbid, forbid_bad_words, penalize
 
 
 @dataclass(frozen=True, slots=True)
 class ShapedRows:
-    """rows: [n] int64, which rows of the step ask for more than a draw; limits: of these rows."""
+    """Rows of a step that ask for more than a draw; every part is theirs alone, None if none of
+    them asks for it.
+
+    rows: [n] int64, which of the step's rows they are; bias: [n, V] float32, added to the logits;
+    forbidden: (row of these, token) pairs, int64, never drawn.
+    """
 
     rows: torch.Tensor
-    limits: LikelyLimits
+    bias: torch.Tensor | None = None
+    forbidden: tuple[torch.Tensor, torch.Tensor] | None = None
+    bad_words: BadWords | None = None
+    penalties: Penalties | None = None
+    limits: LikelyLimits | None = None
 
 
 class Sampler:
@@ -27,29 +38,38 @@ class Sampler:
         self._ops = ops
 
     def __call__(
-        self, logits: torch.Tensor, sampling: SamplingTensors, shaped: ShapedRows | None
+        self, logits: torch.Tensor, sampling: SamplingTensors, shaped: Sequence[ShapedRows]
     ) -> torch.Tensor:
-        """logits [R, V] of any float dtype, which may be overwritten → token ids [R] int64."""
-        if shaped is None:
-            return self._ops.sample(logits, sampling)
-        own_tokens = self._sample_shaped(logits, sampling, shaped)
-        if len(shaped.rows) == len(logits):
-            return own_tokens
+        """logits [R, V] of any float dtype, which may be overwritten; no row is in two of `shaped`
+        → token ids [R] int64."""
+        own_tokens = [self._sample_shaped(logits, sampling, group) for group in shaped]
+        if len(own_tokens) == 1 and len(own_tokens[0]) == len(logits):
+            return own_tokens[0]
         token_ids = self._ops.sample(logits, sampling)
-        return token_ids.index_copy_(0, shaped.rows, own_tokens)
+        for group, tokens in zip(shaped, own_tokens, strict=True):
+            token_ids.index_copy_(0, group.rows, tokens)
+        return token_ids
 
     def _sample_shaped(
         self, logits: torch.Tensor, sampling: SamplingTensors, shaped: ShapedRows
     ) -> torch.Tensor:
-        own_logits = logits.index_select(0, shaped.rows).float()
-        own_logits = self._ops.keep_likely(own_logits, shaped.limits)
+        own = logits.index_select(0, shaped.rows).float()
+        if shaped.bias is not None:
+            own += shaped.bias
+        if shaped.forbidden is not None:
+            forbid(own, *shaped.forbidden)
+        if shaped.bad_words is not None:
+            forbid_bad_words(own, shaped.bad_words)
+        if shaped.penalties is not None:
+            penalize(own, shaped.penalties)
+        if shaped.limits is not None:
+            own = self._ops.keep_likely(own, shaped.limits)
         return self._ops.sample(
-            own_logits,
-            SamplingTensors(
+            own,
+            replace(
+                sampling,
                 temperature=sampling.temperature[shaped.rows],
                 seed=sampling.seed[shaped.rows],
                 position=sampling.position[shaped.rows],
-                all_greedy=sampling.all_greedy,
-                any_greedy=sampling.any_greedy,
             ),
         )

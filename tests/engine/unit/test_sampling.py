@@ -35,8 +35,12 @@ def draw(
     return SAMPLER(
         LOGITS.repeat(rows, 1),
         sampling,
-        ShapedRows(torch.arange(rows), limits(sampling.temperature, top_k, top_p, min_p)),
+        [shaped_by(limits(sampling.temperature, top_k, top_p, min_p))],
     )
+
+
+def shaped_by(limits: LikelyLimits) -> ShapedRows:
+    return ShapedRows(torch.arange(len(limits.temperature)), limits=limits)
 
 
 def limits(temperature: torch.Tensor, top_k: int, top_p: float, min_p: float) -> LikelyLimits:
@@ -117,8 +121,8 @@ def test_greedy_rows_in_a_mixed_batch_stay_greedy() -> None:
         seed=torch.arange(rows),
         position=torch.zeros(rows, dtype=torch.int64),
     )
-    shaped = ShapedRows(torch.arange(rows), limits(sampling.temperature, VOCAB, 0.99, 0.0))
-    tokens = SAMPLER(LOGITS.repeat(rows, 1), sampling, shaped)
+    shaped = shaped_by(limits(sampling.temperature, VOCAB, 0.99, 0.0))
+    tokens = SAMPLER(LOGITS.repeat(rows, 1), sampling, [shaped])
     assert set(tokens[::2].tolist()) == {0}
     assert len(set(tokens[1::2].tolist())) > 1
 

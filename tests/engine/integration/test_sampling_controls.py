@@ -1,0 +1,228 @@
+"""Every sampling control end to end on a tiny model, against transformers' own processors, and the
+same tokens however the engine happens to schedule the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    NoBadWordsLogitsProcessor,
+    PreTrainedModel,
+    RepetitionPenaltyLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+)
+
+from atom.sampling_params import SamplingParams
+from tests.support.core_driver import CoreDriver
+from tests.support.tiny_model import make_tiny_checkpoint
+
+NEW_TOKENS = 24
+# Changes a row of logits [V], given the prompt's and the answer's tokens.
+Change = Callable[[torch.Tensor, list[int], list[int]], torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_checkpoint(tmp_path_factory.mktemp("controls"))
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint: Path) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+
+
+def prompts(vocab_size: int) -> list[list[int]]:
+    draw = np.random.default_rng(7)
+    return [draw.integers(3, vocab_size, size=n).tolist() for n in (1, 5, 17, 40, 100)]
+
+
+def oracle(model: PreTrainedModel, prompt: list[int], *changes: Change) -> list[int]:
+    """transformers' greedy continuation of changed logits; no token ends it."""
+    answer: list[int] = []
+    for _ in range(NEW_TOKENS):
+        with torch.inference_mode():
+            logits = model(torch.tensor([prompt + answer])).logits[0, -1]
+        for change in changes:
+            logits = change(logits, prompt, answer)
+        answer.append(int(logits.argmax()))
+    return answer
+
+
+def processor(instance: Any) -> Change:
+    """A processor of transformers, which sees prompt and answer alike."""
+    return lambda logits, prompt, answer: instance(
+        torch.tensor([prompt + answer]), logits.unsqueeze(0)
+    )[0]
+
+
+def additive(amount_of: Callable[[list[int], int], float]) -> Change:
+    """Adds to each token's logit what follows from the answer so far."""
+
+    def change(logits: torch.Tensor, prompt: list[int], answer: list[int]) -> torch.Tensor:
+        return logits + torch.tensor([amount_of(answer, t) for t in range(len(logits))])
+
+    return change
+
+
+def greedy_bad_words(model: PreTrainedModel) -> tuple[tuple[int, ...], ...]:
+    """What the model says most readily: single tokens, pairs and triples of its own answers, also
+    across the border of the prompt."""
+    words: list[tuple[int, ...]] = []
+    for prompt in prompts(model.config.vocab_size):
+        said = oracle(model, prompt)
+        words += [(said[0],), (prompt[-1], said[0]), tuple(said[1:3]), tuple(said[4:7])]
+    return tuple(dict.fromkeys(words))
+
+
+def cases(model: PreTrainedModel) -> dict[str, tuple[dict[str, Any], tuple[Change, ...]]]:
+    vocab = model.config.vocab_size
+    bias = {token: 3.0 if token % 3 else -100.0 for token in range(0, vocab, 2)}
+    allowed = tuple(range(5, 60))
+    rest = [token for token in range(vocab) if token not in allowed]
+    bad_words = greedy_bad_words(model)
+    repetition = processor(RepetitionPenaltyLogitsProcessor(1.4))
+    return {
+        "repetition": ({"repetition_penalty": 1.4}, (repetition,)),
+        "repetition below one": (
+            {"repetition_penalty": 0.7},
+            (processor(RepetitionPenaltyLogitsProcessor(0.7)),),
+        ),
+        "presence": (
+            {"presence_penalty": 1.5},
+            (additive(lambda answer, token: -1.5 * (token in answer)),),
+        ),
+        "frequency": (
+            {"frequency_penalty": 0.4},
+            (additive(lambda answer, token: -0.4 * answer.count(token)),),
+        ),
+        "bias": (
+            {"logit_bias": bias},
+            (additive(lambda answer, token: bias.get(token, 0.0)),),
+        ),
+        "allowed": (
+            {"allowed_token_ids": allowed},
+            (processor(SuppressTokensLogitsProcessor(rest)),),
+        ),
+        "bad words": (
+            {"bad_words_token_ids": bad_words},
+            (processor(NoBadWordsLogitsProcessor([list(word) for word in bad_words])),),
+        ),
+        "all at once": (
+            {
+                "repetition_penalty": 1.4,
+                "frequency_penalty": 0.3,
+                "logit_bias": bias,
+                "bad_words_token_ids": bad_words,
+            },
+            (
+                additive(lambda answer, token: bias.get(token, 0.0)),
+                processor(NoBadWordsLogitsProcessor([list(word) for word in bad_words])),
+                repetition,
+                additive(lambda answer, token: -0.3 * answer.count(token)),
+            ),
+        ),
+    }
+
+
+CASES = (
+    "repetition", "repetition below one", "presence", "frequency", "bias", "allowed", "bad words",
+    "all at once",
+)  # fmt: skip
+RUNS: dict[str, dict[str, Any]] = {
+    "at once": {},
+    "a step behind": {"depth": 1},
+    "sampled later": {"depth": 1, "samples_later": True},
+    "prompts first": {"scheduling_policy": "prefill_first"},
+    "small chunks": {"max_num_batched_tokens": 16, "depth": 1},
+    "preempted": {"num_kv_blocks": 12, "max_model_len": 160, "depth": 1,
+                  "enable_prefix_caching": False},
+    "two at a time": {"max_num_seqs": 2},
+}  # fmt: skip
+
+
+def driver_of(checkpoint: Path, **options: Any) -> CoreDriver:
+    defaults = {"max_num_batched_tokens": 48, "max_num_seqs": 8, "num_kv_blocks": 64}
+    return CoreDriver(str(checkpoint), **{**defaults, **options})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_greedy_answers_under_a_control_equal_transformers(checkpoint, model, case) -> None:
+    params, changes = cases(model)[case]
+    asked = prompts(model.config.vocab_size)
+    expected = [oracle(model, prompt, *changes) for prompt in asked]
+    assert expected != [oracle(model, prompt) for prompt in asked], "the control changes nothing"
+    driver = driver_of(checkpoint, depth=1)
+    got = driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True, **params)
+    assert got == expected
+
+
+def mixed_params(vocab_size: int) -> list[SamplingParams]:
+    """One request of each kind, drawn and greedy, among plain ones."""
+    controls: list[dict[str, Any]] = [
+        {},
+        {"top_k": 7, "top_p": 0.8},
+        {"min_p": 0.1},
+        {"repetition_penalty": 1.3, "frequency_penalty": 0.5},
+        {"presence_penalty": -0.7},
+        {"logit_bias": {9: 4.0, 11: -100.0}, "top_k": 20},
+        {"allowed_token_ids": tuple(range(4, 30)), "repetition_penalty": 1.1},
+        {"bad_words_token_ids": tuple((a, b) for a in range(3, 15) for b in range(3, 15))},
+        {"min_tokens": 12},
+        {},
+    ]
+    settings = [
+        {"temperature": temperature, "seed": index, **control}
+        for index, control in enumerate(controls)
+        for temperature in (0.0, 0.9)
+    ]
+    return [SamplingParams(max_tokens=NEW_TOKENS, **setting) for setting in settings]
+
+
+def answers(checkpoint: Path, *, backwards: bool = False, **options: Any) -> list[list[int]]:
+    driver = driver_of(checkpoint, **options)
+    draw = np.random.default_rng(3)
+    each = mixed_params(driver.vocab_size)
+    lengths = draw.integers(1, 90, size=len(each)).tolist()
+    asked = [draw.integers(3, driver.vocab_size, size=length).tolist() for length in lengths]
+    order = list(range(len(each)))[:: -1 if backwards else 1]
+    given = driver.generate_each([(asked[index], each[index]) for index in order])
+    if "num_kv_blocks" in options:
+        assert driver.scheduler.stats().preemptions_total > 0
+    return given[:: -1 if backwards else 1]
+
+
+@pytest.fixture(scope="module")
+def alone(checkpoint: Path) -> list[list[int]]:
+    return answers(checkpoint, max_num_seqs=1)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_no_schedule_changes_what_is_drawn(checkpoint, alone, run) -> None:
+    assert answers(checkpoint, **RUNS[run]) == alone
+
+
+def test_no_order_of_arrival_changes_what_is_drawn(checkpoint, alone) -> None:
+    assert answers(checkpoint, backwards=True) == alone
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_nothing_ends_an_answer_before_its_fewest_tokens(checkpoint, depth) -> None:
+    driver = driver_of(checkpoint, depth=depth)
+    ends = driver.config.model.eos_token_ids
+    prompt = list(range(3, 20))
+    # Made so likely that they are chosen as soon as they may be.
+    eager = {"logit_bias": dict.fromkeys([*ends, 50], 100.0), "max_tokens": 20}
+    for least in (0, 1, 5):
+        (answer,) = driver.generate([prompt], min_tokens=least, stop_token_ids=(50,), **eager)
+        assert len(answer) == least + 1
+        assert answer[-1] in (*ends, 50)
+        assert not set(answer[:-1]) & {*ends, 50}
+    # An end token that ends nothing is a token like any other.
+    (answer,) = driver.generate([prompt], min_tokens=5, ignore_eos=True, **eager)
+    assert set(answer) <= {*ends, 50}
