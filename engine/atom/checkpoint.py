@@ -20,7 +20,7 @@ INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # What serving needs of a hub repository; never code, never other weight formats.
-_HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
+HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def _download(model: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(model, revision=revision, allow_patterns=_HUB_PATTERNS))
+        return Path(snapshot_download(model, revision=revision, allow_patterns=HUB_PATTERNS))
     except Exception as error:  # the hub client raises many unrelated types
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise ModelError(

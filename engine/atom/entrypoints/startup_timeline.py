@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 LOADING_WEIGHTS = "loading weights"
+DOWNLOADING_WEIGHTS = "downloading weights"
 # Every per cent of the weights is reported; other phases are silent while kernels are compiled.
 _STALL_SECONDS = {LOADING_WEIGHTS: 180.0}
 _SILENT_PHASE_STALL_SECONDS = 900.0
@@ -75,7 +76,7 @@ class StartupTimeline:
             "elapsed_seconds": round(now - self._begun, 1),
             "stalled": self._is_stalled,
         }
-        if self._phase == LOADING_WEIGHTS and self.weights_bytes:
+        if self._phase in (LOADING_WEIGHTS, DOWNLOADING_WEIGHTS) and self.weights_bytes:
             done = int(self._share * self.weights_bytes)
             spent = self._moved - self._phase_begun
             shown["bytes_done"], shown["bytes_total"] = done, self.weights_bytes

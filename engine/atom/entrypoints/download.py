@@ -1,0 +1,108 @@
+"""`python -m atom.entrypoints.download`: put a hub model into a folder, whole or not at all.
+
+What the operator's weights Job runs. While it works it answers /health like a starting engine, so
+that whoever watches engines can watch it; what it did is its last line of output, and the pod's
+termination message. Exit codes: 0 complete, 1 a fault that its one line explains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from atom.entrypoints.engine_args import FlagParser
+from atom.entrypoints.logs import LEVELS, configure_logging
+from atom.entrypoints.progress_server import ProgressServer
+from atom.entrypoints.startup_timeline import DOWNLOADING_WEIGHTS, StartupTimeline
+from atom.entrypoints.termination import leave_message
+from atom.errors import AtomError
+from atom.model_loader.hub_snapshot import Snapshot, bytes_present, ensure_snapshot
+
+logger = logging.getLogger(__name__)
+_KILLED_BY_TERM = 143
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code."""
+    args = _parser().parse_args(argv)
+    configure_logging(args.log_level)
+    # As process 1 of a container it would otherwise ignore the signal.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_KILLED_BY_TERM))
+    begun = time.monotonic()
+    try:
+        with _Watched(args.folder, args.status_port) as watched:
+            snapshot = ensure_snapshot(args.model, args.revision, args.folder, watched.expect)
+    except AtomError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    done = {
+        "model": snapshot.model,
+        "commit": snapshot.commit,
+        "bytes": snapshot.total_bytes,
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+    print(json.dumps(done))
+    leave_message(done)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = FlagParser(prog="atom-download", description="Download a model from the hub, once")
+    parser.add_argument("--model", required=True, help="hub id such as Qwen/Qwen3-8B")
+    parser.add_argument("--revision", default=None, help="branch, tag or commit; default: main")
+    parser.add_argument("--folder", required=True, type=Path, help="where its files go")
+    parser.add_argument(
+        "--status-port", type=int, default=None, help="answer /health here; default: nowhere"
+    )
+    parser.add_argument("--log-level", choices=LEVELS, default="info")
+    return parser
+
+
+class _Watched:
+    """Serves the progress of a folder while it fills: measured when somebody asks."""
+
+    def __init__(self, folder: Path, port: int | None) -> None:
+        self._folder = folder
+        self._timeline = StartupTimeline()
+        self._timeline.note("asking the hub", 0.0)
+        self._expected_bytes = 0
+        self._server = ProgressServer(self._progress, port) if port is not None else None
+
+    def expect(self, snapshot: Snapshot) -> None:
+        """From now on it is about this many bytes."""
+        logger.info(
+            "%s at %s: %d files, %d bytes",
+            snapshot.model,
+            snapshot.commit,
+            len(snapshot.files),
+            snapshot.total_bytes,
+        )
+        self._expected_bytes = snapshot.total_bytes
+        self._timeline.weights_bytes = snapshot.total_bytes
+        self._timeline.note(DOWNLOADING_WEIGHTS, 0.0)
+
+    def _progress(self) -> dict[str, object]:
+        if self._expected_bytes:
+            share = min(bytes_present(self._folder) / self._expected_bytes, 1.0)
+            self._timeline.note(DOWNLOADING_WEIGHTS, share)
+        return self._timeline.progress()
+
+    def __enter__(self) -> _Watched:
+        if self._server is not None:
+            self._server.start()
+            logger.info("progress is told on port %d", self._server.port)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

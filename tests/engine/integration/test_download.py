@@ -1,0 +1,209 @@
+"""A hub model gets into a folder whole or not at all, whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atom.model_loader.hub_snapshot import MARKER, read_marker
+from tests.support.hub_server import COMMIT, HubServer
+from tests.support.server_process import command_environment
+from tests.support.waiting import wait_until
+
+MODEL = "acme/tiny"
+MIB = 1 << 20
+WEIGHTS = os.urandom(MIB) * 24
+FILES = {
+    "config.json": b'{"architectures": ["Qwen3ForCausalLM"]}',
+    "model.safetensors": WEIGHTS,
+    "tokenizer.json": b"{}",
+    "modeling_acme.py": b"raise SystemExit('code of the repository was run')",
+    "pytorch_model.bin": b"pickle",
+}
+SERVED = {"config.json", "model.safetensors", "tokenizer.json"}
+
+
+def start(hub: HubServer, folder: Path, *flags: str, **variables: str) -> subprocess.Popen[str]:
+    environment = {
+        **command_environment(),
+        "HF_ENDPOINT": hub.url,
+        "HF_HOME": str(folder.parent / "hf-home"),
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        **variables,
+    }
+    if "HF_TOKEN" not in variables:
+        environment.pop("HF_TOKEN", None)
+    command = [sys.executable, "-m", "atom.entrypoints.download", "--model", MODEL]
+    return subprocess.Popen(
+        [*command, "--folder", str(folder), *flags],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(hub: HubServer, folder: Path, *flags: str, **variables: str) -> tuple[int, str, str]:
+    process = start(hub, folder, *flags, **variables)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def test_a_model_is_fetched_once_and_without_its_code(tmp_path: Path) -> None:
+    folder, message = tmp_path / "acme--tiny" / "main", tmp_path / "message"
+    message.touch()
+    with HubServer(MODEL, FILES) as hub:
+        code, out, err = run(hub, folder, ATOM_TERMINATION_LOG=str(message))
+        assert code == 0, err
+        asked = len(hub.requests)
+        code, again, err = run(hub, folder)
+        assert code == 0, err
+        assert len(hub.requests) == asked, "a complete folder needs no hub"
+    assert {path.name for path in folder.iterdir() if path.is_file()} == {*SERVED, MARKER}
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+    marked = read_marker(folder)
+    assert marked is not None
+    assert (marked.commit, {file.name for file in marked.files}) == (COMMIT, SERVED)
+    said = json.loads(out)
+    assert (said["commit"], said["bytes"]) == (COMMIT, sum(len(FILES[name]) for name in SERVED))
+    assert json.loads(message.read_text()) == said
+    assert json.loads(again)["commit"] == COMMIT
+
+
+def test_a_killed_download_goes_on_with_the_files_that_are_missing(tmp_path: Path) -> None:
+    folder, first, second = (
+        tmp_path / "main",
+        "model-1-of-2.safetensors",
+        "model-2-of-2.safetensors",
+    )
+    shards = {"config.json": b"{}", first: WEIGHTS[: 4 * MIB], second: WEIGHTS}
+    with HubServer(MODEL, shards, gate_after={second: 22 * MIB}) as hub:
+        process = start(hub, folder)
+        assert hub.reached_gate.wait(60)
+        wait_until((folder / first).is_file, "the first shard")
+        process.kill()
+        process.communicate()
+        assert read_marker(folder) is None
+        hub.gate_after.clear()
+        hub.gate.set()
+        hub.requests.clear()
+        code, _, err = run(hub, folder)
+        assert code == 0, err
+        assert not [line for line in hub.requests if line.startswith("GET") and first in line]
+    assert (folder / second).read_bytes() == WEIGHTS
+    assert not list(folder.rglob("*.incomplete"))
+
+
+def test_progress_is_told_while_it_downloads(tmp_path: Path) -> None:
+    folder = tmp_path / "main"
+    with HubServer(MODEL, FILES, gate_after={"model.safetensors": 22 * MIB}) as hub:
+        process = start(hub, folder, "--status-port", "0")
+        assert process.stderr is not None
+        lines = (re.search(r"progress is told on port (\d+)", line) for line in process.stderr)
+        port = int(next(found[1] for found in lines if found))
+        assert hub.reached_gate.wait(60)
+        wait_until(lambda: health(port)["progress"]["fraction"] >= 0.4, "some progress")
+        said = health(port)
+        assert said["status"] == "starting"
+        assert said["progress"]["phase"] == "downloading weights"
+        assert said["progress"]["bytes_total"] == sum(len(FILES[name]) for name in SERVED)
+        hub.gate.set()
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+
+
+def test_two_downloads_into_one_folder_take_turns(tmp_path: Path) -> None:
+    folder = tmp_path / "main"
+    with HubServer(MODEL, FILES, gate_after={"model.safetensors": 22 * MIB}) as hub:
+        first = start(hub, folder)
+        assert hub.reached_gate.wait(60)
+        second = start(hub, folder)
+        assert second.stderr is not None
+        assert any("waiting for it" in line for line in second.stderr)
+        hub.gate.set()
+        assert first.wait(120) == second.wait(120) == 0
+        fetched = [
+            line for line in hub.requests if line.startswith("GET") and "safetensors" in line
+        ]
+        first.communicate()
+        second.communicate()
+    assert len(fetched) == 1
+
+
+def test_wrong_bytes_are_refused_and_fetched_again_by_the_next_attempt(tmp_path: Path) -> None:
+    folder = tmp_path / "main"
+    with HubServer(MODEL, FILES, damaged={"model.safetensors"}) as hub:
+        code, _, err = run(hub, folder)
+        assert code == 1
+        assert "has the hash" in err.splitlines()[-1]
+        assert read_marker(folder) is None
+        hub.damaged.clear()
+        code, _, err = run(hub, folder)
+        assert code == 0, err
+    assert (folder / "model.safetensors").read_bytes() == WEIGHTS
+
+
+def test_a_complete_folder_that_lost_a_file_is_completed(tmp_path: Path) -> None:
+    folder = tmp_path / "main"
+    with HubServer(MODEL, FILES) as hub:
+        assert run(hub, folder)[0] == 0
+        (folder / "tokenizer.json").unlink()
+        code, _, err = run(hub, folder)
+        assert code == 0, err
+    assert (folder / "tokenizer.json").read_bytes() == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("hub", "flags", "variables", "words"),
+    [
+        ({}, ["--revision", "v9"], {}, "has no revision 'v9'"),
+        ({"token": "hf_right"}, [], {}, "no token is given"),
+        ({"token": "hf_right"}, [], {"HF_TOKEN": "hf_wrong"}, "accept its terms at"),
+        ({"files": {"config.json": b"{}"}}, [], {}, "has no safetensors files"),
+    ],
+    ids=["revision", "401", "403", "no weights"],
+)
+def test_a_refusal_says_the_remedy_in_one_line(
+    hub: dict[str, Any], flags: list[str], variables: dict[str, str], words: str, tmp_path: Path
+) -> None:
+    with HubServer(MODEL, **{"files": FILES, **hub}) as server:
+        code, _, err = run(server, tmp_path / "main", *flags, **variables)
+    assert code == 1
+    last = err.splitlines()[-1]
+    assert last.startswith("error: ")
+    assert words in last
+    assert "hf_" not in err, "a token is never shown"
+
+
+def test_a_token_opens_a_gated_model(tmp_path: Path) -> None:
+    with HubServer(MODEL, FILES, token="hf_right") as hub:
+        code, _, err = run(hub, tmp_path / "main", HF_TOKEN="hf_right")
+    assert code == 0, err
+
+
+def test_a_hub_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
+    with HubServer(MODEL, FILES) as hub:
+        url = hub.url
+    code, _, err = run(hub, tmp_path / "main", HF_ENDPOINT=url)
+    assert code == 1
+    assert url in err.splitlines()[-1]
+
+
+# ---- helpers ------------------------------------------------------------------------------------
+
+
+def health(port: int) -> dict[str, Any]:
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10)
+    except urllib.error.HTTPError as answer:
+        return dict(json.load(answer))
+    raise AssertionError("a download is never healthy")
