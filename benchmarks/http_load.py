@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import cast
 
 import uvloop
@@ -54,7 +55,7 @@ class _Reader(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
         self.started = time.perf_counter()
         head = b"POST /v1/completions HTTP/1.1\r\nhost: bench\r\n"
-        transport.write(head + b"content-length: %d\r\n\r\n" % len(self._body) + self._body)
+        self._transport.write(head + b"content-length: %d\r\n\r\n" % len(self._body) + self._body)
 
     def data_received(self, data: bytes) -> None:
         if not self._status:
@@ -80,6 +81,10 @@ class _Reader(asyncio.Protocol):
         self._transport.close()
 
 
+def _same(reader: _Reader) -> _Reader:
+    return reader
+
+
 async def _load(port: int, bodies: list[str], output_tokens: list[int]) -> LoadResult:
     loop = asyncio.get_running_loop()
     readers = [
@@ -87,7 +92,7 @@ async def _load(port: int, bodies: list[str], output_tokens: list[int]) -> LoadR
     ]
     started = time.perf_counter()
     for reader in readers:
-        await loop.create_connection(lambda reader=reader: reader, "127.0.0.1", port)
+        await loop.create_connection(partial(_same, reader), "127.0.0.1", port)
     async with asyncio.timeout(LIMIT_SECONDS):
         failures = await asyncio.gather(*(reader.ended for reader in readers))
     result = LoadResult(time.perf_counter() - started)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +22,8 @@ from atom.errors import ModelError
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
 _REPLACEMENT = "\ufffd"
+_WORD_START = "\u2581"  # SentencePiece writes a space so
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")  # and a single byte so
 # A character is at most four tokens long (four bytes, each its own token); a longer tail that
 # still ends in U+FFFD is not an incomplete character but bytes that no character has.
 _LONGEST_CHARACTER_TOKENS = 4
@@ -94,6 +97,19 @@ class Tokenizer:
         if known is None:
             known = self._bytes_of_token[token_id] = self._look_up_bytes(token_id)
         return known
+
+    def spelling(self, token_id: int) -> bytes:
+        """The bytes that a token stands for in whatever vocabulary, special tokens' text too; empty
+        for ids that the vocabulary does not have."""
+        piece = self._tokenizer.id_to_token(token_id)
+        if piece is None:
+            return b""
+        if token_id in self._special_ids:
+            return piece.encode()
+        if self._byte_level:
+            return self.token_bytes(token_id)
+        byte = _BYTE_TOKEN.fullmatch(piece)
+        return bytes.fromhex(byte[1]) if byte else piece.replace(_WORD_START, " ").encode()
 
     def _look_up_bytes(self, token_id: int) -> bytes:
         piece = None if token_id in self._special_ids else self._tokenizer.id_to_token(token_id)

@@ -14,7 +14,7 @@ import itertools
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,10 +29,11 @@ from atom.model_engine.engine_protocol import (
     StreamBody,
     UtilityResponseBody,
 )
+from atom.model_engine.fan_out import params_of_each_answer
 from atom.model_engine.input_output_processor import InputOutputProcessor
 from atom.model_engine.input_processor import Prompt
 from atom.model_engine.request import Request, RequestOutput
-from atom.model_engine.request_stream import RequestStream
+from atom.model_engine.request_stream import ReaderLimits, RequestGroup, RequestStream
 from atom.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -68,17 +69,20 @@ class AsyncLLMEngine:
         core_factory: CoreFactory = CoreManager,
         on_progress: Callable[[str, float], None] | None = None,
         request_timeout_seconds: float | None = None,
+        reader_limits: ReaderLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """processor: loaded from the model's folder unless given. on_progress: told the phase of
         start-up and the share of it that is done. request_timeout_seconds: how long any request
-        may take, from its arrival to its last token; None for any time. Raises `ModelError`."""
+        may take, from its arrival to its last token; None for any time. reader_limits: how far a
+        stream's reader may lag; None for as far as it likes. Raises `ModelError`."""
         self.config = config
         self.processor = processor or InputOutputProcessor(config)
         self.status = EngineStatus(EngineState.STARTING, "starting the engine process")
         self.stats: StatsBody | None = None
         self._on_progress = on_progress
         self._request_timeout_seconds = request_timeout_seconds
+        self._reader_limits = reader_limits
         self._clock = clock
         self._core = core_factory(config, self._on_event)
         self._loop: asyncio.AbstractEventLoop
@@ -154,53 +158,57 @@ class AsyncLLMEngine:
         priority: int = 0,
         timeout_seconds: float | None = None,
     ) -> RequestStream:
-        """Checks and queues a request; the stream's owner must exhaust or close it.
+        """Checks and queues a request for one answer; the stream's owner must exhaust or close it.
 
         Raises `RequestError` when it cannot be served (status 503 while starting or draining, 429
         when too many wait) and `EngineDeadError` when the engine process is gone."""
-        named = {request_id or f"req-{uuid.uuid4().hex}": prompt}
-        (stream,) = await self.add_requests(
-            named,
+        if params.n != 1:
+            raise RequestError(f"n is {params.n}: use add_requests for several answers", param="n")
+        group = await self.add_requests(
+            [prompt],
             params,
+            request_id=request_id,
             add_special_tokens=add_special_tokens,
             priority=priority,
             timeout_seconds=timeout_seconds,
         )
-        return stream
+        return group.streams[0]
 
     async def add_requests(
         self,
-        named_prompts: Mapping[str, Prompt],
+        prompts: Sequence[Prompt],
         params: SamplingParams,
         *,
+        request_id: str | None = None,
         add_special_tokens: bool = True,
         priority: int = 0,
         timeout_seconds: float | None = None,
-    ) -> list[RequestStream]:
-        """The same for several prompts by name: all are queued, or none.
+    ) -> RequestGroup:
+        """The same for `params.n` answers to each prompt: all are queued, or none. The group's
+        streams are those of the first prompt, then those of the second, and so on.
 
-        timeout_seconds: the stream raises `RequestError` (status 504) after it, and the request is
+        timeout_seconds: the streams raise `RequestError` (status 504) after it, and what runs is
         aborted; the server's own bound holds besides."""
         arrive_time = self._clock()
         self.check_serving()
-        self._check_room(len(named_prompts))
+        self._check_room(len(prompts) * params.n)
+        each = params_of_each_answer(params)
         requests = []
-        for prompt in named_prompts.values():
+        for prompt in prompts:
             token_ids = await self.tokenize(prompt, add_special_tokens=add_special_tokens)
-            number = next(self._ids)
-            requests.append(
+            requests += [
                 self.processor.inputs.build_request(
-                    number, token_ids, params, arrive_time=arrive_time, priority=priority
+                    next(self._ids), token_ids, one, arrive_time=arrive_time, priority=priority
                 )
-            )
+                for one in each
+            ]
         self.check_serving()  # it may have changed while a long text was tokenised
         self._check_room(len(requests))
-        streams = [
-            self._open(name, item) for name, item in zip(named_prompts, requests, strict=True)
-        ]
+        name, wake = request_id or f"req-{uuid.uuid4().hex}", asyncio.Event()
+        group = RequestGroup([self._open(name, item, wake) for item in requests], wake)
         self._limit_time([request.id for request in requests], timeout_seconds)
         self._core.add_requests(requests)
-        return streams
+        return group
 
     def _limit_time(self, numbers: Sequence[int], asked_seconds: float | None) -> None:
         bounds = [asked_seconds, self._request_timeout_seconds]
@@ -257,10 +265,17 @@ class AsyncLLMEngine:
         finally:
             del self._calls[call_id]
 
-    def _open(self, name: str, request: Request) -> RequestStream:
+    def _open(self, name: str, request: Request, wake: asyncio.Event) -> RequestStream:
         number = request.id
+        tells_of_prompt = request.params.prompt_logprobs is not None
         stream = RequestStream(
-            name, len(request.prompt_token_ids), abort=lambda: self._abort(number)
+            name,
+            len(request.prompt_token_ids),
+            abort=lambda: self._abort(number),
+            prompt_token_ids=request.prompt_token_ids if tells_of_prompt else (),
+            wake=wake,
+            limits=self._reader_limits,
+            clock=self._clock,
         )
         self.processor.outputs.add(request, name)
         self._streams[number] = stream
@@ -269,7 +284,7 @@ class AsyncLLMEngine:
         return stream
 
     async def abort(self, request_id: str) -> None:
-        """End the request of this name, if it is open; its stream just ends there."""
+        """End the requests of this name that are open; their readers get an error."""
         for number, stream in list(self._streams.items()):
             if stream.name == request_id:
                 self._fail(number, RequestError("the request was aborted", status=499))

@@ -26,9 +26,10 @@ from atom.errors import ConfigError, EngineDeadError, RequestError
 from atom.model_engine.core_port import CoreFactory, CorePort
 from atom.model_engine.engine_core_mgr import CoreEvent, CoreFailed, CoreManager
 from atom.model_engine.engine_protocol import EngineReport, ProgressBody, StreamBody
+from atom.model_engine.fan_out import params_of_each_answer
 from atom.model_engine.input_output_processor import InputOutputProcessor
 from atom.model_engine.input_processor import Prompt
-from atom.model_engine.request import FinishReason, Request, RequestOutput
+from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
 from atom.progress import StartupProgress
 from atom.sampling_params import SamplingParams
 
@@ -37,7 +38,8 @@ __all__ = ["Completion", "InputOutputProcessor", "LLMEngine"]
 
 class Completion(TypedDict):
     """One finished answer. Times in seconds: latency from submission to the last token, ttft to the
-    first, tpot per further token (0 when there is only one)."""
+    first, tpot per further token (0 when there is only one). logprobs: one entry per output token,
+    prompt_logprobs: one per prompt token (the first None); None unless asked for."""
 
     text: str
     token_ids: list[int]
@@ -49,6 +51,8 @@ class Completion(TypedDict):
     latency: float
     ttft: float
     tpot: float
+    logprobs: list[TokenLogprobs] | None
+    prompt_logprobs: list[TokenLogprobs | None] | None
 
 
 @dataclass(slots=True)
@@ -60,6 +64,8 @@ class _Collected:
     token_ids: list[int] = field(default_factory=list)
     first_token_time: float | None = None
     last_token_time: float = 0.0
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
     last: RequestOutput | None = None
 
 
@@ -116,15 +122,17 @@ class LLMEngine:
         use_tqdm: bool = True,
         add_special_tokens: bool = True,
     ) -> list[Completion]:
-        """Answers in the order of `prompts` (texts, or lists of token ids).
+        """Answers in the order of `prompts` (texts, or lists of token ids); where `n` asks for
+        several answers to a prompt, they follow each other.
 
         sampling_params: one for all, or one each. use_tqdm: show a progress bar (the name is the
         one callers of other engines know). Raises `RequestError` on the first bad prompt, before
         anything is generated."""
         each = _params_of_each(prompts, sampling_params)
-        collected = [_Collected(arrive_time=time.monotonic()) for _ in prompts]
+        count = sum(params.n for params in each)
+        collected = [_Collected(arrive_time=time.monotonic()) for _ in range(count)]
         with _progress_bar(enabled=use_tqdm) as progress:
-            task = progress.add_task("generating", total=len(prompts))
+            task = progress.add_task("generating", total=count)
             for index, output in self.stream(prompts, each, add_special_tokens=add_special_tokens):
                 _collect(collected[index], output)
                 progress.update(task, advance=int(output.finished))
@@ -137,7 +145,8 @@ class LLMEngine:
         *,
         add_special_tokens: bool = True,
     ) -> Iterator[tuple[int, RequestOutput]]:
-        """(index of the prompt, output) as they come; leaving early aborts what is open.
+        """(index of the answer, output) as they come; leaving early aborts what is open. Answers
+        are numbered through: the `n` of the first prompt, then those of the second.
 
         One such iteration at a time: an engine has one caller."""
         if len(self.processor.outputs):
@@ -168,15 +177,14 @@ class LLMEngine:
         if not self._closer.alive:
             raise EngineDeadError("the engine is closed; make a new LLMEngine")
         inputs = self.processor.inputs
-        return [
-            inputs.build_request(
-                next(self._ids),
-                inputs.tokenize(prompt, add_special_tokens=add_special_tokens),
-                params,
-                arrive_time=time.monotonic(),
-            )
-            for prompt, params in zip(prompts, each, strict=True)
-        ]
+        requests = []
+        for prompt, params in zip(prompts, each, strict=True):
+            token_ids = inputs.tokenize(prompt, add_special_tokens=add_special_tokens)
+            requests += [
+                inputs.build_request(next(self._ids), token_ids, one, arrive_time=time.monotonic())
+                for one in params_of_each_answer(params)
+            ]
+        return requests
 
     # ---- events -------------------------------------------------------------------------------
 
@@ -237,6 +245,8 @@ def _collect(item: _Collected, output: RequestOutput) -> None:
         item.last_token_time = time.monotonic()
         if item.first_token_time is None:
             item.first_token_time = item.last_token_time
+    item.logprobs += output.logprobs or ()
+    item.prompt_logprobs = item.prompt_logprobs or output.prompt_logprobs
     item.last = output
 
 
@@ -258,4 +268,6 @@ def _completion(item: _Collected) -> Completion:
         latency=item.last_token_time - item.arrive_time,
         ttft=first - item.arrive_time,
         tpot=(item.last_token_time - first) / (count - 1) if count > 1 else 0.0,
+        logprobs=item.logprobs or None,
+        prompt_logprobs=item.prompt_logprobs,
     )

@@ -122,9 +122,9 @@ class OutputProcessor:
             for _ in tokens:
                 self._record_token(answer, now)
             text, answer.stopped = _last_text(answer, tokens, row)
-        reason, detail = FinishReason(row.reason), row.detail
-        if answer.stopped:
-            reason, detail = FinishReason.STOP, STOP_SEQUENCE
+        reason, detail, stop_reason = FinishReason(row.reason), row.detail, _stop_token(row.detail)
+        if answer.stopped and answer.matcher is not None:
+            reason, detail, stop_reason = FinishReason.STOP, STOP_SEQUENCE, answer.matcher.found
         self._latencies.end_to_end.observe(now - answer.arrive_time)
         self._latencies.count_finished(reason)
         return RequestOutput(
@@ -134,6 +134,7 @@ class OutputProcessor:
             finished=True,
             finish_reason=reason,
             finish_detail=detail,
+            stop_reason=stop_reason,
             num_prompt_tokens=answer.num_prompt_tokens,
             num_output_tokens=answer.num_output_tokens,
             num_cached_tokens=row.num_cached_tokens,
@@ -146,6 +147,11 @@ class OutputProcessor:
         else:
             self._latencies.inter_token.observe(now - answer.last_token_time)
         answer.last_token_time = now
+
+
+def _stop_token(detail: str) -> str | int | None:
+    token = detail.removeprefix(_STOP_TOKEN_PREFIX)
+    return int(token) if token != detail and token.isdigit() else None
 
 
 def _last_text(answer: _Answer, tokens: list[int], row: FinishedRow) -> tuple[str, bool]:

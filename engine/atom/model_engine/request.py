@@ -64,7 +64,7 @@ class RequestOutput:
     output_tokens: token ids new in this step; text: the text they completed (may be empty while
     a character is incomplete or a stop string may be forming; never part of a stop string).
     finish_detail: what exactly ended it: eos, stop_<token id>, stop_sequence, max_tokens,
-    aborted, or the error's text.
+    aborted, or the error's text. stop_reason: the stop string or the stop token id that ended it.
     logprobs: one entry per output token, None when the request did not ask for them;
     prompt_logprobs: one entry per prompt token, the first None (nothing comes before it); in the
     request's first output, when it asked for them.
@@ -81,3 +81,4 @@ class RequestOutput:
     num_cached_tokens: int
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
+    stop_reason: str | int | None = None

@@ -1,29 +1,58 @@
 """RequestStream: the outputs of one request, on their way to one asyncio consumer.
 
 Outputs that come while the consumer is busy are merged into one, so that a slow reader costs
-the engine nothing and memory no more than its text. Made by AsyncLLMEngine.add_request; belongs to
-the event loop that made it.
+the engine nothing; one that lags for too long, or by too much, has its request aborted. Several
+streams of one call share a wake-up and are read as a `RequestGroup`. Made by
+AsyncLLMEngine.add_requests; belongs to the event loop that made it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 
+from atom.errors import RequestError
 from atom.model_engine.request import RequestOutput, TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderLimits:
+    """How far a reader may lag behind the engine before its request is aborted: seconds since the
+    oldest output that it has not taken, and tokens that it has not taken."""
+
+    seconds: float = float("inf")
+    tokens: int = 1 << 40
 
 
 class RequestStream(AsyncIterator[RequestOutput]):
     """Iterate for outputs; the last has `finished` set. Leaving the context, or `close`, before
     that aborts the request. Raises the engine's error when the request could not go on."""
 
-    def __init__(self, name: str, num_prompt_tokens: int, abort: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        num_prompt_tokens: int,
+        abort: Callable[[], None],
+        *,
+        prompt_token_ids: Sequence[int] = (),
+        wake: asyncio.Event | None = None,
+        limits: ReaderLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """prompt_token_ids: kept only for requests that want something said of them. wake: set
+        when there is something to take; shared by the streams of a group."""
         self.name = name
         self.num_prompt_tokens = num_prompt_tokens
+        self.prompt_token_ids = prompt_token_ids
         self._abort = abort
-        self._wake = asyncio.Event()
+        self._wake = wake or asyncio.Event()
+        self._limits = limits or ReaderLimits()
+        self._clock = clock
+        self._unread_since = 0.0
         self._newest: RequestOutput | None = None  # with everything unread merged in on reading
         self._texts: list[str] = []
         self._tokens: list[int] = []
@@ -36,6 +65,12 @@ class RequestStream(AsyncIterator[RequestOutput]):
     # ---- the engine's side --------------------------------------------------------------------
 
     def put(self, output: RequestOutput) -> None:
+        if self._newest is None:
+            self._unread_since = self._clock()
+        elif self._lags() and not output.finished:
+            self._abort()
+            self.fail(_too_slow())
+            return
         self._newest = output
         self._texts.append(output.text)
         self._tokens += output.output_tokens
@@ -50,17 +85,35 @@ class RequestStream(AsyncIterator[RequestOutput]):
         self._ended = True
         self._wake.set()
 
+    def _lags(self) -> bool:
+        return (
+            len(self._tokens) >= self._limits.tokens
+            or self._clock() - self._unread_since > self._limits.seconds
+        )
+
     # ---- the consumer's side ------------------------------------------------------------------
 
     async def __anext__(self) -> RequestOutput:
-        while self._newest is None:
-            if self._drained or self._error is not None:
-                return self._stop()
+        while True:
             self._wake.clear()
+            output = self.take()
+            if output is not None:
+                return output
+            if self._drained:
+                raise StopAsyncIteration
             await self._wake.wait()
-        return self._take(self._newest)
 
-    def _take(self, newest: RequestOutput) -> RequestOutput:
+    def take(self) -> RequestOutput | None:
+        """Everything unread as one output, if there is any. Raises the request's error once, after
+        the last output before it."""
+        if self._newest is not None:
+            return self._merged(self._newest)
+        if self._error is not None and not self._drained:
+            self._drained = True
+            raise self._error
+        return None
+
+    def _merged(self, newest: RequestOutput) -> RequestOutput:
         merged = newest
         if len(self._texts) > 1:
             merged = dataclasses.replace(
@@ -75,12 +128,6 @@ class RequestStream(AsyncIterator[RequestOutput]):
         self._drained = newest.finished
         return merged
 
-    def _stop(self) -> RequestOutput:
-        if self._drained or self._error is None:
-            raise StopAsyncIteration
-        self._drained = True
-        raise self._error
-
     def close(self) -> None:
         """The consumer is gone: abort what is still running. May be called again."""
         if not self._ended:
@@ -88,6 +135,11 @@ class RequestStream(AsyncIterator[RequestOutput]):
             self._abort()
         self._drained = True
         self._wake.set()  # a reader on another task sees the end
+
+    @property
+    def drained(self) -> bool:
+        """Whether there is nothing more to take, now or later."""
+        return self._drained
 
     async def __aenter__(self) -> RequestStream:
         return self
@@ -99,3 +151,56 @@ class RequestStream(AsyncIterator[RequestOutput]):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
+    """The streams of one call, read together: an iteration gives what all of them have, as (index
+    of the stream, output), and costs one wake-up."""
+
+    def __init__(self, streams: Sequence[RequestStream], wake: asyncio.Event) -> None:
+        """wake: the event that these streams share."""
+        self.streams = tuple(streams)
+        self._wake = wake
+        self._open = list(range(len(self.streams)))
+        self._error: Exception | None = None
+
+    async def __anext__(self) -> list[tuple[int, RequestOutput]]:
+        while self._open:
+            self._wake.clear()
+            found = self._take()
+            if found:
+                return found
+            if self._error is not None:
+                self._open.clear()  # one answer is missing: there is no whole
+                raise self._error
+            if self._open:
+                await self._wake.wait()
+        raise StopAsyncIteration
+
+    def _take(self) -> list[tuple[int, RequestOutput]]:
+        found = []
+        for index in self._open:
+            try:
+                output = self.streams[index].take()
+            except Exception as error:
+                self._error = self._error or error  # raised behind what came before it
+                continue
+            if output is not None:
+                found.append((index, output))
+        if self._error is None:
+            self._open = [index for index in self._open if not self.streams[index].drained]
+        return found
+
+    def close(self) -> None:
+        """Abort what is still running. May be called again."""
+        for stream in self.streams:
+            stream.close()
+
+
+def _too_slow() -> RequestError:
+    return RequestError(
+        "the answer was not read as fast as it came, and the server keeps only so much of it; "
+        "read faster, or ask for it without streaming",
+        status=408,
+        code="slow_reader",
+    )

@@ -17,7 +17,7 @@ class StopMatcher:
     longer, so that no part of either shows. The result does not depend on how the text was cut.
     """
 
-    __slots__ = ("_failures", "_first_characters", "_held", "_matched", "_stops")
+    __slots__ = ("_failures", "_first_characters", "_held", "_matched", "_stops", "found")
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
@@ -25,6 +25,7 @@ class StopMatcher:
         self._first_characters = frozenset(stop[0] for stop in self._stops)
         self._matched = [0] * len(self._stops)  # characters of each stop that the text ends with
         self._held = ""
+        self.found: str | None = None  # the stop string that ended the text
 
     def feed(self, piece: str) -> tuple[str, bool]:
         """The text that is now certain, and whether a stop string ended it (then feed no more)."""
@@ -34,6 +35,7 @@ class StopMatcher:
         for position in range(len(self._held), len(text)):
             length = self._advance(text[position])
             if length:
+                self.found = text[position + 1 - length : position + 1]
                 self._held = ""
                 return text[: position + 1 - length], True
         certain = len(text) - max(self._matched)

@@ -54,7 +54,14 @@ async def test_a_completion_is_answered_whole(rig: AppRig) -> None:
     assert body["object"] == "text_completion"
     assert body["model"] == SERVED_NAME
     assert body["choices"] == [
-        {"index": 0, "text": "abcdab", "finish_reason": "length", "logprobs": None}
+        {
+            "index": 0,
+            "text": "abcdab",
+            "finish_reason": "length",
+            "finish_detail": "max_tokens",
+            "stop_reason": None,
+            "logprobs": None,
+        }
     ]
     assert body["usage"] == {
         "prompt_tokens": 4,
@@ -125,6 +132,7 @@ async def test_stop_may_be_a_string_or_a_list(rig: AppRig) -> None:
         response = await rig.post("/v1/completions", prompt="abcd", stop=stop)
         (choice,) = response.json()["choices"]
         assert (choice["text"], choice["finish_reason"]) == ("ab", "stop")
+        assert (choice["finish_detail"], choice["stop_reason"]) == ("stop_sequence", "c")
 
 
 async def test_sampling_fields_reach_the_engine(rig: AppRig) -> None:
@@ -138,8 +146,20 @@ async def test_sampling_fields_reach_the_engine(rig: AppRig) -> None:
         ignore_eos=True,
         stop_token_ids=[5],
         stop=["z"],
+        min_p=0.1,
+        min_tokens=2,
+        repetition_penalty=1.25,
+        presence_penalty=-1,
+        frequency_penalty=0.5,
+        logit_bias={"7": -100, "8": 1.5},
+        allowed_token_ids=[7, 8, 7],
+        bad_words=["cab"],
     )
     params = rig.core.added[0].params
+    assert (params.min_p, params.min_tokens, params.repetition_penalty) == (0.1, 2, 1.25)
+    assert (params.presence_penalty, params.frequency_penalty) == (-1, 0.5)
+    assert (params.logit_bias, params.allowed_token_ids) == ({7: -100, 8: 1.5}, (7, 8))
+    assert params.bad_words_token_ids
     assert (params.temperature, params.top_p, params.top_k, params.seed) == (0.5, 0.9, 7, -3)
     assert (params.ignore_eos, params.stop_token_ids, params.stop_strings) == (True, (5,), ("z",))
 
@@ -155,8 +175,8 @@ async def test_the_models_own_sampling_applies_when_the_client_says_nothing(rig:
 async def test_unknown_and_harmless_fields_are_ignored(rig: AppRig) -> None:
     response = await rig.chat(
         user="me", metadata={"a": "b"}, store=False, parallel_tool_calls=True, n=1, max_tokens=1,
-        logprobs=False, presence_penalty=0, response_format={"type": "text"}, something_new=[1],
-        service_tier="auto", tool_choice="auto",
+        logprobs=False, top_logprobs=0, presence_penalty=0, response_format={"type": "text"},
+        service_tier="auto", tool_choice="auto", something_new=[1],
     )  # fmt: skip
     assert response.status_code == 200
 
@@ -176,6 +196,8 @@ async def test_a_chat_streams_in_openais_format(rig: AppRig) -> None:
         "index": 0,
         "delta": {},
         "finish_reason": "length",
+        "finish_detail": "max_tokens",
+        "stop_reason": None,
         "logprobs": None,
     }
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
@@ -498,3 +520,23 @@ async def test_a_stream_over_its_own_time_ends_with_an_error_event(config: Confi
         assert rig.core.aborted == [1]
         rig.core.release()
         assert (await rig.chat(max_tokens=2, timeout_seconds=30)).status_code == 200
+
+
+async def test_the_shortest_of_a_requests_own_times_holds(config: Config) -> None:
+    async with serve_app(config, held=True) as rig:
+        body = {"prompt": "ab", "timeout": 30, "timeout_seconds": 40}
+        headers = {"x-request-timeout": "0.05"}
+        response = await rig.client.post("/v1/completions", json=body, headers=headers)
+        assert response.status_code == 504
+        response = await rig.client.post("/v1/completions", json={**body, "timeout": 0.05})
+        assert response.status_code == 504
+        assert rig.engine.open_requests == 0
+
+
+@pytest.mark.parametrize("header", ["soon", "0", "-1", "nan", "1e9", ""])
+async def test_a_header_without_a_time_is_refused(rig: AppRig, header: str) -> None:
+    headers = {"x-request-timeout": header}
+    response = await rig.client.post("/v1/completions", json={"prompt": "ab"}, headers=headers)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "x-request-timeout"
+    assert rig.core.added == []

@@ -11,7 +11,7 @@ import pytest
 
 from atom.config import Config
 from atom.entrypoints.openai.body import MAX_BODY_BYTES
-from atom.entrypoints.openai.protocol import MAX_MESSAGES, MAX_PROMPTS
+from atom.entrypoints.openai.protocol import MAX_ANSWERS, MAX_MESSAGES, MAX_PROMPTS
 from tests.support.front_half import SERVED_NAME, build_test_config, write_model_folder
 from tests.support.http_app import AppRig, serve_app
 
@@ -130,6 +130,29 @@ async def test_json_that_is_not_an_object_is_400(rig: AppRig, body: bytes) -> No
         ({"messages": [USER], "stream": "yes"}, "stream", "valid boolean"),
         ({"messages": [USER], "stream_options": {"include_usage": 3}}, "stream_options", ""),
         ({"messages": [USER], "tools": [{}] * 129}, "tools", "at most 128"),
+        ({"messages": [USER], "tool_choice": "required"}, "tool_choice", "'none' or 'auto'"),
+        ({"messages": [USER], "n": 0}, "n", "between 1 and 128"),
+        ({"messages": [USER], "n": 1_000_000}, "n", "between 1 and 128"),
+        ({"messages": [USER], "n": 10**30}, "n", "between 1 and 128"),
+        ({"messages": [USER], "logprobs": True, "top_logprobs": 21}, "logprobs", "0 and 20"),
+        ({"messages": [USER], "logprobs": True, "top_logprobs": -1}, "logprobs", "0 and 20"),
+        ({"messages": [USER], "logprobs": 5}, "logprobs", "valid boolean"),
+        ({"messages": [USER], "top_logprobs": 5}, "top_logprobs", "needs logprobs"),
+        ({"messages": [USER], "prompt_logprobs": 21}, "prompt_logprobs", "0 and 20"),
+        ({"messages": [USER], "min_p": 1.5}, "min_p", "between 0 and 1"),
+        ({"messages": [USER], "min_tokens": -1}, "min_tokens", "at least 0"),
+        ({"messages": [USER], "min_tokens": 5, "max_tokens": 4}, "min_tokens", "max_tokens (4)"),
+        ({"messages": [USER], "presence_penalty": 3}, "presence_penalty", "-2 and 2"),
+        ({"messages": [USER], "frequency_penalty": -3}, "frequency_penalty", "-2 and 2"),
+        ({"messages": [USER], "repetition_penalty": 0}, "repetition_penalty", "above 0"),
+        ({"messages": [USER], "logit_bias": {"x": 1}}, "logit_bias", "token ids"),
+        ({"messages": [USER], "logit_bias": {"5": 101}}, "logit_bias", "-100 and 100"),
+        ({"messages": [USER], "logit_bias": {"9999": 1}}, "logit_bias", "0 to 293"),
+        ({"messages": [USER], "logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", ""),
+        ({"messages": [USER], "allowed_token_ids": [-1]}, "allowed_token_ids", "0 to 293"),
+        ({"messages": [USER], "bad_words": ["x"] * 257}, "bad_words", "256"),
+        ({"messages": [USER], "bad_words": [""]}, "bad_words", "1 to 256"),
+        ({"messages": [USER], "timeout": 0}, "timeout", "greater than 0"),
         (
             {"messages": [USER], "chat_template_kwargs": {"messages": []}},
             "chat_template_kwargs",
@@ -171,6 +194,17 @@ async def test_a_wrong_prompt_is_400(rig: AppRig, prompt: Any, words: str) -> No
     assert words in error["message"]
 
 
+async def test_prompts_times_answers_are_bounded(rig: AppRig) -> None:
+    status, error = await refusal(rig, TEXT, {"prompt": ["a"] * MAX_PROMPTS, "n": 9})
+    assert (status, error["param"]) == (400, "n")
+    assert f"at most {MAX_ANSWERS}" in error["message"]
+
+
+async def test_nothing_is_asked_for_without_echo(rig: AppRig) -> None:
+    status, error = await refusal(rig, TEXT, {"prompt": "a", "max_tokens": 0})
+    assert (status, error["param"]) == (400, "max_tokens")
+
+
 async def test_one_wrong_prompt_of_many_leaves_nothing_running(rig: AppRig) -> None:
     status, error = await refusal(rig, TEXT, {"prompt": ["fine", "also fine", ""]})
     assert (status, error["param"]) == (400, "prompt")
@@ -187,21 +221,10 @@ async def test_a_list_of_a_million_wrong_items_costs_one_error(rig: AppRig) -> N
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("n", 2),
-        ("n", 1_000_000),
         ("best_of", 2),
-        ("logprobs", True),
-        ("logprobs", 0),
-        ("top_logprobs", 5),
-        ("echo", True),
         ("suffix", "end"),
-        ("logit_bias", {"5": 100}),
-        ("presence_penalty", 0.5),
-        ("frequency_penalty", 0.5),
-        ("repetition_penalty", 1.1),
-        ("min_p", 0.1),
+        ("use_beam_search", True),
         ("response_format", {"type": "json_object"}),
-        ("tool_choice", "required"),
         ("guided_json", {}),
         ("chat_template", "{{ 1 }}"),
         ("continue_final_message", True),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -18,13 +18,13 @@ from starlette.responses import Response
 
 import atom
 from atom.entrypoints.openai.access import ApiKeyCheck
-from atom.entrypoints.openai.body import read_body
+from atom.entrypoints.openai.body import read_body, timeout_of
+from atom.entrypoints.openai.choices import AnswerHead, Answers
 from atom.entrypoints.openai.control import control_routes
 from atom.entrypoints.openai.errors import http_error, response_for
 from atom.entrypoints.openai.health import health_routes
 from atom.entrypoints.openai.metrics import metrics_routes
 from atom.entrypoints.openai.openapi import body_of, document_bodies
-from atom.entrypoints.openai.outputs import AnswerHead
 from atom.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
 from atom.entrypoints.openai.request_ids import HEADER, RequestIds, request_id_of
 from atom.entrypoints.openai.responses import ModelCard, ModelList, to_json
@@ -38,7 +38,6 @@ from atom.entrypoints.openai.sse import EventStream, until_disconnect
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.openai.tokens import token_routes
 from atom.errors import AtomError, RequestError
-from atom.model_engine.request_stream import RequestStream
 
 logger = logging.getLogger(__name__)
 
@@ -69,15 +68,13 @@ def _add_chat_route(app: FastAPI, state: ServerState) -> None:
         request = await read_body(http, ChatCompletionRequest)
         engine = state.serving_engine(request.model)
         head = _head(engine.config.model.served_name, "chatcmpl")
-        stream = await start_chat(engine, request, head.id)
+        answers = await start_chat(
+            engine, request, head.id, timeout_seconds=timeout_of(http, request)
+        )
         if request.stream:
-            frames = stream_chat(stream, head, with_usage=request.wants_usage_chunk)
-            return EventStream(frames, stream.close)
-        try:
-            body = await until_disconnect(http.receive, lambda: complete_chat(stream, head))
-        finally:
-            stream.close()
-        return _CLIENT_LEFT if body is None else Response(body, media_type="application/json")
+            frames = stream_chat(answers, head, with_usage=request.wants_usage_chunk)
+            return EventStream(frames, answers.close)
+        return await _whole(http, answers, lambda: complete_chat(answers, head))
 
 
 def _add_completion_route(app: FastAPI, state: ServerState) -> None:
@@ -86,15 +83,24 @@ def _add_completion_route(app: FastAPI, state: ServerState) -> None:
         request = await read_body(http, CompletionRequest)
         engine = state.serving_engine(request.model)
         head = _head(engine.config.model.served_name, "cmpl")
-        streams = await start_completion(engine, request, head.id)
+        answers = await start_completion(
+            engine, request, head.id, timeout_seconds=timeout_of(http, request)
+        )
         if request.stream:
-            frames = stream_text(streams, head, with_usage=request.wants_usage_chunk)
-            return EventStream(frames, lambda: _close_all(streams))
-        try:
-            body = await until_disconnect(http.receive, lambda: complete_text(streams, head))
-        finally:
-            _close_all(streams)
-        return _CLIENT_LEFT if body is None else Response(body, media_type="application/json")
+            frames = stream_text(answers, head, with_usage=request.wants_usage_chunk)
+            return EventStream(frames, answers.close)
+        return await _whole(http, answers, lambda: complete_text(answers, head))
+
+
+async def _whole(
+    http: Request, answers: Answers, complete: Callable[[], Awaitable[bytes]]
+) -> Response:
+    """The answer as one body, unless the client leaves before it is complete."""
+    try:
+        body = await until_disconnect(http.receive, complete)
+    finally:
+        answers.close()
+    return _CLIENT_LEFT if body is None else Response(body, media_type="application/json")
 
 
 def _add_model_routes(app: FastAPI, state: ServerState) -> None:
@@ -151,8 +157,3 @@ def _add_error_handlers(app: FastAPI) -> None:
 
 def _head(model: str, prefix: str) -> AnswerHead:
     return AnswerHead(f"{prefix}-{uuid.uuid4().hex}", int(time.time()), model)
-
-
-def _close_all(streams: Sequence[RequestStream]) -> None:
-    for stream in streams:
-        stream.close()

@@ -14,11 +14,12 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
-from atom.entrypoints.openai.protocol import REFUSED
+from atom.entrypoints.openai.protocol import MAX_TIMEOUT_SECONDS, REFUSED, GenerationRequest
 from atom.errors import RequestError
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
 BODY_TIMEOUT_SECONDS = 60.0
+TIMEOUT_HEADER = "x-request-timeout"
 _MOST_PROBLEMS_SHOWN = 3
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -55,6 +56,30 @@ async def _read_bytes(request: Request) -> bytes:
     except ClientDisconnect:
         raise RequestError("the client left before the body was complete", status=499) from None
     return b"".join(chunks)
+
+
+def timeout_of(request: Request, body: GenerationRequest) -> float | None:
+    """The shortest of the times that the request gives itself, in seconds. Raises `RequestError`
+    when the header does not hold one."""
+    bounds = [body.timeout_seconds, body.timeout]
+    header = request.headers.get(TIMEOUT_HEADER)
+    if header is not None:
+        bounds.append(_seconds(header))
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def _seconds(header: str) -> float:
+    try:
+        seconds = float(header)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= MAX_TIMEOUT_SECONDS:
+        raise RequestError(
+            f"the header {TIMEOUT_HEADER} must hold seconds, above 0 and at most "
+            f"{MAX_TIMEOUT_SECONDS}",
+            param=TIMEOUT_HEADER,
+        )
+    return seconds
 
 
 def _too_large() -> RequestError:

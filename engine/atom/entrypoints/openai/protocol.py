@@ -11,10 +11,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
+from atom.sampling_params import MAX_BAD_WORDS, MAX_LOGIT_BIASES
+
 MAX_MESSAGES = 2048
 MAX_CONTENT_PARTS = 1024
 MAX_TOOLS = 128
 MAX_PROMPTS = 128
+MAX_ANSWERS = 1024  # prompts times n
 MAX_PRIORITY = 100
 MAX_TIMEOUT_SECONDS = 24 * 3600
 MAX_TEMPLATE_ARGUMENTS = 32
@@ -24,21 +27,11 @@ _STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 # Known fields that this version does not implement → the values that ask for nothing.
 REFUSED: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
     "best_of": (1,),
     "logprobs": (False,),
     "top_logprobs": (0,),
-    "prompt_logprobs": (False,),
     "echo": (False,),
     "suffix": ("",),
-    "logit_bias": ({},),
-    "presence_penalty": (0, 0.0),
-    "frequency_penalty": (0, 0.0),
-    "repetition_penalty": (1, 1.0),
-    "min_p": (0, 0.0),
-    "min_tokens": (0,),
-    "bad_words": ([],),
-    "allowed_token_ids": ([],),
     "length_penalty": (1, 1.0),
     "use_beam_search": (False,),
     "include_stop_str_in_output": (False,),
@@ -51,7 +44,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "guided_regex": (),
     "guided_choice": (),
     "guided_grammar": (),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
@@ -63,6 +55,9 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "continue_final_message": (False,),
 }
+
+
+_Timeout = Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS)]
 
 
 class StreamOptions(BaseModel):
@@ -86,17 +81,28 @@ class GenerationRequest(BaseModel):
     model_config = _STRICT
 
     model: str | None = None
+    n: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+    min_p: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
+    min_tokens: int | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: Annotated[dict[str, float], Field(max_length=MAX_LOGIT_BIASES)] | None = None
+    allowed_token_ids: Annotated[list[int], Field(fail_fast=True)] | None = None
+    bad_words: Annotated[list[str], Field(fail_fast=True, max_length=MAX_BAD_WORDS)] | None = None
+    prompt_logprobs: int | None = None
     stop: _TextOrTexts | None = None
     stop_token_ids: Annotated[list[int], Field(fail_fast=True)] | None = None
     ignore_eos: bool | None = None
     # Lower is served sooner; one step is worth a second of waiting.
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
-    timeout_seconds: Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS)] | None = None
+    timeout_seconds: _Timeout | None = None
+    timeout: _Timeout | None = None  # the same; the header X-Request-Timeout says it as well
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -160,6 +166,8 @@ class TemplateFields(BaseModel):
     model_config = _STRICT
 
     tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
+    # "required", or a tool by name, would be a promise that nothing here keeps.
+    tool_choice: Literal["none", "auto"] | None = None
     chat_template_kwargs: (
         Annotated[dict[str, Any], Field(max_length=MAX_TEMPLATE_ARGUMENTS)] | None
     ) = None
@@ -169,6 +177,8 @@ class TemplateFields(BaseModel):
 class ChatCompletionRequest(GenerationRequest, TemplateFields):
     messages: _Messages
     max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
 
 
 def _kind_of_prompt(value: Any) -> str:
@@ -192,7 +202,11 @@ _Prompt = Annotated[
 
 
 class CompletionRequest(GenerationRequest):
+    """echo: the prompt before each answer; with max_tokens 0 nothing but the prompt."""
+
     prompt: _Prompt
+    logprobs: int | None = None
+    echo: bool | None = None
 
 
 class TokenizeRequest(TemplateFields):

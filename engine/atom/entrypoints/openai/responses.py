@@ -5,11 +5,13 @@ Plain frozen structs; UNSET fields are left out, None is null. No engine, no HTT
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from atom.entrypoints.openai.logprobs import ChatLogprobs, PromptLogprobs, TextLogprobs
 from atom.model_engine.request import RequestOutput
 
 _ENCODER = msgspec.json.Encoder()
@@ -32,10 +34,14 @@ class ChatAnswer(msgspec.Struct, frozen=True):
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
+    """finish_detail: our own word for the end; stop_reason: the stop string or token id, if any."""
+
     index: int
     message: ChatAnswer
     finish_reason: str
-    logprobs: None = None
+    finish_detail: str
+    stop_reason: str | int | None
+    logprobs: ChatLogprobs | None
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +51,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -56,7 +63,9 @@ class ChatChunkChoice(msgspec.Struct, frozen=True):
     index: int
     delta: Delta
     finish_reason: str | None = None
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
+    finish_detail: str | UnsetType = UNSET
+    stop_reason: str | int | UnsetType | None = UNSET
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,13 +77,17 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class TextChoice(msgspec.Struct, frozen=True):
     index: int
     text: str
     finish_reason: str | None = None
-    logprobs: None = None
+    logprobs: TextLogprobs | None = None
+    finish_detail: str | UnsetType = UNSET
+    stop_reason: str | int | UnsetType | None = UNSET
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class TextCompletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,9 +119,11 @@ def to_json(body: object) -> bytes:
     return _ENCODER.encode(body)
 
 
-def usage_of(outputs: list[RequestOutput]) -> Usage:
-    """The sum over the last outputs of a response's prompts."""
-    prompt = sum(output.num_prompt_tokens for output in outputs)
-    completion = sum(output.num_output_tokens for output in outputs)
-    cached = sum(output.num_cached_tokens for output in outputs)
+def usage_of(lasts: Sequence[RequestOutput], n: int, *, prompt_only: bool = False) -> Usage:
+    """The sum over the last outputs of a response's choices, `n` per prompt: a prompt counts once.
+
+    prompt_only: what was generated was not asked for."""
+    prompt = sum(output.num_prompt_tokens for output in lasts[::n])
+    cached = sum(output.num_cached_tokens for output in lasts[::n])
+    completion = 0 if prompt_only else sum(output.num_output_tokens for output in lasts)
     return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))

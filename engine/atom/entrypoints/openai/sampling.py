@@ -9,26 +9,55 @@ from typing import TypeVar
 
 from atom.config import GenerationDefaults
 from atom.entrypoints.openai.protocol import GenerationRequest
+from atom.errors import RequestError
 from atom.sampling_params import SamplingParams
 
 _Number = TypeVar("_Number", int, float)
 
 
 def sampling_params_of(
-    request: GenerationRequest, defaults: GenerationDefaults, *, max_tokens: int | None
+    request: GenerationRequest,
+    defaults: GenerationDefaults,
+    *,
+    max_tokens: int | None,
+    logprobs: int | None = None,
+    prompt_logprobs: int | None = None,
 ) -> SamplingParams:
-    """Raises `RequestError` naming the field that is out of range."""
+    """Raises `RequestError` naming the field that is out of range. logprobs, prompt_logprobs: as
+    the endpoint's own fields ask for them."""
     stop = [] if request.stop is None else request.stop
+    allowed = request.allowed_token_ids or None
     return SamplingParams(
+        n=_chosen(request.n, None, 1),
         temperature=_chosen(request.temperature, defaults.temperature, 1.0),
         top_k=_chosen(request.top_k, defaults.top_k, -1),
         top_p=_chosen(request.top_p, defaults.top_p, 1.0),
+        min_p=_chosen(request.min_p, None, 0.0),
         seed=request.seed,
         max_tokens=max_tokens,
+        min_tokens=_chosen(request.min_tokens, None, 0),
         stop_strings=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(request.stop_token_ids or ()),
         ignore_eos=bool(request.ignore_eos),
+        repetition_penalty=_chosen(request.repetition_penalty, None, 1.0),
+        presence_penalty=_chosen(request.presence_penalty, None, 0.0),
+        frequency_penalty=_chosen(request.frequency_penalty, None, 0.0),
+        logit_bias=_logit_bias(request.logit_bias or {}),
+        allowed_token_ids=None if allowed is None else tuple(dict.fromkeys(allowed)),
+        bad_words=tuple(request.bad_words or ()),
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
     )
+
+
+def _logit_bias(biases: dict[str, float]) -> dict[int, float] | None:
+    """JSON's keys are texts."""
+    try:
+        return {int(token): bias for token, bias in biases.items()} or None
+    except ValueError:
+        raise RequestError(
+            "logit_bias: its keys must be token ids, as texts of digits", param="logit_bias"
+        ) from None
 
 
 def _chosen(asked: _Number | None, default: _Number | None, otherwise: _Number) -> _Number:

@@ -1,24 +1,24 @@
-"""/v1/chat/completions: a conversation to a prompt, and outputs to a message or its chunks.
+"""/v1/chat/completions: a conversation to answers, and their outputs to messages or chunks.
 
 Knows the API's shapes and the engine's stream; no HTTP, no tokens.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import cast
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from atom.entrypoints.openai.outputs import AnswerHead, check_output, read_answer
-from atom.entrypoints.openai.protocol import (
-    ChatCompletionRequest,
-    ChatMessage,
-    TemplateFields,
-    TokenizeRequest,
-    ToolCall,
+from atom.entrypoints.openai.chat_prompt import chat_prompt
+from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, Shown
+from atom.entrypoints.openai.logprobs import (
+    PromptLogprobs,
+    TokenNames,
+    chat_logprobs,
+    prompt_logprobs,
 )
+from atom.entrypoints.openai.protocol import ChatCompletionRequest
 from atom.entrypoints.openai.responses import (
     ChatAnswer,
     ChatChoice,
@@ -33,142 +33,137 @@ from atom.entrypoints.openai.sampling import sampling_params_of
 from atom.entrypoints.openai.sse import DONE, frame
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
-from atom.model_engine.request_stream import RequestStream
+from atom.model_engine.request import RequestOutput
 
 
 async def start_chat(
-    engine: AsyncLLMEngine, request: ChatCompletionRequest, request_id: str
-) -> RequestStream:
+    engine: AsyncLLMEngine,
+    request: ChatCompletionRequest,
+    request_id: str,
+    *,
+    timeout_seconds: float | None = None,
+) -> Answers:
     """Queue the conversation. Raises `RequestError` for whatever is wrong with it."""
     asked = request.max_completion_tokens
     params = sampling_params_of(
         request,
         engine.config.model.generation,
         max_tokens=request.max_tokens if asked is None else asked,
+        logprobs=_asked_logprobs(request),
+        prompt_logprobs=request.prompt_logprobs,
     )
     prompt = chat_prompt(engine, request)
-    # The template writes special tokens itself.
-    return await engine.add_request(
-        prompt,
+    group = await engine.add_requests(
+        [prompt],
         params,
         request_id=request_id,
-        add_special_tokens=False,
+        add_special_tokens=False,  # the template writes special tokens itself
         priority=request.priority or 0,
-        timeout_seconds=request.timeout_seconds,
+        timeout_seconds=timeout_seconds,
     )
-
-
-def chat_prompt(engine: AsyncLLMEngine, request: ChatCompletionRequest | TokenizeRequest) -> str:
-    """The conversation as the model reads it."""
-    return engine.processor.render_chat(
-        [_template_message(index, item) for index, item in enumerate(request.messages or ())],
-        tools=_template_tools(request),
-        extra=_template_variables(request),
+    shown = Shown(
+        n=params.n,
+        logprobs=params.logprobs is not None,
+        prompt_logprobs=params.prompt_logprobs is not None,
+        holds_back=bool(params.stop_strings),
     )
+    tokenizer = engine.processor.tokenizer
+    return Answers(group, shown, tokenizer, TokenNames(tokenizer))
 
 
-async def complete_chat(stream: RequestStream, head: AnswerHead) -> bytes:
+def _asked_logprobs(request: ChatCompletionRequest) -> int | None:
+    if request.logprobs:
+        return request.top_logprobs or 0
+    if request.top_logprobs:
+        raise RequestError("top_logprobs: needs logprobs true", param="top_logprobs")
+    return None
+
+
+async def complete_chat(answers: Answers, head: AnswerHead) -> bytes:
     """The whole answer as one JSON body."""
-    answer = await read_answer(stream)
-    choice = ChatChoice(0, ChatAnswer(answer.text), answer.finish_reason)
+    choices = await answers.collect()
+    prompt = choices[0].prompt
     return to_json(
         ChatCompletion(
             id=head.id,
             created=head.created,
             model=head.model,
-            choices=[choice],
-            usage=usage_of([answer.last]),
+            choices=[_whole(answers, index, choice) for index, choice in enumerate(choices)],
+            usage=usage_of(
+                [cast(RequestOutput, choice.last) for choice in choices], answers.shown.n
+            ),
+            prompt_logprobs=UNSET if prompt is None else prompt_logprobs(prompt, answers.names),
         )
     )
 
 
-async def stream_chat(
-    stream: RequestStream, head: AnswerHead, *, with_usage: bool
-) -> AsyncGenerator[bytes, None]:
-    """Frames: the role, the text as it comes, the finish reason, the usage if asked for, [DONE]."""
+def _whole(answers: Answers, index: int, choice: Choice) -> ChatChoice:
+    last = cast(RequestOutput, choice.last)
+    shown = chat_logprobs(choice.logprobs, answers.names) if answers.shown.logprobs else None
+    return ChatChoice(
+        index,
+        ChatAnswer("".join(choice.texts)),
+        str(last.finish_reason),
+        str(last.finish_detail),
+        last.stop_reason,
+        shown,
+    )
 
-    def chunk(delta: Delta, finish_reason: str | None = None) -> bytes:
+
+async def stream_chat(
+    answers: Answers, head: AnswerHead, *, with_usage: bool
+) -> AsyncGenerator[bytes, None]:
+    """Frames: the roles, texts as they come, finish reasons, the usage if asked for, [DONE]."""
+    silent = None if with_usage else UNSET
+
+    def chunk(choice: ChatChunkChoice, prompt: PromptLogprobs | UnsetType = UNSET) -> bytes:
         return frame(
             ChatChunk(
                 id=head.id,
                 created=head.created,
                 model=head.model,
-                choices=[ChatChunkChoice(0, delta, finish_reason)],
-                usage=None if with_usage else UNSET,
+                choices=[choice],
+                usage=silent,
+                prompt_logprobs=prompt,
             )
         )
 
-    yield chunk(Delta(role="assistant", content=""))
-    async for output in stream:
-        check_output(output)
-        if output.text:
-            yield chunk(Delta(content=output.text))
-        if output.finished:
-            yield chunk(Delta(), output.finish_reason)
-            if with_usage:
-                yield frame(
-                    ChatChunk(
-                        id=head.id,
-                        created=head.created,
-                        model=head.model,
-                        choices=[],
-                        usage=usage_of([output]),
-                    )
-                )
+    role = Delta(role="assistant", content="")
+    yield b"".join(chunk(ChatChunkChoice(index, role)) for index in range(len(answers.readers)))
+    lasts: dict[int, RequestOutput] = {}
+    async for outputs in answers.group:
+        frames = []
+        for index, output in outputs:
+            piece = answers.readers[index].read(output)
+            if piece.text or piece.logprobs or piece.prompt:
+                frames.append(chunk(*_text_chunk(answers, index, piece)))
+            if output.finished:
+                frames.append(chunk(_end_chunk(index, output)))
+                lasts[index] = output
+        if frames:
+            yield b"".join(frames)
+    if with_usage:
+        usage = usage_of([lasts[index] for index in sorted(lasts)], answers.shown.n)
+        yield frame(
+            ChatChunk(id=head.id, created=head.created, model=head.model, choices=[], usage=usage)
+        )
     yield DONE
 
 
-def _template_message(index: int, message: ChatMessage) -> dict[str, Any]:
-    """A message as chat templates know it: plain values, only the keys that it has."""
-    content = message.content
-    if content is None:
-        if not message.tool_calls:
-            raise RequestError(
-                f"messages[{index}].content: is required for role {message.role}",
-                param="messages",
-            )
-        content = ""
-    if isinstance(content, list):
-        content = "\n".join(part.text for part in content)
-    # Templates know "system"; "developer" is its newer name in the API.
-    role = "system" if message.role == "developer" else message.role
-    found: dict[str, Any] = {"role": role, "content": content}
-    for key in ("name", "reasoning_content", "tool_call_id"):
-        value = getattr(message, key)
-        if value is not None:
-            found[key] = value
-    if message.tool_calls:
-        found["tool_calls"] = [_template_tool_call(index, call) for call in message.tool_calls]
-    return found
+def _text_chunk(
+    answers: Answers, index: int, piece: Piece
+) -> tuple[ChatChunkChoice, PromptLogprobs | UnsetType]:
+    logprobs = None if piece.logprobs is None else chat_logprobs(piece.logprobs, answers.names)
+    prompt = UNSET if piece.prompt is None else prompt_logprobs(piece.prompt, answers.names)
+    choice = ChatChunkChoice(index, Delta(content=piece.text), logprobs=logprobs)
+    return choice, prompt if index == 0 else UNSET
 
 
-def _template_tool_call(index: int, call: ToolCall) -> dict[str, Any]:
-    """Clients send a call's arguments as JSON text; templates want the object."""
-    arguments = call.function.arguments
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            raise RequestError(
-                f"messages[{index}].tool_calls: the arguments of {call.function.name!r} are not "
-                f"JSON",
-                param="messages",
-            ) from None
-    return {
-        "id": call.id,
-        "type": call.type,
-        "function": {"name": call.function.name, "arguments": arguments},
-    }
-
-
-def _template_tools(request: TemplateFields) -> list[dict[str, Any]] | None:
-    if (request.model_extra or {}).get("tool_choice") == "none":
-        return None
-    return request.tools or None
-
-
-def _template_variables(request: TemplateFields) -> dict[str, Any]:
-    variables = dict(request.chat_template_kwargs or {})
-    if request.reasoning_effort is not None:
-        variables.setdefault("reasoning_effort", request.reasoning_effort)
-    return variables
+def _end_chunk(index: int, output: RequestOutput) -> ChatChunkChoice:
+    return ChatChunkChoice(
+        index,
+        Delta(),
+        output.finish_reason,
+        finish_detail=str(output.finish_detail),
+        stop_reason=output.stop_reason,
+    )

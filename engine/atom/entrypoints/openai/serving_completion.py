@@ -5,33 +5,71 @@ Knows the API's shapes and the engine's streams; no HTTP, no chat.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from typing import cast
 
 from msgspec import UNSET
 
-from atom.entrypoints.openai.outputs import AnswerHead, check_output, read_answer
-from atom.entrypoints.openai.protocol import DEFAULT_COMPLETION_TOKENS, CompletionRequest
+from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, Shown
+from atom.entrypoints.openai.logprobs import TokenNames, prompt_logprobs, text_logprobs
+from atom.entrypoints.openai.protocol import (
+    DEFAULT_COMPLETION_TOKENS,
+    MAX_ANSWERS,
+    CompletionRequest,
+)
 from atom.entrypoints.openai.responses import TextChoice, TextCompletion, to_json, usage_of
 from atom.entrypoints.openai.sampling import sampling_params_of
 from atom.entrypoints.openai.sse import DONE, frame
+from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.input_processor import Prompt
-from atom.model_engine.request import RequestOutput
-from atom.model_engine.request_stream import RequestStream
+from atom.model_engine.request import FinishReason, RequestOutput
 
 
 async def start_completion(
-    engine: AsyncLLMEngine, request: CompletionRequest, request_id: str
-) -> list[RequestStream]:
+    engine: AsyncLLMEngine,
+    request: CompletionRequest,
+    request_id: str,
+    *,
+    timeout_seconds: float | None = None,
+) -> Answers:
     """Queue every prompt, or none: raises `RequestError` for the first that is wrong."""
+    prompts = prompts_of(request)
+    prompt_only = bool(request.echo) and request.max_tokens == 0
     max_tokens = DEFAULT_COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
-    params = sampling_params_of(request, engine.config.model.generation, max_tokens=max_tokens)
-    named = {f"{request_id}-{index}": item for index, item in enumerate(prompts_of(request))}
-    return await engine.add_requests(
-        named, params, priority=request.priority or 0, timeout_seconds=request.timeout_seconds
+    asked = [request.prompt_logprobs, request.logprobs if request.echo else None]
+    params = sampling_params_of(
+        request,
+        engine.config.model.generation,
+        # The engine gives at least one token; it is then left out.
+        max_tokens=1 if prompt_only else max_tokens,
+        logprobs=request.logprobs,
+        prompt_logprobs=max((count for count in asked if count is not None), default=None),
     )
+    if len(prompts) * params.n > MAX_ANSWERS:
+        raise RequestError(
+            f"{len(prompts)} prompts with n {params.n} are {len(prompts) * params.n} answers; at "
+            f"most {MAX_ANSWERS} come in one response",
+            param="n",
+        )
+    echoes = [await _text_of(engine, prompt) for prompt in prompts] if request.echo else []
+    group = await engine.add_requests(
+        prompts,
+        params,
+        request_id=request_id,
+        priority=request.priority or 0,
+        timeout_seconds=timeout_seconds,
+    )
+    shown = Shown(
+        n=params.n,
+        logprobs=request.logprobs is not None,
+        prompt_logprobs=request.prompt_logprobs is not None,
+        echoes=tuple(echoes),
+        prompt_only=prompt_only,
+        holds_back=bool(params.stop_strings),
+    )
+    tokenizer = engine.processor.tokenizer
+    return Answers(group, shown, tokenizer, TokenNames(tokenizer))
 
 
 def prompts_of(request: CompletionRequest) -> Sequence[Prompt]:
@@ -44,68 +82,86 @@ def prompts_of(request: CompletionRequest) -> Sequence[Prompt]:
     return cast("list[str] | list[list[int]]", prompt) or [[]]
 
 
-async def complete_text(streams: Sequence[RequestStream], head: AnswerHead) -> bytes:
+async def _text_of(engine: AsyncLLMEngine, prompt: Prompt) -> str:
+    return prompt if isinstance(prompt, str) else await engine.detokenize(prompt)
+
+
+async def complete_text(answers: Answers, head: AnswerHead) -> bytes:
     """All answers as one JSON body."""
-    answers = await asyncio.gather(*(read_answer(stream) for stream in streams))
-    choices = [
-        TextChoice(index, answer.text, answer.finish_reason) for index, answer in enumerate(answers)
-    ]
+    choices = await answers.collect()
     return to_json(
         TextCompletion(
             id=head.id,
             created=head.created,
             model=head.model,
-            choices=choices,
-            usage=usage_of([answer.last for answer in answers]),
+            choices=[_whole(answers, index, choice) for index, choice in enumerate(choices)],
+            usage=usage_of(
+                [cast(RequestOutput, choice.last) for choice in choices],
+                answers.shown.n,
+                prompt_only=answers.shown.prompt_only,
+            ),
         )
     )
 
 
-async def stream_text(
-    streams: Sequence[RequestStream], head: AnswerHead, *, with_usage: bool
-) -> AsyncGenerator[bytes, None]:
-    """Frames of all prompts as they come, each with its index; the usage if asked for; [DONE]."""
+def _whole(answers: Answers, index: int, choice: Choice) -> TextChoice:
+    last = cast(RequestOutput, choice.last)
+    logprobs = choice.logprobs if answers.shown.logprobs else None
+    piece = Piece("".join(choice.texts), logprobs, choice.prompt, last)
+    return _text_choice(answers, index, piece)
 
-    def body(choices: list[TextChoice], ended: list[RequestOutput] | None = None) -> bytes:
-        silent = None if with_usage else UNSET
-        usage = usage_of(ended) if ended is not None else silent
+
+def _text_choice(answers: Answers, index: int, piece: Piece) -> TextChoice:
+    """A choice, or what a piece adds to it; with the end, if it ended."""
+    output = piece.output
+    logprobs = None if piece.logprobs is None else text_logprobs(piece.logprobs, answers.names)
+    prompt = UNSET if piece.prompt is None else prompt_logprobs(piece.prompt, answers.names)
+    if not output.finished:
+        return TextChoice(index, piece.text, None, logprobs, prompt_logprobs=prompt)
+    reason, detail, stop = output.finish_reason, output.finish_detail, output.stop_reason
+    if answers.shown.prompt_only:
+        reason, detail, stop = FinishReason.LENGTH, "max_tokens", None
+    return TextChoice(index, piece.text, reason, logprobs, str(detail), stop, prompt)
+
+
+async def stream_text(
+    answers: Answers, head: AnswerHead, *, with_usage: bool
+) -> AsyncGenerator[bytes, None]:
+    """Frames of all choices as they come, each with its index; the usage if asked for; [DONE]."""
+    silent = None if with_usage else UNSET
+    lasts: dict[int, RequestOutput] = {}
+
+    def chunk(choice: TextChoice) -> bytes:
         return frame(
             TextCompletion(
-                id=head.id, created=head.created, model=head.model, choices=choices, usage=usage
+                id=head.id, created=head.created, model=head.model, choices=[choice], usage=silent
             )
         )
 
-    ended: list[RequestOutput] = []
-    async for index, output in _merged(streams):
-        check_output(output)
-        if output.finished:
-            ended.append(output)
-        if output.text or output.finished:
-            yield body([TextChoice(index, output.text, output.finish_reason)])
-    if with_usage:
-        yield body([], ended)
-    yield DONE
+    async for outputs in answers.group:
+        frames = []
+        for index, output in outputs:
+            piece = answers.readers[index].read(output)
+            if piece.text or piece.logprobs or output.finished:
+                frames.append(chunk(_text_choice(answers, index, piece)))
+            if output.finished:
+                lasts[index] = output
+        if frames:
+            yield b"".join(frames)
+    yield _end(answers, head, lasts, with_usage)
 
 
-async def _merged(
-    streams: Sequence[RequestStream],
-) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-    """Outputs of all streams in the order they come."""
-    if len(streams) == 1:
-        async for output in streams[0]:
-            yield 0, output
-        return
-    waiting = {asyncio.ensure_future(anext(stream)): i for i, stream in enumerate(streams)}
-    try:
-        while waiting:
-            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                output = task.result()
-                index = waiting.pop(task)
-                if not output.finished:
-                    waiting[asyncio.ensure_future(anext(streams[index]))] = index
-                yield index, output
-    finally:
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+def _end(
+    answers: Answers, head: AnswerHead, lasts: dict[int, RequestOutput], with_usage: bool
+) -> bytes:
+    if not with_usage:
+        return DONE
+    usage = usage_of(
+        [lasts[index] for index in sorted(lasts)],
+        answers.shown.n,
+        prompt_only=answers.shown.prompt_only,
+    )
+    last = TextCompletion(
+        id=head.id, created=head.created, model=head.model, choices=[], usage=usage
+    )
+    return frame(last) + DONE

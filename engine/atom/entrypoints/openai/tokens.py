@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from atom.entrypoints.openai.body import read_body
+from atom.entrypoints.openai.chat_prompt import chat_prompt
 from atom.entrypoints.openai.openapi import body_of
 from atom.entrypoints.openai.protocol import DetokenizeRequest, TokenizeRequest
 from atom.entrypoints.openai.responses import to_json
-from atom.entrypoints.openai.serving_chat import chat_prompt
 from atom.entrypoints.openai.state import ServerState
 from atom.errors import RequestError
 

@@ -1,0 +1,87 @@
+"""A conversation as the API has it to the text that the model reads, through its chat template.
+
+Messages and tools become the plain values that templates know. Used by /v1/chat/completions and
+/tokenize, so that both see the same prompt; starts nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from atom.entrypoints.openai.protocol import (
+    ChatCompletionRequest,
+    ChatMessage,
+    TemplateFields,
+    TokenizeRequest,
+    ToolCall,
+)
+from atom.errors import RequestError
+from atom.model_engine.async_llm_engine import AsyncLLMEngine
+
+
+def chat_prompt(engine: AsyncLLMEngine, request: ChatCompletionRequest | TokenizeRequest) -> str:
+    """The conversation as the model reads it."""
+    return engine.processor.render_chat(
+        [_template_message(index, item) for index, item in enumerate(request.messages or ())],
+        tools=_template_tools(request),
+        extra=_template_variables(request),
+    )
+
+
+def _template_message(index: int, message: ChatMessage) -> dict[str, Any]:
+    """A message as chat templates know it: plain values, only the keys that it has."""
+    content = message.content
+    if content is None:
+        if not message.tool_calls:
+            raise RequestError(
+                f"messages[{index}].content: is required for role {message.role}",
+                param="messages",
+            )
+        content = ""
+    if isinstance(content, list):
+        content = "\n".join(part.text for part in content)
+    # Templates know "system"; "developer" is its newer name in the API.
+    role = "system" if message.role == "developer" else message.role
+    found: dict[str, Any] = {"role": role, "content": content}
+    for key in ("name", "reasoning_content", "tool_call_id"):
+        value = getattr(message, key)
+        if value is not None:
+            found[key] = value
+    if message.tool_calls:
+        found["tool_calls"] = [_template_tool_call(index, call) for call in message.tool_calls]
+    return found
+
+
+def _template_tool_call(index: int, call: ToolCall) -> dict[str, Any]:
+    """Clients send a call's arguments as JSON text; templates want the object."""
+    arguments = call.function.arguments
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            raise RequestError(
+                f"messages[{index}].tool_calls: the arguments of {call.function.name!r} are not "
+                f"JSON",
+                param="messages",
+            ) from None
+    return {
+        "id": call.id,
+        "type": call.type,
+        "function": {"name": call.function.name, "arguments": arguments},
+    }
+
+
+def _template_tools(request: TemplateFields) -> list[dict[str, Any]] | None:
+    if request.tool_choice == "none":
+        return None
+    return request.tools or None
+
+
+def _template_variables(request: TemplateFields) -> dict[str, Any]:
+    variables = dict(request.chat_template_kwargs or {})
+    if request.reasoning_effort is not None:
+        variables.setdefault("reasoning_effort", request.reasoning_effort)
+    if request.tool_choice is not None:
+        variables.setdefault("tool_choice", request.tool_choice)
+    return variables

@@ -1,0 +1,153 @@
+"""The answers under way for one HTTP request, and what each of them shows of the engine's outputs.
+
+A request has `n` choices per prompt, prompt by prompt; `Answers` names them all, `ChoiceReader`
+turns one choice's outputs into pieces (text and log-probabilities) whether they are streamed or
+collected. Shared by both endpoints; knows no JSON and no HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from atom.entrypoints.openai.logprobs import (
+    LogprobFeed,
+    PlacedLogprobs,
+    TokenNames,
+    place_prompt,
+)
+from atom.errors import RequestError
+from atom.model_engine.request import FinishReason, RequestOutput, TokenLogprobs
+from atom.model_engine.request_stream import RequestGroup
+from atom.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """What every body of one answer begins with. created: seconds since 1970."""
+
+    id: str
+    created: int
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How the choices of a request are shown.
+
+    n: choices per prompt. logprobs: with the tokens' log-probabilities. prompt_logprobs: with the
+    prompt's, in a field of their own. echoes: the text to put before the choices of each prompt;
+    empty for none. prompt_only: the answer itself is left out. holds_back: stop strings may hold
+    text back.
+    """
+
+    n: int = 1
+    logprobs: bool = False
+    prompt_logprobs: bool = False
+    echoes: tuple[str, ...] = ()
+    prompt_only: bool = False
+    holds_back: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one output adds to a choice. logprobs: None when not asked for. prompt: the prompt's own
+    log-probabilities, with the first piece, if asked for."""
+
+    text: str
+    logprobs: list[PlacedLogprobs] | None
+    prompt: list[TokenLogprobs | None] | None
+    output: RequestOutput
+
+
+@dataclass(slots=True)
+class Choice:
+    """A whole choice, collected. last: its last output, which has the reason and the counts."""
+
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[PlacedLogprobs] = field(default_factory=list)
+    prompt: list[TokenLogprobs | None] | None = None
+    last: RequestOutput | None = None
+
+    def add(self, piece: Piece) -> None:
+        self.texts.append(piece.text)
+        self.logprobs += piece.logprobs or ()
+        self.prompt = self.prompt or piece.prompt
+        self.last = piece.output
+
+
+class ChoiceReader:
+    """One choice: outputs in, pieces out."""
+
+    def __init__(
+        self, shown: Shown, echo: str, prompt_token_ids: Sequence[int], tokenizer: Tokenizer | None
+    ) -> None:
+        self._shown = shown
+        self._echo = echo
+        self._echoes = bool(shown.echoes)
+        self._prompt_token_ids = prompt_token_ids
+        self._tokenizer = tokenizer
+        self._feed: LogprobFeed | None = None
+        if shown.logprobs:
+            self._feed = LogprobFeed(
+                tokenizer, holds_back=shown.holds_back, shown_characters=len(echo)
+            )
+
+    def read(self, output: RequestOutput) -> Piece:
+        """Raises `RequestError` when the engine ended the request without an answer."""
+        _check(output)
+        text = "" if self._shown.prompt_only else output.text
+        logprobs = None if self._feed is None else self._feed.take(output)
+        if logprobs is not None and self._shown.prompt_only:
+            logprobs = []
+        if self._echoes:
+            self._echoes = False
+            text = self._echo + text
+            if logprobs is not None and output.prompt_logprobs is not None:
+                before = place_prompt(
+                    self._prompt_token_ids, output.prompt_logprobs, self._tokenizer
+                )
+                logprobs = before + logprobs
+        prompt = output.prompt_logprobs if self._shown.prompt_logprobs else None
+        return Piece(text, logprobs, prompt, output)
+
+
+class Answers:
+    """All choices of one HTTP request."""
+
+    def __init__(
+        self, group: RequestGroup, shown: Shown, tokenizer: Tokenizer | None, names: TokenNames
+    ) -> None:
+        self.group = group
+        self.shown = shown
+        self.names = names
+        self.readers = [
+            ChoiceReader(
+                shown,
+                shown.echoes[index // shown.n] if shown.echoes else "",
+                stream.prompt_token_ids,
+                tokenizer,
+            )
+            for index, stream in enumerate(group.streams)
+        ]
+
+    async def collect(self) -> list[Choice]:
+        """Every choice to its end. Raises what the streams raise."""
+        choices = [Choice() for _ in self.readers]
+        async for outputs in self.group:
+            for index, output in outputs:
+                choices[index].add(self.readers[index].read(output))
+        if any(choice.last is None or not choice.last.finished for choice in choices):
+            raise RequestError("the request was aborted", status=499)
+        return choices
+
+    def close(self) -> None:
+        """Abort what is still running. May be called again."""
+        self.group.close()
+
+
+def _check(output: RequestOutput) -> None:
+    if output.finish_reason is FinishReason.ERROR:
+        raise RequestError(f"the engine could not answer: {output.finish_detail}", status=500)
+    if output.finish_reason is FinishReason.ABORT:
+        raise RequestError(f"the engine ended the request: {output.finish_detail}", status=503)

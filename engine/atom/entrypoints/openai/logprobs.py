@@ -1,0 +1,179 @@
+"""Log-probabilities in the shapes of the API: chat's, completions', and vLLM's for prompts.
+
+`LogprobFeed` puts a request's entries beside the text that shows them; the rest is pure shape. The
+names of tokens come from the model's tokenizer; bytes that make no text by themselves are named
+`bytes:\\xe2\\x80`, as OpenAI does. No engine, no HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from atom.model_engine.request import RequestOutput, TokenLogprobs
+from atom.tokenizer import Tokenizer
+
+LEAST_LOGPROB = -9999.0  # for "impossible": JSON has no infinity
+_STOP_STRING = "stop_sequence"
+
+
+class TopLogprob(msgspec.Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatLogprob(msgspec.Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct, frozen=True):
+    """OpenAI's shape for chat."""
+
+    content: list[ChatLogprob]
+    refusal: None = None
+
+
+class TextLogprobs(msgspec.Struct, frozen=True):
+    """OpenAI's shape for completions: columns. The prompt's first token has no probability."""
+
+    text_offset: list[int]
+    token_logprobs: list[float | None]
+    tokens: list[str]
+    top_logprobs: list[dict[str, float] | None]
+
+
+class PromptLogprob(msgspec.Struct, frozen=True):
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+# One object per prompt token, by token id: the token itself and the most likely ones.
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedLogprobs:
+    """A token beside the text. offset: characters before it. entry: None for a prompt's first."""
+
+    token_id: int
+    offset: int
+    entry: TokenLogprobs | None
+
+
+class TokenNames:
+    """What to call tokens. tokenizer: None names them by their ids."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self._tokenizer = tokenizer
+
+    def of(self, token_id: int) -> tuple[str, list[int]]:
+        """(name, bytes) of a token."""
+        if self._tokenizer is None:
+            return f"token_id:{token_id}", []
+        data = self._tokenizer.spelling(token_id)
+        try:
+            return data.decode(), list(data)
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data), list(data)
+
+
+class LogprobFeed:
+    """The entries of one choice as its text comes.
+
+    With `holds_back` (stop strings) an entry waits until its text has been shown, so that nothing
+    of a stop string is told by its tokens either."""
+
+    def __init__(
+        self, tokenizer: Tokenizer | None, *, holds_back: bool, shown_characters: int = 0
+    ) -> None:
+        """shown_characters: of the text that stands before the answer."""
+        self._stream = None if tokenizer is None else tokenizer.stream()
+        self._holds_back = holds_back
+        self._characters = self._shown = shown_characters
+        self._waiting: list[PlacedLogprobs] = []
+
+    def take(self, output: RequestOutput) -> list[PlacedLogprobs]:
+        """The entries that may be shown together with this output's text."""
+        self._shown += len(output.text)
+        for entry in output.logprobs or ():
+            self._waiting.append(PlacedLogprobs(entry.token_id, self._characters, entry))
+            if self._stream is not None:
+                self._characters += len(self._stream.push(entry.token_id))
+        found, self._waiting = self._waiting, []
+        complete = output.finished and output.finish_detail != _STOP_STRING
+        if self._holds_back and not complete:
+            self._waiting = [placed for placed in found if placed.offset >= self._shown]
+            found = [placed for placed in found if placed.offset < self._shown]
+        return found
+
+
+def place_prompt(
+    token_ids: Sequence[int],
+    entries: Sequence[TokenLogprobs | None],
+    tokenizer: Tokenizer | None,
+) -> list[PlacedLogprobs]:
+    """The tokens of an echoed prompt beside its text."""
+    stream = None if tokenizer is None else tokenizer.stream()
+    placed, characters = [], 0
+    for token_id, entry in zip(token_ids, entries, strict=True):
+        placed.append(PlacedLogprobs(token_id, characters, entry))
+        if stream is not None:
+            characters += len(stream.push(token_id))
+    return placed
+
+
+def chat_logprobs(placed: Sequence[PlacedLogprobs], names: TokenNames) -> ChatLogprobs:
+    content = []
+    for item in placed:
+        assert item.entry is not None  # a chat shows no prompt
+        top = [
+            TopLogprob(names.of(token)[0], _finite(value), names.of(token)[1])
+            for token, value in item.entry.top_logprobs
+        ]
+        name, data = names.of(item.token_id)
+        content.append(ChatLogprob(name, _finite(item.entry.logprob), data, top))
+    return ChatLogprobs(content)
+
+
+def text_logprobs(placed: Sequence[PlacedLogprobs], names: TokenNames) -> TextLogprobs:
+    entries = [item.entry for item in placed]
+    return TextLogprobs(
+        text_offset=[item.offset for item in placed],
+        token_logprobs=[None if entry is None else _finite(entry.logprob) for entry in entries],
+        tokens=[names.of(item.token_id)[0] for item in placed],
+        top_logprobs=[None if entry is None else _top_by_name(entry, names) for entry in entries],
+    )
+
+
+def prompt_logprobs(entries: Sequence[TokenLogprobs | None], names: TokenNames) -> PromptLogprobs:
+    return [None if entry is None else _top_by_id(entry, names) for entry in entries]
+
+
+def _top_by_name(entry: TokenLogprobs, names: TokenNames) -> dict[str, float]:
+    """The most likely tokens, and the chosen one if it is not among them."""
+    found: dict[str, float] = {}
+    for token, value in (*entry.top_logprobs, (entry.token_id, entry.logprob)):
+        found.setdefault(names.of(token)[0], _finite(value))
+    return found
+
+
+def _top_by_id(entry: TokenLogprobs, names: TokenNames) -> dict[str, PromptLogprob]:
+    found = {
+        str(entry.token_id): PromptLogprob(
+            _finite(entry.logprob), entry.rank, names.of(entry.token_id)[0]
+        )
+    }
+    for index, (token, value) in enumerate(entry.top_logprobs):
+        found.setdefault(str(token), PromptLogprob(_finite(value), index + 1, names.of(token)[0]))
+    return found
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, LEAST_LOGPROB)
