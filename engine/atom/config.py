@@ -21,6 +21,9 @@ from atom.sizing.model_facts import ModelFacts
 SUPPORTED_ARCHITECTURES = ("Qwen3ForCausalLM", "LlamaForCausalLM")
 
 SchedulingPolicy = Literal["mixed", "prefill_first"]
+RoutingPolicy = Literal["least_tokens", "round_robin"]
+
+LEAST_STALL_SECONDS = 2.0  # two heartbeats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,8 @@ class EngineOptions:
     enable_prefix_caching: bool = True
     tensor_parallel_size: int = 1
     data_parallel_size: int = 1
+    data_parallel_routing: RoutingPolicy = "least_tokens"
+    stall_seconds: float = 120.0
     enforce_eager: bool = False
 
 
@@ -106,8 +111,14 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelConfig:
+    """data_parallel_rank: which rank a core process is; the others do not look.
+    stall_seconds: a rank that computes nothing for so long, with work or without, is not well."""
+
     tensor_parallel_size: int
     data_parallel_size: int
+    data_parallel_rank: int = 0
+    data_parallel_routing: RoutingPolicy = "least_tokens"
+    stall_seconds: float = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +168,8 @@ def build_config(options: EngineOptions) -> Config:
         parallel=ParallelConfig(
             tensor_parallel_size=options.tensor_parallel_size,
             data_parallel_size=options.data_parallel_size,
+            data_parallel_routing=options.data_parallel_routing,
+            stall_seconds=options.stall_seconds,
         ),
         device=options.device,
         backend=options.backend,
@@ -182,17 +195,18 @@ def _check_options(options: EngineOptions) -> None:
         raise ConfigError(
             f"gpu_memory_utilization must be in (0, 1], got {options.gpu_memory_utilization}"
         )
-    for name in ("tensor_parallel_size", "data_parallel_size"):
-        if getattr(options, name) != 1:
-            raise ConfigError(
-                f"{name} {getattr(options, name)}: this version runs one device per engine; "
-                f"use 1, and more replicas for more throughput"
-            )
+    _at_least("data_parallel_size", options.data_parallel_size, 1)
+    _at_least("stall_seconds", options.stall_seconds, LEAST_STALL_SECONDS)
+    if options.tensor_parallel_size != 1:
+        raise ConfigError(
+            f"tensor_parallel_size {options.tensor_parallel_size}: this version runs one device "
+            f"per rank; use 1, and --data-parallel-size or more replicas for more throughput"
+        )
 
 
-def _at_least(name: str, value: float, least: int) -> None:
+def _at_least(name: str, value: float, least: float) -> None:
     if value < least:
-        raise ConfigError(f"{name} must be at least {least}, got {value}")
+        raise ConfigError(f"{name} must be at least {least:g}, got {value}")
 
 
 def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from atom.config import Config, EngineOptions, build_config
-from atom.model_engine.engine_core_mgr import CoreEvent, CoreFailed
+from atom.model_engine.core_events import CoreEvent, CoreFailed, RankStats
 from atom.model_engine.engine_protocol import (
     ConcurrencyRow,
     EngineReport,
@@ -150,11 +150,11 @@ class EchoCore:
             if rows:
                 self.on_event(stream_body(finished=rows))
 
-    def call_utility(self, call_id: int, method: str) -> None:
+    def call_utility(self, call_id: int, method: str, args: Sequence[Any] = ()) -> None:
         self.utilities.append(method)
         if not self.held:
             error = None if method == "reset_prefix_cache" else f"no utility {method!r}"
-            self.on_event(UtilityResponseBody(call_id, error))
+            self.on_event(UtilityResponseBody(call_id, error, [None]))
 
     def shutdown(self, timeout_seconds: float = 10.0) -> None:
         self.stopped = True
@@ -183,9 +183,10 @@ class EchoCore:
             while self._open:
                 self.step()
 
-    def report_stats(self, **counts: int) -> None:
+    def report_stats(self, rank: int = 0, **counts: int) -> None:
         names = StatsBody.__struct_fields__
-        self.on_event(StatsBody(**{name: counts.get(name, 0) for name in names}))
+        stats = StatsBody(**{name: counts.get(name, 0) for name in names})
+        self.on_event(RankStats(rank, stats))
 
     def die(self, message: str = "killed by the test") -> None:
         self._open.clear()

@@ -22,6 +22,7 @@ KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp32")
 DEVICES = ("auto", "cpu", "cuda", "rocm")
 BACKENDS = ("auto", "triton", "torch_ref")
 POLICIES = ("mixed", "prefill_first")
+ROUTING_POLICIES = ("least_tokens", "round_robin")
 
 
 class _Help(argparse.HelpFormatter):
@@ -63,6 +64,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     _add_model_flags(parser.add_argument_group("model"))
     _add_scheduling_flags(parser.add_argument_group("scheduling and KV cache"))
     _add_device_flags(parser.add_argument_group("device"))
+    _add_parallel_flags(parser.add_argument_group("parallelism"))
 
 
 def _default(name: str) -> Any:
@@ -142,8 +144,30 @@ def _add_device_flags(group: Any) -> None:
         help="another implementation for one op; may be given several times",
     )
     add("--enforce-eager", action="store_true", help="never record steps as device graphs")
-    add("--tensor-parallel-size", "-tp", type=int, default=1, help="devices per engine")
-    add("--data-parallel-size", "-dp", type=int, default=1, help="engines per server")
+
+
+def _add_parallel_flags(group: Any) -> None:
+    add = group.add_argument
+    add("--tensor-parallel-size", "-tp", type=int, default=1, help="devices per rank")
+    add(
+        "--data-parallel-size",
+        "-dp",
+        type=int,
+        default=1,
+        help="ranks: engine processes with a copy of the model and a KV cache each",
+    )
+    add(
+        "--data-parallel-routing",
+        choices=ROUTING_POLICIES,
+        default=_default("data_parallel_routing"),
+        help="which rank serves a request: the one with the fewest open tokens, or the next",
+    )
+    add(
+        "--stall-seconds",
+        type=float,
+        default=_default("stall_seconds"),
+        help="/health and /live fail once a rank has computed nothing for so long",
+    )
 
 
 def options_from_args(args: argparse.Namespace) -> EngineOptions:

@@ -29,6 +29,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add("--server-port", type=_port, default=8000, help="port to listen on; 0 picks a free one")
     add(
         "--drain-seconds",
+        "--shutdown-timeout",
         type=_seconds,
         default=30.0,
         help="how long running requests may finish after SIGTERM",

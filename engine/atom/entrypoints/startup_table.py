@@ -26,7 +26,7 @@ def startup_rows(report: EngineReport) -> list[tuple[str, str]]:
         ("weights", bytes_text(report.weights_bytes)),
         ("peak while running", bytes_text(report.peak_bytes)),
         (
-            "KV cache",
+            "KV cache" if report.data_parallel_size == 1 else "KV cache of each rank",
             f"{report.num_blocks:,} blocks of {report.block_size} tokens = "
             f"{report.kv_tokens:,} tokens ({report.kv_cache_dtype}, "
             f"{bytes_text(report.kv_cache_bytes)}, "

@@ -20,8 +20,15 @@ from typing import Any
 
 from atom.config import Config
 from atom.errors import AtomError, EngineDeadError, RequestError
+from atom.model_engine.core_events import (
+    CoreEvent,
+    CoreFailed,
+    CoreResumed,
+    CoreStalled,
+    RankStats,
+)
 from atom.model_engine.core_port import CoreFactory
-from atom.model_engine.engine_core_mgr import CoreEvent, CoreFailed, CoreManager
+from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.engine_protocol import (
     EngineReport,
     ProgressBody,
@@ -32,6 +39,7 @@ from atom.model_engine.engine_protocol import (
 from atom.model_engine.fan_out import params_of_each_answer
 from atom.model_engine.input_output_processor import InputOutputProcessor
 from atom.model_engine.input_processor import Prompt
+from atom.model_engine.rank_answers import add_stats
 from atom.model_engine.request import Request, RequestOutput
 from atom.model_engine.request_stream import ReaderLimits, RequestGroup, RequestStream
 from atom.sampling_params import SamplingParams
@@ -43,8 +51,11 @@ _LONG_TEXT_CHARACTERS = 8192
 
 
 class EngineState(enum.StrEnum):
+    """STALLED: a rank has been silent for too long; it becomes READY again if that ends."""
+
     STARTING = "starting"
     READY = "ready"
+    STALLED = "stalled"
     DRAINING = "draining"
     DEAD = "dead"
 
@@ -79,7 +90,8 @@ class AsyncLLMEngine:
         self.config = config
         self.processor = processor or InputOutputProcessor(config)
         self.status = EngineStatus(EngineState.STARTING, "starting the engine process")
-        self.stats: StatsBody | None = None
+        self.stats_by_rank: dict[int, StatsBody] = {}
+        self._stalled: dict[int, str] = {}  # rank → what is wrong with it
         self._on_progress = on_progress
         self._request_timeout_seconds = request_timeout_seconds
         self._reader_limits = reader_limits
@@ -109,6 +121,12 @@ class AsyncLLMEngine:
         if self.status.report is None:
             raise EngineDeadError(self.status.reason)
         return self.status.report
+
+    @property
+    def stats(self) -> StatsBody | None:
+        """Of all ranks together; None before the first has reported."""
+        parts = list(self.stats_by_rank.values())
+        return add_stats(parts) if parts else None
 
     async def wait_dead(self) -> str:
         """Returns the reason once the engine process is gone."""
@@ -252,14 +270,14 @@ class AsyncLLMEngine:
             return await asyncio.to_thread(detokenize, token_ids)
         return detokenize(token_ids)
 
-    async def call_utility(self, method: str) -> Any:
-        """What the engine core's utility of this name returns. Raises `EngineDeadError` when the
-        process ends before it answers, `AtomError` when the utility fails."""
+    async def call_utility(self, method: str, *args: Any) -> list[Any]:
+        """What the engine cores' utility of this name returns, by rank. Raises `EngineDeadError`
+        when a process ends before it answers, `AtomError` when the utility fails in any."""
         self.check_serving()
         call_id = next(self._ids)
-        answer: asyncio.Future[Any] = self._loop.create_future()
+        answer: asyncio.Future[list[Any]] = self._loop.create_future()
         self._calls[call_id] = answer
-        self._core.call_utility(call_id, method)
+        self._core.call_utility(call_id, method, args)
         try:
             return await answer
         finally:
@@ -335,10 +353,14 @@ class AsyncLLMEngine:
     def _handle(self, event: CoreEvent) -> None:
         if isinstance(event, StreamBody):
             self._deliver(event)
-        elif isinstance(event, StatsBody):
-            self.stats = event
+        elif isinstance(event, RankStats):
+            self.stats_by_rank[event.rank] = event.stats
         elif isinstance(event, CoreFailed):
             self._die(event.message)
+        elif isinstance(event, CoreStalled):
+            self._stall(event)
+        elif isinstance(event, CoreResumed):
+            self._resume(event.rank)
         elif isinstance(event, UtilityResponseBody):
             self._settle(event)
         elif self.status.state is not EngineState.STARTING:
@@ -353,6 +375,25 @@ class AsyncLLMEngine:
             self.status = EngineStatus(EngineState.STARTING, reason)
             if self._on_progress is not None:
                 self._on_progress(event.phase, event.fraction)
+
+    def _stall(self, event: CoreStalled) -> None:
+        """Open requests stay: their rank may recover, and those of other ranks go on."""
+        reason = f"rank {event.rank} has computed nothing for {event.silent_seconds:.0f} s"
+        logger.error("the engine is stalled: %s", reason)
+        self._stalled[event.rank] = reason
+        self._show_stalls()
+
+    def _resume(self, rank: int) -> None:
+        self._stalled.pop(rank, None)
+        logger.warning("rank %d gets on again", rank)
+        self._show_stalls()
+
+    def _show_stalls(self) -> None:
+        if self.status.state not in (EngineState.READY, EngineState.STALLED):
+            return  # draining or dead, which says more
+        state = EngineState.STALLED if self._stalled else EngineState.READY
+        reason = "; ".join(self._stalled.values())
+        self.status = replace(self.status, state=state, reason=reason)
 
     def _settle(self, response: UtilityResponseBody) -> None:
         answer = self._calls.get(response.call_id)

@@ -7,10 +7,10 @@ one, without a model or sockets.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from atom.config import Config
-from atom.model_engine.engine_core_mgr import CoreEvent
+from atom.model_engine.core_events import CoreEvent
 from atom.model_engine.request import Request
 
 
@@ -27,8 +27,9 @@ class CorePort(Protocol):
         """End requests early; each still open one is answered with its FinishedRow."""
         ...
 
-    def call_utility(self, call_id: int, method: str) -> None:
-        """Run a named utility in the core; its UtilityResponseBody comes as an event."""
+    def call_utility(self, call_id: int, method: str, args: Sequence[Any] = ()) -> None:
+        """Run a named utility in every core; a UtilityResponseBody with the list of their results
+        comes as an event."""
         ...
 
     def shutdown(self, timeout_seconds: float = 10.0) -> None:

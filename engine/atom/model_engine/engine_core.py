@@ -1,21 +1,24 @@
 """EngineCore: the loop of one engine process — receive, schedule, execute, update, publish.
 
-Owns the scheduler and the runners; knows tokens, not text, and no HTTP. Fed by CoreManager over a
-DEALER socket, answers over a PUSH socket (engine_protocol has every message). The loop blocks in a
+Owns one data-parallel rank's scheduler and runners; knows tokens, not text, and no HTTP. Serves
+every client (CoreManager) over CoreSockets; engine_protocol has every message. The loop blocks in a
 poll when there is nothing to do, so an idle engine costs nothing.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-import zmq
+import msgspec
+import numpy as np
 
 from atom.config import Config
 from atom.model_engine.async_proc import AsyncIOProcManager
+from atom.model_engine.core_sockets import CoreSockets
 from atom.model_engine.engine_protocol import (
     AbortBody,
     AddBody,
@@ -23,35 +26,37 @@ from atom.model_engine.engine_protocol import (
     FinishedRow,
     ProgressBody,
     ShutdownBody,
+    StartDpWaveBody,
     StreamBody,
     UtilityBody,
     UtilityResponseBody,
-    decode,
-    encode,
+    client_of,
+    clients_of,
 )
+from atom.model_engine.heartbeat import BEAT_SECONDS, Pulse
+from atom.model_engine.request import Request
 from atom.model_engine.scheduler import Scheduler, StepResult
 from atom.model_engine.step_pipeline import StepPipeline, build_scheduler
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT_SECONDS = 0.5
-
 
 class EngineCore:
-    """One rank's engine behind its two sockets."""
+    """One rank's engine behind its sockets."""
 
-    def __init__(self, config: Config, inbox: zmq.Socket[bytes], outbox: zmq.Socket[bytes]) -> None:
+    def __init__(self, config: Config, sockets: CoreSockets) -> None:
         self._config = config
-        self._inbox = inbox
-        self._outbox = outbox
+        self._sockets = sockets
         self._executor = AsyncIOProcManager(config)
         self._scheduler: Scheduler
         self._pipeline: StepPipeline
         self._running = True
-        self._next_heartbeat = 0.0
+        self._pulse = Pulse()
+        self._ended = threading.Event()
+        self._wave = 0
         self._progress_sent = ("", -1)
         # What a UTILITY message may call; each returns something msgspec can encode.
-        self._utilities: dict[str, Callable[[], Any]] = {
+        self._utilities: dict[str, Callable[..., Any]] = {
             "reset_prefix_cache": self._reset_prefix_cache,
             "check_integrity": self._check_integrity,
         }
@@ -59,72 +64,114 @@ class EngineCore:
     def start(self) -> EngineReport:
         """Load and size everything; announces READY. Raises AtomError on a bad model or option."""
         report: EngineReport = self._executor.call_func("initialize", self._progress)
+        self._executor.call_func("call_after_layers", self._pulse.tick)
         self._scheduler = build_scheduler(self._config, report)
         self._pipeline = StepPipeline(
             self._scheduler, self._executor, depth=self._executor.steps_behind
         )
-        self._send(report)
+        self._sockets.announce(report)
         return report
 
     def run(self) -> None:
         """Serve until SHUTDOWN arrives."""
-        while self._running:
-            self._receive(wait=not self._pipeline.has_work())
-            self._step()
-            self._heartbeat()
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
+        try:
+            while self._running:
+                self.turn()
+        finally:
+            self._ended.set()
 
     # ---- one iteration ------------------------------------------------------------------------
 
-    def _receive(self, *, wait: bool) -> None:
-        """Handle every message that is there; with `wait`, sleep until one comes or the next
-        heartbeat is due."""
-        timeout_ms = 0
-        if wait:
-            timeout_ms = max(0, int((self._next_heartbeat - time.monotonic()) * 1000) + 1)
-        while self._running and self._inbox.poll(timeout_ms):
-            self._handle(decode(self._inbox.recv_multipart()))
-            timeout_ms = 0
+    def turn(self) -> None:
+        """Take in what has come, sleeping for it when there is no work; then one step."""
+        if not self._pipeline.has_work():
+            self._pulse.resting = True
+            self._sockets.wait()
+            self._pulse.resting = False
+        for message in self._sockets.receive():
+            self._handle(message)
+        if not self._running:
+            return
+        result = self._pipeline.step(time.monotonic())
+        if result is not None:
+            self._publish(result)
+        self._pulse.tick()
 
     def _handle(self, message: Any) -> None:
         if isinstance(message, AddBody):
             for request in message.requests:
-                self._scheduler.add(request)
+                self._add(request)
         elif isinstance(message, AbortBody):
             self._publish_finished(self._scheduler.abort(message.request_ids))
         elif isinstance(message, UtilityBody):
-            self._send(self._call_utility(message))
+            self._answer(message)
+        elif isinstance(message, StartDpWaveBody):
+            self._wave = max(self._wave, message.wave)
         elif isinstance(message, ShutdownBody):
             self._running = False
         else:
-            raise RuntimeError(f"message {type(message).__name__} is not for an engine core")
+            logger.warning("ignored a %s: not for an engine core", type(message).__name__)
 
-    def _step(self) -> None:
-        result = self._pipeline.step(time.monotonic())
-        if result is not None:
-            self._publish(result)
+    def _add(self, request: Request) -> None:
+        if not 0 <= client_of(request.id) < self._sockets.clients:
+            logger.warning("refused request %d: of no client of this engine", request.id)
+            return
+        self._scheduler.add(request)
 
     def _publish(self, result: StepResult) -> None:
+        """Each client the rows of its requests, in one message."""
         if len(result.token_ids) == 0:
             return
-        self._send(
+        if self._sockets.clients == 1:
+            self._send_rows(0, result)
+            return
+        owners = clients_of(result.request_ids)
+        for client in np.unique(owners).tolist():
+            mine = owners == client
+            finished = [row for row in result.finished if client_of(row.request_id) == client]
+            part = StepResult(result.request_ids[mine], result.token_ids[mine], finished)
+            self._send_rows(client, part)
+
+    def _send_rows(self, client: int, result: StepResult) -> None:
+        self._sockets.send(
+            client,
             StreamBody(
                 request_ids=result.request_ids.tobytes(),
                 token_ids=result.token_ids.tobytes(),
                 finished=result.finished,
-            )
+            ),
         )
 
     def _publish_finished(self, finished: list[FinishedRow]) -> None:
-        if finished:
-            self._send(StreamBody(request_ids=b"", token_ids=b"", finished=finished))
+        """Ends that came without a token."""
+        for client in {client_of(row.request_id) for row in finished}:
+            rows = [row for row in finished if client_of(row.request_id) == client]
+            self._sockets.send(client, StreamBody(request_ids=b"", token_ids=b"", finished=rows))
 
-    def _heartbeat(self) -> None:
-        now = time.monotonic()
-        if now >= self._next_heartbeat:
-            self._next_heartbeat = now + HEARTBEAT_SECONDS
-            self._send(self._scheduler.stats())
+    # ---- heartbeat ----------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        """On a thread of its own, so that a long step does not silence a core that gets on."""
+        while not self._ended.wait(BEAT_SECONDS):
+            if self._pulse.got_on():
+                # Plain numbers, each read at once; the loop may be in the middle of a step.
+                stats = self._scheduler.stats()
+                self._sockets.send_all(msgspec.structs.replace(stats, dp_wave=self._wave))
 
     # ---- utilities ----------------------------------------------------------------------------
+
+    def _answer(self, call: UtilityBody) -> None:
+        client = client_of(call.call_id)
+        if not 0 <= client < self._sockets.clients:
+            logger.warning("refused call %d: of no client of this engine", call.call_id)
+            return
+        response = self._call_utility(call)
+        try:
+            self._sockets.send(client, response)
+        except (TypeError, ValueError, OverflowError) as error:  # a result that has no encoding
+            text = f"{call.method} gave what cannot be sent: {error}"
+            self._sockets.send(client, UtilityResponseBody(call.call_id, error=text))
 
     def _call_utility(self, call: UtilityBody) -> UtilityResponseBody:
         utility = self._utilities.get(call.method)
@@ -134,7 +181,7 @@ class EngineCore:
                 call.call_id, error=f"no utility {call.method!r}; there are: {known}"
             )
         try:
-            return UtilityResponseBody(call.call_id, error=None, result=utility())
+            return UtilityResponseBody(call.call_id, error=None, result=utility(*call.args))
         except Exception as error:
             logger.exception("utility %s failed", call.method)
             return UtilityResponseBody(call.call_id, error=f"{type(error).__name__}: {error}")
@@ -142,17 +189,16 @@ class EngineCore:
     def _reset_prefix_cache(self) -> None:
         self._scheduler.blocks.reset_prefix_cache()
 
-    def _check_integrity(self) -> None:
+    def _check_integrity(self) -> int:
+        """How many blocks requests hold; an error when the pool's books do not balance."""
         self._scheduler.blocks.pool.check_integrity()
+        return self._scheduler.blocks.pool.num_held
 
-    # ---- messages -----------------------------------------------------------------------------
+    # ---- start-up -----------------------------------------------------------------------------
 
     def _progress(self, phase: str, share: float) -> None:
-        """Tell the manager where start-up stands, once per percent."""
+        """Tell the clients where start-up stands, once per percent."""
         percent = int(share * 100)
         if (phase, percent) != self._progress_sent:
             self._progress_sent = (phase, percent)
-            self._send(ProgressBody(phase=phase, fraction=share))
-
-    def _send(self, body: Any) -> None:
-        self._outbox.send_multipart(encode(body))
+            self._sockets.send_all(ProgressBody(phase=phase, fraction=share))

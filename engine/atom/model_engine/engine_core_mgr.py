@@ -1,26 +1,35 @@
-"""CoreManager: starts the engine process, routes requests to it, watches it, fans its output in.
+"""CoreManager: one client of the engine cores — routes requests to ranks, fans their outputs in.
 
-Torch-free; lives in the API server (or the offline LLMEngine). Sockets are ipc files in a folder
-only this user can enter. Events are delivered from the manager's own thread. A process that dies
-is noticed at once (the operating system tells us) and reported once, with its own last words.
+Torch-free; lives in an API server process (or the offline LLMEngine). Given a config alone it also
+owns the cores: starts a process per data-parallel rank, tells when one dies, ends them. Given an
+attachment it talks to cores that another process owns. Sockets are ipc files in a folder that only
+this user can enter. Events are delivered from the manager's own thread.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import zmq
 
 from atom.config import Config
+from atom.model_engine.core_events import (
+    CoreEvent,
+    CoreFailed,
+    CoreResumed,
+    CoreStalled,
+    RankStats,
+)
+from atom.model_engine.core_processes import CoreProcesses
+from atom.model_engine.core_sockets import ClientAddress, has_message, open_socket
 from atom.model_engine.engine_protocol import (
     AbortBody,
     AddBody,
@@ -28,130 +37,256 @@ from atom.model_engine.engine_protocol import (
     ExecutorFailedBody,
     ProgressBody,
     ShutdownBody,
+    StartDpWaveBody,
     StatsBody,
     StreamBody,
     UtilityBody,
     UtilityResponseBody,
-    decode,
+    decode_from_rank,
     encode,
+    identity_of,
 )
+from atom.model_engine.heartbeat import HeartbeatWatch
+from atom.model_engine.rank_answers import RankAnswers
 from atom.model_engine.request import Request
+from atom.model_engine.request_router import RequestRouter
 
 logger = logging.getLogger(__name__)
 
-_CORE_MODULE = "atom.model_engine.core_main"
-_IDENTITY = "rank-0"
-
-
-@dataclass(frozen=True, slots=True)
-class CoreFailed:
-    """The engine process is dead or could not start; the last event there is."""
-
-    message: str
-    user_error: bool
-
-
-CoreEvent = EngineReport | ProgressBody | StreamBody | StatsBody | UtilityResponseBody | CoreFailed
+_STARTING_POLL_SECONDS = 0.05
+_LAST_MESSAGE_SECONDS = 1.0  # for what a failing core says to arrive behind news of its end
+# Of one ADD message; a token takes at most five bytes.
+_ADD_TOKENS_AT_ONCE = 4 * 2**20
 
 
 class CoreManager:
-    """One engine process behind its sockets.
+    """All ranks of one engine behind their sockets.
 
+    EngineReport, ProgressBody and UtilityResponseBody are the whole engine's (rank_answers.py).
     `on_event` is called from the manager's thread and must not block; after CoreFailed, or once
     `shutdown` was called, it is not called again.
     """
 
-    def __init__(self, config: Config, on_event: Callable[[CoreEvent], None]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        on_event: Callable[[CoreEvent], None],
+        *,
+        attachment: ClientAddress | None = None,
+        clients: int = 1,
+    ) -> None:
+        """attachment: which client of somebody else's cores this is; None to own the cores as
+        client 0. clients: how many there will be, for an owner."""
+        ranks = config.parallel.data_parallel_size
         self._config = config
         self._on_event = on_event
-        self._folder = Path(tempfile.mkdtemp(prefix="atom-"))  # created with mode 0700
-        self._context = zmq.Context()
-        self._send_lock = threading.Lock()
-        self._requests = self._bind(zmq.ROUTER, "input")
-        self._outputs = self._bind(zmq.PULL, "output")
-        # Wakes the output thread: b"exit" when the process ended, b"stop" on shutdown.
+        self._owns = attachment is None
+        self.address = attachment or ClientAddress(Path(tempfile.mkdtemp(prefix="atom-")), 0)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._lock = threading.Lock()  # of the router and of the requests' socket
+        # A core sends one message this way, and after READY nothing reads it any more.
+        self._requests = self._bind(zmq.ROUTER, self.address.requests, most_unread=4)
+        self._outputs = self._bind(zmq.PULL, self.address.outputs, most_unread=0)
+        # Wakes the output thread: b"" to stop, else an encoded failure.
         self._wake_reader = self._context.socket(zmq.PULL)
         self._wake_reader.bind("inproc://wake")
-        self._process: subprocess.Popen[bytes] | None = None
-        self._threads: list[threading.Thread] = []
+        self._router = RequestRouter(
+            ranks, config.parallel.data_parallel_routing, first_rank=self.address.client
+        )
+        self._answers = RankAnswers(ranks)
+        self._watch: HeartbeatWatch | None = None  # from READY on
+        self._wave = 0
+        self._cores = (
+            CoreProcesses(config, self.address.folder, clients, self._on_core_exit)
+            if self._owns
+            else None
+        )
+        self._thread = threading.Thread(target=self._run, name="core-output", daemon=True)
         self._closing = threading.Event()
 
-    def _bind(self, kind: int, name: str) -> zmq.Socket[bytes]:
-        socket = self._context.socket(kind)
-        socket.setsockopt(zmq.SNDHWM, 0)
-        socket.setsockopt(zmq.RCVHWM, 0)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.bind(f"ipc://{self._folder / name}")
+    def _bind(self, kind: int, address: str, *, most_unread: int) -> zmq.Socket[bytes]:
+        """most_unread: messages of one sender kept for us; 0 for any number."""
+        socket = open_socket(self._context, kind)
+        socket.setsockopt(zmq.RCVHWM, most_unread)
+        socket.bind(address)
         return socket
 
     # ---- calls --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Spawn the engine process; READY or CoreFailed follows as an event."""
-        level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-        command = [sys.executable, "-m", _CORE_MODULE]
-        command += [f"ipc://{self._folder / name}" for name in ("input", "output")]
-        self._process = subprocess.Popen([*command, _IDENTITY, level], stdin=subprocess.PIPE)
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # died already: the watcher will say so
-            self._process.stdin.write(self._config.to_json() + b"\n")
-            self._process.stdin.flush()
-        for name, target in (("core-watch", self._watch), ("core-output", self._read_outputs)):
-            thread = threading.Thread(target=target, name=name, daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        """Start the cores, or begin to listen to them; READY or CoreFailed follows as an event."""
+        self._thread.start()
+        if self._cores is not None:
+            self._cores.start()
 
     @property
-    def process_id(self) -> int | None:
-        return None if self._process is None else self._process.pid
+    def process_ids(self) -> list[int]:
+        """Of the cores, by rank."""
+        return [] if self._cores is None else self._cores.process_ids
 
     def add_requests(self, requests: Sequence[Request]) -> None:
-        self._send(AddBody(requests=list(requests)))
+        with self._lock:
+            if not len(self._router):
+                self._start_wave()
+            placed: dict[int, list[Request]] = {}
+            for request in requests:
+                placed.setdefault(self._router.place(request), []).append(request)
+            for rank, mine in placed.items():
+                for part in _in_messages(mine):
+                    self._send(rank, AddBody(requests=part))
 
     def abort_requests(self, request_ids: Sequence[int]) -> None:
-        self._send(AbortBody(request_ids=list(request_ids)))
+        """Requests that have ended already are left alone."""
+        with self._lock:
+            for rank, mine in self._router.by_rank(request_ids).items():
+                self._send(rank, AbortBody(request_ids=mine))
 
-    def call_utility(self, call_id: int, method: str) -> None:
-        """Ask the core to run a utility; the answer comes as a UtilityResponseBody event."""
-        self._send(UtilityBody(call_id=call_id, method=method))
+    def call_utility(self, call_id: int, method: str, args: Sequence[Any] = ()) -> None:
+        """Ask every core to run a utility. One UtilityResponseBody event brings the answer: a list
+        of the ranks' results, or the error of those that failed."""
+        self._send_all(UtilityBody(call_id=call_id, method=method, args=list(args)))
 
     def shutdown(self, timeout_seconds: float = 10.0) -> None:
-        """Ask the core to end, then make it; close everything. May be called again."""
+        """Let go of the cores; an owner asks them to end, then makes them. May be called again."""
         if self._closing.is_set():
             return
         self._closing.set()
-        process = self._process
-        if process is not None:
-            self._send(ShutdownBody())
-            try:
-                process.wait(timeout_seconds)
-            except subprocess.TimeoutExpired:
-                logger.warning(
-                    "the engine process did not end in %.0f s; killing it", timeout_seconds
-                )
-                process.kill()
-                process.wait()
-            assert process.stdin is not None
-            process.stdin.close()
-            self._wake(b"stop")
-        for thread in self._threads:
-            thread.join()
+        if self._cores is not None:
+            self._cores.close()
+            self._send_all(ShutdownBody())
+            self._cores.stop(timeout_seconds)
+        if self._thread.is_alive():
+            self._wake(b"")
+            self._thread.join()
         for socket in (self._requests, self._outputs, self._wake_reader):
             socket.close(linger=0)
         self._context.term()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._owns:
+            shutil.rmtree(self.address.folder, ignore_errors=True)
 
-    def _send(self, body: AddBody | AbortBody | UtilityBody | ShutdownBody) -> None:
-        with self._send_lock:
-            # A ROUTER drops what it cannot route; a dead core is reported by the watcher.
-            self._requests.send_multipart([_IDENTITY.encode(), *encode(body)])
+    # ---- sending (with the lock) --------------------------------------------------------------
 
-    # ---- threads ------------------------------------------------------------------------------
+    def _start_wave(self) -> None:
+        self._wave += 1
+        ranks = self._config.parallel.data_parallel_size
+        if ranks > 1:
+            for rank in range(ranks):
+                self._send(rank, StartDpWaveBody(wave=self._wave))
 
-    def _watch(self) -> None:
-        assert self._process is not None
-        self._process.wait()
-        self._wake(b"exit")
+    def _send_all(self, body: UtilityBody | ShutdownBody) -> None:
+        with self._lock:
+            for rank in range(self._config.parallel.data_parallel_size):
+                self._send(rank, body)
+
+    def _send(self, rank: int, body: msgspec.Struct) -> None:
+        # A ROUTER drops what it cannot route; a dead core is reported by its process' end.
+        self._requests.send_multipart([identity_of(rank), *encode(body)])
+
+    # ---- the output thread --------------------------------------------------------------------
+
+    def _run(self) -> None:
+        poller = zmq.Poller()
+        poller.register(self._outputs, zmq.POLLIN)
+        poller.register(self._wake_reader, zmq.POLLIN)
+        while True:
+            ready = dict(poller.poll(self._poll_milliseconds()))
+            if not all(self._deliver(frames) for frames in self._arrived()):
+                return
+            if self._wake_reader in ready:
+                self._end(self._wake_reader.recv())
+                return
+            self._report_stalls()
+
+    def _poll_milliseconds(self) -> int | None:
+        if self._watch is None:
+            return int(_STARTING_POLL_SECONDS * 1000)
+        seconds = self._watch.seconds_to_next(time.monotonic())
+        return None if seconds is None else int(seconds * 1000) + 1
+
+    def _arrived(self) -> Iterator[list[bytes]]:
+        """Every message that is there. READY comes by the requests' socket, which thereby learns
+        the way to the core; it is read by turns with the senders, and not at all once all are
+        ready."""
+        while self._watch is None:
+            with self._lock:
+                if not has_message(self._requests):
+                    break
+                frames = self._requests.recv_multipart()
+            yield frames
+        while has_message(self._outputs):
+            yield self._outputs.recv_multipart()
+
+    def _deliver(self, frames: list[bytes]) -> bool:
+        """Hand one message on; False after the last one."""
+        try:
+            rank, body = decode_from_rank(frames, self._config.parallel.data_parallel_size)
+        except ValueError as error:
+            logger.warning("refused a malformed message: %s", error)
+            return True
+        if self._closing.is_set():
+            return True
+        event = self._event_of(rank, body)
+        if event is not None:
+            self._on_event(event)
+        return not isinstance(event, CoreFailed)
+
+    def _event_of(self, rank: int, body: msgspec.Struct) -> CoreEvent | None:
+        if isinstance(body, StreamBody):
+            if body.finished:
+                with self._lock:
+                    for row in body.finished:
+                        self._router.release(row.request_id)
+            return body
+        if isinstance(body, StatsBody):
+            self._hear(rank)
+            return RankStats(rank, body)
+        if isinstance(body, UtilityResponseBody):
+            return self._answers.utility(rank, body)
+        if isinstance(body, ProgressBody):
+            return self._answers.progress(rank, body)
+        if isinstance(body, EngineReport):
+            return self._ready(rank, body)
+        if isinstance(body, ExecutorFailedBody):
+            return CoreFailed(self._named(rank, body.message), body.user_error)
+        logger.warning("ignored a %s: not for a client", type(body).__name__)
+        return None
+
+    def _ready(self, rank: int, body: EngineReport) -> EngineReport | None:
+        report = self._answers.ready(rank, body)
+        if report is not None:
+            parallel = self._config.parallel
+            self._watch = HeartbeatWatch(
+                parallel.data_parallel_size, parallel.stall_seconds, time.monotonic()
+            )
+        return report
+
+    def _named(self, rank: int, message: str) -> str:
+        many = self._config.parallel.data_parallel_size > 1
+        return f"rank {rank}: {message}" if many else message
+
+    # ---- life and death of cores --------------------------------------------------------------
+
+    def _hear(self, rank: int) -> None:
+        if self._watch is not None and self._watch.hear(rank, time.monotonic()):
+            self._on_event(CoreResumed(rank))
+
+    def _report_stalls(self) -> None:
+        if self._watch is None or self._closing.is_set():
+            return
+        now = time.monotonic()
+        for rank in self._watch.newly_stalled(now):
+            self._on_event(CoreStalled(rank, self._watch.silent_seconds(rank, now)))
+
+    def fail(self, message: str) -> None:
+        """Make CoreFailed the next event: something that the engine needs is gone."""
+        self._wake(encode(ExecutorFailedBody(message=message, user_error=False))[1])
+
+    def _on_core_exit(self, rank: int, code: int, last_words: str) -> None:
+        if code > 0 and self._thread.is_alive():
+            # It has said why itself; that message may still be on its way.
+            self._thread.join(_LAST_MESSAGE_SECONDS)
+        if not self._closing.is_set():
+            self.fail(last_words)
 
     def _wake(self, reason: bytes) -> None:
         with self._context.socket(zmq.PUSH) as socket:
@@ -159,36 +294,21 @@ class CoreManager:
             socket.connect("inproc://wake")
             socket.send(reason)
 
-    def _read_outputs(self) -> None:
-        poller = zmq.Poller()
-        poller.register(self._outputs, zmq.POLLIN)
-        poller.register(self._wake_reader, zmq.POLLIN)
-        while True:
-            ready = dict(poller.poll())
-            while self._outputs.poll(0):
-                if not self._deliver(decode(self._outputs.recv_multipart())):
-                    return
-            if self._wake_reader in ready:
-                if self._wake_reader.recv() == b"exit" and not self._closing.is_set():
-                    assert self._process is not None
-                    self._on_event(CoreFailed(_last_words(self._process), user_error=False))
-                return
-
-    def _deliver(self, message: object) -> bool:
-        """Hand one message on; False after the last one."""
-        if self._closing.is_set():
-            return True
-        if isinstance(message, ExecutorFailedBody):
-            self._on_event(CoreFailed(message.message, message.user_error))
-            return False
-        self._on_event(message)  # type: ignore[arg-type]  # decode() yields BODY_TYPES only
-        return True
+    def _end(self, reason: bytes) -> None:
+        if reason and not self._closing.is_set():
+            failure = msgspec.msgpack.decode(reason, type=ExecutorFailedBody)
+            self._on_event(CoreFailed(failure.message, failure.user_error))
 
 
-def _last_words(process: subprocess.Popen[bytes]) -> str:
-    code = process.returncode
-    if code is not None and code < 0:
-        return f"the engine process (pid {process.pid}) was killed by signal {-code}" + (
-            " (out of memory?)" if code == -9 else ""
-        )
-    return f"the engine process (pid {process.pid}) ended with code {code}; see its log above"
+def _in_messages(requests: Sequence[Request]) -> Iterator[list[Request]]:
+    """The same requests in parts that each fit a message."""
+    part: list[Request] = []
+    tokens = 0
+    for request in requests:
+        if part and tokens + len(request.prompt_token_ids) > _ADD_TOKENS_AT_ONCE:
+            yield part
+            part, tokens = [], 0
+        part.append(request)
+        tokens += len(request.prompt_token_ids)
+    if part:
+        yield part

@@ -23,8 +23,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from atom.config import Config, EngineOptions, build_config
 from atom.errors import ConfigError, EngineDeadError, RequestError
+from atom.model_engine.core_events import CoreEvent, CoreFailed
 from atom.model_engine.core_port import CoreFactory, CorePort
-from atom.model_engine.engine_core_mgr import CoreEvent, CoreFailed, CoreManager
+from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.engine_protocol import EngineReport, ProgressBody, StreamBody
 from atom.model_engine.fan_out import params_of_each_answer
 from atom.model_engine.input_output_processor import InputOutputProcessor

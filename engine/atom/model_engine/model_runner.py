@@ -29,7 +29,7 @@ from atom.models.registry import build_model, support_model_arch_dict
 from atom.sampling_params import SamplingParams
 from atom.sizing.kv_budget import KvBudget, concurrency_table
 from atom.sizing.overheads import activation_bytes
-from atom.utils.device import Device, detect_device, usable_cpus
+from atom.utils.device import Device, detect_device
 
 __all__ = ["ModelRunner", "support_model_arch_dict"]
 
@@ -49,7 +49,7 @@ _KV_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 class ModelRunner:
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._device = detect_device(config.device)
+        self._device = detect_device(config.device, sharers=config.parallel.data_parallel_size)
         self._dtype = _model_dtype(config, self._device)
         self._kv_dtype = _kv_dtype(config, self._dtype)
         self._resolved = resolve_ops(self._device.type, config.backend, config.op_backends)
@@ -66,7 +66,7 @@ class ModelRunner:
         Raises `ModelError` or `ConfigError`: before reading weights that cannot fit.
         """
         if not self._device.is_gpu:
-            torch.set_num_threads(usable_cpus())
+            torch.set_num_threads(self._device.threads())
         self._plan(self._predicted_weights_bytes(), self._predicted_activation_bytes(), 0)
         self._load(progress)
         weights_bytes = sum(p.nbytes for p in self._model.parameters())
@@ -80,6 +80,13 @@ class ModelRunner:
         )
         self._steps.graphs = self._capture_graphs(progress)
         return self._report(budget, weights_bytes, weights_bytes + activations + overhead)
+
+    def call_after_layers(self, callback: Callable[[], None]) -> None:
+        """Tell `callback` of every layer that a step computes, where the host waits for layers."""
+        if self._device.is_gpu:
+            return  # they are only queued there, and a graph replays them without the host
+        for layer in self._model.attention_layers():
+            layer.register_forward_hook(lambda *_: callback())
 
     @property
     def steps_behind(self) -> int:

@@ -17,6 +17,8 @@ from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.engine_protocol import EngineReport
 from atom.model_engine.scheduler import Scheduler, StepResult
 
+_SEEDS_APART = 2**32
+
 
 class Executor(Protocol):
     """What runs batches: `submit` returns at once (or, without a device, when done), `collect`
@@ -64,5 +66,6 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
         blocks,
         max_model_len=model.max_model_len,
         eos_token_ids=model.eos_token_ids,
-        seed=config.seed,
+        # Ranks draw apart: the same prompt on two of them is to give two samples.
+        seed=config.seed + _SEEDS_APART * config.parallel.data_parallel_rank,
     )

@@ -28,11 +28,13 @@ _CGROUP_V1_CPU = Path("/sys/fs/cgroup/cpu")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """type: cpu, cuda or rocm; name: for people; torch_device: where tensors live."""
+    """type: cpu, cuda or rocm; name: for people; torch_device: where tensors live. sharers: how
+    many engine processes share the machine's cores and memory, if this is the CPU."""
 
     type: str
     name: str
     torch_device: torch.device
+    sharers: int = 1
 
     @property
     def is_gpu(self) -> bool:
@@ -41,10 +43,14 @@ class Device:
     def total_memory_bytes(self) -> int:
         if self.is_gpu:
             return int(torch.cuda.mem_get_info(self.torch_device)[1])
-        return min([psutil.virtual_memory().total, *_cgroup_memory_limits()])
+        return min([psutil.virtual_memory().total, *_cgroup_memory_limits()]) // self.sharers
+
+    def threads(self) -> int:
+        """Cores that one process of a CPU engine keeps busy."""
+        return _share_of_cpus(self.sharers)
 
 
-def detect_device(wanted: str) -> Device:
+def detect_device(wanted: str, *, sharers: int = 1) -> Device:
     """Raises `ConfigError` when `wanted` is unknown or not present."""
     if wanted not in DEVICE_TYPES:
         raise ConfigError(f"unknown device {wanted!r}; devices: {', '.join(DEVICE_TYPES)}")
@@ -53,7 +59,9 @@ def detect_device(wanted: str) -> Device:
         gpu_type = "rocm" if torch.version.hip else "cuda"
     chosen = (gpu_type or "cpu") if wanted == "auto" else wanted
     if chosen == "cpu":
-        return Device("cpu", f"cpu ({usable_cpus()} threads)", torch.device("cpu"))
+        return Device(
+            "cpu", f"cpu ({_share_of_cpus(sharers)} threads)", torch.device("cpu"), sharers
+        )
     if chosen != gpu_type:
         raise ConfigError(
             f"device {chosen}: this machine's torch {torch.__version__} sees "
@@ -78,6 +86,10 @@ def usable_cpus() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     quota = _cgroup_cpu_quota()
     return max(1, min(cores or 1, int(quota) if quota else cores or 1))
+
+
+def _share_of_cpus(sharers: int) -> int:
+    return max(1, usable_cpus() // sharers)
 
 
 def _cgroup_cpu_quota() -> float | None:

@@ -9,11 +9,18 @@ import pytest
 from atom.config import Config
 from atom.errors import EngineDeadError, RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine, EngineState
-from atom.model_engine.engine_protocol import ProgressBody, StreamBody
+from atom.model_engine.core_events import CoreResumed, CoreStalled
+from atom.model_engine.engine_protocol import FinishedRow, ProgressBody
 from atom.model_engine.request import FinishReason, RequestOutput
 from atom.model_engine.request_stream import RequestStream
 from atom.sampling_params import SamplingParams
-from tests.support.front_half import EchoCore, build_test_config, write_model_folder
+from tests.support.front_half import (
+    EchoCore,
+    build_test_config,
+    stream_body,
+    write_model_folder,
+)
+from tests.support.waiting import eventually
 
 LIMIT_SECONDS = 10
 
@@ -222,14 +229,51 @@ async def test_a_broken_message_fails_its_requests_and_no_others(rig: Rig) -> No
     rig.core.held = True
     first = await rig.engine.add_request("ab", SamplingParams(max_tokens=2))
     second = await rig.engine.add_request("ab", SamplingParams(max_tokens=2))
-    two_rows_one_token = StreamBody(
-        request_ids=(1).to_bytes(8, "little") * 2, token_ids=bytes(4), finished=[]
-    )
-    rig.core.on_event(two_rows_one_token)
+    unknown_end = FinishedRow(1, "a reason that there is not", "", 0)
+    rig.core.on_event(stream_body(finished=[unknown_end]))
     with pytest.raises(RuntimeError, match="could not be processed"):
         await read_all(first)
     rig.core.release()
     assert (await read_all(second))[-1].finished
+
+
+async def test_a_stalled_rank_stops_new_requests_until_it_gets_on(rig: Rig) -> None:
+    rig.core.on_event(CoreStalled(rank=1, silent_seconds=130.2))
+    await eventually(lambda: rig.engine.status.state is EngineState.STALLED, "stalled")
+    assert rig.engine.status.reason == "rank 1 has computed nothing for 130 s"
+    with pytest.raises(RequestError, match="the engine is stalled: rank 1"):
+        await rig.engine.add_request("a", SamplingParams())
+    rig.core.on_event(CoreResumed(rank=1))
+    await eventually(lambda: rig.engine.status.state is EngineState.READY, "ready again")
+    stream = await rig.engine.add_request("ab", SamplingParams(max_tokens=2))
+    assert (await read_all(stream))[-1].finished
+
+
+async def test_open_requests_outlast_a_stall(rig: Rig) -> None:
+    rig.core.held = True
+    stream = await rig.engine.add_request("ab", SamplingParams(max_tokens=2))
+    rig.core.on_event(CoreStalled(rank=0, silent_seconds=130.0))
+    await eventually(lambda: rig.engine.status.state is EngineState.STALLED, "stalled")
+    rig.core.release()
+    assert (await read_all(stream))[-1].finished
+
+
+async def test_a_drain_is_not_undone_by_a_stall_that_ends(rig: Rig) -> None:
+    await rig.engine.drain(0.0)
+    rig.core.on_event(CoreStalled(rank=0, silent_seconds=130.0))
+    rig.core.on_event(CoreResumed(rank=0))
+    rig.core.report_stats(steps_total=7)
+    await eventually(lambda: rig.engine.stats is not None, "the events were handled")
+    assert rig.engine.status.state is EngineState.DRAINING
+
+
+async def test_stats_are_the_sum_over_ranks(rig: Rig) -> None:
+    rig.core.report_stats(rank=0, requests_running=2, steps_total=10, dp_wave=3)
+    rig.core.report_stats(rank=1, requests_running=1, steps_total=5, dp_wave=4)
+    await eventually(lambda: len(rig.engine.stats_by_rank) == 2, "both ranks")
+    assert rig.engine.stats is not None
+    assert (rig.engine.stats.requests_running, rig.engine.stats.steps_total) == (3, 15)
+    assert rig.engine.stats.dp_wave == 4
 
 
 async def test_shutdown_ends_the_core(rig: Rig, tmp_path: Path) -> None:

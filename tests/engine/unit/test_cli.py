@@ -53,6 +53,7 @@ def test_every_option_has_a_flag() -> None:
         "--block-size", "32", "--num-kv-blocks", "7", "--gpu-memory-utilization", "0.8",
         "--kv-cache-dtype", "fp32", "--no-enable-prefix-caching", "-tp", "2", "-dp", "3",
         "--enforce-eager", "--max-waiting-requests", "6",
+        "--data-parallel-routing", "round_robin", "--stall-seconds", "9",
     )  # fmt: skip
     unchanged = [
         field.name

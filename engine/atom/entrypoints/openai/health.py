@@ -3,7 +3,8 @@
 /health, or /ready, is about serving (a readiness probe): 200 only while requests are taken, else
 503 with the reason. /startup (a startup probe) also answers 200 when the start has nearly spent its
 budget and still moves; from then on it is for /live to end one that stalls. /live is about the
-process (a liveness probe): 503 only when it cannot recover by itself.
+process (a liveness probe): 503 only when it cannot recover by itself, such as when a rank of the
+engine has computed nothing for --stall-seconds.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ def health_routes(state: ServerState) -> APIRouter:
             return _json({"status": "ok"})
         return _unavailable(status.state, status.reason)
 
-    @router.get("/live", summary="200 unless the engine process is gone or its start-up stalls")
+    @router.get("/live", summary="200 unless the engine is gone, stalled, or its start-up stalls")
     async def live() -> Response:
         status = state.status
-        if status.state is EngineState.DEAD:
+        if status.state in (EngineState.DEAD, EngineState.STALLED):
             return _unavailable(status.state, status.reason)
         if status.state is EngineState.STARTING and state.timeline.is_overdue:
             return _unavailable("stalled", f"{status.reason}, and its budget is spent")
@@ -65,6 +66,10 @@ def health_routes(state: ServerState) -> APIRouter:
         facts["vocab_size"] = engine.config.model.vocab_size
         facts["kv_tokens"] = report.kv_tokens
         facts.update(state.timeline.measured())
+        facts["total"] = {
+            name: sum(getattr(rank, name) for rank in report.ranks)
+            for name in ("num_blocks", "kv_tokens", "kv_cache_bytes", "weights_bytes")
+        }
         return _json(facts)
 
     return router
