@@ -70,7 +70,7 @@ CASES: list[Any] = [
           "EVEN": True}, {}),
         ("score", sampling._score_kernel,
          {"VOCAB": 151936, "STRETCH": 4096, "STRETCHES": 38}, {"num_warps": 8}),
-        ("pick", sampling._pick_kernel, {"STRETCHES": 38, "BLOCK": 64}, {}),
+        ("pick", sampling._pick_kernel, {"VOCAB": 151936, "STRETCHES": 38, "BLOCK": 64}, {}),
         ("append", decode_state._append_kernel, {"MAX_BLOCKS": 256, "BLOCK": 256}, {}),
         ("prepare", decode_state._prepare_kernel,
          {"MAX_BLOCKS": 256, "BLOCK_SIZE": 16, "STRETCH": 256}, {}),

@@ -75,6 +75,26 @@ def test_draws_over_positions_of_one_seed_are_independent_too() -> None:
     assert_drawn_from(tokens, LOGITS.softmax(0))
 
 
+def test_a_large_vocabulary_is_drawn_from_in_proportion() -> None:
+    """Within groups of neighbours and between them, the last group being short."""
+    logits = torch.randn(300, generator=torch.Generator().manual_seed(0)) * 1.5
+    sampling = SamplingTensors(
+        torch.full((DRAWS,), 0.8), torch.arange(DRAWS), torch.zeros(DRAWS, dtype=torch.int64)
+    )
+    tokens = SAMPLER(logits.repeat(DRAWS, 1), sampling, [])
+    probabilities = (logits / 0.8).softmax(0)
+    likely = probabilities * DRAWS > 5
+    counts = torch.bincount(tokens, minlength=300).double()
+    expected = probabilities.double() * DRAWS
+    assert (counts[~likely].sum() - expected[~likely].sum()).abs() < 5 * expected[
+        ~likely
+    ].sum() ** 0.5
+    statistic = ((counts[likely] - expected[likely]) ** 2 / expected[likely]).sum()
+    degrees = int(likely.sum())
+    assert degrees > 150
+    assert abs(statistic - degrees) < 5 * (2 * degrees) ** 0.5  # five deviations
+
+
 def test_top_k_keeps_the_k_most_likely() -> None:
     kept = torch.where(torch.arange(VOCAB) < 3, LOGITS, -torch.inf)
     assert_drawn_from(draw(top_k=3), kept.softmax(0))

@@ -1,5 +1,9 @@
 """Exponential noise as a pure function of (seed, position, token): what makes draws repeatable.
 
+A draw is two exponential races: between groups of GROUP neighbouring tokens, each with the weight
+of its tokens together, and then between the tokens of the group that won. Its result is a token
+drawn in proportion to its weight, for the noise of V / GROUP + GROUP numbers instead of V.
+
 The definition that every backend's sampler follows: a 32-bit hash, then float32 steps that any
 device has (conversions, additions, products, the bits of a float, no library function), so that
 backends differ by no more than the last bits of a contracted product.
@@ -12,6 +16,9 @@ import math
 import torch
 
 LN2 = math.log(2.0)
+GROUP = 64
+# Tells the noise of a group's tokens from that of the groups.
+WITHIN_GROUP = 0x5BF03635
 # Spreads neighbouring token ids over 32 bits (the golden ratio, odd).
 SPREAD = 0x9E3779B1
 # -log(1 - t) = t · Σ SERIES[i] tⁱ for t in [0, 1/2], to 2e-7: a Chebyshev fit.
@@ -22,17 +29,21 @@ SERIES = (
 _MASK32 = 0xFFFFFFFF
 
 
-def exponential_noise(seed: torch.Tensor, position: torch.Tensor, vocab: int) -> torch.Tensor:
-    """[R, V] float32 draws of Exp(1) of rows with seed [R] and position [R], both int64.
+def row_keys(seed: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+    """What (seed, position) come down to: 32 bits in int64, of the arguments' shape."""
+    key = _mix32((seed & _MASK32) ^ _mix32((seed >> 32) & _MASK32))
+    return _mix32(key ^ (position & _MASK32))
+
+
+def exponential_noise(keys: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """Draws of Exp(1) in float32 for each (row key, number of a group or token); int64 arguments,
+    broadcast.
 
     The draws that win a race are small, so it is small draws that keep all their digits: a uniform
     v near 0 gives -log(1 - v) by the series itself; from 1/2 on, 1 - v is halved into [1/2, 1)
     and every halving counts log 2.
     """
-    key = _mix32((seed & _MASK32) ^ _mix32((seed >> 32) & _MASK32))
-    key = _mix32(key ^ (position & _MASK32))
-    token = (torch.arange(vocab, device=seed.device) * SPREAD) & _MASK32
-    bits = _mix32(token.unsqueeze(0) ^ key.unsqueeze(1))
+    bits = _mix32(((numbers * SPREAD) & _MASK32) ^ keys)
     v = bits.float() * 2.0**-32 + 2.0**-33  # (0, 1]
     rest = (1.0 - v).clamp_min(2.0**-25)
     rest_bits = rest.view(torch.int32)

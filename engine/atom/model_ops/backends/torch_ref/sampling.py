@@ -1,7 +1,7 @@
-"""Sampling in plain PyTorch: temperature, and one draw per row by an exponential race.
+"""Sampling in plain PyTorch: temperature, and one draw per row by two exponential races.
 
-The noise of a row is a hash of (seed, position, token id): a seed gives the same draw whatever else
-is in the batch.
+The noise of a row is a hash of (seed, position): a seed gives the same draw whatever else is in the
+batch. See noise.py for the races.
 """
 
 from __future__ import annotations
@@ -9,18 +9,31 @@ from __future__ import annotations
 import torch
 
 from atom.model_ops.backends.interface import SamplingTensors
-from atom.model_ops.backends.noise import exponential_noise
+from atom.model_ops.backends.noise import GROUP, WITHIN_GROUP, exponential_noise, row_keys
 
 
 def sample(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
-    logits = logits.float()
     if sampling.all_greedy:
         return logits.argmax(dim=-1)
-    is_greedy = sampling.temperature == 0
-    scaled = logits * (1.0 / torch.where(is_greedy, 1.0, sampling.temperature)).unsqueeze(1)
-    noise = exponential_noise(sampling.seed, sampling.position, logits.shape[1])
-    # The token whose exponential clock, of rate proportional to its probability, rings first.
-    drawn_ids = (scaled - noise.log()).argmax(dim=-1)
+    drawn_ids = _draw(logits, sampling)
     if not sampling.any_greedy:
         return drawn_ids
-    return torch.where(is_greedy, logits.argmax(dim=-1), drawn_ids)
+    return torch.where(sampling.temperature == 0, logits.argmax(dim=-1), drawn_ids)
+
+
+def _draw(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
+    rows, vocab = logits.shape
+    temperature = torch.where(sampling.temperature == 0, 1.0, sampling.temperature)
+    groups = -(-vocab // GROUP)
+    scaled = torch.empty((rows, groups * GROUP), dtype=torch.float32, device=logits.device)
+    torch.mul(logits, (1.0 / temperature).unsqueeze(1), out=scaled[:, :vocab])
+    scaled[:, vocab:] = -torch.inf
+    weights = scaled.softmax(dim=-1).view(rows, groups, GROUP)
+    # The group, and then the token, whose exponential clock rings first: its rate is its weight.
+    keys = row_keys(sampling.seed, sampling.position).unsqueeze(1)
+    numbers = torch.arange(groups, device=logits.device)
+    group = (weights.sum(dim=-1) / exponential_noise(keys, numbers)).argmax(dim=-1)
+    row = torch.arange(rows, device=logits.device)
+    tokens = group.unsqueeze(1) * GROUP + torch.arange(GROUP, device=logits.device)
+    clocks = weights[row, group] / exponential_noise(keys ^ WITHIN_GROUP, tokens)
+    return tokens[row, clocks.argmax(dim=-1)]

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Sampling in one pass over the logits: each program scores a stretch of a row's vocabulary and
-keeps its best token; a second kernel takes the best of the stretches.
+keeps its best; a second kernel takes the best of the stretches.
 
-Greedy rows take the highest logit. Others run an exponential race: a token's weight over its noise,
-the noise being that of `noise.py`, step for step. Lowest token id wins ties, as the first maximum
-does.
+Greedy rows take the highest logit. Others run the two exponential races of `noise.py`, step for
+step: programs race the groups of their stretch, and the second kernel races the tokens of the group
+that won. Lowest token id wins ties, as the first maximum does.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.interface import SamplingTensors
-from atom.model_ops.backends.noise import LN2, SERIES, SPREAD
+from atom.model_ops.backends.noise import GROUP, LN2, SERIES, SPREAD, WITHIN_GROUP
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 
 _C0, _C1, _C2, _C3, _C4, _C5, _C6, _C7 = (tl.constexpr(c) for c in SERIES)
 _SPREAD = tl.constexpr(SPREAD)
+_GROUP = tl.constexpr(GROUP)
+_WITHIN_GROUP = tl.constexpr(WITHIN_GROUP)
 _LN2 = tl.constexpr(LN2)
 _LOG2E = tl.constexpr(1 / LN2)
 _MANY_ROWS = 32
@@ -42,8 +44,8 @@ def _row_key(seed, position):
 
 
 @triton.jit
-def _exponential_noise(key, token):
-    bits = _mix32(token.to(tl.uint32) * _SPREAD ^ key)
+def _exponential_noise(key, number):
+    bits = _mix32(number.to(tl.uint32) * _SPREAD ^ key)
     v = bits.to(tl.float32) * (2.0**-32) + (2.0**-33)
     rest_bits = tl.maximum(1.0 - v, 2.0**-25).to(tl.int32, bitcast=True)
     halved = ((rest_bits & 0x007FFFFF) | 0x3F000000).to(tl.float32, bitcast=True)
@@ -57,42 +59,63 @@ def _exponential_noise(key, token):
     return series * t + halvings.to(tl.float32) * _LN2
 
 
+@triton.jit
+def _weight(logit, highest, rate):
+    """exp((logit - highest) · rate), 0 where there is nothing but -inf."""
+    return tl.exp2((logit - tl.maximum(highest, -1e30)) * (rate * _LOG2E))
+
+
 @triton.jit(do_not_specialize=["row_stride"])
 def _score_kernel(
     logits_ptr, temperature_ptr, seed_ptr, position_ptr, best_ptr, token_ptr, row_stride,
     VOCAB: tl.constexpr, STRETCH: tl.constexpr, STRETCHES: tl.constexpr,
 ):  # fmt: skip
+    """Of the stretch: a greedy row's highest logit and its token, or the best score of a group and
+    the group's number."""
     row, stretch = tl.program_id(0), tl.program_id(1)
-    token = stretch * STRETCH + tl.arange(0, STRETCH)
+    group = stretch * (STRETCH // _GROUP) + tl.arange(0, STRETCH // _GROUP)
+    token = group[:, None] * _GROUP + tl.arange(0, _GROUP)[None, :]
     at = logits_ptr + row.to(tl.int64) * row_stride + token
     logit = tl.load(at, mask=token < VOCAB, other=float("-inf")).to(tl.float32)
     temperature = tl.load(temperature_ptr + row)
-    highest = tl.max(logit, axis=0)
+    highest = tl.max(tl.max(logit, axis=1), axis=0)
     if temperature == 0:
-        chosen = tl.min(tl.where(logit == highest, token, VOCAB), axis=0)
+        chosen = tl.min(tl.min(tl.where(logit == highest, token, VOCAB), axis=1), axis=0)
         score = highest
     else:
         # Weights relative to the stretch's highest, which is put back in the logarithm.
-        key = _row_key(tl.load(seed_ptr + row), tl.load(position_ptr + row))
         rate = tl.div_rn(1.0, temperature)
-        weight = tl.exp2((logit - tl.maximum(highest, -1e30)) * (rate * _LOG2E))
-        ratio = weight / _exponential_noise(key, token)
+        key = _row_key(tl.load(seed_ptr + row), tl.load(position_ptr + row))
+        weight = tl.sum(_weight(logit, highest, rate), axis=1)
+        ratio = weight / _exponential_noise(key, group)
         best = tl.max(ratio, axis=0)
-        chosen = tl.min(tl.where(ratio == best, token, VOCAB), axis=0)
+        chosen = tl.min(tl.where(ratio == best, group, VOCAB), axis=0)
         score = highest * rate + tl.log(best)
     tl.store(best_ptr + row * STRETCHES + stretch, score)
-    tl.store(token_ptr + row * STRETCHES + stretch, tl.minimum(chosen, VOCAB - 1))
+    tl.store(token_ptr + row * STRETCHES + stretch, chosen)
 
 
-@triton.jit
-def _pick_kernel(best_ptr, token_ptr, out_ptr, STRETCHES: tl.constexpr, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["row_stride"])
+def _pick_kernel(
+    logits_ptr, temperature_ptr, seed_ptr, position_ptr, best_ptr, token_ptr, out_ptr, row_stride,
+    VOCAB: tl.constexpr, STRETCHES: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     best = tl.load(best_ptr + row * STRETCHES + at, mask=at < STRETCHES, other=float("-inf"))
-    token = tl.load(token_ptr + row * STRETCHES + at, mask=at < STRETCHES, other=0x7FFFFFFF)
-    # Stretches are in order of tokens: among equals the lowest token is the first stretch's.
-    winner = tl.min(tl.where(best == tl.max(best, axis=0), token, 0x7FFFFFFF), axis=0)
-    tl.store(out_ptr + row, winner.to(tl.int64))
+    chosen = tl.load(token_ptr + row * STRETCHES + at, mask=at < STRETCHES, other=0x7FFFFFFF)
+    # Stretches are in order of tokens: among equals the lowest number is the first stretch's.
+    winner = tl.min(tl.where(best == tl.max(best, axis=0), chosen, 0x7FFFFFFF), axis=0)
+    temperature = tl.load(temperature_ptr + row)
+    if temperature != 0:
+        token = winner * _GROUP + tl.arange(0, _GROUP)
+        at_logit = logits_ptr + row.to(tl.int64) * row_stride + token
+        logit = tl.load(at_logit, mask=token < VOCAB, other=float("-inf")).to(tl.float32)
+        rate = tl.div_rn(1.0, temperature)
+        key = _row_key(tl.load(seed_ptr + row), tl.load(position_ptr + row)) ^ _WITHIN_GROUP
+        ratio = _weight(logit, tl.max(logit, axis=0), rate) / _exponential_noise(key, token)
+        winner = tl.min(tl.where(ratio == tl.max(ratio, axis=0), token, VOCAB), axis=0)
+    tl.store(out_ptr + row, tl.minimum(winner, VOCAB - 1).to(tl.int64))
 
 
 def sample(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
@@ -109,6 +132,8 @@ def sample(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
         num_warps=warps,
     )  # fmt: skip
     _pick_kernel[(rows,)](
-        best, token, out, STRETCHES=stretches, BLOCK=next_power_of_2(stretches), num_warps=1
-    )
+        logits, sampling.temperature, sampling.seed, sampling.position, best, token, out,
+        logits.stride(0), VOCAB=vocab, STRETCHES=stretches, BLOCK=next_power_of_2(stretches),
+        num_warps=1,
+    )  # fmt: skip
     return out
