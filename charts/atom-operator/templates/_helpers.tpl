@@ -42,6 +42,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{/* The names by which API servers call the webhook. */}}
+{{- define "atom-operator.webhookHosts" -}}
+{{- $host := printf "%s-webhook.%s.svc" (include "atom-operator.fullname" .) .Release.Namespace -}}
+{{ $host }},{{ $host }}.cluster.local
+{{- end -}}
+
 {{/* What the operator may do: nothing that it does not do. */}}
 {{- define "atom-operator.rules" -}}
 - apiGroups: [serving.atom.dev]

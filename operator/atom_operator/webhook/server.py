@@ -53,7 +53,7 @@ class WebhookServer:
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(keep(self._source, self._load))
+            tasks.create_task(keep(self._source, self.load))
             tasks.create_task(self._serve())
 
     async def _serve(self) -> None:
@@ -64,7 +64,8 @@ class WebhookServer:
         finally:
             await runner.cleanup()
 
-    def _load(self, pair: KeyPair) -> None:
+    def load(self, pair: KeyPair) -> None:
+        """Serve this certificate to every connection from now on."""
         load_into(self._context, pair)
         self._certified.set()
 

@@ -12,12 +12,13 @@ import pytest
 import yaml
 
 from atom_operator.api.crd import build_crd
-from atom_operator.settings import LeaseSettings, OperatorSettings
+from atom_operator.settings import LeaseSettings, OperatorSettings, WebhookSettings
 from devcluster.settings import read_settings
 from tests.support.live_cluster import ROOT, LiveCluster
 
 CHART = ROOT / "charts" / "atom-operator"
 KUBE_VERSION = "1.34.0"
+HOST = "release-atom-operator-webhook.atom-system.svc"
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +90,70 @@ def roles(documents: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return {f"{item['metadata']['namespace']}/{item['metadata']['name']}": item for item in found}
 
 
+def cluster_roles(documents: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    found = [item for item in documents if item["kind"] == "ClusterRole"]
+    return {item["metadata"]["name"]: item for item in found}
+
+
+def test_the_webhook_can_never_block_an_apply(helm: str) -> None:
+    (hook,) = only(render(helm), "ValidatingWebhookConfiguration")["webhooks"]
+    assert (hook["failurePolicy"], hook["timeoutSeconds"]) == ("Ignore", 2)
+    # Status, scale and deletions do not ask.
+    (rule,) = hook["rules"]
+    assert rule["resources"] == ["atomdeployments"]
+    assert rule["operations"] == ["CREATE", "UPDATE"]
+    named = only(render(helm, "watchNamespaces={a,b}"), "ValidatingWebhookConfiguration")
+    (expression,) = named["webhooks"][0]["namespaceSelector"]["matchExpressions"]
+    assert expression["values"] == ["a", "b"]
+
+
+def test_the_service_leads_to_the_webhook_of_every_ready_replica(helm: str) -> None:
+    documents = render(helm)
+    hook = only(documents, "ValidatingWebhookConfiguration")["webhooks"][0]
+    service = hook["clientConfig"]["service"]
+    (found,) = [
+        item
+        for item in documents
+        if item["kind"] == "Service" and item["metadata"]["name"] == service["name"]
+    ]
+    assert f"{service['name']}.{service['namespace']}.svc" == HOST
+    (container,) = only(documents, "Deployment")["spec"]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    environ = {item["name"]: item.get("value") for item in container["env"]}
+    assert (
+        str(ports[found["spec"]["ports"][0]["targetPort"]])
+        == (environ["ATOM_OPERATOR_WEBHOOK_PORT"])
+    )
+    assert container["readinessProbe"]["httpGet"]["port"] == "webhook"
+
+
+def test_cert_manager_makes_the_certificate_where_it_is_asked_to(helm: str) -> None:
+    documents = render(helm, "webhook.certManager.enabled=true")
+    certificate = only(documents, "Certificate")
+    assert certificate["spec"]["dnsNames"] == [HOST, f"{HOST}.cluster.local"]
+    assert certificate["spec"]["issuerRef"]["name"] == only(documents, "Issuer")["metadata"]["name"]
+    hook = only(documents, "ValidatingWebhookConfiguration")["metadata"]["annotations"]
+    reference = f"atom-system/{certificate['metadata']['name']}"
+    assert hook == {"cert-manager.io/inject-ca-from": reference}
+    pod = only(documents, "Deployment")["spec"]["template"]["spec"]
+    names = [volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume]
+    assert names == [certificate["spec"]["secretName"]]
+    environ = {item["name"]: item.get("value") for item in pod["containers"][0]["env"]}
+    folder = environ["ATOM_OPERATOR_WEBHOOK_CERTIFICATE_FOLDER"]
+    assert folder in [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]]
+    # Then the operator needs no right to any Secret.
+    own = roles(documents)["atom-system/release-atom-operator-own"]["rules"]
+    assert not any("secrets" in rule["resources"] for rule in own)
+    theirs = render(
+        helm,
+        "webhook.certManager.enabled=true",
+        "webhook.certManager.issuerRef.kind=ClusterIssuer",
+        "webhook.certManager.issuerRef.name=corporate",
+    )
+    assert "Issuer" not in [item["kind"] for item in theirs]
+    assert only(theirs, "Certificate")["spec"]["issuerRef"]["name"] == "corporate"
+
+
 def test_two_replicas_share_a_lease_and_are_kept_apart(helm: str) -> None:
     documents = render(helm)
     spec = only(documents, "Deployment")["spec"]
@@ -125,17 +190,30 @@ def test_every_environment_variable_is_one_that_the_operator_reads(helm: str) ->
         engine_images={"amd": "a:1", "cpu": "c:1"},
         namespaces=("a", "b"),
         lease=LeaseSettings("metadata.namespace", "release-atom-operator", "metadata.name"),
+        webhook=WebhookSettings(
+            9443,
+            hosts=(HOST, f"{HOST}.cluster.local"),
+            namespace="metadata.namespace",
+            secret="release-atom-operator-webhook",
+            configuration="release-atom-operator",
+        ),
     )
 
 
 def test_the_operator_has_no_right_to_secrets_nor_to_everything(helm: str) -> None:
-    for rule in only(render(helm), "ClusterRole")["rules"]:
-        assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
-        assert "secrets" not in rule["resources"]
+    documents = render(helm)
+    for name, role in cluster_roles(documents).items():
+        for rule in role["rules"]:
+            assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"], name
+            assert "secrets" not in rule["resources"], name
+    # Its own certificate's, by name.
+    own = roles(documents)["atom-system/release-atom-operator-own"]["rules"]
+    readable = [rule for rule in own if rule["resources"] == ["secrets"] and "get" in rule["verbs"]]
+    assert [rule["resourceNames"] for rule in readable] == [["release-atom-operator-webhook"]]
 
 
 def test_named_namespaces_get_roles_and_no_cluster_role(helm: str) -> None:
-    documents = render(helm, "watchNamespaces={a,b}")
+    documents = render(helm, "watchNamespaces={a,b}", "webhook.enabled=false")
     kinds = [document["kind"] for document in documents]
     assert "ClusterRole" not in kinds
     assert "ClusterRoleBinding" not in kinds
@@ -146,9 +224,8 @@ def test_named_namespaces_get_roles_and_no_cluster_role(helm: str) -> None:
         "atom-system/release-atom-operator-own",
     ]
     of_cluster = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}
-    assert [*found["a/release-atom-operator"]["rules"], of_cluster] == only(
-        render(helm), "ClusterRole"
-    )["rules"]
+    everywhere = cluster_roles(render(helm))["release-atom-operator"]
+    assert [*found["a/release-atom-operator"]["rules"], of_cluster] == everywhere["rules"]
 
 
 def test_a_digest_wins_over_a_tag(helm: str) -> None:
@@ -165,6 +242,8 @@ def test_a_digest_wins_over_a_tag(helm: str) -> None:
         "image.taag=x",
         "workers=0",
         "replicas=0",
+        "webhook.timeoutSeconds=60",
+        "webhook.failurePolicy=Fail",
         "logLevel=LOUD",
         "watchNamespaces={Not_A_Name}",
         "image.digest=sha256:short",
