@@ -1,4 +1,4 @@
-"""Latencies of requests, counted where they happen, cheap enough for every token.
+"""Latencies and lengths of requests, counted where they happen, cheap enough for every token.
 
 Plain counters without a metrics library, since a library's histogram costs more per observation
 than the rest of a token's way through the server. The server's /metrics reads them on a scrape.
@@ -23,47 +23,58 @@ END_TO_END_SECONDS = (
     0.1, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0,
     240.0, 480.0, 960.0,
 )
+QUEUE_SECONDS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0,
+    160.0,
+)
+LENGTH_TOKENS = (
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000,
+    200_000,
+)
 # fmt: on
 
 
-class LatencyHistogram:
-    """Counts per bucket of seconds. Written by one thread."""
+class Histogram:
+    """Counts per bucket. Written by one thread."""
 
-    __slots__ = ("bounds_seconds", "counts", "total_seconds")
+    __slots__ = ("bounds", "counts", "total")
 
-    def __init__(self, bounds_seconds: Sequence[float]) -> None:
-        self.bounds_seconds = tuple(bounds_seconds)
-        self.counts = [0] * (len(self.bounds_seconds) + 1)  # the last is above every bound
-        self.total_seconds = 0.0
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)  # the last is above every bound
+        self.total = 0.0
 
-    def observe(self, seconds: float) -> None:
-        self.counts[bisect_left(self.bounds_seconds, seconds)] += 1
-        self.total_seconds += seconds
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
 
     def cumulative(self) -> list[tuple[float, int]]:
         """(upper bound, observations at most that large) pairs, ending with infinity."""
         pairs, so_far = [], 0
-        bounds = (*self.bounds_seconds, float("inf"))
-        for bound, count in zip(bounds, self.counts, strict=True):
+        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
             so_far += count
             pairs.append((bound, so_far))
         return pairs
 
 
-@dataclass(frozen=True, slots=True)
-class RequestLatencies:
-    """What one server's requests waited for; recorded by the output processor."""
+def _histogram(bounds: Sequence[float]) -> Histogram:
+    return field(default_factory=lambda: Histogram(bounds))
 
-    time_to_first_token: LatencyHistogram = field(
-        default_factory=lambda: LatencyHistogram(TIME_TO_FIRST_TOKEN_SECONDS)
-    )
-    inter_token: LatencyHistogram = field(
-        default_factory=lambda: LatencyHistogram(INTER_TOKEN_SECONDS)
-    )
-    end_to_end: LatencyHistogram = field(
-        default_factory=lambda: LatencyHistogram(END_TO_END_SECONDS)
-    )
+
+@dataclass(frozen=True, slots=True)
+class RequestMetrics:
+    """What one server's requests waited for and how long they were; recorded by the output
+    processor. queue: from arrival to the step that began with the prompt."""
+
+    time_to_first_token: Histogram = _histogram(TIME_TO_FIRST_TOKEN_SECONDS)
+    inter_token: Histogram = _histogram(INTER_TOKEN_SECONDS)
+    end_to_end: Histogram = _histogram(END_TO_END_SECONDS)
+    queue: Histogram = _histogram(QUEUE_SECONDS)
+    prompt_tokens: Histogram = _histogram(LENGTH_TOKENS)
+    output_tokens: Histogram = _histogram(LENGTH_TOKENS)
     finished: dict[str, int] = field(default_factory=dict)  # finish reason → requests
 
-    def count_finished(self, reason: str) -> None:
+    def record_end(self, reason: str, prompt_tokens: int, output_tokens: int) -> None:
         self.finished[reason] = self.finished.get(reason, 0) + 1
+        self.prompt_tokens.observe(prompt_tokens)
+        self.output_tokens.observe(output_tokens)

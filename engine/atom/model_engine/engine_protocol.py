@@ -146,12 +146,14 @@ class EngineReport(msgspec.Struct, frozen=True):
 
 
 class FinishedRow(msgspec.Struct, frozen=True):
-    """A request that ended in this step. reason is a FinishReason's value."""
+    """A request that ended in this step. reason is a FinishReason's value. queue_seconds: from its
+    arrival until it was first scheduled; None if it never was."""
 
     request_id: int
     reason: str
     detail: str
     num_cached_tokens: int
+    queue_seconds: float | None = None
 
 
 class StreamBody(msgspec.Struct, frozen=True):
@@ -184,7 +186,9 @@ class StatsBody(msgspec.Struct, frozen=True):
 
     requests_running: int
     requests_waiting: int
+    requests_partial_prefill: int  # of those running, with a part of the prompt still to compute
     kv_blocks_used: int
+    kv_blocks_indexed: int  # that the prefix cache can find, held or not
     kv_blocks_total: int
     preemptions_total: int
     prompt_tokens_total: int  # prompt tokens computed or taken from the cache

@@ -13,14 +13,14 @@ from typing import Any
 from atom.chat_template import ChatTemplate, Message, load_chat_template
 from atom.config import Config
 from atom.errors import RequestError
-from atom.metrics import RequestLatencies
+from atom.metrics import RequestMetrics
 from atom.model_engine.input_processor import InputProcessor
 from atom.model_engine.output_processor import OutputProcessor
 from atom.tokenizer import TOKENIZER_FILE, Tokenizer
 
 
 class InputOutputProcessor:
-    """inputs: prompt → Request. outputs: tokens → text. latencies: what the outputs recorded."""
+    """inputs: prompt → Request. outputs: tokens → text. metrics: what the outputs recorded."""
 
     def __init__(self, config: Config, *, chat_template_file: Path | None = None) -> None:
         """Loads the tokenizer and the chat template; raises `ModelError` or `ConfigError`.
@@ -34,9 +34,9 @@ class InputOutputProcessor:
             self._chat_template = load_chat_template(
                 config.model.path, self.tokenizer, chat_template_file
             )
-        self.latencies = RequestLatencies()
+        self.metrics = RequestMetrics()
         self.inputs = InputProcessor(config.model, self.tokenizer)
-        self.outputs = OutputProcessor(self.tokenizer, self.latencies)
+        self.outputs = OutputProcessor(self.tokenizer, self.metrics)
 
     def render_chat(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from atom.metrics import RequestLatencies
+from atom.metrics import RequestMetrics
 from atom.model_engine.engine_protocol import FinishedRow, StreamBody
 from atom.model_engine.request import FinishReason, Request, RequestOutput
 from atom.model_engine.stop_strings import StopMatcher
@@ -55,9 +55,9 @@ class _Answer:
 
 
 class OutputProcessor:
-    def __init__(self, tokenizer: Tokenizer | None, latencies: RequestLatencies) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, metrics: RequestMetrics) -> None:
         self._tokenizer = tokenizer
-        self._latencies = latencies
+        self._metrics = metrics
         self._answers: dict[int, _Answer] = {}
 
     def __len__(self) -> int:
@@ -77,8 +77,9 @@ class OutputProcessor:
 
     def discard(self, request_id: int) -> None:
         """Forget a request whose caller is gone; its later tokens are dropped."""
-        if self._answers.pop(request_id, None) is not None:
-            self._latencies.count_finished(FinishReason.ABORT)
+        answer = self._answers.pop(request_id, None)
+        if answer is not None:
+            self._record_end(answer, FinishReason.ABORT)
 
     def process(self, body: StreamBody, now: float) -> StepOutputs:
         """Everything one step gave; `now` in the clock of the requests' arrive_time."""
@@ -125,8 +126,10 @@ class OutputProcessor:
         reason, detail, stop_reason = FinishReason(row.reason), row.detail, _stop_token(row.detail)
         if answer.stopped and answer.matcher is not None:
             reason, detail, stop_reason = FinishReason.STOP, STOP_SEQUENCE, answer.matcher.found
-        self._latencies.end_to_end.observe(now - answer.arrive_time)
-        self._latencies.count_finished(reason)
+        self._metrics.end_to_end.observe(now - answer.arrive_time)
+        if row.queue_seconds is not None:
+            self._metrics.queue.observe(row.queue_seconds)
+        self._record_end(answer, reason)
         return RequestOutput(
             request_id=answer.name,
             output_tokens=tokens,
@@ -140,12 +143,15 @@ class OutputProcessor:
             num_cached_tokens=row.num_cached_tokens,
         )
 
+    def _record_end(self, answer: _Answer, reason: FinishReason) -> None:
+        self._metrics.record_end(reason, answer.num_prompt_tokens, answer.num_output_tokens)
+
     def _record_token(self, answer: _Answer, now: float) -> None:
         answer.num_output_tokens += 1
         if answer.last_token_time is None:
-            self._latencies.time_to_first_token.observe(now - answer.arrive_time)
+            self._metrics.time_to_first_token.observe(now - answer.arrive_time)
         else:
-            self._latencies.inter_token.observe(now - answer.last_token_time)
+            self._metrics.inter_token.observe(now - answer.last_token_time)
         answer.last_token_time = now
 
 

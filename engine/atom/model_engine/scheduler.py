@@ -184,7 +184,7 @@ class Scheduler:
         if self._passed_delay(now):
             while budget > 0 and self.waiting and self.rows.has_free_slot:
                 sequence = self.waiting.first
-                if not self._admit(sequence):
+                if not self._admit(sequence, now):
                     break
                 budget = self._add_chunk(chunks, sequence.slot, budget)
         if chunks:
@@ -209,7 +209,7 @@ class Scheduler:
         earliest = min(sequence.arrive_time for sequence in self.waiting)
         return now - earliest > self._config.delay_factor * self._last_prefill_seconds
 
-    def _admit(self, sequence: Sequence) -> bool:
+    def _admit(self, sequence: Sequence, now: float) -> bool:
         """Give the first waiting sequence blocks and a slot; False when blocks are short."""
         if self.blocks.num_free_blocks == 0 or sequence is self._blocked:
             return False
@@ -227,6 +227,7 @@ class Scheduler:
         self.rows.num_computed[slot] = cached
         if sequence.seed is None:
             sequence.seed = self._seed_of(sequence)
+            sequence.scheduled_time = now
             sequence.num_cached_tokens = cached
             self._prompt_tokens += sequence.num_tokens
             self._cached_tokens += cached
@@ -384,11 +385,13 @@ class Scheduler:
             self.waiting.remove(sequence)
         sequence.status = SequenceStatus.FINISHED
         del self._sequences[sequence.id]
+        scheduled = sequence.scheduled_time
         return FinishedRow(
             request_id=sequence.id,
             reason=reason.value,
             detail=detail,
             num_cached_tokens=sequence.num_cached_tokens,
+            queue_seconds=None if scheduled is None else scheduled - sequence.arrive_time,
         )
 
     def _release(self, sequence: Sequence) -> None:
@@ -409,7 +412,9 @@ class Scheduler:
         return StatsBody(
             requests_running=self.num_running,
             requests_waiting=len(self.waiting),
+            requests_partial_prefill=len(self._prefilling),
             kv_blocks_used=self.blocks.pool.num_held,
+            kv_blocks_indexed=self.blocks.pool.num_indexed,
             kv_blocks_total=self.blocks.pool.num_blocks,
             preemptions_total=self._preemptions,
             prompt_tokens_total=self._prompt_tokens,

@@ -50,7 +50,7 @@ class Sequence:
 
     token_ids: prompt and generated tokens; while the sequence has a slot the row table's row is
     ahead of it. chain_hash, num_published: how far its blocks are shareable. seed: of its random
-    draws, fixed at first admission.
+    draws, fixed at first admission. scheduled_time: of that, in the clock of arrive_time.
     """
 
     __slots__ = (
@@ -65,6 +65,7 @@ class Sequence:
         "num_published",
         "params",
         "priority",
+        "scheduled_time",
         "seed",
         "slot",
         "token_ids",
@@ -82,6 +83,7 @@ class Sequence:
         self.block_table: list[int] = []
         self.slot = NO_SLOT
         self.seed: int | None = None
+        self.scheduled_time: float | None = None
         self.chain_hash = 0
         self.num_published = 0
         self._status = SequenceStatus.WAITING

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from atom.metrics import RequestLatencies
+from atom.metrics import RequestMetrics
 from atom.model_engine.engine_protocol import FinishedRow
 from atom.model_engine.output_processor import OutputProcessor, StepOutputs
 from atom.model_engine.request import FinishReason, Request, RequestOutput
@@ -24,8 +24,8 @@ class Driver:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.latencies = RequestLatencies()
-        self.processor = OutputProcessor(tokenizer, self.latencies)
+        self.metrics = RequestMetrics()
+        self.processor = OutputProcessor(tokenizer, self.metrics)
         self.now = 100.0
 
     def add(self, number: int, *stops: str) -> None:
@@ -168,13 +168,13 @@ def test_tokens_of_unknown_or_discarded_requests_are_ignored(driver: Driver) -> 
     driver.processor.discard(1)
     step = driver.step([(1, 5), (99, 5)], (FinishedRow(1, "abort", "aborted", 0),))
     assert (step.outputs, step.abort_ids) == ([], [])
-    assert driver.latencies.finished == {"abort": 1}
+    assert driver.metrics.finished == {"abort": 1}
 
 
 def test_latencies_are_recorded_per_token(driver: Driver) -> None:
     driver.add(1)
     driver.play(1, driver.tokens("abc"), "length", "max_tokens")
-    seconds = driver.latencies
+    seconds = driver.metrics
     assert (sum(seconds.time_to_first_token.counts), seconds.time_to_first_token.total_seconds) == (
         1,
         1.0,
@@ -185,7 +185,7 @@ def test_latencies_are_recorded_per_token(driver: Driver) -> None:
 
 
 def test_without_a_tokenizer_tokens_come_without_text() -> None:
-    processor = OutputProcessor(None, RequestLatencies())
+    processor = OutputProcessor(None, RequestMetrics())
     processor.add(Request(1, [1], SamplingParams(), 9, arrive_time=0.0), "one")
     ((_, output),) = processor.process(stream_body([(1, 5)]), 1.0).outputs
     assert (output.text, output.output_tokens) == ("", [5])

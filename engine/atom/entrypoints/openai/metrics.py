@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 import atom
 from atom.entrypoints.openai.state import ServerState
-from atom.metrics import LatencyHistogram
+from atom.metrics import Histogram
 from atom.model_engine.async_llm_engine import AsyncLLMEngine, EngineState
 from atom.model_engine.engine_protocol import StatsBody
 
@@ -123,7 +123,7 @@ def _counters(stats: StatsBody, name: str) -> Iterator[Metric]:
         yield counter
 
 
-def _histogram(metric: str, help_text: str, values: LatencyHistogram, name: str) -> Metric:
+def _histogram(metric: str, help_text: str, values: Histogram, name: str) -> Metric:
     family = HistogramMetricFamily(metric, help_text, labels=["model_name"])
     buckets = [
         ("+Inf" if bound == float("inf") else str(bound), count)
