@@ -83,6 +83,8 @@ KUBECONFORM = Group(
     "github.com/yannh/kubeconform",
     {"kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform"},
 )
+# For the tests of what a server answers on /metrics; no tool that people call.
+PROMLINT = Group("promlint", "github.com/prometheus/client_golang", {"promlint": "."})
 
 CLUSTER_GROUPS = (KUBERNETES, ETCD, COREDNS, PAUSE)
 TOOL_GROUPS = (KUBECTL, HELM, KUBECONFORM)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 # fmt: off
-TIME_TO_FIRST_TOKEN_SECONDS = (
+FIRST_TOKEN_SECONDS = (
     0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
     40.0, 80.0, 160.0,
 )
@@ -57,21 +57,17 @@ class Histogram:
         return pairs
 
 
-def _histogram(bounds: Sequence[float]) -> Histogram:
-    return field(default_factory=lambda: Histogram(bounds))
-
-
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
     """What one server's requests waited for and how long they were; recorded by the output
     processor. queue: from arrival to the step that began with the prompt."""
 
-    time_to_first_token: Histogram = _histogram(TIME_TO_FIRST_TOKEN_SECONDS)
-    inter_token: Histogram = _histogram(INTER_TOKEN_SECONDS)
-    end_to_end: Histogram = _histogram(END_TO_END_SECONDS)
-    queue: Histogram = _histogram(QUEUE_SECONDS)
-    prompt_tokens: Histogram = _histogram(LENGTH_TOKENS)
-    output_tokens: Histogram = _histogram(LENGTH_TOKENS)
+    time_to_first_token: Histogram = field(default_factory=lambda: Histogram(FIRST_TOKEN_SECONDS))
+    inter_token: Histogram = field(default_factory=lambda: Histogram(INTER_TOKEN_SECONDS))
+    end_to_end: Histogram = field(default_factory=lambda: Histogram(END_TO_END_SECONDS))
+    queue: Histogram = field(default_factory=lambda: Histogram(QUEUE_SECONDS))
+    prompt_tokens: Histogram = field(default_factory=lambda: Histogram(LENGTH_TOKENS))
+    output_tokens: Histogram = field(default_factory=lambda: Histogram(LENGTH_TOKENS))
     finished: dict[str, int] = field(default_factory=dict)  # finish reason → requests
 
     def record_end(self, reason: str, prompt_tokens: int, output_tokens: int) -> None:

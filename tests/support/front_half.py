@@ -173,7 +173,8 @@ class EchoCore:
                 rows.append((number, prompt[echo.sent % len(prompt)]))
                 echo.sent += 1
                 if len(prompt) + echo.sent >= echo.request.max_total_tokens:
-                    finished.append(FinishedRow(number, "length", "max_tokens", self.cached_tokens))
+                    row = FinishedRow(number, "length", "max_tokens", self.cached_tokens, 0.0)
+                    finished.append(row)
                     del self._open[number]
             self.on_event(stream_body(rows, finished))
 

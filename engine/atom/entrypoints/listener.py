@@ -18,7 +18,8 @@ def listen(
     host: str, port: int, *, reader_timeout_seconds: float = READER_TIMEOUT_SECONDS
 ) -> socket.socket:
     """A bound socket; its connections break when a client takes nothing of what was written for
-    that long. Raises `ConfigError` when the address is not to be had."""
+    that long (0: as long as the system has it). Raises `ConfigError` when the address is not to
+    be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)

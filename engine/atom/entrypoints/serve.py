@@ -48,6 +48,12 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long any request may take; a request may ask for less; 0: any time",
     )
     add(
+        "--reader-timeout-seconds",
+        type=_seconds,
+        default=60.0,
+        help="how long a client may leave its stream unread before the request is aborted; 0: any",
+    )
+    add(
         "--api-key-file",
         type=Path,
         default=None,
@@ -79,6 +85,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         keep_alive_seconds=args.timeout_keep_alive,
         access_log=not args.disable_access_log,
         request_timeout_seconds=args.request_timeout_seconds or None,
+        reader_timeout_seconds=args.reader_timeout_seconds or None,
     )
 
 

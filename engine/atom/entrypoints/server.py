@@ -36,6 +36,7 @@ from atom.errors import EngineDeadError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.engine_protocol import EngineReport
 from atom.model_engine.input_output_processor import InputOutputProcessor
+from atom.model_engine.request_stream import reader_limits
 from atom.progress import StartupProgress
 
 logger = logging.getLogger(__name__)
@@ -61,13 +62,16 @@ class ServerOptions:
     keep_alive_seconds: int = 5
     access_log: bool = True
     request_timeout_seconds: float | None = None
+    reader_timeout_seconds: float | None = 60.0
     api_key: str | None = field(default=None, repr=False)
 
 
 def run_server(options: ServerOptions) -> int:
     """Serve until a signal; the exit code. Raises `AtomError` when it could not start or had to
     stop."""
-    listener = listen(options.host, options.port)
+    listener = listen(
+        options.host, options.port, reader_timeout_seconds=options.reader_timeout_seconds or 0.0
+    )
     with contextlib.closing(listener), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         code = runner.run(_Server(options, listener).run())
     if any(thread.name == _OPENING_THREAD for thread in threading.enumerate()):
@@ -163,6 +167,7 @@ class _Server:
             processor,
             on_progress=show,
             request_timeout_seconds=options.request_timeout_seconds,
+            reader_limits=reader_limits(options.reader_timeout_seconds),
         )
         await engine.start()
         self._state.engine = engine

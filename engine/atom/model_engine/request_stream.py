@@ -18,6 +18,8 @@ from types import TracebackType
 from atom.errors import RequestError
 from atom.model_engine.request import RequestOutput, TokenLogprobs
 
+MOST_UNREAD_TOKENS = 16_384
+
 
 @dataclass(frozen=True, slots=True)
 class ReaderLimits:
@@ -26,6 +28,11 @@ class ReaderLimits:
 
     seconds: float = float("inf")
     tokens: int = 1 << 40
+
+
+def reader_limits(seconds: float | None) -> ReaderLimits | None:
+    """A server's: a client that reads nothing for that long is given up; None for no limits."""
+    return None if seconds is None else ReaderLimits(seconds, MOST_UNREAD_TOKENS)
 
 
 class RequestStream(AsyncIterator[RequestOutput]):

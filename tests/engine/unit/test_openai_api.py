@@ -418,37 +418,6 @@ async def test_server_info_tells_what_start_up_found(rig: AppRig) -> None:
     assert (await rig.client.get("/version")).json()["version"]
 
 
-async def test_metrics_tell_load_counts_and_latencies(rig: AppRig) -> None:
-    await rig.chat("abcd", max_tokens=5)
-    rig.core.report_stats(
-        requests_running=3, requests_waiting=1, kv_blocks_used=25, kv_blocks_total=100,
-        prompt_tokens_total=40, generation_tokens_total=50, cached_tokens_total=16,
-        preemptions_total=2,
-    )  # fmt: skip
-    await eventually(lambda: rig.engine.stats is not None, "statistics came")
-    response = await rig.client.get("/metrics")
-    assert response.headers["content-type"].startswith("text/plain")
-    label = f'{{model_name="{SERVED_NAME}"}}'
-    expected = {
-        f"atom:requests_running{label} 3.0",
-        f"atom:requests_waiting{label} 1.0",
-        f"atom:kv_cache_blocks_used{label} 25.0",
-        f"atom:kv_cache_blocks_free{label} 75.0",
-        f"atom:kv_cache_blocks_total{label} 100.0",
-        f"atom:kv_cache_usage_ratio{label} 0.25",
-        f"atom:prompt_tokens_total{label} 40.0",
-        f"atom:generation_tokens_total{label} 50.0",
-        f"atom:prefix_cache_cached_tokens_total{label} 16.0",
-        f"atom:preemptions_total{label} 2.0",
-        f'atom:requests_finished_total{{finished_reason="length",model_name="{SERVED_NAME}"}} 1.0',
-        f"atom:time_to_first_token_seconds_count{label} 1.0",
-        f"atom:inter_token_latency_seconds_count{label} 4.0",
-        f"atom:e2e_request_latency_seconds_count{label} 1.0",
-        "atom:ready 1.0",
-    }
-    assert expected - set(response.text.splitlines()) == set()
-
-
 async def test_special_tokens_are_not_added_to_what_the_template_wrote(rig: AppRig) -> None:
     special = rig.engine.processor.tokenizer._tokenizer.token_to_id(  # type: ignore[union-attr]
         END_OF_TEXT

@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 import atom
 from atom.entrypoints.openai.state import ServerState
-from atom.metrics import Histogram
+from atom.metrics import Histogram, RequestMetrics
 from atom.model_engine.async_llm_engine import AsyncLLMEngine, EngineState
 from atom.model_engine.engine_protocol import StatsBody
 
@@ -57,53 +57,79 @@ class EngineCollector(Collector):
 
 
 def _engine_metrics(engine: AsyncLLMEngine) -> Iterator[Metric]:
-    name = engine.config.model.served_name
-    if engine.stats is not None:
-        yield from _gauges(engine.stats, name)
-        yield from _counters(engine.stats, name)
-    latencies = engine.processor.latencies
+    name, stats = engine.config.model.served_name, engine.stats
+    told = stats is not None
+    yield _gauge("metrics_snapshot_available", "1 once the engine has told numbers.", name, told)
+    if stats is not None:
+        yield from _gauges(stats, name)
+        yield from _counters(stats, name)
+    yield from _request_metrics(engine.processor.metrics, name)
+
+
+def _request_metrics(metrics: RequestMetrics, name: str) -> Iterator[Metric]:
     finished = CounterMetricFamily(
         "atom:requests_finished",
         "Requests that ended, by finish reason.",
         labels=["model_name", "finished_reason"],
     )
-    for reason, count in sorted(latencies.finished.items()):
+    for reason, count in sorted(metrics.finished.items()):
         finished.add_metric([name, reason], count)
     yield finished
-    yield _histogram(
-        "atom:time_to_first_token_seconds",
-        "From the arrival of a request to its first token.",
-        latencies.time_to_first_token,
-        name,
-    )
-    yield _histogram(
-        "atom:inter_token_latency_seconds",
-        "From one token of a request to its next.",
-        latencies.inter_token,
-        name,
-    )
-    yield _histogram(
-        "atom:e2e_request_latency_seconds",
-        "From the arrival of a request to its end.",
-        latencies.end_to_end,
-        name,
-    )
+    values: dict[str, tuple[str, Histogram]] = {
+        "time_to_first_token_seconds": (
+            "From the arrival of a request to its first token.",
+            metrics.time_to_first_token,
+        ),
+        "inter_token_latency_seconds": (
+            "From one token of a request to its next.",
+            metrics.inter_token,
+        ),
+        "e2e_request_latency_seconds": (
+            "From the arrival of a request to its end.",
+            metrics.end_to_end,
+        ),
+        "request_queue_time_seconds": (
+            "From the arrival of a request to the step that began with its prompt.",
+            metrics.queue,
+        ),
+        "request_prompt_tokens": ("Prompt tokens of a request.", metrics.prompt_tokens),
+        "request_generation_tokens": ("Tokens generated for a request.", metrics.output_tokens),
+    }
+    for key, (help_text, histogram) in values.items():
+        yield _histogram(f"atom:{key}", help_text, histogram, name)
 
 
 def _gauges(stats: StatsBody, name: str) -> Iterator[Metric]:
     used, total = stats.kv_blocks_used, stats.kv_blocks_total
+    hit_ratio = stats.cached_tokens_total / max(stats.prompt_tokens_total, 1)
     values: dict[str, tuple[str, float]] = {
         "requests_running": ("Requests that generate.", stats.requests_running),
         "requests_waiting": ("Requests that wait for room.", stats.requests_waiting),
+        "requests_partial_prefill": (
+            "Running requests with a part of the prompt still to compute.",
+            stats.requests_partial_prefill,
+        ),
         "kv_cache_blocks_used": ("KV blocks that requests hold.", used),
         "kv_cache_blocks_free": ("KV blocks that no request holds.", total - used),
+        "kv_cache_blocks_indexed": (
+            "KV blocks that the prefix cache can find, held or not.",
+            stats.kv_blocks_indexed,
+        ),
         "kv_cache_blocks_total": ("KV blocks there are.", total),
         "kv_cache_usage_ratio": ("Share of KV blocks held, 0 to 1.", used / max(total, 1)),
+        "prefix_cache_hit_ratio": (
+            "Share of all prompt tokens so far that the prefix cache had, 0 to 1.",
+            hit_ratio,
+        ),
     }
     for key, (help_text, value) in values.items():
-        gauge = GaugeMetricFamily(f"atom:{key}", help_text, labels=["model_name"])
-        gauge.add_metric([name], value)
-        yield gauge
+        yield _gauge(key, help_text, name, value)
+
+
+def _gauge(key: str, help_text: str, name: str, value: float) -> Metric:
+    gauge = GaugeMetricFamily(f"atom:{key}", help_text, labels=["model_name"])
+    gauge.add_metric([name], value)
+    return gauge
 
 
 def _counters(stats: StatsBody, name: str) -> Iterator[Metric]:
@@ -129,5 +155,5 @@ def _histogram(metric: str, help_text: str, values: Histogram, name: str) -> Met
         ("+Inf" if bound == float("inf") else str(bound), count)
         for bound, count in values.cumulative()
     ]
-    family.add_metric([name], buckets, sum_value=values.total_seconds)
+    family.add_metric([name], buckets, sum_value=values.total)
     return family

@@ -1,0 +1,129 @@
+"""/metrics: what a scrape finds, and that Prometheus' own linter has nothing to say about it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import AsyncIterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from atom.config import Config
+from devcluster.binaries import PROMLINT, ensure_binaries
+from devcluster.errors import DevclusterError
+from devcluster.settings import read_settings
+from tests.support.front_half import SERVED_NAME, build_test_config, write_model_folder
+from tests.support.http_app import AppRig, serve_app
+from tests.support.waiting import eventually
+
+LABEL = f'{{model_name="{SERVED_NAME}"}}'
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    return build_test_config(write_model_folder(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture
+async def rig(config: Config) -> AsyncIterator[AppRig]:
+    async with serve_app(config) as rig:
+        yield rig
+
+
+async def scrape_after_a_chat(rig: AppRig) -> str:
+    await rig.chat("abcd", max_tokens=5)
+    rig.core.report_stats(
+        requests_running=3, requests_waiting=1, requests_partial_prefill=2, kv_blocks_used=25,
+        kv_blocks_indexed=40, kv_blocks_total=100, prompt_tokens_total=40,
+        generation_tokens_total=50, cached_tokens_total=16, preemptions_total=2,
+    )  # fmt: skip
+    await eventually(lambda: rig.engine.stats is not None, "statistics came")
+    response = await rig.client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    return response.text
+
+
+async def test_metrics_tell_load_counts_and_latencies(rig: AppRig) -> None:
+    text = await scrape_after_a_chat(rig)
+    prompt = len(rig.core.added[0].prompt_token_ids)
+    expected = {
+        f"atom:requests_running{LABEL} 3.0",
+        f"atom:requests_waiting{LABEL} 1.0",
+        f"atom:requests_partial_prefill{LABEL} 2.0",
+        f"atom:kv_cache_blocks_used{LABEL} 25.0",
+        f"atom:kv_cache_blocks_free{LABEL} 75.0",
+        f"atom:kv_cache_blocks_indexed{LABEL} 40.0",
+        f"atom:kv_cache_blocks_total{LABEL} 100.0",
+        f"atom:kv_cache_usage_ratio{LABEL} 0.25",
+        f"atom:prefix_cache_hit_ratio{LABEL} 0.4",
+        f"atom:prompt_tokens_total{LABEL} 40.0",
+        f"atom:generation_tokens_total{LABEL} 50.0",
+        f"atom:prefix_cache_cached_tokens_total{LABEL} 16.0",
+        f"atom:preemptions_total{LABEL} 2.0",
+        f"atom:metrics_snapshot_available{LABEL} 1.0",
+        f'atom:requests_finished_total{{finished_reason="length",model_name="{SERVED_NAME}"}} 1.0',
+        f"atom:time_to_first_token_seconds_count{LABEL} 1.0",
+        f"atom:inter_token_latency_seconds_count{LABEL} 4.0",
+        f"atom:e2e_request_latency_seconds_count{LABEL} 1.0",
+        f"atom:request_queue_time_seconds_count{LABEL} 1.0",
+        f"atom:request_prompt_tokens_sum{LABEL} {float(prompt)}",
+        f"atom:request_generation_tokens_sum{LABEL} 5.0",
+        "atom:ready 1.0",
+    }
+    assert expected - set(text.splitlines()) == set()
+
+
+async def test_before_the_engine_is_ready_a_scrape_tells_just_that(config: Config) -> None:
+    async with serve_app(config, ready_on_start=False) as rig:
+        lines = (await rig.client.get("/metrics")).text.splitlines()
+    assert "atom:ready 0.0" in lines
+    assert f"atom:metrics_snapshot_available{LABEL} 0.0" in lines
+
+
+async def test_a_client_that_left_is_counted_as_aborted(rig: AppRig) -> None:
+    rig.core.held = True
+    body = {"prompt": "abcd", "stream": True}
+    async with rig.client.stream("POST", "/v1/completions", json=body) as response:
+        await eventually(lambda: bool(rig.core.added), "the request reached the engine")
+        rig.core.step()
+        await anext(response.aiter_bytes())
+    await eventually(lambda: rig.core.aborted == [1], "it was aborted")
+    lines = (await rig.client.get("/metrics")).text.splitlines()
+    labels = f'{{finished_reason="abort",model_name="{SERVED_NAME}"}}'
+    assert f"atom:requests_finished_total{labels} 1.0" in lines
+    assert f"atom:request_generation_tokens_sum{LABEL} 1.0" in lines
+
+
+async def test_histograms_are_whole(rig: AppRig) -> None:
+    """Buckets grow up to the count, as Prometheus' quantiles need it."""
+    families = text_string_to_metric_families(await scrape_after_a_chat(rig))
+    histograms = [family for family in families if family.type == "histogram"]
+    assert len(histograms) == 6
+    for family in histograms:
+        buckets = [s.value for s in family.samples if s.name.endswith("_bucket")]
+        (count,) = [s.value for s in family.samples if s.name.endswith("_count")]
+        assert buckets == sorted(buckets)
+        assert buckets[-1] == count > 0
+
+
+def lint(text: str) -> list[tuple[str, str]]:
+    """(metric, what is wrong with it), by the linter that `promtool check metrics` runs."""
+    try:
+        programs = ensure_binaries(read_settings(os.environ), [PROMLINT])
+    except DevclusterError as error:
+        pytest.skip(f"promlint cannot be built here: {error}")
+    command = [programs["promlint"]]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    problems = (line.split("\t") for line in done.stdout.splitlines())
+    return [(metric, problem) for metric, problem in problems]
+
+
+async def test_promtools_linter_finds_only_what_the_upstream_names_have(rig: AppRig) -> None:
+    problems = lint(await scrape_after_a_chat(rig))
+    assert problems, "the linter saw the metrics"
+    assert {
+        (metric, problem)
+        for metric, problem in problems
+        if problem != "metric names should not contain ':'"
+    } == {("atom:kv_cache_blocks_total", 'non-counter metrics should not have "_total" suffix')}
