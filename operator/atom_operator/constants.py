@@ -17,6 +17,8 @@ SHORT_NAME: Final = "atomd"
 API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 FIELD_MANAGER: Final = "atom-operator"
+# Holds spec.replicas between our giving it up and an autoscaler's first change.
+HANDOVER_MANAGER: Final = "atom-operator-handover"
 ENGINE_NAME: Final = "atom-engine"
 ENGINE_CONTAINER: Final = "engine"
 ENGINE_PORT: Final = 8000
@@ -24,12 +26,18 @@ ENGINE_PORT_NAME: Final = "http"
 MODELS_DIRECTORY: Final = "/models"  # claims are mounted below it
 
 LABEL_DEPLOYMENT: Final = f"{GROUP}/deployment"
+# In a replica of several pods: the one that serves HTTP, and those that only compute.
+LABEL_ROLE: Final = f"{GROUP}/role"
+ROLE_LEADER: Final = "leader"
+ROLE_WORKER: Final = "worker"
 LABEL_NAME: Final = "app.kubernetes.io/name"
 LABEL_INSTANCE: Final = "app.kubernetes.io/instance"
 LABEL_COMPONENT: Final = "app.kubernetes.io/component"
 LABEL_PART_OF: Final = "app.kubernetes.io/part-of"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 ANNOTATION_REVISION: Final = f"{GROUP}/revision"
+ANNOTATION_REPLICAS: Final = f"{GROUP}/replicas-owner"
+REPLICAS_OF_AUTOSCALER: Final = "autoscaler"
 ANNOTATION_ROLLOUT_REASON: Final = f"{GROUP}/rollout-reason"
 ANNOTATION_FAILED_REVISION: Final = f"{GROUP}/failed-revision"
 ANNOTATION_FAILURE: Final = f"{GROUP}/failure"
@@ -49,6 +57,8 @@ class ConditionType(StrEnum):
     PROGRESSING = "Progressing"
     AVAILABLE = "Available"
     DEGRADED = "Degraded"
+    CAPACITY_LIMITED = "CapacityLimited"
+    INTEGRATIONS_READY = "IntegrationsReady"
     READY = "Ready"
 
 
@@ -64,6 +74,7 @@ class Reason(StrEnum):
     IMPOSSIBLE_PARALLELISM = "ImpossibleParallelism"
     RESERVED_ARGUMENT = "ReservedArgument"
     NO_ENGINE_IMAGE = "NoEngineImage"
+    API_NOT_SERVED = "ApiNotServed"
     # CapacityFits
     FITS = "Fits"
     WEIGHTS_DO_NOT_FIT = "WeightsDoNotFit"
@@ -108,3 +119,12 @@ class Reason(StrEnum):
     # Degraded
     AS_EXPECTED = "AsExpected"
     POD_FAILING = "PodFailing"
+    # CapacityLimited
+    NOT_AUTOSCALED = "NotAutoscaled"
+    ENOUGH_ACCELERATORS = "EnoughAccelerators"
+    TOO_FEW_ACCELERATORS = "TooFewAccelerators"
+    ACCELERATORS_UNKNOWN = "AcceleratorsUnknown"
+    # IntegrationsReady
+    NONE_ASKED_FOR = "NoneAskedFor"
+    ALL_RENDERED = "AllRendered"
+    AUTOSCALER_NOT_READY = "AutoscalerNotReady"

@@ -7,16 +7,20 @@ answers, and by `atom_operator plan` with files.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from atom.sizing import ModelFactsError
 from atom_operator.admission.defaulting import locate_model, resolve_options
+from atom_operator.admission.integrations import validate_surroundings
 from atom_operator.admission.validation import validate, validate_against_model
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
-from atom_operator.domain import FactsLookup, FieldProblem, Manifest, Owner, Plan
+from atom_operator.domain import Capacity, FactsLookup, FieldProblem, Manifest, Owner, Plan
+from atom_operator.integrations import Site
+from atom_operator.kinds import OPTIONAL_KINDS, Kind
 from atom_operator.plan.accelerators import choose_accelerator
+from atom_operator.plan.integrations import first_replicas, resolve_integrations
 from atom_operator.plan.inventory import memory_per_device
 from atom_operator.plan.model_facts import (
     facts_from_catalogue,
@@ -35,6 +39,11 @@ class Surroundings:
     ]  # the operator's default engine images, by accelerator type
     config_text: str | None = None  # what spec.model.configRef points at, if it exists
     nodes: Iterable[Manifest] = ()  # of the cluster, as far as they can be read
+    served: frozenset[Kind] | None = None  # of the optional kinds; None where no cluster is known
+    site: Site = field(default_factory=Site)
+    measured: Capacity | None = (
+        None  # by an engine of this AtomDeployment, where nothing is planned
+    )
 
 
 def wants_nodes(spec: AtomDeploymentSpec) -> bool:
@@ -46,7 +55,7 @@ def decide(
     owner: Owner, spec: AtomDeploymentSpec, around: Surroundings
 ) -> Plan | tuple[FieldProblem, ...]:
     """The plan of an accepted spec; otherwise every problem that can be told."""
-    problems = list(validate(spec))
+    problems = [*validate(spec), *validate_surroundings(spec, around.served, around.site)]
     image = spec.engine.image or around.images.get(spec.accelerator.type)
     if image is None:
         problems.append(_no_image(spec))
@@ -61,26 +70,30 @@ def decide(
     if problems:
         return tuple(problems)
     memory = _memory_on_nodes(spec, around.nodes)
-    return build_plan(owner, spec, options, locate_model(spec), lookup, memory)
+    plan = build_plan(owner, spec, options, locate_model(spec), lookup, memory)
+    capacity = plan.capacity.capacity or around.measured
+    served = frozenset(OPTIONAL_KINDS) if around.served is None else around.served
+    asked = resolve_integrations(spec, options, capacity, served, around.site)
+    return replace(plan, integrations=asked, replicas=first_replicas(spec))
 
 
 def _model_facts(spec: AtomDeploymentSpec, config_text: str | None) -> FactsLookup | FieldProblem:
-    reference, field = spec.model.config_ref, "spec.model.config"
+    reference, place = spec.model.config_ref, "spec.model.config"
     try:
         if spec.model.config is not None:
-            return facts_from_config(spec.model.config, field)
+            return facts_from_config(spec.model.config, place)
         if reference is None:
             return facts_from_catalogue(spec.model.source)
-        field = "spec.model.configRef"
+        place = "spec.model.configRef"
         origin = f"ConfigMap {reference.name}, key {reference.key}"
         if config_text is None:
             message = f"{origin} does not exist, so nothing was planned; create it"
             return FactsLookup(None, Reason.MODEL_CONFIG_NOT_FOUND, message)
         return facts_from_text(config_text, origin)
     except ModelFactsError as error:
-        return FieldProblem(field, str(error), Reason.MODEL_NOT_SUPPORTED)
+        return FieldProblem(place, str(error), Reason.MODEL_NOT_SUPPORTED)
     except ValueError as error:
-        return FieldProblem(field, str(error))
+        return FieldProblem(place, str(error))
 
 
 def _memory_on_nodes(spec: AtomDeploymentSpec, nodes: Iterable[Manifest]) -> tuple[int, ...]:

@@ -7,13 +7,16 @@ because they must reach the API server exactly as rendered.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
 from atom.sizing import Concurrency, ModelFacts
 from atom_operator import constants
 from atom_operator.constants import Reason
+from atom_operator.integrations import Integrations
+from atom_operator.kinds import LEADER_WORKER_SET
+from atom_operator.kinds import Kind as Kind
 
 Manifest = dict[str, Any]
 ConditionStatus = Literal["True", "False", "Unknown"]
@@ -33,19 +36,6 @@ class Owner(NamedTuple):
     uid: str
 
 
-class Kind(NamedTuple):
-    """What the API server calls a kind of object."""
-
-    group: str
-    version: str
-    kind: str
-    plural: str
-
-    @property
-    def api_version(self) -> str:
-        return f"{self.group}/{self.version}" if self.group else self.version
-
-
 DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
 SERVICE = Kind("", "v1", "Service", "services")
 SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
@@ -56,6 +46,7 @@ ATOM_DEPLOYMENT = Kind(constants.GROUP, constants.VERSION, constants.KIND, const
 POD = Kind("", "v1", "Pod", "pods")
 NODE = Kind("", "v1", "Node", "nodes")
 EVENT = Kind("", "v1", "Event", "events")
+WORKLOAD_KINDS = (DEPLOYMENT, LEADER_WORKER_SET)
 # In the order of creation: what a pod needs comes before the Deployment, and so does the record of
 # what ran before it changes.
 CHILD_KINDS = (
@@ -124,10 +115,15 @@ class EngineOptions:
     kv_cache_dtype: Literal["auto", "bf16", "fp32"]
     prefix_caching: bool
     scheduling_policy: Literal["mixed", "prefillFirst"]
-    tensor_parallel: int
+    tensor_parallel: int  # ranks of one replica, over all its nodes
+    nodes: int
     drain_seconds: int
     extra_args: tuple[str, ...]
     env: tuple[Mapping[str, Any], ...]
+
+    @property
+    def devices_per_pod(self) -> int:
+        return self.tensor_parallel // self.nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +132,7 @@ class Accelerator:
 
     type: Literal["amd", "cpu"]
     memory_bytes: int | None
+    product: str | None = None
     resource_name: str | None = None
     device_ids: tuple[str, ...] = ()  # PCI ids of the product, for node affinity
 
@@ -255,6 +252,8 @@ class Plan:
     startup_budget_seconds: int
     progress_deadline_seconds: int  # of a rollout without any progress
     template: Mapping[str, Any] | None
+    integrations: Integrations = field(default_factory=Integrations)
+    owns_replicas: bool = True  # False: an autoscaler moves the number, and we leave it alone
 
     @property
     def may_start(self) -> bool:
@@ -352,10 +351,11 @@ class Observed:
     """What exists: owned children as manifests, and the typed parts of Deployment and pods."""
 
     children: Mapping[ChildKey, Manifest]
-    deployment: DeploymentState | None
+    deployment: DeploymentState | None  # of the Deployment or LeaderWorkerSet
     pods: tuple[PodState, ...]
     running: PodRevision | None = None  # what the Deployment asks for now
     last_ready: PodRevision | None = None  # what every replica served with most lately
+    unserved: frozenset[Kind] = frozenset()  # optional kinds that were looked for in vain
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,3 +374,4 @@ class ApplyReport:
     applied: tuple[ChildKey, ...] = ()
     pruned: tuple[ChildKey, ...] = ()
     refused: tuple[Refusal, ...] = ()
+    refused_optional: tuple[Refusal, ...] = ()  # serving goes on without these

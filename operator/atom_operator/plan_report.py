@@ -73,7 +73,9 @@ def _device(plan: Plan) -> str:
     memory = f"{memory_quantity(known)} each" if known is not None else "memory unknown"
     if accelerator.type == "cpu":
         return f"cpu, {memory}"
-    return f"{plan.engine.tensor_parallel} x {accelerator.resource_name} per replica, {memory}"
+    nodes = f" over {plan.engine.nodes} nodes" if plan.engine.nodes > 1 else ""
+    ranks = plan.engine.tensor_parallel
+    return f"{ranks} x {accelerator.resource_name} per replica{nodes}, {memory}"
 
 
 def _capacity(capacity: Capacity) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -25,7 +25,9 @@ from atom_operator.cluster.engines import EnginePort, ask_engines
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.observe import describe, observe
+from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.port import ClusterPort
+from atom_operator.cluster.replicas import give_up_replicas
 from atom_operator.constants import Reason
 from atom_operator.decide import Surroundings, decide, wants_nodes
 from atom_operator.domain import (
@@ -43,9 +45,12 @@ from atom_operator.domain import (
     Plan,
     Supply,
 )
+from atom_operator.kinds import OPTIONAL_KINDS, Kind
+from atom_operator.plan.integrations import asked_kinds
 from atom_operator.plan.inventory import shortage, survey
 from atom_operator.plan.rollback import choose_target
 from atom_operator.plan.rollout import RolloutQuestion, choose_rollout, needs_supply
+from atom_operator.plan.scaling import leave_to_autoscaler
 from atom_operator.settings import OperatorSettings
 from atom_operator.status.capacity import measured_before
 from atom_operator.status.events import event, event_name, happenings
@@ -86,32 +91,39 @@ class Reconciler:
     engines: EnginePort
     settings: OperatorSettings
     clock: Callable[[], datetime]
+    optional: OptionalKinds = field(default_factory=OptionalKinds)
 
     async def reconcile(self, key: ObjectKey) -> Outcome:
         """One pass. Raises ClusterError when the cluster did not let it finish."""
         parent = await self.port.get(ATOM_DEPLOYMENT, key.namespace, key.name)
         if parent is None or parent["metadata"].get("deletionTimestamp"):
             return Outcome()  # garbage collection removes the children through their owner
-        observed = await observe(self.port, key, parent["metadata"]["uid"])
+        look = self.optional.begin(key, optional_kinds(parent))
+        observed = await observe(self.port, key, parent["metadata"]["uid"], look.kinds)
         known = measured_before(parent.get("status") or {})
         engines = await ask_engines(self.engines, observed, known)
         decision = await self.decide(key, parent, observed, engines)
         report, observed = await self._carry_out(key, decision, observed)
+        self.optional.remember(key, look, observed.children)
         await self._report(key, parent, decision, report, observed, engines)
         return Outcome(_look_again(decision, report, observed, engines))
 
     async def decide(
         self, key: ObjectKey, parent: Manifest, observed: Observed, engines: EngineView
     ) -> Decision:
-        spec = parse_spec(parent.get("spec") or {})
+        """What should be; `observed` says which of the optional kinds are not served."""
+        spec, owner = parse_spec(parent.get("spec") or {}), Owner(key, parent["metadata"]["uid"])
         if isinstance(spec, tuple):
             return Decision(problems=spec)
         around = Surroundings(
             images=self.settings.engine_images,
-            config_text=await self._config_text(key, spec),
+            config_text=await self._config_text(owner.key, spec),
             nodes=(await self.fleet.nodes() or ()) if wants_nodes(spec) else (),
+            served=frozenset(OPTIONAL_KINDS) - observed.unserved,
+            site=self.settings.site,
+            measured=engines.measured.capacity if engines.measured else None,
         )
-        plan = decide(Owner(key, parent["metadata"]["uid"]), spec, around)
+        plan = decide(owner, spec, around)
         if isinstance(plan, tuple):
             return Decision(problems=plan)
         return await self._render(plan, spec.rollout, observed, engines)
@@ -150,11 +162,13 @@ class Reconciler:
             unschedulable=_unschedulable(observed),
             supply=None,
         )
-        if needs_supply(question) or question.unschedulable is not None:
+        scaled = plan.integrations.autoscaling is not None
+        if needs_supply(question) or question.unschedulable is not None or scaled:
             question = replace(
                 question, supply=await self.supply(plan, target.pods.template["spec"])
             )
         plan = replace(plan, rollout=choose_rollout(question))
+        plan = leave_to_autoscaler(plan, question.supply, started=observed.deployment is not None)
         desired = render(plan, target)
         return Decision(plan=plan, desired=desired, overlay=overlay, supply=question.supply)
 
@@ -172,6 +186,7 @@ class Reconciler:
     ) -> tuple[ApplyReport, Observed]:
         if decision.desired is None:
             return ApplyReport(), observed
+        await give_up_replicas(self.port, key, decision.desired, observed.children)
         report, children = await apply_children(self.port, key, decision.desired, observed.children)
         return report, describe(children, observed.pods)
 
@@ -192,7 +207,7 @@ class Reconciler:
             plan=decision.plan,
             report=report,
             observed=observed,
-            selector=",".join(f"{k}={v}" for k, v in naming.selector_labels(key.name).items()),
+            selector=naming.selector_text(key.name, decision.plan),
             url=naming.service_url(key),
             engines=_of_the_spec(engines, observed),
             shortage=shortage(decision.supply) if decision.supply else None,
@@ -247,4 +262,20 @@ def _look_again(
     )
     stuck = _unschedulable(observed) is not None
     waits = bool(report.refused) or waits_for_config or stuck or unmeasured
+    waits = waits or _depends_on_others(decision, report)
     return _LOOK_AGAIN_SECONDS if waits else None
+
+
+def optional_kinds(parent: Manifest) -> frozenset[Kind]:
+    """The kinds beyond the usual ones that the object asks for."""
+    spec = parse_spec(parent.get("spec") or {})
+    return frozenset() if isinstance(spec, tuple) else frozenset(asked_kinds(spec))
+
+
+def _depends_on_others(decision: Decision, report: ApplyReport) -> bool:
+    """Free devices bound an autoscaler, and nobody announces a CRD that somebody installs."""
+    if any(problem.reason is Reason.API_NOT_SERVED for problem in decision.problems):
+        return True
+    asked = decision.plan.integrations if decision.plan else None
+    unfinished = asked is not None and bool(asked.autoscaling or asked.missing)
+    return unfinished or bool(report.refused_optional)

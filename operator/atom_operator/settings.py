@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from atom_operator.integrations import Site
+
 PREFIX = "ATOM_OPERATOR_"
 
 
@@ -51,6 +53,7 @@ class OperatorSettings:
     log_level: str = "INFO"
     lease: LeaseSettings | None = None  # None: this process is the only one
     webhook: WebhookSettings | None = None  # None: no admission reviews
+    site: Site = field(default_factory=Site)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> OperatorSettings:
@@ -72,6 +75,7 @@ class OperatorSettings:
             log_level=environ.get(f"{PREFIX}LOG_LEVEL", defaults.log_level).upper(),
             lease=_lease(environ),
             webhook=_webhook(environ),
+            site=_site(environ),
         )
 
 
@@ -108,6 +112,16 @@ def _required(environ: Mapping[str, str], name: str, because: str) -> str:
     if not value:
         raise SettingsError(f"{PREFIX}{name} must be set, because {because}")
     return value
+
+
+def _site(environ: Mapping[str, str]) -> Site:
+    return Site(
+        prometheus_address=environ.get(f"{PREFIX}PROMETHEUS_ADDRESS") or None,
+        runbook_base_url=environ.get(f"{PREFIX}RUNBOOK_BASE_URL") or None,
+        operator_namespace=environ.get(f"{PREFIX}POD_NAMESPACE") or None,
+        engine_tensor_parallel=int(_number(environ, "ENGINE_MAX_TENSOR_PARALLEL", 1, 1, 128)),
+        engine_multi_node=environ.get(f"{PREFIX}ENGINE_MULTI_NODE", "").lower() == "true",
+    )
 
 
 def _number(

@@ -6,14 +6,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from atom_operator import constants
-from atom_operator.admission.defaulting import locate_model, resolve_options
 from atom_operator.admission.parsing import parse_spec
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.children.naming import child_labels
 from atom_operator.cluster.fleet import FleetReader
-from atom_operator.domain import ATOM_DEPLOYMENT, FactsLookup, Manifest, ObjectKey, Owner, Plan
-from atom_operator.plan.model_facts import facts_from_catalogue, facts_from_config
-from atom_operator.plan.plan import build_plan
+from atom_operator.decide import Surroundings, decide
+from atom_operator.domain import ATOM_DEPLOYMENT, Manifest, ObjectKey, Owner, Plan
+from atom_operator.integrations import Site
 from atom_operator.reconcile import Reconciler
 from atom_operator.settings import OperatorSettings
 from tests.support.fake_cluster import FakeCluster
@@ -66,18 +65,12 @@ def atom_deployment(name: str = "chat", **changes: Any) -> Manifest:
     }
 
 
-def plan(**changes: Any) -> Plan:
-    """The plan of a spec; facts come from its inline config or the catalogue."""
-    typed = parsed(**changes)
-    image = typed.engine.image or IMAGES[typed.accelerator.type]
-    config = typed.model.config
-    lookup: FactsLookup = (
-        facts_from_config(config, "spec.model.config")
-        if config is not None
-        else facts_from_catalogue(typed.model.source)
-    )
-    options = resolve_options(typed, image=image)
-    return build_plan(Owner(KEY, "uid-of-chat"), typed, options, locate_model(typed), lookup)
+def plan(site: Site | None = None, **changes: Any) -> Plan:
+    """The plan of an accepted spec; facts come from its inline config or the catalogue."""
+    around = Surroundings(IMAGES, site=site or Site())
+    result = decide(Owner(KEY, "uid-of-chat"), parsed(**changes), around)
+    assert isinstance(result, Plan), result
+    return result
 
 
 def cluster_with(**changes: Any) -> FakeCluster:
@@ -92,8 +85,10 @@ def reconciler(
     now: datetime = NOW,
     images: dict[Any, str] | None = None,
     engines: FakeEngines | None = None,
+    site: Site | None = None,
 ) -> Reconciler:
-    settings = OperatorSettings(engine_images=IMAGES if images is None else images)
+    used = IMAGES if images is None else images
+    settings = OperatorSettings(engine_images=used, site=site or Site())
     fleet = FleetReader(cluster, now.timestamp)
     return Reconciler(cluster, fleet, engines or FakeEngines(), settings, clock=lambda: now)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from atom_operator import constants
-from atom_operator.cluster.errors import ClusterError, RefusedError
+from atom_operator.cluster.errors import ClusterError, RefusedError, TransientError
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     DEPLOYMENT,
@@ -44,11 +44,13 @@ class FakeCluster:
 
     objects: dict[_Key, Manifest] = field(default_factory=dict)
     owned_fields: dict[tuple[_Key, str], set[Path]] = field(default_factory=dict)
+    listed: list[Kind] = field(default_factory=list)  # of the kinds that may not be served
     writes: list[str] = field(default_factory=list)
     failures: dict[int, ClusterError] = field(default_factory=dict)
     refused_kinds: dict[Kind, str] = field(default_factory=dict)
     # Kinds in whose objects somebody put an entry that makes every apply invalid.
     spoilt_kinds: set[Kind] = field(default_factory=set)
+    unserved_kinds: set[Kind] = field(default_factory=set)  # whose CRD nobody has installed
     nodes: list[Manifest] | None = field(default_factory=list)  # None: we may not read them
     node_reads: int = 0
     pod_reads: int = 0
@@ -72,6 +74,14 @@ class FakeCluster:
             and item_namespace == namespace
             and labels.items() <= (item["metadata"].get("labels") or {}).items()
         ]
+
+    async def list_if_served(
+        self, kind: Kind, namespace: str, labels: Mapping[str, str]
+    ) -> list[Manifest] | None:
+        self.listed.append(kind)
+        if kind in self.unserved_kinds:
+            return None
+        return await self.list_labelled(kind, namespace, labels)
 
     async def list_deployments(self) -> list[ObjectKey]:
         keys = (key for key in self.objects if key[0] == ATOM_DEPLOYMENT)
@@ -100,6 +110,15 @@ class FakeCluster:
             raise RefusedError("spec.ports[1].name: Duplicate value", 422)
         key = (kind, metadata["namespace"], metadata["name"])
         return self.apply_as(constants.FIELD_MANAGER, key, manifest)
+
+    async def hand_over_replicas(
+        self, kind: Kind, namespace: str, name: str, replicas: int
+    ) -> None:
+        self._before_write(f"hand over {kind.kind}/{name}")
+        key = (kind, namespace, name)
+        if self.objects[key]["spec"].get("replicas") != replicas:
+            raise TransientError(f"{name}: conflict over spec.replicas")
+        self.owned_fields[key, constants.HANDOVER_MANAGER] = {("spec", "replicas")}
 
     async def replace(self, kind: Kind, manifest: Manifest) -> Manifest:
         metadata = manifest["metadata"]

@@ -11,10 +11,11 @@ from atom.sizing.model_facts import ModelFacts
 MAX_TENSOR_PARALLEL = 8  # devices of one fully connected node
 
 
-def tensor_parallel_problems(facts: ModelFacts, size: int) -> tuple[str, ...]:
-    """Reasons why `size` ranks cannot share this model; empty when they can."""
-    if not 1 <= size <= MAX_TENSOR_PARALLEL:
-        return (f"tensor parallel size {size} is outside 1..{MAX_TENSOR_PARALLEL}",)
+def tensor_parallel_problems(facts: ModelFacts, size: int, nodes: int = 1) -> tuple[str, ...]:
+    """Reasons why `size` ranks on `nodes` nodes cannot share this model; empty when they can."""
+    most = MAX_TENSOR_PARALLEL * nodes
+    if not 1 <= size <= most:
+        return (f"tensor parallel size {size} is outside 1..{most}",)
     problems = []
     for name, value in (
         ("attention heads", facts.num_attention_heads),
@@ -29,7 +30,7 @@ def tensor_parallel_problems(facts: ModelFacts, size: int) -> tuple[str, ...]:
     return tuple(problems)
 
 
-def valid_tensor_parallel_sizes(facts: ModelFacts) -> tuple[int, ...]:
-    """Every size up to MAX_TENSOR_PARALLEL that the model can be split into, ascending."""
-    sizes = range(1, MAX_TENSOR_PARALLEL + 1)
-    return tuple(size for size in sizes if not tensor_parallel_problems(facts, size))
+def valid_tensor_parallel_sizes(facts: ModelFacts, nodes: int = 1) -> tuple[int, ...]:
+    """Every size that the model can be split into, ascending; the same on each of `nodes`."""
+    sizes = range(nodes, MAX_TENSOR_PARALLEL * nodes + 1, nodes)
+    return tuple(size for size in sizes if not tensor_parallel_problems(facts, size, nodes))

@@ -33,6 +33,10 @@ _OWNED_ARGUMENTS = {
     "scheduling-policy": "spec.engine.schedulingPolicy",
     "tensor-parallel-size": "spec.parallelism.tensor",
     "tp": "spec.parallelism.tensor",
+    "nnodes": "spec.parallelism.nodes",
+    "node-rank": None,
+    "master-addr": None,
+    "master-port": None,
     "drain-seconds": "spec.rollout.drainSeconds",
     "startup-budget-seconds": None,
     "host": None,
@@ -70,9 +74,9 @@ def _model_len_is_known(options: EngineOptions, facts: ModelFacts) -> Iterator[F
 
 
 def _tensor_size_divides(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
-    problems = tensor_parallel_problems(facts, options.tensor_parallel)
+    problems = tensor_parallel_problems(facts, options.tensor_parallel, options.nodes)
     if problems:
-        valid = ", ".join(map(str, valid_tensor_parallel_sizes(facts)))
+        valid = ", ".join(map(str, valid_tensor_parallel_sizes(facts, options.nodes)))
         yield FieldProblem(
             "spec.parallelism.tensor",
             f"{'; '.join(problems)}; this model can be split over {valid} devices",
@@ -93,17 +97,6 @@ def _extra_args_are_not_owned(spec: AtomDeploymentSpec) -> Iterator[FieldProblem
                 f"{argument.partition('=')[0]} belongs to the operator: {remedy}",
                 Reason.RESERVED_ARGUMENT,
             )
-
-
-def _tensor_parallel_is_one(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
-    size = spec.parallelism.tensor
-    if size is not None and size != 1:
-        yield FieldProblem(
-            "spec.parallelism.tensor",
-            f"{size} is not supported: this engine version runs one device per replica; set 1 (or"
-            " leave it out) and raise spec.replicas for more throughput",
-            Reason.UNSUPPORTED_BY_ENGINE,
-        )
 
 
 def _batch_holds_every_sequence(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
@@ -141,7 +134,6 @@ def _template_leaves_our_labels(spec: AtomDeploymentSpec) -> Iterator[FieldProbl
 
 _RULES: tuple[Rule, ...] = (
     _extra_args_are_not_owned,
-    _tensor_parallel_is_one,
     _batch_holds_every_sequence,
     _template_is_a_pod_template,
     _template_leaves_our_labels,

@@ -122,6 +122,8 @@ def _convert(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[st
         result["properties"] = {
             name: _convert(child, definitions) for name, child in result["properties"].items()
         }
+    if isinstance(merged.get("additionalProperties"), dict):  # a map, and not "nothing else"
+        result["additionalProperties"] = _convert(merged["additionalProperties"], definitions)
     if "items" in result:
         result["items"] = _convert(result["items"], definitions)
     # A default of null means "absent", and a default object would be written into every spec.

@@ -14,7 +14,9 @@ _LEAST_REPLICAS = 2
 
 def disruption_budget(plan: Plan) -> Manifest | None:
     """The budget, or None when the number of replicas makes none useful."""
-    if plan.replicas < _LEAST_REPLICAS:
+    scaling = plan.integrations.autoscaling
+    most = plan.replicas if scaling is None else scaling.max_replicas
+    if most < _LEAST_REPLICAS:
         return None
     return {
         "apiVersion": "policy/v1",

@@ -13,6 +13,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.children import volumes
+from atom_operator.children.group import group_environment
 from atom_operator.domain import EngineOptions, Plan
 
 # The endpoints of a stopping pod leave the Service during this pause, before it refuses work.
@@ -85,8 +86,9 @@ def engine_args(plan: Plan) -> list[str]:
 
 
 def _environment(plan: Plan) -> list[dict[str, Any]]:
+    fixed = {**volumes.cache_environment(plan), **group_environment(plan)}
     rendered: dict[str, dict[str, Any]] = {
-        name: {"name": name, "value": value} for name, value in volumes.CACHE_ENVIRONMENT.items()
+        name: {"name": name, **source} for name, source in fixed.items()
     }
     if plan.model.token_secret is not None:
         secret, key = plan.model.token_secret
@@ -104,7 +106,7 @@ def _resources(plan: Plan) -> dict[str, Any]:
     if accelerator.memory_bytes is not None and accelerator.type == "cpu":
         memory = memory_quantity(accelerator.memory_bytes)
         return {"requests": {"cpu": _CPU_REQUEST, "memory": memory}, "limits": {"memory": memory}}
-    devices = {str(accelerator.resource_name): str(plan.engine.tensor_parallel)}
+    devices = {str(accelerator.resource_name): str(plan.engine.devices_per_pod)}
     return {"requests": {**_GPU_HOST_REQUESTS, **devices}, "limits": devices}
 
 

@@ -5,6 +5,7 @@ A child carries the AtomDeployment's name (checked to be a short DNS label), so 
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 from atom_operator import constants
@@ -14,6 +15,28 @@ from atom_operator.domain import ObjectKey, Plan
 def config_map_name(key: ObjectKey) -> str:
     """The plan's ConfigMap; the bare name stays free for a ConfigMap of the user's."""
     return f"{key.name}-plan"
+
+
+def dashboard_name(key: ObjectKey) -> str:
+    """The ConfigMap of the Grafana dashboard."""
+    return f"{key.name}-dashboard"
+
+
+def short_hash(text: str) -> str:
+    """Names the same thing the same, in 16 characters."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def serving_labels(plan: Plan) -> dict[str, str]:
+    """What selects the pods that serve HTTP: all, or of a replica over several nodes its leader."""
+    role = {constants.LABEL_ROLE: constants.ROLE_LEADER} if plan.engine.nodes > 1 else {}
+    return {**selector_labels(plan.key.name), **role}
+
+
+def selector_text(name: str, plan: Plan | None) -> str:
+    """The same as text, for the scale subresource; without a plan of every pod."""
+    labels = serving_labels(plan) if plan else selector_labels(name)
+    return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
 def selector_labels(name: str) -> dict[str, str]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from atom_operator.children.autoscaler import autoscaler
 from atom_operator.children.config import plan_config_map
+from atom_operator.children.dashboard import dashboard_config_map
 from atom_operator.children.disruption import disruption_budget
+from atom_operator.children.gateway import http_route, inference_pool
+from atom_operator.children.monitoring import pod_monitor, prometheus_rule
+from atom_operator.children.network import network_policy
 from atom_operator.children.ready_revision import ready_revision
 from atom_operator.children.service import service, service_account
-from atom_operator.children.workload import deployment, pod_revision
+from atom_operator.children.workload import pod_revision, workload
 from atom_operator.domain import (
     CONFIG_MAP,
     CONTROLLER_REVISION,
-    DEPLOYMENT,
     DISRUPTION_BUDGET,
     SERVICE,
     SERVICE_ACCOUNT,
@@ -19,6 +25,15 @@ from atom_operator.domain import (
     Manifest,
     Plan,
     Target,
+)
+from atom_operator.kinds import (
+    AUTOSCALER,
+    HTTP_ROUTE,
+    INFERENCE_POOL,
+    NETWORK_POLICY,
+    POD_MONITOR,
+    PROMETHEUS_RULE,
+    SCALED_OBJECT,
 )
 
 
@@ -35,11 +50,42 @@ def render(plan: Plan, target: Target | None = None) -> dict[ChildKey, Manifest]
         (CONFIG_MAP, plan_config_map(plan)),
         (SERVICE, service(plan)),
         (DISRUPTION_BUDGET, disruption_budget(plan)),
+        *_guards(plan),
         (CONTROLLER_REVISION, ready_revision(plan, ready) if ready else None),
-        (DEPLOYMENT, deployment(plan, target.pods, target.rollback)),
+        workload(plan, target.pods, target.rollback),
+        *_integrations(plan),
+        *_autoscaler(plan),
     )
     return {
         ChildKey(kind, str(manifest["metadata"]["name"])): manifest
         for kind, manifest in manifests
         if manifest is not None
     }
+
+
+def _guards(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:
+    """What must be there before the first pod."""
+    if plan.integrations.network is not None:
+        yield NETWORK_POLICY, network_policy(plan, plan.integrations.network)
+
+
+def _integrations(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:
+    """What other systems find the pods by."""
+    asked = plan.integrations
+    if asked.endpoint_picker is not None:
+        yield INFERENCE_POOL, inference_pool(plan, asked.endpoint_picker)
+    if asked.http_route is not None:
+        yield HTTP_ROUTE, http_route(plan, asked.http_route)
+    if asked.pod_monitoring is not None:
+        yield POD_MONITOR, pod_monitor(plan, asked.pod_monitoring)
+    if asked.alerts is not None:
+        yield PROMETHEUS_RULE, prometheus_rule(plan, asked.alerts)
+    if asked.dashboard is not None:
+        yield CONFIG_MAP, dashboard_config_map(plan, asked.dashboard)
+
+
+def _autoscaler(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:
+    """After its target, and only once that leaves its number of replicas alone."""
+    wanted = plan.integrations.autoscaling
+    if wanted is not None and not plan.owns_replicas:
+        yield SCALED_OBJECT if wanted.method == "KEDA" else AUTOSCALER, autoscaler(plan, wanted)

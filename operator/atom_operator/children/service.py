@@ -15,7 +15,7 @@ def service(plan: Plan) -> Manifest:
         "metadata": naming.metadata(plan, plan.key.name),
         "spec": {
             "type": "ClusterIP",
-            "selector": naming.selector_labels(plan.key.name),
+            "selector": naming.serving_labels(plan),
             "ports": [
                 {
                     "name": constants.ENGINE_PORT_NAME,

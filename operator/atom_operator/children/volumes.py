@@ -4,20 +4,47 @@ from __future__ import annotations
 
 from typing import Any
 
+from atom_operator.children import naming
 from atom_operator.constants import MODELS_DIRECTORY
 from atom_operator.domain import Plan, SourceKind
 
 _CACHE = "/cache"
-# Everything that writes below a home directory by default: downloads, kernels, compiled graphs.
-CACHE_ENVIRONMENT = {
+_COMPILED = "/compile-cache"  # where a claim keeps what was compiled
+# Everything that writes below a home directory by default: downloads and the like.
+_CACHE_ENVIRONMENT = {
     "HOME": f"{_CACHE}/home",
     "XDG_CACHE_HOME": f"{_CACHE}/xdg",
     "HF_HOME": f"{_CACHE}/huggingface",
-    "TRITON_CACHE_DIR": f"{_CACHE}/triton",
-    "TORCHINDUCTOR_CACHE_DIR": f"{_CACHE}/inductor",
+}
+# Kernels and compiled graphs, by the folder below the cache's.
+_COMPILE_ENVIRONMENT = {
+    "TRITON_CACHE_DIR": "triton",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
 }
 # Pages of a memory-backed volume count against the container's memory, hence a limit.
 _SHARED_MEMORY = {"cpu": "128Mi", "amd": "2Gi"}
+
+
+def cache_environment(plan: Plan) -> dict[str, dict[str, Any]]:
+    """Variables that send every cache to a writable volume."""
+    claimed = plan.integrations.compile_cache_claim is not None
+    compiled = f"{_COMPILED}/{compile_cache_key(plan)}" if claimed else _CACHE
+    folders = {name: f"{compiled}/{folder}" for name, folder in _COMPILE_ENVIRONMENT.items()}
+    return {name: {"value": value} for name, value in {**_CACHE_ENVIRONMENT, **folders}.items()}
+
+
+def compile_cache_key(plan: Plan) -> str:
+    """The folder of what was compiled: an engine never reads what another image, architecture or
+    split of the model has left. An image by tag is told apart by its tag only."""
+    accelerator, engine = plan.accelerator, plan.engine
+    parts = (
+        engine.image,
+        accelerator.product or "-",
+        accelerator.resource_name or accelerator.type,
+        f"tp{engine.tensor_parallel}",
+        f"nodes{engine.nodes}",
+    )
+    return naming.short_hash("|".join(parts))
 
 
 def mounts(plan: Plan) -> list[dict[str, Any]]:
@@ -27,6 +54,8 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
         {"name": "tmp", "mountPath": "/tmp"},
         {"name": "shm", "mountPath": "/dev/shm"},
     ]
+    if plan.integrations.compile_cache_claim is not None:
+        result.append({"name": "compile-cache", "mountPath": _COMPILED})
     if plan.model.kind is SourceKind.CLAIM:
         result.append(
             {
@@ -46,6 +75,9 @@ def volumes(plan: Plan) -> list[dict[str, Any]]:
         {"name": "tmp", "emptyDir": {}},
         {"name": "shm", "emptyDir": memory},
     ]
+    if plan.integrations.compile_cache_claim is not None:
+        kept = {"claimName": plan.integrations.compile_cache_claim}
+        result.append({"name": "compile-cache", "persistentVolumeClaim": kept})
     if plan.model.kind is SourceKind.CLAIM:
         claim = {"claimName": plan.model.claim, "readOnly": True}
         result.append({"name": "models", "persistentVolumeClaim": claim})

@@ -1,4 +1,4 @@
-"""The Deployment: pod template with overlay and revision, rollout steps. Pure.
+"""The Deployment (or the group of pods) with its pod template, overlay and revision. Pure.
 
 The revision is a hash of the finished pod template, so only what a pod would notice starts a
 rollout.
@@ -13,9 +13,12 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.children import naming
 from atom_operator.children.engine_container import PRE_STOP_SECONDS, engine_container
+from atom_operator.children.group import leader_worker_set
 from atom_operator.children.overlay import merge_pod_template
+from atom_operator.children.preflight import preflight_container
 from atom_operator.children.volumes import volumes
 from atom_operator.domain import (
+    DEPLOYMENT,
     Accelerator,
     Manifest,
     Plan,
@@ -23,6 +26,7 @@ from atom_operator.domain import (
     Rollback,
     RolloutStrategy,
 )
+from atom_operator.kinds import LEADER_WORKER_SET, Kind
 
 # After draining the server still has to close its engine process.
 _STOP_MARGIN_SECONDS = 15
@@ -30,8 +34,14 @@ _USER_ID = 65532
 _DEVICE_ID_LABELS = ("amd.com/gpu.device-id", "beta.amd.com/gpu.device-id")
 
 
-def deployment(plan: Plan, pods: PodRevision, rollback: Rollback | None = None) -> Manifest:
-    """The Deployment that runs `pods`; `rollback` says why these are not what the plan asks for."""
+def workload(
+    plan: Plan, pods: PodRevision, rollback: Rollback | None = None
+) -> tuple[Kind, Manifest]:
+    """What runs `pods`: a Deployment, or a LeaderWorkerSet for replicas of several pods.
+
+    `rollback` says why these are not what the plan asks for. The number of replicas is left out
+    where an autoscaler owns it.
+    """
     annotations = {
         constants.ANNOTATION_REVISION: pods.name,
         constants.ANNOTATION_ROLLOUT_REASON: plan.rollout.reason,
@@ -39,17 +49,32 @@ def deployment(plan: Plan, pods: PodRevision, rollback: Rollback | None = None) 
     if rollback is not None:
         annotations[constants.ANNOTATION_FAILED_REVISION] = rollback.failed
         annotations[constants.ANNOTATION_FAILURE] = rollback.cause
+    if not plan.owns_replicas:
+        annotations[constants.ANNOTATION_REPLICAS] = constants.REPLICAS_OF_AUTOSCALER
+    metadata = naming.metadata(plan, plan.key.name, annotations)
+    build = leader_worker_set if plan.engine.nodes > 1 else _deployment
+    manifest = build(plan, pods.template, metadata)
+    if plan.owns_replicas:
+        manifest["spec"] = {"replicas": plan.replicas, **manifest["spec"]}
+    return workload_kind(plan), manifest
+
+
+def workload_kind(plan: Plan) -> Kind:
+    """What a plan's pods belong to."""
+    return LEADER_WORKER_SET if plan.engine.nodes > 1 else DEPLOYMENT
+
+
+def _deployment(plan: Plan, template: Manifest, metadata: dict[str, Any]) -> Manifest:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": naming.metadata(plan, plan.key.name, annotations),
+        "metadata": metadata,
         "spec": {
-            "replicas": plan.replicas,
             "revisionHistoryLimit": 3,
             "progressDeadlineSeconds": plan.progress_deadline_seconds,
             "selector": {"matchLabels": naming.selector_labels(plan.key.name)},
             "strategy": _strategy(plan.rollout.strategy),
-            "template": pods.template,
+            "template": template,
         },
     }
 
@@ -107,6 +132,8 @@ def _pod_template(plan: Plan) -> Manifest:
         "containers": [engine_container(plan)],
         "volumes": volumes(plan),
     }
+    if plan.integrations.preflight:
+        spec["initContainers"] = [preflight_container(plan)]
     if plan.accelerator.type == "amd":
         resource = str(plan.accelerator.resource_name)
         spec["tolerations"] = [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}]

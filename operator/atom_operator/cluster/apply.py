@@ -14,6 +14,7 @@ from atom_operator.cluster.observe import controller_uid
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import Reason
 from atom_operator.domain import ApplyReport, ChildKey, Manifest, ObjectKey, Refusal
+from atom_operator.kinds import SIDE_KINDS
 
 _INVALID = 422
 
@@ -26,20 +27,25 @@ async def apply_children(
 ) -> tuple[ApplyReport, dict[ChildKey, Manifest]]:
     """What was done, and the children as they are afterwards.
 
-    A refusal ends the run before the children that need the refused one; TransientError passes.
+    A refusal ends the run before the children that need the refused one; of what serving does not
+    need it is only reported. TransientError passes.
     """
     now = dict(owned)
     applied: list[ChildKey] = []
+    unneeded: list[Refusal] = []
     for child, manifest in desired.items():
         refusal = await _apply_one(port, child, manifest, now)
-        if refusal is not None:
+        if refusal is None:
+            applied.append(child)
+        elif child.kind in SIDE_KINDS:
+            unneeded.append(refusal)
+        else:
             return ApplyReport(tuple(applied), (), (refusal,)), now
-        applied.append(child)
     pruned = [child for child in owned if child not in desired]
     for child in pruned:
         await port.delete(child.kind, key.namespace, child.name)
         del now[child]
-    return ApplyReport(tuple(applied), tuple(pruned)), now
+    return ApplyReport(tuple(applied), tuple(pruned), (), tuple(unneeded)), now
 
 
 async def _apply_one(

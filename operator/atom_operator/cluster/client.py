@@ -33,13 +33,14 @@ from atom_operator.domain import (
     Manifest,
     ObjectKey,
 )
+from atom_operator.kinds import OPTIONAL_KINDS
 
 _ALL_NAMESPACES = "*"
 _PAGE_SIZE = 250
 _NOT_FOUND = 404
 _RESOURCES: dict[Kind, type[GenericNamespacedResource]] = {
     kind: create_namespaced_resource(kind.group, kind.version, kind.kind, kind.plural)
-    for kind in (*CHILD_KINDS, POD, EVENT, ATOM_DEPLOYMENT)
+    for kind in (*CHILD_KINDS, *OPTIONAL_KINDS, POD, EVENT, ATOM_DEPLOYMENT)
 }
 _NODE = create_global_resource(NODE.group, NODE.version, NODE.kind, NODE.plural)
 _PLACED: dict[str, str | BinaryOperator | SequenceOperator] = {
@@ -75,6 +76,18 @@ class LightkubeCluster:
         with translated(f"list {kind.kind} in {namespace}"):
             found = self._client.list(_RESOURCES[kind], namespace=namespace, labels=dict(labels))
             return [dict(item) async for item in found]
+
+    async def list_if_served(
+        self, kind: Kind, namespace: str, labels: Mapping[str, str]
+    ) -> list[Manifest] | None:
+        with translated(f"list {kind.kind} in {namespace}"):
+            found = self._client.list(_RESOURCES[kind], namespace=namespace, labels=dict(labels))
+            try:
+                return [dict(item) async for item in found]
+            except ApiError as error:  # a namespace that is gone has empty lists
+                if error.response.status_code == _NOT_FOUND:
+                    return None
+                raise
 
     async def list_deployments(self) -> list[ObjectKey]:
         keys: list[ObjectKey] = []
@@ -115,6 +128,25 @@ class LightkubeCluster:
                 force=True,
             )
             return dict(applied)
+
+    async def hand_over_replicas(
+        self, kind: Kind, namespace: str, name: str, replicas: int
+    ) -> None:
+        body = {
+            "apiVersion": kind.api_version,
+            "kind": kind.kind,
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {"replicas": replicas},
+        }
+        with translated(f"hand over the replicas of {kind.kind} {namespace}/{name}"):
+            await self._client.patch(
+                _RESOURCES[kind],
+                name,
+                body,
+                namespace=namespace,
+                patch_type=PatchType.APPLY,
+                field_manager=constants.HANDOVER_MANAGER,
+            )
 
     async def replace(self, kind: Kind, manifest: Manifest) -> Manifest:
         metadata = manifest["metadata"]

@@ -29,6 +29,11 @@ class FencedCluster:
     ) -> list[Manifest]:
         return await self._port.list_labelled(kind, namespace, labels)
 
+    async def list_if_served(
+        self, kind: Kind, namespace: str, labels: Mapping[str, str]
+    ) -> list[Manifest] | None:
+        return await self._port.list_if_served(kind, namespace, labels)
+
     async def list_deployments(self) -> list[ObjectKey]:
         return await self._port.list_deployments()
 
@@ -41,6 +46,12 @@ class FencedCluster:
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         self._check(f"apply {kind.kind}/{manifest['metadata']['name']}")
         return await self._port.apply(kind, manifest)
+
+    async def hand_over_replicas(
+        self, kind: Kind, namespace: str, name: str, replicas: int
+    ) -> None:
+        self._check(f"replicas of {kind.kind}/{name}")
+        await self._port.hand_over_replicas(kind, namespace, name, replicas)
 
     async def replace(self, kind: Kind, manifest: Manifest) -> Manifest:
         self._check(f"replace {kind.kind}/{manifest['metadata']['name']}")

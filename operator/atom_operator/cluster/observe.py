@@ -5,19 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from atom_operator import constants
+from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import (
     CHILD_KINDS,
     CONTROLLER_REVISION,
-    DEPLOYMENT,
     POD,
+    WORKLOAD_KINDS,
     ChildKey,
     DeploymentState,
-    Kind,
     Manifest,
     ObjectKey,
     Observed,
@@ -27,40 +29,67 @@ from atom_operator.domain import (
     Rollout,
     RolloutStrategy,
 )
+from atom_operator.kinds import LEADER_WORKER_SET, Kind
 
+_logger = logging.getLogger(__name__)
 _MESSAGE_LIMIT = 300
 # A waiting container that will start by itself is no problem.
 _HARMLESS_WAITING = ("ContainerCreating", "PodInitializing")
 
 
-async def observe(port: ClusterPort, key: ObjectKey, uid: str) -> Observed:
-    """Children that belong to the AtomDeployment with `uid`, and the pods behind them."""
+async def observe(
+    port: ClusterPort, key: ObjectKey, uid: str, optional: Sequence[Kind] = ()
+) -> Observed:
+    """Children that belong to the AtomDeployment with `uid`, and the pods behind them.
+
+    Of the `optional` kinds those that this cluster does not serve are named.
+    """
     labels = {constants.LABEL_DEPLOYMENT: key.name}
     children: dict[ChildKey, Manifest] = {}
     for kind in CHILD_KINDS:
         for manifest in await port.list_labelled(kind, key.namespace, labels):
             if belongs_to(manifest, uid):
                 children[ChildKey(kind, manifest["metadata"]["name"])] = manifest
+    unserved: set[Kind] = set()
+    for kind in optional:
+        found = await _optional(port, kind, key.namespace, labels)
+        if found is None:
+            unserved.add(kind)
+        for manifest in found or ():
+            if belongs_to(manifest, uid):
+                children[ChildKey(kind, manifest["metadata"]["name"])] = manifest
     pods = await port.list_labelled(POD, key.namespace, labels)
     running = (pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
-    return describe(children, tuple(pod_state(pod) for pod in running))
+    states = tuple(pod_state(pod) for pod in running)
+    return replace(describe(children, states), unserved=frozenset(unserved))
+
+
+async def _optional(
+    port: ClusterPort, kind: Kind, namespace: str, labels: Mapping[str, str]
+) -> list[Manifest] | None:
+    """None also where we have no right to the kind: then it is as good as absent."""
+    try:
+        return await port.list_if_served(kind, namespace, labels)
+    except RefusedError as error:
+        _logger.info("%s is not used: %s", kind.kind, error)
+        return None
 
 
 def describe(children: Mapping[ChildKey, Manifest], pods: tuple[PodState, ...]) -> Observed:
     """The typed view of children and pods."""
-    deployment = _first(children, DEPLOYMENT)
+    workload = _first(children, *WORKLOAD_KINDS)
     record = _first(children, CONTROLLER_REVISION)
     return Observed(
         children=children,
-        deployment=deployment_state(deployment) if deployment else None,
+        deployment=deployment_state(workload) if workload else None,
         pods=pods,
-        running=_pods_of(deployment, "spec") if deployment else None,
+        running=_pods_of(workload, "spec") if workload else None,
         last_ready=_pods_of(record, "data") if record else None,
     )
 
 
-def _first(children: Mapping[ChildKey, Manifest], kind: Kind) -> Manifest | None:
-    return next((child for key, child in children.items() if key.kind == kind), None)
+def _first(children: Mapping[ChildKey, Manifest], *kinds: Kind) -> Manifest | None:
+    return next((child for key, child in children.items() if key.kind in kinds), None)
 
 
 def _pods_of(manifest: Manifest, field: str) -> PodRevision | None:
@@ -88,21 +117,23 @@ def controller_uid(manifest: Manifest) -> str | None:
 
 
 def deployment_state(manifest: Manifest) -> DeploymentState:
-    """Progress as the Deployment controller reports it."""
+    """Progress as the controller of a Deployment or LeaderWorkerSet reports it."""
     metadata, spec = manifest["metadata"], manifest["spec"]
     status: Mapping[str, Any] = manifest.get("status") or {}
     conditions = {
         (item.get("type"), item.get("status")): item for item in status.get("conditions") or ()
     }
+    groups = manifest["kind"] == LEADER_WORKER_SET.kind  # it counts only ready groups
     return DeploymentState(
         desired=spec.get("replicas", 1),
         replicas=status.get("replicas", 0),
         updated=status.get("updatedReplicas", 0),
         ready=status.get("readyReplicas", 0),
-        available=status.get("availableReplicas", 0),
+        available=status.get("readyReplicas" if groups else "availableReplicas", 0),
         up_to_date=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
         revision=_annotation(manifest, constants.ANNOTATION_REVISION),
-        stalled_message=_message(conditions.get(("Progressing", "False"))),
+        # A LeaderWorkerSet that has finished is not progressing either, and no deadline ends it.
+        stalled_message=None if groups else _message(conditions.get(("Progressing", "False"))),
         refused_message=_message(conditions.get(("ReplicaFailure", "True"))),
         rollout=_rollout(manifest),
         rollback=_rollback(manifest),
@@ -118,9 +149,16 @@ def _rollback(manifest: Manifest) -> Rollback | None:
 def _rollout(manifest: Manifest) -> Rollout | None:
     """The strategy in effect, with our reason for it; None where we have not written one."""
     reason = _annotation(manifest, constants.ANNOTATION_ROLLOUT_REASON)
-    strategy: Mapping[str, Any] = manifest["spec"].get("strategy") or {}
     if reason is None:
         return None
+    if manifest["kind"] == LEADER_WORKER_SET.kind:
+        strategy: Mapping[str, Any] = {
+            "rollingUpdate": (manifest["spec"].get("rolloutStrategy") or {}).get(
+                "rollingUpdateConfiguration"
+            )
+        }
+    else:
+        strategy = manifest["spec"].get("strategy") or {}
     if strategy.get("type") == "Recreate":
         return Rollout(RolloutStrategy.RECREATE, reason)
     surges = (strategy.get("rollingUpdate") or {}).get("maxSurge") not in (0, "0", "0%")
@@ -149,10 +187,16 @@ def pod_state(manifest: Manifest) -> PodState:
             scheduled.get("message") if scheduled.get("reason") == "Unschedulable" else None
         ),
         problem=next((problem for problem in problems if problem), None),
-        address=status.get("podIP") or None,
+        address=None if _is_worker(manifest) else status.get("podIP") or None,
         revision=_annotation(manifest, constants.ANNOTATION_REVISION),
         restarts=max((item.get("restartCount", 0) for item in containers), default=0),
     )
+
+
+def _is_worker(pod: Manifest) -> bool:
+    """Whether the pod only computes for another, and has no HTTP server."""
+    labels = pod["metadata"].get("labels") or {}
+    return labels.get(constants.LABEL_ROLE) == constants.ROLE_WORKER
 
 
 def container_problem(status: Mapping[str, Any]) -> str | None:

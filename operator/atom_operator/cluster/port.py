@@ -23,6 +23,11 @@ class ClusterPort(Protocol):
     ) -> list[Manifest]:
         """Objects of a namespace that carry all of `labels`."""
 
+    async def list_if_served(
+        self, kind: Kind, namespace: str, labels: Mapping[str, str]
+    ) -> list[Manifest] | None:
+        """The same of a kind that the cluster may lack; None when it does."""
+
     async def list_deployments(self) -> list[ObjectKey]:
         """Every AtomDeployment that this operator watches."""
 
@@ -34,6 +39,15 @@ class ClusterPort(Protocol):
 
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         """Server-side apply with our field manager, forced; the object as it is now."""
+
+    async def hand_over_replicas(
+        self, kind: Kind, namespace: str, name: str, replicas: int
+    ) -> None:
+        """Make another field manager own spec.replicas too, at the value that it has.
+
+        Whoever stops applying a field removes it, unless somebody else owns it: without this the
+        number would fall to the API's default. TransientError when the value is another one.
+        """
 
     async def replace(self, kind: Kind, manifest: Manifest) -> Manifest:
         """Put the object in place of what exists under its name, whoever wrote what in it."""

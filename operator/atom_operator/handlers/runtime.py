@@ -16,6 +16,7 @@ from atom_operator.cluster.client import LightkubeCluster
 from atom_operator.cluster.engine_http import HttpEngines
 from atom_operator.cluster.fenced import FencedCluster
 from atom_operator.cluster.fleet import FleetReader
+from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.domain import ObjectKey
 from atom_operator.handlers.term import Term
 from atom_operator.leadership.elector import Elector
@@ -39,12 +40,14 @@ class Runtime:
         self._lease = LightkubeLease.connect(lease.namespace, lease.name) if lease else None
         self._elector = _elector(self._lease, lease.identity) if self._lease and lease else None
         fenced = FencedCluster(self._cluster, self._may_write)
+        self._optional = OptionalKinds()
         self._reconciler = Reconciler(
             fenced,
             FleetReader(self._cluster, time.monotonic),
             self._engines,
             settings,
             clock=_now,
+            optional=self._optional,
         )
         self._term: Term | None = None
         self.metrics.queue_length.set_function(lambda: len(self._term or ()))
@@ -96,6 +99,7 @@ class Runtime:
 
     async def _lead(self) -> None:
         """Reconcile until cancelled."""
+        self._optional.forget_all()
         self._term = Term(
             self._reconcile,
             self._cluster.list_deployments,

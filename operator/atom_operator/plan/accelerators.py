@@ -85,6 +85,7 @@ def choose_accelerator(spec: AcceleratorSpec, on_nodes: tuple[int, ...] = ()) ->
     return Accelerator(
         "amd",
         stated or _known_memory(product, resource, on_nodes),
+        product=product.name if product else None,
         resource_name=resource,
         device_ids=product.device_ids if product else (),
     )

@@ -24,6 +24,8 @@ _BAD = {
     (ConditionType.CAPACITY_MATCHED, "False"),
     (ConditionType.AVAILABLE, "False"),
     (ConditionType.DEGRADED, "True"),
+    (ConditionType.CAPACITY_LIMITED, "True"),
+    (ConditionType.INTEGRATIONS_READY, "False"),
 }
 # At first sight everything flips; these say something that the object's creation does not.
 _WORTH_AT_FIRST = _BAD - {(ConditionType.AVAILABLE, "False")}

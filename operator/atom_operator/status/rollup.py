@@ -23,6 +23,7 @@ from atom_operator.domain import (
 )
 from atom_operator.status.capacity import capacity_matched, capacity_status
 from atom_operator.status.conditions import Verdict, stamp
+from atom_operator.status.integrations import capacity_limited, integrations_ready
 from atom_operator.status.loading import model_loaded
 
 _NO_DEPLOYMENT = DeploymentState(0, 0, 0, 0, 0, True, None, None, None)
@@ -107,6 +108,8 @@ def _verdicts(situation: Situation) -> Iterator[Verdict]:
         _progressing(situation),
         _available(situation),
         _degraded(situation),
+        capacity_limited(situation.plan),
+        integrations_ready(situation.plan, situation.report, situation.observed.children),
     ]
     yield from others
     yield _ready(situation, {verdict.type: verdict for verdict in others})
@@ -175,7 +178,7 @@ def _available(situation: Situation) -> Verdict:
     if deployment.ready:
         return Verdict(kind, "True", Reason.SERVING, f"{deployment.ready} replicas serve")
     if situation.observed.deployment is not None and deployment.desired == 0:
-        return Verdict(kind, "False", Reason.SCALED_TO_ZERO, "spec.replicas is 0")
+        return Verdict(kind, "False", Reason.SCALED_TO_ZERO, "there are to be 0 replicas")
     return Verdict(kind, "False", Reason.NOTHING_READY, "no replica serves")
 
 
@@ -217,7 +220,7 @@ def _ready(situation: Situation, others: Mapping[ConditionType, Verdict]) -> Ver
             cause = scheduled
         return Verdict(kind, "False", cause.reason, cause.message)
     if deployment.desired == 0:
-        return Verdict(kind, "True", Reason.SCALED_TO_ZERO, "spec.replicas is 0, as asked")
+        return Verdict(kind, "True", Reason.SCALED_TO_ZERO, "there are 0 replicas, as asked")
     if deployment.ready < deployment.desired:
         message = f"{deployment.ready} of {deployment.desired} replicas are ready"
         return Verdict(kind, "False", Reason.REPLICAS_NOT_READY, message)

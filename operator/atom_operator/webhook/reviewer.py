@@ -23,7 +23,7 @@ from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import ANNOTATION_REVISION
 from atom_operator.decide import Surroundings, decide
 from atom_operator.domain import (
-    DEPLOYMENT,
+    WORKLOAD_KINDS,
     EngineView,
     FieldProblem,
     Manifest,
@@ -32,8 +32,9 @@ from atom_operator.domain import (
     Owner,
     Plan,
 )
+from atom_operator.integrations import Site
 from atom_operator.preview import Preview, essentials, everything
-from atom_operator.reconcile import Decision, Reconciler
+from atom_operator.reconcile import Decision, Reconciler, optional_kinds
 
 _logger = logging.getLogger(__name__)
 # kubectl waits for us: the answer comes within a second, complete or not.
@@ -58,8 +59,9 @@ class Reviewer:
         """Never raises for what the cluster does."""
         if not request.changes_spec or request.new["metadata"].get("deletionTimestamp"):
             return Verdict()
-        faults = faults_of(request.key, request.new)
-        stored = faults_of(request.key, request.old) if request.old else ()
+        site = self._reconciler.settings.site
+        faults = faults_of(request.key, request.new, site)
+        stored = faults_of(request.key, request.old, site) if request.old else ()
         # What is wrong already may stay, or nobody could change anything else in the object.
         fresh = [fault for fault in faults if fault not in stored]
         if fresh:
@@ -88,7 +90,8 @@ class Reviewer:
                 _logger.warning("review of %s/%s: %s", *request.key, error)
         else:
             self._let_finish(reading)
-        alone = Preview(_alone(request.key, request.new, self._reconciler.settings.engine_images))
+        settings = self._reconciler.settings
+        alone = Preview(_alone(request.key, request.new, settings.engine_images, settings.site))
         return alone, ("the cluster did not answer in time: nodes are not considered",)
 
     def _let_finish(self, reading: asyncio.Task[Preview]) -> None:
@@ -105,7 +108,7 @@ class Reviewer:
 
     async def _look(self, request: ReviewRequest) -> Preview:
         key, uid = request.key, str(request.new["metadata"].get("uid") or "")
-        observed = await observe(self._port, key, uid)
+        observed = await observe(self._port, key, uid, tuple(optional_kinds(request.new)))
         decision = await self._decide(key, request.new, observed)
         if decision.plan is None:
             return Preview(decision.problems)
@@ -126,7 +129,7 @@ class Reviewer:
         return await self._reconciler.decide(key, _with_uid(manifest), observed, EngineView())
 
 
-def faults_of(key: ObjectKey, manifest: Manifest) -> tuple[FieldProblem, ...]:
+def faults_of(key: ObjectKey, manifest: Manifest, site: Site) -> tuple[FieldProblem, ...]:
     """What is wrong with the object whatever surrounds it.
 
     A spec that this version cannot parse is not one: the CRD may be newer than this replica.
@@ -134,7 +137,7 @@ def faults_of(key: ObjectKey, manifest: Manifest) -> tuple[FieldProblem, ...]:
     spec = parse_spec(manifest.get("spec") or {})
     if isinstance(spec, tuple):
         return ()
-    result = _alone(key, manifest, _ANY_IMAGE)
+    result = _alone(key, manifest, _ANY_IMAGE, site)
     if isinstance(result, tuple):
         return result
     try:
@@ -145,13 +148,13 @@ def faults_of(key: ObjectKey, manifest: Manifest) -> tuple[FieldProblem, ...]:
 
 
 def _alone(
-    key: ObjectKey, manifest: Manifest, images: Mapping[Literal["amd", "cpu"], str]
+    key: ObjectKey, manifest: Manifest, images: Mapping[Literal["amd", "cpu"], str], site: Site
 ) -> Plan | tuple[FieldProblem, ...]:
     """The plan from the object itself: no ConfigMap, no node."""
     spec = parse_spec(manifest.get("spec") or {})
     if isinstance(spec, tuple):
         return spec
-    return decide(Owner(key, ""), spec, Surroundings(images))
+    return decide(Owner(key, ""), spec, Surroundings(images, site=site))
 
 
 def _with_uid(manifest: Manifest) -> Manifest:
@@ -163,6 +166,6 @@ def _with_uid(manifest: Manifest) -> Manifest:
 def _revision(decision: Decision) -> str | None:
     """Of the pods that the decision would run."""
     for child, manifest in (decision.desired or {}).items():
-        if child.kind == DEPLOYMENT:
+        if child.kind in WORKLOAD_KINDS:
             return (manifest["metadata"].get("annotations") or {}).get(ANNOTATION_REVISION)
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 import yaml
 
 from atom_operator.api.crd import build_crd
+from atom_operator.integrations import Site
+from atom_operator.metrics import OperatorMetrics
 from atom_operator.settings import LeaseSettings, OperatorSettings, WebhookSettings
 from devcluster.settings import read_settings
 from tests.support.live_cluster import ROOT, LiveCluster
@@ -197,7 +200,41 @@ def test_every_environment_variable_is_one_that_the_operator_reads(helm: str) ->
             secret="release-atom-operator-webhook",
             configuration="release-atom-operator",
         ),
+        site=Site(operator_namespace="metadata.namespace"),
     )
+
+
+def test_what_the_site_sets_reaches_the_operator(helm: str) -> None:
+    documents = render(
+        helm,
+        "engine.maxTensorParallel=16",
+        "engine.multiNode=true",
+        "autoscaling.prometheusAddress=http://prometheus.test:9090",
+        "runbookBaseUrl=https://runbooks.test",
+    )
+    (container,) = only(documents, "Deployment")["spec"]["template"]["spec"]["containers"]
+    environ = {item["name"]: item["value"] for item in container["env"] if "value" in item}
+    del environ["ATOM_OPERATOR_LEASE"], environ["ATOM_OPERATOR_WEBHOOK_PORT"]
+    assert OperatorSettings.from_env(environ).site == Site(
+        prometheus_address="http://prometheus.test:9090",
+        runbook_base_url="https://runbooks.test",
+        engine_tensor_parallel=16,
+        engine_multi_node=True,
+    )
+
+
+def test_the_operators_alerts_name_its_own_metrics(helm: str) -> None:
+    documents = render(helm, "metrics.alerts.enabled=true", "metrics.serviceMonitor.enabled=true")
+    assert only(documents, "ServiceMonitor")["spec"]["endpoints"][0]["port"] == "metrics"
+    (group,) = only(documents, "PrometheusRule")["spec"]["groups"]
+    registry = OperatorMetrics().registry
+    known = {sample.name for family in registry.collect() for sample in family.samples}
+    known |= {f"{family.name}_total" for family in registry.collect() if family.type == "counter"}
+    for rule in group["rules"]:
+        metrics = set(re.findall(r"atom_operator_\w+", rule["expr"]))
+        assert metrics, rule["alert"]
+        assert metrics <= known
+        assert (ROOT / rule["annotations"]["runbook"]).exists()
 
 
 def test_the_operator_has_no_right_to_secrets_nor_to_everything(helm: str) -> None:
@@ -241,6 +278,8 @@ def test_a_digest_wins_over_a_tag(helm: str) -> None:
         "typo=1",
         "image.taag=x",
         "workers=0",
+        "engine.maxTensorParallel=0",
+        "autoscaling.prometheusAddress=prometheus:9090",
         "replicas=0",
         "webhook.timeoutSeconds=60",
         "webhook.failurePolicy=Fail",

@@ -79,6 +79,8 @@ async def test_ready_when_the_rollout_is_complete() -> None:
         "Progressing": "False",
         "Available": "True",
         "Degraded": "False",
+        "CapacityLimited": "False",
+        "IntegrationsReady": "True",
         "Ready": "True",
     }
 

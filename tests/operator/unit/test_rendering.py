@@ -15,10 +15,13 @@ from atom_operator.domain import (
     CONFIG_MAP,
     DEPLOYMENT,
     DISRUPTION_BUDGET,
+    SERVICE,
     ChildKey,
     Rollout,
     RolloutStrategy,
 )
+from atom_operator.integrations import Site
+from atom_operator.kinds import LEADER_WORKER_SET, NETWORK_POLICY
 from tests.support.builders_operator import plan
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -45,12 +48,45 @@ CASES: dict[str, dict[str, Any]] = {
         },
         "template": {"spec": {"priorityClassName": "serving"}},
     },
+    "every-integration": {
+        "model": {"source": "hf://Qwen/Qwen3-8B"},
+        "accelerator": {"type": "amd", "product": "MI300X", "preflight": True},
+        "replicas": 2,
+        "gateway": {
+            "inferencePool": {"name": "picker"},
+            "httpRoute": {
+                "parentRefs": [{"name": "gate", "namespace": "gateways"}],
+                "hostnames": ["chat.test"],
+            },
+        },
+        "monitoring": {
+            "podMonitor": {"labels": {"release": "prometheus"}, "interval": "30s"},
+            "alerts": {"labels": {"release": "prometheus"}},
+            "dashboard": {},
+        },
+        "networkPolicy": {"clients": [{"namespaceSelector": {"matchLabels": {"team": "chat"}}}]},
+        "cache": {"compile": {"claim": "kernels"}},
+    },
+    "multi-node": {
+        "model": {"source": "pvc://weights/llama-3.3-70b"},
+        "accelerator": {"type": "amd", "product": "MI300X"},
+        "parallelism": {"tensor": 16, "nodes": 2},
+        "networkPolicy": {},
+    },
 }
+SITE = Site(
+    operator_namespace="atom-system",
+    engine_tensor_parallel=16,
+    engine_multi_node=True,
+    prometheus_address="http://prometheus.test:9090",
+)
 
 
 def rendered_yaml(changes: dict[str, Any]) -> str:
     documents = [
-        manifest for key, manifest in render(plan(**changes)).items() if key.kind != CONFIG_MAP
+        manifest
+        for key, manifest in render(plan(site=SITE, **changes)).items()
+        if key.kind != CONFIG_MAP
     ]
     return yaml.safe_dump_all(documents, sort_keys=False)
 
@@ -142,3 +178,90 @@ def test_the_startup_budget_grows_with_the_weights_and_their_source() -> None:
     small, large = budget("hf://Qwen/Qwen3-0.6B"), budget("hf://Qwen/Qwen3-1.7B")
     assert small < large
     assert budget("hf://acme/unknown") > 3600
+
+
+def test_the_compile_cache_is_keyed_by_what_compiled_code_depends_on() -> None:
+    def folder(**changes: Any) -> str:
+        asked = {
+            "accelerator": {"type": "amd", "product": "MI300X"},
+            "cache": {"compile": {"claim": "kernels"}},
+            **changes,
+        }
+        made = plan(site=SITE, **asked)
+        template = render(made)[ChildKey(DEPLOYMENT, "chat")]["spec"]["template"]
+        (container,) = template["spec"]["containers"]
+        values = {item["name"]: item.get("value") for item in container["env"]}
+        assert {"name": "compile-cache", "mountPath": "/compile-cache"} in container["volumeMounts"]
+        assert values["TRITON_CACHE_DIR"].removesuffix("triton") == (
+            values["TORCHINDUCTOR_CACHE_DIR"].removesuffix("inductor")
+        )
+        return str(values["TRITON_CACHE_DIR"])
+
+    usual = folder()
+    assert usual.startswith("/compile-cache/")
+    assert usual == folder(replicas=3) == folder(engine={"maxNumSeqs": 8})
+    others = [
+        folder(engine={"image": "registry.test/atom@sha256:" + "0" * 64}),
+        folder(accelerator={"type": "amd", "product": "MI355X"}),
+        folder(
+            accelerator={"type": "amd", "product": "MI300X", "resourceName": "amd.com/cpx_nps4"}
+        ),
+        folder(parallelism={"tensor": 2}),
+    ]
+    assert len({usual, *others}) == 5
+
+
+def test_the_preflight_asks_for_the_devices_of_the_engine() -> None:
+    changes = {"accelerator": {"type": "amd", "product": "MI300X", "preflight": True}}
+    spec = pod_template(**changes)["spec"]
+    (check,), (engine,) = spec["initContainers"], spec["containers"]
+    assert check["resources"]["limits"]["amd.com/gpu"] == "1"
+    assert engine["resources"]["limits"]["amd.com/gpu"] == "1"
+    assert check["image"] == engine["image"]
+
+
+def test_ranks_of_a_group_find_each_other() -> None:
+    """What torch.distributed's env:// rendezvous needs, with what LeaderWorkerSet injects."""
+    groups = render(plan(site=SITE, **CASES["multi-node"]))[ChildKey(LEADER_WORKER_SET, "chat")]
+    template = groups["spec"]["leaderWorkerTemplate"]
+    assert template["size"] == 2
+    assert template["restartPolicy"] == "RecreateGroupOnPodRestart"
+    for role in ("leader", "worker"):
+        pod = template[f"{role}Template"]
+        assert pod["metadata"]["labels"]["serving.atom.dev/role"] == role
+        (engine,) = pod["spec"]["containers"]
+        assert engine["resources"]["limits"]["amd.com/gpu"] == "8"
+        environment = {item["name"]: item for item in engine["env"]}
+        assert environment["MASTER_ADDR"]["value"] == "$(LWS_LEADER_ADDRESS)"
+        assert environment["MASTER_PORT"]["value"] == "29500"
+        assert environment["NODE_RANK"]["valueFrom"]["fieldRef"]["fieldPath"] == (
+            "metadata.labels['leaderworkerset.sigs.k8s.io/worker-index']"
+        )
+        numbers = [environment[name]["value"] for name in ("NNODES", "WORLD_SIZE")]
+        assert [*numbers, environment["LOCAL_WORLD_SIZE"]["value"]] == ["2", "16", "8"]
+        assert ("readinessProbe" in engine) is (role == "leader")
+
+
+def test_only_leaders_are_behind_the_service() -> None:
+    rendered = render(plan(site=SITE, **CASES["multi-node"]))
+    selector = rendered[ChildKey(SERVICE, "chat")]["spec"]["selector"]
+    assert selector["serving.atom.dev/role"] == "leader"
+
+
+def test_a_policy_admits_clients_prometheus_and_the_operator_only() -> None:
+    rendered = render(plan(site=SITE, **CASES["every-integration"]))
+    spec = rendered[ChildKey(NETWORK_POLICY, "chat")]["spec"]
+    (rule,) = spec["ingress"]
+    assert rule["ports"] == [{"port": "http", "protocol": "TCP"}]
+    clients, prometheus, operator = rule["from"]
+    assert clients == {"namespaceSelector": {"matchLabels": {"team": "chat"}}}
+    assert prometheus["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "prometheus"}
+    assert operator == {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "atom-system"}},
+        "podSelector": {
+            "matchLabels": {
+                "app.kubernetes.io/component": "operator",
+                "app.kubernetes.io/part-of": "atom-platform",
+            }
+        },
+    }

@@ -12,6 +12,13 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from atom_operator.api.v1alpha1.common import PRESERVE, QUANTITY_PATTERN, ApiModel, cel
+from atom_operator.api.v1alpha1.integrations import (
+    AutoscalingSpec,
+    CacheSpec,
+    GatewaySpec,
+    MonitoringSpec,
+    NetworkPolicySpec,
+)
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 SOURCE_PATTERN = (
@@ -200,8 +207,25 @@ class EngineSpec(ApiModel):
 class ParallelismSpec(ApiModel):
     """How one replica is spread over devices."""
 
-    tensor: Annotated[int, Field(ge=1, le=8)] | None = None
-    """Tensor-parallel size, 1 to 8; default: 1."""
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "(has(self.tensor) ? self.tensor : 1) % (has(self.nodes) ? self.nodes : 1) == 0",
+                "tensor must be a multiple of nodes: every node has as many devices",
+            ),
+            (
+                "(has(self.tensor) ? self.tensor : 1) <= 8 * (has(self.nodes) ? self.nodes : 1)",
+                "tensor must be at most 8 for each node",
+            ),
+        )
+    )
+
+    tensor: Annotated[int, Field(ge=1, le=128)] | None = None
+    """Tensor-parallel size: devices that share one copy of the model, at most 8 on each node;
+    default: 1."""
+    nodes: Annotated[int, Field(ge=1, le=16)] | None = None
+    """Nodes that these devices are spread over, one pod on each, started and restarted as a
+    group; more than 1 needs the LeaderWorkerSet CRD. Default: 1."""
 
 
 class AcceleratorSpec(ApiModel):
@@ -212,7 +236,8 @@ class AcceleratorSpec(ApiModel):
             (
                 "self.type != 'cpu' || (!has(self.product) && !has(self.resourceName))",
                 "product and resourceName apply to type amd only",
-            )
+            ),
+            ("self.type != 'cpu' || !has(self.preflight)", "preflight applies to type amd only"),
         )
     )
 
@@ -228,6 +253,10 @@ class AcceleratorSpec(ApiModel):
     memory: Annotated[str, Field(max_length=32, pattern=QUANTITY_PATTERN)] | None = None
     """amd: memory of one device, where product does not tell it; cpu: memory of the container,
     its limit and the base of the plan, default 4Gi."""
+    preflight: bool | None = None
+    """An init container first checks the devices (present, permitted, as many as asked for, of an
+    architecture that the engine has kernels for) and says what is wrong. amd only; default:
+    false."""
 
 
 class RolloutSpec(ApiModel):
@@ -258,11 +287,21 @@ class AtomDeploymentSpec(ApiModel):
     parallelism: ParallelismSpec = Field(default_factory=ParallelismSpec)
     """How one replica is spread over devices."""
     replicas: Annotated[int, Field(ge=0, le=1000)] = 1
-    """Number of engine pods."""
+    """Number of engine pods; with autoscaling only the first number, which the load then moves."""
+    autoscaling: AutoscalingSpec | None = None
+    """The number of replicas follows the load."""
     accelerator: AcceleratorSpec = Field(default_factory=AcceleratorSpec)
     """Where a replica runs."""
     rollout: RolloutSpec = Field(default_factory=RolloutSpec)
     """How pods are replaced."""
+    gateway: GatewaySpec | None = None
+    """Objects of the Gateway API; they need its CRDs."""
+    monitoring: MonitoringSpec | None = None
+    """Objects for Prometheus and Grafana; they need the Prometheus operator's CRDs."""
+    network_policy: NetworkPolicySpec | None = None
+    """Renders a NetworkPolicy; absent: none, and whatever else applies decides."""
+    cache: CacheSpec = Field(default_factory=CacheSpec)
+    """What outlives a pod."""
     template: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
     """PodTemplateSpec laid over the rendered one by strategic merge (lists by their merge keys);
     it wins, and the Accepted condition says that it is in effect."""

@@ -121,4 +121,4 @@ class AtomDeploymentStatus(ApiModel):
         ),
     ]
     """Accepted, CapacityFits, Scheduled, ModelLoaded, CapacityMatched, Progressing, Available,
-    Degraded, Ready."""
+    Degraded, CapacityLimited, IntegrationsReady, Ready."""

@@ -1,0 +1,131 @@
+"""`python -m atom.preflight --devices N`: can this container use the AMD devices that it was given?
+
+Looks at what the kernel shows (/dev/kfd, /dev/dri, the KFD topology in sysfs) and loads no ROCm
+library, so it answers in milliseconds and says in one line what a runtime would only hint at. An
+init container runs it; the line becomes the pod's termination message. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# gfx names that this engine's images have kernels for.
+ARCHITECTURES = ("gfx90a", "gfx942", "gfx950")
+_RENDER_NODE = re.compile(r"^renderD(\d+)$")
+
+
+class PreflightError(Exception):
+    """The devices cannot be used; the message says which, why, and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One logical device; `architecture` is None where the topology does not tell it."""
+
+    path: Path
+    architecture: str | None
+
+
+def check(devices: int, architectures: Sequence[str], root: Path = Path("/")) -> list[Device]:
+    """The devices under `root`/dev, all of them usable; raises PreflightError."""
+    kfd = root / "dev/kfd"
+    if not kfd.exists():
+        raise PreflightError(
+            f"{kfd} is missing: the container has no AMD device; request one from the device "
+            "plugin (spec.accelerator.resourceName) and see that the node has the amdgpu driver"
+        )
+    found = list(_devices(root))
+    for path in (kfd, *(device.path for device in found)):
+        _require_access(path)
+    if len(found) != devices:
+        names = ", ".join(device.path.name for device in found) or "none"
+        raise PreflightError(
+            f"{len(found)} devices are visible ({names}) and {devices} were asked for: another "
+            "partition mode than the device plugin's, or a device that the driver has lost; look "
+            "at amd-smi on the node and restart its device plugin"
+        )
+    for device in found:
+        if device.architecture is not None and device.architecture not in architectures:
+            raise PreflightError(
+                f"{device.path.name} is {device.architecture}, and this engine has kernels for "
+                f"{', '.join(architectures)}: use an engine image for it, or spec.accelerator."
+                "product to choose other nodes"
+            )
+    return found
+
+
+def _devices(root: Path) -> Iterator[Device]:
+    folder = root / "dev/dri"
+    known = _architectures(root / "sys/class/kfd/kfd/topology/nodes")
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    for path in entries:
+        match = _RENDER_NODE.match(path.name)
+        if match:
+            yield Device(path, known.get(int(match.group(1))))
+
+
+def _architectures(topology: Path) -> dict[int, str]:
+    """gfx name by render minor, of every device of the node: sysfs is the host's."""
+    found: dict[int, str] = {}
+    for file in topology.glob("*/properties"):
+        try:
+            pairs = (line.split() for line in file.read_text(encoding="ascii").splitlines())
+            values = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+        except OSError:
+            continue  # a device of somebody else's
+        version, minor = int(values.get("gfx_target_version", 0)), values.get("drm_render_minor")
+        if version and minor:
+            found[int(minor)] = gfx_name(version)
+    return found
+
+
+def gfx_name(target_version: int) -> str:
+    """The name of KFD's decimal version: 90402 is gfx942, 90010 is gfx90a."""
+    major, minor, stepping = (
+        target_version // 10_000,
+        target_version // 100 % 100,
+        target_version % 100,
+    )
+    return f"gfx{major}{minor:x}{stepping:x}"
+
+
+def _require_access(path: Path) -> None:
+    try:
+        os.close(os.open(path, os.O_RDWR))
+    except OSError as error:
+        group = path.stat().st_gid if path.exists() else "unknown"
+        raise PreflightError(
+            f"{path} cannot be opened by user {os.getuid()} with groups {sorted(os.getgroups())}: "
+            f"{error.strerror}; it belongs to group {group}: set "
+            f"spec.template.spec.securityContext.supplementalGroups to [{group}]"
+        ) from error
+
+
+def main(arguments: Sequence[str] | None = None, root: Path = Path("/")) -> int:
+    """0 and a line about the devices, or 1 and a line about what is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m atom.preflight", description=__doc__)
+    parser.add_argument("--devices", type=int, required=True, help="how many there have to be")
+    parser.add_argument(
+        "--architectures",
+        default=",".join(ARCHITECTURES),
+        help="gfx names that the engine has kernels for (default: %(default)s)",
+    )
+    options = parser.parse_args(arguments)
+    try:
+        found = check(options.devices, tuple(options.architectures.split(",")), root)
+    except PreflightError as error:
+        print(f"preflight: {error}", file=sys.stderr)
+        return 1
+    names = ", ".join(f"{item.path.name} ({item.architecture or 'unknown'})" for item in found)
+    print(f"preflight: {len(found)} devices can be used: {names}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""The parts of a spec that ask for objects of other systems: autoscalers, gateways, monitoring.
+
+Presence asks for the object and `{}` is enough; absence removes it. Defaults are resolved by
+plan/integrations.py, so that nothing is written into the spec.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel, cel
+
+_Name = Annotated[str, Field(min_length=1, max_length=253)]
+_Labels = Annotated[dict[str, str] | None, Field(json_schema_extra={"maxProperties": 32})]
+_Percent = Annotated[int, Field(ge=1, le=100)]
+DURATION_PATTERN = r"^[1-9][0-9]*(ms|s|m|h)$"
+
+
+class TriggerAuthenticationRef(ApiModel):
+    """How KEDA logs in to Prometheus."""
+
+    name: _Name
+    """Name of the TriggerAuthentication or ClusterTriggerAuthentication."""
+    kind: Literal["TriggerAuthentication", "ClusterTriggerAuthentication"] | None = None
+    """Default: TriggerAuthentication, in the same namespace."""
+
+
+class PrometheusSpec(ApiModel):
+    """The Prometheus that KEDA asks."""
+
+    server_address: Annotated[str, Field(max_length=512, pattern=r"^https?://[^\s]+$")]
+    """Its base address, such as http://prometheus-operated.monitoring.svc:9090."""
+    authentication_ref: TriggerAuthenticationRef | None = None
+    """Credentials, when it wants some."""
+
+
+class AutoscalingSpec(ApiModel):
+    """The number of replicas follows the load; spec.replicas is then only the first number."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "!has(self.minReplicas) || self.minReplicas <= self.maxReplicas",
+                "minReplicas must be at most maxReplicas",
+            ),
+            (
+                "!has(self.minReplicas) || self.minReplicas > 0 || has(self.activationQuery)",
+                "minReplicas 0 needs activationQuery: without a pod no engine metric can ask for"
+                " the first one",
+            ),
+            (
+                "!has(self.method) || self.method != 'HPA' || !has(self.minReplicas)"
+                " || self.minReplicas > 0",
+                "minReplicas 0 needs method KEDA: a HorizontalPodAutoscaler never goes below 1",
+            ),
+        )
+    )
+
+    method: Literal["Auto", "KEDA", "HPA"] | None = None
+    """KEDA renders a ScaledObject that asks Prometheus, HPA a HorizontalPodAutoscaler on custom
+    metrics (an adapter must serve them). Default: Auto, KEDA where its CRD exists, else HPA."""
+    min_replicas: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """Fewest replicas; 0 with KEDA only. Default: 1."""
+    max_replicas: Annotated[int, Field(ge=1, le=1000)]
+    """Most replicas; fewer are asked for while the nodes cannot hold as many (CapacityLimited)."""
+    typical_context_tokens: Annotated[int, Field(ge=1, le=10_485_760)] | None = None
+    """Tokens of a usual request, prompt and answer together: with the planned capacity they decide
+    how many requests a replica holds. Default: 4096, at most maxModelLen."""
+    target_concurrency: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """Running requests per replica that are aimed at. Default: 80% of what the planned KV cache
+    holds at typicalContextTokens."""
+    target_kv_usage_percent: _Percent | None = None
+    """Share of the KV cache in use that is aimed at. Default: 80."""
+    target_waiting_requests: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """Waiting requests per replica that are tolerated. Default: a tenth of targetConcurrency."""
+    cooldown_seconds: Annotated[int, Field(ge=0, le=3600)] | None = None
+    """How long the load must be lower before a replica goes. Default: 300."""
+    activation_query: Annotated[str, Field(min_length=1, max_length=2048)] | None = None
+    """PromQL whose value above 0 starts the first replica, such as the requests that a gateway in
+    front holds; KEDA only."""
+    prometheus: PrometheusSpec | None = None
+    """Where KEDA asks. Default: the operator's setting."""
+
+
+class EndpointPickerSpec(ApiModel):
+    """The endpoint picker of an InferencePool: a Service that chooses the pod of a request."""
+
+    name: _Name
+    """Name of its Service, in the same namespace."""
+    port: Annotated[int, Field(ge=1, le=65_535)] | None = None
+    """gRPC port of the Service. Default: 9002."""
+    failure_mode: Literal["FailOpen", "FailClose"] | None = None
+    """What the gateway does while the picker does not answer. Default: FailOpen."""
+
+
+class ParentRef(ApiModel):
+    """A Gateway that a route attaches to."""
+
+    name: _Name
+    """Name of the Gateway."""
+    namespace: _Name | None = None
+    """Its namespace; default: this one."""
+    section_name: _Name | None = None
+    """Its listener; default: every one that admits the route."""
+
+
+class HttpRouteSpec(ApiModel):
+    """An HTTPRoute from Gateways to the pods."""
+
+    parent_refs: Annotated[list[ParentRef], Field(min_length=1, max_length=32)]
+    """The Gateways."""
+    hostnames: Annotated[list[_Name] | None, Field(max_length=16)] = None
+    """Host names that it answers to; default: all of the listener's."""
+
+
+class GatewaySpec(ApiModel):
+    """Gateway API and its Inference Extension."""
+
+    inference_pool: EndpointPickerSpec | None = None
+    """Renders an InferencePool of the engine pods with this endpoint picker."""
+    http_route: HttpRouteSpec | None = None
+    """Renders an HTTPRoute to the InferencePool where there is one, else to the Service."""
+
+
+class PodMonitorSpec(ApiModel):
+    """A PodMonitor of the Prometheus operator."""
+
+    labels: _Labels = None
+    """Labels by which your Prometheus selects it."""
+    interval: Annotated[str, Field(max_length=16, pattern=DURATION_PATTERN)] | None = None
+    """Time between scrapes. Default: 15s."""
+
+
+class LabelledSpec(ApiModel):
+    """An object that is found by its labels."""
+
+    labels: _Labels = None
+    """Further labels of the object."""
+
+
+class MonitoringSpec(ApiModel):
+    """Objects for Prometheus and Grafana."""
+
+    pod_monitor: PodMonitorSpec | None = None
+    """Renders a PodMonitor that scrapes every engine pod."""
+    alerts: LabelledSpec | None = None
+    """Renders a PrometheusRule whose alerts name their runbooks."""
+    dashboard: LabelledSpec | None = None
+    """Renders a ConfigMap with a Grafana dashboard, labelled grafana_dashboard=1."""
+
+
+class NetworkPolicySpec(ApiModel):
+    """Who may open connections to the engine pods; the operator and the pods of one group always
+    may."""
+
+    clients: Annotated[
+        list[Annotated[dict[str, Any], Field(json_schema_extra=PRESERVE)]] | None,
+        Field(max_length=32),
+    ] = None
+    """Peers as in a NetworkPolicy (podSelector, namespaceSelector, ipBlock) that may call the API.
+    Default: every pod of the same namespace."""
+    prometheus: Annotated[
+        list[Annotated[dict[str, Any], Field(json_schema_extra=PRESERVE)]] | None,
+        Field(max_length=8),
+    ] = None
+    """Peers that may scrape /metrics, which is on the same port. Default: the pods labelled
+    app.kubernetes.io/name=prometheus in every namespace."""
+
+
+class CompileCacheSpec(ApiModel):
+    """A claim that keeps compiled kernels over restarts."""
+
+    claim: _Name
+    """Name of a PersistentVolumeClaim in the same namespace. Everything is below a folder named
+    after the image, the product and the parallelism, so that other engines never read it."""
+
+
+class CacheSpec(ApiModel):
+    """What outlives a pod."""
+
+    compile: CompileCacheSpec | None = None
+    """Compiled kernels; default: they live as long as the pod."""

@@ -1,0 +1,132 @@
+"""The Grafana dashboard of one AtomDeployment, as a ConfigMap for Grafana's sidecar. Pure.
+
+The sidecar loads ConfigMaps labelled grafana_dashboard=1. Panels are rows of plain time series, so
+that any Grafana since 9 shows them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from atom_operator.children import naming
+from atom_operator.children.series import Selector, selector_of
+from atom_operator.domain import Manifest, Plan
+from atom_operator.integrations import Labels
+
+_SIDECAR_LABEL = {"grafana_dashboard": "1"}
+_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_PANELS_PER_ROW, _WIDTH, _HEIGHT = 2, 12, 8
+_Panel = tuple[str, str, tuple[tuple[str, str], ...]]  # title, unit, (query, legend)
+
+
+def dashboard_config_map(plan: Plan, labels: Labels) -> Manifest:
+    """The ConfigMap; its one key is the dashboard's file name."""
+    metadata = naming.metadata(plan, naming.dashboard_name(plan.key))
+    metadata["labels"] = {**_SIDECAR_LABEL, **labels, **metadata["labels"]}
+    text = json.dumps(dashboard(plan), indent=1, sort_keys=True)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata,
+        "data": {f"atom-{plan.key.namespace}-{plan.key.name}.json": text + "\n"},
+    }
+
+
+def dashboard(plan: Plan) -> dict[str, Any]:
+    """The dashboard as Grafana imports it."""
+    title = f"ATOM {plan.key.namespace}/{plan.key.name}"
+    panels = [_panel(number, item) for number, item in enumerate(_panels(plan, selector_of(plan)))]
+    return {
+        "title": title,
+        "uid": naming.short_hash(f"{plan.key.namespace}/{plan.key.name}"),
+        "tags": ["atom"],
+        "schemaVersion": 36,
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {
+            "list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}]
+        },
+        "panels": panels,
+    }
+
+
+def _panels(plan: Plan, of: Selector) -> list[_Panel]:
+    return [
+        (
+            "Requests",
+            "short",
+            (
+                (f"sum({of('atom:requests_running')})", "running"),
+                (f"sum({of('atom:requests_waiting')})", "waiting"),
+            ),
+        ),
+        ("Replicas that serve", "short", ((f"sum({of('atom:ready')})", "ready"),)),
+        (
+            "Tokens per second",
+            "short",
+            (
+                (f"sum(rate({of('atom:generation_tokens_total')}[1m]))", "generated"),
+                (f"sum(rate({of('atom:prompt_tokens_total')}[1m]))", "prompt"),
+            ),
+        ),
+        (
+            "KV cache in use, by pod",
+            "percentunit",
+            ((f"max by (pod) ({of('atom:kv_cache_usage_ratio')})", "{{pod}}"),),
+        ),
+        ("Time to first token", "s", _quantiles(of, "atom:time_to_first_token_seconds")),
+        ("Time between tokens", "s", _quantiles(of, "atom:inter_token_latency_seconds")),
+        ("Time of a request", "s", _quantiles(of, "atom:e2e_request_latency_seconds")),
+        (
+            "Requests ended per second",
+            "reqps",
+            (
+                (
+                    f"sum by (finished_reason) (rate({of('atom:requests_finished_total')}[1m]))",
+                    "{{finished_reason}}",
+                ),
+            ),
+        ),
+        (
+            "Prompt tokens found in the prefix cache",
+            "percentunit",
+            (
+                (
+                    f"sum(rate({of('atom:prefix_cache_cached_tokens_total')}[5m]))"
+                    f" / sum(rate({of('atom:prompt_tokens_total')}[5m]))",
+                    "hit ratio",
+                ),
+            ),
+        ),
+        (
+            "Preemptions per second",
+            "short",
+            ((f"sum(rate({of('atom:preemptions_total')}[5m]))", "preemptions"),),
+        ),
+    ]
+
+
+def _quantiles(of: Selector, metric: str) -> tuple[tuple[str, str], ...]:
+    buckets = f"sum by (le) (rate({of(metric + '_bucket')}[5m]))"
+    return tuple(
+        (f"histogram_quantile({quantile:g}, {buckets})", f"p{quantile * 100:g}")
+        for quantile in (0.5, 0.95, 0.99)
+    )
+
+
+def _panel(number: int, item: _Panel) -> dict[str, Any]:
+    title, unit, queries = item
+    row, column = divmod(number, _PANELS_PER_ROW)
+    return {
+        "id": number + 1,
+        "type": "timeseries",
+        "title": title,
+        "datasource": _SOURCE,
+        "gridPos": {"x": column * _WIDTH, "y": row * _HEIGHT, "w": _WIDTH, "h": _HEIGHT},
+        "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
+        "targets": [
+            {"refId": chr(ord("A") + index), "expr": query, "legendFormat": legend}
+            for index, (query, legend) in enumerate(queries)
+        ],
+    }

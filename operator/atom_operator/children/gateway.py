@@ -1,0 +1,68 @@
+"""Gateway API: the InferencePool of the pods, and an HTTPRoute to it or to the Service. Pure.
+
+InferencePool is gateway-api-inference-extension's v1: its endpoint picker reads the pods' metrics
+and chooses one for every request.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.children import naming
+from atom_operator.domain import Manifest, Plan
+from atom_operator.integrations import EndpointPicker, HttpRoute
+from atom_operator.kinds import HTTP_ROUTE, INFERENCE_POOL
+
+# A long answer streams for minutes; a route's usual 15 seconds would cut it.
+_REQUEST_TIMEOUT = "0s"
+
+
+def inference_pool(plan: Plan, picker: EndpointPicker) -> Manifest:
+    """The pods that an endpoint picker chooses from."""
+    return {
+        "apiVersion": INFERENCE_POOL.api_version,
+        "kind": INFERENCE_POOL.kind,
+        "metadata": naming.metadata(plan, plan.key.name),
+        "spec": {
+            "selector": {"matchLabels": naming.serving_labels(plan)},
+            "targetPorts": [{"number": constants.ENGINE_PORT}],
+            "appProtocol": "http",
+            "endpointPickerRef": {
+                "group": "",
+                "kind": "Service",
+                "name": picker.name,
+                "port": {"number": picker.port},
+                "failureMode": picker.failure_mode,
+            },
+        },
+    }
+
+
+def http_route(plan: Plan, route: HttpRoute) -> Manifest:
+    """From the Gateways to the pool, or to the Service where there is no pool."""
+    spec: dict[str, Any] = {
+        "parentRefs": [dict(parent) for parent in route.parents],
+        "rules": [
+            {
+                "matches": [{"path": {"type": "PathPrefix", "value": "/v1"}}],
+                "timeouts": {"request": _REQUEST_TIMEOUT},
+                "backendRefs": [_backend(plan)],
+            }
+        ],
+    }
+    if route.hostnames:
+        spec["hostnames"] = list(route.hostnames)
+    return {
+        "apiVersion": HTTP_ROUTE.api_version,
+        "kind": HTTP_ROUTE.kind,
+        "metadata": naming.metadata(plan, plan.key.name),
+        "spec": spec,
+    }
+
+
+def _backend(plan: Plan) -> dict[str, Any]:
+    name = plan.key.name
+    if plan.integrations.endpoint_picker is None:
+        return {"group": "", "kind": "Service", "name": name, "port": constants.ENGINE_PORT}
+    return {"group": INFERENCE_POOL.group, "kind": INFERENCE_POOL.kind, "name": name}

@@ -1,0 +1,89 @@
+"""A replica over several nodes: the LeaderWorkerSet, and how its pods find each other. Pure.
+
+One group of pods is one replica; the leader serves HTTP. Rendezvous is torch.distributed's: the
+variables of torchrun's environment, from what the LeaderWorkerSet controller injects
+(LWS_LEADER_ADDRESS, LWS_WORKER_INDEX; https://lws.sigs.k8s.io). A group is all or nothing: when one
+pod restarts, every pod of it is made anew, because the others wait in collectives for ever.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.domain import Manifest, Plan, RolloutStrategy
+from atom_operator.kinds import LEADER_WORKER_SET
+
+RENDEZVOUS_PORT = 29_500  # torch.distributed's own default
+_WORKER_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/worker-index"
+
+
+def group_environment(plan: Plan) -> dict[str, dict[str, Any]]:
+    """torch.distributed's variables of one pod; none without groups. Ranks of a pod follow from
+    NODE_RANK and LOCAL_WORLD_SIZE."""
+    engine = plan.engine
+    if engine.nodes == 1:
+        return {}
+    index = {"fieldRef": {"fieldPath": f"metadata.labels['{_WORKER_INDEX_LABEL}']"}}
+    return {
+        # The controller puts its variables first, so that this one may refer to them.
+        "MASTER_ADDR": {"value": "$(LWS_LEADER_ADDRESS)"},
+        "MASTER_PORT": {"value": str(RENDEZVOUS_PORT)},
+        "NNODES": {"value": str(engine.nodes)},
+        "NODE_RANK": {"valueFrom": index},
+        "LOCAL_WORLD_SIZE": {"value": str(engine.devices_per_pod)},
+        "WORLD_SIZE": {"value": str(engine.tensor_parallel)},
+    }
+
+
+def leader_worker_set(plan: Plan, template: Manifest, metadata: dict[str, Any]) -> Manifest:
+    """The groups, without their number. `template` is the finished pod template of every pod."""
+    spec: dict[str, Any] = {
+        "leaderWorkerTemplate": {
+            "size": plan.engine.nodes,
+            "restartPolicy": "RecreateGroupOnPodRestart",
+            "leaderTemplate": with_role(template, constants.ROLE_LEADER),
+            "workerTemplate": _worker(template),
+        },
+        "networkConfig": {"subdomainPolicy": "Shared"},
+        "rolloutStrategy": {
+            "type": "RollingUpdate",
+            "rollingUpdateConfiguration": _steps(plan.rollout.strategy),
+        },
+        # Workers join the rendezvous that the leader opens; it needs no readiness of theirs.
+        "startupPolicy": "LeaderCreated",
+    }
+    return {
+        "apiVersion": LEADER_WORKER_SET.api_version,
+        "kind": LEADER_WORKER_SET.kind,
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+def with_role(template: Manifest, role: str) -> Manifest:
+    """The template with a label that tells leaders from workers."""
+    metadata = template["metadata"]
+    labels = {**metadata.get("labels", {}), constants.LABEL_ROLE: role}
+    return {**template, "metadata": {**metadata, "labels": labels}}
+
+
+def _worker(template: Manifest) -> Manifest:
+    """A worker has no HTTP server: whether it lives shows in the leader, which needs all ranks."""
+    worker = with_role(template, constants.ROLE_WORKER)
+    containers = [
+        _without_probes(item) if item["name"] == constants.ENGINE_CONTAINER else item
+        for item in template["spec"]["containers"]
+    ]
+    return {**worker, "spec": {**template["spec"], "containers": containers}}
+
+
+def _without_probes(container: Manifest) -> Manifest:
+    dropped = ("startupProbe", "readinessProbe", "livenessProbe", "ports")
+    return {name: value for name, value in container.items() if name not in dropped}
+
+
+def _steps(strategy: RolloutStrategy) -> dict[str, Any]:
+    """A LeaderWorkerSet replaces groups one at a time; all at once has no word there."""
+    surge = int(strategy is RolloutStrategy.SURGE)
+    return {"maxSurge": surge, "maxUnavailable": 1 - surge}

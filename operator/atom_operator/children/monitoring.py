@@ -1,0 +1,150 @@
+"""Objects for the Prometheus operator: what scrapes the pods, and the alerts about them. Pure.
+
+Every series carries the AtomDeployment's name, copied from the pods' label, so that one Prometheus
+tells any number of them apart. docs/runbooks has a page for each alert.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.children import naming
+from atom_operator.children.series import Selector, selector_of
+from atom_operator.domain import Manifest, Plan
+from atom_operator.integrations import Labels, PodMonitoring
+from atom_operator.kinds import POD_MONITOR, PROMETHEUS_RULE
+
+RUNBOOKS = "docs/runbooks"
+_SATURATED = 0.95
+_SLOW_FIRST_TOKEN_SECONDS = 10
+
+
+def pod_monitor(plan: Plan, wanted: PodMonitoring) -> Manifest:
+    """Scrapes /metrics of every pod that serves HTTP."""
+    metadata = naming.metadata(plan, plan.key.name)
+    metadata["labels"] = {**wanted.labels, **metadata["labels"]}
+    return {
+        "apiVersion": POD_MONITOR.api_version,
+        "kind": POD_MONITOR.kind,
+        "metadata": metadata,
+        "spec": {
+            "selector": {"matchLabels": naming.serving_labels(plan)},
+            "podTargetLabels": [constants.LABEL_DEPLOYMENT],
+            "podMetricsEndpoints": [
+                {
+                    "port": constants.ENGINE_PORT_NAME,
+                    "path": "/metrics",
+                    "interval": wanted.interval,
+                }
+            ],
+        },
+    }
+
+
+def prometheus_rule(plan: Plan, labels: Labels) -> Manifest:
+    """The alerts of one AtomDeployment."""
+    metadata = naming.metadata(plan, plan.key.name)
+    metadata["labels"] = {**labels, **metadata["labels"]}
+    group = f"{plan.key.namespace}.{plan.key.name}.atom"
+    return {
+        "apiVersion": PROMETHEUS_RULE.api_version,
+        "kind": PROMETHEUS_RULE.kind,
+        "metadata": metadata,
+        "spec": {"groups": [{"name": group, "rules": alerts(plan)}]},
+    }
+
+
+def alerts(plan: Plan) -> list[dict[str, Any]]:
+    """Symptoms that a user of the model notices, and what leads to them."""
+    of = selector_of(plan)
+    what = f"{plan.key.namespace}/{plan.key.name}"
+    return [_alert(plan, *item) for item in (*_outages(plan, of, what), *_overload(plan, of, what))]
+
+
+_Alert = tuple[str, str, str, str, str]  # name, severity, for, expression, summary
+
+
+def _outages(plan: Plan, of: Selector, what: str) -> list[_Alert]:
+    ready = f"sum({of('atom:ready')}) == 0"
+    scaling = plan.integrations.autoscaling
+    if scaling is None or scaling.min_replicas > 0:  # at zero replicas silence is as it should be
+        ready = f"{ready} or absent({of('atom:ready')})"
+    steps = f"sum(rate({of('atom:engine_steps_total')}[5m])) == 0"
+    return [
+        ("AtomNoReplicaReady", "critical", "10m", ready, f"no replica of {what} serves"),
+        (
+            "AtomReplicaNotReady",
+            "warning",
+            _minutes(plan.startup_budget_seconds),
+            f"{of('atom:ready')} == 0",
+            f"a replica of {what} has not become ready within its start-up budget",
+        ),
+        (
+            "AtomNoProgress",
+            "critical",
+            "5m",
+            f"sum({of('atom:requests_running')}) > 0 and {steps}",
+            f"requests run on {what}, and no step is made",
+        ),
+    ]
+
+
+def _overload(plan: Plan, of: Selector, what: str) -> list[_Alert]:
+    scaling = plan.integrations.autoscaling
+    waiting = scaling.targets.waiting if scaling else max(1, plan.engine.max_num_seqs // 10)
+    buckets = f"sum by (le) (rate({of('atom:time_to_first_token_seconds_bucket')}[5m]))"
+    return [
+        (
+            "AtomKvCacheSaturated",
+            "warning",
+            "10m",
+            f"avg({of('atom:kv_cache_usage_ratio')}) > {_SATURATED:g}",
+            f"the KV cache of {what} is full; requests wait or are preempted",
+        ),
+        (
+            "AtomRequestsWaiting",
+            "warning",
+            "10m",
+            f"avg({of('atom:requests_waiting')}) > {waiting}",
+            f"more than {waiting} requests per replica of {what} wait",
+        ),
+        (
+            "AtomPreemptions",
+            "warning",
+            "15m",
+            f"sum(rate({of('atom:preemptions_total')}[10m])) > 0.1",
+            f"{what} computes requests again that it had put back for lack of KV cache",
+        ),
+        (
+            "AtomSlowFirstToken",
+            "warning",
+            "15m",
+            f"histogram_quantile(0.95, {buckets}) > {_SLOW_FIRST_TOKEN_SECONDS}",
+            f"first tokens of {what} take more than {_SLOW_FIRST_TOKEN_SECONDS} seconds (p95)",
+        ),
+    ]
+
+
+def _alert(
+    plan: Plan, name: str, severity: str, duration: str, expression: str, summary: str
+) -> dict[str, Any]:
+    base = plan.integrations.runbook_base_url
+    annotations = {"summary": summary, "runbook": f"{RUNBOOKS}/{name}.md"}
+    if base is not None:
+        annotations["runbook_url"] = f"{base.rstrip('/')}/{name}.md"
+    return {
+        "alert": name,
+        "expr": expression,
+        "for": duration,
+        "labels": {
+            "severity": severity,
+            "namespace": plan.key.namespace,
+            "atomdeployment": plan.key.name,
+        },
+        "annotations": annotations,
+    }
+
+
+def _minutes(seconds: int) -> str:
+    return f"{-(-seconds // 60)}m"

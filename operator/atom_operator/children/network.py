@@ -1,0 +1,51 @@
+"""The NetworkPolicy of the engine pods: clients, Prometheus and the operator, nobody else. Pure.
+
+Only what comes in is limited. The API, /metrics and /health are one port, so a peer that may scrape
+could also call the API; an API key tells them apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.children import naming
+from atom_operator.domain import Manifest, Plan
+from atom_operator.integrations import NetworkAccess
+from atom_operator.kinds import NETWORK_POLICY
+
+_NAMESPACE_LABEL = "kubernetes.io/metadata.name"
+
+
+def network_policy(plan: Plan, access: NetworkAccess) -> Manifest:
+    """Ingress to the pods; the kubelet's probes are not subject to policies."""
+    peers = [*access.clients, *access.prometheus, _operator(access)]
+    rules: list[dict[str, Any]] = [
+        {
+            "from": [dict(peer) for peer in peers],
+            "ports": [{"port": constants.ENGINE_PORT_NAME, "protocol": "TCP"}],
+        }
+    ]
+    labels = naming.selector_labels(plan.key.name)
+    if plan.engine.nodes > 1:  # ranks talk on ports of their own choice
+        rules.append({"from": [{"podSelector": {"matchLabels": labels}}]})
+    return {
+        "apiVersion": NETWORK_POLICY.api_version,
+        "kind": NETWORK_POLICY.kind,
+        "metadata": naming.metadata(plan, plan.key.name),
+        "spec": {
+            "podSelector": {"matchLabels": labels},
+            "policyTypes": ["Ingress"],
+            "ingress": rules,
+        },
+    }
+
+
+def _operator(access: NetworkAccess) -> dict[str, Any]:
+    """The operator's pods, of its own namespace where that is known."""
+    names: dict[str, Any] = {}
+    if access.operator_namespace is not None:
+        names = {"matchLabels": {_NAMESPACE_LABEL: access.operator_namespace}}
+    # As the chart labels them, whatever the release is called.
+    labels = {constants.LABEL_COMPONENT: "operator", constants.LABEL_PART_OF: "atom-platform"}
+    return {"namespaceSelector": names, "podSelector": {"matchLabels": labels}}

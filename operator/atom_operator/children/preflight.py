@@ -1,0 +1,34 @@
+"""The init container that looks at the devices before the engine does. Pure.
+
+It asks for the same devices as the engine: the kubelet hands them on to the next container. What it
+finds wrong is its termination message, which reaches the Degraded condition. The check itself is
+the engine package's atom.preflight.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atom_operator.domain import Plan
+
+_COMMAND = ["python3", "-m", "atom.preflight"]
+
+
+def preflight_container(plan: Plan) -> dict[str, Any]:
+    """Ends with 0 when as many devices as asked for can be opened and have kernels."""
+    devices = {str(plan.accelerator.resource_name): str(plan.engine.devices_per_pod)}
+    return {
+        "name": "preflight",
+        "image": plan.engine.image,
+        "command": [*_COMMAND, "--devices", str(plan.engine.devices_per_pod)],
+        "resources": {
+            "requests": {"cpu": "100m", "memory": "64Mi", **devices},
+            "limits": {"memory": "256Mi", **devices},
+        },
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }

@@ -1,0 +1,21 @@
+"""How the engine's time series of one AtomDeployment are selected in PromQL. Pure.
+
+Prometheus writes a pod's label with underscores; the PodMonitor copies it to every series.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from atom_operator import constants
+from atom_operator.domain import Plan
+
+Selector = Callable[[str], str]
+SERIES_LABEL = re.sub(r"[^a-zA-Z0-9_]", "_", constants.LABEL_DEPLOYMENT)
+
+
+def selector_of(plan: Plan) -> Selector:
+    """A function from a metric's name to that metric of this AtomDeployment."""
+    labels = f'{{namespace="{plan.key.namespace}",{SERIES_LABEL}="{plan.key.name}"}}'
+    return lambda metric: f"{metric}{labels}"

@@ -1,0 +1,36 @@
+"""Leave the number of replicas to an autoscaler without a jump.
+
+With server-side apply, whoever stops applying a field removes it, and the API server would put its
+default of 1 in its place. So another manager takes the field over first, at the value that it has;
+the autoscaler's first change then makes it its own (Kubernetes docs: server-side apply,
+transferring ownership). Idempotent: a crash in between is repaired by the next pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from atom_operator import constants
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.domain import WORKLOAD_KINDS, ChildKey, Manifest, ObjectKey
+
+
+async def give_up_replicas(
+    port: ClusterPort,
+    key: ObjectKey,
+    desired: Mapping[ChildKey, Manifest],
+    owned: Mapping[ChildKey, Manifest],
+) -> None:
+    """Hand over what the next apply will leave out for the first time."""
+    for child, manifest in desired.items():
+        if child.kind not in WORKLOAD_KINDS or not _is_autoscalers(manifest):
+            continue
+        before = owned.get(child)
+        if before is not None and not _is_autoscalers(before):
+            replicas = int(before["spec"].get("replicas", 1))
+            await port.hand_over_replicas(child.kind, key.namespace, child.name, replicas)
+
+
+def _is_autoscalers(manifest: Manifest) -> bool:
+    annotations = manifest["metadata"].get("annotations") or {}
+    return annotations.get(constants.ANNOTATION_REPLICAS) == constants.REPLICAS_OF_AUTOSCALER

@@ -1,0 +1,125 @@
+"""What a plan asks for beyond its own pods, every default resolved. Frozen values, no decisions.
+
+Built by plan/integrations.py, rendered by children/*.py. What a cluster does not serve is left out
+and listed in `missing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from atom_operator.kinds import Kind
+
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What the administrator of this operator has set for every AtomDeployment."""
+
+    prometheus_address: str | None = None  # that KEDA asks
+    runbook_base_url: str | None = None  # of docs/runbooks, for the annotations of alerts
+    operator_namespace: str | None = None  # that NetworkPolicies admit
+    # What the engine images can do. This version's engine runs one device in one pod.
+    engine_tensor_parallel: int = 1
+    engine_multi_node: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingTargets:
+    """Load per replica that an autoscaler aims at; concurrency is None without any plan."""
+
+    concurrency: int | None
+    kv_usage_percent: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLimit:
+    """How many replicas the nodes hold, and in words where."""
+
+    replicas: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Autoscaling:
+    """One autoscaler. `limit` is None where nobody knows the nodes."""
+
+    method: Literal["KEDA", "HPA"]
+    min_replicas: int
+    max_replicas: int
+    targets: ScalingTargets
+    cooldown_seconds: int
+    activation_query: str | None = None
+    prometheus_address: str | None = None
+    authentication: tuple[str, str] | None = None  # kind, name
+    limit: ReplicaLimit | None = None
+
+    @property
+    def ceiling(self) -> int:
+        """Most replicas to ask for: what is asked, as far as there are devices for it."""
+        if self.limit is None:
+            return self.max_replicas
+        return max(1, self.min_replicas, min(self.max_replicas, self.limit.replicas))
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointPicker:
+    """The Service that chooses the pod of a request."""
+
+    name: str
+    port: int
+    failure_mode: Literal["FailOpen", "FailClose"]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRoute:
+    """A route from Gateways; `parents` as the API writes them."""
+
+    parents: tuple[Mapping[str, str], ...]
+    hostnames: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PodMonitoring:
+    """How Prometheus scrapes the pods."""
+
+    labels: Labels
+    interval: str
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkAccess:
+    """Peers that may connect to the engine port, as a NetworkPolicy writes them."""
+
+    clients: tuple[Mapping[str, Any], ...]
+    prometheus: tuple[Mapping[str, Any], ...]
+    operator_namespace: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Something asked for that this cluster does not serve."""
+
+    kind: Kind
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class Integrations:
+    """None and empty: not asked for."""
+
+    autoscaling: Autoscaling | None = None
+    endpoint_picker: EndpointPicker | None = None
+    http_route: HttpRoute | None = None
+    pod_monitoring: PodMonitoring | None = None
+    alerts: Labels | None = None
+    dashboard: Labels | None = None
+    network: NetworkAccess | None = None
+    compile_cache_claim: str | None = None
+    preflight: bool = False
+    runbook_base_url: str | None = None
+    missing: tuple[Missing, ...] = field(default=())

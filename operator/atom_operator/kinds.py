@@ -1,0 +1,57 @@
+"""What the API server calls a kind of object, and the kinds that only some clusters serve.
+
+Knows no object. The core kinds that every AtomDeployment has are in domain.py.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Kind(NamedTuple):
+    """What the API server calls a kind of object."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+
+AUTOSCALER = Kind("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers")
+SCALED_OBJECT = Kind("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects")
+LEADER_WORKER_SET = Kind("leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets")
+INFERENCE_POOL = Kind("inference.networking.k8s.io", "v1", "InferencePool", "inferencepools")
+HTTP_ROUTE = Kind("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes")
+POD_MONITOR = Kind("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors")
+PROMETHEUS_RULE = Kind("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules")
+NETWORK_POLICY = Kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies")
+
+# Children that exist only where a spec asks for them, most of them of somebody's CRDs.
+OPTIONAL_KINDS = (
+    NETWORK_POLICY,
+    INFERENCE_POOL,
+    HTTP_ROUTE,
+    POD_MONITOR,
+    PROMETHEUS_RULE,
+    LEADER_WORKER_SET,
+    AUTOSCALER,
+    SCALED_OBJECT,
+)
+# Serving goes on without these: a refusal of one is reported and stops nothing.
+SIDE_KINDS = frozenset(
+    {INFERENCE_POOL, HTTP_ROUTE, POD_MONITOR, PROMETHEUS_RULE, AUTOSCALER, SCALED_OBJECT}
+)
+# How somebody gets a kind that their cluster lacks.
+PROVIDERS = {
+    SCALED_OBJECT: "KEDA (https://keda.sh)",
+    LEADER_WORKER_SET: "LeaderWorkerSet (https://lws.sigs.k8s.io)",
+    INFERENCE_POOL: "the Gateway API Inference Extension"
+    " (https://gateway-api-inference-extension.sigs.k8s.io)",
+    HTTP_ROUTE: "the Gateway API (https://gateway-api.sigs.k8s.io)",
+    POD_MONITOR: "the Prometheus operator (https://prometheus-operator.dev)",
+    PROMETHEUS_RULE: "the Prometheus operator (https://prometheus-operator.dev)",
+}

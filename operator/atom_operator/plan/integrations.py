@@ -1,0 +1,179 @@
+"""Spec → Integrations: defaults, thresholds from the plan, and what this cluster does not serve.
+
+Pure. Refusals are admission/integrations.py's matter; what is optional for serving is left out here
+and said in IntegrationsReady.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Set
+from typing import Any, Literal
+
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.api.v1alpha1.integrations import AutoscalingSpec, GatewaySpec, MonitoringSpec
+from atom_operator.domain import Capacity, EngineOptions
+from atom_operator.integrations import (
+    Autoscaling,
+    EndpointPicker,
+    HttpRoute,
+    Integrations,
+    Labels,
+    Missing,
+    NetworkAccess,
+    PodMonitoring,
+    Site,
+)
+from atom_operator.kinds import (
+    AUTOSCALER,
+    HTTP_ROUTE,
+    INFERENCE_POOL,
+    LEADER_WORKER_SET,
+    NETWORK_POLICY,
+    POD_MONITOR,
+    PROMETHEUS_RULE,
+    SCALED_OBJECT,
+    Kind,
+)
+from atom_operator.plan.scaling import scaling_targets
+
+_ENDPOINT_PICKER_PORT = 9002
+_SCRAPE_INTERVAL = "15s"
+_COOLDOWN_SECONDS = 300
+_Peers = tuple[Mapping[str, Any], ...]
+_SAME_NAMESPACE: _Peers = ({"podSelector": {}},)
+_ANY_PROMETHEUS: _Peers = (
+    {
+        "namespaceSelector": {},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "prometheus"}},
+    },
+)
+
+
+def asked_kinds(spec: AtomDeploymentSpec) -> dict[Kind, str]:
+    """The optional kinds that `spec` may need, each with the field that asks for it."""
+    return dict(_asked_kinds(spec))
+
+
+def _asked_kinds(spec: AtomDeploymentSpec) -> Iterator[tuple[Kind, str]]:
+    gateway, monitoring = spec.gateway, spec.monitoring
+    if spec.autoscaling:
+        yield AUTOSCALER, "spec.autoscaling"
+        yield SCALED_OBJECT, "spec.autoscaling"
+    if (spec.parallelism.nodes or 1) > 1:
+        yield LEADER_WORKER_SET, "spec.parallelism.nodes"
+    if gateway and gateway.inference_pool:
+        yield INFERENCE_POOL, "spec.gateway.inferencePool"
+    if gateway and gateway.http_route:
+        yield HTTP_ROUTE, "spec.gateway.httpRoute"
+    if monitoring and monitoring.pod_monitor:
+        yield POD_MONITOR, "spec.monitoring.podMonitor"
+    if monitoring and monitoring.alerts:
+        yield PROMETHEUS_RULE, "spec.monitoring.alerts"
+    if spec.network_policy:
+        yield NETWORK_POLICY, "spec.networkPolicy"
+
+
+def resolve_integrations(
+    spec: AtomDeploymentSpec,
+    options: EngineOptions,
+    capacity: Capacity | None,
+    served: Set[Kind],
+    site: Site,
+) -> Integrations:
+    """Everything that `spec` asks for and the cluster serves; `capacity` is None where the plan is
+    unknown."""
+    gateway, monitoring = spec.gateway or GatewaySpec(), spec.monitoring or MonitoringSpec()
+    monitor, alerts = monitoring.pod_monitor, monitoring.alerts
+    cache, scaling = spec.cache.compile, spec.autoscaling
+    return Integrations(
+        autoscaling=_autoscaling(scaling, options, capacity, served, site) if scaling else None,
+        endpoint_picker=_endpoint_picker(gateway) if INFERENCE_POOL in served else None,
+        http_route=_http_route(gateway) if HTTP_ROUTE in served else None,
+        pod_monitoring=(
+            PodMonitoring(monitor.labels or {}, monitor.interval or _SCRAPE_INTERVAL)
+            if monitor and POD_MONITOR in served
+            else None
+        ),
+        alerts=(alerts.labels or {}) if alerts and PROMETHEUS_RULE in served else None,
+        dashboard=_labels(monitoring),
+        network=_network(spec, site),
+        compile_cache_claim=cache.claim if cache else None,
+        preflight=spec.accelerator.type == "amd" and bool(spec.accelerator.preflight),
+        runbook_base_url=site.runbook_base_url,
+        missing=_missing(spec, served),
+    )
+
+
+def first_replicas(spec: AtomDeploymentSpec) -> int:
+    """The number to start with; an autoscaler then moves it between its bounds."""
+    scaling = spec.autoscaling
+    if scaling is None:
+        return spec.replicas
+    return min(max(spec.replicas, scaling.min_replicas or 1), scaling.max_replicas)
+
+
+def scaling_method(asked: AutoscalingSpec, served: Set[Kind]) -> Literal["KEDA", "HPA"]:
+    """What Auto means in this cluster. Going to zero is KEDA's alone."""
+    if asked.method is not None and asked.method != "Auto":
+        return asked.method
+    return "KEDA" if SCALED_OBJECT in served or asked.min_replicas == 0 else "HPA"
+
+
+def _autoscaling(
+    asked: AutoscalingSpec,
+    options: EngineOptions,
+    capacity: Capacity | None,
+    served: Set[Kind],
+    site: Site,
+) -> Autoscaling:
+    prometheus = asked.prometheus
+    login = prometheus.authentication_ref if prometheus else None
+    cooldown = asked.cooldown_seconds
+    return Autoscaling(
+        method=scaling_method(asked, served),
+        min_replicas=1 if asked.min_replicas is None else asked.min_replicas,
+        max_replicas=asked.max_replicas,
+        targets=scaling_targets(asked, options, capacity),
+        cooldown_seconds=_COOLDOWN_SECONDS if cooldown is None else cooldown,
+        activation_query=asked.activation_query,
+        prometheus_address=prometheus.server_address if prometheus else site.prometheus_address,
+        authentication=(login.kind or "TriggerAuthentication", login.name) if login else None,
+    )
+
+
+def _endpoint_picker(gateway: GatewaySpec) -> EndpointPicker | None:
+    picker = gateway.inference_pool
+    if picker is None:
+        return None
+    port = picker.port or _ENDPOINT_PICKER_PORT
+    return EndpointPicker(picker.name, port, picker.failure_mode or "FailOpen")
+
+
+def _http_route(gateway: GatewaySpec) -> HttpRoute | None:
+    route = gateway.http_route
+    if route is None:
+        return None
+    parents = (ref.model_dump(by_alias=True, exclude_none=True) for ref in route.parent_refs)
+    return HttpRoute(tuple(parents), tuple(route.hostnames or ()))
+
+
+def _labels(monitoring: MonitoringSpec) -> Labels | None:
+    return None if monitoring.dashboard is None else monitoring.dashboard.labels or {}
+
+
+def _network(spec: AtomDeploymentSpec, site: Site) -> NetworkAccess | None:
+    asked = spec.network_policy
+    if asked is None:
+        return None
+    return NetworkAccess(
+        clients=_SAME_NAMESPACE if asked.clients is None else tuple(asked.clients),
+        prometheus=_ANY_PROMETHEUS if asked.prometheus is None else tuple(asked.prometheus),
+        operator_namespace=site.operator_namespace,
+    )
+
+
+def _missing(spec: AtomDeploymentSpec, served: Set[Kind]) -> tuple[Missing, ...]:
+    """What serving goes on without; autoscalers and groups are refused instead."""
+    refused = (AUTOSCALER, SCALED_OBJECT, LEADER_WORKER_SET)
+    asked = asked_kinds(spec).items()
+    return tuple(Missing(k, f) for k, f in asked if k not in served and k not in refused)

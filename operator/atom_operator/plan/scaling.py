@@ -1,0 +1,75 @@
+"""Autoscaling numbers: load per replica from the planned capacity, replicas that the nodes hold.
+
+Pure. A replica is full when its KV cache is: the number of requests that it holds follows from the
+plan and a typical request's length, so nobody has to find it out by overload.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from atom_operator.api.v1alpha1.integrations import AutoscalingSpec
+from atom_operator.domain import Capacity, EngineOptions, NodeSupply, Plan, Supply
+from atom_operator.integrations import ReplicaLimit, ScalingTargets
+
+_TYPICAL_CONTEXT_TOKENS = 4096
+# A new replica takes minutes to load: it is asked for before the running ones are full.
+_TARGET_PERCENT = 80
+_NAMED_NODES = 8
+
+
+def scaling_targets(
+    asked: AutoscalingSpec, options: EngineOptions, capacity: Capacity | None
+) -> ScalingTargets:
+    """What is asked wins; without capacity (no plan, nothing measured) only shares are known."""
+    concurrency = asked.target_concurrency
+    if concurrency is None and capacity is not None:
+        held = sequences_held(asked, options, capacity)
+        concurrency = max(1, held * _TARGET_PERCENT // 100)
+    waiting = max(1, (concurrency or 10) // 10)
+    return ScalingTargets(
+        concurrency=concurrency,
+        kv_usage_percent=asked.target_kv_usage_percent or _TARGET_PERCENT,
+        waiting=asked.target_waiting_requests or waiting,
+    )
+
+
+def sequences_held(asked: AutoscalingSpec, options: EngineOptions, capacity: Capacity) -> int:
+    """Requests of the typical length that one replica holds at the same time."""
+    context = min(asked.typical_context_tokens or _TYPICAL_CONTEXT_TOKENS, capacity.max_model_len)
+    blocks = -(-context // options.block_size)
+    return min(options.max_num_seqs, capacity.num_blocks // blocks)
+
+
+def replica_limit(supply: Supply, nodes_per_replica: int = 1) -> ReplicaLimit:
+    """Pods that the nodes hold together, those of ours that run there included.
+
+    A node that takes no new pod keeps the ones it has. Of a group every pod needs its own place.
+    """
+    held = [(node.name, _held(node, supply)) for node in supply.nodes]
+    total = sum(count for _, count in held) // nodes_per_replica
+    places = [f"{name} {count}" for name, count in held if count]
+    rest = len(places) - _NAMED_NODES
+    more = f" and {rest} more nodes" if rest > 0 else ""
+    where = f": {', '.join(places[:_NAMED_NODES])}{more}" if places else ""
+    what = f"{supply.demand} {supply.resource} per pod"
+    return ReplicaLimit(total, f"the nodes hold {total} replicas ({what}){where}")
+
+
+def leave_to_autoscaler(plan: Plan, supply: Supply | None, *, started: bool) -> Plan:
+    """The plan with the nodes' limit on its autoscaler; once it has started, the number of
+    replicas is no longer ours. Unchanged where no autoscaler is asked for."""
+    scaling = plan.integrations.autoscaling
+    if scaling is None:
+        return plan
+    if supply is not None:
+        scaling = replace(scaling, limit=replica_limit(supply, plan.engine.nodes))
+    integrations = replace(plan.integrations, autoscaling=scaling)
+    return replace(plan, integrations=integrations, owns_replicas=not started)
+
+
+def _held(node: NodeSupply, supply: Supply) -> int:
+    if node.blockers or not supply.demand:
+        return node.ours
+    # What our own pods hold is there for their successors.
+    return (node.free + node.ours * supply.released) // supply.demand

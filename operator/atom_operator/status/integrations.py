@@ -1,0 +1,82 @@
+"""CapacityLimited and IntegrationsReady: what other systems can and cannot do for us. Pure.
+
+Neither decides whether the model serves: they say what an autoscaler, a gateway or a monitor that
+was asked for lacks, and the remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from atom_operator.constants import ConditionType, Reason
+from atom_operator.domain import ApplyReport, ChildKey, Manifest, Plan
+from atom_operator.integrations import Integrations
+from atom_operator.kinds import AUTOSCALER, PROVIDERS, SCALED_OBJECT, SIDE_KINDS
+from atom_operator.status.conditions import Verdict
+
+# What the controller of an autoscaler says when it cannot work.
+_WORKS = {AUTOSCALER: ("AbleToScale", "ScalingActive"), SCALED_OBJECT: ("Ready",)}
+
+
+def capacity_limited(plan: Plan | None) -> Verdict:
+    """True when the nodes hold fewer replicas than the autoscaler may ask for."""
+    kind = ConditionType.CAPACITY_LIMITED
+    scaling = plan.integrations.autoscaling if plan else None
+    if scaling is None:
+        return Verdict(kind, "False", Reason.NOT_AUTOSCALED, "spec.autoscaling is not set")
+    if scaling.limit is None:
+        message = f"at most {scaling.max_replicas} replicas; what the nodes hold is not known"
+        return Verdict(kind, "Unknown", Reason.ACCELERATORS_UNKNOWN, message)
+    numbers = f"maxReplicas is {scaling.max_replicas}; {scaling.limit.message}"
+    if scaling.limit.replicas >= scaling.max_replicas:
+        return Verdict(kind, "False", Reason.ENOUGH_ACCELERATORS, numbers)
+    missing = scaling.max_replicas - scaling.limit.replicas
+    message = f"{numbers}; {missing} more would only wait, so at most {scaling.ceiling} are asked"
+    return Verdict(kind, "True", Reason.TOO_FEW_ACCELERATORS, message)
+
+
+def integrations_ready(
+    plan: Plan | None, report: ApplyReport, children: Mapping[ChildKey, Manifest]
+) -> Verdict:
+    """False with the first thing that is missing, refused or not working."""
+    kind = ConditionType.INTEGRATIONS_READY
+    if plan is None:
+        return Verdict(kind, "Unknown", Reason.NOT_PLANNED, "the spec is not accepted")
+    found = [*_missing(plan.integrations), *_refused(report), *_broken(children)]
+    if found:
+        reason = found[0][0]
+        return Verdict(kind, "False", reason, "; ".join(message for _, message in found))
+    rendered = sorted(child.kind.kind for child in children if child.kind in SIDE_KINDS)
+    if not rendered:
+        return Verdict(kind, "True", Reason.NONE_ASKED_FOR, "no other system is involved")
+    return Verdict(kind, "True", Reason.ALL_RENDERED, f"rendered: {', '.join(rendered)}")
+
+
+def _missing(asked: Integrations) -> Iterator[tuple[Reason, str]]:
+    for item in asked.missing:
+        yield (
+            Reason.API_NOT_SERVED,
+            f"{item.field}: this cluster does not serve {item.kind.kind} "
+            f"({item.kind.api_version}); install {PROVIDERS.get(item.kind, 'its CRD')}, or remove "
+            "the field",
+        )
+
+
+def _refused(report: ApplyReport) -> Iterator[tuple[Reason, str]]:
+    for refusal in report.refused_optional:
+        child = f"{refusal.child.kind.kind} {refusal.child.name}"
+        yield refusal.reason, f"{child}: {refusal.message}"
+
+
+def _broken(children: Mapping[ChildKey, Manifest]) -> Iterator[tuple[Reason, str]]:
+    for child, manifest in children.items():
+        wanted = _WORKS.get(child.kind, ())
+        conditions: list[dict[str, Any]] = (manifest.get("status") or {}).get("conditions") or []
+        for item in conditions:
+            if item.get("type") in wanted and item.get("status") == "False":
+                words = f"{item.get('reason')}: {item.get('message')}"
+                yield (
+                    Reason.AUTOSCALER_NOT_READY,
+                    f"{child.kind.kind} {child.name} says {item['type']}=False, {words}",
+                )

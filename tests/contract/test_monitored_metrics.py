@@ -1,0 +1,110 @@
+"""Every query of alerts, dashboard and autoscalers names metrics that the engine has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from atom_operator.children.autoscaler import autoscaler
+from atom_operator.children.dashboard import dashboard
+from atom_operator.children.monitoring import alerts
+from atom_operator.integrations import Site
+from tests.support.builders_operator import plan
+from tests.support.front_half import build_test_config, write_model_folder
+from tests.support.http_app import serve_app
+from tests.support.waiting import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNBOOKS = ROOT / "docs" / "runbooks"
+_METRIC = re.compile(r"\batom:[a-z0-9_]+")
+SITE = Site(prometheus_address="http://prometheus.test")
+
+
+def queries() -> Iterator[tuple[str, str]]:
+    """A name for people, and a query."""
+    made = plan(site=SITE, autoscaling={"maxReplicas": 3})
+    for alert in alerts(made):
+        yield alert["alert"], alert["expr"]
+    for panel in dashboard(made)["panels"]:
+        for target in panel["targets"]:
+            yield panel["title"], target["expr"]
+    wanted = made.integrations.autoscaling
+    assert wanted is not None
+    for trigger in autoscaler(made, wanted)["spec"]["triggers"]:
+        yield trigger["name"], trigger["metadata"]["query"]
+
+
+async def names_of_the_engine(tmp_path: Path) -> set[str]:
+    config = build_test_config(write_model_folder(tmp_path, context_tokens=64))
+    async with serve_app(config) as rig:
+        assert (await rig.chat("hello")).status_code == 200
+        rig.core.report_stats(requests_running=1)
+        await eventually(lambda: rig.engine.stats is not None, "statistics came")
+        text = (await rig.client.get("/metrics")).text
+    return {line.split("{")[0].split(" ")[0] for line in text.splitlines() if line[:1] != "#"}
+
+
+async def test_every_query_names_metrics_that_the_engine_has(tmp_path: Path) -> None:
+    known = await names_of_the_engine(tmp_path)
+    found = list(queries())
+    assert len(found) > 20
+    for what, query in found:
+        metrics = set(_METRIC.findall(query))
+        assert metrics, f"{what}: {query}"
+        assert metrics <= known, f"{what}: {metrics - known}"
+
+
+async def test_the_adapters_rules_in_the_guide_name_metrics_that_the_engine_has(
+    tmp_path: Path,
+) -> None:
+    known = await names_of_the_engine(tmp_path)
+    guide = (ROOT / "docs" / "guides" / "autoscaling.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(rules:\n.*?)```", guide, flags=re.DOTALL)
+    served = set()
+    for rule in yaml.safe_load(block)["rules"]:
+        series = rule["seriesQuery"].split("{")[0]
+        assert series in known
+        served.add(re.sub(rule["name"]["matches"], rule["name"]["as"].replace("$1", r"\1"), series))
+    made = plan(site=SITE, autoscaling={"maxReplicas": 3, "method": "HPA"})
+    wanted = made.integrations.autoscaling
+    assert wanted is not None
+    asked = {item["pods"]["metric"]["name"] for item in autoscaler(made, wanted)["spec"]["metrics"]}
+    assert asked <= served
+
+
+@pytest.mark.parametrize("alert", alerts(plan()), ids=lambda alert: str(alert["alert"]))
+def test_every_alert_has_a_runbook_that_says_what_to_do(alert: dict[str, object]) -> None:
+    annotations = alert["annotations"]
+    assert isinstance(annotations, dict)
+    page = ROOT / annotations["runbook"]
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith(f"# {alert['alert']}")
+    assert {"## Meaning", "## Look", "## Do"} <= set(text.splitlines())
+
+
+def test_every_runbook_belongs_to_an_alert() -> None:
+    names = {str(alert["alert"]) for alert in alerts(plan())}
+    chart = (ROOT / "charts" / "atom-operator" / "templates" / "monitoring.yaml").read_text()
+    names |= set(re.findall(r"alert: (\w+)", chart))
+    assert {path.stem for path in RUNBOOKS.glob("*.md")} == names
+
+
+def test_a_site_with_a_runbook_address_has_links() -> None:
+    made = plan(site=Site(runbook_base_url="https://runbooks.test/atom/"))
+    for alert in alerts(made):
+        assert alert["annotations"]["runbook_url"] == (
+            f"https://runbooks.test/atom/{alert['alert']}.md"
+        )
+
+
+def test_silence_at_zero_replicas_is_no_outage() -> None:
+    to_zero = {"maxReplicas": 2, "minReplicas": 0, "activationQuery": "vector(0)"}
+    made = plan(site=SITE, autoscaling=to_zero)
+    (outage,) = [alert for alert in alerts(made) if alert["alert"] == "AtomNoReplicaReady"]
+    assert "absent(" not in outage["expr"]
+    (usual,) = [alert for alert in alerts(plan()) if alert["alert"] == "AtomNoReplicaReady"]
+    assert "absent(" in usual["expr"]

@@ -1,0 +1,184 @@
+"""An autoscaler beside the workload: who owns the replicas, how many may be, what it lacks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from atom_operator.cluster.errors import TransientError
+from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, DISRUPTION_BUDGET, Manifest
+from atom_operator.integrations import Site
+from atom_operator.kinds import AUTOSCALER, SCALED_OBJECT
+from tests.support.builders_operator import KEY, cluster_with, gpu_node, gpu_pod, reconciler
+from tests.support.fake_cluster import FakeCluster
+
+SITE = Site(prometheus_address="http://prometheus.test:9090")
+GPU = {"type": "amd", "product": "MI300X"}
+
+
+def condition(cluster: FakeCluster, kind: str) -> Manifest:
+    status = cluster.find(ATOM_DEPLOYMENT, "chat")["status"]
+    return next(item for item in status["conditions"] if item["type"] == kind)
+
+
+def scaled(**changes: Any) -> dict[str, Any]:
+    return {"autoscaling": {"maxReplicas": 6, **changes}}
+
+
+async def settle(cluster: FakeCluster, passes: int = 3) -> None:
+    """As many passes as the events of the first two would cause."""
+    for _ in range(passes):
+        await reconciler(cluster, site=SITE).reconcile(KEY)
+
+
+async def test_the_autoscaler_comes_once_the_number_is_its_own() -> None:
+    cluster = cluster_with(replicas=2, **scaled())
+    await reconciler(cluster, site=SITE).reconcile(KEY)
+    assert cluster.find(DEPLOYMENT, "chat")["spec"]["replicas"] == 2
+    assert cluster.names(SCALED_OBJECT) == []
+    await reconciler(cluster, site=SITE).reconcile(KEY)
+    assert cluster.names(SCALED_OBJECT) == ["chat"]
+    assert cluster.find(DEPLOYMENT, "chat")["spec"]["replicas"] == 2
+
+
+async def test_giving_up_the_number_of_replicas_never_resets_it() -> None:
+    cluster = cluster_with(replicas=4)
+    await settle(cluster)
+    cluster.find(ATOM_DEPLOYMENT, "chat")["spec"].update(scaled())
+    await reconciler(cluster, site=SITE).reconcile(KEY)
+    assert cluster.find(DEPLOYMENT, "chat")["spec"]["replicas"] == 4
+    cluster.change_spec(DEPLOYMENT, "chat", replicas=6)  # the autoscaler
+    await settle(cluster)
+    assert cluster.find(DEPLOYMENT, "chat")["spec"]["replicas"] == 6
+    assert sum(write.startswith("hand over") for write in cluster.writes) == 1
+
+
+@pytest.mark.parametrize("broken_write", range(1, 4))
+async def test_a_crash_while_giving_up_the_replicas_loses_none(broken_write: int) -> None:
+    cluster = cluster_with(replicas=4)
+    await settle(cluster)
+    cluster.find(ATOM_DEPLOYMENT, "chat")["spec"].update(scaled())
+    cluster.fail_on(broken_write, TransientError("gone"))
+    with pytest.raises(TransientError):
+        await reconciler(cluster, site=SITE).reconcile(KEY)
+    await settle(cluster)
+    assert cluster.find(DEPLOYMENT, "chat")["spec"]["replicas"] == 4
+    assert cluster.names(SCALED_OBJECT) == ["chat"]
+
+
+async def test_without_autoscaling_the_spec_owns_the_number_again() -> None:
+    cluster = cluster_with(replicas=2, **scaled())
+    await settle(cluster)
+    cluster.change_spec(DEPLOYMENT, "chat", replicas=5)
+    del cluster.find(ATOM_DEPLOYMENT, "chat")["spec"]["autoscaling"]
+    await settle(cluster)
+    assert cluster.find(DEPLOYMENT, "chat")["spec"]["replicas"] == 2
+    assert cluster.names(SCALED_OBJECT) == []
+
+
+async def test_auto_means_keda_where_it_is_installed_and_else_an_hpa() -> None:
+    cluster = cluster_with(**scaled())
+    cluster.unserved_kinds.add(SCALED_OBJECT)
+    await settle(cluster)
+    assert cluster.names(AUTOSCALER) == ["chat"]
+    cluster.unserved_kinds.clear()
+    await settle(cluster)
+    assert (cluster.names(AUTOSCALER), cluster.names(SCALED_OBJECT)) == ([], ["chat"])
+
+
+@pytest.mark.parametrize(
+    "asked", [{"method": "KEDA"}, {"minReplicas": 0, "activationQuery": "vector(1)"}]
+)
+async def test_what_only_keda_can_do_is_refused_without_it(asked: dict[str, Any]) -> None:
+    cluster = cluster_with(**scaled(**asked))
+    cluster.unserved_kinds.add(SCALED_OBJECT)
+    outcome = await reconciler(cluster, site=SITE).reconcile(KEY)
+    accepted = condition(cluster, "Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "ApiNotServed")
+    assert "install KEDA" in accepted["message"]
+    assert "minReplicas to at least 1" in accepted["message"]
+    assert cluster.names(DEPLOYMENT) == []
+    assert outcome.requeue_after_seconds is not None, "nobody announces that KEDA was installed"
+
+
+async def test_keda_without_a_prometheus_is_refused() -> None:
+    cluster = cluster_with(**scaled())
+    await reconciler(cluster).reconcile(KEY)
+    message = condition(cluster, "Accepted")["message"]
+    assert "spec.autoscaling.prometheus" in message
+    assert "autoscaling.prometheusAddress" in message
+
+
+async def test_no_more_replicas_are_asked_for_than_the_nodes_hold() -> None:
+    cluster = cluster_with(accelerator=GPU, **scaled(maxReplicas=12))
+    cluster.nodes = [gpu_node("a", 4), gpu_node("b", 8, cordoned=True)]
+    cluster.put_pod(gpu_pod("theirs", "a", 1))
+    cluster.put_pod(gpu_pod("ours-0", "a", 1, of="chat"))
+    cluster.put_pod(gpu_pod("ours-1", "b", 1, of="chat"))  # it stays, but no other goes there
+    await settle(cluster)
+    # On a: 4 less the 1 of somebody else; on b the one that is there.
+    assert cluster.find(SCALED_OBJECT, "chat")["spec"]["maxReplicaCount"] == 4
+    limited = condition(cluster, "CapacityLimited")
+    assert (limited["status"], limited["reason"]) == ("True", "TooFewAccelerators")
+    assert (
+        "maxReplicas is 12; the nodes hold 4 replicas (1 amd.com/gpu per pod)"
+        in (limited["message"])
+    )
+    assert "a 3, b 1" in limited["message"]
+    assert "8 more would only wait" in limited["message"]
+
+
+async def test_a_new_node_raises_the_limit_without_an_event() -> None:
+    cluster = cluster_with(accelerator=GPU, **scaled(maxReplicas=12))
+    cluster.nodes = [gpu_node("a", 4)]
+    await settle(cluster)
+    assert cluster.find(SCALED_OBJECT, "chat")["spec"]["maxReplicaCount"] == 4
+    cluster.nodes.append(gpu_node("b", 8))
+    outcome = await reconciler(cluster, site=SITE).reconcile(KEY)
+    assert cluster.find(SCALED_OBJECT, "chat")["spec"]["maxReplicaCount"] == 12
+    assert condition(cluster, "CapacityLimited")["reason"] == "EnoughAccelerators"
+    assert outcome.requeue_after_seconds is not None
+
+
+async def test_an_unknown_fleet_leaves_the_limit_as_asked() -> None:
+    cluster = cluster_with(accelerator=GPU, **scaled())
+    cluster.nodes = None
+    await settle(cluster)
+    assert cluster.find(SCALED_OBJECT, "chat")["spec"]["maxReplicaCount"] == 6
+    assert condition(cluster, "CapacityLimited")["status"] == "Unknown"
+
+
+async def test_a_minimum_above_the_limit_is_kept_valid() -> None:
+    cluster = cluster_with(accelerator=GPU, **scaled(minReplicas=3))
+    cluster.nodes = [gpu_node("a", 1)]
+    await settle(cluster)
+    spec = cluster.find(SCALED_OBJECT, "chat")["spec"]
+    assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (3, 3)
+    assert cluster.find(DEPLOYMENT, "chat")["spec"]["replicas"] == 3
+
+
+async def test_an_autoscaler_that_cannot_work_is_said() -> None:
+    cluster = cluster_with(**scaled(method="HPA"))
+    await settle(cluster)
+    cluster.find(AUTOSCALER, "chat")["status"] = {
+        "conditions": [
+            {"type": "AbleToScale", "status": "True"},
+            {
+                "type": "ScalingActive",
+                "status": "False",
+                "reason": "FailedGetPodsMetric",
+                "message": "no custom metrics API",
+            },
+        ]
+    }
+    await settle(cluster, 1)
+    found = condition(cluster, "IntegrationsReady")
+    assert (found["status"], found["reason"]) == ("False", "AutoscalerNotReady")
+    assert "no custom metrics API" in found["message"]
+
+
+async def test_a_workload_that_may_grow_has_a_disruption_budget() -> None:
+    cluster = cluster_with(replicas=1, **scaled())
+    await settle(cluster)
+    assert cluster.names(DISRUPTION_BUDGET) == ["chat"]

@@ -1,0 +1,186 @@
+"""Objects of other systems: rendered where served, pruned when no longer asked for, never in the
+way of serving."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from atom_operator.cluster.optional import OptionalKinds
+from atom_operator.domain import ATOM_DEPLOYMENT, CONFIG_MAP, DEPLOYMENT, Manifest
+from atom_operator.integrations import Site
+from atom_operator.kinds import (
+    HTTP_ROUTE,
+    INFERENCE_POOL,
+    LEADER_WORKER_SET,
+    NETWORK_POLICY,
+    OPTIONAL_KINDS,
+    POD_MONITOR,
+    PROMETHEUS_RULE,
+    Kind,
+)
+from tests.support.builders_operator import KEY, cluster_with, reconciler
+from tests.support.fake_cluster import FakeCluster
+
+ASKED: dict[str, Any] = {
+    "gateway": {
+        "inferencePool": {"name": "picker"},
+        "httpRoute": {"parentRefs": [{"name": "gate"}]},
+    },
+    "monitoring": {"podMonitor": {}, "alerts": {}, "dashboard": {}},
+    "networkPolicy": {},
+}
+RENDERED = (INFERENCE_POOL, HTTP_ROUTE, POD_MONITOR, PROMETHEUS_RULE, NETWORK_POLICY)
+BIG: dict[str, Any] = {
+    "model": {"source": "hf://meta-llama/Llama-3.3-70B-Instruct"},
+    "accelerator": {"type": "amd", "product": "MI300X"},
+    "parallelism": {"tensor": 16, "nodes": 2},
+}
+MULTI_NODE = Site(engine_tensor_parallel=16, engine_multi_node=True)
+
+
+def condition(cluster: FakeCluster, kind: str) -> Manifest:
+    status = cluster.find(ATOM_DEPLOYMENT, "chat")["status"]
+    return next(item for item in status["conditions"] if item["type"] == kind)
+
+
+async def test_everything_that_is_asked_for_is_rendered_and_said() -> None:
+    cluster = cluster_with(**ASKED)
+    await reconciler(cluster).reconcile(KEY)
+    assert [cluster.names(kind) for kind in RENDERED] == [["chat"]] * len(RENDERED)
+    assert cluster.names(CONFIG_MAP) == ["chat-dashboard", "chat-plan"]
+    ready = condition(cluster, "IntegrationsReady")
+    assert (ready["status"], ready["reason"]) == ("True", "AllRendered")
+
+
+async def test_what_is_no_longer_asked_for_is_removed() -> None:
+    cluster = cluster_with(**ASKED)
+    worker = reconciler(cluster)
+    await worker.reconcile(KEY)
+    for field in ASKED:
+        del cluster.find(ATOM_DEPLOYMENT, "chat")["spec"][field]
+    await worker.reconcile(KEY)
+    assert [cluster.names(kind) for kind in RENDERED] == [[]] * len(RENDERED)
+    assert cluster.names(CONFIG_MAP) == ["chat-plan"]
+
+
+async def test_an_operator_that_restarts_removes_what_its_predecessor_left() -> None:
+    cluster = cluster_with(**ASKED)
+    await reconciler(cluster).reconcile(KEY)
+    for field in ASKED:
+        del cluster.find(ATOM_DEPLOYMENT, "chat")["spec"][field]
+    await reconciler(cluster).reconcile(KEY)  # another process: it remembers nothing
+    assert [cluster.names(kind) for kind in RENDERED] == [[]] * len(RENDERED)
+
+
+async def test_a_quiet_atomdeployment_costs_no_look_at_optional_kinds() -> None:
+    cluster = cluster_with()
+    worker = reconciler(cluster)
+    await worker.reconcile(KEY)
+    assert cluster.listed == list(OPTIONAL_KINDS)
+    cluster.listed.clear()
+    await worker.reconcile(KEY)
+    assert cluster.listed == []
+
+
+def test_everything_is_looked_for_again_after_an_hour_and_in_a_new_term() -> None:
+    now = [0.0]
+    optional = OptionalKinds(lambda: now[0])
+    for expected in (OPTIONAL_KINDS, ()):
+        look = optional.begin(KEY, frozenset())
+        assert look.kinds == expected
+        optional.remember(KEY, look, ())
+        now[0] += 1800
+    now[0] += 1
+    assert optional.begin(KEY, frozenset()).kinds == OPTIONAL_KINDS
+    # That pass was cut off: nothing is known again.
+    look = optional.begin(KEY, frozenset())
+    assert look.kinds == OPTIONAL_KINDS
+    optional.remember(KEY, look, ())
+    optional.forget_all()
+    assert optional.begin(KEY, frozenset()).kinds == OPTIONAL_KINDS
+
+
+@pytest.mark.parametrize("kind", [INFERENCE_POOL, HTTP_ROUTE, POD_MONITOR, PROMETHEUS_RULE])
+async def test_a_missing_crd_is_said_and_serving_goes_on(kind: Kind) -> None:
+    cluster = cluster_with(**ASKED)
+    cluster.unserved_kinds.add(kind)
+    outcome = await reconciler(cluster).reconcile(KEY)
+    assert cluster.names(kind) == []
+    assert cluster.names(DEPLOYMENT) == ["chat"]
+    found = condition(cluster, "IntegrationsReady")
+    assert (found["status"], found["reason"]) == ("False", "ApiNotServed")
+    assert kind.kind in found["message"]
+    assert "install" in found["message"]
+    assert outcome.requeue_after_seconds is not None
+    cluster.unserved_kinds.clear()
+    await reconciler(cluster).reconcile(KEY)
+    assert cluster.names(kind) == ["chat"]
+    assert condition(cluster, "IntegrationsReady")["status"] == "True"
+
+
+async def test_a_refused_monitor_stops_nothing() -> None:
+    cluster = cluster_with(**ASKED)
+    cluster.refused_kinds[POD_MONITOR] = "podmonitors is forbidden"
+    await reconciler(cluster).reconcile(KEY)
+    assert cluster.names(DEPLOYMENT) == ["chat"]
+    assert cluster.names(PROMETHEUS_RULE) == ["chat"]
+    found = condition(cluster, "IntegrationsReady")
+    assert (found["status"], found["reason"]) == ("False", "ApplyRefused")
+    assert condition(cluster, "Degraded")["status"] == "False"
+
+
+async def test_a_route_goes_to_the_service_where_there_is_no_pool() -> None:
+    cluster = cluster_with(gateway={"httpRoute": ASKED["gateway"]["httpRoute"]})
+    await reconciler(cluster).reconcile(KEY)
+    (rule,) = cluster.find(HTTP_ROUTE, "chat")["spec"]["rules"]
+    assert rule["backendRefs"] == [{"group": "", "kind": "Service", "name": "chat", "port": 8000}]
+
+
+async def test_several_nodes_are_refused_by_an_engine_that_runs_on_one() -> None:
+    cluster = cluster_with(**BIG)
+    await reconciler(cluster).reconcile(KEY)
+    accepted = condition(cluster, "Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "UnsupportedByEngine")
+    assert "spec.parallelism.nodes" in accepted["message"]
+    assert cluster.names(LEADER_WORKER_SET) == []
+
+
+async def test_several_nodes_need_the_leader_worker_set() -> None:
+    cluster = cluster_with(**BIG)
+    cluster.unserved_kinds.add(LEADER_WORKER_SET)
+    await reconciler(cluster, site=MULTI_NODE).reconcile(KEY)
+    accepted = condition(cluster, "Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "ApiNotServed")
+    assert "install LeaderWorkerSet" in accepted["message"]
+
+
+async def test_a_group_is_one_replica_in_the_status() -> None:
+    cluster = cluster_with(replicas=2, **BIG)
+    await reconciler(cluster, site=MULTI_NODE).reconcile(KEY)
+    groups = cluster.find(LEADER_WORKER_SET, "chat")
+    assert groups["spec"]["replicas"] == 2
+    assert cluster.names(DEPLOYMENT) == []
+    assert condition(cluster, "Ready")["reason"] == "RollingOut"
+    groups["status"] = {
+        "observedGeneration": groups["metadata"]["generation"],
+        "replicas": 2,
+        "readyReplicas": 2,
+        "updatedReplicas": 2,
+    }
+    await reconciler(cluster, site=MULTI_NODE).reconcile(KEY)
+    status = cluster.find(ATOM_DEPLOYMENT, "chat")["status"]
+    assert (status["replicas"], status["readyReplicas"]) == (2, 2)
+    assert status["selector"].endswith("serving.atom.dev/role=leader")
+    assert condition(cluster, "Ready")["status"] == "True"
+
+
+async def test_one_node_again_replaces_the_groups_by_a_deployment() -> None:
+    cluster = cluster_with(**BIG)
+    worker = reconciler(cluster, site=MULTI_NODE)
+    await worker.reconcile(KEY)
+    cluster.find(ATOM_DEPLOYMENT, "chat")["spec"]["parallelism"] = {"tensor": 8}
+    await worker.reconcile(KEY)
+    assert cluster.names(DEPLOYMENT) == ["chat"]
+    assert cluster.names(LEADER_WORKER_SET) == []
