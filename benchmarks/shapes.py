@@ -74,6 +74,21 @@ SHAPES: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
         "dtype": "bfloat16",
     },
+    "tiny-12k": {
+        "architectures": ["Qwen3ForCausalLM"],
+        "hidden_size": 256,
+        "intermediate_size": 768,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 32,
+        "vocab_size": 12000,
+        "max_position_embeddings": 4096,
+        "rope_theta": 1000000.0,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+    },
 }
 
 

@@ -123,6 +123,7 @@ class ModelRunner:
         else:
             checkpoint = open_checkpoint(model_config.path)
             load_model(self._model, checkpoint, lambda share: progress("loading weights", share))
+        self._model.prepare_weights()
         self._model.eval()
 
     def _plan(self, weights: int, activations: int, overhead: int) -> KvBudget:

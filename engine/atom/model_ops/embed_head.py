@@ -30,5 +30,9 @@ class ParallelLMHead(nn.Module):
         """Use the embedding's matrix as the head's (one parameter, loaded once)."""
         self.weight = embedding.weight
 
+    def prepare(self) -> None:
+        """Once, when the weights are loaded; a tied embedding sees the same matrix."""
+        self.weight.data = self._ops.prepare_linear(self.weight.data)
+
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:  # [R, H] → [R, V]
         return self._ops.linear(hidden, self.weight, None)

@@ -40,6 +40,10 @@ class LinearBase(nn.Module):
     def load(self, parameter: nn.Parameter, loaded: torch.Tensor, shard: str | None) -> None:
         copy_weight(parameter.data, loaded)
 
+    def prepare(self) -> None:
+        """Once, when the weights are loaded."""
+        self.weight.data = self._ops.prepare_linear(self.weight.data)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [T, in] → [T, out]
         return self._ops.linear(x, self.weight, self.bias)
 

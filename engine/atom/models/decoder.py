@@ -19,6 +19,7 @@ from atom.model_ops.backends.interface import AttentionShape, Ops
 from atom.model_ops.embed_head import ParallelLMHead, VocabParallelEmbedding
 from atom.model_ops.layernorm import RMSNorm
 from atom.model_ops.linear import (
+    LinearBase,
     MergedColumnParallelLinear,
     QKVParallelLinear,
     RowParallelLinear,
@@ -154,6 +155,12 @@ class CausalLM(nn.Module):
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [R, H] → [R, V]
         return self.lm_head(hidden)
+
+    def prepare_weights(self) -> None:
+        """Once, when the weights are loaded: let the backend arrange them as it wants them."""
+        for module in self.modules():
+            if isinstance(module, LinearBase | ParallelLMHead):
+                module.prepare()
 
     def attention_layers(self) -> list[Attention]:
         return [module for module in self.modules() if isinstance(module, Attention)]

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +25,8 @@ class AttentionMetaData:
     context_lens: [rows] int32, tokens row i attends over, its own included;
     block_tables: [rows, max_blocks] int32; slot_mapping: [tokens] int64, block * size + offset of
     each token's K and V. The first `num_decodes` rows have exactly one token. max_query_len,
-    max_context_len: host copies of the maxima.
+    max_context_len: host copies of the maxima. per_step: what an operation worked out from the rest
+    for the layers after it, by a key of its own; never read by others.
     """
 
     query_starts: torch.Tensor
@@ -35,6 +36,7 @@ class AttentionMetaData:
     num_decodes: int
     max_query_len: int
     max_context_len: int
+    per_step: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,12 @@ from atom.model_ops.backends.interface import OPS, Backend, Ops
 
 _FACTORIES = {
     "torch_ref": "atom.model_ops.backends.torch_ref:backend",
+    "torch_cpu": "atom.model_ops.backends.torch_cpu:backend",
     "triton": "atom.model_ops.backends.triton_ops:backend",
 }
 # First usable one wins, per device type.
 _PREFERENCES: dict[str, tuple[str, ...]] = {
-    "cpu": ("torch_ref",),
+    "cpu": ("torch_cpu", "torch_ref"),
     "cuda": ("triton", "torch_ref"),
     "rocm": ("triton", "torch_ref"),
 }

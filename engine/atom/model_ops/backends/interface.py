@@ -108,6 +108,10 @@ class Ops(Protocol):
     def embedding(self, ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """ids [T] int, weight [V, H] → [T, H]."""
 
+    def prepare_linear(self, weight: torch.Tensor) -> torch.Tensor:
+        """Once per weight of `linear`, after loading: the same shape, values and dtype, in the order
+        of memory that suits the backend. The layer keeps what it gets in place of the weight."""
+
     def linear(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
@@ -183,6 +187,7 @@ class Ops(Protocol):
 
 OPS = (
     "embedding",
+    "prepare_linear",
     "linear",
     "rms_norm",
     "add_rms_norm",

@@ -16,6 +16,7 @@ def backend() -> Backend:
         name="torch_ref",
         operations={
             "embedding": dense.embedding,
+            "prepare_linear": dense.prepare_linear,
             "linear": dense.linear,
             "rms_norm": dense.rms_norm,
             "add_rms_norm": dense.add_rms_norm,

@@ -1,0 +1,24 @@
+"""The CPU's backend: PyTorch still, arranged for few calls, few copies and no padding.
+
+The reference states what an operation means; here the same is said so that a step of a small model
+is not spent in dispatch and temporaries. What it does not provide comes from the reference.
+"""
+
+from __future__ import annotations
+
+from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.torch_cpu import attention, dense, rope_store
+
+
+def backend() -> Backend:
+    return Backend(
+        name="torch_cpu",
+        operations={
+            "prepare_linear": dense.prepare_linear,
+            "rms_norm": dense.rms_norm,
+            "add_rms_norm": dense.add_rms_norm,
+            "silu_and_mul": dense.silu_and_mul,
+            "qk_norm_rope_store": rope_store.qk_norm_rope_store,
+            "paged_attention": attention.paged_attention,
+        },
+    )

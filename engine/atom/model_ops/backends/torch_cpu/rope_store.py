@@ -1,0 +1,49 @@
+"""Norm of q and k, rotary embedding and KV cache store: q and k go through it as one tensor."""
+
+from __future__ import annotations
+
+import torch
+
+from atom.model_ops.backends.interface import AttentionShape
+from atom.model_ops.backends.torch_cpu.dense import unit_rms
+
+
+def qk_norm_rope_store(
+    qkv: torch.Tensor,
+    shape: AttentionShape,
+    q_norm: torch.Tensor | None,
+    k_norm: torch.Tensor | None,
+    eps: float,
+    cos_sin: torch.Tensor,
+    positions: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    slot_mapping: torch.Tensor,
+) -> torch.Tensor:
+    heads = qkv.view(qkv.shape[0], -1, shape.head_dim)  # [T, Hq + 2·Hkv, D]
+    rotated_heads = shape.num_heads + shape.num_kv_heads
+    qk = heads[:, :rotated_heads]
+    if q_norm is not None and k_norm is not None:
+        qk = unit_rms(qk, eps)
+        qk[:, : shape.num_heads].mul_(q_norm)
+        qk[:, shape.num_heads :].mul_(k_norm)
+    qk = _rotate(qk, cos_sin.index_select(0, positions).to(qk.dtype))
+    _store(qk[:, shape.num_heads :], k_cache, slot_mapping)
+    _store(heads[:, rotated_heads:], v_cache, slot_mapping)
+    return qk[:, : shape.num_heads]
+
+
+def _rotate(x: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
+    """x [T, heads, D], cos_sin [T, D] → rotated by halves, a new tensor."""
+    tokens, heads, dim = x.shape
+    cos, sin = cos_sin.view(tokens, 1, 2, dim // 2).split(1, dim=2)  # [T, 1, 1, D/2]
+    halves = x.unflatten(-1, (2, dim // 2))
+    out = halves * cos
+    turned = halves * sin
+    out[:, :, 0] -= turned[:, :, 1]
+    out[:, :, 1] += turned[:, :, 0]
+    return out.view(tokens, heads, dim)
+
+
+def _store(x: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+    cache.flatten(0, 1).index_copy_(0, slot_mapping, x.to(cache.dtype))
