@@ -108,7 +108,7 @@ def transformers_generate(folder: Path, requests: list[NanoRequest]) -> Callable
     """Output tokens per second of a batch of equal prompts and outputs of the mean lengths."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    model = Qwen3ForCausalLM(Qwen3Config.from_pretrained(folder)).eval()
+    model = Qwen3ForCausalLM(Qwen3Config.from_pretrained(folder)).train(False)
     length = sum(len(request.prompt) for request in requests) // len(requests)
     count = sum(request.output_tokens for request in requests) // len(requests)
     ids = torch.randint(0, 10_000, (len(requests), length))

@@ -109,8 +109,8 @@ class Ops(Protocol):
         """ids [T] int, weight [V, H] → [T, H]."""
 
     def prepare_linear(self, weight: torch.Tensor) -> torch.Tensor:
-        """Once per weight of `linear`, after loading: the same shape, values and dtype, in the order
-        of memory that suits the backend. The layer keeps what it gets in place of the weight."""
+        """Once per weight of `linear`, after loading: the same shape, values and dtype, in the
+        order of memory that suits the backend. The layer keeps the result instead of the weight."""
 
     def linear(
         self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None

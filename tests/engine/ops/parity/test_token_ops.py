@@ -84,4 +84,6 @@ def test_linear(
     double = None if offset is None else offset.double()
     expected = reference.operations["linear"](x.double(), weight.double(), double)
     # Tensor cores may sum float32 products in TF32 where torch is told so; it is not here.
-    assert_rows_agree(backend.operations["linear"](x, weight, offset), expected, dtype)
+    prepared = backend.operations["prepare_linear"](weight)
+    assert torch.equal(prepared, weight)
+    assert_rows_agree(backend.operations["linear"](x, prepared, offset), expected, dtype)

@@ -1,8 +1,9 @@
 """Paged attention on the CPU: decode rows in few batched calls, prompts in bounded pieces.
 
-Tokens of the cache are gathered row by row of memory, with no mask over K and V: beyond a row's end
-its last token is gathered again and masked as a score. Query heads that share a KV head are queries
-of that head, so that K and V are never repeated. Which tokens to gather is worked out once per step.
+A row's tokens are gathered from the cache; beyond its end its last token is gathered again, and
+masked as a score, so that K and V need no mask against what the cache holds there. Query heads that
+share a KV head are queries of that head: K and V are never repeated. Which tokens to gather is
+worked out once per step.
 """
 
 from __future__ import annotations
