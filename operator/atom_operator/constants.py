@@ -22,6 +22,8 @@ HANDOVER_MANAGER: Final = "atom-operator-handover"
 ENGINE_NAME: Final = "atom-engine"
 ENGINE_CONTAINER: Final = "engine"
 ENGINE_PORT: Final = 8000
+JOB_CONTAINER: Final = "prepare"
+INSPECTED_KEY: Final = "config.json"  # of the ConfigMap that keeps an inspection
 ENGINE_PORT_NAME: Final = "http"
 MODELS_DIRECTORY: Final = "/models"  # claims are mounted below it
 
@@ -35,12 +37,16 @@ LABEL_INSTANCE: Final = "app.kubernetes.io/instance"
 LABEL_COMPONENT: Final = "app.kubernetes.io/component"
 LABEL_PART_OF: Final = "app.kubernetes.io/part-of"
 LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+LABEL_JOB_FOR: Final = f"{GROUP}/job-for"  # Jobs and their pods: the AtomDeployment that asked
 ANNOTATION_REVISION: Final = f"{GROUP}/revision"
 ANNOTATION_REPLICAS: Final = f"{GROUP}/replicas-owner"
 REPLICAS_OF_AUTOSCALER: Final = "autoscaler"
 ANNOTATION_ROLLOUT_REASON: Final = f"{GROUP}/rollout-reason"
 ANNOTATION_FAILED_REVISION: Final = f"{GROUP}/failed-revision"
 ANNOTATION_FAILURE: Final = f"{GROUP}/failure"
+ANNOTATION_STARTUP_BUDGET: Final = f"{GROUP}/startup-budget-seconds"
+ANNOTATION_MODEL: Final = f"{GROUP}/model"
+ANNOTATION_JOB_DIGEST: Final = f"{GROUP}/job-digest"
 
 # Service names must be DNS labels; 40 characters leave room for the suffixes of children.
 MAX_NAME_LENGTH: Final = 40
@@ -75,6 +81,7 @@ class Reason(StrEnum):
     RESERVED_ARGUMENT = "ReservedArgument"
     NO_ENGINE_IMAGE = "NoEngineImage"
     API_NOT_SERVED = "ApiNotServed"
+    CLAIM_NOT_SHAREABLE = "ClaimNotShareable"
     # CapacityFits
     FITS = "Fits"
     WEIGHTS_DO_NOT_FIT = "WeightsDoNotFit"
@@ -96,6 +103,10 @@ class Reason(StrEnum):
     LOAD_STALLED = "LoadStalled"
     ENGINE_NOT_READY = "EngineNotReady"
     ENGINE_SILENT = "EngineSilent"
+    INSPECTING_MODEL = "InspectingModel"
+    DOWNLOADING_WEIGHTS = "DownloadingWeights"
+    DOWNLOAD_STALLED = "DownloadStalled"
+    DOWNLOAD_FAILED = "DownloadFailed"
     # CapacityMatched
     MATCHES_PLAN = "MatchesPlan"
     CAPACITY_DRIFT = "CapacityDrift"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from atom.sizing import ModelFactsError
 from atom_operator.admission.defaulting import locate_model, resolve_options
@@ -16,7 +16,15 @@ from atom_operator.admission.integrations import validate_surroundings
 from atom_operator.admission.validation import validate, validate_against_model
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
-from atom_operator.domain import Capacity, FactsLookup, FieldProblem, Manifest, Owner, Plan
+from atom_operator.domain import (
+    Capacity,
+    FactsLookup,
+    FieldProblem,
+    InspectedConfig,
+    Manifest,
+    Owner,
+    Plan,
+)
 from atom_operator.integrations import Site
 from atom_operator.kinds import OPTIONAL_KINDS, Kind
 from atom_operator.plan.accelerators import choose_accelerator
@@ -28,6 +36,8 @@ from atom_operator.plan.model_facts import (
     facts_from_text,
 )
 from atom_operator.plan.plan import build_plan
+
+_INSPECTION = "the model's own config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,7 @@ class Surroundings:
     measured: Capacity | None = (
         None  # by an engine of this AtomDeployment, where nothing is planned
     )
+    inspected: InspectedConfig | None = None  # what a look at the model has found before
 
 
 def wants_nodes(spec: AtomDeploymentSpec) -> bool:
@@ -59,7 +70,7 @@ def decide(
     image = spec.engine.image or around.images.get(spec.accelerator.type)
     if image is None:
         problems.append(_no_image(spec))
-    lookup = _model_facts(spec, around.config_text)
+    lookup = _model_facts(spec, around)
     if isinstance(lookup, FieldProblem):
         problems.append(lookup)
         return tuple(problems)
@@ -74,16 +85,27 @@ def decide(
     capacity = plan.capacity.capacity or around.measured
     served = frozenset(OPTIONAL_KINDS) if around.served is None else around.served
     asked = resolve_integrations(spec, options, capacity, served, around.site)
-    return replace(plan, integrations=asked, replicas=first_replicas(spec))
+    inspected = None if lookup.pinned else around.inspected
+    return replace(plan, integrations=asked, replicas=first_replicas(spec), inspected=inspected)
 
 
-def _model_facts(spec: AtomDeploymentSpec, config_text: str | None) -> FactsLookup | FieldProblem:
+def model_key(spec: AtomDeploymentSpec) -> str:
+    """Source and revision: what an inspection is of."""
+    return f"{spec.model.source}@{spec.model.revision or ''}"
+
+
+def _model_facts(spec: AtomDeploymentSpec, around: Surroundings) -> FactsLookup | FieldProblem:
+    config_text = around.config_text
     reference, place = spec.model.config_ref, "spec.model.config"
     try:
         if spec.model.config is not None:
             return facts_from_config(spec.model.config, place)
         if reference is None:
-            return facts_from_catalogue(spec.model.source)
+            known = facts_from_catalogue(spec.model.source)
+            if known.facts is not None or not _is_of(around.inspected, spec):
+                return known
+            place = "spec.model.source"
+            return replace(facts_from_text(around.inspected.text, _INSPECTION), pinned=False)
         place = "spec.model.configRef"
         origin = f"ConfigMap {reference.name}, key {reference.key}"
         if config_text is None:
@@ -94,6 +116,12 @@ def _model_facts(spec: AtomDeploymentSpec, config_text: str | None) -> FactsLook
         return FieldProblem(place, str(error), Reason.MODEL_NOT_SUPPORTED)
     except ValueError as error:
         return FieldProblem(place, str(error))
+
+
+def _is_of(
+    inspected: InspectedConfig | None, spec: AtomDeploymentSpec
+) -> TypeGuard[InspectedConfig]:
+    return inspected is not None and inspected.model == model_key(spec)
 
 
 def _memory_on_nodes(spec: AtomDeploymentSpec, nodes: Iterable[Manifest]) -> tuple[int, ...]:

@@ -47,6 +47,8 @@ POD = Kind("", "v1", "Pod", "pods")
 NODE = Kind("", "v1", "Node", "nodes")
 EVENT = Kind("", "v1", "Event", "events")
 WORKLOAD_KINDS = (DEPLOYMENT, LEADER_WORKER_SET)
+JOB = Kind("batch", "v1", "Job", "jobs")
+VOLUME_CLAIM = Kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
 # In the order of creation: what a pod needs comes before the Deployment, and so does the record of
 # what ran before it changes.
 CHILD_KINDS = (
@@ -87,18 +89,29 @@ class SourceKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Download:
+    """What a Job fetches from the hub before pods mount it."""
+
+    repository: str
+    revision: str | None = None
+    token_secret: tuple[str, str] | None = None  # name, key
+
+
+@dataclass(frozen=True, slots=True)
 class ModelLocation:
-    """Where the weights are, and what the engine's --model says."""
+    """Where the pods find the weights, and what the engine's --model says."""
 
     kind: SourceKind
     argument: str
     claim: str | None = None
     revision: str | None = None
     token_secret: tuple[str, str] | None = None  # name, key
+    download: Download | None = None  # how they get there, when that is ours to do
 
     @property
     def default_name(self) -> str:
-        return self.argument.rstrip("/").rsplit("/", 1)[-1]
+        name = self.download.repository if self.download else self.argument
+        return name.rstrip("/").rsplit("/", 1)[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +181,17 @@ class FactsLookup:
     facts: ModelFacts | None
     reason: Reason
     message: str
+    # Whether the same spec always leads to them. Others (read from the hub, by a Job) shape the
+    # plan and never the pods, which would be restarted when they come or go.
+    pinned: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedConfig:
+    """The config.json that an inspection has read. `model` is source and revision."""
+
+    model: str
+    text: str
 
 
 class RolloutStrategy(StrEnum):
@@ -254,6 +278,7 @@ class Plan:
     template: Mapping[str, Any] | None
     integrations: Integrations = field(default_factory=Integrations)
     owns_replicas: bool = True  # False: an autoscaler moves the number, and we leave it alone
+    inspected: InspectedConfig | None = None  # kept, so that it is looked at once
 
     @property
     def may_start(self) -> bool:
@@ -276,6 +301,7 @@ class DeploymentState:
     refused_message: str | None  # pods cannot be created: quota, admission
     rollout: Rollout | None = None  # the strategy that is in effect
     rollback: Rollback | None = None  # why it does not run what the spec asks for
+    startup_budget_seconds: int | None = None  # of the revision that it runs
 
     @property
     def complete(self) -> bool:
@@ -356,6 +382,7 @@ class Observed:
     running: PodRevision | None = None  # what the Deployment asks for now
     last_ready: PodRevision | None = None  # what every replica served with most lately
     unserved: frozenset[Kind] = frozenset()  # optional kinds that were looked for in vain
+    inspected: InspectedConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)

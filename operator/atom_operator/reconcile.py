@@ -24,12 +24,13 @@ from atom_operator.cluster.apply import apply_children
 from atom_operator.cluster.engines import EnginePort, ask_engines
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.fleet import FleetReader
+from atom_operator.cluster.jobs import ensure_jobs
 from atom_operator.cluster.observe import describe, observe
 from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.cluster.replicas import give_up_replicas
 from atom_operator.constants import Reason
-from atom_operator.decide import Surroundings, decide, wants_nodes
+from atom_operator.decide import Surroundings, decide, model_key, wants_nodes
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     CONFIG_MAP,
@@ -38,11 +39,13 @@ from atom_operator.domain import (
     ChildKey,
     EngineView,
     FieldProblem,
+    InspectedConfig,
     Manifest,
     ObjectKey,
     Observed,
     Owner,
     Plan,
+    PodRevision,
     Supply,
 )
 from atom_operator.kinds import OPTIONAL_KINDS, Kind
@@ -51,6 +54,8 @@ from atom_operator.plan.inventory import shortage, survey
 from atom_operator.plan.rollback import choose_target
 from atom_operator.plan.rollout import RolloutQuestion, choose_rollout, needs_supply
 from atom_operator.plan.scaling import leave_to_autoscaler
+from atom_operator.preparation import JobRequest, Waiting
+from atom_operator.prepare import Step, check_claim, fetch_weights, look_at_model
 from atom_operator.settings import OperatorSettings
 from atom_operator.status.capacity import measured_before
 from atom_operator.status.events import event, event_name, happenings
@@ -80,6 +85,8 @@ class Decision:
     desired: Mapping[ChildKey, Manifest] | None = None
     overlay: tuple[str, ...] = ()
     supply: Supply | None = None  # read only when something depended on it
+    jobs: tuple[JobRequest, ...] = ()  # that prepare the model
+    waiting: Waiting | None = None  # why no pod is asked for yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +111,7 @@ class Reconciler:
         engines = await ask_engines(self.engines, observed, known)
         decision = await self.decide(key, parent, observed, engines)
         report, observed = await self._carry_out(key, decision, observed)
+        await self._ensure_jobs(key, parent, decision)
         self.optional.remember(key, look, observed.children)
         await self._report(key, parent, decision, report, observed, engines)
         return Outcome(_look_again(decision, report, observed, engines))
@@ -122,11 +130,21 @@ class Reconciler:
             served=frozenset(OPTIONAL_KINDS) - observed.unserved,
             site=self.settings.site,
             measured=engines.measured.capacity if engines.measured else None,
+            inspected=observed.inspected,
         )
         plan = decide(owner, spec, around)
         if isinstance(plan, tuple):
             return Decision(problems=plan)
-        return await self._render(plan, spec.rollout, observed, engines)
+        look = await look_at_model(self.port, plan)
+        if look.waiting is not None:
+            return Decision(plan=plan, jobs=_jobs(look), waiting=look.waiting)
+        if look.config is not None:
+            found = InspectedConfig(model_key(spec), look.config)
+            plan = decide(owner, spec, replace(around, inspected=found))
+            if isinstance(plan, tuple):
+                return Decision(problems=plan, jobs=_jobs(look))
+        decision = await self._render(plan, spec.rollout, observed, engines)
+        return replace(decision, jobs=(*_jobs(look), *decision.jobs))
 
     async def _config_text(self, key: ObjectKey, spec: AtomDeploymentSpec) -> str | None:
         """What spec.model.configRef points at; None when there is no such ConfigMap or key."""
@@ -144,10 +162,18 @@ class Reconciler:
         overlay = overlay_paths(plan.template or {})
         if not plan.may_start:
             return Decision(plan=plan, overlay=overlay)
+        claim = await check_claim(self.port, self.fleet, plan)
+        if claim.problem is not None:
+            return Decision(problems=(claim.problem,))
         try:
-            wanted = pod_revision(plan)
+            plan, wanted = _with_budget_of(observed, plan, pod_revision(plan))
+            weights = await fetch_weights(self.port, self.engines, plan)
         except OverlayError as error:
             return Decision(problems=(FieldProblem("spec.template", str(error)),))
+        if weights.waiting is not None and not _is_in_place(observed, wanted):
+            return Decision(
+                plan=plan, overlay=overlay, jobs=_jobs(weights), waiting=weights.waiting
+            )
         target = choose_target(
             wanted,
             observed,
@@ -161,6 +187,7 @@ class Reconciler:
             running=observed.deployment,
             unschedulable=_unschedulable(observed),
             supply=None,
+            one_node_claim=plan.model.claim if claim.one_node else None,
         )
         scaled = plan.integrations.autoscaling is not None
         if needs_supply(question) or question.unschedulable is not None or scaled:
@@ -169,8 +196,13 @@ class Reconciler:
             )
         plan = replace(plan, rollout=choose_rollout(question))
         plan = leave_to_autoscaler(plan, question.supply, started=observed.deployment is not None)
-        desired = render(plan, target)
-        return Decision(plan=plan, desired=desired, overlay=overlay, supply=question.supply)
+        return Decision(
+            plan=plan,
+            desired=render(plan, target),
+            overlay=overlay,
+            supply=question.supply,
+            jobs=_jobs(weights),
+        )
 
     async def supply(self, plan: Plan, pod_spec: Mapping[str, Any]) -> Supply | None:
         resource = plan.accelerator.resource_name
@@ -189,6 +221,17 @@ class Reconciler:
         await give_up_replicas(self.port, key, decision.desired, observed.children)
         report, children = await apply_children(self.port, key, decision.desired, observed.children)
         return report, describe(children, observed.pods)
+
+    async def _ensure_jobs(self, key: ObjectKey, parent: Manifest, decision: Decision) -> None:
+        """A spec that is not accepted says nothing about Jobs: those that run go on."""
+        if decision.plan is None:
+            return
+        metadata = parent["metadata"]
+        seen = (parent.get("status") or {}).get("observedGeneration")
+        changed = seen is not None and seen != metadata.get("generation")
+        await ensure_jobs(
+            self.port, key, metadata["uid"], decision.jobs, self.clock(), prune=changed
+        )
 
     async def _report(
         self,
@@ -211,6 +254,7 @@ class Reconciler:
             url=naming.service_url(key),
             engines=_of_the_spec(engines, observed),
             shortage=shortage(decision.supply) if decision.supply else None,
+            waiting=decision.waiting,
         )
         previous: Mapping[str, Any] = parent.get("status") or {}
         status = roll_up(situation, previous, self.clock())
@@ -235,6 +279,32 @@ class Reconciler:
                 _logger.warning("event %s of %s/%s: %s", happening.reason, *owner.key, error)
 
 
+def _jobs(step: Step) -> tuple[JobRequest, ...]:
+    return (step.job,) if step.job is not None else ()
+
+
+def _is_in_place(observed: Observed, wanted: PodRevision) -> bool:
+    """Whether these pods were already asked for: then what they need was there before."""
+    running = observed.deployment
+    if running is None:
+        return False
+    failed = running.rollback.failed if running.rollback else None
+    return wanted.name in (running.revision, failed)
+
+
+def _with_budget_of(
+    observed: Observed, plan: Plan, wanted: PodRevision
+) -> tuple[Plan, PodRevision]:
+    """Keep the running pods' start-up budget when nothing else differs: a better estimate is for
+    the next rollout, and no reason for one."""
+    running = observed.deployment
+    if running is None or running.startup_budget_seconds is None or _is_in_place(observed, wanted):
+        return plan, wanted
+    same = replace(plan, startup_budget_seconds=running.startup_budget_seconds)
+    pods = pod_revision(same)
+    return (same, pods) if _is_in_place(observed, pods) else (plan, wanted)
+
+
 def _of_the_spec(engines: EngineView, observed: Observed) -> EngineView:
     """What counts as measured: nothing while another revision than the spec's runs."""
     running = observed.deployment
@@ -254,6 +324,8 @@ def _look_again(
     """Seconds until the next look at what no event announces."""
     if any(not pod.ready and pod.address for pod in observed.pods):
         return _LOADING_SECONDS
+    if decision.waiting is not None:
+        return _LOOK_AGAIN_SECONDS if decision.waiting.failed else _LOADING_SECONDS
     waits_for_config = (
         decision.plan is not None and decision.plan.capacity.reason is Reason.MODEL_CONFIG_NOT_FOUND
     )

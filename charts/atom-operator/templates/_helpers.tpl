@@ -91,6 +91,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors, prometheusrules]
   verbs: [get, list, create, patch, update, delete]
+# The download of weights and the look at a model run as Jobs; claims are read for their modes.
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get]
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]

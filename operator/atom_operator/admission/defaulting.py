@@ -6,12 +6,13 @@ Pure; called by reconcile after validation.
 
 from __future__ import annotations
 
+import re
 from typing import Any, TypeVar
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.api.v1alpha1.atomdeployment import EnvVar
 from atom_operator.constants import MODELS_DIRECTORY
-from atom_operator.domain import EngineOptions, ModelLocation, SourceKind
+from atom_operator.domain import Download, EngineOptions, ModelLocation, SourceKind
 
 _T = TypeVar("_T")
 
@@ -29,13 +30,19 @@ def locate_model(spec: AtomDeploymentSpec) -> ModelLocation:
     if scheme == SourceKind.CLAIM:
         claim = rest.partition("/")[0]
         return ModelLocation(SourceKind.CLAIM, f"{MODELS_DIRECTORY}/{rest}", claim=claim)
-    secret = spec.model.token_secret_ref
-    return ModelLocation(
-        SourceKind.HUB,
-        rest,
-        revision=spec.model.revision,
-        token_secret=(secret.name, secret.key) if secret else None,
-    )
+    secret, revision = spec.model.token_secret_ref, spec.model.revision
+    token = (secret.name, secret.key) if secret else None
+    if spec.cache.weights is not None:
+        claim = spec.cache.weights.claim
+        folder = f"{MODELS_DIRECTORY}/{claim}/{rest.replace('/', '--')}/{_folder_name(revision)}"
+        download = Download(rest, revision, token)
+        return ModelLocation(SourceKind.CLAIM, folder, claim=claim, download=download)
+    return ModelLocation(SourceKind.HUB, rest, revision=revision, token_secret=token)
+
+
+def _folder_name(revision: str | None) -> str:
+    """One folder per revision; branches may have slashes."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", revision or "main").lstrip(".") or "main"
 
 
 def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:

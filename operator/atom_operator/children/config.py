@@ -9,6 +9,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from atom_operator import constants
 from atom_operator.children import naming
 from atom_operator.domain import Manifest, Plan
 
@@ -23,6 +24,19 @@ def plan_config_map(plan: Plan) -> Manifest:
         "kind": "ConfigMap",
         "metadata": naming.metadata(plan, naming.config_map_name(plan.key)),
         "data": data,
+    }
+
+
+def inspected_config_map(plan: Plan) -> Manifest | None:
+    """The config.json that a Job has read, so that it is read once; None when none was."""
+    if plan.inspected is None:
+        return None
+    annotations = {constants.ANNOTATION_MODEL: plan.inspected.model}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": naming.metadata(plan, f"{plan.key.name}-model", annotations),
+        "data": {constants.INSPECTED_KEY: plan.inspected.text},
     }
 
 

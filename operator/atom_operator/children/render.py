@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atom_operator.children.autoscaler import autoscaler
-from atom_operator.children.config import plan_config_map
+from atom_operator.children.config import inspected_config_map, plan_config_map
 from atom_operator.children.dashboard import dashboard_config_map
 from atom_operator.children.disruption import disruption_budget
 from atom_operator.children.gateway import http_route, inference_pool
@@ -48,6 +48,7 @@ def render(plan: Plan, target: Target | None = None) -> dict[ChildKey, Manifest]
     manifests: tuple[tuple[Kind, Manifest | None], ...] = (
         (SERVICE_ACCOUNT, service_account(plan)),
         (CONFIG_MAP, plan_config_map(plan)),
+        (CONFIG_MAP, inspected_config_map(plan)),
         (SERVICE, service(plan)),
         (DISRUPTION_BUDGET, disruption_budget(plan)),
         *_guards(plan),

@@ -11,7 +11,7 @@ from atom_operator.domain import Plan, SourceKind
 _CACHE = "/cache"
 _COMPILED = "/compile-cache"  # where a claim keeps what was compiled
 # Everything that writes below a home directory by default: downloads and the like.
-_CACHE_ENVIRONMENT = {
+CACHE_ENVIRONMENT = {
     "HOME": f"{_CACHE}/home",
     "XDG_CACHE_HOME": f"{_CACHE}/xdg",
     "HF_HOME": f"{_CACHE}/huggingface",
@@ -30,7 +30,7 @@ def cache_environment(plan: Plan) -> dict[str, dict[str, Any]]:
     claimed = plan.integrations.compile_cache_claim is not None
     compiled = f"{_COMPILED}/{compile_cache_key(plan)}" if claimed else _CACHE
     folders = {name: f"{compiled}/{folder}" for name, folder in _COMPILE_ENVIRONMENT.items()}
-    return {name: {"value": value} for name, value in {**_CACHE_ENVIRONMENT, **folders}.items()}
+    return {name: {"value": value} for name, value in {**CACHE_ENVIRONMENT, **folders}.items()}
 
 
 def compile_cache_key(plan: Plan) -> str:

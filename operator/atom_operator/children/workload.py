@@ -44,6 +44,7 @@ def workload(
     """
     annotations = {
         constants.ANNOTATION_REVISION: pods.name,
+        constants.ANNOTATION_STARTUP_BUDGET: str(plan.startup_budget_seconds),
         constants.ANNOTATION_ROLLOUT_REASON: plan.rollout.reason,
     }
     if rollback is not None:

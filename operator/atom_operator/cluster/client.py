@@ -27,8 +27,10 @@ from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     CHILD_KINDS,
     EVENT,
+    JOB,
     NODE,
     POD,
+    VOLUME_CLAIM,
     Kind,
     Manifest,
     ObjectKey,
@@ -40,7 +42,7 @@ _PAGE_SIZE = 250
 _NOT_FOUND = 404
 _RESOURCES: dict[Kind, type[GenericNamespacedResource]] = {
     kind: create_namespaced_resource(kind.group, kind.version, kind.kind, kind.plural)
-    for kind in (*CHILD_KINDS, *OPTIONAL_KINDS, POD, EVENT, ATOM_DEPLOYMENT)
+    for kind in (*CHILD_KINDS, *OPTIONAL_KINDS, POD, EVENT, JOB, VOLUME_CLAIM, ATOM_DEPLOYMENT)
 }
 _NODE = create_global_resource(NODE.group, NODE.version, NODE.kind, NODE.plural)
 _PLACED: dict[str, str | BinaryOperator | SequenceOperator] = {

@@ -15,11 +15,13 @@ from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import (
     CHILD_KINDS,
+    CONFIG_MAP,
     CONTROLLER_REVISION,
     POD,
     WORKLOAD_KINDS,
     ChildKey,
     DeploymentState,
+    InspectedConfig,
     Manifest,
     ObjectKey,
     Observed,
@@ -85,7 +87,17 @@ def describe(children: Mapping[ChildKey, Manifest], pods: tuple[PodState, ...]) 
         pods=pods,
         running=_pods_of(workload, "spec") if workload else None,
         last_ready=_pods_of(record, "data") if record else None,
+        inspected=_inspected(children),
     )
+
+
+def _inspected(children: Mapping[ChildKey, Manifest]) -> InspectedConfig | None:
+    for key, child in children.items():
+        model = _annotation(child, constants.ANNOTATION_MODEL) if key.kind == CONFIG_MAP else None
+        text = (child.get("data") or {}).get(constants.INSPECTED_KEY)
+        if model and text:
+            return InspectedConfig(model, text)
+    return None
 
 
 def _first(children: Mapping[ChildKey, Manifest], *kinds: Kind) -> Manifest | None:
@@ -137,7 +149,12 @@ def deployment_state(manifest: Manifest) -> DeploymentState:
         refused_message=_message(conditions.get(("ReplicaFailure", "True"))),
         rollout=_rollout(manifest),
         rollback=_rollback(manifest),
+        startup_budget_seconds=_whole(_annotation(manifest, constants.ANNOTATION_STARTUP_BUDGET)),
     )
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None
 
 
 def _rollback(manifest: Manifest) -> Rollback | None:
@@ -197,6 +214,12 @@ def _is_worker(pod: Manifest) -> bool:
     """Whether the pod only computes for another, and has no HTTP server."""
     labels = pod["metadata"].get("labels") or {}
     return labels.get(constants.LABEL_ROLE) == constants.ROLE_WORKER
+
+
+def last_words(manifest: Manifest) -> str:
+    """How a pod's container ended or what it waits for, or why it has no node; empty when fine."""
+    state = pod_state(manifest)
+    return state.problem or state.unschedulable_message or ""
 
 
 def container_problem(status: Mapping[str, Any]) -> str | None:

@@ -21,6 +21,14 @@ async def deployment_changed(
     memo.enqueue(namespace, name)
 
 
+@kopf.on.event("batch", "v1", "jobs", labels={constants.LABEL_JOB_FOR: kopf.PRESENT})
+async def job_changed(
+    namespace: str | None, labels: Mapping[str, str], memo: Runtime, **_: Any
+) -> None:
+    """A download or a look at a model went on or ended."""
+    memo.enqueue(namespace, labels.get(constants.LABEL_JOB_FOR))
+
+
 @kopf.on.event("apps", "v1", "deployments", labels=_OURS)
 @kopf.on.event("", "v1", "services", labels=_OURS)
 @kopf.on.event("", "v1", "serviceaccounts", labels=_OURS)

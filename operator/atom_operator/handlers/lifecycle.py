@@ -8,7 +8,7 @@ import kopf
 
 from atom_operator import constants
 from atom_operator.cluster.errors import ClusterError
-from atom_operator.domain import CHILD_KINDS, POD
+from atom_operator.domain import CHILD_KINDS, JOB, POD
 from atom_operator.handlers.runtime import Runtime
 
 _RETRY_SECONDS = 5.0
@@ -40,6 +40,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
         settings.watching.label_selectors[kind.group, kind.version, kind.plural] = (
             constants.LABEL_DEPLOYMENT
         )
+    settings.watching.label_selectors[JOB.group, JOB.version, JOB.plural] = constants.LABEL_JOB_FOR
 
 
 @kopf.on.login()

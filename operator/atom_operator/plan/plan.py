@@ -36,7 +36,7 @@ def build_plan(
     later rollout needs the finished pod template: plan/rollout.py chooses it.
     """
     accelerator = choose_accelerator(spec.accelerator, memory_on_nodes)
-    if options.max_model_len is None and lookup.facts is not None:
+    if options.max_model_len is None and lookup.facts is not None and lookup.pinned:
         # The engine would choose the same; saying it keeps plan and engine from drifting apart.
         options = replace(options, max_model_len=lookup.facts.max_position_embeddings)
     budget = startup_budget_seconds(lookup.facts, model.kind, accelerator)

@@ -36,6 +36,7 @@ class RolloutQuestion:
     running: DeploymentState | None
     unschedulable: str | None  # the scheduler's words about a pod of ours without a node
     supply: Supply | None
+    one_node_claim: str | None = None  # a claim that a spare pod on another node could not mount
 
 
 def needs_supply(question: RolloutQuestion) -> bool:
@@ -71,10 +72,15 @@ def _is_open(question: RolloutQuestion, running: DeploymentState) -> bool:
 
 
 def _default(question: RolloutQuestion) -> RolloutStrategy:
+    if question.one_node_claim is not None:
+        return _IN_PLACE
     return _SURGE if question.accelerator.type == "cpu" else _IN_PLACE
 
 
 def _choose(question: RolloutQuestion) -> Rollout:
+    if question.one_node_claim is not None:
+        why = "can be mounted on one node only, which need not be a spare pod's"
+        return Rollout(_IN_PLACE, f"claim {question.one_node_claim} {why}")
     if question.accelerator.type == "cpu":
         return Rollout(_SURGE, "a spare pod takes no accelerator")
     supply = question.supply

@@ -21,10 +21,12 @@ from atom_operator.domain import (
     Observed,
     Plan,
 )
+from atom_operator.preparation import Waiting
 from atom_operator.status.capacity import capacity_matched, capacity_status
 from atom_operator.status.conditions import Verdict, stamp
 from atom_operator.status.integrations import capacity_limited, integrations_ready
 from atom_operator.status.loading import model_loaded
+from atom_operator.status.preparing import model_not_there, waits
 
 _NO_DEPLOYMENT = DeploymentState(0, 0, 0, 0, 0, True, None, None, None)
 _NOT_PLANNED = CapacityVerdict("Unknown", Reason.NOT_PLANNED, "the spec is not accepted")
@@ -48,6 +50,7 @@ class Situation:
     url: str
     engines: EngineView
     shortage: str | None = None  # why no node takes one more pod, when accelerators are the cause
+    waiting: Waiting | None = None  # what has to be there before pods are asked for
 
     @property
     def deployment(self) -> DeploymentState:
@@ -103,7 +106,7 @@ def _verdicts(situation: Situation) -> Iterator[Verdict]:
             situation.capacity.message,
         ),
         _scheduled(situation),
-        model_loaded(situation.observed.pods, situation.engines),
+        _model_loaded(situation),
         capacity_matched(situation.capacity.capacity, situation.engines.measured),
         _progressing(situation),
         _available(situation),
@@ -113,6 +116,12 @@ def _verdicts(situation: Situation) -> Iterator[Verdict]:
     ]
     yield from others
     yield _ready(situation, {verdict.type: verdict for verdict in others})
+
+
+def _model_loaded(situation: Situation) -> Verdict:
+    if situation.waiting is not None:
+        return model_not_there(situation.waiting)
+    return model_loaded(situation.observed.pods, situation.engines)
 
 
 def _accepted(situation: Situation) -> Verdict:
@@ -151,6 +160,8 @@ def _progressing(situation: Situation) -> Verdict:
         serving = "what runs goes on" if situation.observed.deployment else "nothing is started"
         blocking = "CapacityFits" if situation.plan else "Accepted"
         return Verdict(kind, "False", Reason.HELD_BACK, f"see {blocking}; {serving}")
+    if situation.waiting is not None:
+        return waits(situation.waiting, serving=situation.observed.deployment is not None)
     for refusal in situation.report.refused:
         child = f"{refusal.child.kind.kind} {refusal.child.name}"
         return Verdict(kind, "False", refusal.reason, f"{child}: {refusal.message}")
@@ -186,6 +197,8 @@ def _degraded(situation: Situation) -> Verdict:
     kind = ConditionType.DEGRADED
     for refusal in situation.report.refused:
         return Verdict(kind, "True", refusal.reason, refusal.message)
+    if situation.waiting is not None and situation.waiting.failed:
+        return Verdict(kind, "True", situation.waiting.reason, situation.waiting.message)
     rollback = situation.deployment.rollback
     if rollback is not None:
         text = (

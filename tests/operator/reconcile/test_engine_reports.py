@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, Capacity, EngineHealth, LoadProgress
-from tests.support.builders_operator import KEY, cluster_with, condition, plan, pod, reconciler
+from tests.support.builders_operator import KEY, NOW, cluster_with, condition, plan, pod, reconciler
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_engines import FakeEngines
+from tests.support.jobs import fail, only_job
 
 IP = "10.0.0.7"
 MIB, GIB = 2**20, 2**30
@@ -28,7 +29,10 @@ def capacity_of(cluster: FakeCluster) -> dict[str, Any]:
 
 async def serving(engines: FakeEngines, **changes: Any) -> FakeCluster:
     """One ready pod of the latest revision."""
-    cluster = cluster_with(**changes)
+    return await serve(cluster_with(**changes), engines)
+
+
+async def serve(cluster: FakeCluster, engines: FakeEngines) -> FakeCluster:
     await reconciler(cluster, engines=engines).reconcile(KEY)
     cluster.run_deployment_controller("chat")
     cluster.put_pod(revised(cluster))
@@ -102,7 +106,10 @@ async def test_a_measurement_that_cannot_be_read_back_is_made_again() -> None:
 
 async def test_without_a_plan_the_engine_fills_the_capacity() -> None:
     engines = FakeEngines(capacities={IP: planned()})
-    cluster = await serving(engines, model={"source": "hf://acme/private-model"})
+    cluster = cluster_with(model={"source": "hf://acme/private-model"})
+    await reconciler(cluster).reconcile(KEY)
+    fail(cluster, only_job(cluster, "inspect"), "error: no network", NOW)
+    await serve(cluster, engines)
     assert condition(cluster, "CapacityMatched")["reason"] == "MeasuredWithoutPlan"
     capacity = capacity_of(cluster)
     assert (capacity["confidence"], capacity["kvTokens"]) == ("Measured", planned().kv_tokens)

@@ -11,12 +11,14 @@ import pytest
 from atom_operator.domain import ATOM_DEPLOYMENT, CONFIG_MAP, DEPLOYMENT, POD, SERVICE
 from tests.support.builders_operator import (
     KEY,
+    NOW,
     TINY_CONFIG,
     cluster_with,
     condition,
     pod,
     reconciler,
 )
+from tests.support.jobs import fail, only_job
 
 LLAMA_70B = {"source": "hf://meta-llama/Llama-3.3-70B-Instruct"}
 UNKNOWN_MODEL = {"source": "hf://acme/private-model"}
@@ -64,6 +66,8 @@ async def test_a_change_that_does_not_fit_leaves_what_runs_untouched() -> None:
 
 async def test_an_unknown_model_starts_and_says_how_to_get_a_plan() -> None:
     cluster = cluster_with(model=UNKNOWN_MODEL)
+    await reconciler(cluster).reconcile(KEY)
+    fail(cluster, only_job(cluster, "inspect"), "error: no network", NOW)
     await reconciler(cluster).reconcile(KEY)
     fits = condition(cluster, "CapacityFits")
     assert (fits["status"], fits["reason"]) == ("Unknown", "ModelFactsUnknown")

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from atom_operator.api.v1alpha1.cache import CacheSpec
 from atom_operator.api.v1alpha1.common import PRESERVE, QUANTITY_PATTERN, ApiModel, cel
 from atom_operator.api.v1alpha1.integrations import (
     AutoscalingSpec,
-    CacheSpec,
     GatewaySpec,
     MonitoringSpec,
     NetworkPolicySpec,
@@ -279,6 +279,16 @@ class RolloutSpec(ApiModel):
 
 class AtomDeploymentSpec(ApiModel):
     """Desired state: a model, served by engine pods."""
+
+    model_config = ConfigDict(
+        json_schema_extra=cel(
+            (
+                "!has(self.cache) || !has(self.cache.weights)"
+                " || self.model.source.startsWith('hf://')",
+                "cache.weights applies to hf:// sources only",
+            )
+        )
+    )
 
     model: ModelSpec
     """Which model is served."""

@@ -167,18 +167,3 @@ class NetworkPolicySpec(ApiModel):
     ] = None
     """Peers that may scrape /metrics, which is on the same port. Default: the pods labelled
     app.kubernetes.io/name=prometheus in every namespace."""
-
-
-class CompileCacheSpec(ApiModel):
-    """A claim that keeps compiled kernels over restarts."""
-
-    claim: _Name
-    """Name of a PersistentVolumeClaim in the same namespace. Everything is below a folder named
-    after the image, the product and the parallelism, so that other engines never read it."""
-
-
-class CacheSpec(ApiModel):
-    """What outlives a pod."""
-
-    compile: CompileCacheSpec | None = None
-    """Compiled kernels; default: they live as long as the pod."""

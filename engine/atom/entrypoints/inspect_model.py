@@ -1,0 +1,73 @@
+"""`python -m atom.entrypoints.inspect_model`: what a model's config.json says, without its weights.
+
+What the operator's inspection Job runs, for a folder (of the image, or on a claim) and for a hub id
+alike. The answer, the config packed to fit, is its last line of output and the pod's termination
+message. Exit codes: 0 found, 1 a fault that its one line explains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import sys
+import tempfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from atom.checkpoint import open_checkpoint
+from atom.entrypoints.engine_args import FlagParser
+from atom.entrypoints.termination import MOST_BYTES, leave_message
+from atom.errors import AtomError, ModelError
+from atom.model_loader.hub_errors import hub_error
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code."""
+    args = _parser().parse_args(argv)
+    try:
+        answer = {"model": args.model, "config": pack(read_config(args.model, args.revision))}
+        if len(json.dumps(answer)) > MOST_BYTES:
+            raise ModelError(
+                f"{args.model}: its config.json is too large to report; give it in a ConfigMap "
+                "(spec.model.configRef)"
+            )
+    except AtomError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(answer))
+    leave_message(answer)
+    return 0
+
+
+def read_config(model: str, revision: str | None) -> dict[str, object]:
+    """The config.json of a folder or of a hub id. Raises `ModelError`."""
+    folder = Path(model)
+    if folder.is_dir() or folder.is_absolute():
+        return open_checkpoint(folder).config
+    from huggingface_hub import hf_hub_download
+
+    with tempfile.TemporaryDirectory() as temporary:
+        try:
+            hf_hub_download(model, "config.json", revision=revision, local_dir=temporary)
+        except Exception as error:  # the hub client raises many unrelated types
+            raise hub_error(model, revision or "main", error) from error
+        return open_checkpoint(Path(temporary)).config
+
+
+def pack(config: dict[str, object]) -> str:
+    """A JSON object as text that fits where few bytes do: deflated, in base64."""
+    text = json.dumps(config, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = FlagParser(prog="atom-inspect", description="Report a model's config.json")
+    parser.add_argument("--model", required=True, help="checkpoint folder or hub id")
+    parser.add_argument("--revision", default=None, help="branch, tag or commit on the hub")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

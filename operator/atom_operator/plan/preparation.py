@@ -1,0 +1,59 @@
+"""Whether pods may start, or what they wait for: the weights, or a look at the model. Pure.
+
+The look is worth a short wait, because it may show that the model does not fit; when it fails the
+plan is unknown and the engine sizes itself. Without the weights nothing can start.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+
+from atom_operator.constants import Reason
+from atom_operator.domain import EngineHealth
+from atom_operator.preparation import JobState, Waiting
+
+_MOST_CONFIG_BYTES = 1 << 20
+_RETRY = "It is tried again every ten minutes, and at once when the spec changes"
+
+
+def waiting_for_weights(
+    name: str, state: JobState | None, health: EngineHealth | None
+) -> Waiting | None:
+    """None when the weights are there. `health`: what the download says of itself."""
+    if state is None:
+        return Waiting(Reason.DOWNLOADING_WEIGHTS, f"Job {name} is being created")
+    if state.phase == "Succeeded":
+        return None
+    if state.phase == "Failed":
+        message = f"Job {name} failed: {state.message}. {_RETRY}"
+        return Waiting(Reason.DOWNLOAD_FAILED, message, failed=True)
+    progress = health.progress if health else None
+    words = f" ({state.message})" if state.message else ""
+    stalled = progress is not None and progress.stalled
+    reason = Reason.DOWNLOAD_STALLED if stalled else Reason.DOWNLOADING_WEIGHTS
+    return Waiting(reason, f"Job {name} runs{words}", progress=progress)
+
+
+def waiting_for_inspection(name: str, state: JobState | None) -> Waiting | None:
+    """None when there is nothing left to wait for, whether the look succeeded or not."""
+    if state is not None and state.phase != "Running":
+        return None
+    words = f": {state.message}" if state and state.message else ""
+    return Waiting(Reason.INSPECTING_MODEL, f"Job {name} reads the model's config.json{words}")
+
+
+def inspected_config(state: JobState | None) -> str | None:
+    """The text of the config.json that an inspection reported; None when it reported none."""
+    if state is None or not state.result:
+        return None
+    try:
+        packed = base64.b64decode(json.loads(state.result)["config"], validate=True)
+        unpacker = zlib.decompressobj()
+        text = unpacker.decompress(packed, _MOST_CONFIG_BYTES)
+        if unpacker.unconsumed_tail:
+            return None
+        return text.decode("utf-8")
+    except (ValueError, KeyError, TypeError, zlib.error):
+        return None

@@ -1,0 +1,53 @@
+"""What has to happen before pods can start: Jobs, how they stand, and what is waited for.
+
+Values only, beside domain.py. A Job is asked for by a pure function (children/job.py), read and
+created by cluster/jobs.py, and judged by plan/preparation.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal
+
+from atom_operator.constants import Reason
+from atom_operator.domain import LoadProgress, Manifest
+
+
+class JobPurpose(StrEnum):
+    """What a Job of ours does."""
+
+    WEIGHTS = "weights"
+    INSPECTION = "inspection"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """A Job that should exist. `digest` tells whether one that exists was made for the same."""
+
+    purpose: JobPurpose
+    name: str
+    digest: str
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """A Job as the cluster has it; `message` and `address` are of its latest pod."""
+
+    phase: Literal["Running", "Succeeded", "Failed"]
+    message: str = ""  # how a container ended, or what it waits for
+    result: str | None = None  # what it left when it succeeded
+    address: str | None = None
+    finished_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why pods are not started yet. `failed`: nothing goes on without somebody's help."""
+
+    reason: Reason
+    message: str
+    failed: bool = False
+    progress: LoadProgress | None = None

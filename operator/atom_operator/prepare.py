@@ -1,0 +1,82 @@
+"""What has to be there before pods start: asked of the cluster, decided by plan/preparation.py.
+
+Reads only, because the webhook decides too; the Jobs that are missing are part of the answer and
+made by the reconciler. Called by Reconciler.decide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atom_operator.children.job import inspection_job, weights_job
+from atom_operator.children.overlay import OverlayError
+from atom_operator.cluster.engines import EnginePort
+from atom_operator.cluster.fleet import FleetReader
+from atom_operator.cluster.jobs import read_job
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.constants import Reason
+from atom_operator.domain import VOLUME_CLAIM, FieldProblem, Plan
+from atom_operator.plan.claims import access_modes, claim_problem, is_for_one_node
+from atom_operator.plan.preparation import (
+    inspected_config,
+    waiting_for_inspection,
+    waiting_for_weights,
+)
+from atom_operator.preparation import JobRequest, Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to prepare: the Job that does it, what is still waited for, what came of it."""
+
+    job: JobRequest | None = None
+    waiting: Waiting | None = None
+    config: str | None = None  # the text of a config.json
+
+
+NOTHING = Step()
+
+
+async def look_at_model(port: ClusterPort, plan: Plan) -> Step:
+    """Ask the model itself for its shape, where neither the spec nor the catalogue tells it."""
+    if plan.capacity.reason is not Reason.MODEL_FACTS_UNKNOWN:
+        return NOTHING
+    try:
+        job = inspection_job(plan)
+    except OverlayError:
+        return NOTHING  # a problem that is reported with the pods
+    state = await read_job(port, plan.key.namespace, job)
+    return Step(job, waiting_for_inspection(job.name, state), inspected_config(state))
+
+
+async def fetch_weights(port: ClusterPort, engines: EnginePort, plan: Plan) -> Step:
+    """The download of a hub model into its claim; raises OverlayError."""
+    job = weights_job(plan)
+    if job is None:
+        return NOTHING
+    state = await read_job(port, plan.key.namespace, job)
+    running = state is not None and state.phase == "Running"
+    address = state.address if state is not None and running else None
+    health = await engines.health(address) if address else None
+    return Step(job, waiting_for_weights(job.name, state, health))
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRule:
+    """What the claim behind the weights allows."""
+
+    problem: FieldProblem | None = None
+    one_node: bool = False
+
+
+async def check_claim(port: ClusterPort, fleet: FleetReader, plan: Plan) -> ClaimRule:
+    """No rule without a claim, or where it does not exist yet: its pods will say so."""
+    if plan.model.claim is None:
+        return ClaimRule()
+    claim = await port.get(VOLUME_CLAIM, plan.key.namespace, plan.model.claim)
+    modes = access_modes(claim)
+    if not is_for_one_node(modes):
+        return ClaimRule()
+    nodes = await fleet.nodes()
+    count = None if nodes is None else len(nodes)
+    return ClaimRule(claim_problem(plan, modes, count), one_node=count != 1)
