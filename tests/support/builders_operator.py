@@ -10,6 +10,7 @@ from atom_operator.admission.parsing import parse_spec
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.children.naming import child_labels
 from atom_operator.cluster.fleet import FleetReader
+from atom_operator.cluster.port import ClusterPort
 from atom_operator.decide import Surroundings, decide
 from atom_operator.domain import ATOM_DEPLOYMENT, Manifest, ObjectKey, Owner, Plan
 from atom_operator.integrations import Site
@@ -81,7 +82,7 @@ def cluster_with(**changes: Any) -> FakeCluster:
 
 
 def reconciler(
-    cluster: FakeCluster,
+    cluster: ClusterPort,
     now: datetime = NOW,
     images: dict[Any, str] | None = None,
     engines: FakeEngines | None = None,
