@@ -204,6 +204,7 @@ class FakeCluster:
         for path in self.owned_fields.get((key, manager), set()) - paths:
             if not self._owned_by_others(key, manager, path):
                 _remove(stored, path)
+        _drop_nameless_items(stored)
         spec_before = copy.deepcopy(stored.get("spec"))
         _merge(stored, wanted)
         self.owned_fields[key, manager] = paths
@@ -308,5 +309,18 @@ def _remove(stored: Manifest, path: Path) -> None:
 def _step(node: Any, name: str, list_name: str) -> Any:
     if isinstance(node, list):
         key = _LIST_KEYS[list_name]
-        return next((item for item in node if f"[{item[key]}]" == name), None)
+        return next((item for item in node if f"[{item.get(key)}]" == name), None)
     return node.get(name) if isinstance(node, dict) else None
+
+
+def _drop_nameless_items(node: Any) -> None:
+    """An item whose identity was removed is gone, and so is a list without items."""
+    if not isinstance(node, dict):
+        return
+    for name, value in list(node.items()):
+        if name in _LIST_KEYS and isinstance(value, list) and value:
+            node[name] = [item for item in value if _LIST_KEYS[name] in item]
+            if not node[name]:
+                del node[name]
+        for child in value if isinstance(value, list) else [value]:
+            _drop_nameless_items(child)
