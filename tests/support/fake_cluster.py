@@ -68,7 +68,7 @@ class FakeCluster:
         self, kind: Kind, namespace: str, labels: Mapping[str, str]
     ) -> list[Manifest]:
         return [
-            copy.deepcopy(item)
+            _list_item(item)
             for (item_kind, item_namespace, _), item in self.objects.items()
             if item_kind == kind
             and item_namespace == namespace
@@ -231,6 +231,12 @@ class FakeCluster:
 
     def _touch(self, stored: Manifest) -> None:
         stored["metadata"]["resourceVersion"] = str(next(self._versions))
+
+
+def _list_item(stored: Manifest) -> Manifest:
+    """An item of a list says neither its kind nor its version: the list does."""
+    item = copy.deepcopy(stored)
+    return {name: value for name, value in item.items() if name not in ("kind", "apiVersion")}
 
 
 def _new_object(key: _Key, number: int) -> Manifest:

@@ -31,7 +31,7 @@ from atom_operator.domain import (
     Rollout,
     RolloutStrategy,
 )
-from atom_operator.kinds import LEADER_WORKER_SET, Kind
+from atom_operator.kinds import Kind
 
 _logger = logging.getLogger(__name__)
 _MESSAGE_LIMIT = 300
@@ -135,7 +135,7 @@ def deployment_state(manifest: Manifest) -> DeploymentState:
     conditions = {
         (item.get("type"), item.get("status")): item for item in status.get("conditions") or ()
     }
-    groups = manifest["kind"] == LEADER_WORKER_SET.kind  # it counts only ready groups
+    groups = _has_groups(manifest)  # a LeaderWorkerSet counts only ready groups
     return DeploymentState(
         desired=spec.get("replicas", 1),
         replicas=status.get("replicas", 0),
@@ -157,6 +157,11 @@ def _whole(text: str | None) -> int | None:
     return int(text) if text and text.isdigit() else None
 
 
+def _has_groups(manifest: Manifest) -> bool:
+    """Whether this is a LeaderWorkerSet: the items of a list do not say their kind."""
+    return "leaderWorkerTemplate" in manifest["spec"]
+
+
 def _rollback(manifest: Manifest) -> Rollback | None:
     failed = _annotation(manifest, constants.ANNOTATION_FAILED_REVISION)
     cause = _annotation(manifest, constants.ANNOTATION_FAILURE)
@@ -168,7 +173,7 @@ def _rollout(manifest: Manifest) -> Rollout | None:
     reason = _annotation(manifest, constants.ANNOTATION_ROLLOUT_REASON)
     if reason is None:
         return None
-    if manifest["kind"] == LEADER_WORKER_SET.kind:
+    if _has_groups(manifest):
         strategy: Mapping[str, Any] = {
             "rollingUpdate": (manifest["spec"].get("rolloutStrategy") or {}).get(
                 "rollingUpdateConfiguration"

@@ -11,6 +11,8 @@ import yaml
 
 from atom.sizing import ModelFacts
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, ObjectKey
+from atom_operator.integrations import Site
+from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.plan.model_facts import facts_from_catalogue
 from tests.support.builders_operator import reconciler
 from tests.support.fake_cluster import FakeCluster
@@ -29,7 +31,12 @@ def load(path: Path) -> dict[str, Any]:
 def test_there_are_examples() -> None:
     assert [path.name for path in MANIFESTS] == [
         "atom-tiny.yaml",
+        "autoscaling-mi300x.yaml",
+        "gateway-and-monitoring.yaml",
         "llama-3.1-8b-pvc.yaml",
+        "llama-3.3-70b-mi355x.yaml",
+        "llama-405b-multi-node.yaml",
+        "qwen3-4b-partition.yaml",
         "qwen3-8b-mi300x.yaml",
     ]
 
@@ -42,12 +49,14 @@ async def test_an_example_is_accepted_fits_and_starts(path: Path) -> None:
     cluster = FakeCluster()
     cluster.create(ATOM_DEPLOYMENT, manifest)
     name = manifest["metadata"]["name"]
-    await reconciler(cluster).reconcile(ObjectKey("default", name))
+    able = Site(engine_tensor_parallel=16, engine_multi_node=True)
+    await reconciler(cluster, site=able).reconcile(ObjectKey("default", name))
     status = cluster.find(ATOM_DEPLOYMENT, name)["status"]
     states = {item["type"]: item["status"] for item in status["conditions"]}
     assert (states["Accepted"], states["CapacityFits"]) == ("True", "True")
     assert status["capacity"]["maxSequences"] >= 1
-    assert cluster.names(DEPLOYMENT) == [name]
+    groups = (manifest["spec"].get("parallelism") or {}).get("nodes", 1) > 1
+    assert cluster.names(LEADER_WORKER_SET if groups else DEPLOYMENT) == [name]
 
 
 def test_the_demo_model_in_the_catalogue_is_the_one_in_the_repository() -> None:
@@ -60,3 +69,15 @@ def test_the_demo_model_in_the_catalogue_is_the_one_in_the_repository() -> None:
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
 def test_the_api_server_accepts_an_example(live_cluster: LiveCluster, path: Path) -> None:
     live_cluster.kubectl("apply", "--dry-run=server", "--filename=-", manifest=load(path))
+
+
+async def test_this_versions_engine_does_not_run_over_several_nodes() -> None:
+    manifest = load(EXAMPLES / "llama-405b-multi-node.yaml")
+    manifest["metadata"]["namespace"] = "default"
+    manifest["spec"].setdefault("replicas", 1)
+    cluster = FakeCluster()
+    cluster.create(ATOM_DEPLOYMENT, manifest)
+    await reconciler(cluster).reconcile(ObjectKey("default", "llama-405b"))
+    accepted = cluster.find(ATOM_DEPLOYMENT, "llama-405b")["status"]["conditions"][0]
+    assert (accepted["status"], accepted["reason"]) == ("False", "UnsupportedByEngine")
+    assert "engine.multiNode" in accepted["message"]

@@ -1,0 +1,170 @@
+"""What is rendered for other systems, against their real schemas on a real API server.
+
+No controller of theirs runs: accepted objects, ownership of fields and pruning are what is shown.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from atom_operator.cluster.client import LightkubeCluster
+from atom_operator.cluster.fleet import FleetReader
+from atom_operator.domain import ObjectKey
+from atom_operator.integrations import Site
+from atom_operator.kinds import OPTIONAL_KINDS
+from atom_operator.reconcile import Reconciler
+from atom_operator.settings import OperatorSettings
+from tests.support import upstream_crds
+from tests.support.builders_operator import atom_deployment
+from tests.support.fake_engines import FakeEngines
+from tests.support.live_cluster import ROOT, LiveCluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator", "served")]
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+SITE = Site(
+    prometheus_address="http://prometheus.test:9090",
+    operator_namespace="atom-system",
+    engine_tensor_parallel=16,
+    engine_multi_node=True,
+)
+# A group of nodes is too large for any cluster of ours; everything else at once.
+EVERYTHING: dict[str, Any] = {
+    "replicas": 0,  # no pod is needed for this
+    "gateway": {
+        "inferencePool": {"name": "picker"},
+        "httpRoute": {"parentRefs": [{"name": "gate"}], "hostnames": ["chat.test"]},
+    },
+    "monitoring": {"podMonitor": {}, "alerts": {}, "dashboard": {}},
+    "networkPolicy": {},
+}
+
+
+@pytest.fixture(scope="module")
+def served(live_cluster: LiveCluster) -> Iterator[None]:
+    """The upstream CRDs are there."""
+    folder = upstream_crds.find()
+    if isinstance(folder, str):
+        pytest.skip(folder)
+    upstream_crds.install(live_cluster, folder)
+    return
+
+
+@pytest.fixture
+async def worker(
+    namespaced: LiveCluster, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Reconciler]:
+    """A reconciler as the operator has it, with the real client."""
+    monkeypatch.setenv("KUBECONFIG", namespaced.kubeconfig)
+    cluster = LightkubeCluster.connect((namespaced.namespace,))
+    settings = OperatorSettings(
+        engine_images={"amd": "localhost/atom-none:0", "cpu": "localhost/atom-none:0"}, site=SITE
+    )
+    yield Reconciler(
+        cluster,
+        FleetReader(cluster, time.monotonic),
+        FakeEngines(),
+        settings,
+        clock=lambda: datetime.now(UTC),
+    )
+    await cluster.close()
+
+
+def apply(cluster: LiveCluster, manifest: dict[str, Any]) -> ObjectKey:
+    manifest["metadata"]["namespace"] = cluster.namespace
+    cluster.kubectl("apply", "--filename=-", manifest=manifest)
+    return ObjectKey(cluster.namespace, manifest["metadata"]["name"])
+
+
+def example(path: Path) -> dict[str, Any]:
+    text = path.read_text(encoding="utf-8").replace("${ATOM_SITE_PACKAGES}", "/opt/site-packages")
+    return dict(yaml.safe_load(text))
+
+
+def verdict(cluster: LiveCluster, key: ObjectKey, kind: str) -> dict[str, Any]:
+    found = cluster.get("atomd", key.name)
+    assert found is not None
+    return next(item for item in found["status"]["conditions"] if item["type"] == kind)
+
+
+def owned(cluster: LiveCluster, key: ObjectKey) -> dict[str, str]:
+    """resourceVersion of every optional object of an AtomDeployment."""
+    names = ",".join(f"{kind.plural}.{kind.group}" for kind in OPTIONAL_KINDS)
+    selector = f"--selector=serving.atom.dev/deployment={key.name}"
+    listed = yaml.safe_load(cluster.kubectl("get", names, selector, "--output=yaml").stdout)
+    return {item["kind"]: item["metadata"]["resourceVersion"] for item in listed["items"]}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+async def test_everything_of_an_example_is_accepted(
+    namespaced: LiveCluster, worker: Reconciler, path: Path
+) -> None:
+    key = apply(namespaced, example(path))
+    for _ in range(2):  # the autoscaler comes once its target exists
+        await worker.reconcile(key)
+    assert verdict(namespaced, key, "Accepted")["status"] == "True"
+    ready = verdict(namespaced, key, "IntegrationsReady")
+    assert ready["status"] == "True", ready["message"]
+    assert verdict(namespaced, key, "Progressing")["reason"] != "ApplyRefused"
+    groups = path.stem.startswith("llama-405b")
+    workload = namespaced.get("leaderworkerset" if groups else "deployment", key.name)
+    assert workload is not None
+
+
+async def test_a_second_pass_changes_no_object_and_unasked_ones_go(
+    namespaced: LiveCluster, worker: Reconciler
+) -> None:
+    scaling = {"maxReplicas": 3, "minReplicas": 0, "activationQuery": "sum(queue)"}
+    key = apply(namespaced, atom_deployment(**EVERYTHING, autoscaling=scaling))
+    for _ in range(2):
+        await worker.reconcile(key)
+    before = owned(namespaced, key)
+    assert set(before) == {
+        "NetworkPolicy",
+        "InferencePool",
+        "HTTPRoute",
+        "PodMonitor",
+        "PrometheusRule",
+        "ScaledObject",
+    }
+    await worker.reconcile(key)
+    assert owned(namespaced, key) == before
+    hpa = {"maxReplicas": 3, "method": "HPA"}
+    apply(namespaced, atom_deployment(replicas=0, autoscaling=hpa))
+    await worker.reconcile(key)
+    assert set(owned(namespaced, key)) == {"HorizontalPodAutoscaler"}
+    apply(namespaced, atom_deployment(replicas=0))
+    await worker.reconcile(key)
+    assert owned(namespaced, key) == {}
+
+
+async def test_the_number_of_replicas_is_handed_over_without_a_reset(
+    namespaced: LiveCluster, worker: Reconciler
+) -> None:
+    def replicas() -> int:
+        found = namespaced.get("deployment", "chat")
+        assert found is not None
+        return int(found["spec"]["replicas"])
+
+    image = {"engine": {"image": "localhost/atom-none:0"}}
+    key = apply(namespaced, atom_deployment(replicas=3, **image))
+    await worker.reconcile(key)
+    assert replicas() == 3
+    scaling = {"maxReplicas": 5, "method": "HPA"}
+    apply(namespaced, atom_deployment(replicas=3, autoscaling=scaling, **image))
+    await worker.reconcile(key)
+    assert replicas() == 3
+    namespaced.kubectl("scale", "deployment/chat", "--replicas=5")  # as an autoscaler does
+    for _ in range(2):
+        await worker.reconcile(key)
+    assert replicas() == 5
+    apply(namespaced, atom_deployment(replicas=2, **image))
+    await worker.reconcile(key)
+    assert replicas() == 2
