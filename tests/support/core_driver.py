@@ -10,6 +10,7 @@ from typing import Any
 
 from atom.model_engine.async_proc import AsyncIOProcManager
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.request import TokenLogprobs
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.sampling_params import SamplingParams
 from benchmarks.offline_engine import OfflineEngine
@@ -34,6 +35,8 @@ class CoreDriver(OfflineEngine):
     def __init__(self, model: str, *, samples_later: bool = False, **options: Any) -> None:
         super().__init__(model, **{"device": "cpu", **options})
         self.vocab_size = self.config.model.vocab_size
+        self.logprobs: list[list[TokenLogprobs]] = []
+        self.prompt_logprobs: list[list[TokenLogprobs]] = []
         if samples_later:
             depth = options.get("depth")
             self.pipeline = StepPipeline(
@@ -48,13 +51,23 @@ class CoreDriver(OfflineEngine):
         return self.generate_each([(prompt, sampling) for prompt in prompts])
 
     def generate_each(self, requests: list[tuple[list[int], SamplingParams]]) -> list[list[int]]:
-        """The same with parameters of their own."""
+        """The same with parameters of their own. What the engine tells of log-probabilities is
+        then in `logprobs` and `prompt_logprobs`, in the same order."""
         tokens: dict[int, list[int]] = {self.add(*request): [] for request in requests}
+        entries: dict[int, list[TokenLogprobs]] = {number: [] for number in tokens}
+        prompt_entries: dict[int, list[TokenLogprobs]] = {number: [] for number in tokens}
         while self.pipeline.has_work():
             result = self.step()
             if result is None:
                 continue
             for row, token in zip(result.request_ids, result.token_ids, strict=True):
                 tokens[int(row)].append(int(token))
+            for number, entry in result.logprobs.entries() if result.logprobs else ():
+                # A row that ended while the next step ran is sampled once more; nobody takes that.
+                if number in result.request_ids:
+                    entries[number].append(entry)
+            for number, entry in result.prompt_logprobs.entries() if result.prompt_logprobs else ():
+                prompt_entries[number].append(entry)
             self.scheduler.blocks.pool.check_integrity()
+        self.logprobs, self.prompt_logprobs = list(entries.values()), list(prompt_entries.values())
         return list(tokens.values())

@@ -26,6 +26,7 @@ from atom.model_engine.engine_protocol import (
     StreamBody,
     UtilityResponseBody,
 )
+from atom.model_engine.logprob_rows import LogprobRows, LogprobsBody
 from atom.model_engine.request import Request
 from tests.support.byte_tokenizer import END_OF_TEXT, TURN_END, write_byte_tokenizer
 
@@ -62,13 +63,19 @@ def build_test_config(folder: Path, **options: Any) -> Config:
 
 
 def stream_body(
-    rows: Sequence[tuple[int, int]] = (), finished: Sequence[FinishedRow] = ()
+    rows: Sequence[tuple[int, int]] = (),
+    finished: Sequence[FinishedRow] = (),
+    *,
+    logprobs: LogprobRows | None = None,
+    prompt_logprobs: LogprobRows | None = None,
 ) -> StreamBody:
     """One step's message from (request id, token id) rows."""
     return StreamBody(
         request_ids=np.array([row[0] for row in rows], dtype="<i8").tobytes(),
         token_ids=np.array([row[1] for row in rows], dtype="<i4").tobytes(),
         finished=list(finished),
+        logprobs=LogprobsBody.packed(logprobs),
+        prompt_logprobs=LogprobsBody.packed(prompt_logprobs),
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from atom.model_engine.logprob_rows import LogprobRows
 from atom.sampling_params import SamplingParams
 
 
@@ -35,6 +36,16 @@ class NewRow:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptScore:
+    """A stretch of a row's prompt whose tokens' log-probabilities are wanted: row of the batch;
+    the logits at positions first to first + count - 1, which tell of the tokens one further."""
+
+    row: int
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduledBatch:
     """One engine step. Rows are in execution order: decodes first, then prefill chunks.
 
@@ -44,7 +55,8 @@ class ScheduledBatch:
     so that the step yields its next token. num_decodes: rows whose one
     input is a token that an earlier step sampled, which the runner may know before anyone else.
     samples_later: the runner only runs the layers; the batch is sampled by a call of its own, since
-    something that its rows may choose from is still being computed.
+    something that its rows may choose from is still being computed. prompt_scores: the prompts'
+    tokens to report log-probabilities of.
     """
 
     new_rows: tuple[NewRow, ...]
@@ -56,6 +68,7 @@ class ScheduledBatch:
     samples: NDArray[np.bool_]
     num_decodes: int
     samples_later: bool = False
+    prompt_scores: tuple[PromptScore, ...] = ()
 
     @property
     def total_seqs_num(self) -> int:
@@ -89,6 +102,9 @@ class ScheduledBatch:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledBatchOutput:
-    """token_ids: int32, one per row of the batch with `samples` set, in row order."""
+    """token_ids: int32, one per row of the batch with `samples` set, in row order. logprobs: of
+    these, prompt_logprobs: of prompt tokens in order, for the rows that asked."""
 
     token_ids: NDArray[np.int32]
+    logprobs: LogprobRows | None = None
+    prompt_logprobs: LogprobRows | None = None

@@ -11,10 +11,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from atom.config import Config
 from atom.model_engine.async_proc import AsyncIOProcManager
@@ -34,6 +36,7 @@ from atom.model_engine.engine_protocol import (
     clients_of,
 )
 from atom.model_engine.heartbeat import BEAT_SECONDS, Pulse
+from atom.model_engine.logprob_rows import LogprobsBody
 from atom.model_engine.request import Request
 from atom.model_engine.scheduler import Scheduler, StepResult
 from atom.model_engine.step_pipeline import StepPipeline, build_scheduler
@@ -121,17 +124,15 @@ class EngineCore:
 
     def _publish(self, result: StepResult) -> None:
         """Each client the rows of its requests, in one message."""
-        if len(result.token_ids) == 0:
+        if len(result.token_ids) == 0 and result.prompt_logprobs is None:
             return
         if self._sockets.clients == 1:
             self._send_rows(0, result)
             return
-        owners = clients_of(result.request_ids)
-        for client in np.unique(owners).tolist():
-            mine = owners == client
-            finished = [row for row in result.finished if client_of(row.request_id) == client]
-            part = StepResult(result.request_ids[mine], result.token_ids[mine], finished)
-            self._send_rows(client, part)
+        for client in range(self._sockets.clients):
+            part = result.where(partial(_is_of, client))
+            if len(part.token_ids) or part.prompt_logprobs:
+                self._send_rows(client, part)
 
     def _send_rows(self, client: int, result: StepResult) -> None:
         self._sockets.send(
@@ -140,6 +141,8 @@ class EngineCore:
                 request_ids=result.request_ids.tobytes(),
                 token_ids=result.token_ids.tobytes(),
                 finished=result.finished,
+                logprobs=LogprobsBody.packed(result.logprobs),
+                prompt_logprobs=LogprobsBody.packed(result.prompt_logprobs),
             ),
         )
 
@@ -202,3 +205,8 @@ class EngineCore:
         if (phase, percent) != self._progress_sent:
             self._progress_sent = (phase, percent)
             self._sockets.send_all(ProgressBody(phase=phase, fraction=share))
+
+
+def _is_of(client: int, request_ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+    mine: NDArray[np.bool_] = clients_of(request_ids) == client
+    return mine

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from atom.model_engine.logprob_rows import LogprobsBody
 from atom.model_engine.request import Request
 
 
@@ -156,16 +157,20 @@ class FinishedRow(msgspec.Struct, frozen=True):
     queue_seconds: float | None = None
 
 
-class StreamBody(msgspec.Struct, frozen=True):
+class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):
     """All tokens of one engine step: row i gave `token_ids[i]` to request `request_ids[i]`.
 
     request_ids: packed int64; token_ids: packed int32, the same count. A request in `finished` has
-    its last token in this very message (none if it was aborted).
+    its last token in this very message (none if it was aborted). logprobs: of these tokens;
+    prompt_logprobs: of prompt tokens, in order; both only for requests that asked, and perhaps for
+    some that have ended.
     """
 
     request_ids: bytes
     token_ids: bytes
     finished: list[FinishedRow]
+    logprobs: LogprobsBody | None = None
+    prompt_logprobs: LogprobsBody | None = None
 
     def __post_init__(self) -> None:
         if len(self.request_ids) % 8 or len(self.request_ids) != 2 * len(self.token_ids):

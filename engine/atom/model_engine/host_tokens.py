@@ -1,16 +1,20 @@
-"""Sampled tokens on their way from the device to the host.
+"""Sampled tokens, and log-probabilities, on their way from the device to the host.
 
-A ring of pinned buffers, made once: allocating pinned memory per step would cost more than a small
-step itself. A buffer is used again only after its step was collected (the pipeline keeps at most
-one step behind the one that runs).
+Tokens go through a ring of pinned buffers, made once: allocating pinned memory per step would cost
+more than a small step itself. A buffer is used again only after its step was collected (the
+pipeline keeps at most one step behind the one that runs).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from atom.model_engine.logprob_rows import LogprobRows
+from atom.model_ops.logprobs import LogprobTensors
 from atom.utils.device import Device
 
 _RING = 3
@@ -38,3 +42,40 @@ class HostTokens:
         index = self._next
         self._next = (index + 1) % len(self._buffers)
         return self._buffers[index], self._events[index]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingLogprobs:
+    """tensors: on the host, valid once `copied` has happened (None: already); request_ids: int64
+    of its rows."""
+
+    request_ids: NDArray[np.int64]
+    tensors: LogprobTensors
+    copied: torch.cuda.Event | None
+
+    @staticmethod
+    def send(request_ids: NDArray[np.int64], tensors: LogprobTensors) -> PendingLogprobs:
+        """Start the copy, behind what computes them. Few requests ask: buffers of their own."""
+        if not tensors.ranks.is_cuda:
+            return PendingLogprobs(request_ids, tensors, None)
+        on_host = LogprobTensors(
+            _to_pinned(tensors.token_ids), _to_pinned(tensors.logprobs), _to_pinned(tensors.ranks)
+        )
+        copied = torch.cuda.Event()
+        copied.record()
+        return PendingLogprobs(request_ids, on_host, copied)
+
+    def wait(self) -> LogprobRows:
+        if self.copied is not None:
+            self.copied.synchronize()
+        return LogprobRows(
+            self.request_ids,
+            self.tensors.token_ids.numpy(),
+            self.tensors.logprobs.numpy(),
+            self.tensors.ranks.numpy(),
+        )
+
+
+def _to_pinned(tensor: torch.Tensor) -> torch.Tensor:
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)

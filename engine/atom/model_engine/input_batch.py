@@ -158,6 +158,19 @@ class InputBatch:
             sample_positions=self._to_device(sample_positions),
         )
 
+    def prompt_targets(self, batch: ScheduledBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """For every position that `prompt_scores` names: its index in the step, and the token that
+        follows it; [n] int64 each."""
+        starts = np.cumsum(batch.num_scheduled_tokens) - batch.num_scheduled_tokens
+        indices, targets = [], []
+        for score in batch.prompt_scores:
+            positions = np.arange(score.first, score.first + score.count)
+            indices.append(starts[score.row] + positions - batch.num_computed_tokens[score.row])
+            targets.append(self._token_ids[batch.slots[score.row], positions + 1])
+        both = np.stack([np.concatenate(indices), np.concatenate(targets)]).astype(np.int64)
+        on_device = self._to_device(both)
+        return on_device[0], on_device[1]
+
     def advance(self, inputs: StepInputs) -> None:
         """Move the slots past what the step computed; the tokens it samples follow on their own."""
         self.state.num_computed[inputs.slots] = inputs.attention.context_lens.long()

@@ -7,12 +7,14 @@ sockets nor HTTP; LLMEngine and AsyncLLMEngine call it from one thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from atom.metrics import RequestMetrics
 from atom.model_engine.engine_protocol import FinishedRow, StreamBody
-from atom.model_engine.request import FinishReason, Request, RequestOutput
+from atom.model_engine.logprob_rows import LogprobsBody
+from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
 from atom.model_engine.stop_strings import StopMatcher
+from atom.sampling_params import SamplingParams
 from atom.tokenizer import Tokenizer, TokenStream
 
 STOP_SEQUENCE = "stop_sequence"
@@ -42,13 +44,16 @@ class _NoText:
 @dataclass(slots=True)
 class _Answer:
     """An open request's state. stopped: a stop string ended the text, the engine does not know
-    yet: its further tokens are nobody's."""
+    yet: its further tokens are nobody's. prompt_logprobs: what has come of them, until they are
+    shown; None when they were not asked for."""
 
     name: str
     stream: TokenStream
     matcher: StopMatcher | None
+    params: SamplingParams
     num_prompt_tokens: int
     arrive_time: float
+    prompt_logprobs: list[TokenLogprobs | None] | None
     num_output_tokens: int = 0
     last_token_time: float | None = None
     stopped: bool = False
@@ -71,8 +76,10 @@ class OutputProcessor:
             name=name,
             stream=self._tokenizer.stream() if self._tokenizer else _NoText(),
             matcher=StopMatcher(stops) if stops else None,
+            params=request.params,
             num_prompt_tokens=len(request.prompt_token_ids),
             arrive_time=request.arrive_time,
+            prompt_logprobs=None if request.params.prompt_logprobs is None else [None],
         )
 
     def discard(self, request_id: int) -> None:
@@ -84,6 +91,9 @@ class OutputProcessor:
     def process(self, body: StreamBody, now: float) -> StepOutputs:
         """Everything one step gave; `now` in the clock of the requests' arrive_time."""
         step = StepOutputs([], [])
+        if body.prompt_logprobs is not None:
+            self._take_prompt_logprobs(body.prompt_logprobs)
+        logprobs = _by_request(body.logprobs)
         ends = {row.request_id: row for row in body.finished}
         last_tokens: dict[int, list[int]] = {}
         request_ids, token_ids = body.rows()
@@ -93,33 +103,46 @@ class OutputProcessor:
                 continue
             answer = self._answers.get(request_id)
             if answer is not None and not answer.stopped:
-                self._add_token(step, request_id, answer, token_id, now)
+                self._record_token(answer, now)
+                text = self._text_of(step, request_id, answer, token_id)
+                entries = [logprobs[request_id].pop(0)] if request_id in logprobs else []
+                step.outputs.append((request_id, _output(answer, [token_id], text, entries)))
         for row in body.finished:
             ended = self._answers.pop(row.request_id, None)
             if ended is not None:
-                tokens = last_tokens.get(row.request_id, [])
-                step.outputs.append((row.request_id, self._finish(ended, tokens, row, now)))
+                tokens = [] if ended.stopped else last_tokens.get(row.request_id, [])
+                entries = logprobs.get(row.request_id, [])[: len(tokens)]
+                output = self._finish(ended, tokens, row, entries, now)
+                step.outputs.append((row.request_id, output))
         return step
 
-    def _add_token(
-        self, step: StepOutputs, request_id: int, answer: _Answer, token_id: int, now: float
-    ) -> None:
-        self._record_token(answer, now)
+    def _take_prompt_logprobs(self, body: LogprobsBody) -> None:
+        for request_id, entry in body.rows().entries():
+            answer = self._answers.get(request_id)
+            if answer is not None and answer.prompt_logprobs is not None:
+                wanted = answer.params.prompt_logprobs
+                answer.prompt_logprobs.append(_trimmed(entry, wanted or 0))
+
+    def _text_of(self, step: StepOutputs, request_id: int, answer: _Answer, token_id: int) -> str:
+        """The text that the token completes; an answer that a stop string ends is to be aborted."""
         text = answer.stream.push(token_id)
-        if answer.matcher is not None:
-            text, answer.stopped = answer.matcher.feed(text)
+        if (matcher := _matcher(answer)) is not None:
+            text, answer.stopped = matcher.feed(text)
             if answer.stopped:
                 step.abort_ids.append(request_id)
-        step.outputs.append((request_id, _output(answer, [token_id], text)))
+        return text
 
     def _finish(
-        self, answer: _Answer, tokens: list[int], row: FinishedRow, now: float
+        self,
+        answer: _Answer,
+        tokens: list[int],
+        row: FinishedRow,
+        entries: list[TokenLogprobs],
+        now: float,
     ) -> RequestOutput:
         """The last output. A stop string wins over the engine's reason: the text ends there."""
         text = ""
-        if answer.stopped:
-            tokens = []
-        else:
+        if not answer.stopped:
             for _ in tokens:
                 self._record_token(answer, now)
             text, answer.stopped = _last_text(answer, tokens, row)
@@ -130,16 +153,12 @@ class OutputProcessor:
         if row.queue_seconds is not None:
             self._metrics.queue.observe(row.queue_seconds)
         self._record_end(answer, reason)
-        return RequestOutput(
-            request_id=answer.name,
-            output_tokens=tokens,
-            text=text,
+        return replace(
+            _output(answer, tokens, text, entries),
             finished=True,
             finish_reason=reason,
             finish_detail=detail,
             stop_reason=stop_reason,
-            num_prompt_tokens=answer.num_prompt_tokens,
-            num_output_tokens=answer.num_output_tokens,
             num_cached_tokens=row.num_cached_tokens,
         )
 
@@ -170,13 +189,37 @@ def _last_text(answer: _Answer, tokens: list[int], row: FinishedRow) -> tuple[st
     )
     shown = tokens[:-1] if ended_by_token else tokens
     text = "".join(map(answer.stream.push, shown)) + answer.stream.flush()
-    if answer.matcher is None:
+    if (matcher := _matcher(answer)) is None:
         return text, False
-    text, matched = answer.matcher.feed(text)
-    return (text, True) if matched else (text + answer.matcher.flush(), False)
+    text, matched = matcher.feed(text)
+    return (text, True) if matched else (text + matcher.flush(), False)
 
 
-def _output(answer: _Answer, tokens: list[int], text: str) -> RequestOutput:
+def _matcher(answer: _Answer) -> StopMatcher | None:
+    """What looks for stop strings in the newest token's text: nothing among the fewest tokens."""
+    return answer.matcher if answer.num_output_tokens > answer.params.min_tokens else None
+
+
+def _trimmed(entry: TokenLogprobs, wanted: int) -> TokenLogprobs:
+    """With as many alternatives as its request wants; others of its step may want more."""
+    return replace(entry, top_logprobs=entry.top_logprobs[:wanted])
+
+
+def _by_request(body: LogprobsBody | None) -> dict[int, list[TokenLogprobs]]:
+    found: dict[int, list[TokenLogprobs]] = {}
+    if body is not None:
+        for request_id, entry in body.rows().entries():
+            found.setdefault(request_id, []).append(entry)
+    return found
+
+
+def _output(
+    answer: _Answer, tokens: list[int], text: str, entries: list[TokenLogprobs]
+) -> RequestOutput:
+    """What a step adds; the prompt's log-probabilities come with whatever is shown first."""
+    wanted = answer.params.logprobs
+    logprobs = None if wanted is None else [_trimmed(entry, wanted) for entry in entries]
+    prompt_logprobs, answer.prompt_logprobs = answer.prompt_logprobs, None
     return RequestOutput(
         request_id=answer.name,
         output_tokens=tokens,
@@ -187,4 +230,6 @@ def _output(answer: _Answer, tokens: list[int], text: str) -> RequestOutput:
         num_prompt_tokens=answer.num_prompt_tokens,
         num_output_tokens=answer.num_output_tokens,
         num_cached_tokens=0,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
     )

@@ -26,6 +26,7 @@ from atom.utils.device import upload
 # is bounded (a few times 64 MiB) whatever the batch.
 _SHAPED_NUMBERS = 1 << 24
 
+_NO_LOGPROBS = -1
 _Slots = NDArray[np.int32]
 
 
@@ -44,6 +45,7 @@ class SamplingState:
         # float32 columns of what a shaped row's logits need: see `_columns`.
         self._floats = np.zeros((6, num_slots), dtype=np.float32)
         self._is_shaped = np.zeros(num_slots, dtype=np.bool_)
+        self._num_logprobs = np.full(num_slots, _NO_LOGPROBS, dtype=np.int32)
         self._history = TokenHistory(num_slots, vocab_size, device)
         self._bans = TokenBans(num_slots, vocab_size, eos_token_ids, device)
 
@@ -53,6 +55,8 @@ class SamplingState:
             slot, params = row.slot, row.params
             self._top_k[slot] = params.top_k if params.top_k > 0 else self._vocab_size
             self._floats[:, slot] = _columns(params)
+            wanted = params.logprobs
+            self._num_logprobs[slot] = _NO_LOGPROBS if wanted is None else wanted
             self._history.enter(row)
             self._is_shaped[slot] = self._bans.enter(row) or params.penalizes or _limits(params)
 
@@ -63,7 +67,14 @@ class SamplingState:
     def is_plain(self, slots: _Slots, positions: NDArray[np.int32]) -> bool:
         """Whether these rows, about to draw the tokens at `positions`, need no more than a
         temperature and a seed."""
+        if (self._num_logprobs[slots] != _NO_LOGPROBS).any():
+            return False
         return not self._shaped(slots, positions).any()
+
+    def logprob_rows(self, slots: _Slots) -> tuple[NDArray[np.intp], int]:
+        """Which of the rows report log-probabilities, and the most likely tokens that any wants."""
+        wanted = self._num_logprobs[slots]
+        return np.flatnonzero(wanted != _NO_LOGPROBS), int(wanted.max(initial=0))
 
     def shaped_rows(self, slots: _Slots, positions: NDArray[np.int32]) -> list[ShapedRows]:
         """What the rows of `slots` (in this order) ask for beyond a draw, in groups of bounded

@@ -21,16 +21,17 @@ token of anybody is outstanding, since it would have to be computed again withou
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atom.config import SchedulerConfig
-from atom.model_engine.batch import NewRow, ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, ScheduledBatchOutput
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.engine_protocol import FinishedRow, StatsBody
+from atom.model_engine.logprob_rows import LogprobRows
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.row_table import RowTable
 from atom.model_engine.sequence import Sequence, SequenceStatus
@@ -44,11 +45,27 @@ _NO_APPENDS = np.zeros((0, 3), dtype=np.int32)
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Row i: request `request_ids[i]` (int64) got `token_ids[i]` (int32); and who ended."""
+    """Row i: request `request_ids[i]` (int64) got `token_ids[i]` (int32); and who ended. logprobs,
+    prompt_logprobs: for requests that asked; also of some that have ended meanwhile."""
 
     request_ids: NDArray[np.int64]
     token_ids: NDArray[np.int32]
     finished: list[FinishedRow]
+    logprobs: LogprobRows | None = None
+    prompt_logprobs: LogprobRows | None = None
+
+    def where(self, chosen: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> StepResult:
+        """What concerns the requests that `chosen` is true of, given their ids."""
+        rows = chosen(self.request_ids)
+        ends = chosen(np.array([row.request_id for row in self.finished], dtype=np.int64))
+        return StepResult(
+            self.request_ids[rows],
+            self.token_ids[rows],
+            [row for row, mine in zip(self.finished, ends.tolist(), strict=True) if mine],
+            self.logprobs and self.logprobs.where(chosen(self.logprobs.request_ids)),
+            self.prompt_logprobs
+            and self.prompt_logprobs.where(chosen(self.prompt_logprobs.request_ids)),
+        )
 
 
 class Scheduler:
@@ -213,7 +230,9 @@ class Scheduler:
         """Give the first waiting sequence blocks and a slot; False when blocks are short."""
         if self.blocks.num_free_blocks == 0 or sequence is self._blocked:
             return False
-        match = self.blocks.match_prefix(sequence.token_ids)
+        # What the cache spares is not computed, and so has no logits to look at.
+        cacheable = sequence.token_ids[: 0 if sequence.num_unscored else None]
+        match = self.blocks.match_prefix(cacheable)
         spare = self._watermark_blocks if self.num_running else 0
         if not self.blocks.can_allocate(sequence.num_tokens, match, spare_blocks=spare):
             self._blocked = sequence
@@ -274,6 +293,7 @@ class Scheduler:
         computed = rows.num_computed[slots]
         after = computed + scheduled
         samples = after == rows.num_tokens[slots]
+        scores = self._prompt_scores(len(decodes), chunks) if chunks else ()
         rows.num_computed[slots] = after
         rows.num_tokens[slots] += samples  # a token that is known by value only at update()
         if chunks:
@@ -292,9 +312,29 @@ class Scheduler:
             num_scheduled_tokens=scheduled,
             samples=samples,
             num_decodes=len(decodes),
+            prompt_scores=scores,
         )
         self._new_rows = []
         return batch
+
+    def _prompt_scores(
+        self, first_row: int, chunks: list[tuple[int, int]]
+    ) -> tuple[PromptScore, ...]:
+        """What the chunks, rows of the batch from `first_row` on, compute of the prompts whose
+        tokens' log-probabilities are wanted; what was looked at before a preemption is not again.
+        """
+        scores = []
+        for row, (slot, count) in enumerate(chunks, first_row):
+            sequence = self.rows.sequences[slot]
+            assert sequence is not None
+            if sequence.num_unscored:
+                first = sequence.num_scored
+                computed = int(self.rows.num_computed[slot]) + count
+                wanted = min(computed - first, sequence.num_unscored)
+                if wanted > 0:
+                    scores.append(PromptScore(row, first, wanted))
+                    sequence.num_scored += wanted
+        return tuple(scores)
 
     def _take_block_appends(self) -> NDArray[np.int32]:
         if not self._block_appends:
@@ -333,7 +373,7 @@ class Scheduler:
         if np.count_nonzero(ended):
             ends = zip(slots[ended].tolist(), tokens[ended].tolist(), strict=True)
             finished = [self._finish_row(slot, token) for slot, token in ends]
-        return StepResult(request_ids, tokens, finished)
+        return StepResult(request_ids, tokens, finished, output.logprobs, output.prompt_logprobs)
 
     def _publish_full_blocks(
         self, batch: ScheduledBatch, alive: NDArray[np.bool_], context_lens: NDArray[np.int32]

@@ -51,6 +51,8 @@ class Sequence:
     token_ids: prompt and generated tokens; while the sequence has a slot the row table's row is
     ahead of it. chain_hash, num_published: how far its blocks are shareable. seed: of its random
     draws, fixed at first admission. scheduled_time: of that, in the clock of arrive_time.
+    num_scored: positions of the prompt whose logits were (or are being) looked at for
+    `prompt_logprobs`.
     """
 
     __slots__ = (
@@ -63,6 +65,7 @@ class Sequence:
         "num_cached_tokens",
         "num_prompt_tokens",
         "num_published",
+        "num_scored",
         "params",
         "priority",
         "scheduled_time",
@@ -86,6 +89,7 @@ class Sequence:
         self.scheduled_time: float | None = None
         self.chain_hash = 0
         self.num_published = 0
+        self.num_scored = 0
         self._status = SequenceStatus.WAITING
 
     @property
@@ -103,3 +107,11 @@ class Sequence:
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
+
+    @property
+    def num_unscored(self) -> int:
+        """Positions of the prompt that `prompt_logprobs` has still to look at: its last one tells
+        of the answer."""
+        if self.params.prompt_logprobs is None:
+            return 0
+        return self.num_prompt_tokens - 1 - self.num_scored

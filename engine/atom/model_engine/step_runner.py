@@ -16,26 +16,33 @@ from numpy.typing import NDArray
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
 from atom.model_engine.graph_runner import DecodeGraphs, ForwardOutput
-from atom.model_engine.host_tokens import HostTokens, PendingTokens
+from atom.model_engine.host_tokens import HostTokens, PendingLogprobs, PendingTokens
 from atom.model_engine.input_batch import InputBatch
 from atom.model_engine.sampling_state import SamplingState
 from atom.model_ops.backends.interface import Ops, SamplingTensors
+from atom.model_ops.logprobs import joined, token_logprobs
 from atom.model_ops.sampler import Sampler
 from atom.models.decoder import CausalLM
-from atom.utils.device import Device
+from atom.sampling_params import MAX_LOGPROBS
+from atom.utils.device import Device, upload
 from atom.utils.forward_context import ForwardContext, set_forward_context
+
+_SCORED_AT_ONCE = 128  # positions of prompts: their logits are not kept
 
 
 @dataclass(slots=True)
 class SubmittedStep:
-    """A batch whose forward was submitted. sample_slots, positions: int32, of the rows that sample,
-    in order, and of the tokens that they draw; forward: None when none does, and once it was
-    sampled; pending: its tokens, once sampled."""
+    """A batch whose forward was submitted. sample_slots, request_ids, positions: of the rows that
+    sample, in order, and of the tokens that they draw; forward: None when none does, and once it
+    was sampled; pending, logprobs: its tokens, once sampled, and what was asked about them."""
 
     sample_slots: NDArray[np.int32]
+    request_ids: NDArray[np.int64]
     positions: NDArray[np.int32]
-    forward: ForwardOutput | None
+    forward: ForwardOutput | None = None
     pending: PendingTokens | None = None
+    logprobs: PendingLogprobs | None = None
+    prompt_logprobs: PendingLogprobs | None = None
 
 
 class StepRunner:
@@ -64,12 +71,14 @@ class StepRunner:
         self.inputs.apply(batch)
         if batch.new_rows:
             self._sampling.enter(batch.new_rows)
-        if self.graphs is not None and batch.num_decodes == len(batch.slots):
-            forward: ForwardOutput | None = self.graphs.forward(batch)
-        else:
-            forward = self._forward(batch)
         samples = batch.samples
-        step = SubmittedStep(batch.slots[samples], batch.context_lens[samples], forward)
+        step = SubmittedStep(
+            batch.slots[samples], batch.req_ids[samples], batch.context_lens[samples]
+        )
+        if self.graphs is not None and batch.num_decodes == len(batch.slots):
+            step.forward = self.graphs.forward(batch)
+        else:
+            self._forward(batch, step)
         if not batch.samples_later:
             self.sample(step)
         return step
@@ -90,18 +99,24 @@ class StepRunner:
         assert pending is not None, "a step is sampled before it is collected"
         if pending.copied is not None:
             pending.copied.synchronize()
-        return ScheduledBatchOutput(token_ids=pending.token_ids.numpy().copy())
+        return ScheduledBatchOutput(
+            token_ids=pending.token_ids.numpy().copy(),
+            logprobs=step.logprobs.wait() if step.logprobs else None,
+            prompt_logprobs=step.prompt_logprobs.wait() if step.prompt_logprobs else None,
+        )
 
-    def _forward(self, batch: ScheduledBatch) -> ForwardOutput | None:
+    def _forward(self, batch: ScheduledBatch, step: SubmittedStep) -> None:
         self.inputs.append_blocks(batch)
         inputs = self.inputs.prepare(batch)
         with set_forward_context(ForwardContext(attn_metadata=inputs.attention)):
             hidden = self._model(inputs.input_ids, inputs.positions)
         self.inputs.advance(inputs)
+        if batch.prompt_scores:
+            step.prompt_logprobs = self._score_prompts(batch, hidden)
         if not batch.samples.any():
-            return None
+            return
         slots, state = inputs.sample_slots, self.inputs.state
-        return ForwardOutput(
+        step.forward = ForwardOutput(
             hidden=hidden[inputs.last_tokens],
             slots=slots,
             sampling=SamplingTensors(
@@ -123,7 +138,14 @@ class StepRunner:
         )
         shaped = self._sampling.shaped_rows(slots, step.positions)
         logits = self._model.compute_logits(forward.hidden)
+        asking, num_top = self._sampling.logprob_rows(slots)
+        if len(asking):
+            on_device = upload(asking, self._device.torch_device)
+            raw_logits = logits.index_select(0, on_device)  # sampling may overwrite them
         token_ids = self._sampler(logits, sampling, shaped)
+        if len(asking):
+            found = token_logprobs(raw_logits, token_ids[on_device], num_top)
+            step.logprobs = PendingLogprobs.send(step.request_ids[asking], found)
         self._sampling.record(slots, token_ids)
         state = self.inputs.state
         if forward.bucket:
@@ -131,6 +153,19 @@ class StepRunner:
         else:
             state.last_token[forward.slots] = token_ids
         return token_ids
+
+    def _score_prompts(self, batch: ScheduledBatch, hidden: torch.Tensor) -> PendingLogprobs:
+        """Log-probabilities of prompt tokens; logits only a few positions at a time."""
+        indices, targets = self.inputs.prompt_targets(batch)
+        found = [
+            token_logprobs(self._model.compute_logits(hidden[at]), tokens, MAX_LOGPROBS)
+            for at, tokens in zip(
+                indices.split(_SCORED_AT_ONCE), targets.split(_SCORED_AT_ONCE), strict=True
+            )
+        ]
+        counts = [score.count for score in batch.prompt_scores]
+        rows = [score.row for score in batch.prompt_scores]
+        return PendingLogprobs.send(np.repeat(batch.req_ids[rows], counts), joined(found))
 
     def _copy_out(self, token_ids: torch.Tensor) -> PendingTokens:
         """Send sampled tokens towards the host, behind the step that computes them."""

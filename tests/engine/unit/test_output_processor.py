@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from atom.metrics import RequestMetrics
 from atom.model_engine.engine_protocol import FinishedRow
+from atom.model_engine.logprob_rows import LogprobRows, LogprobsBody
 from atom.model_engine.output_processor import OutputProcessor, StepOutputs
-from atom.model_engine.request import FinishReason, Request, RequestOutput
+from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
 from atom.sampling_params import SamplingParams
 from atom.tokenizer import Tokenizer
 from tests.support.byte_tokenizer import TURN_END, write_byte_tokenizer
@@ -28,9 +32,9 @@ class Driver:
         self.processor = OutputProcessor(tokenizer, self.metrics)
         self.now = 100.0
 
-    def add(self, number: int, *stops: str) -> None:
-        params = SamplingParams(stop_strings=stops, max_tokens=99)
-        request = Request(number, [1, 2, 3], params, 102, arrive_time=self.now)
+    def add(self, number: int, *stops: str, **params: Any) -> None:
+        sampling = SamplingParams(stop_strings=stops, max_tokens=99, **params)
+        request = Request(number, [1, 2, 3], sampling, 102, arrive_time=self.now)
         self.processor.add(request, f"name-{number}")
 
     def step(
@@ -189,3 +193,75 @@ def test_without_a_tokenizer_tokens_come_without_text() -> None:
     processor.add(Request(1, [1], SamplingParams(), 9, arrive_time=0.0), "one")
     ((_, output),) = processor.process(stream_body([(1, 5)]), 1.0).outputs
     assert (output.text, output.output_tokens) == ("", [5])
+
+
+def logprob_rows(*rows: tuple[int, int]) -> LogprobRows:
+    """(request, token) with two alternatives each; the token's own log-probability is -token."""
+    return LogprobRows(
+        request_ids=np.array([row[0] for row in rows], dtype=np.int64),
+        token_ids=np.array([[row[1], 7, 8] for row in rows], dtype=np.int32),
+        logprobs=np.array([[-row[1], -0.5, -1.5] for row in rows], dtype=np.float32),
+        ranks=np.array([3 for _ in rows], dtype=np.int32),
+    )
+
+
+def told(token: int, *top: tuple[int, float]) -> TokenLogprobs:
+    return TokenLogprobs(token, -float(token), 3, top)
+
+
+def test_each_request_is_told_as_much_as_it_asked_for(driver: Driver) -> None:
+    driver.add(1, logprobs=2)
+    driver.add(2, logprobs=0)
+    driver.add(3)
+    body = stream_body(
+        [(1, 10), (2, 20), (3, 30)], [FinishedRow(2, "length", "max_tokens", 0)],
+        logprobs=logprob_rows((1, 10), (2, 20), (9, 90)),
+    )  # fmt: skip
+    outputs = dict(driver.processor.process(body, 101.0).outputs)
+    assert outputs[1].logprobs == [told(10, (7, -0.5), (8, -1.5))]
+    assert outputs[2].logprobs == [told(20)]
+    assert outputs[3].logprobs is None
+
+
+def test_the_prompts_log_probabilities_come_with_the_first_output_and_once(
+    driver: Driver,
+) -> None:
+    driver.add(1, prompt_logprobs=1)
+    driver.add(2)
+    early = stream_body([(2, 5)], prompt_logprobs=logprob_rows((1, 2)))
+    assert dict(driver.processor.process(early, 101.0).outputs)[2].prompt_logprobs is None
+    late = stream_body([(1, 9)], prompt_logprobs=logprob_rows((1, 3)))
+    ((_, output),) = driver.processor.process(late, 102.0).outputs
+    assert output.prompt_logprobs == [None, told(2, (7, -0.5)), told(3, (7, -0.5))]
+    ((_, output),) = driver.processor.process(stream_body([(1, 9)]), 103.0).outputs
+    assert output.prompt_logprobs is None
+
+
+def test_tokens_behind_a_stop_string_are_told_of_no_more(driver: Driver) -> None:
+    first, second = driver.tokens("and")[0], driver.tokens("!")[0]
+    driver.add(1, "and", logprobs=0)
+    body = stream_body([(1, first)], logprobs=logprob_rows((1, first)))
+    step = driver.processor.process(body, 101.0)
+    assert step.abort_ids == [1]
+    assert step.outputs[0][1].logprobs == [told(first)]
+    behind = stream_body(
+        [(1, second)], [FinishedRow(1, "abort", "aborted", 0)],
+        logprobs=logprob_rows((1, second)),
+    )  # fmt: skip
+    ((_, last),) = driver.processor.process(behind, 102.0).outputs
+    assert (last.output_tokens, last.logprobs) == ([], [])
+
+
+def test_a_stop_string_among_the_fewest_tokens_ends_nothing(driver: Driver) -> None:
+    tokens = driver.tokens("stop now, stop")
+    early = driver.tokens("stop now,")
+    driver.add(1, "stop", min_tokens=len(early))
+    outputs, abort_ids = driver.play(1, tokens, "length", "max_tokens")
+    assert text_of(outputs) == "stop now, "
+    assert outputs[-1].finish_detail == "stop_sequence"
+    assert len(abort_ids) <= 1
+
+
+def test_malformed_log_probabilities_are_refused() -> None:
+    with pytest.raises(ValueError, match="do not hold 1 rows"):
+        LogprobsBody(2, b"\0" * 8, b"\0" * 4, b"\0" * 8, b"\0" * 4)
