@@ -56,6 +56,7 @@ class EngineOptions:
     data_parallel_routing: RoutingPolicy = "least_tokens"
     stall_seconds: float = 120.0
     enforce_eager: bool = False
+    torch_profiler_dir: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +124,8 @@ class ParallelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Everything one engine needs to know before it touches a device. enforce_eager: no graphs."""
+    """Everything one engine needs to know before it touches a device. enforce_eager: no graphs.
+    torch_profiler_dir: where traces of the running engine may be written; None for none."""
 
     model: ModelConfig
     cache: CacheConfig
@@ -134,6 +136,7 @@ class Config:
     op_backends: dict[str, str]
     enforce_eager: bool
     seed: int
+    torch_profiler_dir: str | None = None
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self, enc_hook=str)
@@ -176,6 +179,7 @@ def build_config(options: EngineOptions) -> Config:
         op_backends=dict(options.op_backends),
         enforce_eager=options.enforce_eager,
         seed=options.seed,
+        torch_profiler_dir=options.torch_profiler_dir,
     )
 
 

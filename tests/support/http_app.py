@@ -1,4 +1,4 @@
-"""The HTTP application on a real socket inside the test's event loop, over an EchoCore."""
+"""The HTTP application on a real socket inside the test's event loop."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import httpx
 import uvicorn
 
 from atom.config import Config
+from atom.entrypoints.listener import BACKLOG
 from atom.entrypoints.openai.api_server import build_app
 from atom.entrypoints.openai.state import ServerState
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
@@ -31,12 +32,17 @@ class QuietServer(uvicorn.Server):
 
 
 @dataclass
-class AppRig:
+class HttpRig:
+    """A server in the test's event loop, and a client of it."""
+
     state: ServerState
     engine: AsyncLLMEngine
-    core: EchoCore
     client: httpx.AsyncClient
     port: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
 
     async def post(self, path: str, **fields: Any) -> httpx.Response:
         return await self.client.post(path, json=fields)
@@ -59,6 +65,28 @@ class AppRig:
                     events.append(data if data == "[DONE]" else json.loads(data))
         return events
 
+    async def assert_well(self) -> None:
+        """Whatever happened before: a normal request is answered, and nothing is left behind."""
+        good = await self.chat("still there?", max_tokens=2)
+        assert good.status_code == 200, good.text
+        assert self.engine.open_requests == 0
+        held = [1]
+
+        async def blocks_are_free() -> bool:
+            held[:] = await self.engine.call_utility("check_integrity")
+            return not any(held)
+
+        for _ in range(100):  # an abort is on its way to the engine for a moment
+            if await blocks_are_free():
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"blocks are still held: {held}")
+
+
+@dataclass
+class AppRig(HttpRig):
+    core: EchoCore
+
 
 @contextlib.asynccontextmanager
 async def serve_app(
@@ -68,6 +96,7 @@ async def serve_app(
     api_key: str | None = None,
     **core_options: Any,
 ) -> AsyncIterator[AppRig]:
+    """The HTTP application over an engine without a model."""
     cores: list[EchoCore] = []
 
     def make_core(config: Config, on_event: Any) -> EchoCore:
@@ -77,23 +106,42 @@ async def serve_app(
     engine = AsyncLLMEngine(
         config, core_factory=make_core, request_timeout_seconds=request_timeout_seconds
     )
+    async with _listen(engine, api_key) as rig:
+        if core_options.get("ready_on_start", True):
+            await engine.wait_ready()
+        yield AppRig(rig.state, rig.engine, rig.client, rig.port, cores[0])
+
+
+@contextlib.asynccontextmanager
+async def serve_model(
+    config: Config, *, api_key: str | None = None, **engine_options: Any
+) -> AsyncIterator[HttpRig]:
+    """The HTTP application over a real engine process."""
+    async with _listen(AsyncLLMEngine(config, **engine_options), api_key) as rig:
+        await rig.engine.wait_ready()
+        yield rig
+
+
+@contextlib.asynccontextmanager
+async def _listen(engine: AsyncLLMEngine, api_key: str | None) -> AsyncIterator[HttpRig]:
     state = ServerState(engine=engine)
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
     port = listener.getsockname()[1]
     settings = uvicorn.Config(
         build_app(state, api_key=api_key),
         log_config=None,
+        access_log=False,
+        http="httptools",
         lifespan="off",
+        backlog=BACKLOG,
         timeout_graceful_shutdown=1,
     )
     server = QuietServer(settings)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     await engine.start()
-    if core_options.get("ready_on_start", True):
-        await engine.wait_ready()
     url = f"http://127.0.0.1:{port}"
     async with httpx.AsyncClient(base_url=url, timeout=LIMIT_SECONDS) as client:
-        yield AppRig(state, engine, cores[0], client, port)
+        yield HttpRig(state, engine, client, port)
     await engine.shutdown()
     server.should_exit = True
     await asyncio.wait_for(serving, LIMIT_SECONDS)

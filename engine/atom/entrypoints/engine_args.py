@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp32")
 DEVICES = ("auto", "cpu", "cuda", "rocm")
 BACKENDS = ("auto", "triton", "torch_ref")
+PROFILER_VARIABLE = "ATOM_TORCH_PROFILER_DIR"
 POLICIES = ("mixed", "prefill_first")
 ROUTING_POLICIES = ("least_tokens", "round_robin")
 
@@ -142,6 +144,11 @@ def _add_device_flags(group: Any) -> None:
         default=[],
         metavar="OP=NAME",
         help="another implementation for one op; may be given several times",
+    )
+    add(
+        "--torch-profiler-dir",
+        default=os.environ.get(PROFILER_VARIABLE),
+        help=f"folder for traces of the running engine (default: ${PROFILER_VARIABLE}, else none)",
     )
     add("--enforce-eager", action="store_true", help="never record steps as device graphs")
 

@@ -37,6 +37,7 @@ from atom.model_engine.engine_protocol import (
 )
 from atom.model_engine.heartbeat import BEAT_SECONDS, Pulse
 from atom.model_engine.logprob_rows import LogprobsBody
+from atom.model_engine.profiler import TorchProfiler
 from atom.model_engine.request import Request
 from atom.model_engine.scheduler import Scheduler, StepResult
 from atom.model_engine.step_pipeline import StepPipeline, build_scheduler
@@ -58,10 +59,15 @@ class EngineCore:
         self._ended = threading.Event()
         self._wave = 0
         self._progress_sent = ("", -1)
+        self._profiler = TorchProfiler(
+            config.torch_profiler_dir, config.parallel.data_parallel_rank
+        )
         # What a UTILITY message may call; each returns something msgspec can encode.
         self._utilities: dict[str, Callable[..., Any]] = {
             "reset_prefix_cache": self._reset_prefix_cache,
             "check_integrity": self._check_integrity,
+            "start_profile": self._profiler.start,
+            "stop_profile": self._stop_profile,
         }
 
     def start(self) -> EngineReport:
@@ -99,6 +105,7 @@ class EngineCore:
         result = self._pipeline.step(time.monotonic())
         if result is not None:
             self._publish(result)
+        self._profiler.stop_if_forgotten()
         self._pulse.tick()
 
     def _handle(self, message: Any) -> None:
@@ -188,6 +195,13 @@ class EngineCore:
         except Exception as error:
             logger.exception("utility %s failed", call.method)
             return UtilityResponseBody(call.call_id, error=f"{type(error).__name__}: {error}")
+
+    def _stop_profile(self) -> str:
+        self._pulse.resting = True  # writing a long trace is no hang
+        try:
+            return self._profiler.stop()
+        finally:
+            self._pulse.resting = False
 
     def _reset_prefix_cache(self) -> None:
         self._scheduler.blocks.reset_prefix_cache()

@@ -54,6 +54,7 @@ def test_every_option_has_a_flag() -> None:
         "--kv-cache-dtype", "fp32", "--no-enable-prefix-caching", "-tp", "2", "-dp", "3",
         "--enforce-eager", "--max-waiting-requests", "6",
         "--data-parallel-routing", "round_robin", "--stall-seconds", "9",
+            "--torch-profiler-dir", "traces",
     )  # fmt: skip
     unchanged = [
         field.name

@@ -132,6 +132,14 @@ async def test_control_routes_are_off_without_a_key(rig: AppRig) -> None:
     assert rig.core.utilities == []
 
 
+async def test_profiles_are_refused_where_no_folder_is_named(locked: AppRig) -> None:
+    for path in ("/start_profile", "/stop_profile"):
+        response = await locked.client.post(path, headers=RIGHT)
+        assert response.status_code == 403
+        assert "--torch-profiler-dir" in response.json()["error"]["message"]
+    assert locked.core.utilities == []
+
+
 async def test_an_engine_that_dies_meanwhile_answers_the_call(config: Config) -> None:
     async with serve_app(config, api_key=KEY, held=True) as rig:
         call = rig.client.post("/reset_prefix_cache", headers=RIGHT)

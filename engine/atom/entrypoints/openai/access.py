@@ -18,7 +18,7 @@ from atom.entrypoints.serve import API_KEY_VARIABLE
 OPEN_PATHS = frozenset(
     {"/health", "/ready", "/startup", "/live", "/metrics", "/version", "/server_info"}
 )
-CONTROL_PATHS = frozenset({"/reset_prefix_cache"})
+CONTROL_PATHS = frozenset({"/reset_prefix_cache", "/start_profile", "/stop_profile"})
 
 
 class ApiKeyCheck:

@@ -6,7 +6,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from atom.entrypoints.openai.responses import to_json
 from atom.entrypoints.openai.state import ServerState
+from atom.errors import AtomError, EngineDeadError, RequestError
 
 
 def control_routes(state: ServerState) -> APIRouter:
@@ -17,4 +19,28 @@ def control_routes(state: ServerState) -> APIRouter:
         await state.serving_engine(None).call_utility("reset_prefix_cache")
         return Response(b"{}", media_type="application/json")
 
+    @router.post("/start_profile", summary="Begin a torch profiler trace of every engine process")
+    async def start_profile() -> Response:
+        await _profile(state, "start_profile")
+        return Response(b"{}", media_type="application/json")
+
+    @router.post("/stop_profile", summary="End the traces; where they were written")
+    async def stop_profile() -> Response:
+        paths = await _profile(state, "stop_profile")
+        return Response(to_json({"traces": paths}), media_type="application/json")
+
     return router
+
+
+async def _profile(state: ServerState, method: str) -> list[str]:
+    engine = state.serving_engine(None)
+    if engine.config.torch_profiler_dir is None:
+        raise RequestError(
+            "profiling is off in this server; start it with --torch-profiler-dir DIR", status=403
+        )
+    try:
+        return await engine.call_utility(method)
+    except EngineDeadError:
+        raise
+    except AtomError as error:  # already begun, not begun, no room on the disk
+        raise RequestError(str(error), status=409) from None
