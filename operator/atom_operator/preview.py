@@ -31,6 +31,7 @@ class Preview:
     revision: str | None = None  # of the pods that would run
     running: DeploymentState | None = None
     supply: Supply | None = None  # for one pod of `after`; None where nodes are unknown
+    waiting: str | None = None  # what has to be prepared before pods start
 
 
 def everything(preview: Preview) -> tuple[str, ...]:
@@ -39,6 +40,8 @@ def everything(preview: Preview) -> tuple[str, ...]:
         return tuple(_problems(preview.after))
     plan = preview.after
     rows = [f"{label}: {text}" for label, text in facts(plan)]
+    if preview.waiting is not None:
+        rows.append(f"before pods start: {preview.waiting}")
     return (*rows, *_places(plan, preview), *_changes(plan, preview))
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from typing import Any, Literal
+import sys
+from typing import Any
 
 from atom_operator.admission.parsing import parse_spec
 from atom_operator.admission.review import ReviewRequest, Verdict
@@ -41,7 +41,15 @@ _logger = logging.getLogger(__name__)
 ANSWER_SECONDS = 0.7
 # Reads that came too late still fill the caches for the next review; more would only pile up.
 _LATE_READS = 4
-_ANY_IMAGE: dict[Literal["amd", "cpu"], str] = {"amd": "any", "cpu": "any"}
+# An operator and a site that have everything: what is wrong even there is the object's own fault.
+_ANYWHERE = Surroundings(
+    images={"amd": "any", "cpu": "any"},
+    site=Site(
+        prometheus_address="http://any",
+        engine_tensor_parallel=sys.maxsize,
+        engine_multi_node=True,
+    ),
+)
 
 
 class Reviewer:
@@ -59,9 +67,8 @@ class Reviewer:
         """Never raises for what the cluster does."""
         if not request.changes_spec or request.new["metadata"].get("deletionTimestamp"):
             return Verdict()
-        site = self._reconciler.settings.site
-        faults = faults_of(request.key, request.new, site)
-        stored = faults_of(request.key, request.old, site) if request.old else ()
+        faults = faults_of(request.key, request.new)
+        stored = faults_of(request.key, request.old) if request.old else ()
         # What is wrong already may stay, or nobody could change anything else in the object.
         fresh = [fault for fault in faults if fault not in stored]
         if fresh:
@@ -91,7 +98,8 @@ class Reviewer:
         else:
             self._let_finish(reading)
         settings = self._reconciler.settings
-        alone = Preview(_alone(request.key, request.new, settings.engine_images, settings.site))
+        around = Surroundings(settings.engine_images, site=settings.site)
+        alone = Preview(_alone(request.key, request.new, around))
         return alone, ("the cluster did not answer in time: nodes are not considered",)
 
     def _let_finish(self, reading: asyncio.Task[Preview]) -> None:
@@ -123,13 +131,14 @@ class Reviewer:
             revision=_revision(decision),
             running=observed.deployment,
             supply=supply,
+            waiting=decision.waiting.message if decision.waiting else None,
         )
 
     async def _decide(self, key: ObjectKey, manifest: Manifest, observed: Observed) -> Decision:
         return await self._reconciler.decide(key, _with_uid(manifest), observed, EngineView())
 
 
-def faults_of(key: ObjectKey, manifest: Manifest, site: Site) -> tuple[FieldProblem, ...]:
+def faults_of(key: ObjectKey, manifest: Manifest) -> tuple[FieldProblem, ...]:
     """What is wrong with the object whatever surrounds it.
 
     A spec that this version cannot parse is not one: the CRD may be newer than this replica.
@@ -137,7 +146,7 @@ def faults_of(key: ObjectKey, manifest: Manifest, site: Site) -> tuple[FieldProb
     spec = parse_spec(manifest.get("spec") or {})
     if isinstance(spec, tuple):
         return ()
-    result = _alone(key, manifest, _ANY_IMAGE, site)
+    result = _alone(key, manifest, _ANYWHERE)
     if isinstance(result, tuple):
         return result
     try:
@@ -148,13 +157,13 @@ def faults_of(key: ObjectKey, manifest: Manifest, site: Site) -> tuple[FieldProb
 
 
 def _alone(
-    key: ObjectKey, manifest: Manifest, images: Mapping[Literal["amd", "cpu"], str], site: Site
+    key: ObjectKey, manifest: Manifest, around: Surroundings
 ) -> Plan | tuple[FieldProblem, ...]:
-    """The plan from the object itself: no ConfigMap, no node."""
+    """The plan from the object itself, without a look at the cluster."""
     spec = parse_spec(manifest.get("spec") or {})
     if isinstance(spec, tuple):
         return spec
-    return decide(Owner(key, ""), spec, Surroundings(images, site=site))
+    return decide(Owner(key, ""), spec, around)
 
 
 def _with_uid(manifest: Manifest) -> Manifest:

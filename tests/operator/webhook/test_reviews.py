@@ -186,6 +186,26 @@ async def test_what_other_objects_may_still_mend_is_a_warning() -> None:
     assert verdict.warnings[0].startswith("will not be accepted: spec.engine.image")
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"parallelism": {"tensor": 4}}, "spec.parallelism.tensor"),  # another engine image
+        ({"autoscaling": {"minReplicas": 0, "maxReplicas": 4}}, "spec.autoscaling"),  # its CRD
+    ],
+)
+async def test_what_the_chart_or_a_crd_may_still_bring_is_a_warning(
+    changes: dict[str, Any], words: str
+) -> None:
+    lines = await warnings(FakeCluster(), creation(dry_run=False, **{**AMD, **changes}))
+    assert lines[0].startswith(f"will not be accepted: {words}")
+
+
+async def test_a_model_that_must_be_looked_at_first_says_so() -> None:
+    model = {"source": "pvc://claim/models/unheard"}
+    lines = await warnings(FakeCluster(), creation(**{**AMD, "model": model}))
+    assert any(line.startswith("before pods start: ") for line in lines)
+
+
 async def test_what_is_wrong_already_may_stay_while_something_else_changes() -> None:
     cluster = cluster_with(engine={"extraArgs": ["--model=old"]})
     verdict = await review(cluster, update(cluster, replicas=2, dry_run=False))
