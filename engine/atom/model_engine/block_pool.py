@@ -15,8 +15,11 @@ there for the garbage collector to walk, however large the pool.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, deque
 from collections.abc import Sequence
+
+# The list of blocks given back is tidied when it is so many times as long as the pool.
+_MOST_ENTRIES_PER_BLOCK = 4
 
 
 class BlockPool:
@@ -28,12 +31,16 @@ class BlockPool:
         self._tokens = [b""] * num_blocks
         self._by_hash: dict[int, int] = {}
         self._blank = list(range(num_blocks - 1, -1, -1))  # taken from the end: low ids first
-        self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
+        # Blocks in the order in which they were last given back. A block that was taken again stays
+        # listed until its entry comes up or the list is mostly such entries; its last entry counts.
+        self._given_back: deque[int] = deque()
+        self._num_listed = [0] * num_blocks  # entries of a block in `_given_back`
+        self._num_cached = 0
 
     @property
     def num_free(self) -> int:
         """Blocks that `allocate` can hand out: blank and cached ones."""
-        return len(self._blank) + len(self._cached)
+        return len(self._blank) + self._num_cached
 
     @property
     def num_held(self) -> int:
@@ -62,15 +69,20 @@ class BlockPool:
         return taken
 
     def _evict(self, count: int) -> list[int]:
-        cached, hashes, by_hash = self._cached, self._hashes, self._by_hash
-        evicted = []
-        for _ in range(count):
-            block_id, _ = cached.popitem(last=False)
+        take, listed = self._given_back.popleft, self._num_listed
+        ref_counts, hashes, by_hash = self._ref_counts, self._hashes, self._by_hash
+        evicted: list[int] = []
+        while len(evicted) < count:
+            block_id = take()
+            listed[block_id] -= 1
+            if listed[block_id] or ref_counts[block_id]:
+                continue  # given back again later, or held
             content_hash = hashes[block_id]
             assert content_hash is not None
             del by_hash[content_hash]
             hashes[block_id] = None
             evicted.append(block_id)
+        self._num_cached -= count
         return evicted
 
     def find(self, hash_: int, parent_hash: int, tokens: bytes) -> int | None:
@@ -89,10 +101,9 @@ class BlockPool:
 
     def share(self, block_ids: Sequence[int]) -> None:
         """Take one more reference to each of these held or cached blocks."""
-        ref_counts, cached = self._ref_counts, self._cached
+        ref_counts = self._ref_counts
+        self._num_cached -= self.count_unheld(block_ids)
         for block_id in block_ids:
-            if ref_counts[block_id] == 0:
-                del cached[block_id]
             ref_counts[block_id] += 1
 
     def publish(self, block_id: int, hash_: int, parent_hash: int, tokens: bytes) -> None:
@@ -111,12 +122,8 @@ class BlockPool:
         Freed from the end, so that of one sequence the deepest blocks are evicted first: a prefix
         without its beginning is useless.
         """
-        ref_counts, hashes, cached, blank = (
-            self._ref_counts,
-            self._hashes,
-            self._cached,
-            self._blank,
-        )
+        ref_counts, hashes, blank = self._ref_counts, self._hashes, self._blank
+        listed, cached = self._num_listed, []
         for block_id in reversed(block_ids):
             count = ref_counts[block_id] - 1
             assert count >= 0, f"block {block_id} freed twice"
@@ -125,19 +132,42 @@ class BlockPool:
                 if hashes[block_id] is None:
                     blank.append(block_id)
                 else:
-                    cached[block_id] = None
+                    cached.append(block_id)
+                    listed[block_id] += 1
+        self._given_back += cached
+        self._num_cached += len(cached)
+        if len(self._given_back) > _MOST_ENTRIES_PER_BLOCK * self.num_blocks:
+            self._forget_old_entries()
+
+    def _forget_old_entries(self) -> None:
+        """Keep the entries that count, one per block: rare enough to be O(1) per entry."""
+        newest_first = dict.fromkeys(reversed(self._given_back))
+        kept = [block_id for block_id in reversed(newest_first) if self._is_cached(block_id)]
+        self._given_back = deque(kept)
+        self._num_listed = [0] * self.num_blocks
+        for block_id in kept:
+            self._num_listed[block_id] = 1
+
+    def _is_cached(self, block_id: int) -> bool:
+        return self._ref_counts[block_id] == 0 and self._hashes[block_id] is not None
 
     def reset_cache(self) -> None:
         """Forget all cached content; held blocks stay held but can no longer be found."""
+        self._blank.extend(b for b in self._by_hash.values() if self._ref_counts[b] == 0)
         for block_id in self._by_hash.values():
             self._hashes[block_id] = None
         self._by_hash.clear()
-        self._blank.extend(self._cached)
-        self._cached.clear()
+        self._given_back.clear()
+        self._num_listed = [0] * self.num_blocks
+        self._num_cached = 0
 
     def check_integrity(self) -> None:
         """Raise AssertionError if any invariant of the class docstring is broken."""
-        blank, cached = set(self._blank), set(self._cached)
+        blank = set(self._blank)
+        cached = {block_id for block_id in self._given_back if self._is_cached(block_id)}
+        assert len(cached) == self._num_cached
+        entries = Counter(self._given_back)
+        assert all(entries[block] == count for block, count in enumerate(self._num_listed))
         assert len(blank) == len(self._blank), "a blank block is listed twice"
         assert not blank & cached, "a block is both blank and cached"
         for block_id in range(self.num_blocks):

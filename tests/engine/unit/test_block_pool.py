@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -115,3 +115,22 @@ def test_freeing_twice_is_caught() -> None:
     pool.free(table)
     with pytest.raises(AssertionError, match="freed twice"):
         pool.free(table)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 5), max_size=150))
+def test_eviction_order_is_of_last_use_however_often_blocks_were_taken_again(uses) -> None:
+    """Enough uses of so few blocks that the pool tidies its books several times."""
+    pool = BlockPool(6)
+    table = pool.allocate(6)
+    for number, block in enumerate(table):
+        pool.publish(block, *content(number + 1))
+    pool.free(table)
+    last_use = list(reversed(table))
+    for block in uses:
+        pool.share([block])
+        pool.free([block])
+        last_use.remove(block)
+        last_use.append(block)
+        pool.check_integrity()
+    assert pool.allocate(6) == last_use
