@@ -1,0 +1,142 @@
+"""A failed rollout on a real Deployment controller: back to what was ready, and no further try.
+
+The pods run a few lines instead of an engine, so they are ready as soon as they run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.builders_operator import atom_deployment
+from tests.support.live_cluster import LiveCluster
+from tests.support.operator_process import operator
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
+
+_ABSENT = "localhost/atom-none:0"
+_SERVER = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Always(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+HTTPServer(("", 8000), Always).serve_forever()
+"""
+
+
+@pytest.fixture(scope="module")
+def image(live_cluster: LiveCluster) -> str:
+    """One that is on the node and has Python."""
+    names = "jsonpath={.items[*].status.images[*].names[0]}"
+    found = live_cluster.kubectl("get", "nodes", "-o", names).stdout.split()
+    engines = [name for name in found if "atom-engine" in name]
+    if not engines:
+        pytest.skip("no node has an engine image yet; make images")
+    return engines[0]
+
+
+def apply(cluster: LiveCluster, image: str, **annotations: str) -> None:
+    engine = {"name": "engine", "command": ["python3", "-c", _SERVER]}
+    manifest = atom_deployment(
+        engine={"image": image},
+        template={"metadata": {"annotations": annotations}, "spec": {"containers": [engine]}},
+        rollout={"progressDeadlineSeconds": 10, "drainSeconds": 0},
+        accelerator={"type": "cpu", "memory": "1Gi"},
+    )
+    manifest["metadata"]["namespace"] = cluster.namespace
+    cluster.kubectl("apply", "--filename=-", manifest=manifest)
+
+
+def status(cluster: LiveCluster) -> dict[str, Any]:
+    return dict((cluster.get("atomd", "chat") or {}).get("status") or {})
+
+
+def condition(cluster: LiveCluster, kind: str) -> dict[str, Any]:
+    found = (item for item in status(cluster).get("conditions", ()) if item["type"] == kind)
+    return next(found, {})
+
+
+def running_image(cluster: LiveCluster) -> str:
+    deployment = cluster.get("deployment", "chat") or {}
+    return str(deployment["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+def pods(cluster: LiveCluster) -> set[str]:
+    listed = cluster.kubectl(
+        "get", "pods", "--output=name", "--selector=serving.atom.dev/deployment"
+    )
+    return set(listed.stdout.split())
+
+
+def test_a_bad_image_gives_way_to_the_revision_that_was_ready(
+    namespaced: LiveCluster, image: str, tmp_path: Path
+) -> None:
+    cluster = namespaced
+    log = tmp_path / "operator.log"
+    with operator(cluster, log):
+        apply(cluster, image, note="first")
+        cluster.wait("ready pod", lambda: condition(cluster, "Ready").get("status") == "True")
+        good, before = status(cluster)["revision"], pods(cluster)
+
+        apply(cluster, _ABSENT)
+        degraded = cluster.wait(
+            "rollback",
+            lambda: (
+                (found := condition(cluster, "Degraded")).get("reason") == "RolledBack" and found
+            ),
+        )
+        assert "Image" in degraded["message"], "the pod's own reason"
+        assert running_image(cluster) == image
+        assert status(cluster)["revision"] == good
+        assert status(cluster)["rollout"]["failedRevision"] != good
+        cluster.wait("end of the failed pod", lambda: pods(cluster) == before)
+    # Another operator finds everything that it needs in the cluster, and does not try again.
+    with operator(cluster, log):
+        cluster.kubectl("delete", "service", "chat")
+        cluster.wait("service that came back", lambda: cluster.get("service", "chat"))
+        assert running_image(cluster) == image
+        assert condition(cluster, "Available")["status"] == "True"
+        assert pods(cluster) == before
+
+        apply(cluster, image, note="another try")
+        cluster.wait("ready pods", lambda: condition(cluster, "Ready").get("status") == "True")
+        assert condition(cluster, "Degraded")["status"] == "False"
+        records = cluster.kubectl(
+            "get", "controllerrevisions", "--output=name", "--selector=serving.atom.dev/deployment"
+        ).stdout.split()
+        assert records == [f"controllerrevision.apps/chat-{status(cluster)['revision']}"]
+
+
+def test_an_unknown_model_is_looked_at_by_a_job_whose_failure_stops_nothing(
+    namespaced: LiveCluster, image: str, tmp_path: Path
+) -> None:
+    cluster = namespaced
+    with operator(cluster, tmp_path / "operator.log"):
+        manifest = atom_deployment(
+            model={"source": "path:///nothing"},
+            engine={"image": image},
+            accelerator={"type": "cpu", "memory": "1Gi"},
+        )
+        manifest["metadata"]["namespace"] = cluster.namespace
+        cluster.kubectl("apply", "--filename=-", manifest=manifest)
+        loaded = cluster.wait(
+            "look at the model",
+            lambda: (
+                (found := condition(cluster, "ModelLoaded")).get("reason") == "InspectingModel"
+                and found
+            ),
+        )
+        assert "config.json" in loaded["message"]
+        assert cluster.get("deployment", "chat") is None
+        (job,) = cluster.kubectl("get", "jobs", "--output=name").stdout.split()
+        # There is no such folder: the Job fails by itself, and the engine is left to size itself.
+        cluster.wait("pods in spite of it", lambda: cluster.get("deployment", "chat"), seconds=120)
+        assert condition(cluster, "CapacityFits")["reason"] == "ModelFactsUnknown"
+        cluster.kubectl("delete", "atomd", "chat", "--timeout=20s")
+        cluster.wait(
+            "removal of the Job", lambda: not cluster.kubectl("get", "jobs", "-o", "name").stdout
+        )
+        assert job.startswith("job.batch/chat-inspect-")
