@@ -244,6 +244,7 @@ class NodeSupply:
     requested: int  # by every pod on the node, ours included
     ours: int  # pods of this AtomDeployment there
     blockers: tuple[str, ...] = ()  # why no pod of ours may go there, whatever is free
+    unhealthy: int = 0  # devices that the node has and nobody is given
 
     @property
     def free(self) -> int:

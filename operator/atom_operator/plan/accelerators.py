@@ -55,6 +55,11 @@ def product_of_device_id(device_id: str) -> Product | None:
     return _BY_DEVICE_ID.get(device_id.lower())
 
 
+def product_of_name(label: str) -> Product | None:
+    """The product in a product-name label such as AMD_Instinct_MI300X_OAM."""
+    return next((_BY_NAME[word] for word in label.split("_") if word in _BY_NAME), None)
+
+
 def partition_of_resource(resource: str) -> str | None:
     """Partition mode such as cpx_nps4 that the resource's name states; None for amd.com/gpu."""
     match = _PARTITION_RESOURCE.match(resource)

@@ -45,10 +45,11 @@ def survey(
             allocatable=_allocatable(node, resource),
             requested=requested.get(node["metadata"]["name"], 0),
             ours=ours.get(node["metadata"]["name"], 0),
+            unhealthy=_unhealthy(node, resource),
             blockers=(*_lacks(node, resource), *node_blockers(node, pod_spec)),
         )
         for node in nodes
-        if _resources(node)
+        if amd_resources(node)
     )
     demand = requested_devices(pod_spec, resource)
     ordered = tuple(sorted(supplies, key=lambda supply: supply.name))
@@ -80,12 +81,17 @@ def shortage(supply: Supply) -> str | None:
     wanted = f"a pod needs {supply.demand} {supply.resource} on one node"
     if not supply.nodes:
         return f"{wanted}, and no node of the cluster has AMD devices; is the device plugin running"
-    free = [f"{n.name} {n.free} of {n.allocatable}" for n in supply.nodes if not n.blockers]
+    free = [_free(node) for node in supply.nodes if not node.blockers]
     blocked = [f"{n.name}: {', '.join(n.blockers)}" for n in supply.nodes if n.blockers]
     parts = [f"free: {_some(free)}"] if free else ["no eligible node"]
     if blocked:
         parts.append(f"blocked: {_some(blocked, '; ')}")
     return f"{wanted}; {'; '.join(parts)}"
+
+
+def _free(node: NodeSupply) -> str:
+    lost = f" ({node.unhealthy} unhealthy)" if node.unhealthy else ""
+    return f"{node.name} {node.free} of {node.allocatable}{lost}"
 
 
 def memory_per_device(
@@ -108,7 +114,7 @@ def memory_per_device(
     return tuple(sorted(found))
 
 
-def _resources(node: Manifest) -> tuple[str, ...]:
+def amd_resources(node: Manifest) -> tuple[str, ...]:
     """The AMD resources that the node has ever had, also when all devices are unhealthy."""
     status: Mapping[str, Any] = node.get("status") or {}
     names = {**(status.get("capacity") or {}), **(status.get("allocatable") or {})}
@@ -119,6 +125,22 @@ def _allocatable(node: Manifest, resource: str) -> int:
     return _count((node.get("status") or {}).get("allocatable"), resource)
 
 
+def _unhealthy(node: Manifest, resource: str) -> int:
+    """Devices that the plugin has taken out of what may be allocated."""
+    capacity = _count((node.get("status") or {}).get("capacity"), resource)
+    return max(0, capacity - _allocatable(node, resource))
+
+
+def device_conditions(node: Manifest) -> tuple[str, ...]:
+    """What node-problem-detector says against the devices; the scheduler does not act on it."""
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    return tuple(
+        str(item["type"])
+        for item in conditions
+        if str(item.get("type", "")).startswith("AMDGPU") and item.get("status") == "True"
+    )
+
+
 def _lacks(node: Manifest, resource: str) -> tuple[str, ...]:
     """Why the node itself offers less of the resource than its hardware suggests."""
     if _allocatable(node, resource):
@@ -126,7 +148,7 @@ def _lacks(node: Manifest, resource: str) -> tuple[str, ...]:
     if _count((node.get("status") or {}).get("capacity"), resource):
         ids = ", ".join(unhealthy_devices(node["metadata"].get("labels") or {}))
         return (f"every {resource} is unhealthy" + (f" (devices {ids})" if ids else ""),)
-    others = ", ".join(name for name in _resources(node) if name != resource)
+    others = ", ".join(name for name in amd_resources(node) if name != resource)
     return (f"has {others} and no {resource}" if others else f"has no {resource}",)
 
 

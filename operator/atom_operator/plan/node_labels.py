@@ -15,6 +15,7 @@ from atom_operator.plan.accelerators import (
     partition_count,
     partition_of_resource,
     product_of_device_id,
+    product_of_name,
 )
 
 _FAMILIES = ("amd.com/gpu.", "beta.amd.com/gpu.")
@@ -36,9 +37,18 @@ def label_values(labels: Mapping[str, str], kind: str) -> tuple[str, ...]:
 
 
 def products_of(labels: Mapping[str, str]) -> tuple[Product, ...]:
-    """The known products on the node, each once."""
-    found = (product_of_device_id(value) for value in label_values(labels, "device-id"))
+    """The known products on the node, each once: by device id, or where no label has it by name."""
+    ids = label_values(labels, "device-id")
+    found = [product_of_device_id(value) for value in ids]
+    if not ids:
+        found = [product_of_name(value) for value in label_values(labels, "product-name")]
     return tuple(dict.fromkeys(product for product in found if product is not None))
+
+
+def partition_mode(labels: Mapping[str, str], resource: str) -> str | None:
+    """Mode such as cpx_nps4: by the resource's name, or by the label of a node of one mode."""
+    modes = label_values(labels, "compute-memory-partition")
+    return partition_of_resource(resource) or (modes[0] if len(modes) == 1 else None)
 
 
 def memory_share_bytes(labels: Mapping[str, str], resource: str) -> int | None:
@@ -48,8 +58,7 @@ def memory_share_bytes(labels: Mapping[str, str], resource: str) -> int | None:
     share: counting that for each of them would count it several times.
     """
     products, vram = products_of(labels), label_values(labels, "vram")
-    modes = label_values(labels, "compute-memory-partition")
-    partition = partition_of_resource(resource) or (modes[0] if len(modes) == 1 else None)
+    partition = partition_mode(labels, resource)
     whole = _whole_bytes(products)
     if whole is not None:
         return whole // partition_count(partition)

@@ -34,6 +34,8 @@ def supply(nodes: list[Any], pods: list[Any] | None = None, **pod_spec: Any) -> 
         {"amd.com/gpu.device-id.74a1": "8"},
         {"beta.amd.com/gpu.device-id.74a1": "8", "beta.amd.com/gpu.device-id": "74a1"},
         {"amd.com/gpu.device-id": "74B5".lower()},  # a virtual function, which has no product name
+        {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"},  # a labeller without device ids
+        {"beta.amd.com/gpu.product-name.AMD_Instinct_MI300X_OAM": "8"},
     ],
 )
 def test_a_product_is_found_in_every_form_of_the_labels(labels: dict[str, str]) -> None:
@@ -139,6 +141,11 @@ def test_a_node_that_cannot_be_used_says_why(changes: dict[str, Any], words: str
     found = supply([gpu_node("bad", **changes)])
     assert can_take_one(found) is None
     assert f"bad: {words}" in str(shortage(found))
+
+
+def test_devices_that_are_unhealthy_are_counted_where_the_others_are_free() -> None:
+    message = shortage(supply([gpu_node("a", gpus=6, capacity=8)], [gpu_pod("x", "a", 5)]))
+    assert "free: a 1 of 6 (2 unhealthy)" in str(message)
 
 
 def test_soft_taints_and_tolerated_ones_block_nothing() -> None:

@@ -1,0 +1,1 @@
+"""`kubectl atom`: what people ask of running AtomDeployments, through their own kubectl."""

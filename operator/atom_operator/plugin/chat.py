@@ -1,0 +1,86 @@
+"""`kubectl atom chat`: talk to a model through a port-forward, answers as they come.
+
+Speaks the OpenAI API of one pod with the standard library; keeps the conversation in memory only.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from atom_operator.plugin.kubectl import KubectlError
+
+_TIMEOUT_SECONDS = 600
+_MOST_ERROR_BYTES = 4096
+Message = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One model behind `base_url`."""
+
+    base_url: str
+    api_key: str | None = None
+
+    def name(self) -> str:
+        """What the server calls it."""
+        with self._open("/v1/models", None) as response:
+            models: list[Mapping[str, Any]] = json.load(response)["data"]
+        return str(models[0]["id"])
+
+    def answer(
+        self, name: str, messages: Sequence[Message], max_tokens: int | None
+    ) -> Iterator[str]:
+        """Pieces of the answer's text; raises KubectlError with the server's words."""
+        body: dict[str, Any] = {"model": name, "messages": list(messages), "stream": True}
+        if max_tokens is not None:
+            body["max_tokens"] = max_tokens
+        with self._open("/v1/chat/completions", body) as response:
+            for line in response:
+                data = line.decode().strip().removeprefix("data: ")
+                if not data or data == "[DONE]":
+                    continue
+                event = json.loads(data)
+                if "error" in event:
+                    raise KubectlError(str(event["error"].get("message", event["error"])))
+                for choice in event.get("choices", ()):
+                    yield choice.get("delta", {}).get("content") or ""
+
+    def _open(self, path: str, body: Mapping[str, Any] | None) -> Any:
+        headers = {"Content-Type": "application/json"}
+        if self.api_key:
+            headers["Authorization"] = f"Bearer {self.api_key}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.base_url + path, data=data, headers=headers)
+        # A proxy of the environment does not know the forwarded port.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            return opener.open(request, timeout=_TIMEOUT_SECONDS)
+        except urllib.error.HTTPError as error:
+            words = error.read(_MOST_ERROR_BYTES).decode(errors="replace")
+            raise KubectlError(f"the server answers {error.code}: {words}") from error
+        except OSError as error:
+            raise KubectlError(f"the server does not answer: {error}") from error
+
+
+def converse(
+    model: Model,
+    read: Callable[[], str | None],
+    write: Callable[[str], None],
+    max_tokens: int | None = None,
+) -> None:
+    """Ask what `read` gives until it gives None, and `write` the answers."""
+    name = model.name()
+    messages: list[Message] = []
+    while (question := read()) is not None:
+        messages.append({"role": "user", "content": question})
+        answer = ""
+        for piece in model.answer(name, messages, max_tokens):
+            answer += piece
+            write(piece)
+        write("\n")
+        messages.append({"role": "assistant", "content": answer})

@@ -1,0 +1,101 @@
+"""`kubectl atom gpus`: every AMD device of the cluster, by node and resource. Pure.
+
+The same reading of nodes and pods as the operator's own (plan/inventory.py), so that what it says
+and what the operator does agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.api.v1alpha1.common import memory_quantity
+from atom_operator.domain import Manifest, ObjectKey
+from atom_operator.plan.accelerators import shares_memory
+from atom_operator.plan.inventory import (
+    amd_resources,
+    device_conditions,
+    requested_devices,
+    survey,
+)
+from atom_operator.plan.node_labels import (
+    memory_share_bytes,
+    partition_mode,
+    products_of,
+    unhealthy_devices,
+)
+from atom_operator.plugin.table import table
+
+_HEADER = ("NODE", "PRODUCT", "RESOURCE", "MEMORY", "DEVICES", "USED", "FREE", "STATE", "HELD BY")
+_NOBODY = ObjectKey("", "")
+
+
+def gpu_lines(nodes: Sequence[Manifest], pods: Sequence[Manifest]) -> Iterator[str]:
+    """The table, then what all nodes have together of each resource."""
+    names = sorted({name for node in nodes for name in amd_resources(node)})
+    if not names:
+        yield (
+            "no node has AMD devices; is the device plugin running? "
+            "(kubectl get ds -A | grep -i amdgpu)"
+        )
+        return
+    rows = [row for name in names for row in _rows(name, nodes, pods)]
+    yield from table(_HEADER, sorted(rows))
+    yield ""
+    for name in names:
+        of_name = [row for row in rows if row[2] == name]
+        devices, used, free = (sum(int(row[column]) for row in of_name) for column in (4, 5, 6))
+        yield f"{name}: {devices} devices, {used} used, {free} free for new pods"
+
+
+def _rows(
+    resource: str, nodes: Sequence[Manifest], pods: Sequence[Manifest]
+) -> Iterator[tuple[str, ...]]:
+    """Nodes that have the resource; a pod is one as we render it, without further demands."""
+    tolerations = [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}]
+    pod_spec: Mapping[str, Any] = {"tolerations": tolerations}
+    supply = survey(nodes, pods, _NOBODY, resource, pod_spec)
+    by_name = {node["metadata"]["name"]: node for node in nodes}
+    for item in supply.nodes:
+        node = by_name[item.name]
+        if resource not in amd_resources(node):
+            continue
+        labels = node["metadata"].get("labels") or {}
+        memory = memory_share_bytes(labels, resource)
+        bad = unhealthy_devices(labels)
+        states = [*item.blockers, *device_conditions(node)]
+        if item.unhealthy and not item.blockers:
+            states.append(f"{item.unhealthy} unhealthy" + (f" ({', '.join(bad)})" if bad else ""))
+        yield (
+            item.name,
+            "/".join(product.name for product in products_of(labels)) or "unknown",
+            resource,
+            memory_quantity(memory) + _shared(labels, resource) if memory else "unknown",
+            str(item.allocatable),
+            str(item.requested),
+            str(0 if item.blockers else item.free),
+            "; ".join(dict.fromkeys(states)) or "ok",
+            _holders(item.name, resource, pods) or "-",
+        )
+
+
+def _shared(labels: Mapping[str, str], resource: str) -> str:
+    """A share that is not a limit: under NPS1 a partition reaches the whole GPU's memory."""
+    return " (share)" if shares_memory(partition_mode(labels, resource)) else ""
+
+
+def _holders(node: str, resource: str, pods: Iterable[Manifest]) -> str:
+    """Who holds devices there: AtomDeployments by name, anything else by pod."""
+    held: dict[str, int] = {}
+    for pod in pods:
+        spec, status = pod.get("spec") or {}, pod.get("status") or {}
+        amount = requested_devices(spec, resource)
+        ended = status.get("phase") in ("Succeeded", "Failed")
+        if spec.get("nodeName") != node or not amount or ended:
+            continue
+        metadata = pod["metadata"]
+        owner = (metadata.get("labels") or {}).get(constants.LABEL_DEPLOYMENT)
+        name = f"{metadata.get('namespace')}/{owner or metadata['name']}"
+        held[name] = held.get(name, 0) + amount
+    return ", ".join(f"{name} {amount}" for name, amount in sorted(held.items()))

@@ -1,0 +1,97 @@
+"""The user's kubectl as functions: their context, their rights, their flags.
+
+The plug-in has no API client of its own, so it can do what `kubectl` can and nothing else. Raises
+KubectlError with kubectl's own words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+_COMMAND_SECONDS = 60
+_FORWARDED = re.compile(r"127\.0\.0\.1:(\d+)")
+
+
+class KubectlError(Exception):
+    """kubectl is not there, or it said no; the message is for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kubectl:
+    """`flags` are the user's global ones; `namespace` None is the context's."""
+
+    flags: tuple[str, ...] = ()
+    namespace: str | None = None
+
+    def text(self, *arguments: str) -> str:
+        """Standard output of a command."""
+        command = self.command(*arguments)
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise KubectlError(
+                f"{' '.join(arguments)}: no answer in {_COMMAND_SECONDS} s"
+            ) from error
+        if done.returncode:
+            raise KubectlError(done.stderr.strip() or f"{' '.join(arguments)} failed")
+        return done.stdout
+
+    def json(self, *arguments: str) -> dict[str, Any]:
+        """The same, parsed; `{}` where nothing was found."""
+        text = self.text(*arguments, "--output=json")
+        found: dict[str, Any] = json.loads(text) if text.strip() else {}
+        return found
+
+    def items(self, *arguments: str) -> list[dict[str, Any]]:
+        """The objects of a list."""
+        found: list[dict[str, Any]] = self.json(*arguments).get("items", [])
+        return found
+
+    def current_namespace(self) -> str:
+        """The namespace of the context."""
+        path = "jsonpath={.contexts[0].context.namespace}"
+        return self.text("config", "view", "--minify", f"--output={path}").strip() or "default"
+
+    def run(self, *arguments: str) -> int:
+        """A command on the user's own terminal; its exit status."""
+        return subprocess.run(self.command(*arguments), check=False).returncode
+
+    def command(self, *arguments: str) -> list[str]:
+        """The whole command line."""
+        program = shutil.which("kubectl")
+        if program is None:
+            raise KubectlError("kubectl is not in the PATH")
+        namespace = (f"--namespace={self.namespace}",) if self.namespace else ()
+        return [program, *self.flags, *namespace, *arguments]
+
+    @contextmanager
+    def port_forward(self, target: str, port: int) -> Iterator[str]:
+        """Base URL of a Service's or pod's port on this machine, as long as the block runs."""
+        process = subprocess.Popen(
+            self.command("port-forward", target, f":{port}"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            found = _FORWARDED.search(process.stdout.readline())
+            if found is None:
+                process.terminate()
+                raise KubectlError(process.stderr.read().strip() or f"{target} cannot be reached")
+            yield f"http://127.0.0.1:{found.group(1)}"
+        finally:
+            process.terminate()
+            process.wait()
+            process.stdout.close()
+            process.stderr.close()

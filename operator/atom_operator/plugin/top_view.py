@@ -1,0 +1,124 @@
+"""`kubectl atom top`: what the engines do now, from two looks at their /metrics. Pure.
+
+Rates and quantiles are of the time between the two looks, gauges of the second.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from atom_operator.plugin.table import table
+
+_SAMPLE = re.compile(r"^([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+(\S+)")
+_BOUND = re.compile(r'(?:^|,)le="([^"]+)"')
+_HEADER = (
+    "POD", "READY", "RUNNING", "WAITING", "KV-USED", "TOKENS/S", "PROMPT/S", "CACHED", "TTFT-P95",
+    "PREEMPTED/S",
+)  # fmt: skip
+_TTFT = "atom:time_to_first_token_seconds_bucket"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One scrape: sums over label sets by metric, and cumulative buckets of the first token."""
+
+    values: Mapping[str, float]
+    first_token: Mapping[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Two looks at one pod; None where it did not answer."""
+
+    pod: str
+    before: Look | None
+    after: Look | None
+
+
+def parse(text: str) -> Look:
+    """Prometheus' text format; of what is not understood nothing is kept."""
+    values: dict[str, float] = {}
+    buckets: dict[float, float] = {}
+    for line in text.splitlines():
+        match = None if line.startswith("#") else _SAMPLE.match(line)
+        if match is None:
+            continue
+        name, labels, value = match.group(1), match.group(2) or "", float(match.group(3))
+        values[name] = values.get(name, 0.0) + value
+        bound = _BOUND.search(labels) if name == _TTFT else None
+        if bound is not None:
+            edge = float(bound.group(1).replace("+Inf", "inf"))
+            buckets[edge] = buckets.get(edge, 0.0) + value
+    return Look(values, buckets)
+
+
+def top_lines(samples: Sequence[Sample], seconds: float) -> Iterator[str]:
+    """A row per pod, and one for all where there are several."""
+    rows = [_row(sample, seconds) for sample in samples]
+    if len(samples) > 1:
+        rows.append(_total(samples, seconds))
+    yield from table(_HEADER, rows)
+
+
+def _row(sample: Sample, seconds: float) -> tuple[str, ...]:
+    before, after = sample.before, sample.after
+    if before is None or after is None:
+        return (sample.pod, "no answer", *["-"] * (len(_HEADER) - 2))
+
+    def rate(metric: str) -> float:
+        name = f"atom:{metric}_total"
+        # A pod that restarted in between counts from zero again.
+        return max(0.0, after.values.get(name, 0.0) - before.values.get(name, 0.0)) / seconds
+
+    used = after.values.get("atom:kv_cache_blocks_used", 0.0)
+    total = after.values.get("atom:kv_cache_blocks_total", 0.0)
+    prompt = rate("prompt_tokens")
+    cached = f"{rate('prefix_cache_cached_tokens') / prompt:.0%}" if prompt else "-"
+    return (
+        sample.pod,
+        "yes" if after.values.get("atom:ready") else "no",
+        f"{after.values.get('atom:requests_running', 0):.0f}",
+        f"{after.values.get('atom:requests_waiting', 0):.0f}",
+        f"{used / total:.0%}" if total else "-",
+        f"{rate('generation_tokens'):,.0f}",
+        f"{prompt:,.0f}",
+        cached,
+        _first_token(before, after),
+        f"{rate('preemptions'):.1f}",
+    )
+
+
+def _total(samples: Sequence[Sample], seconds: float) -> tuple[str, ...]:
+    """The sum of all that answered, as of one engine."""
+    answered = [(one.before, one.after) for one in samples if one.before and one.after]
+    before, after = (_merge([pair[side] for pair in answered]) for side in (0, 1))
+    ready = f"{sum(bool(pair[1].values.get('atom:ready')) for pair in answered)}/{len(samples)}"
+    row = _row(Sample("all", before, after), seconds)
+    return (row[0], ready, *row[2:])
+
+
+def _merge(looks: Sequence[Look]) -> Look:
+    values: dict[str, float] = {}
+    buckets: dict[float, float] = {}
+    for look in looks:
+        for name, value in look.values.items():
+            values[name] = values.get(name, 0.0) + value
+        for edge, count in look.first_token.items():
+            buckets[edge] = buckets.get(edge, 0.0) + count
+    return Look(values, buckets)
+
+
+def _first_token(before: Look, after: Look) -> str:
+    """The bucket's edge below which 95% of the first tokens between the looks came."""
+    counts = {
+        edge: count - before.first_token.get(edge, 0.0) for edge, count in after.first_token.items()
+    }
+    total = counts.get(math.inf, 0.0)
+    if total <= 0:
+        return "-"
+    edge = min(edge for edge, count in counts.items() if count >= 0.95 * total)
+    largest = max((edge for edge in counts if edge != math.inf), default=0.0)
+    return f">{largest:g}s" if edge == math.inf else f"<={edge:g}s"

@@ -1,0 +1,54 @@
+"""`kubectl atom chat` and `top` against the engine's own HTTP server."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from atom_operator.plugin.chat import Model, converse
+from atom_operator.plugin.kubectl import KubectlError
+from atom_operator.plugin.top_view import Sample, parse, top_lines
+from tests.support.front_half import build_test_config, write_model_folder
+from tests.support.http_app import serve_app
+from tests.support.waiting import eventually
+
+
+async def test_a_conversation_streams_answers_and_keeps_its_history(tmp_path: Path) -> None:
+    config = build_test_config(write_model_folder(tmp_path, context_tokens=256))
+    questions = iter(["hello", "again"])
+    written: list[str] = []
+    async with serve_app(config) as rig:
+        model = Model(f"http://127.0.0.1:{rig.port}")
+        # The plug-in is synchronous: it runs beside the server's loop.
+        await asyncio.to_thread(converse, model, lambda: next(questions, None), written.append, 8)
+        prompts = [request.prompt_token_ids for request in rig.core.added]
+    assert written.count("\n") == 2
+    assert len([piece for piece in written if piece.strip()]) >= 2
+    assert len(prompts[1]) > len(prompts[0]), "the second question follows the first answer"
+
+
+async def test_a_refusal_is_shown_in_the_servers_words(tmp_path: Path) -> None:
+    config = build_test_config(write_model_folder(tmp_path, context_tokens=64))
+    async with serve_app(config, api_key="secret") as rig:
+        url = f"http://127.0.0.1:{rig.port}"
+        with pytest.raises(KubectlError, match="401"):
+            await asyncio.to_thread(Model(url).name)
+        assert await asyncio.to_thread(Model(url, "secret").name)
+    with pytest.raises(KubectlError, match="does not answer"):
+        await asyncio.to_thread(Model(url).name)
+
+
+async def test_top_reads_what_the_engine_says_of_itself(tmp_path: Path) -> None:
+    config = build_test_config(write_model_folder(tmp_path, context_tokens=64))
+    async with serve_app(config) as rig:
+        before = parse((await rig.client.get("/metrics")).text)
+        assert (await rig.chat("hello", max_tokens=5)).status_code == 200
+        rig.core.report_stats(requests_running=3, kv_blocks_used=25, kv_blocks_total=100)
+        await eventually(lambda: rig.engine.stats is not None, "statistics came")
+        after = parse((await rig.client.get("/metrics")).text)
+    header, row = top_lines([Sample("chat-1", before, after)], 1.0)
+    values = dict(zip(header.split(), row.split(), strict=True))
+    assert (values["READY"], values["RUNNING"], values["KV-USED"]) == ("yes", "3", "25%")
+    assert values["TTFT-P95"].startswith("<=")
