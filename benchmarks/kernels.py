@@ -100,10 +100,15 @@ def prefill(ops: Ops, block_size: int) -> Iterator[Row]:
 
 
 def attention_row(ops: Ops, case: AttentionCase, kernel: str, name: str) -> Row:
+    """Norms, rotation and the store of new keys and values included."""
+    rotary = case.rotary
     calls = [
-        partial(ops.paged_attention, case.q, k_cache, v_cache, case.shape, case.metadata)
+        partial(
+            ops.attention, case.qkv, case.shape, rotary.q_norm, rotary.k_norm, rotary.eps,
+            rotary.cos_sin, rotary.positions, k_cache, v_cache, case.metadata,
+        )
         for k_cache, v_cache in case.caches
-    ]
+    ]  # fmt: skip
     return Row(kernel, name, graph_microseconds(calls), case.kv_bytes, case.flops)
 
 

@@ -47,7 +47,8 @@ class PromptScore:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledBatch:
-    """One engine step. Rows are in execution order: decodes first, then prefill chunks.
+    """One engine step. Rows are in execution order: decodes first, the longest in front, then
+    prefill chunks.
 
     new_rows: enter before the step. block_appends: [n, 3] int32 of (slot, index, block id).
     slots, num_computed_tokens (already in the cache), num_scheduled_tokens: int32 per row;

@@ -5,8 +5,9 @@ only says which slots run and which blocks were appended. Replaying the sampling
 states into tokens and advances the slots. A batch whose rows ask for more than a temperature, or
 whose sampling has to wait for something, keeps the first graph and samples eagerly instead of the
 second. Sizes are buckets: a batch runs in the smallest that holds it, padded with rows that compute
-nothing of consequence. Captured at start, largest first, sharing one memory pool. Identical tokens
-with graphs off is a test.
+nothing of consequence. Large buckets have two variants: attention need not split the rows of a step
+in which none is much longer than the others. Captured at start, largest first, sharing one memory
+pool. Identical tokens with graphs off is a test.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from atom.model_engine.input_batch import SlotState
 from atom.model_ops.backends.interface import Ops, SamplingTensors
 from atom.models.decoder import CausalLM
 from atom.utils.forward_context import AttentionMetaData, ForwardContext, set_forward_context
+from atom.utils.row_groups import are_even
 
+# Buckets from which a step of even rows has a graph of its own; below, every row is split anyway.
+_EVEN_FROM = 48
 # Steps whose staged inputs may not have been read yet: the one that runs and the one behind it.
 _STAGES = 3
 
@@ -35,8 +39,16 @@ def bucket_sizes(max_num_seqs: int) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
+class GraphVariant:
+    """size: rows of the bucket; even: captured for rows none of which outlasts the others."""
+
+    size: int
+    even: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Graphs:
-    """The two graphs of a bucket, and what the first leaves to the second or to eager sampling:
+    """The two graphs of a variant, and what the first leaves to the second or to eager sampling:
     hidden [bucket, H], sampling: of the bucket's rows. token_ids [bucket] int64: of the second."""
 
     forward: torch.cuda.CUDAGraph
@@ -49,13 +61,13 @@ class _Graphs:
 @dataclass(frozen=True, slots=True)
 class ForwardOutput:
     """What the layers leave to sampling, of the R rows that sample: hidden [R, H]; slots [R] int64
-    and sampling, on the device. bucket: size of the graph that ran them (its tensors are good until
-    the next replay, its slots not advanced yet), 0 for none."""
+    and sampling, on the device. variant: of the graph that ran them (its tensors are good until the
+    next replay, its slots not advanced yet), if one did."""
 
     hidden: torch.Tensor
     slots: torch.Tensor
     sampling: SamplingTensors
-    bucket: int
+    variant: GraphVariant | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +100,7 @@ class DecodeGraphs:
         self._max_model_len = max_model_len
         num_slots = state.padding_slot
         self._sizes = bucket_sizes(num_slots)
-        self._graphs: dict[int, _Graphs] = {}
+        self._graphs: dict[GraphVariant, _Graphs] = {}
         self._inputs = _StepBuffers.padded(num_slots, num_slots, state.last_token.device)
         # Pinned once, used in turn: a copy may still be waiting for the device when the next
         # step is staged.
@@ -98,28 +110,35 @@ class DecodeGraphs:
 
     def capture(self, progress: Callable[[float], None]) -> None:
         """Capture every bucket, largest first; real slots and their cache stay as they are."""
-        for done, size in enumerate(reversed(self._sizes)):
-            progress(done / len(self._sizes))
-            self._graphs[size] = self._capture(size)
+        variants = [
+            GraphVariant(size, even)
+            for size in reversed(self._sizes)
+            for even in ((False, True) if size >= _EVEN_FROM else (False,))
+        ]
+        for done, variant in enumerate(variants):
+            progress(done / len(variants))
+            self._graphs[variant] = self._capture(variant)
 
     def forward(self, batch: ScheduledBatch) -> ForwardOutput:
         """Run the layers of a batch of decodes."""
         rows = len(batch.slots)
         size = next(size for size in self._sizes if size >= rows)
         self._stage(batch, size)
-        graphs = self._graphs[size]
+        variant = GraphVariant(size, size >= _EVEN_FROM and are_even(batch.context_lens))
+        graphs = self._graphs[variant]
         graphs.forward.replay()
         sampling = SamplingTensors(
             temperature=graphs.sampling.temperature[:rows],
             seed=graphs.sampling.seed[:rows],
             position=graphs.sampling.position[:rows],
         )
-        return ForwardOutput(graphs.hidden[:rows], self._inputs.slots[:rows], sampling, size)
+        return ForwardOutput(graphs.hidden[:rows], self._inputs.slots[:rows], sampling, variant)
 
     def sample(self, forward: ForwardOutput) -> torch.Tensor:
         """Sample the last forward's rows and advance their slots: [rows] int64 tokens, on the
         device until the next."""
-        graphs = self._graphs[forward.bucket]
+        assert forward.variant is not None, "an eager forward has no graph to sample with"
+        graphs = self._graphs[forward.variant]
         graphs.sample.replay()
         return graphs.token_ids[: len(forward.slots)]
 
@@ -137,23 +156,25 @@ class DecodeGraphs:
         appends[0, appended:] = padding
         self._inputs.appends.copy_(stage.appends, non_blocking=True)
 
-    def _capture(self, size: int) -> _Graphs:
+    def _capture(self, variant: GraphVariant) -> _Graphs:
+        size = variant.size
         # Once outside the graphs: kernels compile and libraries allocate their workspaces.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            self._sample(size, *self._forward(size))
+            self._sample(size, *self._forward(variant))
         torch.cuda.current_stream().wait_stream(stream)
         forward, sample = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with torch.cuda.graph(forward, pool=self._pool):
-            hidden, sampling = self._forward(size)
+            hidden, sampling = self._forward(variant)
         self._pool = self._pool or forward.pool()
         with torch.cuda.graph(sample, pool=self._pool):
             token_ids = self._sample(size, hidden, sampling)
         return _Graphs(forward, hidden, sampling, sample, token_ids)
 
-    def _forward(self, size: int) -> tuple[torch.Tensor, SamplingTensors]:
+    def _forward(self, variant: GraphVariant) -> tuple[torch.Tensor, SamplingTensors]:
         """What a forward graph replays: from the slots to the hidden states."""
+        size = variant.size
         slots, state = self._inputs.slots[:size], self._state.decode_tensors()
         step = self._ops.prepare_decode(slots, self._inputs.appends, state, self._block_size)
         metadata = AttentionMetaData(
@@ -164,6 +185,7 @@ class DecodeGraphs:
             num_decodes=size,
             max_query_len=1,
             max_context_len=self._max_model_len,
+            even_contexts=variant.even,
         )
         with set_forward_context(ForwardContext(attn_metadata=metadata)):
             hidden = self._model(step.input_ids, step.positions)

@@ -19,6 +19,7 @@ from atom.model_engine.batch import NewRow, ScheduledBatch
 from atom.model_ops.backends.interface import SlotTensors
 from atom.utils.device import upload
 from atom.utils.forward_context import AttentionMetaData
+from atom.utils.row_groups import are_even, long_prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +190,10 @@ class InputBatch:
             num_decodes=batch.num_decodes,
             max_query_len=int(batch.num_scheduled_tokens.max()),
             max_context_len=longest,
+            even_contexts=are_even(context_lens[: batch.num_decodes]),
+            long_prompts=long_prompts(
+                batch.num_computed_tokens, batch.num_scheduled_tokens, batch.num_decodes
+            ),
         )
 
     def _to_device(self, array: NDArray[np.generic]) -> torch.Tensor:

@@ -285,6 +285,9 @@ class Scheduler:
         self, decodes: NDArray[np.int32], chunks: list[tuple[int, int]]
     ) -> ScheduledBatch:
         rows = self.rows
+        # Longest context first: a device that computes rows in this order ends with short ones,
+        # and none of its units waits long for the last.
+        decodes = decodes[np.argsort(-rows.num_computed[decodes], kind="stable")]
         slots, scheduled = decodes, np.ones(len(decodes), dtype=np.int32)
         if chunks:
             chunk_array = np.array(chunks, dtype=np.int32)

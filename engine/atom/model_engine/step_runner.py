@@ -88,7 +88,7 @@ class StepRunner:
         forward, step.forward = step.forward, None
         if forward is None:
             step.pending = PendingTokens(torch.zeros(0, dtype=torch.int32), None)
-        elif self.graphs is not None and forward.bucket and self._is_plain(step):
+        elif self.graphs is not None and forward.variant is not None and self._is_plain(step):
             step.pending = self._copy_out(self.graphs.sample(forward))
         else:
             step.pending = self._copy_out(self._sample_eagerly(step, forward))
@@ -122,7 +122,7 @@ class StepRunner:
             sampling=SamplingTensors(
                 state.temperature[slots], state.seed[slots], inputs.sample_positions
             ),
-            bucket=0,
+            variant=None,
         )
 
     def _is_plain(self, step: SubmittedStep) -> bool:
@@ -148,7 +148,7 @@ class StepRunner:
             step.logprobs = PendingLogprobs.send(step.request_ids[asking], found)
         self._sampling.record(slots, token_ids)
         state = self.inputs.state
-        if forward.bucket:
+        if forward.variant is not None:
             self._ops.commit_tokens(forward.slots, token_ids, state.decode_tensors())
         else:
             state.last_token[forward.slots] = token_ids

@@ -37,9 +37,8 @@ class Attention(nn.Module):
     def forward(
         self, qkv: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor
     ) -> torch.Tensor:  # [T, (Hq + 2·Hkv)·D] → [T, Hq·D]
-        metadata = get_forward_context().attn_metadata
         q_norm, k_norm = self._norms
-        q = self._ops.qk_norm_rope_store(
+        return self._ops.attention(
             qkv,
             self.shape,
             None if q_norm is None else q_norm.weight,
@@ -49,6 +48,5 @@ class Attention(nn.Module):
             positions,
             self._k_cache,
             self._v_cache,
-            metadata.slot_mapping,
+            get_forward_context().attn_metadata,
         )
-        return self._ops.paged_attention(q, self._k_cache, self._v_cache, self.shape, metadata)

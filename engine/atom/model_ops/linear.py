@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from atom.model_ops.backends.interface import AttentionShape, Ops
+from atom.model_ops.layernorm import RMSNorm
 
 
 class ShapeMismatchError(ValueError):
@@ -47,9 +48,20 @@ class LinearBase(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:  # [T, in] → [T, out]
         return self._ops.linear(x, self.weight, self.bias)
 
+    def after_norm(
+        self, norm: RMSNorm, x: torch.Tensor, residual: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """(self(norm(x + residual)), x + residual); a missing residual means x begins it."""
+        return self._ops.norm_linear(x, residual, norm.weight, norm.eps, self.weight, self.bias)
+
 
 class RowParallelLinear(LinearBase):
-    """A projection back to the hidden size: the input is what tensor parallelism splits."""
+    """A projection back to the residual stream: the input is what tensor parallelism splits.
+
+    Returns [T, out], or the parts of it that the next norm adds up (Ops.linear_addend)."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._ops.linear_addend(x, self.weight, self.bias)
 
 
 class MergedColumnParallelLinear(LinearBase):
@@ -67,6 +79,21 @@ class MergedColumnParallelLinear(LinearBase):
         assert shard is not None, "a merged matrix is loaded by shards"
         start, size = self._offsets[shard]
         copy_weight(parameter.data[start : start + size], loaded)
+
+
+class GatedLinear(MergedColumnParallelLinear):
+    """silu(gate) · up of a gated MLP, in one matrix: gate's rows, then up's."""
+
+    def __init__(self, hidden_size: int, inner_size: int, *, bias: bool, ops: Ops) -> None:
+        shards = {"gate_proj": inner_size, "up_proj": inner_size}
+        super().__init__(hidden_size, shards, bias=bias, ops=ops)
+
+    def after_norm(
+        self, norm: RMSNorm, x: torch.Tensor, residual: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._ops.norm_gated_linear(
+            x, residual, norm.weight, norm.eps, self.weight, self.bias
+        )
 
 
 class QKVParallelLinear(MergedColumnParallelLinear):

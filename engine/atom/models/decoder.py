@@ -13,17 +13,11 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from atom.model_ops.activation import SiluAndMul
 from atom.model_ops.attention import Attention
 from atom.model_ops.backends.interface import AttentionShape, Ops
 from atom.model_ops.embed_head import ParallelLMHead, VocabParallelEmbedding
 from atom.model_ops.layernorm import RMSNorm
-from atom.model_ops.linear import (
-    LinearBase,
-    MergedColumnParallelLinear,
-    QKVParallelLinear,
-    RowParallelLinear,
-)
+from atom.model_ops.linear import GatedLinear, LinearBase, QKVParallelLinear, RowParallelLinear
 from atom.model_ops.rotary_embedding import RopeConfig, cos_sin_table
 
 
@@ -67,28 +61,37 @@ class SelfAttention(nn.Module):
         )
 
     def forward(
-        self, x: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor
-    ) -> torch.Tensor:
-        return self.o_proj(self.attn(self.qkv_proj(x), positions, cos_sin))
+        self,
+        norm: RMSNorm,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        positions: torch.Tensor,
+        cos_sin: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        qkv, residual = self.qkv_proj.after_norm(norm, x, residual)
+        return self.o_proj(self.attn(qkv, positions, cos_sin)), residual
 
 
 class MLP(nn.Module):
     def __init__(self, spec: DecoderSpec, ops: Ops) -> None:
         super().__init__()
-        shards = {"gate_proj": spec.intermediate_size, "up_proj": spec.intermediate_size}
-        self.gate_up_proj = MergedColumnParallelLinear(
-            spec.hidden_size, shards, bias=spec.mlp_bias, ops=ops
+        self.gate_up_proj = GatedLinear(
+            spec.hidden_size, spec.intermediate_size, bias=spec.mlp_bias, ops=ops
         )
-        self.act = SiluAndMul(ops=ops)
         self.down_proj = RowParallelLinear(
             spec.intermediate_size, spec.hidden_size, bias=spec.mlp_bias, ops=ops
         )
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down_proj(self.act(self.gate_up_proj(x)))
+    def forward(
+        self, norm: RMSNorm, x: torch.Tensor, residual: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        gated, residual = self.gate_up_proj.after_norm(norm, x, residual)
+        return self.down_proj(gated), residual
 
 
 class DecoderLayer(nn.Module):
+    """What attention and MLP return is still to be added to the residual: the next norm does."""
+
     def __init__(self, spec: DecoderSpec, ops: Ops) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops=ops)
@@ -103,10 +106,8 @@ class DecoderLayer(nn.Module):
         positions: torch.Tensor,
         cos_sin: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        x, residual = self.input_layernorm(x, residual)
-        x = self.self_attn(x, positions, cos_sin)
-        x, residual = self.post_attention_layernorm(x, residual)
-        return self.mlp(x), residual
+        x, residual = self.self_attn(self.input_layernorm, x, residual, positions, cos_sin)
+        return self.mlp(self.post_attention_layernorm, x, residual)
 
 
 class Decoder(nn.Module):

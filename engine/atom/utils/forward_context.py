@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class EqualPrompts:
+    """Neighbouring rows of a step that compute whole prompts of one length, with no history.
+
+    first_row, rows: which; first_token: where in the step they begin; length: tokens of each.
+    """
+
+    first_row: int
+    rows: int
+    first_token: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionMetaData:
     """Where this step's tokens belong. Tensors on the model's device.
 
@@ -25,8 +38,10 @@ class AttentionMetaData:
     context_lens: [rows] int32, tokens row i attends over, its own included;
     block_tables: [rows, max_blocks] int32; slot_mapping: [tokens] int64, block * size + offset of
     each token's K and V. The first `num_decodes` rows have exactly one token. max_query_len,
-    max_context_len: host copies of the maxima. per_step: what an operation worked out from the rest
-    for the layers after it, by a key of its own; never read by others.
+    max_context_len: host copies of the maxima. even_contexts: no decode row is so long that it
+    would outlast all others. long_prompts: groups of prompts that a dense attention may compute
+    without looking into the cache, in order of rows. per_step: what an operation worked out from
+    the rest for the layers after it, by a key of its own; never read by others.
     """
 
     query_starts: torch.Tensor
@@ -36,6 +51,8 @@ class AttentionMetaData:
     num_decodes: int
     max_query_len: int
     max_context_len: int
+    even_contexts: bool = False
+    long_prompts: tuple[EqualPrompts, ...] = ()
     per_step: dict[str, Any] = field(default_factory=dict, compare=False)
 
 

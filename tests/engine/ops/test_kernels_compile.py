@@ -25,11 +25,13 @@ from atom.model_ops.backends.triton_ops import (
     activation,
     decode_attention,
     decode_state,
+    norm_linear,
     norms,
     prefill_attention,
     rope_store,
     sampling,
     skinny_linear,
+    split_linear,
 )
 
 TARGETS = {
@@ -40,25 +42,35 @@ TARGETS = {
 TYPES = {
     "eps": "fp32", "scale": "fp32", "cos_sin_ptr": "*fp32", "positions_ptr": "*i64",
     "slots_ptr": "*i64", "tables_ptr": "*i32", "contexts_ptr": "*i32", "starts_ptr": "*i32",
-    "partial_ptr": "*fp32", "lse_ptr": "*fp32", "temperature_ptr": "*fp32", "seed_ptr": "*i64",
+    "parts_ptr": "*fp32", "partial_ptr": "*fp32",
+    "lse_ptr": "*fp32", "temperature_ptr": "*fp32", "seed_ptr": "*i64",
     "position_ptr": "*i64", "best_ptr": "*fp32", "token_ptr": "*i32", "appends_ptr": "*i64",
     "last_token_ptr": "*i64", "num_computed_ptr": "*i64", "ids_ptr": "*i64",
     "slot_mapping_ptr": "*i64", "row_tables_ptr": "*i32", "row_temperature_ptr": "*fp32",
     "row_seed_ptr": "*i64", "sample_positions_ptr": "*i64", "token_ids_ptr": "*i64",
 }  # fmt: skip
 HEADS = {"HKV": 8, "D": 128}
+NO_ROTARY = dict.fromkeys(
+    ("q_weight_ptr", "k_weight_ptr", "cos_sin_ptr", "positions_ptr", "slots_ptr")
+)
 GROUP = {"GROUP": 4, "BLOCK_SIZE": 16}
 
 CASES: list[Any] = [
     pytest.param(kernel, constants, options, id=name)
     for name, kernel, constants, options in [
         ("rms_norm", norms._rms_norm_kernel,
-         {"HIDDEN": 4096, "BLOCK": 4096, "HAS_RESIDUAL": True}, {}),
+         {"HIDDEN": 4096, "BLOCK": 4096, "HAS_RESIDUAL": True, "PARTS": 1}, {}),
+        ("rms_norm of parts", norms._rms_norm_kernel,
+         {"HIDDEN": 4096, "BLOCK": 4096, "HAS_RESIDUAL": True, "PARTS": 4}, {}),
         ("silu", activation._silu_and_mul_kernel, {"INNER": 12288, "BLOCK": 1024}, {}),
         ("rope", rope_store._rope_store_kernel,
-         {"HQ": 32, **HEADS, "HEADS": 16, "HAS_NORM": True}, {}),
+         {"HQ": 32, **HEADS, "HEADS": 16, "HAS_NORM": True, "KEEP_KEYS": True}, {}),
         ("decode", decode_attention._decode_kernel,
-         {**HEADS, **GROUP, "GROUP_PADDED": 16, "BLOCK_N": 64, "SPLITS": 8}, {}),
+         {**HEADS, **GROUP, "GROUP_PADDED": 16, "BLOCK_N": 64, "SPLITS": 8, "APPEND": False,
+          "HAS_NORM": False, **NO_ROTARY}, {}),
+        ("append", decode_attention._decode_kernel,
+         {**HEADS, **GROUP, "GROUP_PADDED": 16, "BLOCK_N": 32, "SPLITS": 8, "APPEND": True,
+          "HAS_NORM": True}, {}),
         ("combine", decode_attention._combine_kernel,
          {"HQ": 32, "D": 128, "BLOCK_N": 64, "SPLITS": 64}, {}),
         ("prefill", prefill_attention._prefill_kernel,
@@ -68,6 +80,14 @@ CASES: list[Any] = [
         ("dot", skinny_linear._dot_kernel,
          {"TOKENS": 16, "BLOCK_N": 16, "BLOCK_K": 64, "SPLIT_K": 4, "HAS_BIAS": True,
           "EVEN": True}, {}),
+        ("split", split_linear._split_kernel,
+         {"TOKENS": 64, "BLOCK_N": 64, "BLOCK_K": 64, "WEIGHTS_FIRST": True, "HAS_BIAS": True}, {}),
+        ("norm_linear", norm_linear._norm_linear_kernel,
+         {"K": 4096, "BLOCK_K": 4096, "ROWS": 4, "GATED": False, "HAS_RESIDUAL": True,
+          "HAS_BIAS": False, "bias_ptr": None}, {"num_warps": 8}),
+        ("norm_gated_linear", norm_linear._norm_linear_kernel,
+         {"K": 4096, "BLOCK_K": 4096, "ROWS": 1, "GATED": True, "HAS_RESIDUAL": True,
+          "HAS_BIAS": True}, {}),
         ("score", sampling._score_kernel,
          {"VOCAB": 151936, "STRETCH": 4096, "STRETCHES": 38}, {"num_warps": 8}),
         ("pick", sampling._pick_kernel, {"VOCAB": 151936, "STRETCHES": 38, "BLOCK": 64}, {}),

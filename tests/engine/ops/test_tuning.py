@@ -15,7 +15,7 @@ import torch
 
 from atom.model_ops.backends.triton_ops import tuning
 from atom.model_ops.backends.triton_ops.decode_attention import choose_splits
-from atom.model_ops.backends.triton_ops.tuning import DecodeConfig, SkinnyConfig
+from atom.model_ops.backends.triton_ops.tuning import DecodeConfig, SkinnyConfig, SplitConfig
 
 SHIPPED = sorted(tuning.shipped_path("x").parent.glob("*.json"))
 CPU = torch.device("cpu")
@@ -32,14 +32,26 @@ def test_a_shipped_table_names_its_card_and_has_possible_configurations(path: Pa
     tables = tuning.parse(raw)
     for key, config in tables.linear.items():
         inner = int(key.split(":")[1].split("x")[1])
-        if config is not None:
+        if isinstance(config, SplitConfig):
+            assert config.split_k == 1
+            assert_fits(config, key)
+        elif config is not None:
             assert config.kernel in ("gemv", "dot")
             sizes = (config.block_n, config.block_k, config.split_k, config.num_warps)
             assert all(map(is_power_of_two, sizes))
             assert inner % (config.block_k * config.split_k) == 0
+    for key, config in tables.addend.items():
+        if config is not None:
+            assert_fits(config, key)
     for tile in (*tables.decode.values(), *tables.prefill.values()):
         assert is_power_of_two(tile.block_n)
         assert tile.block_n >= 16, "the tensor core's smallest tile"
+
+
+def assert_fits(config: SplitConfig, key: str) -> None:
+    outputs, inner = map(int, key.split(":")[1].split("x"))
+    assert outputs % config.block_n == 0
+    assert inner % (config.block_k * config.split_k) == 0
 
 
 def test_there_is_a_shipped_table() -> None:
@@ -100,13 +112,20 @@ CONFIG = DecodeConfig(64, 4, 2, programs_per_unit=8, max_splits=64)
 
 def test_few_rows_are_split_until_the_card_is_busy() -> None:
     for rows in (1, 2, 8, 16):
-        splits = choose_splits(rows, 8, 8192, 132, CONFIG)
-        assert is_power_of_two(splits.count)
-        programs = rows * 8 * splits.count
-        assert programs >= 132 * 4 or splits.count == CONFIG.max_splits
+        for even in (False, True):
+            splits = choose_splits(rows, 8, 8192, 132, CONFIG, even=even)
+            assert is_power_of_two(splits.count)
+            programs = rows * 8 * splits.count
+            assert programs >= 132 * 4 or splits.count == CONFIG.max_splits
 
 
-def test_many_rows_are_not_split_and_no_split_is_shorter_than_a_tile() -> None:
-    assert choose_splits(256, 8, 8192, 132, CONFIG).count == 1
-    assert choose_splits(1, 8, 200, 132, CONFIG).count == 4
-    assert choose_splits(64, 8, 8192, 132, CONFIG).least == 1024
+def test_rows_that_fill_the_card_are_split_only_where_one_may_outlast_the_rest() -> None:
+    for rows in (64, 256):
+        assert choose_splits(rows, 8, 8192, 132, CONFIG, even=True).count == 1
+        uneven = choose_splits(rows, 8, 8192, 132, CONFIG, even=False)
+        assert uneven.count > 1
+        assert uneven.least == 1024, "rows of usual length stay whole"
+
+
+def test_no_split_is_shorter_than_a_tile() -> None:
+    assert choose_splits(1, 8, 200, 132, CONFIG, even=False).count == 4

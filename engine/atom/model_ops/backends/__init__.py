@@ -2,19 +2,22 @@
 
 Backends are lazy factories, so that an absent library costs nothing until it is asked for. `auto`
 takes the first usable backend of the device's preference list per operation; an explicit choice
-that cannot work is refused with the reasons.
+that cannot work is refused with the reasons. Fused operations follow from the choice of their
+parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
 from typing import cast
 
 from atom.errors import ConfigError
-from atom.model_ops.backends.interface import OPS, Backend, Ops
+from atom.model_ops.backends.composed import COMPOSED
+from atom.model_ops.backends.interface import FUSED_OPS, OPS, Backend, Ops
 
 _FACTORIES = {
     "torch_ref": "atom.model_ops.backends.torch_ref:backend",
@@ -60,7 +63,17 @@ def resolve_ops(
         provider = _first_usable(op, names)
         table[op], chosen[op] = provider.operations[op], provider.name
         capturable = capturable and provider.capturable
-    return ResolvedOps(cast(Ops, SimpleNamespace(**table)), chosen, capturable)
+    ops = SimpleNamespace(**table)
+    for op, parts in FUSED_OPS.items():
+        setattr(ops, op, _fused(op, {chosen[part] for part in parts}) or partial(COMPOSED[op], ops))
+    return ResolvedOps(cast(Ops, ops), chosen, capturable)
+
+
+def _fused(op: str, chosen_for_parts: set[str]) -> Callable[..., object] | None:
+    """The fused operation of the backend that all of its parts were chosen from, if it has one."""
+    if len(chosen_for_parts) > 1:
+        return None
+    return _load(chosen_for_parts.pop()).operations.get(op)
 
 
 def _first_usable(op: str, names: tuple[str, ...]) -> Backend:

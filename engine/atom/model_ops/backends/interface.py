@@ -6,6 +6,7 @@ No operation keeps references to its arguments. An implementation may be capture
 its backend says so; it must not then read device values on the host.
 
 `OPS` names the operations; `torch_ref` provides all of them and is the oracle of the others.
+`FUSED_OPS` are several of them in one, which a backend may provide.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class Ops(Protocol):
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """residual' = x + residual; returns (rms_norm(residual'), residual'). May overwrite both
-        inputs: the caller must not use them again."""
+        inputs: the caller must not use them again. x may be what `linear_addend` returned."""
 
     def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
         """x [T, 2·I] → silu(x[:, :I]) * x[:, I:], [T, I]."""
@@ -157,6 +158,50 @@ class Ops(Protocol):
     ) -> torch.Tensor:
         """Causal attention of q [T, Hq, D] over each row's cached tokens → [T, Hq·D]. A decode row
         of context 0 (padding, in a capturable backend) yields zeros."""
+
+    def linear_addend(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        """`linear` whose result is only ever added to the residual: [T, out], or parts [S, T, out]
+        float32 that `add_rms_norm` and the norm_* operations of the same backend add up."""
+
+    def norm_linear(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        norm_weight: torch.Tensor,
+        eps: float,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`add_rms_norm` (`rms_norm` where x begins the residual), then `linear`: (product [T,
+        out], residual'). May overwrite x and residual."""
+
+    def norm_gated_linear(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor | None,
+        norm_weight: torch.Tensor,
+        eps: float,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`norm_linear`, then `silu_and_mul`: weight [2·I, in] → ([T, I], residual')."""
+
+    def attention(
+        self,
+        qkv: torch.Tensor,
+        shape: AttentionShape,
+        q_norm: torch.Tensor | None,
+        k_norm: torch.Tensor | None,
+        eps: float,
+        cos_sin: torch.Tensor,
+        positions: torch.Tensor,
+        k_cache: torch.Tensor,
+        v_cache: torch.Tensor,
+        metadata: AttentionMetaData,
+    ) -> torch.Tensor:
+        """`qk_norm_rope_store`, then `paged_attention` → [T, Hq·D]. May overwrite qkv."""
 
     def sample(self, logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
         """logits [R, V], any float dtype, compared and scaled in float32 → token ids [R] int64.
@@ -199,6 +244,16 @@ OPS = (
     "prepare_decode",
     "commit_tokens",
 )
+
+
+# Operations that stand for several: composed of them (composed.py) unless one backend provides the
+# whole and is the choice for all of its parts.
+FUSED_OPS: dict[str, tuple[str, ...]] = {
+    "linear_addend": ("linear", "add_rms_norm"),
+    "norm_linear": ("rms_norm", "add_rms_norm", "linear"),
+    "norm_gated_linear": ("rms_norm", "add_rms_norm", "linear", "silu_and_mul"),
+    "attention": ("qk_norm_rope_store", "paged_attention"),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Paged attention of a step: decode rows by one kernel, ragged rows by another.
+"""Attention of a step: decodes by one kernel, ragged rows by another, long prompts by a library.
 
 Supported: head sizes that are powers of two from 16 to 256, any number of query heads per KV head,
 any block size that is a power of two.
@@ -6,12 +6,20 @@ any block size that is a power of two.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from atom.errors import ConfigError
 from atom.model_ops.backends.interface import AttentionShape
-from atom.model_ops.backends.triton_ops.decode_attention import decode_attention
-from atom.model_ops.backends.triton_ops.prefill_attention import prefill_attention
+from atom.model_ops.backends.triton_ops.decode_attention import (
+    RotaryInputs,
+    append_attention,
+    decode_attention,
+)
+from atom.model_ops.backends.triton_ops.dense_attention import dense_attention
+from atom.model_ops.backends.triton_ops.prefill_attention import RowSpan, prefill_attention
+from atom.model_ops.backends.triton_ops.rope_store import qk_norm_rope_store
 from atom.utils.forward_context import AttentionMetaData
 
 _HEAD_DIMS = (16, 32, 64, 128, 256)
@@ -26,31 +34,72 @@ def paged_attention(
 ) -> torch.Tensor:
     _check(shape, k_cache.shape[1])
     out = torch.empty_like(q)
-    decodes = metadata.num_decodes
+    decodes, rows = metadata.num_decodes, metadata.context_lens.shape[0]
     if decodes:
-        decode_attention(
-            q[:decodes],
-            k_cache,
-            v_cache,
-            shape,
-            metadata.block_tables,
-            metadata.context_lens,
-            metadata.max_context_len,
-            out[:decodes],
-        )
-    if decodes < metadata.context_lens.shape[0]:
-        prefill_attention(
-            q,
-            k_cache,
-            v_cache,
-            shape,
-            metadata.block_tables,
-            metadata.context_lens,
-            metadata.query_starts,
-            decodes,
-            out,
-        )
+        decode_attention(q[:decodes], k_cache, v_cache, shape, metadata, out[:decodes])
+    if decodes < rows:
+        span = RowSpan(decodes, rows - decodes, q.shape[0] - decodes)
+        _prefill(q, k_cache, v_cache, shape, metadata, span, out)
     return out.flatten(1)
+
+
+def attention(
+    qkv: torch.Tensor,
+    shape: AttentionShape,
+    q_norm: torch.Tensor | None,
+    k_norm: torch.Tensor | None,
+    eps: float,
+    cos_sin: torch.Tensor,
+    positions: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    metadata: AttentionMetaData,
+) -> torch.Tensor:
+    _check(shape, k_cache.shape[1])
+    decodes = metadata.num_decodes
+    out = torch.empty(
+        (qkv.shape[0], shape.num_heads, shape.head_dim), dtype=qkv.dtype, device=qkv.device
+    )
+    if decodes:
+        rotary = RotaryInputs(q_norm, k_norm, eps, cos_sin, positions)
+        append_attention(qkv[:decodes], rotary, k_cache, v_cache, shape, metadata, out[:decodes])
+    if decodes < metadata.context_lens.shape[0]:
+        q = qk_norm_rope_store(
+            qkv, shape, q_norm, k_norm, eps, cos_sin, positions, k_cache, v_cache,
+            metadata.slot_mapping, first_token=decodes, keep_keys=bool(metadata.long_prompts),
+        )  # fmt: skip
+        for group in metadata.long_prompts:
+            dense_attention(q, qkv, shape, group, out)
+        for span in _spans_between_groups(metadata, qkv.shape[0]):
+            _prefill(q, k_cache, v_cache, shape, metadata, span, out)
+    return out.flatten(1)
+
+
+def _spans_between_groups(metadata: AttentionMetaData, tokens: int) -> Iterator[RowSpan]:
+    """The rows that are neither decodes nor long prompts."""
+    row = token = metadata.num_decodes
+    for group in metadata.long_prompts:
+        if group.first_row > row:
+            yield RowSpan(row, group.first_row - row, group.first_token - token)
+        row, token = group.first_row + group.rows, group.first_token + group.rows * group.length
+    rows = metadata.context_lens.shape[0]
+    if rows > row:
+        yield RowSpan(row, rows - row, tokens - token)
+
+
+def _prefill(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    shape: AttentionShape,
+    metadata: AttentionMetaData,
+    span: RowSpan,
+    out: torch.Tensor,
+) -> None:
+    prefill_attention(
+        q, k_cache, v_cache, shape, metadata.block_tables, metadata.context_lens,
+        metadata.query_starts, span, out,
+    )  # fmt: skip
 
 
 def _check(shape: AttentionShape, block_size: int) -> None:

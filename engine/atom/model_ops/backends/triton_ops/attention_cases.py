@@ -8,22 +8,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from atom.model_ops.backends.interface import AttentionShape
+from atom.model_ops.backends.triton_ops.decode_attention import RotaryInputs
 from atom.utils.forward_context import AttentionMetaData
+from atom.utils.row_groups import are_even, long_prompts
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionCase:
     """caches: several (k, v) pairs to rotate, so that no call finds its own in the card's cache."""
 
-    q: torch.Tensor
+    qkv: torch.Tensor
+    rotary: RotaryInputs
     caches: list[tuple[torch.Tensor, torch.Tensor]]
     shape: AttentionShape
     metadata: AttentionMetaData
     contexts: list[int]
     queries: list[int]
+
+    @property
+    def q(self) -> torch.Tensor:
+        """[T, Hq, D], contiguous."""
+        width = self.shape.num_heads * self.shape.head_dim
+        return self.qkv[:, :width].contiguous().unflatten(1, (self.shape.num_heads, -1))
 
     @property
     def kv_bytes(self) -> int:
@@ -51,8 +61,11 @@ def attention_case(
     copies: int = 1,
     contiguous: bool = False,
 ) -> AttentionCase:
-    """Rows of one query come first. contiguous: tables of ascending blocks instead of random."""
+    """Rows of one query come first, the longest in front, as the scheduler orders them. contiguous:
+    tables of ascending blocks instead of random."""
     device = torch.device("cuda")
+    order_of = sorted(range(len(contexts)), key=lambda row: (queries[row] > 1, -contexts[row]))
+    contexts, queries = [contexts[row] for row in order_of], [queries[row] for row in order_of]
     counts = [-(-context // block_size) for context in contexts]
     total = sum(counts)
     order = torch.arange(total) if contiguous else torch.randperm(total)
@@ -62,6 +75,14 @@ def attention_case(
     for row, count in enumerate(counts):
         tables[row, :count] = order[at : at + count]
         at += count
+    positions = torch.cat(
+        [
+            torch.arange(context - count, context)
+            for context, count in zip(contexts, queries, strict=True)
+        ]
+    )
+    rows = torch.repeat_interleave(torch.arange(len(contexts)), torch.tensor(queries))
+    slots = tables[rows, positions // block_size].long() * block_size + positions % block_size
     starts = torch.zeros(len(contexts) + 1, dtype=torch.int32)
     starts[1:] = torch.tensor(queries).cumsum(0)
     tokens = int(starts[-1])
@@ -70,18 +91,30 @@ def attention_case(
         return torch.randn(size, dtype=torch.bfloat16, device=device)
 
     size = (total, block_size, heads[1], head_dim)
+    decodes = [c for c, count in zip(contexts, queries, strict=True) if count == 1]
     return AttentionCase(
-        q=random(tokens, heads[0], head_dim),
+        qkv=random(tokens, (heads[0] + 2 * heads[1]) * head_dim),
+        rotary=RotaryInputs(
+            q_norm=random(head_dim),
+            k_norm=random(head_dim),
+            eps=1e-6,
+            cos_sin=torch.randn(longest, head_dim, device=device),
+            positions=positions.to(device),
+        ),
         caches=[(random(*size), random(*size)) for _ in range(copies)],
         shape=AttentionShape(heads[0], heads[1], head_dim, head_dim**-0.5),
         metadata=AttentionMetaData(
             query_starts=starts.to(device),
             context_lens=torch.tensor(contexts, dtype=torch.int32, device=device),
             block_tables=tables.to(device),
-            slot_mapping=torch.empty(0, dtype=torch.int64, device=device),
-            num_decodes=sum(count == 1 for count in queries),
+            slot_mapping=slots.to(device),
+            num_decodes=len(decodes),
             max_query_len=max(queries),
             max_context_len=longest,
+            even_contexts=are_even(np.array(decodes)),
+            long_prompts=long_prompts(
+                np.array(contexts) - np.array(queries), np.array(queries), len(decodes)
+            ),
         ),
         contexts=list(contexts),
         queries=list(queries),

@@ -2,11 +2,17 @@
 """Attention of one query per row over the paged cache, long contexts split among programs.
 
 A program takes one row, one KV head and one split of the row's context; the query heads of the
-group share its loads, padded to the tensor core's 16 rows. The grid depends only on sizes the host
-knows; how much of the context a split gets is decided from context_lens on the device, so a
-captured graph stays right as contexts grow. A row of one split is written at once; the splits of
-others are combined by a second kernel (a semaphore and a last program that combines was slower:
-docs/results/gpu-log.md). A row of context 0 (a graph's padding) yields zeros.
+group share its loads, padded to the tensor core's 16 rows. `decode_attention` takes queries and a
+cache that already holds the row's newest token; `append_attention` takes what the projection gave:
+every program norms and rotates its own queries, and the one whose split ends the context does the
+same for the new key, writes key and value to the cache, and attends to them from registers.
+
+The grid depends only on sizes the host knows; how much of the context a split gets is decided from
+context_lens on the device, so a captured graph stays right as contexts grow. A row of one split is
+written at once; the splits of others are combined by a second kernel (a semaphore and a last
+program that combines was slower: docs/results/gpu-log.md). A row of context 0 (a graph's padding)
+yields zeros. Heads of a row run side by side and rows in their order: with the longest row first,
+the short ones fill the gaps at the end.
 
 Split-KV: Flash-Decoding (Dao et al. 2023).
 """
@@ -28,10 +34,14 @@ from atom.model_ops.backends.triton_ops.attention_tiles import (
 )
 from atom.model_ops.backends.triton_ops.launch import compute_units, next_power_of_2
 from atom.model_ops.backends.triton_ops.tuning import DecodeConfig, decode_config
+from atom.utils.forward_context import AttentionMetaData
 
 # The tensor core's smallest tile of rows.
 _MIN_GROUP = 16
-# Contexts beyond this are worth splitting however many rows there are.
+# Programs per multiprocessor that keep the memory busy without splitting anything.
+_ENOUGH_PROGRAMS = 3
+# Where they do, and a row may still outlast the rest: how many splits, and no shorter than what.
+_LONG_ROW_SPLITS = 16
 _LONG_CONTEXT = 1024
 
 
@@ -41,14 +51,35 @@ def _split_length(context, least, SPLITS: tl.constexpr, BLOCK_N: tl.constexpr):
     return tl.cdiv(tl.maximum(tl.cdiv(context, SPLITS), least), BLOCK_N) * BLOCK_N
 
 
+@triton.jit
+def _rotate(
+    first, second, scale, weight_ptr, cos, sin,
+    D: tl.constexpr, HAS_NORM: tl.constexpr, dtype: tl.constexpr,
+):  # fmt: skip
+    """Both halves of heads, [.., D / 2] float32 each, normed by `scale` and rotated, in dtype;
+    rounded as the reference rounds."""
+    if HAS_NORM:
+        half = tl.arange(0, D // 2)
+        first_weight = tl.load(weight_ptr + half).to(tl.float32)
+        second_weight = tl.load(weight_ptr + D // 2 + half).to(tl.float32)
+        first = (first * scale).to(dtype).to(tl.float32)
+        second = (second * scale).to(dtype).to(tl.float32)
+        first = (first_weight * first).to(dtype).to(tl.float32)
+        second = (second_weight * second).to(dtype).to(tl.float32)
+    return (first * cos - second * sin).to(dtype), (second * cos + first * sin).to(dtype)
+
+
 @triton.jit(do_not_specialize=["table_stride", "least"])
 def _decode_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, contexts_ptr, out_ptr, partial_ptr, lse_ptr,
-    table_stride, least, scale,
+    q_weight_ptr, k_weight_ptr, cos_sin_ptr, positions_ptr, slots_ptr,
+    table_stride, least, scale, eps,
     GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr,
+    APPEND: tl.constexpr, HAS_NORM: tl.constexpr,
 ):  # fmt: skip
-    row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    """q_ptr: [R, Hq, D]; with APPEND [R, Hq + 2·Hkv, D], straight from the projection."""
+    head, row, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     context = tl.load(contexts_ptr + row)
     length = _split_length(context, least, SPLITS, BLOCK_N)
     start = split * length
@@ -56,21 +87,69 @@ def _decode_kernel(
     if (start >= context) & (split > 0):
         return
 
+    dtype = out_ptr.dtype.element_ty
     member = tl.arange(0, GROUP_PADDED)
     dim = tl.arange(0, D)
     real = (member < GROUP)[:, None]
     query_head = row.to(tl.int64) * (HKV * GROUP) + head * GROUP + member
-    q = tl.load(q_ptr + query_head[:, None] * D + dim[None, :], mask=real, other=0.0)
     table_ptr = tables_ptr + row.to(tl.int64) * table_stride
     running_max = tl.full([GROUP_PADDED], float("-inf"), tl.float32)
     running_sum = tl.zeros([GROUP_PADDED], tl.float32)
     acc = tl.zeros([GROUP_PADDED, D], tl.float32)
+    if APPEND:
+        half = tl.arange(0, D // 2)
+        heads = q_ptr + row.to(tl.int64) * ((HKV * GROUP + 2 * HKV) * D)
+        query_at = heads + (head * GROUP + member)[:, None] * D + half[None, :]
+        key_at = heads + (HKV * GROUP + head) * D + half
+        q_first = tl.load(query_at, mask=real, other=0.0).to(tl.float32)
+        q_second = tl.load(query_at + D // 2, mask=real, other=0.0).to(tl.float32)
+        k_first = tl.load(key_at).to(tl.float32)
+        k_second = tl.load(key_at + D // 2).to(tl.float32)
+        new_value = tl.load(heads + (HKV * GROUP + HKV + head) * D + dim)
+        position = tl.load(positions_ptr + row).to(tl.int64)
+        slot = tl.load(slots_ptr + row).to(tl.int64)
+        cos = tl.load(cos_sin_ptr + position * D + half)
+        sin = tl.load(cos_sin_ptr + position * D + D // 2 + half)
+        q_squares = tl.sum(q_first * q_first, axis=1) + tl.sum(q_second * q_second, axis=1)
+        k_squares = tl.sum(k_first * k_first, axis=0) + tl.sum(k_second * k_second, axis=0)
+        q_first, q_second = _rotate(
+            q_first, q_second, tl.rsqrt(q_squares / D + eps)[:, None], q_weight_ptr,
+            cos[None, :], sin[None, :], D, HAS_NORM, dtype,
+        )  # fmt: skip
+        k_first, k_second = _rotate(
+            k_first, k_second, tl.rsqrt(k_squares / D + eps), k_weight_ptr, cos, sin,
+            D, HAS_NORM, dtype,
+        )  # fmt: skip
+        q = tl.reshape(tl.permute(tl.join(q_first, q_second), (0, 2, 1)), (GROUP_PADDED, D))
+        # As the cache holds them: it may have another dtype.
+        stored = k_cache_ptr.dtype.element_ty
+        k_first, k_second = k_first.to(stored), k_second.to(stored)
+        new_value = new_value.to(stored)
+        owner = (end == context) & (context > 0)
+        if owner & (slot >= 0):
+            new_at = slot * (HKV * D) + head * D
+            tl.store(k_cache_ptr + new_at + half, k_first)
+            tl.store(k_cache_ptr + new_at + D // 2 + half, k_second)
+            tl.store(v_cache_ptr + new_at + dim, new_value)
+        new_scores = tl.sum(
+            q_first.to(tl.float32) * k_first.to(dtype).to(tl.float32)[None, :], axis=1
+        )
+        new_scores += tl.sum(
+            q_second.to(tl.float32) * k_second.to(dtype).to(tl.float32)[None, :], axis=1
+        )
+        running_max = tl.where(owner, new_scores * scale, running_max)
+        running_sum += tl.where(owner, 1.0, 0.0)
+        acc += tl.where(owner, new_value.to(dtype).to(tl.float32), 0.0)[None, :]
+        end = tl.where(owner, end - 1, end)
+    else:
+        q = tl.load(q_ptr + query_head[:, None] * D + dim[None, :], mask=real, other=0.0)
+
     block = load_blocks(table_ptr, start, end, BLOCK_SIZE, BLOCK_N)
     for first in range(start, end, BLOCK_N):
         inside = first + tl.arange(0, BLOCK_N) < end
         at = cache_offsets(block, first, head, BLOCK_SIZE, BLOCK_N, HKV, D)
-        key = tl.load(k_cache_ptr + at, mask=inside[:, None], other=0.0).to(q.dtype)
-        value = tl.load(v_cache_ptr + at, mask=inside[:, None], other=0.0).to(q.dtype)
+        key = tl.load(k_cache_ptr + at, mask=inside[:, None], other=0.0).to(dtype)
+        value = tl.load(v_cache_ptr + at, mask=inside[:, None], other=0.0).to(dtype)
         block = load_blocks(table_ptr, first + BLOCK_N, end, BLOCK_SIZE, BLOCK_N)
         scores = tl.dot(q, tl.trans(key), input_precision="ieee")
         scores = tl.where(inside[None, :], scores, float("-inf"))
@@ -82,7 +161,7 @@ def _decode_kernel(
     result = acc / total[:, None]
     if context <= length:
         out_at = out_ptr + query_head[:, None] * D + dim[None, :]
-        tl.store(out_at, result.to(out_ptr.dtype.element_ty), mask=real)
+        tl.store(out_at, result.to(dtype), mask=real)
     else:
         at = query_head * SPLITS + split
         tl.store(partial_ptr + at[:, None] * D + dim[None, :], result, mask=real)
@@ -123,15 +202,20 @@ class Splits:
 
 
 def choose_splits(
-    rows: int, kv_heads: int, max_context: int, units: int, config: DecodeConfig
+    rows: int, kv_heads: int, max_context: int, units: int, config: DecodeConfig, *, even: bool
 ) -> Splits:
-    """Enough programs to fill the card when few rows run; when many do, only long rows are split,
-    so that the card does not wait for the longest."""
-    wanted = config.programs_per_unit * units / (rows * kv_heads)
+    """Enough programs to fill the card. Rows that fill it by themselves are split only where one of
+    them could outlast all others; `even` says that none does."""
+    programs = rows * kv_heads
+    if even and programs >= _ENOUGH_PROGRAMS * units:
+        return Splits(1, max_context)
+    wanted = config.programs_per_unit * units / programs
+    if programs >= _ENOUGH_PROGRAMS * units:
+        wanted = _LONG_ROW_SPLITS
     count = 1 << max(0, round(math.log2(max(wanted, 1.0))))
     useful = next_power_of_2(math.ceil(max_context / config.block_n))
-    least = min(_LONG_CONTEXT, 2 * rows * kv_heads)
-    return Splits(max(1, min(count, useful, config.max_splits)), least)
+    count = max(1, min(count, useful, config.max_splits))
+    return Splits(count, min(_LONG_CONTEXT, 2 * programs) if count > 1 else max_context)
 
 
 def decode_attention(
@@ -139,34 +223,78 @@ def decode_attention(
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     shape: AttentionShape,
-    block_tables: torch.Tensor,
-    context_lens: torch.Tensor,
-    max_context: int,
+    metadata: AttentionMetaData,
     out: torch.Tensor,
     config: DecodeConfig | None = None,
 ) -> None:
-    """q, out [R, Hq, D]: a step's first rows, which block_tables and context_lens begin with."""
-    rows, heads, dim = q.shape
+    """q, out [R, Hq, D]: a step's first rows, which the metadata begins with."""
+    _launch(q, k_cache, v_cache, shape, metadata, out, None, config)
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryInputs:
+    """What `qk_norm_rope_store` takes besides the projection and the cache."""
+
+    q_norm: torch.Tensor | None
+    k_norm: torch.Tensor | None
+    eps: float
+    cos_sin: torch.Tensor
+    positions: torch.Tensor
+
+
+def append_attention(
+    qkv: torch.Tensor,
+    rotary: RotaryInputs,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    shape: AttentionShape,
+    metadata: AttentionMetaData,
+    out: torch.Tensor,
+    config: DecodeConfig | None = None,
+) -> None:
+    """qkv [R, (Hq + 2·Hkv)·D] contiguous, out [R, Hq, D]: a step's first rows. Writes the rows'
+    newest keys and values to the cache on the way."""
+    _launch(qkv, k_cache, v_cache, shape, metadata, out, rotary, config)
+
+
+def _launch(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    shape: AttentionShape,
+    metadata: AttentionMetaData,
+    out: torch.Tensor,
+    rotary: RotaryInputs | None,
+    config: DecodeConfig | None,
+) -> None:
+    rows, heads, dim = out.shape
     kv_heads = shape.num_kv_heads
     config = config or decode_config(q.device, dim, q.element_size(), rows)
-    splits = choose_splits(rows, kv_heads, max_context, compute_units(q.device), config)
+    splits = choose_splits(
+        rows, kv_heads, metadata.max_context_len, compute_units(q.device), config,
+        even=metadata.even_contexts,
+    )  # fmt: skip
     partial = lse = out
     if splits.count > 1:
         size = rows * heads * splits.count
         partial = torch.empty((size, dim), dtype=torch.float32, device=q.device)
         lse = torch.empty((size,), dtype=torch.float32, device=q.device)
-    least = splits.least if splits.count > 1 else max_context
     group = heads // kv_heads
-    _decode_kernel[(rows, kv_heads, splits.count)](
-        q, k_cache, v_cache, block_tables, context_lens, out, partial, lse,
-        block_tables.stride(0), least, shape.scale * math.log2(math.e),
+    contexts, tables = metadata.context_lens, metadata.block_tables
+    _decode_kernel[(kv_heads, rows, splits.count)](
+        q, k_cache, v_cache, tables, contexts, out, partial, lse,
+        rotary and rotary.q_norm, rotary and rotary.k_norm, rotary and rotary.cos_sin,
+        rotary and rotary.positions, rotary and metadata.slot_mapping,
+        tables.stride(0), splits.least, shape.scale * math.log2(math.e),
+        rotary.eps if rotary else 0.0,
         GROUP=group, GROUP_PADDED=max(_MIN_GROUP, next_power_of_2(group)), HKV=kv_heads, D=dim,
         BLOCK_SIZE=k_cache.shape[1], BLOCK_N=config.block_n, SPLITS=splits.count,
+        APPEND=rotary is not None, HAS_NORM=rotary is not None and rotary.q_norm is not None,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     if splits.count > 1:
         _combine_kernel[(rows, heads)](
-            partial, lse, context_lens, out, least,
+            partial, lse, contexts, out, splits.least,
             HQ=heads, D=dim, BLOCK_N=config.block_n, SPLITS=splits.count,
             num_warps=2 if splits.count * dim <= 4096 else 4,
         )  # fmt: skip

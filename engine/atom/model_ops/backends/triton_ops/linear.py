@@ -1,20 +1,75 @@
-"""Linear products: the vendor's library, or a skinny kernel where it was measured to be faster."""
+"""Linear products: the vendor's library, or a kernel of ours where it was measured to be faster."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 
+from atom.model_ops.backends.triton_ops import norm_linear as fused
+from atom.model_ops.backends.triton_ops.activation import silu_and_mul
+from atom.model_ops.backends.triton_ops.norms import add_rms_norm, rms_norm
 from atom.model_ops.backends.triton_ops.skinny_linear import skinny_linear
-from atom.model_ops.backends.triton_ops.tuning import TOKEN_BUCKETS, linear_config
+from atom.model_ops.backends.triton_ops.split_linear import split_linear
+from atom.model_ops.backends.triton_ops.tuning import (
+    TOKEN_BUCKETS,
+    SkinnyConfig,
+    addend_config,
+    linear_config,
+)
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     if 0 < x.shape[0] <= TOKEN_BUCKETS[-1]:
         config = linear_config(x.device, x.dtype, weight.shape[0], weight.shape[1], x.shape[0])
-        if config is not None:
+        if isinstance(config, SkinnyConfig):
             return skinny_linear(x, weight, bias, config)
+        if config is not None:
+            return split_linear(x, weight, bias, config)
     return F.linear(x, weight, bias)
+
+
+def linear_addend(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    if 0 < x.shape[0] <= TOKEN_BUCKETS[-1]:
+        config = addend_config(x.device, x.dtype, weight.shape[0], weight.shape[1], x.shape[0])
+        if config is not None:
+            return split_linear(x, weight, bias, config)
+    return linear(x, weight, bias)
+
+
+def norm_linear(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    norm_weight: torch.Tensor,
+    eps: float,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if fused.can_fuse(x):
+        return fused.norm_linear(x, residual, norm_weight, eps, weight, bias, gated=False)
+    normed, residual = _norm(x, residual, norm_weight, eps)
+    return linear(normed, weight, bias), residual
+
+
+def norm_gated_linear(
+    x: torch.Tensor,
+    residual: torch.Tensor | None,
+    norm_weight: torch.Tensor,
+    eps: float,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if fused.can_fuse(x):
+        return fused.norm_linear(x, residual, norm_weight, eps, weight, bias, gated=True)
+    normed, residual = _norm(x, residual, norm_weight, eps)
+    return silu_and_mul(linear(normed, weight, bias)), residual
+
+
+def _norm(
+    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if residual is None:
+        return rms_norm(x, weight, eps), x
+    return add_rms_norm(x, residual, weight, eps)
 
 
 def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ row by a search in query_starts, and rows' last tiles, the longest, come first.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -125,6 +126,15 @@ def _prefill_kernel(
     tl.store(out_ptr + query_head[:, None] * D + dim[None, :], result, mask=real)
 
 
+@dataclass(frozen=True, slots=True)
+class RowSpan:
+    """Neighbouring rows of a step, and how many tokens they have together (or more)."""
+
+    first_row: int
+    rows: int
+    tokens: int
+
+
 def prefill_attention(
     q: torch.Tensor,
     k_cache: torch.Tensor,
@@ -133,24 +143,21 @@ def prefill_attention(
     block_tables: torch.Tensor,
     context_lens: torch.Tensor,
     query_starts: torch.Tensor,
-    first_row: int,
+    span: RowSpan,
     out: torch.Tensor,
     config: PrefillConfig | None = None,
 ) -> None:
-    """q, out [T, Hq, D] of the whole step; rows from `first_row` on are computed."""
-    rows = query_starts.shape[0] - 1 - first_row
-    # Rows before first_row have one token each.
-    tokens = q.shape[0] - first_row
+    """q, out [T, Hq, D] of the whole step; the rows of `span` are computed."""
     config = config or prefill_config(q.device, shape.head_dim, q.element_size())
     group = shape.num_heads // shape.num_kv_heads
     group_padded = next_power_of_2(group)
     block_m = max(config.block_m, group_padded)
-    tiles = tokens // (block_m // group_padded) + rows
+    tiles = span.tokens // (block_m // group_padded) + span.rows
     # An option of CUDA's backend alone; only a table measured on such a card asks for it.
     limits = {} if config.max_registers is None else {"maxnreg": config.max_registers}
     _prefill_kernel[(tiles, shape.num_kv_heads)](
         q, k_cache, v_cache, block_tables, context_lens, query_starts, out,
-        block_tables.stride(0), first_row, rows, shape.scale * math.log2(math.e),
+        block_tables.stride(0), span.first_row, span.rows, shape.scale * math.log2(math.e),
         GROUP=group, GROUP_PADDED=group_padded, HKV=shape.num_kv_heads, D=shape.head_dim,
         BLOCK_SIZE=k_cache.shape[1], BLOCK_M=block_m, BLOCK_N=config.block_n,
         num_warps=config.num_warps, num_stages=config.num_stages, **limits,

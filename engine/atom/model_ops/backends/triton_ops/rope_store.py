@@ -15,14 +15,14 @@ import triton.language as tl
 from atom.model_ops.backends.interface import AttentionShape
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_token"])
 def _rope_store_kernel(
     qkv_ptr, q_out_ptr, k_cache_ptr, v_cache_ptr, q_weight_ptr, k_weight_ptr, cos_sin_ptr,
-    positions_ptr, slots_ptr, eps,
+    positions_ptr, slots_ptr, first_token, eps,
     HQ: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
-    HAS_NORM: tl.constexpr,
+    HAS_NORM: tl.constexpr, KEEP_KEYS: tl.constexpr,
 ):  # fmt: skip
-    token = tl.program_id(0).to(tl.int64)
+    token = first_token.to(tl.int64) + tl.program_id(0)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
     half = tl.arange(0, D // 2)
     dtype = q_out_ptr.dtype.element_ty
@@ -55,6 +55,11 @@ def _rope_store_kernel(
     tl.store(q_at, rotated_first.to(dtype), mask=q_mask)
     tl.store(q_at + D // 2, rotated_second.to(dtype), mask=q_mask)
 
+    if KEEP_KEYS:
+        key_mask = ((head >= HQ) & (head < HQ + HKV))[:, None]
+        tl.store(source, rotated_first.to(dtype), mask=key_mask)
+        tl.store(source + D // 2, rotated_second.to(dtype), mask=key_mask)
+
     stored = k_cache_ptr.dtype.element_ty
     k_at = slot * (HKV * D) + (head[:, None] - HQ) * D + half[None, :]
     stored_end = tl.where(slot >= 0, HQ + 2 * HKV, 0)  # a padding token stores no head
@@ -78,16 +83,25 @@ def qk_norm_rope_store(
     k_cache: torch.Tensor,
     v_cache: torch.Tensor,
     slot_mapping: torch.Tensor,
+    *,
+    first_token: int = 0,
+    keep_keys: bool = False,
 ) -> torch.Tensor:
-    tokens = qkv.shape[0]
-    q = torch.empty((tokens, shape.num_heads, shape.head_dim), dtype=qkv.dtype, device=qkv.device)
+    """first_token: those before it are left alone, and their q is undefined; keep_keys: also leave
+    the rotated keys in their places of qkv."""
+    tokens = qkv.shape[0] - first_token
+    q = torch.empty(
+        (qkv.shape[0], shape.num_heads, shape.head_dim), dtype=qkv.dtype, device=qkv.device
+    )
     heads = shape.num_heads + 2 * shape.num_kv_heads
     # Few tokens: spread a token over many programs; many tokens: wide programs, fewer of them.
     tile = 1 if tokens <= 8 else 4 if tokens <= 64 else 16
     has_norm = q_norm is not None and k_norm is not None
     _rope_store_kernel[(tokens, triton.cdiv(heads, tile))](
-        qkv, q, k_cache, v_cache, q_norm, k_norm, cos_sin, positions, slot_mapping, eps,
+        qkv, q, k_cache, v_cache, q_norm, k_norm, cos_sin, positions, slot_mapping,
+        first_token, eps,
         HQ=shape.num_heads, HKV=shape.num_kv_heads, D=shape.head_dim, HEADS=tile,
-        HAS_NORM=has_norm, num_warps=max(1, min(4, tile * shape.head_dim // 256)),
+        HAS_NORM=has_norm, KEEP_KEYS=keep_keys,
+        num_warps=max(1, min(4, tile * shape.head_dim // 256)),
     )  # fmt: skip
     return q

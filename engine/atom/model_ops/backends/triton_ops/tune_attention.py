@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from atom.model_ops.backends.triton_ops.attention_cases import AttentionCase, attention_case
-from atom.model_ops.backends.triton_ops.decode_attention import decode_attention
-from atom.model_ops.backends.triton_ops.prefill_attention import prefill_attention
+from atom.model_ops.backends.triton_ops.decode_attention import append_attention
+from atom.model_ops.backends.triton_ops.prefill_attention import RowSpan, prefill_attention
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
 from atom.model_ops.backends.triton_ops.tuning import DecodeConfig, PrefillConfig
 
@@ -77,21 +77,21 @@ def _decode_case(contexts: list[int], group: int, head_dim: int, copies: int) ->
 
 def _decode_calls(case: AttentionCase, config: DecodeConfig) -> list[Callable[[], Any]]:
     out = torch.empty_like(case.q)
-    metadata = case.metadata
     return [
         partial(
-            decode_attention, case.q, k_cache, v_cache, case.shape, metadata.block_tables,
-            metadata.context_lens, metadata.max_context_len, out, config,
+            append_attention, case.qkv, case.rotary, k_cache, v_cache, case.shape, case.metadata,
+            out, config,
         )
         for k_cache, v_cache in case.caches
     ]  # fmt: skip
 
 
 def _prefill_call(case: AttentionCase, config: PrefillConfig) -> Callable[[], Any]:
-    metadata = case.metadata
+    metadata, q = case.metadata, case.q
     return partial(
-        prefill_attention, case.q, *case.caches[0], case.shape, metadata.block_tables,
-        metadata.context_lens, metadata.query_starts, 0, torch.empty_like(case.q), config,
+        prefill_attention, q, *case.caches[0], case.shape, metadata.block_tables,
+        metadata.context_lens, metadata.query_starts, RowSpan(0, len(case.contexts), len(q)),
+        torch.empty_like(q), config,
     )  # fmt: skip
 
 

@@ -26,12 +26,14 @@ _KERNEL_FILES = (
     "decode_attention.py",
     "prefill_attention.py",
     "skinny_linear.py",
+    "split_linear.py",
 )
 # Tokens up to which a product may be one of ours; above, the vendor's library always wins.
-TOKEN_BUCKETS = (1, 2, 4, 8, 16)
+TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
-# Rows from which decode attention has programs enough without splitting, and its own tile.
-MANY_ROWS = 128
+# Rows from which decode attention has another tile: it is split below `some`, and from `many` on
+# whole waves of programs run.
+SOME_ROWS, MANY_ROWS = 48, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +73,29 @@ class SkinnyConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
-    """linear: `linear_key` → configuration, None where the library is faster; decode, prefill:
-    `decode_key` and `attention_key` → configuration."""
+class SplitConfig:
+    """A tile of split_linear.py; split_k: slices of the inner dimension; weights_first: which side
+    of the tensor core's tile the weights are."""
 
-    linear: dict[str, SkinnyConfig | None]
+    block_n: int
+    block_k: int
+    split_k: int
+    weights_first: bool
+    num_warps: int
+    num_stages: int
+
+
+LinearConfig = SkinnyConfig | SplitConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """linear, addend: `linear_key` → configuration of a product, and of one that a norm adds to
+    the residual; None where the library is faster. decode, prefill: `decode_key` and
+    `attention_key` → configuration."""
+
+    linear: dict[str, LinearConfig | None]
+    addend: dict[str, SplitConfig | None]
     decode: dict[str, DecodeConfig]
     prefill: dict[str, PrefillConfig]
 
@@ -91,7 +111,7 @@ def attention_key(head_dim: int, element_bytes: int) -> str:
 
 
 def decode_key(head_dim: int, element_bytes: int, rows: int) -> str:
-    batch = "many" if rows >= MANY_ROWS else "few"
+    batch = "many" if rows >= MANY_ROWS else "some" if rows >= SOME_ROWS else "few"
     return f"{attention_key(head_dim, element_bytes)}:{batch}"
 
 
@@ -121,7 +141,7 @@ def prefill_config(device: torch.device, head_dim: int, element_bytes: int) -> P
 @cache
 def linear_config(
     device: torch.device, dtype: torch.dtype, out_features: int, in_features: int, tokens: int
-) -> SkinnyConfig | None:
+) -> LinearConfig | None:
     """None: use the library."""
     if tokens > TOKEN_BUCKETS[-1]:
         return None
@@ -129,19 +149,30 @@ def linear_config(
 
 
 @cache
+def addend_config(
+    device: torch.device, dtype: torch.dtype, out_features: int, in_features: int, tokens: int
+) -> SplitConfig | None:
+    """None: a complete product is as good."""
+    if tokens > TOKEN_BUCKETS[-1]:
+        return None
+    return tables(device).addend.get(linear_key(dtype, out_features, in_features, tokens))
+
+
+@cache
 def tables(device: torch.device) -> Tables:
     if device.type == "cpu":  # the interpreter
-        return Tables({}, {}, {})
+        return Tables({}, {}, {}, {})
     return read_tables(torch.cuda.get_device_name(device))
 
 
 def read_tables(device_name: str) -> Tables:
     """What is shipped for a card, overridden by what was measured on this machine."""
-    merged = Tables({}, {}, {})
+    merged = Tables({}, {}, {}, {})
     for path in (shipped_path(device_name), cached_path(device_name)):
         if path.exists():
             found = parse(json.loads(path.read_text()))
             merged.linear.update(found.linear)
+            merged.addend.update(found.addend)
             merged.decode.update(found.decode)
             merged.prefill.update(found.prefill)
     return merged
@@ -149,13 +180,20 @@ def read_tables(device_name: str) -> Tables:
 
 def parse(raw: dict[str, Any]) -> Tables:
     return Tables(
-        linear={
-            key: None if value is None else SkinnyConfig(**value)
-            for key, value in raw.get("linear", {}).items()
+        linear={key: _linear(value) for key, value in raw.get("linear", {}).items()},
+        addend={
+            key: None if value is None else SplitConfig(**value)
+            for key, value in raw.get("addend", {}).items()
         },
         decode={key: DecodeConfig(**value) for key, value in raw.get("decode", {}).items()},
         prefill={key: PrefillConfig(**value) for key, value in raw.get("prefill", {}).items()},
     )
+
+
+def _linear(raw: dict[str, Any] | None) -> LinearConfig | None:
+    if raw is None:
+        return None
+    return SkinnyConfig(**raw) if "kernel" in raw else SplitConfig(**raw)
 
 
 def shipped_path(device_name: str) -> Path:

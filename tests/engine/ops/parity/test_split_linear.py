@@ -1,0 +1,47 @@
+"""The parts of a split product add up to it, whichever side of the tile the weights are on."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from tests.engine.ops.inputs import assert_rows_agree
+
+if find_spec("triton") is None:
+    pytest.skip("triton is not installed", allow_module_level=True)
+
+from atom.model_ops.backends.triton_ops.norms import add_rms_norm
+from atom.model_ops.backends.triton_ops.split_linear import split_linear
+from atom.model_ops.backends.triton_ops.tuning import SplitConfig
+
+DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("weights_first", [False, True])
+@pytest.mark.parametrize("split_k", [1, 2, 4])
+@pytest.mark.parametrize("tokens", [2, 16, 45])
+def test_parts_add_up(
+    device: torch.device, tokens: int, split_k: int, weights_first: bool, bias: bool,
+    dtype: torch.dtype,
+) -> None:  # fmt: skip
+    x = torch.randn(tokens, 256, device=device).to(dtype)
+    weight = (torch.randn(128, 256, device=device) / 16).to(dtype)
+    offset = torch.randn(128, device=device).to(dtype) if bias else None
+    expected = torch.nn.functional.linear(
+        x.double(), weight.double(), None if offset is None else offset.double()
+    )
+    config = SplitConfig(64, 64, split_k, weights_first, 4, 3)
+    parts = split_linear(x, weight, offset, config)
+    if split_k == 1:
+        assert_rows_agree(parts, expected, dtype)
+        return
+    assert parts.shape == (split_k, tokens, 128)
+    # The sum is float32; half precision rounded only what went in.
+    assert_rows_agree(parts.sum(0), expected, dtype)
+    residual, norm = torch.randn(tokens, 128, device=device).to(dtype), torch.ones(128)
+    _, added = add_rms_norm(parts, residual.clone(), norm.to(device, dtype), 1e-6)
+    assert_rows_agree(added, expected + residual.double(), dtype)
