@@ -26,6 +26,7 @@ from atom.utils.device import upload
 # is bounded (a few times 64 MiB) whatever the batch.
 _SHAPED_NUMBERS = 1 << 24
 
+_FEW = 1024
 _NO_LOGPROBS = -1
 _Slots = NDArray[np.int32]
 
@@ -77,16 +78,29 @@ class SamplingState:
         return np.flatnonzero(wanted != _NO_LOGPROBS), int(wanted.max(initial=0))
 
     def shaped_rows(self, slots: _Slots, positions: NDArray[np.int32]) -> list[ShapedRows]:
-        """What the rows of `slots` (in this order) ask for beyond a draw, in groups of bounded
-        size; nobody is in two."""
+        """What the rows of `slots` (in this order) ask for beyond a draw, in groups of a kind and
+        of bounded size; nobody is in two."""
         rows = np.flatnonzero(self._shaped(slots, positions))
-        starts = range(0, len(rows), self._rows_at_once)
-        groups = (rows[start : start + self._rows_at_once] for start in starts)
+        if len(rows) == 0:
+            return []
+        needs_order = self._needs_order(slots[rows])
+        groups = [
+            kind[start : start + self._rows_at_once]
+            for kind in (rows[~needs_order], rows[needs_order])
+            for start in range(0, len(kind), self._rows_at_once)
+        ]
         return [self._shaped_rows(group, slots[group], positions[group]) for group in groups]
 
     def record(self, slots: _Slots, token_ids: torch.Tensor) -> None:
         """The rows of `slots` got these tokens [R] int64, on the device."""
         self._history.append(slots, token_ids)
+
+    def _needs_order(self, slots: _Slots) -> NDArray[np.bool_]:
+        """Rows whose limits take more than a few of the likeliest tokens to find: kept apart, so
+        that the others do not pay for a sorted vocabulary."""
+        top_k = self._top_k[slots]
+        alone: NDArray[np.bool_] = (top_k == self._vocab_size) & (self._floats[1, slots] < 1)
+        return alone | ((top_k > _FEW) & (top_k < self._vocab_size))
 
     def _shaped(self, slots: _Slots, positions: NDArray[np.int32]) -> NDArray[np.bool_]:
         return self._is_shaped[slots] | self._bans.must_go_on(slots, positions)
@@ -122,12 +136,15 @@ class SamplingState:
         any_top_p, any_min_p = bool((top_p < 1).any()), bool((min_p > 0).any())
         if not (len(limited) or any_top_p or any_min_p):
             return None
+        candidates = int(limited.max(initial=0))
+        if self._needs_order(slots).any():
+            candidates = self._vocab_size
         return LikelyLimits(
             temperature=floats[0],
             top_k=upload(top_k, self._device),
             top_p=floats[1],
             min_p=floats[2],
-            largest_top_k=int(limited.max(initial=0)),
+            candidates=candidates,
             any_top_p=any_top_p,
             any_min_p=any_min_p,
         )

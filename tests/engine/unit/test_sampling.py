@@ -50,7 +50,7 @@ def limits(temperature: torch.Tensor, top_k: int, top_p: float, min_p: float) ->
         top_k=torch.full((rows,), top_k),
         top_p=torch.full((rows,), top_p),
         min_p=torch.full((rows,), min_p),
-        largest_top_k=top_k if top_k < VOCAB else 0,
+        candidates=top_k if top_k < VOCAB or top_p < 1 else 0,
         any_top_p=top_p < 1.0,
         any_min_p=min_p > 0,
     )

@@ -50,15 +50,16 @@ class LikelyLimits:
     """Which tokens of a row are likely enough to be drawn, one entry per row, on the device.
 
     temperature: float32, as in SamplingTensors; top_k: int64, V for off; top_p: float32, 1 for off;
-    min_p: float32, 0 for off. The host knows the largest top_k of the rows that have one (0: none
-    has) and whether any row has a top_p or min_p.
+    min_p: float32, 0 for off. The host knows whether any row has a top_p or min_p, and candidates:
+    how many of a row's likeliest tokens decide its top_k and top_p. 0 when no row has either; the
+    largest top_k when every row has one or has neither; V when a top_p is on its own.
     """
 
     temperature: torch.Tensor
     top_k: torch.Tensor
     top_p: torch.Tensor
     min_p: torch.Tensor
-    largest_top_k: int
+    candidates: int
     any_top_p: bool
     any_min_p: bool
 

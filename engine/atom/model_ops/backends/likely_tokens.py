@@ -13,34 +13,52 @@ from atom.model_ops.backends.interface import LikelyLimits
 
 def keep_likely(logits: torch.Tensor, limits: LikelyLimits) -> torch.Tensor:
     """See `Ops.keep_likely`."""
-    if limits.largest_top_k or limits.any_top_p:
+    if limits.candidates:
         least = _least_kept(logits, limits)
         logits.masked_fill_(logits < least.unsqueeze(1), -torch.inf)
-    if limits.any_min_p:
-        temperature = _rate_of_greedy_is_one(limits.temperature)
-        highest = logits.amax(dim=-1)
-        least = highest + temperature * limits.min_p.log()
-        logits.masked_fill_(logits < least.unsqueeze(1), -torch.inf)
-    return logits
+    return keep_min_p(logits, limits) if limits.any_min_p else logits
+
+
+def keep_min_p(logits: torch.Tensor, limits: LikelyLimits) -> torch.Tensor:
+    """Only tokens at least min-p times as likely as the most likely one."""
+    least = logits.amax(dim=-1) + rate_free(limits.temperature) * limits.min_p.log()
+    return logits.masked_fill_(logits < least.unsqueeze(1), -torch.inf)
+
+
+def rate_free(temperature: torch.Tensor) -> torch.Tensor:
+    """Temperatures to divide by: a greedy row takes the likeliest token under any."""
+    return torch.where(temperature == 0, 1.0, temperature)
+
+
+def least_of_top_p(
+    ordered: torch.Tensor, weights: torch.Tensor, enough: torch.Tensor
+) -> torch.Tensor:
+    """[R] the lowest logit of the smallest set whose weight reaches `enough` [R].
+
+    ordered, weights [R, C]: logits in descending order, and their weights."""
+    weight_before = weights.cumsum(dim=-1) - weights
+    # The most likely token always stays: there is nothing before it.
+    last = (weight_before < enough.unsqueeze(1)).sum(dim=-1, keepdim=True).clamp(min=1) - 1
+    return ordered.gather(1, last).squeeze(1)
 
 
 def _least_kept(logits: torch.Tensor, limits: LikelyLimits) -> torch.Tensor:
     """[R] the lowest logit within top-k and then top-p."""
-    ordered = logits.sort(dim=-1, descending=True).values
-    last = (limits.top_k - 1).clamp(max=logits.shape[1] - 1).unsqueeze(1)
-    least = ordered.gather(1, last)
+    vocab = logits.shape[1]
+    if limits.candidates < vocab:
+        ordered = logits.topk(limits.candidates, dim=-1).values
+    else:
+        ordered = logits.sort(dim=-1, descending=True).values
+    last = limits.top_k.clamp(max=ordered.shape[1]).unsqueeze(1) - 1
+    least = ordered.gather(1, last).squeeze(1).masked_fill(limits.top_k >= vocab, -torch.inf)
     if not limits.any_top_p:
-        return least.squeeze(1)
-    temperature = _rate_of_greedy_is_one(limits.temperature)
-    ordered = ordered.masked_fill(ordered < least, -torch.inf)
-    probabilities = (ordered / temperature.unsqueeze(1)).softmax(dim=-1)
-    mass_before = probabilities.cumsum(dim=-1) - probabilities
-    # The most likely token always stays: no mass is before it. Rounding must not cut a row without
-    # top-p.
-    kept = (mass_before < limits.top_p.unsqueeze(1)) | (limits.top_p >= 1).unsqueeze(1)
-    last = kept.sum(dim=-1, keepdim=True).clamp(min=1) - 1
-    return torch.maximum(least, ordered.gather(1, last)).squeeze(1)
-
-
-def _rate_of_greedy_is_one(temperature: torch.Tensor) -> torch.Tensor:
-    return torch.where(temperature == 0, 1.0, temperature)
+        return least
+    inside = ordered >= least.unsqueeze(1)
+    temperature = rate_free(limits.temperature)
+    weights = ((ordered - ordered[:, :1]) / temperature.unsqueeze(1)).exp() * inside
+    # More tokens may be as likely as the k-th one than there are candidates.
+    beyond = (logits >= least.unsqueeze(1)).sum(dim=-1) - inside.sum(dim=-1)
+    total = weights.sum(dim=-1) + beyond * ((least - ordered[:, 0]) / temperature).exp()
+    least_of_all = least_of_top_p(ordered, weights, limits.top_p * total)
+    # Rounding must not cut a row without top-p.
+    return torch.maximum(least, least_of_all.masked_fill(limits.top_p >= 1, -torch.inf))

@@ -72,7 +72,7 @@ def limits(rows: int, vocab: int, device: torch.device, top_k: int, top_p: float
         top_k=torch.where(limited, top_k or vocab, vocab),
         top_p=torch.where(limited, top_p, 1.0),
         min_p=torch.where(limited, min_p, 0.0),
-        largest_top_k=top_k,
+        candidates=top_k or (vocab if top_p < 1 else 0),
         any_top_p=top_p < 1,
         any_min_p=min_p > 0,
     )

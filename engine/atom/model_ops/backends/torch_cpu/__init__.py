@@ -7,7 +7,7 @@ is not spent in dispatch and temporaries. What it does not provide comes from th
 from __future__ import annotations
 
 from atom.model_ops.backends.interface import Backend
-from atom.model_ops.backends.torch_cpu import attention, dense, rope_store
+from atom.model_ops.backends.torch_cpu import attention, dense, likely_tokens, rope_store
 
 
 def backend() -> Backend:
@@ -20,5 +20,6 @@ def backend() -> Backend:
             "silu_and_mul": dense.silu_and_mul,
             "qk_norm_rope_store": rope_store.qk_norm_rope_store,
             "paged_attention": attention.paged_attention,
+            "keep_likely": likely_tokens.keep_likely,
         },
     )
