@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from atom_operator.children import naming
-from atom_operator.children.series import selector_of
+from atom_operator.children.series import Selector, selector_of
 from atom_operator.domain import DEPLOYMENT, Manifest, Plan
 from atom_operator.integrations import Autoscaling
 from atom_operator.kinds import AUTOSCALER, LEADER_WORKER_SET, SCALED_OBJECT
@@ -104,15 +104,20 @@ def _triggers(plan: Plan, wanted: Autoscaling) -> list[dict[str, Any]]:
     usage = f"{targets.kv_usage_percent / 100:g}"
     # Sums over the pods: KEDA divides them by the replicas.
     found = [
-        ("waiting", f"sum({of('atom:requests_waiting')})", str(targets.waiting)),
-        ("kv-usage", f"sum({of('atom:kv_cache_usage_ratio')})", usage),
+        ("waiting", _sum(of, "atom:requests_waiting"), str(targets.waiting)),
+        ("kv-usage", _sum(of, "atom:kv_cache_usage_ratio"), usage),
     ]
     if targets.concurrency is not None:
-        running = f"sum({of('atom:requests_running')})"
+        running = _sum(of, "atom:requests_running")
         found.insert(0, ("running", running, str(targets.concurrency)))
     if wanted.activation_query is not None:
         found.append(("activation", wanted.activation_query, str(targets.concurrency or 1)))
     return [_trigger(wanted, *item) for item in found]
+
+
+def _sum(of: Selector, metric: str) -> str:
+    """The metric over all pods; 0 from an engine that has not counted yet, nothing from none."""
+    return f"sum({of(metric)}) or 0 * sum({of('atom:ready')})"
 
 
 def _trigger(wanted: Autoscaling, name: str, query: str, threshold: str) -> dict[str, Any]:
@@ -125,6 +130,8 @@ def _trigger(wanted: Autoscaling, name: str, query: str, threshold: str) -> dict
             "query": query,
             "threshold": threshold,
             "activationThreshold": "0",
+            # With a pod there is always a series: none is a scrape that fails, and not idleness.
+            "ignoreNullValues": str(wanted.min_replicas == 0).lower(),
         },
     }
     if wanted.authentication is not None:

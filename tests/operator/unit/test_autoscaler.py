@@ -92,8 +92,13 @@ def test_the_first_replica_after_zero_is_started_by_the_query_that_was_given() -
     assert activation["metadata"]["activationThreshold"] == "0"
 
 
-def test_a_prometheus_that_is_down_takes_no_replica_away() -> None:
-    assert rendered()["fallback"]["behavior"] == "currentReplicasIfHigher"
+def test_a_prometheus_that_is_down_or_scrapes_nothing_takes_no_replica_away() -> None:
+    spec = rendered()
+    assert spec["fallback"]["behavior"] == "currentReplicasIfHigher"
+    assert {item["metadata"]["ignoreNullValues"] for item in spec["triggers"]} == {"false"}
+    # At zero replicas there is nothing to scrape, and that is no failure.
+    spec = rendered(minReplicas=0, activationQuery="sum(gateway_queue)")
+    assert {item["metadata"]["ignoreNullValues"] for item in spec["triggers"]} == {"true"}
 
 
 def test_an_hpa_aims_at_the_same_load() -> None:
