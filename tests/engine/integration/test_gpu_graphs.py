@@ -12,7 +12,12 @@ import numpy as np
 import pytest
 import torch
 
+from atom.model_engine.async_proc import AsyncIOProcManager
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.request import TokenLogprobs
+from atom.model_engine.step_pipeline import StepPipeline
 from tests.support.core_driver import CoreDriver
+from tests.support.sampling_requests import mixed_requests
 from tests.support.tiny_model import LLAMA3_ROPE_SCALING, make_tiny_checkpoint
 
 pytestmark = [
@@ -93,3 +98,58 @@ def test_top_k_rows_run_beside_greedy_ones(checkpoint) -> None:
     on_gpu = tokens(checkpoint, device="auto", params=params)
     same = sum(a == b for a, b in zip(at_reference, on_gpu, strict=True))
     assert same >= len(at_reference) - 1
+
+
+def mixed_answers(
+    checkpoint: Path, **options: Any
+) -> tuple[list[list[int]], list[list[TokenLogprobs]]]:
+    """Tokens, and what is told of them."""
+    driver = CoreDriver(str(checkpoint), **{**OPTIONS, **options})
+    return driver.generate_each(mixed_requests(driver.vocab_size, 40)), driver.logprobs
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_every_sampling_control_gives_the_references_tokens(checkpoint, eager) -> None:
+    expected, expected_told = mixed_answers(checkpoint, device="cpu", num_kv_blocks=400)
+    tokens, told = mixed_answers(checkpoint, device="auto", enforce_eager=eager)
+    pairs = list(zip(expected, tokens, strict=True))
+    # Greedy rows are even; of the drawn ones a near tie may fall the other way, rarely.
+    assert all(a == b for a, b in pairs[::2])
+    assert sum(a != b for a, b in pairs) <= 1
+    compared = 0
+    for right, found, (a, b) in zip(expected_told, told, pairs, strict=True):
+        if a == b:
+            assert [entry.token_id for entry in found] == [entry.token_id for entry in right]
+            for one, other in zip(found, right, strict=True):
+                assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
+                compared += 1
+    assert compared >= 40
+
+
+def test_no_step_makes_the_host_wait_for_the_device(checkpoint) -> None:
+    """Whatever its rows ask for: the second round runs with torch refusing every such call."""
+    driver = CoreDriver(str(checkpoint), **{**OPTIONS, "device": "auto"})
+    requests = mixed_requests(driver.vocab_size, 40)
+    first = driver.generate_each(requests)
+    driver.scheduler.blocks.reset_prefix_cache()
+    driver.pipeline = StepPipeline(
+        driver.scheduler, NeverWaits(driver.executor), depth=driver.executor.steps_behind
+    )
+    assert driver.generate_each(requests) == first
+
+
+class NeverWaits:
+    """An executor whose submissions fail where they would wait for the device."""
+
+    def __init__(self, executor: AsyncIOProcManager) -> None:
+        self._executor = executor
+
+    def submit(self, batch: ScheduledBatch) -> Any:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return self._executor.submit(batch)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    def collect(self, handle: Any) -> ScheduledBatchOutput:
+        return self._executor.collect(handle)

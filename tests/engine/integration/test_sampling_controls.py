@@ -18,8 +18,8 @@ from transformers import (
     SuppressTokensLogitsProcessor,
 )
 
-from atom.sampling_params import SamplingParams
 from tests.support.core_driver import CoreDriver
+from tests.support.sampling_requests import mixed_requests
 from tests.support.tiny_model import make_tiny_checkpoint
 
 NEW_TOKENS = 24
@@ -162,39 +162,13 @@ def test_greedy_answers_under_a_control_equal_transformers(checkpoint, model, ca
     assert got == expected
 
 
-def mixed_params(vocab_size: int) -> list[SamplingParams]:
-    """One request of each kind, drawn and greedy, among plain ones."""
-    controls: list[dict[str, Any]] = [
-        {},
-        {"top_k": 7, "top_p": 0.8},
-        {"min_p": 0.1},
-        {"repetition_penalty": 1.3, "frequency_penalty": 0.5},
-        {"presence_penalty": -0.7},
-        {"logit_bias": {9: 4.0, 11: -100.0}, "top_k": 20},
-        {"allowed_token_ids": tuple(range(4, 30)), "repetition_penalty": 1.1},
-        {"bad_words_token_ids": tuple((a, b) for a in range(3, 15) for b in range(3, 15))},
-        {"min_tokens": 12},
-        {},
-    ]
-    settings = [
-        {"temperature": temperature, "seed": index, **control}
-        for index, control in enumerate(controls)
-        for temperature in (0.0, 0.9)
-    ]
-    return [SamplingParams(max_tokens=NEW_TOKENS, **setting) for setting in settings]
-
-
 def answers(checkpoint: Path, *, backwards: bool = False, **options: Any) -> list[list[int]]:
     driver = driver_of(checkpoint, **options)
-    draw = np.random.default_rng(3)
-    each = mixed_params(driver.vocab_size)
-    lengths = draw.integers(1, 90, size=len(each)).tolist()
-    asked = [draw.integers(3, driver.vocab_size, size=length).tolist() for length in lengths]
-    order = list(range(len(each)))[:: -1 if backwards else 1]
-    given = driver.generate_each([(asked[index], each[index]) for index in order])
+    step = -1 if backwards else 1
+    given = driver.generate_each(mixed_requests(driver.vocab_size, NEW_TOKENS)[::step])
     if "num_kv_blocks" in options:
         assert driver.scheduler.stats().preemptions_total > 0
-    return given[:: -1 if backwards else 1]
+    return given[::step]
 
 
 @pytest.fixture(scope="module")
