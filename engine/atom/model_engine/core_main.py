@@ -19,7 +19,7 @@ from atom.config import Config
 from atom.errors import AtomError
 from atom.model_engine.core_sockets import CoreSockets
 from atom.model_engine.engine_protocol import ExecutorFailedBody
-from atom.utils.parent_watch import end_with_parent, exit_when_input_ends
+from atom.utils.parent_watch import ParentLines, end_with_parent
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +29,9 @@ def main() -> int:
     folder, clients, log_level = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     # Ctrl-C reaches the whole process group; ending in order is the server's business.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    config = Config.from_json(sys.stdin.buffer.readline())
-    exit_when_input_ends()
+    parent = ParentLines()
+    config = Config.from_json(parent.next())
+    parent.follow()
     parallel = config.parallel
     name = "engine" if parallel.data_parallel_size == 1 else f"engine {parallel.data_parallel_rank}"
     logging.basicConfig(

@@ -279,14 +279,14 @@ class CoreManager:
 
     def fail(self, message: str) -> None:
         """Make CoreFailed the next event: something that the engine needs is gone."""
-        self._wake(encode(ExecutorFailedBody(message=message, user_error=False))[1])
+        if not self._closing.is_set():
+            self._wake(encode(ExecutorFailedBody(message=message, user_error=False))[1])
 
-    def _on_core_exit(self, rank: int, code: int, last_words: str) -> None:
+    def _on_core_exit(self, code: int, last_words: str) -> None:
         if code > 0 and self._thread.is_alive():
             # It has said why itself; that message may still be on its way.
             self._thread.join(_LAST_MESSAGE_SECONDS)
-        if not self._closing.is_set():
-            self.fail(last_words)
+        self.fail(last_words)
 
     def _wake(self, reason: bytes) -> None:
         with self._context.socket(zmq.PUSH) as socket:

@@ -1,10 +1,9 @@
 """No process of ours outlives the one that started it.
 
-Two ways, since each has a gap. The lifeline: standard input is a pipe that the parent holds open,
-and its end means that the parent is gone; it works everywhere, but needs a thread that can run. The
-kernel's parent-death signal (Linux) also ends a process that is stopped or stuck in a driver; it
-belongs to the *thread* that made the child, which is why children are made by the thread that waits
-for them. Called first thing by core_main and the API server processes.
+Two ways, since each has a gap. The lifeline: standard input is a pipe that the parent holds open
+and writes lines into, and its end means that the parent is gone; it works everywhere, but needs a
+thread that can run. The kernel's parent-death signal (Linux) also ends a process that is stopped or
+stuck in a driver. Called first thing by programs that ChildProcess starts.
 """
 
 from __future__ import annotations
@@ -14,8 +13,10 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
 
 _PR_SET_PDEATHSIG = 1
+_CHUNK_BYTES = 65536
 
 
 def end_with_parent() -> None:
@@ -26,13 +27,35 @@ def end_with_parent() -> None:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
 
 
-def exit_when_input_ends() -> None:
-    """From here on this process ends at once when its standard input does."""
-    threading.Thread(target=_wait_for_end, name="lifeline", daemon=True).start()
+class ParentLines:
+    """The lines on standard input. Read it alone: nothing else may touch `sys.stdin`."""
+
+    def __init__(self) -> None:
+        self._lines = _lines_of(0)
+
+    def next(self) -> bytes:
+        """Waits for a line; ends this process when there is none to come."""
+        line = next(self._lines, None)
+        if line is None:
+            os._exit(1)
+        return line
+
+    def follow(self, on_line: Callable[[bytes], None] | None = None) -> None:
+        """From here on a thread reads: `on_line` gets each further line (on that thread), and this
+        process ends at once when the input does."""
+
+        def read() -> None:
+            for line in self._lines:
+                if on_line is not None:
+                    on_line(line)
+            os._exit(1)
+
+        threading.Thread(target=read, name="lifeline", daemon=True).start()
 
 
-def _wait_for_end() -> None:
+def _lines_of(descriptor: int) -> Iterator[bytes]:
     # Raw reads: a buffered reader would hold a lock that interpreter shutdown waits for.
-    while os.read(0, 4096):
-        pass
-    os._exit(1)
+    rest = b""
+    while chunk := os.read(descriptor, _CHUNK_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
