@@ -82,8 +82,20 @@ class ServerProcess:
         return self
 
     def engine_process(self) -> psutil.Process:
-        (engine,) = psutil.Process(self.process.pid).children()
+        (engine,) = self.engine_processes()
         return engine
+
+    def engine_processes(self) -> list[psutil.Process]:
+        """One per rank."""
+        return self._children("atom.model_engine.core_main")
+
+    def api_processes(self) -> list[psutil.Process]:
+        """Those of a server that has several."""
+        return self._children("atom.entrypoints.api_process")
+
+    def _children(self, module: str) -> list[psutil.Process]:
+        children = psutil.Process(self.process.pid).children()
+        return [child for child in children if module in child.cmdline()]
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

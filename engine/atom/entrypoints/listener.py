@@ -20,10 +20,26 @@ def listen(
     """A bound socket; its connections break when a client takes nothing of what was written for
     that long (0: as long as the system has it). Raises `ConfigError` when the address is not to
     be had."""
+    return _listen(host, port, reader_timeout_seconds, shared=False)
+
+
+def listen_shared(
+    host: str, port: int, count: int, *, reader_timeout_seconds: float = READER_TIMEOUT_SECONDS
+) -> list[socket.socket]:
+    """So many sockets on one address; the kernel spreads connections over them. Raises
+    `ConfigError`, also when the port is another program's that would share it."""
+    with _listen(host, port, reader_timeout_seconds, shared=False) as alone:
+        port = alone.getsockname()[1]
+    return [_listen(host, port, reader_timeout_seconds, shared=True) for _ in range(count)]
+
+
+def _listen(host: str, port: int, reader_timeout_seconds: float, *, shared: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except (OSError, OverflowError) as error:
+        listener = socket.create_server(
+            (host, port), family=family, backlog=BACKLOG, reuse_port=shared
+        )
+    except (OSError, OverflowError, ValueError) as error:
         raise ConfigError(
             f"cannot listen on {host}:{port} ({error}); choose another with --host, --server-port"
         ) from error

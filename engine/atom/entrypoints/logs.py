@@ -12,25 +12,28 @@ import logging.handlers
 import queue
 
 LEVELS = ("debug", "info", "warning", "error")
-_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _PROBED_PATHS = frozenset({"/health", "/ready", "/startup", "/live", "/metrics"})
 
 
 class _QueuedLogs(logging.handlers.QueueHandler):
     """Queues records for a thread that writes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, process: str) -> None:
         records: queue.Queue[logging.LogRecord] = queue.Queue()
         super().__init__(records)
         console = logging.StreamHandler()
-        console.setFormatter(logging.Formatter(_FORMAT))
+        name = f"{process} " if process else ""
+        console.setFormatter(
+            logging.Formatter(f"%(asctime)s %(levelname)s {name}%(name)s: %(message)s")
+        )
         self.writer = logging.handlers.QueueListener(records, console)
         self.writer.start()
 
 
-def configure_logging(level: str) -> None:
-    """Route every record of the process through the writing thread."""
-    handler = _QueuedLogs()
+def configure_logging(level: str, *, process: str = "") -> None:
+    """Route every record of the process through the writing thread. process: its name in the
+    lines, where several write to one place."""
+    handler = _QueuedLogs(process)
     handler.addFilter(_is_worth_a_line)
     atexit.register(flush_logs)
     root = logging.getLogger()

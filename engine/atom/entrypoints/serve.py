@@ -16,10 +16,11 @@ from atom.entrypoints.logs import configure_logging
 from atom.errors import ConfigError
 
 if TYPE_CHECKING:
-    from atom.entrypoints.server import ServerOptions
+    from atom.entrypoints.server_options import ServerOptions
 
 API_KEY_VARIABLE = "ATOM_API_KEY"
 _MOST_SECONDS = 24 * 3600
+_MOST_API_SERVERS = 64
 
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +28,12 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("server").add_argument
     add("--host", default="0.0.0.0", help="address to listen on")
     add("--server-port", type=_port, default=8000, help="port to listen on; 0 picks a free one")
+    add(
+        "--api-server-count",
+        type=_count,
+        default=1,
+        help="HTTP processes on the one port, for more requests than one can handle",
+    )
     add(
         "--drain-seconds",
         "--shutdown-timeout",
@@ -72,13 +79,14 @@ def run_serve(args: argparse.Namespace) -> int:
 
 
 def server_options(args: argparse.Namespace) -> ServerOptions:
-    from atom.entrypoints.server import ServerOptions
+    from atom.entrypoints.server_options import ServerOptions
 
     return ServerOptions(
         api_key=read_api_key(args.api_key_file, os.environ),
         engine=options_from_args(args),
         host=args.host,
         port=args.server_port,
+        api_servers=args.api_server_count,
         drain_seconds=args.drain_seconds,
         startup_budget_seconds=args.startup_budget_seconds or None,
         chat_template=args.chat_template,
@@ -115,6 +123,13 @@ def _port(text: str) -> int:
     if not 0 <= port <= 65535:
         raise argparse.ArgumentTypeError(f"{port} is not a port; use 0 to 65535")
     return port
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if not 1 <= count <= _MOST_API_SERVERS:
+        raise argparse.ArgumentTypeError(f"{count} is not within 1 to {_MOST_API_SERVERS}")
+    return count
 
 
 def _seconds(text: str) -> float:

@@ -35,6 +35,7 @@ from atom.model_engine.engine_protocol import (
     StatsBody,
     StreamBody,
     UtilityResponseBody,
+    first_id,
 )
 from atom.model_engine.fan_out import params_of_each_answer
 from atom.model_engine.input_output_processor import InputOutputProcessor
@@ -78,12 +79,14 @@ class AsyncLLMEngine:
         processor: InputOutputProcessor | None = None,
         *,
         core_factory: CoreFactory = CoreManager,
+        client: int = 0,
         on_progress: Callable[[str, float], None] | None = None,
         request_timeout_seconds: float | None = None,
         reader_limits: ReaderLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """processor: loaded from the model's folder unless given. on_progress: told the phase of
+        """processor: loaded from the model's folder unless given. client: this engine's number
+        among those that share the engine processes. on_progress: told the phase of
         start-up and the share of it that is done. request_timeout_seconds: how long any request
         may take, from its arrival to its last token; None for any time. reader_limits: how far a
         stream's reader may lag; None for as far as it likes. Raises `ModelError`."""
@@ -102,7 +105,7 @@ class AsyncLLMEngine:
         self._calls: dict[int, asyncio.Future[Any]] = {}  # utilities that have not answered
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._unanswered: set[int] = set()  # open requests without a token yet
-        self._ids = itertools.count(1)
+        self._ids = itertools.count(first_id(client))
         self._decided = asyncio.Event()  # start-up has ended, one way or the other
         self._died = asyncio.Event()
         self._idle = asyncio.Event()  # no request is open

@@ -27,8 +27,9 @@ logger = logging.getLogger(__name__)
 def main() -> int:
     end_with_parent()
     folder, clients, log_level = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    # Ctrl-C reaches the whole process group; ending in order is the server's business.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # They may come to the whole process group; ending in order is the server's business.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     parent = ParentLines()
     config = Config.from_json(parent.next())
     parent.follow()

@@ -1,4 +1,4 @@
-"""ChildProcess: a program of ours that runs beside us, is told things by lines, and cannot be lost.
+"""ChildProcess: a program of ours that runs beside us, talks with us by lines, and cannot be lost.
 
 A thread starts it and then waits for it: the operating system tells us of its end at once, nothing
 polls, and the kernel's parent-death signal, which belongs to the starting thread, is tied to a
@@ -28,14 +28,18 @@ class ChildProcess:
         *,
         environment: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
+        on_line: Callable[[bytes], None] | None = None,
     ) -> None:
         """name: for people, such as "the engine process". environment: the whole of it; None for
-        ours. pass_fds: file descriptors that it inherits under the same numbers."""
-        self._name = name
+        ours. pass_fds: file descriptors that it inherits under the same numbers. on_line: called
+        from a thread of ours with each line of its standard output; None leaves that where ours
+        goes."""
+        self.name = name
         self._command = list(command)
         self._on_exit = on_exit
         self._environment = environment
         self._pass_fds = tuple(pass_fds)
+        self._on_line = on_line
         self._process: subprocess.Popen[bytes] | None = None
         self._failure: OSError | None = None
         self._spawned = threading.Event()
@@ -63,8 +67,8 @@ class ChildProcess:
     def last_words(self) -> str:
         """How it ended, for people."""
         if self._failure is not None:
-            return f"{self._name} could not be started: {self._failure}"
-        who, code = f"{self._name} (pid {self.pid})", self.returncode
+            return f"{self.name} could not be started: {self._failure}"
+        who, code = f"{self.name} (pid {self.pid})", self.returncode
         if code is not None and code < 0:
             hint = " (out of memory?)" if -code == _KILLED_FOR_MEMORY else ""
             return f"{who} was killed by signal {-code}{hint}"
@@ -76,11 +80,6 @@ class ChildProcess:
             if self._process is not None and self._process.stdin is not None:
                 self._process.stdin.write(line + b"\n")
                 self._process.stdin.flush()
-
-    def signal(self, number: int) -> None:
-        """Nothing if it has ended."""
-        if self._process is not None:
-            self._process.send_signal(number)
 
     def wait(self, timeout_seconds: float) -> bool:
         """Whether it has ended, and its `on_exit` has returned, within that time."""
@@ -98,6 +97,7 @@ class ChildProcess:
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
+                stdout=None if self._on_line is None else subprocess.PIPE,
                 env=self._environment,
                 pass_fds=self._pass_fds,
             )
@@ -106,8 +106,16 @@ class ChildProcess:
         finally:
             self._spawned.set()
         if self._process is not None:
-            self._process.wait()
-            with self._lock, contextlib.suppress(OSError):
-                assert self._process.stdin is not None
-                self._process.stdin.close()
+            self._attend(self._process)
         self._on_exit(self)
+
+    def _attend(self, process: subprocess.Popen[bytes]) -> None:
+        """Until the end."""
+        if process.stdout is not None and self._on_line is not None:
+            with process.stdout:
+                for line in process.stdout:
+                    self._on_line(line.rstrip(b"\n"))
+        process.wait()
+        assert process.stdin is not None
+        with self._lock, contextlib.suppress(OSError):
+            process.stdin.close()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +12,10 @@ import httpx
 import psutil
 import pytest
 
+from tests.support.open_stream import OpenStream, error_of
 from tests.support.server_process import ServerProcess, run_atom, server_process
 from tests.support.tiny_model import make_tiny_checkpoint
 from tests.support.waiting import wait_until
-
-LONG = {"prompt": "x", "max_tokens": 8000, "ignore_eos": True, "stream": True}
 
 
 @pytest.fixture(scope="module")
@@ -31,36 +28,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ready_server(checkpoint: Path, tmp_path: Path, *flags: str) -> Iterator[ServerProcess]:
     with server_process(checkpoint, tmp_path / "log", *flags) as server:
         yield server.wait_ready()
-
-
-class OpenStream:
-    """A streaming request read on a thread."""
-
-    def __init__(self, server: ServerProcess, **fields: object) -> None:
-        self.events: list[str] = []
-        self.begun = threading.Event()
-        self._server = server
-        self._body = {**LONG, **fields}
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-        assert self.begun.wait(30), "the stream did not begin"
-
-    def _read(self) -> None:
-        url = f"{self._server.url}/v1/completions"
-        with httpx.stream("POST", url, json=self._body, timeout=60) as response:
-            for line in response.iter_lines():
-                if line:
-                    self.events.append(line.removeprefix("data: "))
-                    self.begun.set()
-
-    def end(self) -> list[str]:
-        self._thread.join(60)
-        assert not self._thread.is_alive(), "the stream did not end"
-        return self.events
-
-
-def error_of(event: str) -> dict[str, str]:
-    return dict(json.loads(event)["error"])
 
 
 def test_sigterm_lets_running_requests_finish_refuses_new_ones_and_exits_0(

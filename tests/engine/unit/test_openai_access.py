@@ -11,7 +11,7 @@ import pytest
 from atom.config import Config, EngineOptions
 from atom.entrypoints.openai.access import OPEN_PATHS
 from atom.entrypoints.serve import read_api_key
-from atom.entrypoints.server import ServerOptions
+from atom.entrypoints.server_options import ServerOptions
 from atom.errors import AtomError, ConfigError
 from tests.support.front_half import build_test_config, write_model_folder
 from tests.support.http_app import AppRig, serve_app

@@ -7,7 +7,7 @@ is; until then every request is refused with that reason.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from atom.entrypoints.startup_timeline import StartupTimeline
 from atom.errors import EngineDeadError, RequestError
@@ -17,18 +17,23 @@ from atom.model_engine.async_llm_engine import AsyncLLMEngine, EngineState, Engi
 @dataclass(slots=True)
 class ServerState:
     """phase: what happens before the engine exists. created: seconds since 1970, for the API.
-    stopping: a signal came before the engine existed. timeline: of the start-up."""
+    stopping: a signal came before the engine existed. timeline: of the start-up. waits_for: what
+    else /health waits for once the engine here serves, such as other processes on the same port."""
 
     phase: str = "opening the model"
     engine: AsyncLLMEngine | None = None
     stopping: bool = False
+    waits_for: str = ""
     timeline: StartupTimeline = field(default_factory=StartupTimeline)
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
     def status(self) -> EngineStatus:
         if self.engine is not None:
-            return self.engine.status
+            status = self.engine.status
+            if self.waits_for and status.state is EngineState.READY:
+                return replace(status, state=EngineState.STARTING, reason=self.waits_for)
+            return status
         if self.stopping:
             return EngineStatus(EngineState.DRAINING, "the server is shutting down")
         return EngineStatus(EngineState.STARTING, self.phase)

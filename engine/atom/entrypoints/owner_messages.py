@@ -1,0 +1,45 @@
+"""What the owner of several HTTP processes tells them, as one JSON line each on standard input; and
+the one word that they say, on standard output."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class ModelOpened(msgspec.Struct, frozen=True, tag="model_opened"):
+    """The model is open, and the engine will be reached in `folder`. config: of the engine, in its
+    own JSON."""
+
+    config: msgspec.Raw
+    folder: str
+
+
+class AllReady(msgspec.Struct, frozen=True, tag="all_ready"):
+    """Every HTTP process takes requests, so /health may say so: whoever it told would else find
+    another one on the same port that does not."""
+
+
+class EngineFailed(msgspec.Struct, frozen=True, tag="engine_failed"):
+    """Nothing can be served any more, for this reason."""
+
+    message: str
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """Drain and end; at once when it comes again. Not a signal: those may come from others to the
+    whole group of processes, and then must not count twice."""
+
+
+READY = b"ready"  # from an HTTP process: it takes requests
+
+OwnerMessage = ModelOpened | AllReady | EngineFailed | Stop
+_DECODER = msgspec.json.Decoder(OwnerMessage)
+
+
+def to_line(message: OwnerMessage) -> bytes:
+    return msgspec.json.encode(message)
+
+
+def from_line(line: bytes) -> OwnerMessage:
+    message: OwnerMessage = _DECODER.decode(line)
+    return message

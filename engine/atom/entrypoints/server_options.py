@@ -1,0 +1,39 @@
+"""ServerOptions: what the server's own flags say, as a value that can travel to its processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from atom.config import EngineOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """api_servers: HTTP processes on the one port. created: seconds since 1970 that the API shows
+    as the model's, the same in all of them; None for the time of the start."""
+
+    engine: EngineOptions
+    host: str = "0.0.0.0"
+    port: int = 8000
+    api_servers: int = 1
+    drain_seconds: float = 30.0
+    startup_budget_seconds: float | None = None
+    chat_template: Path | None = None
+    keep_alive_seconds: int = 5
+    access_log: bool = True
+    request_timeout_seconds: float | None = None
+    reader_timeout_seconds: float | None = 60.0
+    api_key: str | None = field(default=None, repr=False)
+    created: int | None = None
+
+    def to_json(self) -> bytes:
+        return msgspec.json.encode(self, enc_hook=str)
+
+    @staticmethod
+    def from_json(data: bytes) -> ServerOptions:
+        return msgspec.json.decode(
+            data, type=ServerOptions, dec_hook=lambda kind, value: kind(value)
+        )

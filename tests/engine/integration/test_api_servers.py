@@ -1,0 +1,144 @@
+"""Several API server processes on one port, over two ranks: one server to everybody outside."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.support.open_stream import OpenStream, error_of
+from tests.support.server_process import ServerProcess, run_atom, server_process
+from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.waiting import wait_until
+
+FLAGS = ("--api-server-count", "2", "--data-parallel-size", "2", "--max-num-seqs", "8")
+SMALL = ("--num-kv-blocks", "1200")
+STREAMS = 8
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny") / "llama"
+    return make_tiny_checkpoint(folder, "llama", max_position_embeddings=8192)
+
+
+@contextlib.contextmanager
+def ready_servers(checkpoint: Path, tmp_path: Path, *flags: str) -> Iterator[ServerProcess]:
+    with server_process(checkpoint, tmp_path / "log", *FLAGS, *SMALL, *flags) as server:
+        yield server.wait_ready()
+
+
+def everyone(server: ServerProcess) -> list[psutil.Process]:
+    found = server.api_processes() + server.engine_processes()
+    assert len(found) == 4
+    return found
+
+
+def greedy(server: ServerProcess, prompt: str) -> str:
+    body = {"prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["choices"][0]["text"])
+
+
+def test_each_answer_reaches_its_own_client_through_any_process(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    with ready_servers(checkpoint, tmp_path) as server:
+        # Every request is a new connection, so the kernel spreads them over the processes.
+        alone = {f"prompt {number}": greedy(server, f"prompt {number}") for number in range(6)}
+        streams = [OpenStream(server, max_tokens=200, prompt=f"s {n}") for n in range(STREAMS)]
+        together = {prompt: greedy(server, prompt) for prompt in alone}
+        assert together == alone
+        assert len(set(alone.values())) > 1, "the answers differ, so a mix-up would show"
+        for stream in streams:
+            events = stream.end()
+            assert events[-1] == "[DONE]"
+            assert '"finish_reason":"length"' in events[-2]
+        answering = [name for name in ("api-1", "api-2") if f"{name} uvicorn.access" in server.log]
+        assert answering == ["api-1", "api-2"], "both took part"
+        wait_until(lambda: server.metric("requests_running") == 0, "nothing runs")
+        assert server.metric("kv_cache_blocks_used") == 0
+        server.signal(signal.SIGTERM)
+        assert server.wait_exit() == 0
+        assert "Traceback" not in server.log
+
+
+def test_sigterm_drains_every_process_even_if_it_comes_to_all_of_them(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    with ready_servers(checkpoint, tmp_path, "--shutdown-timeout", "60") as server:
+        children = everyone(server)
+        streams = [OpenStream(server, max_tokens=400, prompt=f"s {n}") for n in range(STREAMS)]
+        for process in (*children, server.process):  # as a service manager or a terminal does
+            process.send_signal(signal.SIGTERM)
+        for stream in streams:
+            assert stream.end()[-1] == "[DONE]"
+        assert server.wait_exit() == 0
+        assert not any(child.is_running() for child in children)
+        assert "Traceback" not in server.log
+
+
+@pytest.mark.parametrize("kind", ["api", "engine"])
+def test_a_killed_child_of_any_kind_ends_everything_with_code_1(
+    checkpoint: Path, tmp_path: Path, kind: str
+) -> None:
+    with ready_servers(checkpoint, tmp_path) as server:
+        children = everyone(server)
+        streams = [OpenStream(server, prompt=f"s {n}") for n in range(STREAMS)]
+        victims = server.api_processes() if kind == "api" else server.engine_processes()
+        victims[1].kill()
+        assert server.wait_exit(15) == 1
+        ends = [stream.end_or_break()[-1] for stream in streams]
+        # Those of a killed API process just break; every other client is told.
+        told = [error_of(end) for end in ends if end.startswith('{"error"')]
+        assert told if kind == "api" else len(told) == STREAMS
+        words = "API server process 2" if kind == "api" else "the engine process of rank 1"
+        for error in told:
+            assert error["code"] == "engine_dead"
+            assert words in error["message"]
+            assert "killed by signal 9" in error["message"]
+        last_line = server.log.strip().splitlines()[-1]
+        assert last_line.startswith("error: ")
+        assert words in last_line
+        assert not any(child.is_running() for child in children)
+        assert "Traceback" not in server.log
+
+
+def test_children_do_not_outlive_a_killed_server(checkpoint: Path, tmp_path: Path) -> None:
+    with ready_servers(checkpoint, tmp_path) as server:
+        children = everyone(server)
+        children[0].suspend()  # one that could not read the end of its input
+        children[3].suspend()
+        server.signal(signal.SIGKILL)
+        server.wait_exit()
+        gone, alive = psutil.wait_procs(children, timeout=10)
+        assert (len(gone), alive) == (4, [])
+
+
+def test_what_is_wrong_with_a_start_is_said_once(checkpoint: Path, tmp_path: Path) -> None:
+    words = ["serve", "--device", "cpu", "--host", "127.0.0.1", "--server-port", "0", *FLAGS]
+    done = run_atom(*words, "--model", str(tmp_path / "missing"))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "no such folder" in done.stderr
+    done = run_atom(*words, "--model", str(checkpoint), "--num-kv-blocks", "3")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    last_line = done.stderr.strip().splitlines()[-1]
+    assert last_line.startswith("error: rank ")
+    assert "num_kv_blocks 3" in last_line
+
+
+def test_a_taken_port_is_an_error_though_the_processes_share_theirs(checkpoint: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as taken:
+        port = str(taken.getsockname()[1])
+        words = ["serve", "--model", str(checkpoint), "--host", "127.0.0.1"]
+        done = run_atom(*words, "--server-port", port, *FLAGS)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: cannot listen")
