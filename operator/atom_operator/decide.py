@@ -81,7 +81,8 @@ def decide(
     if problems:
         return tuple(problems)
     memory = _memory_on_nodes(spec, around.nodes)
-    plan = build_plan(owner, spec, options, locate_model(spec), lookup, memory)
+    ranks = around.site.engine_tensor_parallel
+    plan = build_plan(owner, spec, options, locate_model(spec), lookup, memory, ranks)
     capacity = plan.capacity.capacity or around.measured
     served = frozenset(OPTIONAL_KINDS) if around.served is None else around.served
     asked = resolve_integrations(spec, options, capacity, served, around.site)

@@ -15,6 +15,7 @@ from atom.sizing.errors import ModelFactsError
 SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM", "Qwen3ForCausalLM")
 
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_ROPE_TYPES = ("default", "llama3")
 # transformers' Qwen3Config fixes the head size when config.json does not; LlamaConfig divides.
 _QWEN3_HEAD_DIM = 128
 
@@ -48,6 +49,8 @@ class ModelFacts:
                 "use the bfloat16 checkpoint of this model",
                 field="quantization_config",
             )
+        _require_full_attention(config)
+        _require_known_rope(config)
         hidden_size = _positive(config, "hidden_size")
         heads = _positive(config, "num_attention_heads")
         qwen3 = architecture == "Qwen3ForCausalLM"
@@ -111,6 +114,32 @@ class ModelFacts:
         if self.mlp_bias:
             count += 2 * mlp_width + self.hidden_size
         return count
+
+
+def _require_full_attention(config: Mapping[str, object]) -> None:
+    """Layers with a window hold less KV cache, and the engine does not compute them."""
+    if _flag(config, "use_sliding_window"):
+        raise ModelFactsError(
+            "config.json: use_sliding_window is not supported; set it to false if the model's "
+            "layers all attend in full",
+            field="use_sliding_window",
+        )
+
+
+def _require_known_rope(config: Mapping[str, object]) -> None:
+    """Refused here as by the engine, so that nothing is planned that would not start."""
+    for field in ("rope_parameters", "rope_scaling"):
+        scaling = config.get(field)
+        if not isinstance(scaling, Mapping) or not scaling:
+            continue
+        kind = scaling.get("rope_type") or scaling.get("type") or "default"
+        if kind not in _ROPE_TYPES:
+            raise ModelFactsError(
+                f"config.json: {field} has rope type {kind!r}, which is not supported; supported: "
+                f"{', '.join(_ROPE_TYPES)}",
+                field=field,
+            )
+        return
 
 
 def _ceil_div(value: int, divisor: int) -> int:

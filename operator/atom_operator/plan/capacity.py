@@ -31,9 +31,12 @@ _CPU_DTYPE_BYTES = 4
 
 
 def judge_capacity(
-    lookup: FactsLookup, options: EngineOptions, accelerator: Accelerator
+    lookup: FactsLookup,
+    options: EngineOptions,
+    accelerator: Accelerator,
+    engine_tensor_parallel: int = 1,
 ) -> CapacityVerdict:
-    """Fits, does not fit, or unknown; never a guess."""
+    """Fits, does not fit, or unknown; never a guess. `engine_tensor_parallel`: see Misfit."""
     facts = lookup.facts
     if facts is None:
         return CapacityVerdict("Unknown", lookup.reason, lookup.message)
@@ -47,7 +50,8 @@ def judge_capacity(
     try:
         capacity = _capacity(facts, options, accelerator.memory_bytes, accelerator.type)
     except DoesNotFitError as error:
-        misfit = Misfit(error, facts, options, accelerator, accelerator.memory_bytes)
+        memory = accelerator.memory_bytes
+        misfit = Misfit(error, facts, options, accelerator, memory, engine_tensor_parallel)
         message = f"{error}. To fit: {_remedies(misfit)}"
         return CapacityVerdict("False", Reason(error.reason.value), message)
     return CapacityVerdict(

@@ -29,6 +29,7 @@ def build_plan(
     model: ModelLocation,
     lookup: FactsLookup,
     memory_on_nodes: tuple[int, ...] = (),
+    engine_tensor_parallel: int = 1,
 ) -> Plan:
     """Decide everything about the children of `owner`, as for a first rollout.
 
@@ -48,7 +49,7 @@ def build_plan(
         engine=options,
         accelerator=accelerator,
         facts=lookup.facts,
-        capacity=judge_capacity(lookup, options, accelerator),
+        capacity=judge_capacity(lookup, options, accelerator, engine_tensor_parallel),
         rollout=Rollout(
             RolloutStrategy.SURGE if accelerator.type == "cpu" else RolloutStrategy.IN_PLACE,
             "there are no pods to replace yet",

@@ -36,13 +36,17 @@ _MOST_MEMORY_STEPS = 4096  # a terabyte; who lacks more needs another model
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """What does not fit where; `memory_bytes` is of one device."""
+    """What does not fit where; `memory_bytes` is of one device.
+
+    `engine_tensor_parallel`: most devices that the engine runs one replica on.
+    """
 
     error: DoesNotFitError
     facts: ModelFacts
     options: EngineOptions
     accelerator: Accelerator
     memory_bytes: int
+    engine_tensor_parallel: int = 1
 
 
 def remedies(misfit: Misfit, fits: Fits) -> str:
@@ -124,6 +128,9 @@ def _more_devices(misfit: Misfit, fits: Fits) -> Iterator[str]:
     for ranks in valid_tensor_parallel_sizes(misfit.facts):
         changed = replace(misfit.options, tensor_parallel=ranks)
         if ranks > misfit.options.tensor_parallel and fits(changed, misfit.memory_bytes):
+            if ranks <= misfit.engine_tensor_parallel:
+                yield f"set spec.parallelism.tensor to {ranks}"
+                return
             yield (
                 f"{ranks} such devices by spec.parallelism.tensor, once the engine runs more than "
                 "one device per replica, which this version does not"

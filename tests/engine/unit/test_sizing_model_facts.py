@@ -109,6 +109,10 @@ def test_norms_are_replicated_and_kv_heads_replicate_beyond_their_number() -> No
         ({"torch_dtype": "float8_e4m3fn"}, "torch_dtype"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+        ({"use_sliding_window": True}, "use_sliding_window"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling"),
+        ({"rope_scaling": {"type": "dynamic"}}, "rope_scaling"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters"),
     ],
 )
 def test_an_unusable_config_is_refused_by_the_name_of_its_field(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from atom_operator.integrations import Site
 from tests.support.builders_operator import plan
 
 LLAMA_70B = "hf://meta-llama/Llama-3.3-70B-Instruct"
@@ -35,6 +36,17 @@ def test_a_larger_tensor_size_is_information_about_a_later_engine() -> None:
     message = verdict(LLAMA_70B, amd(product="MI210")).message
     assert "4 such devices by spec.parallelism.tensor" in message
     assert "which this version does not" in message
+
+
+def test_the_next_valid_tensor_size_is_named_where_the_engine_can_do_it() -> None:
+    site = Site(engine_tensor_parallel=8)
+    model, accelerator = {"source": LLAMA_70B}, amd(product="MI210")
+    message = plan(site=site, model=model, accelerator=accelerator).capacity.message
+    size = int(remedy(message, r"set spec\.parallelism\.tensor to (\d+)"))
+    enough = plan(site=site, model=model, accelerator=accelerator, parallelism={"tensor": size})
+    assert (size, enough.capacity.fits) == (4, "True")
+    less = plan(site=site, model=model, accelerator=accelerator, parallelism={"tensor": size // 2})
+    assert less.capacity.fits == "False"
 
 
 def test_the_longest_context_in_the_message_fits_and_no_longer_one() -> None:
