@@ -95,7 +95,13 @@ class ModelRunner:
 
     def _capture_graphs(self, progress: Progress) -> DecodeGraphs | None:
         config = self._config
-        if config.enforce_eager or not (self._device.is_gpu and self._resolved.capturable):
+        if config.enforce_eager or not self._device.is_gpu:
+            return None
+        if self._resolved.uncapturable:
+            logger.warning(
+                "decode steps run without graphs: the chosen backend cannot capture %s",
+                ", ".join(self._resolved.uncapturable),
+            )
             return None
         graphs = DecodeGraphs(
             self._model,

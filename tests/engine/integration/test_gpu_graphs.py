@@ -16,6 +16,8 @@ from atom.model_engine.async_proc import AsyncIOProcManager
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
 from atom.model_engine.request import TokenLogprobs
 from atom.model_engine.step_pipeline import StepPipeline
+from atom.model_ops.backends import resolve_ops
+from atom.utils.device import detect_device
 from tests.support.core_driver import CoreDriver
 from tests.support.sampling_requests import mixed_requests
 from tests.support.tiny_model import LLAMA3_ROPE_SCALING, make_tiny_checkpoint
@@ -53,6 +55,11 @@ def tokens(checkpoint: Path, **options: Any) -> list[list[int]]:
     driver = CoreDriver(str(checkpoint), **{**OPTIONS, **options})
     wanted = {"max_tokens": 40, "ignore_eos": True, **params}
     return driver.generate(prompts(driver.vocab_size), **wanted)
+
+
+def test_every_operation_that_a_gpu_gets_may_be_captured() -> None:
+    """Otherwise the tests below compare eager steps with eager steps."""
+    assert resolve_ops(detect_device("auto").type).uncapturable == ()
 
 
 @pytest.fixture(scope="module")

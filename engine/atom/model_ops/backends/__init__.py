@@ -38,12 +38,12 @@ def available_backends() -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedOps:
-    """ops: the operations to call; chosen: op → backend name, for people; capturable: whether a
-    step of them may be captured into a graph."""
+    """ops: the operations to call; chosen: op → backend name, for people; uncapturable: those that
+    keep a step from being captured into a graph."""
 
     ops: Ops
     chosen: dict[str, str]
-    capturable: bool
+    uncapturable: tuple[str, ...]
 
 
 def resolve_ops(
@@ -55,18 +55,19 @@ def resolve_ops(
         if op not in OPS:
             raise ConfigError(f"unknown operation {op!r}; operations: {', '.join(OPS)}")
     chosen: dict[str, str] = {}
-    capturable = True
+    uncapturable: list[str] = []
     table: dict[str, Callable[..., object]] = {}
     for op in OPS:
         wanted = overrides.get(op, backend)
         names = _PREFERENCES[device_type] if wanted == "auto" else (wanted,)
         provider = _first_usable(op, names)
         table[op], chosen[op] = provider.operations[op], provider.name
-        capturable = capturable and provider.capturable
+        if not provider.capturable:
+            uncapturable.append(op)
     ops = SimpleNamespace(**table)
     for op, parts in FUSED_OPS.items():
         setattr(ops, op, _fused(op, {chosen[part] for part in parts}) or partial(COMPOSED[op], ops))
-    return ResolvedOps(cast(Ops, ops), chosen, capturable)
+    return ResolvedOps(cast(Ops, ops), chosen, tuple(uncapturable))
 
 
 def _fused(op: str, chosen_for_parts: set[str]) -> Callable[..., object] | None:

@@ -10,13 +10,18 @@ import pytest
 import torch
 
 from atom.model_ops.backends.composed import COMPOSED
-from atom.model_ops.backends.interface import FUSED_OPS, AttentionShape, Backend, Ops
+from atom.model_ops.backends.interface import FUSED_OPS, OPS, AttentionShape, Backend, Ops
 from atom.utils.forward_context import AttentionMetaData
 from atom.utils.row_groups import are_even, long_prompts
 from tests.engine.ops.inputs import TOLERANCE, assert_rows_agree, paged_case
 
 gpu = pytest.mark.gpu
 DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=gpu)]
+
+
+def test_the_backend_provides_every_operation(backend: Backend) -> None:
+    """One that it left to the reference would keep every step out of its graphs."""
+    assert set(OPS) | set(FUSED_OPS) <= set(backend.operations)
 
 
 @pytest.fixture
@@ -133,7 +138,8 @@ def test_attention_from_the_projection(
     args = (shape, *weights, 1e-6, cos_sin, positions)
     expected = composed(reference, "attention")(qkv.clone(), *args, *twins, metadata)
     out = fused.operations["attention"](qkv.clone(), *args, *caches, metadata)
-    assert_rows_agree(out, expected, dtype, slack=2)
+    # Both sides round what they rotate, and a key's error weighs more the larger its score.
+    assert_rows_agree(out, expected, dtype, slack=3)
     # The reference rotates in the dtype, with cosines rounded to it: two roundings more.
     torch.testing.assert_close(
         caches[0].float(), twins[0].float(), rtol=0, atol=12 * TOLERANCE[dtype]

@@ -36,6 +36,7 @@ def backend() -> Backend:
         operations={
             "embedding": linear.embedding,
             "linear": linear.linear,
+            "prepare_linear": linear.prepare_linear,
             "linear_addend": linear.linear_addend,
             "norm_linear": linear.norm_linear,
             "norm_gated_linear": linear.norm_gated_linear,
