@@ -135,7 +135,7 @@ def _require_known_rope(config: Mapping[str, object]) -> None:
         kind = scaling.get("rope_type") or scaling.get("type") or "default"
         if kind not in _ROPE_TYPES:
             raise ModelFactsError(
-                f"config.json: {field} has rope type {kind!r}, which is not supported; supported: "
+                f"config.json: {field}: rope type {kind!r} is not supported; supported: "
                 f"{', '.join(_ROPE_TYPES)}",
                 field=field,
             )
