@@ -51,6 +51,10 @@ class BlockPool:
         """Blocks findable by their content."""
         return len(self._by_hash)
 
+    def num_references(self, block_id: int) -> int:
+        """How many block tables list the block."""
+        return self._ref_counts[block_id]
+
     def allocate(self, count: int) -> list[int]:
         """Take `count` blocks with worthless content; the caller has checked `num_free`."""
         blank = self._blank

@@ -1,0 +1,89 @@
+"""PagedModel: an executor without a model that notices every wrong block, token and position.
+
+Its KV cache holds, per cache slot, a hash of all tokens up to there: what attention would see. A
+step fails if a row's history in the cache is not the row's own tokens, if a decode's input was
+never sampled, or if a token is computed twice or left out. The token it draws is a function of the
+request and the position alone, as a deterministic model's is of the history.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
+from tests.support.builders_engine import EOS
+
+_EMPTY = 0
+
+
+def drawn_token(request: int, position: int) -> int:
+    """The token of this request at this position; now and then the end token."""
+    mixed = (request * 7919 + position * 104729) % 1009
+    return EOS if mixed % 17 == 0 else 100 + mixed
+
+
+@dataclass
+class _Row:
+    request: int
+    tokens: list[int]
+    blocks: list[int]
+
+
+@dataclass
+class PagedModel:
+    block_size: int
+    num_blocks: int
+    rows: dict[int, _Row] = field(default_factory=dict)  # by slot
+    batches: list[ScheduledBatch] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.cache = [_EMPTY] * (self.num_blocks * self.block_size)
+
+    def submit(self, batch: ScheduledBatch) -> ScheduledBatchOutput:
+        self.batches.append(batch)
+        for new in batch.new_rows:
+            tokens = new.token_ids.tolist()
+            for position in range(new.num_prompt_tokens, len(tokens)):
+                expected = drawn_token(new.request_id, position)
+                assert tokens[position] == expected, "a placeholder came back"
+            self.rows[new.slot] = _Row(new.request_id, tokens, list(new.block_ids))
+        for slot, index, block in batch.block_appends.tolist():
+            blocks = self.rows[slot].blocks
+            assert index == len(blocks), "a block is appended out of turn"
+            blocks.append(block)
+        assert len(set(batch.slots.tolist())) == len(batch.slots), "a row twice in one step"
+        drawn = []
+        columns = (
+            batch.slots,
+            batch.req_ids,
+            batch.num_computed_tokens,
+            batch.num_scheduled_tokens,
+        )
+        table = zip(*(column.tolist() for column in columns), batch.samples.tolist(), strict=True)
+        for number, (slot, request, computed, count, samples) in enumerate(table):
+            row = self.rows[slot]
+            assert row.request == request, "the slot is another request's"
+            assert (number < batch.num_decodes) <= (count == 1)
+            self._compute(row, computed, count)
+            assert samples == (computed + count == len(row.tokens))
+            if samples:
+                drawn.append(drawn_token(request, len(row.tokens)))
+                row.tokens.append(drawn[-1])
+        return ScheduledBatchOutput(token_ids=np.array(drawn, dtype=np.int32))
+
+    def collect(self, handle: ScheduledBatchOutput) -> ScheduledBatchOutput:
+        return handle
+
+    def _compute(self, row: _Row, computed: int, count: int) -> None:
+        assert computed + count <= len(row.tokens), "an input that nobody knows"
+        seen = 1
+        for position, token in enumerate(row.tokens[: computed + count]):
+            seen = hash((seen, token))
+            at = row.blocks[position // self.block_size] * self.block_size
+            at += position % self.block_size
+            if position < computed:
+                assert self.cache[at] == seen, f"position {position} of the history is not its own"
+            else:
+                self.cache[at] = seen
