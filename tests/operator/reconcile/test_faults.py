@@ -20,12 +20,21 @@ from atom_operator.domain import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     EVENT,
+    JOB,
     SERVICE,
     Manifest,
 )
-from tests.support.builders_operator import KEY, atom_deployment, cluster_with, pod, reconciler
+from tests.support.builders_operator import (
+    KEY,
+    TINY_CONFIG,
+    atom_deployment,
+    cluster_with,
+    pod,
+    reconciler,
+)
 from tests.support.fake_cluster import FakeCluster
 from tests.support.faulty_cluster import FaultyCluster, Killed
+from tests.support.jobs import report_config
 
 Reconcile = Callable[[ClusterPort], Awaitable[None]]
 History = Callable[[FakeCluster, Reconcile], Awaitable[None]]
@@ -36,7 +45,11 @@ async def reconcile(port: ClusterPort) -> None:
 
 
 def play_pods(cluster: FakeCluster) -> None:
-    """The Deployment controller and the kubelet do their part."""
+    """The controllers of Jobs and Deployments and the kubelet do their part."""
+    for name in cluster.names(JOB):
+        job = cluster.find(JOB, name)
+        if "status" not in job:
+            report_config(cluster, job, TINY_CONFIG)  # which a download does not have to leave
     if (DEPLOYMENT, "default", "chat") not in cluster.objects:
         return
     cluster.run_deployment_controller("chat")
@@ -76,6 +89,29 @@ def outcome(cluster: FakeCluster) -> dict[str, Manifest]:
     return result
 
 
+async def look_at_model(cluster: FakeCluster, step: Reconcile) -> None:
+    """The shape is nowhere written: a Job has to find it out first."""
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", model={"source": "hf://acme/private"})
+    await step(cluster)
+
+
+async def go_on_after_the_look(cluster: FakeCluster, step: Reconcile) -> None:
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", model={"source": "hf://acme/private"})
+    await reconcile(cluster)
+    play_pods(cluster)
+    await step(cluster)
+
+
+async def fetch_weights(cluster: FakeCluster, step: Reconcile) -> None:
+    changes: dict[str, Any] = {
+        "model": {"source": "hf://Qwen/Qwen3-0.6B"},
+        "cache": {"weights": {"claim": "models"}},
+        "accelerator": {"type": "cpu", "memory": "16Gi"},
+    }
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", **changes)
+    await step(cluster)
+
+
 async def create(cluster: FakeCluster, step: Reconcile) -> None:
     await step(cluster)
 
@@ -105,7 +141,16 @@ async def drift(cluster: FakeCluster, step: Reconcile) -> None:
     await step(cluster)
 
 
-HISTORIES = (create, update, scale_down, become_invalid, drift)
+HISTORIES = (
+    create,
+    update,
+    scale_down,
+    become_invalid,
+    drift,
+    look_at_model,
+    go_on_after_the_look,
+    fetch_weights,
+)
 
 
 async def undisturbed(history: History) -> tuple[dict[str, Manifest], int]:
