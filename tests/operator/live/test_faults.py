@@ -87,6 +87,7 @@ def ours(cluster: LiveCluster, seen: Seen) -> bool:
     return seen.is_write and f"/namespaces/{cluster.namespace}/" in seen.path
 
 
+@pytest.mark.slow
 def test_killed_after_any_of_its_writes_the_successor_finishes_without_duplicates(
     setting: Setting, tmp_path: Path
 ) -> None:
@@ -94,7 +95,9 @@ def test_killed_after_any_of_its_writes_the_successor_finishes_without_duplicate
     with operator(setting.through_proxy, log):
         apply(cluster)
         expected = settled(cluster)
-    writes = sum(ours(cluster, seen) for seen in proxy.log)
+    paths = [seen.path for seen in proxy.log if ours(cluster, seen)]
+    # The status is the last of a reconcile; what follows depends on how fast pods fail.
+    writes = 1 + next(number for number, path in enumerate(paths) if path.endswith("/status"))
     assert writes >= 6
     for number in range(1, writes + 1):
         cluster.kubectl("delete", "atomd", "chat", "--timeout=30s")
@@ -110,7 +113,12 @@ def test_killed_after_any_of_its_writes_the_successor_finishes_without_duplicate
             apply(cluster)
             first.wait(30)
         proxy.after_write = lambda _: None
+        seen_so_far = len(proxy.log)
         with operator(setting.through_proxy, log):
+            cluster.wait(
+                "reconcile by the successor",
+                lambda since=seen_so_far: any(ours(cluster, seen) for seen in proxy.log[since:]),
+            )
             assert settled(cluster) == expected, f"killed after write {number} of {writes}"
 
 
