@@ -23,7 +23,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.step_pipeline import Executor, StepPipeline
 from atom.sampling_params import SamplingParams
 from benchmarks.nano_workload import NanoRequest, nano_requests
@@ -62,6 +62,9 @@ class StepSizes:
     def submit(self, batch: ScheduledBatch) -> Any:
         self.steps.append(Step(batch.total_tokens_num, int(batch.samples.sum())))
         return self._executor.submit(batch)
+
+    def sample(self, handle: Any, mask: TokenMask | None = None) -> None:
+        self._executor.sample(handle, mask)
 
     def collect(self, handle: Any) -> ScheduledBatchOutput:
         return self._executor.collect(handle)

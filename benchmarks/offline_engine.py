@@ -18,7 +18,7 @@ from atom.model_engine.async_proc import AsyncIOProcManager
 from atom.model_engine.engine_protocol import EngineReport
 from atom.model_engine.request import Request
 from atom.model_engine.scheduler import StepResult
-from atom.model_engine.step_pipeline import StepPipeline, build_scheduler
+from atom.model_engine.step_pipeline import StepPipeline, build_guided, build_scheduler
 from atom.sampling_params import SamplingParams
 
 
@@ -31,14 +31,15 @@ class OfflineEngine:
         self.report: EngineReport = self.executor.call_func("initialize", lambda phase, share: None)
         self.scheduler = build_scheduler(self.config, self.report)
         depth = self.executor.steps_behind if depth is None else depth
-        self.pipeline = StepPipeline(self.scheduler, self.executor, depth=depth)
+        self.guided = build_guided(self.config)
+        self.pipeline = StepPipeline(self.scheduler, self.executor, depth=depth, guided=self.guided)
         self.start_seconds = time.perf_counter() - started
         self._ids = itertools.count()
 
     def add(self, prompt: Sequence[int], params: SamplingParams) -> int:
         request_id = next(self._ids)
         limit = self.config.model.max_model_len
-        self.scheduler.add(
+        self.pipeline.add(
             Request(
                 id=request_id,
                 prompt_token_ids=list(prompt),
@@ -52,10 +53,16 @@ class OfflineEngine:
     def step(self) -> StepResult | None:
         return self.pipeline.step(time.monotonic())
 
+    def has_work(self) -> bool:
+        """Whether requests are open; waits for a grammar when they all do."""
+        if not self.pipeline.has_work():
+            self.guided.wait()
+        return self.pipeline.has_work() or self.guided.num_held > 0
+
     def run(self) -> int:
         """Step until all requests have ended; the tokens that came out."""
         count = 0
-        while self.pipeline.has_work():
+        while self.has_work():
             result = self.step()
             count += 0 if result is None else len(result.token_ids)
         return count

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from atom.errors import RequestError
+from atom.structured_outputs import StructuredOutputsParams
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 1024
@@ -53,6 +54,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: report for every generated token its log-probability and those of so many most likely
     tokens (0: only its own); None reports nothing. Taken from the model's raw logits.
     prompt_logprobs: the same for the prompt's tokens.
+    structured_outputs: the shape that the answer must have. Its end is the grammar's: min_tokens
+    gives way to a complete grammar, and ignore_eos does not go on past it.
     """
 
     n: int = 1
@@ -75,6 +78,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
         _within("n", self.n, 1, MAX_CHOICES)

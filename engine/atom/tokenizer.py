@@ -111,6 +111,13 @@ class Tokenizer:
         byte = _BYTE_TOKEN.fullmatch(piece)
         return bytes.fromhex(byte[1]) if byte else piece.replace(_WORD_START, " ").encode()
 
+    def text_bytes(self, size: int) -> list[bytes]:
+        """Spelling of the tokens 0 to size - 1; empty for special tokens, which are no text."""
+        return [
+            b"" if token_id in self._special_ids else self.spelling(token_id)
+            for token_id in range(size)
+        ]
+
     def _look_up_bytes(self, token_id: int) -> bytes:
         piece = None if token_id in self._special_ids else self._tokenizer.id_to_token(token_id)
         if piece is None:

@@ -56,7 +56,7 @@ class CoreDriver(OfflineEngine):
         tokens: dict[int, list[int]] = {self.add(*request): [] for request in requests}
         entries: dict[int, list[TokenLogprobs]] = {number: [] for number in tokens}
         prompt_entries: dict[int, list[TokenLogprobs]] = {number: [] for number in tokens}
-        while self.pipeline.has_work():
+        while self.has_work():
             result = self.step()
             if result is None:
                 continue

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from atom.config import Config
-from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.model_runner import ModelRunner
 
 
@@ -24,9 +24,9 @@ class AsyncIOProcManager:
     def submit(self, batch: ScheduledBatch) -> Any:
         return self.call_func("submit", batch)
 
-    def sample(self, handle: Any) -> None:
+    def sample(self, handle: Any, mask: TokenMask | None = None) -> None:
         """Sample a submitted batch that said `samples_later`."""
-        self.call_func("sample", handle)
+        self.call_func("sample", handle, mask)
 
     def collect(self, handle: Any) -> ScheduledBatchOutput:
         output: ScheduledBatchOutput = self.call_func("collect", handle)

@@ -109,3 +109,15 @@ class ScheduledBatchOutput:
     token_ids: NDArray[np.int32]
     logprobs: LogprobRows | None = None
     prompt_logprobs: LogprobRows | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMask:
+    """Which tokens guided rows may get.
+
+    rows: int32, ascending, which of the batch's rows with `samples` set; bits: int32 [rows,
+    ceil(V / 32)], token t is allowed where bit t % 32 of word t // 32 is set.
+    """
+
+    rows: NDArray[np.int32]
+    bits: NDArray[np.int32]

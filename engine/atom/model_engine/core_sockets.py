@@ -81,8 +81,12 @@ class CoreSockets:
     def clients(self) -> int:
         return len(self._outboxes)
 
+    def wake_on(self, fd: int) -> None:
+        """Let `wait` return as well when this file descriptor can be read."""
+        self._poller.register(fd, zmq.POLLIN)
+
     def wait(self) -> None:
-        """Sleep until a message is there."""
+        """Sleep until a message is there, or one of the descriptors of `wake_on` is readable."""
         self._poller.poll()
 
     def receive(self) -> Iterator[msgspec.Struct]:

@@ -40,7 +40,7 @@ from atom.model_engine.logprob_rows import LogprobsBody
 from atom.model_engine.profiler import TorchProfiler
 from atom.model_engine.request import Request
 from atom.model_engine.scheduler import Scheduler, StepResult
-from atom.model_engine.step_pipeline import StepPipeline, build_scheduler
+from atom.model_engine.step_pipeline import StepPipeline, build_guided, build_scheduler
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,8 @@ class EngineCore:
         self._config = config
         self._sockets = sockets
         self._executor = AsyncIOProcManager(config)
+        self._guided = build_guided(config)
+        sockets.wake_on(self._guided.wake_fd)
         self._scheduler: Scheduler
         self._pipeline: StepPipeline
         self._running = True
@@ -76,7 +78,10 @@ class EngineCore:
         self._executor.call_func("call_after_layers", self._pulse.tick)
         self._scheduler = build_scheduler(self._config, report)
         self._pipeline = StepPipeline(
-            self._scheduler, self._executor, depth=self._executor.steps_behind
+            self._scheduler,
+            self._executor,
+            depth=self._executor.steps_behind,
+            guided=self._guided,
         )
         self._sockets.announce(report)
         return report
@@ -89,6 +94,7 @@ class EngineCore:
                 self.turn()
         finally:
             self._ended.set()
+            self._guided.close()
 
     # ---- one iteration ------------------------------------------------------------------------
 
@@ -113,7 +119,7 @@ class EngineCore:
             for request in message.requests:
                 self._add(request)
         elif isinstance(message, AbortBody):
-            self._publish_finished(self._scheduler.abort(message.request_ids))
+            self._publish_finished(self._pipeline.abort(message.request_ids))
         elif isinstance(message, UtilityBody):
             self._answer(message)
         elif isinstance(message, StartDpWaveBody):
@@ -127,18 +133,18 @@ class EngineCore:
         if not 0 <= client_of(request.id) < self._sockets.clients:
             logger.warning("refused request %d: of no client of this engine", request.id)
             return
-        self._scheduler.add(request)
+        self._pipeline.add(request)
 
     def _publish(self, result: StepResult) -> None:
         """Each client the rows of its requests, in one message."""
-        if len(result.token_ids) == 0 and result.prompt_logprobs is None:
+        if not _says_anything(result):
             return
         if self._sockets.clients == 1:
             self._send_rows(0, result)
             return
         for client in range(self._sockets.clients):
             part = result.where(partial(_is_of, client))
-            if len(part.token_ids) or part.prompt_logprobs:
+            if _says_anything(part):
                 self._send_rows(client, part)
 
     def _send_rows(self, client: int, result: StepResult) -> None:
@@ -166,7 +172,7 @@ class EngineCore:
         while not self._ended.wait(BEAT_SECONDS):
             if self._pulse.got_on():
                 # Plain numbers, each read at once; the loop may be in the middle of a step.
-                stats = self._scheduler.stats()
+                stats = self._pipeline.stats()
                 self._sockets.send_all(msgspec.structs.replace(stats, dp_wave=self._wave))
 
     # ---- utilities ----------------------------------------------------------------------------
@@ -219,6 +225,10 @@ class EngineCore:
         if (phase, percent) != self._progress_sent:
             self._progress_sent = (phase, percent)
             self._sockets.send_all(ProgressBody(phase=phase, fraction=share))
+
+
+def _says_anything(result: StepResult) -> bool:
+    return bool(len(result.token_ids) or result.finished or result.prompt_logprobs is not None)
 
 
 def _is_of(client: int, request_ids: NDArray[np.int64]) -> NDArray[np.bool_]:

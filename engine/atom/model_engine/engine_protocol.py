@@ -148,13 +148,15 @@ class EngineReport(msgspec.Struct, frozen=True):
 
 class FinishedRow(msgspec.Struct, frozen=True):
     """A request that ended in this step. reason is a FinishReason's value. queue_seconds: from its
-    arrival until it was first scheduled; None if it never was."""
+    arrival until it was first scheduled; None if it never was. param: the field of the request that
+    is at fault when it is an error, None when the request is not."""
 
     request_id: int
     reason: str
     detail: str
     num_cached_tokens: int
     queue_seconds: float | None = None
+    param: str | None = None
 
 
 class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):

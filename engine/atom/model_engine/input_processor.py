@@ -8,6 +8,7 @@ run on any thread. Called by LLMEngine and AsyncLLMEngine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from operator import index
 from typing import Any
 
@@ -17,6 +18,7 @@ from atom.config import ModelConfig
 from atom.errors import RequestError
 from atom.model_engine.request import Request
 from atom.sampling_params import SamplingParams
+from atom.structured_outputs import StructuredOutputsParams
 from atom.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
@@ -77,6 +79,8 @@ class InputProcessor:
             )
         if params.n != 1:
             raise RequestError(f"a request is one answer; make {params.n} requests", param="n")
+        if params.structured_outputs is not None:
+            self._check_structured(params.structured_outputs)
         asked_tokens = room_tokens if params.max_tokens is None else params.max_tokens
         answer_tokens = min(asked_tokens, room_tokens)
         return Request(
@@ -104,6 +108,17 @@ class InputProcessor:
         resolved = msgspec.structs.replace(params, **changes) if changes else params
         self._check_tokens(resolved)
         return resolved
+
+    def _check_structured(self, asked: StructuredOutputsParams) -> None:
+        """What needs no compiling; the engine compiles it and may refuse it yet."""
+        if self._tokenizer is None:
+            raise asked.refusal(f"structured output needs a tokenizer; {self._model.path} has none")
+        if find_spec("xgrammar") is None:
+            raise asked.refusal(
+                "structured output is not available on this server: xgrammar is not installed "
+                "(pip install xgrammar)"
+            )
+        asked.check_schema()
 
     def _bad_words(self, words: Sequence[str]) -> list[tuple[int, ...]]:
         """Each word as it is spelled at the start of a text and behind a space."""

@@ -163,6 +163,9 @@ class LLMEngine:
             while indices:
                 for number, output in self._step():
                     if number in indices:
+                        refusal = output.refusal()
+                        if refusal is not None:
+                            raise refusal
                         yield indices[number], output
                         if output.finished:
                             del indices[number]

@@ -18,7 +18,7 @@ from atom.checkpoint import open_checkpoint
 from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_engine import kv_cache
-from atom.model_engine.batch import NewRow, ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.batch import NewRow, ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.engine_protocol import ConcurrencyRow, EngineReport
 from atom.model_engine.graph_runner import DecodeGraphs
 from atom.model_engine.step_runner import StepRunner, SubmittedStep
@@ -245,9 +245,9 @@ class ModelRunner:
         return self._steps.submit(batch)
 
     @torch.inference_mode()
-    def sample(self, step: SubmittedStep) -> None:
+    def sample(self, step: SubmittedStep, mask: TokenMask | None) -> None:
         """See StepRunner."""
-        self._steps.sample(step)
+        self._steps.sample(step, mask)
 
     def collect(self, step: SubmittedStep) -> ScheduledBatchOutput:
         """See StepRunner."""

@@ -160,6 +160,7 @@ class OutputProcessor:
             finish_detail=detail,
             stop_reason=stop_reason,
             num_cached_tokens=row.num_cached_tokens,
+            error_param=row.param,
         )
 
     def _record_end(self, answer: _Answer, reason: FinishReason) -> None:

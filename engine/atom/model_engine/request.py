@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from atom.errors import RequestError
 from atom.sampling_params import SamplingParams
 
 
@@ -64,7 +65,9 @@ class RequestOutput:
     output_tokens: token ids new in this step; text: the text they completed (may be empty while
     a character is incomplete or a stop string may be forming; never part of a stop string).
     finish_detail: what exactly ended it: eos, stop_<token id>, stop_sequence, max_tokens,
-    aborted, or the error's text. stop_reason: the stop string or the stop token id that ended it.
+    grammar_complete, aborted, or the error's text. stop_reason: the stop string or the stop token
+    id that ended it. error_param: the request's field at fault, when it ended in an error of the
+    caller's.
     logprobs: one entry per output token, None when the request did not ask for them;
     prompt_logprobs: one entry per prompt token, the first None (nothing comes before it); in the
     request's first output, when it asked for them.
@@ -82,3 +85,10 @@ class RequestOutput:
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     stop_reason: str | int | None = None
+    error_param: str | None = None
+
+    def refusal(self) -> RequestError | None:
+        """The error for the caller, when the request ended because of what it asks for."""
+        if self.error_param is None:
+            return None
+        return RequestError(str(self.finish_detail), param=self.error_param)

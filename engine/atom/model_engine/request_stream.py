@@ -135,6 +135,16 @@ class RequestStream(AsyncIterator[RequestOutput]):
         self._drained = newest.finished
         return merged
 
+    async def wait_accepted(self) -> None:
+        """Wait until something can be read, without taking it. Raises `RequestError` when it is
+        that the request cannot be served as asked: its status can then still be sent."""
+        while self._newest is None and not self._ended:
+            self._wake.clear()
+            await self._wake.wait()
+        refusal = None if self._newest is None else self._newest.refusal()
+        if refusal is not None:
+            raise refusal
+
     def close(self) -> None:
         """The consumer is gone: abort what is still running. May be called again."""
         if not self._ended:

@@ -110,11 +110,17 @@ class Scheduler:
 
     def abort(self, request_ids: Iterable[int]) -> list[FinishedRow]:
         """End these requests; unknown ids (already finished) are ignored."""
+        return self.end(request_ids, FinishReason.ABORT, "aborted")
+
+    def end(
+        self, request_ids: Iterable[int], reason: FinishReason, detail: str
+    ) -> list[FinishedRow]:
+        """The same for a reason of the caller's, who knows more than the scheduler sees."""
         ended = []
         for request_id in request_ids:
             sequence = self._sequences.get(request_id)
             if sequence is not None:
-                ended.append(self._finish(sequence, FinishReason.ABORT, "aborted"))
+                ended.append(self._finish(sequence, reason, detail))
         return ended
 
     def has_work(self) -> bool:

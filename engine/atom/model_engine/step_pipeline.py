@@ -2,20 +2,33 @@
 
 With depth 1 the host schedules a step while the device still computes the one before (deferred
 output, guide seeds/000): the scheduler counts tokens that it does not know yet. Depth 0 waits for
-each step. The same tokens come out either way. Used by EngineCore, benchmarks and tests; knows no
-sockets.
+each step. The same tokens come out either way.
+
+Only a step that holds guided rows (structured output) waits in between: its layers are submitted,
+then the tokens of the step before are taken in, which decide what its rows may choose from, and
+then it is sampled. Used by EngineCore, benchmarks and tests; knows no sockets.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Protocol
 
+import msgspec
+import numpy as np
+
 from atom.config import Config
-from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.block_manager import BlockManager
-from atom.model_engine.engine_protocol import EngineReport
+from atom.model_engine.engine_protocol import EngineReport, FinishedRow, StatsBody
+from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.scheduler import Scheduler, StepResult
+from atom.model_engine.structured_output.compile_messages import CompilerSetup
+from atom.model_engine.structured_output.guided_requests import GuidedRequests
+
+GRAMMAR_COMPLETE = "grammar_complete"
 
 _SEEDS_APART = 2**32
 
@@ -23,33 +36,124 @@ _SEEDS_APART = 2**32
 class Executor(Protocol):
     """What runs batches: `submit` returns at once (or, without a device, when done), `collect`
     waits for the output. Outputs are collected in the order of submission. A batch that says
-    `samples_later` is sampled by `sample`, before the next batch is submitted."""
+    `samples_later` is sampled by `sample`, before the next batch is submitted; `mask`: what its
+    guided rows may choose from."""
 
     def submit(self, batch: ScheduledBatch) -> Any: ...
+
+    def sample(self, handle: Any, mask: TokenMask | None = None) -> None: ...
 
     def collect(self, handle: Any) -> ScheduledBatchOutput: ...
 
 
 class StepPipeline:
-    def __init__(self, scheduler: Scheduler, executor: Executor, *, depth: int) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        *,
+        depth: int,
+        guided: GuidedRequests | None = None,
+    ) -> None:
+        """depth: 0 or 1. guided: None for an engine without structured output."""
         self._scheduler = scheduler
         self._executor = executor
         self._depth = depth
+        self._guided = guided
         self._submitted: deque[tuple[ScheduledBatch, Any]] = deque()
 
+    # ---- requests -----------------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        if self._guided is not None and request.params.structured_outputs is not None:
+            self._guided.hold(request)
+        else:
+            self._scheduler.add(request)
+
+    def abort(self, request_ids: Iterable[int]) -> list[FinishedRow]:
+        """End these requests; unknown ids (already finished) are ignored."""
+        numbers = list(request_ids)
+        if self._guided is None:
+            return self._scheduler.abort(numbers)
+        self._guided.rows.leave(numbers)
+        return self._guided.drop(numbers) + self._scheduler.abort(numbers)
+
     def has_work(self) -> bool:
+        """Whether a step has something to do. Requests that wait for their grammar are no work;
+        `GuidedRequests.wake_fd` tells when one of them is."""
         return bool(self._submitted) or self._scheduler.has_work()
+
+    def stats(self) -> StatsBody:
+        """The scheduler's, those counted as waiting that wait for their grammar."""
+        stats = self._scheduler.stats()
+        if self._guided is None or not self._guided.num_held:
+            return stats
+        waiting = stats.requests_waiting + self._guided.num_held
+        return msgspec.structs.replace(stats, requests_waiting=waiting)
+
+    # ---- steps --------------------------------------------------------------------------------
 
     def step(self, now: float) -> StepResult | None:
         """Submit what can run; the result of the oldest step that is due, None if none is."""
+        refused = self._admit_guided()
         batch = self._scheduler.schedule(now)
+        if batch is not None and self._guided is not None and self._guided.rows.holds_any(batch):
+            result = self._step_guided(replace(batch, samples_later=True), self._guided)
+        else:
+            result = self._step_plain(batch)
+        return _with_finished(result, refused) if refused else result
+
+    def _step_plain(self, batch: ScheduledBatch | None) -> StepResult | None:
         if batch is not None:
             self._submitted.append((batch, self._executor.submit(batch)))
         # Nothing schedulable means that the next decision needs an outstanding output.
         if len(self._submitted) > self._depth or (batch is None and self._submitted):
-            oldest, handle = self._submitted.popleft()
-            return self._scheduler.update(oldest, self._executor.collect(handle))
+            return self._take_in()
         return None
+
+    def _step_guided(self, batch: ScheduledBatch, guided: GuidedRequests) -> StepResult | None:
+        handle = self._executor.submit(batch)
+        result = self._take_in() if self._submitted else None
+        self._submitted.append((batch, handle))
+        self._executor.sample(handle, guided.rows.mask(batch))
+        return self._take_in() if self._depth == 0 else result
+
+    def _take_in(self) -> StepResult:
+        """The oldest step's tokens."""
+        batch, handle = self._submitted.popleft()
+        result = self._scheduler.update(batch, self._executor.collect(handle))
+        return result if self._guided is None else self._follow(result, self._guided)
+
+    def _follow(self, result: StepResult, guided: GuidedRequests) -> StepResult:
+        """Let the guided rows see their tokens, and end those that must end of it."""
+        guided.rows.leave(row.request_id for row in result.finished)
+        finished = []
+        for end in guided.rows.accept(result.request_ids, result.token_ids):
+            guided.rows.leave([end.request_id])
+            if end.error is None:
+                finished += self._scheduler.end(
+                    [end.request_id], FinishReason.STOP, GRAMMAR_COMPLETE
+                )
+            else:
+                rows = self._scheduler.end([end.request_id], FinishReason.ERROR, end.error)
+                finished += [msgspec.structs.replace(row, param=end.param) for row in rows]
+        return _with_finished(result, finished) if finished else result
+
+    def _admit_guided(self) -> list[FinishedRow]:
+        """Schedule those whose grammar is there; who was refused."""
+        if self._guided is None:
+            return []
+        admitted, refused = self._guided.take()
+        for request in admitted:
+            self._scheduler.add(request)
+        return refused
+
+
+def _with_finished(result: StepResult | None, finished: list[FinishedRow]) -> StepResult:
+    if result is None:
+        none = np.zeros(0, dtype=np.int64)
+        return StepResult(none, none.astype(np.int32), finished)
+    return replace(result, finished=[*result.finished, *finished])
 
 
 def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
@@ -68,4 +172,16 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
         eos_token_ids=model.eos_token_ids,
         # Ranks draw apart: the same prompt on two of them is to give two samples.
         seed=config.seed + _SEEDS_APART * config.parallel.data_parallel_rank,
+    )
+
+
+def build_guided(config: Config) -> GuidedRequests:
+    """Structured output for the model of this configuration."""
+    model = config.model
+    return GuidedRequests(
+        CompilerSetup(
+            tokenizer_folder=str(model.path),
+            vocab_size=model.vocab_size,
+            end_token_ids=list(model.eos_token_ids),
+        )
     )

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from atom.config import Config
-from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.graph_runner import DecodeGraphs, ForwardOutput
 from atom.model_engine.host_tokens import HostTokens, PendingLogprobs, PendingTokens
 from atom.model_engine.input_batch import InputBatch
@@ -83,15 +83,14 @@ class StepRunner:
             self.sample(step)
         return step
 
-    def sample(self, step: SubmittedStep) -> None:
-        """Sample the rows of a submitted step and start to copy their tokens out."""
+    def sample(self, step: SubmittedStep, mask: TokenMask | None = None) -> None:
+        """Sample the rows of a submitted step and start to copy their tokens out. `mask`: what
+        some of them are confined to."""
         forward, step.forward = step.forward, None
         if forward is None:
             step.pending = PendingTokens(torch.zeros(0, dtype=torch.int32), None)
-        elif self.graphs is not None and forward.variant is not None and self._is_plain(step):
-            step.pending = self._copy_out(self.graphs.sample(forward))
         else:
-            step.pending = self._copy_out(self._sample_eagerly(step, forward))
+            step.pending = self._copy_out(self._sample_rows(step, forward, mask))
 
     def collect(self, step: SubmittedStep) -> ScheduledBatchOutput:
         """Wait for a sampled batch; its tokens in row order."""
@@ -125,10 +124,20 @@ class StepRunner:
             variant=None,
         )
 
+    def _sample_rows(
+        self, step: SubmittedStep, forward: ForwardOutput, mask: TokenMask | None
+    ) -> torch.Tensor:
+        free = mask is None and self._is_plain(step)
+        if self.graphs is not None and forward.variant is not None and free:
+            return self.graphs.sample(forward)
+        return self._sample_eagerly(step, forward, mask)
+
     def _is_plain(self, step: SubmittedStep) -> bool:
         return self._sampling.is_plain(step.sample_slots, step.positions)
 
-    def _sample_eagerly(self, step: SubmittedStep, forward: ForwardOutput) -> torch.Tensor:
+    def _sample_eagerly(
+        self, step: SubmittedStep, forward: ForwardOutput, mask: TokenMask | None
+    ) -> torch.Tensor:
         slots = step.sample_slots
         temperature = self._sampling.temperature(slots)
         sampling = replace(
@@ -142,6 +151,8 @@ class StepRunner:
         if len(asking):
             on_device = upload(asking, self._device.torch_device)
             raw_logits = logits.index_select(0, on_device)  # sampling may overwrite them
+        if mask is not None:
+            self._apply_mask(logits, mask)
         token_ids = self._sampler(logits, sampling, shaped)
         if len(asking):
             found = token_logprobs(raw_logits, token_ids[on_device], num_top)
@@ -166,6 +177,10 @@ class StepRunner:
         counts = [score.count for score in batch.prompt_scores]
         rows = [score.row for score in batch.prompt_scores]
         return PendingLogprobs.send(np.repeat(batch.req_ids[rows], counts), joined(found))
+
+    def _apply_mask(self, logits: torch.Tensor, mask: TokenMask) -> None:
+        rows = upload(mask.rows.astype(np.int64), logits.device)
+        self._ops.apply_token_mask(logits, rows, upload(mask.bits, logits.device))
 
     def _copy_out(self, token_ids: torch.Tensor) -> PendingTokens:
         """Send sampled tokens towards the host, behind the step that computes them."""

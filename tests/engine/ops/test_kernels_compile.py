@@ -32,6 +32,7 @@ from atom.model_ops.backends.triton_ops import (
     sampling,
     skinny_linear,
     split_linear,
+    token_mask,
 )
 
 TARGETS = {
@@ -48,6 +49,7 @@ TYPES = {
     "last_token_ptr": "*i64", "num_computed_ptr": "*i64", "ids_ptr": "*i64",
     "slot_mapping_ptr": "*i64", "row_tables_ptr": "*i32", "row_temperature_ptr": "*fp32",
     "row_seed_ptr": "*i64", "sample_positions_ptr": "*i64", "token_ids_ptr": "*i64",
+    "rows_ptr": "*i64", "bits_ptr": "*i32",
 }  # fmt: skip
 HEADS = {"HKV": 8, "D": 128}
 NO_ROTARY = dict.fromkeys(
@@ -94,6 +96,7 @@ CASES: list[Any] = [
         ("append", decode_state._append_kernel, {"MAX_BLOCKS": 256, "BLOCK": 256}, {}),
         ("prepare", decode_state._prepare_kernel,
          {"MAX_BLOCKS": 256, "BLOCK_SIZE": 16, "STRETCH": 256}, {}),
+        ("token_mask", token_mask._token_mask_kernel, {"STRETCH": 4096}, {}),
         ("commit", decode_state._commit_kernel, {"BLOCK": 256}, {}),
     ]
 ]  # fmt: skip

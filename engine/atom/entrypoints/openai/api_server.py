@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import atom
+from atom.entrypoints.openai.acceptance import accepted
 from atom.entrypoints.openai.access import ApiKeyCheck
 from atom.entrypoints.openai.body import read_body, timeout_of
 from atom.entrypoints.openai.choices import AnswerHead, Answers
@@ -72,6 +73,8 @@ def _add_chat_route(app: FastAPI, state: ServerState) -> None:
             engine, request, head.id, timeout_seconds=timeout_of(http, request)
         )
         if request.stream:
+            if not await accepted(http, request, answers):
+                return _CLIENT_LEFT
             frames = stream_chat(answers, head, with_usage=request.wants_usage_chunk)
             return EventStream(frames, answers.close)
         return await _whole(http, answers, lambda: complete_chat(answers, head))
@@ -87,6 +90,8 @@ def _add_completion_route(app: FastAPI, state: ServerState) -> None:
             engine, request, head.id, timeout_seconds=timeout_of(http, request)
         )
         if request.stream:
+            if not await accepted(http, request, answers):
+                return _CLIENT_LEFT
             frames = stream_text(answers, head, with_usage=request.wants_usage_chunk)
             return EventStream(frames, answers.close)
         return await _whole(http, answers, lambda: complete_text(answers, head))

@@ -147,6 +147,9 @@ class Answers:
 
 
 def _check(output: RequestOutput) -> None:
+    refusal = output.refusal()
+    if refusal is not None:
+        raise refusal
     if output.finish_reason is FinishReason.ERROR:
         raise RequestError(f"the engine could not answer: {output.finish_detail}", status=500)
     if output.finish_reason is FinishReason.ABORT:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
+from atom.entrypoints.openai.structured import StructuredFields
 from atom.sampling_params import MAX_BAD_WORDS, MAX_LOGIT_BIASES
 
 MAX_MESSAGES = 2048
@@ -38,12 +39,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "skip_special_tokens": (True,),
     "truncate_prompt_tokens": (),
     "prompt_embeds": (),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
+    "guided_whitespace_pattern": (),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
@@ -75,7 +71,7 @@ _TextOrTexts = Annotated[
 ]
 
 
-class GenerationRequest(BaseModel):
+class GenerationRequest(StructuredFields):
     """Fields of both endpoints. None means the model's or the server's default."""
 
     model_config = _STRICT

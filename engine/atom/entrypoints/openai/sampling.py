@@ -47,6 +47,7 @@ def sampling_params_of(
         bad_words=tuple(request.bad_words or ()),
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
+        structured_outputs=request.structured_outputs_params(),
     )
 
 

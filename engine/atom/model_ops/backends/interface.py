@@ -217,6 +217,13 @@ class Ops(Protocol):
         probability reaches top-p, then those less likely than min-p times the most likely one.
         Tokens as likely as the last one kept are kept. May overwrite logits. Not captured."""
 
+    def apply_token_mask(
+        self, logits: torch.Tensor, rows: torch.Tensor, bits: torch.Tensor
+    ) -> None:
+        """Set logits [R, V] of forbidden tokens to -inf, in place. rows [G] int64, each once; bits
+        [G, ceil(V / 32)] int32: of row rows[g] token t is allowed where bit t % 32 of word t // 32
+        is set. Other rows are not touched."""
+
     def prepare_decode(
         self, slots: torch.Tensor, appends: torch.Tensor, state: SlotTensors, block_size: int
     ) -> DecodeInputs:
@@ -242,6 +249,7 @@ OPS = (
     "paged_attention",
     "sample",
     "keep_likely",
+    "apply_token_mask",
     "prepare_decode",
     "commit_tokens",
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.likely_tokens import keep_likely
-from atom.model_ops.backends.torch_ref import attention, decode_state, dense, sampling
+from atom.model_ops.backends.torch_ref import attention, decode_state, dense, sampling, token_mask
 
 
 def backend() -> Backend:
@@ -25,6 +25,7 @@ def backend() -> Backend:
             "paged_attention": attention.paged_attention,
             "sample": sampling.sample,
             "keep_likely": keep_likely,
+            "apply_token_mask": token_mask.apply_token_mask,
             "prepare_decode": decode_state.prepare_decode,
             "commit_tokens": decode_state.commit_tokens,
         },

@@ -29,6 +29,7 @@ def backend() -> Backend:
         norms,
         rope_store,
         sampling,
+        token_mask,
     )
 
     return Backend(
@@ -48,6 +49,7 @@ def backend() -> Backend:
             "attention": attention.attention,
             "sample": sampling.sample,
             "keep_likely": keep_likely,
+            "apply_token_mask": token_mask.apply_token_mask,
             "prepare_decode": decode_state.prepare_decode,
             "commit_tokens": decode_state.commit_tokens,
         },

@@ -1,0 +1,135 @@
+"""The compile server: `python -m atom.model_engine.structured_output.compile_server SOCKET`.
+
+Grammars come from clients, and a short one may take minutes or all memory to compile. So each is
+compiled in a process of its own, forked from this one where library and vocabulary are loaded, with
+limits that the kernel enforces: whatever it does, it ends, and the engine core never notices.
+Started by GrammarCompiler; ends when its standard input closes. Loads no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import select
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from atom.errors import AtomError
+from atom.model_engine.structured_output.compile_messages import (
+    CompileReply,
+    CompilerReady,
+    CompilerSetup,
+)
+from atom.model_engine.structured_output.token_info import build_token_info
+from atom.model_engine.structured_output.xgrammar_import import import_xgrammar
+from atom.structured_outputs import GrammarSpec
+from atom.structured_outputs.json_schema import with_lengths_as_patterns
+from atom.tokenizer import Tokenizer
+
+_BACKLOG = 64
+_LOG_PREFIX = re.compile(r"^\[[\d:]+\] \S+?:\d+: ")
+# Blanks and line breaks in a row: an answer must not be white space to its end.
+_MAX_WHITESPACE = 10
+
+
+def main() -> int:
+    setup = msgspec.json.decode(sys.stdin.buffer.readline(), type=CompilerSetup)
+    try:
+        xgrammar = import_xgrammar(without=("torch", "transformers"))
+        tokenizer = Tokenizer(Path(setup.tokenizer_folder))
+        vocabulary = tokenizer.text_bytes(setup.vocab_size)
+        info = build_token_info(xgrammar, vocabulary, setup)
+    except AtomError as error:
+        _say(CompilerReady(error=str(error)))
+        return 1
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(sys.argv[1])
+        listener.listen(_BACKLOG)
+        _say(CompilerReady(vocabulary=vocabulary))
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them
+        _serve(listener, xgrammar, info, setup)
+    return 0
+
+
+def _say(ready: CompilerReady) -> None:
+    with os.fdopen(os.dup(1), "wb") as out:
+        out.write(msgspec.msgpack.encode(ready))
+    # Closes the pipe: its reader sees the end. Nothing else may be written there.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _serve(listener: socket.socket, xgrammar: Any, info: Any, setup: CompilerSetup) -> None:
+    """A child for each connection, until standard input ends."""
+    while True:
+        ready, _, _ = select.select([listener, sys.stdin], [], [])
+        if sys.stdin in ready:
+            return
+        connection, _ = listener.accept()
+        with connection:
+            if os.fork() == 0:
+                _answer_and_exit(connection, xgrammar, info, setup)
+
+
+def _answer_and_exit(
+    connection: socket.socket, xgrammar: Any, info: Any, setup: CompilerSetup
+) -> None:
+    """The child: never returns. Dying without an answer is an answer too."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the library's warnings quote the client
+        _limit(setup)
+        with connection.makefile("rb") as received:
+            spec = msgspec.msgpack.decode(received.read(), type=GrammarSpec)
+        reply = _compile(xgrammar, info, spec, setup)
+        connection.sendall(msgspec.msgpack.encode(reply))
+    finally:
+        os._exit(0)
+
+
+def _limit(setup: CompilerSetup) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    cpu = setup.limit_cpu_seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + setup.limit_memory_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, setup.limit_wall_seconds)
+
+
+def _compile(xgrammar: Any, info: Any, spec: GrammarSpec, setup: CompilerSetup) -> CompileReply:
+    # One thread: the limit on processor time is then one on time.
+    compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+    try:
+        grammar: str = _compile_kind(compiler, spec).serialize_json()
+    except Exception as error:  # RuntimeError and its kin, with the library's reason
+        if isinstance(error, MemoryError) or "bad_alloc" in str(error):
+            raise  # no answer: the client tells of the limits
+        return CompileReply(refused=_LOG_PREFIX.sub("", str(error)).strip())
+    if len(grammar) > setup.limit_result_bytes:
+        return CompileReply(
+            refused=f"compiled it takes {len(grammar) >> 20} MiB; at most "
+            f"{setup.limit_result_bytes >> 20} MiB are served"
+        )
+    return CompileReply(grammar=grammar)
+
+
+def _compile_kind(compiler: Any, spec: GrammarSpec) -> Any:
+    if spec.kind == "regex":
+        return compiler.compile_regex(spec.text)
+    if spec.kind == "grammar":
+        return compiler.compile_grammar(spec.text)
+    schema = json.dumps(with_lengths_as_patterns(json.loads(spec.text)), ensure_ascii=False)
+    if spec.compact:
+        return compiler.compile_json_schema(schema, any_whitespace=False)
+    return compiler.compile_json_schema(schema, max_whitespace_cnt=_MAX_WHITESPACE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,179 @@
+"""Grammars are compiled in a process of their own, within bounds; the engine core is not harmed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from atom.model_engine.structured_output.compile_messages import CompilerSetup
+from atom.model_engine.structured_output.grammar_compiler import (
+    CompilerLostError,
+    GrammarCompiler,
+    GrammarRefusedError,
+)
+from atom.model_engine.structured_output.xgrammar_import import XGrammarMissingError
+from atom.structured_outputs import GrammarSpec
+from tests.support.byte_tokenizer import write_byte_tokenizer
+from tests.support.waiting import wait_until
+
+LIMIT_SECONDS = 60
+TOO_COSTLY = GrammarSpec(
+    "json",
+    json.dumps(
+        {
+            "type": "object",
+            "properties": {f"p{index}": {"type": "string"} for index in range(2000)},
+        }
+    ),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    write_byte_tokenizer(folder)
+    return folder
+
+
+Make = Callable[..., GrammarCompiler]
+
+
+@pytest.fixture
+def make(folder: Path) -> Iterator[Make]:
+    made: list[GrammarCompiler] = []
+
+    def build(on_done: Callable[[], None] = lambda: None, **limits: Any) -> GrammarCompiler:
+        setup = CompilerSetup(
+            tokenizer_folder=str(folder), vocab_size=320, end_token_ids=[291], **limits
+        )
+        made.append(GrammarCompiler(setup, on_done))
+        return made[-1]
+
+    yield build
+    for compiler in made:
+        compiler.close()
+
+
+def servers() -> list[psutil.Process]:
+    children = psutil.Process().children()
+    return [child for child in children if "compile_server" in " ".join(child.cmdline())]
+
+
+def test_nothing_is_started_before_the_first_grammar_and_nothing_left_after(make: Make) -> None:
+    compiler = make()
+    assert servers() == []
+    compiler.compile(GrammarSpec("regex", "a+")).result(LIMIT_SECONDS)
+    (server,) = servers()
+    assert not any("torch" in file.path for file in server.memory_maps())
+    compiler.close()
+    assert not server.is_running()
+
+
+def test_the_same_grammar_is_compiled_once(make: Make) -> None:
+    told = threading.Semaphore(0)
+    compiler = make(told.release)
+    first = compiler.compile(GrammarSpec("regex", "a+"))
+    assert compiler.compile(GrammarSpec("regex", "a+")) is first
+    assert first.result(LIMIT_SECONDS).memory_size_bytes > 0
+    assert told.acquire(timeout=LIMIT_SECONDS)
+    assert compiler.compile(GrammarSpec("regex", "b+")) is not first
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (GrammarSpec("regex", "(a"), "parenthesis is not closed"),
+        (GrammarSpec("regex", "(?=a)b"), "Lookahead"),
+        (GrammarSpec("grammar", "root ::= other"), 'Rule "other" is not defined'),
+        (GrammarSpec("grammar", "root ::= " + "(" * 9000 + '"a"' + ")" * 9000), "limit"),
+        (GrammarSpec("json", '{"type": "colour"}'), 'Unsupported type "colour"'),
+    ],
+)
+def test_the_librarys_reason_is_told_without_its_file_names(
+    make: Make, spec: GrammarSpec, reason: str
+) -> None:
+    with pytest.raises(GrammarRefusedError) as caught:
+        make().compile(spec).result(LIMIT_SECONDS)
+    assert reason in str(caught.value)
+    assert ".cc" not in str(caught.value)
+
+
+@pytest.mark.parametrize("limits", [{"limit_cpu_seconds": 1}, {"limit_memory_bytes": 64 << 20}])
+def test_a_compilation_beyond_its_bounds_ends_and_others_go_on(
+    make: Make, limits: dict[str, int]
+) -> None:
+    compiler = make(**limits)
+    costly = compiler.compile(TOO_COSTLY)
+    cheap = compiler.compile(GrammarSpec("regex", "[0-9]{4}"))
+    assert cheap.result(LIMIT_SECONDS).memory_size_bytes > 0
+    with pytest.raises(GrammarRefusedError, match="make it smaller"):
+        costly.result(LIMIT_SECONDS)
+    assert compiler.compile(TOO_COSTLY) is costly  # refused at once the next time
+    assert len(servers()) == 1
+
+
+def test_a_result_that_is_too_large_is_refused(make: Make) -> None:
+    compiler = make(limit_result_bytes=1000)
+    with pytest.raises(GrammarRefusedError, match="compiled it takes"):
+        compiler.compile(GrammarSpec("json", '{"type": "object"}')).result(LIMIT_SECONDS)
+
+
+def test_a_server_that_died_is_replaced(make: Make) -> None:
+    compiler = make()
+    compiler.compile(GrammarSpec("regex", "a")).result(LIMIT_SECONDS)
+    (first,) = servers()
+    first.kill()
+    wait_until(lambda: first.status() == psutil.STATUS_ZOMBIE, "it is dead")
+    compiler.compile(GrammarSpec("regex", "b")).result(LIMIT_SECONDS)
+    (second,) = servers()
+    assert second.pid != first.pid
+
+
+def test_a_server_that_dies_meanwhile_fails_its_grammar_for_this_time_only(make: Make) -> None:
+    compiler = make(limit_cpu_seconds=30)
+    compiler.compile(GrammarSpec("regex", "a")).result(LIMIT_SECONDS)
+    (server,) = servers()
+    socket_path = Path(server.cmdline()[-1])
+    socket_path.unlink()  # nobody can reach it any more, as if it were gone
+    lost = compiler.compile(GrammarSpec("regex", "b"))
+    with pytest.raises(CompilerLostError, match="send it again"):
+        lost.result(LIMIT_SECONDS)
+    server.kill()
+    wait_until(lambda: server.status() == psutil.STATUS_ZOMBIE, "it is dead")
+    assert compiler.compile(GrammarSpec("regex", "b")).result(LIMIT_SECONDS).memory_size_bytes > 0
+
+
+def test_without_the_library_every_grammar_is_refused_with_the_reason(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "xgrammar", None)
+    with pytest.raises(XGrammarMissingError, match="pip install xgrammar"):
+        make().compile(GrammarSpec("regex", "a")).result(LIMIT_SECONDS)
+    assert servers() == []
+
+
+def test_a_tokenizer_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    setup = CompilerSetup(tokenizer_folder=str(tmp_path), vocab_size=320, end_token_ids=[])
+    compiler = GrammarCompiler(setup, lambda: None)
+    with pytest.raises(XGrammarMissingError, match=r"tokenizer.json: missing"):
+        compiler.compile(GrammarSpec("regex", "a")).result(LIMIT_SECONDS)
+    compiler.close()
+
+
+def test_importing_it_brings_no_transformers() -> None:
+    code = (
+        "import sys, torch\n"
+        "from atom.model_engine.structured_output.xgrammar_import import import_xgrammar\n"
+        "import_xgrammar()\n"
+        "assert 'transformers' not in sys.modules"
+    )
+    import subprocess
+
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT_SECONDS)
