@@ -18,6 +18,7 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
 from atom_operator.domain import (
     Capacity,
+    Evidence,
     FactsLookup,
     FieldProblem,
     InspectedConfig,
@@ -55,6 +56,7 @@ class Surroundings:
         None  # by an engine of this AtomDeployment, where nothing is planned
     )
     inspected: InspectedConfig | None = None  # what a look at the model has found before
+    learned: tuple[Evidence, ...] = ()  # what engines have measured, ours first
 
 
 def wants_nodes(spec: AtomDeploymentSpec) -> bool:
@@ -81,8 +83,8 @@ def decide(
     if problems:
         return tuple(problems)
     memory = _memory_on_nodes(spec, around.nodes)
-    ranks = around.site.engine_tensor_parallel
-    plan = build_plan(owner, spec, options, locate_model(spec), lookup, memory, ranks)
+    ranks, model = around.site.engine_tensor_parallel, locate_model(spec)
+    plan = build_plan(owner, spec, options, model, lookup, memory, ranks, around.learned)
     capacity = plan.capacity.capacity or around.measured
     served = frozenset(OPTIONAL_KINDS) if around.served is None else around.served
     asked = resolve_integrations(spec, options, capacity, served, around.site)

@@ -151,6 +151,15 @@ class Accelerator:
 
 
 @dataclass(frozen=True, slots=True)
+class StartupTimes:
+    """What a start took; `weights_seconds` of it to load `checkpoint_bytes`."""
+
+    total_seconds: float
+    weights_seconds: float
+    checkpoint_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Capacity:
     """What one replica holds: predicted by the plan, or measured by the engine at its start."""
 
@@ -162,16 +171,42 @@ class Capacity:
     max_model_len: int
     limited_by: str
     concurrency: tuple[Concurrency, ...]
+    reserve_bytes: int = 0  # beside weights and KV cache; 0 where nobody tells it
+    total_bytes: int = 0  # of the device; likewise
+    startup: StartupTimes | None = None  # measured only
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What an engine of one kind (`key`) measured, beside what had been predicted without it."""
+
+    key: str
+    revision: str
+    predicted_reserve_bytes: int
+    measured_reserve_bytes: int
+    planned_total_bytes: int
+    measured_total_bytes: int
+    startup: StartupTimes | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityVerdict:
-    """Whether the model fits; `capacity` is there when it does."""
+    """Whether the model fits; `capacity` is there when it does.
+
+    `evidence` is what has corrected it, `uncorrected` the same from the model's shape alone.
+    """
 
     fits: ConditionStatus
     reason: Reason
     message: str
     capacity: Capacity | None = None
+    evidence: Evidence | None = None
+    uncorrected: CapacityVerdict | None = None
+
+    @property
+    def prediction(self) -> Capacity | None:
+        """What the shape alone promises."""
+        return self.capacity if self.uncorrected is None else self.uncorrected.capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +312,8 @@ class Plan:
     startup_budget_seconds: int
     progress_deadline_seconds: int  # of a rollout without any progress
     template: Mapping[str, Any] | None
+    learning_key: str = ""  # names the kind of engine that evidence is about
+    learned: tuple[Evidence, ...] = ()  # kept for the next plans
     integrations: Integrations = field(default_factory=Integrations)
     owns_replicas: bool = True  # False: an autoscaler moves the number, and we leave it alone
     inspected: InspectedConfig | None = None  # kept, so that it is looked at once
@@ -382,6 +419,7 @@ class Observed:
     pods: tuple[PodState, ...]
     running: PodRevision | None = None  # what the Deployment asks for now
     last_ready: PodRevision | None = None  # what every replica served with most lately
+    learned: tuple[Evidence, ...] = ()
     unserved: frozenset[Kind] = frozenset()  # optional kinds that were looked for in vain
     inspected: InspectedConfig | None = None
 

@@ -13,10 +13,12 @@ from atom_operator.children.overlay import OverlayError
 from atom_operator.cluster.engines import EnginePort
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.jobs import read_job
+from atom_operator.cluster.observe import evidence_in
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.constants import Reason
-from atom_operator.domain import VOLUME_CLAIM, FieldProblem, Plan
+from atom_operator.constants import LABEL_LEARNED, Reason
+from atom_operator.domain import CONFIG_MAP, VOLUME_CLAIM, Evidence, FieldProblem, Plan
 from atom_operator.plan.claims import access_modes, claim_problem, is_for_one_node
+from atom_operator.plan.learning import evidence_for
 from atom_operator.plan.preparation import (
     inspected_config,
     waiting_for_inspection,
@@ -59,6 +61,16 @@ async def fetch_weights(port: ClusterPort, engines: EnginePort, plan: Plan) -> S
     address = state.address if state is not None and running else None
     health = await engines.health(address) if address else None
     return Step(job, waiting_for_weights(job.name, state, health))
+
+
+async def evidence_of_others(port: ClusterPort, plan: Plan) -> Evidence | None:
+    """What another AtomDeployment's engine of the same kind has measured, in the same namespace."""
+    labels = {LABEL_LEARNED: "true"}
+    for item in await port.list_labelled(CONFIG_MAP, plan.key.namespace, labels):
+        found = evidence_for(plan.learning_key, evidence_in(item))
+        if found is not None:
+            return found
+    return None
 
 
 @dataclass(frozen=True, slots=True)

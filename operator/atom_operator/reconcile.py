@@ -30,6 +30,7 @@ from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.cluster.replicas import give_up_replicas
 from atom_operator.constants import Reason
+from atom_operator.continuity import is_in_place, with_budget_of, without_own_evidence
 from atom_operator.decide import Surroundings, decide, model_key, wants_nodes
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
@@ -45,17 +46,23 @@ from atom_operator.domain import (
     Observed,
     Owner,
     Plan,
-    PodRevision,
     Supply,
 )
 from atom_operator.kinds import OPTIONAL_KINDS, Kind
 from atom_operator.plan.integrations import asked_kinds
 from atom_operator.plan.inventory import shortage, survey
+from atom_operator.plan.learning import evidence_for, learn
 from atom_operator.plan.rollback import choose_target
 from atom_operator.plan.rollout import RolloutQuestion, choose_rollout, needs_supply
 from atom_operator.plan.scaling import leave_to_autoscaler
 from atom_operator.preparation import JobRequest, Waiting
-from atom_operator.prepare import Step, check_claim, fetch_weights, look_at_model
+from atom_operator.prepare import (
+    Step,
+    check_claim,
+    evidence_of_others,
+    fetch_weights,
+    look_at_model,
+)
 from atom_operator.settings import OperatorSettings
 from atom_operator.status.capacity import measured_before
 from atom_operator.status.events import event, event_name, happenings
@@ -131,6 +138,7 @@ class Reconciler:
             site=self.settings.site,
             measured=engines.measured.capacity if engines.measured else None,
             inspected=observed.inspected,
+            learned=observed.learned,
         )
         plan = decide(owner, spec, around)
         if isinstance(plan, tuple):
@@ -138,13 +146,25 @@ class Reconciler:
         look = await look_at_model(self.port, plan)
         if look.waiting is not None:
             return Decision(plan=plan, jobs=_jobs(look), waiting=look.waiting)
-        if look.config is not None:
-            found = InspectedConfig(model_key(spec), look.config)
-            plan = decide(owner, spec, replace(around, inspected=found))
+        found = await self._found_out(spec, plan, look, engines)
+        if found:
+            plan = decide(owner, spec, replace(around, **found))
             if isinstance(plan, tuple):
                 return Decision(problems=plan, jobs=_jobs(look))
         decision = await self._render(plan, spec.rollout, observed, engines)
         return replace(decision, jobs=(*_jobs(look), *decision.jobs))
+
+    async def _found_out(
+        self, spec: AtomDeploymentSpec, plan: Plan, look: Step, engines: EngineView
+    ) -> dict[str, Any]:
+        """Surroundings that are read only for plans that lack them."""
+        if look.config is not None:
+            return {"inspected": InspectedConfig(model_key(spec), look.config)}
+        known = evidence_for(plan.learning_key, plan.learned)
+        if plan.facts is None or known is not None or engines.measured is not None:
+            return {}
+        others = await evidence_of_others(self.port, plan)
+        return {"learned": (others, *plan.learned)} if others is not None else {}
 
     async def _config_text(self, key: ObjectKey, spec: AtomDeploymentSpec) -> str | None:
         """What spec.model.configRef points at; None when there is no such ConfigMap or key."""
@@ -166,11 +186,16 @@ class Reconciler:
         if claim.problem is not None:
             return Decision(problems=(claim.problem,))
         try:
-            plan, wanted = _with_budget_of(observed, plan, pod_revision(plan))
+            plan, wanted = with_budget_of(observed, plan, pod_revision(plan))
             weights = await fetch_weights(self.port, self.engines, plan)
         except OverlayError as error:
             return Decision(problems=(FieldProblem("spec.template", str(error)),))
-        if weights.waiting is not None and not _is_in_place(observed, wanted):
+        plan = replace(
+            plan,
+            learned=learn(plan, engines.of(wanted.name).measured, observed.learned),
+            capacity=without_own_evidence(plan.capacity, wanted),
+        )
+        if weights.waiting is not None and not is_in_place(observed, wanted):
             return Decision(
                 plan=plan, overlay=overlay, jobs=_jobs(weights), waiting=weights.waiting
             )
@@ -281,28 +306,6 @@ class Reconciler:
 
 def _jobs(step: Step) -> tuple[JobRequest, ...]:
     return (step.job,) if step.job is not None else ()
-
-
-def _is_in_place(observed: Observed, wanted: PodRevision) -> bool:
-    """Whether these pods were already asked for: then what they need was there before."""
-    running = observed.deployment
-    if running is None:
-        return False
-    failed = running.rollback.failed if running.rollback else None
-    return wanted.name in (running.revision, failed)
-
-
-def _with_budget_of(
-    observed: Observed, plan: Plan, wanted: PodRevision
-) -> tuple[Plan, PodRevision]:
-    """Keep the running pods' start-up budget when nothing else differs: a better estimate is for
-    the next rollout, and no reason for one."""
-    running = observed.deployment
-    if running is None or running.startup_budget_seconds is None or _is_in_place(observed, wanted):
-        return plan, wanted
-    same = replace(plan, startup_budget_seconds=running.startup_budget_seconds)
-    pods = pod_revision(same)
-    return (same, pods) if _is_in_place(observed, pods) else (plan, wanted)
 
 
 def _of_the_spec(engines: EngineView, observed: Observed) -> EngineView:

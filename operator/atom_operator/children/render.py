@@ -9,6 +9,7 @@ from atom_operator.children.config import inspected_config_map, plan_config_map
 from atom_operator.children.dashboard import dashboard_config_map
 from atom_operator.children.disruption import disruption_budget
 from atom_operator.children.gateway import http_route, inference_pool
+from atom_operator.children.learned import learned_config_map
 from atom_operator.children.monitoring import pod_monitor, prometheus_rule
 from atom_operator.children.network import network_policy
 from atom_operator.children.ready_revision import ready_revision
@@ -49,6 +50,7 @@ def render(plan: Plan, target: Target | None = None) -> dict[ChildKey, Manifest]
         (SERVICE_ACCOUNT, service_account(plan)),
         (CONFIG_MAP, plan_config_map(plan)),
         (CONFIG_MAP, inspected_config_map(plan)),
+        (CONFIG_MAP, learned_config_map(plan)),
         (SERVICE, service(plan)),
         (DISRUPTION_BUDGET, disruption_budget(plan)),
         *_guards(plan),

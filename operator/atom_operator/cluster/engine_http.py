@@ -15,7 +15,7 @@ import httpx2
 
 from atom.sizing import Concurrency
 from atom_operator import constants
-from atom_operator.domain import Capacity, EngineHealth, LoadProgress
+from atom_operator.domain import Capacity, EngineHealth, LoadProgress, StartupTimes
 
 _logger = logging.getLogger(__name__)
 _TIMEOUT_SECONDS = 3.0  # of a whole request
@@ -23,6 +23,7 @@ _MOST_BYTES = 256 * 1024
 _MOST_CONNECTIONS = 32
 _REASON_LIMIT = 300
 _MOST_COUNTED = 2**63 - 1
+_MOST_SECONDS = 7 * 24 * 3600.0
 
 
 class HttpEngines:
@@ -112,4 +113,25 @@ def _capacity(answer: Mapping[str, Any]) -> Capacity:
         max_model_len=int(answer["max_model_len"]),
         limited_by=str(answer["limited_by"]),
         concurrency=rows,
+        reserve_bytes=_reserve(answer),
+        total_bytes=_whole(answer.get("total_memory_bytes")) or 0,
+        startup=_startup(answer),
     )
+
+
+def _reserve(answer: Mapping[str, Any]) -> int:
+    """What the engine occupies beside weights and KV cache; 0 when it does not say."""
+    peak = _whole(answer.get("peak_bytes"))
+    return max(0, peak - int(answer["weights_bytes"])) if peak else 0
+
+
+def _startup(answer: Mapping[str, Any]) -> StartupTimes | None:
+    seconds, loading = answer.get("startup_seconds"), answer.get("weights_loading_seconds")
+    size = _whole(answer.get("checkpoint_bytes"))
+    if seconds is None or loading is None or not size:
+        return None
+    return StartupTimes(_seconds(seconds), _seconds(loading), size)
+
+
+def _seconds(value: Any) -> float:
+    return min(max(float(value), 0.0), _MOST_SECONDS)

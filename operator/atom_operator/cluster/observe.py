@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from atom_operator.domain import (
     WORKLOAD_KINDS,
     ChildKey,
     DeploymentState,
+    Evidence,
     InspectedConfig,
     Manifest,
     ObjectKey,
@@ -30,6 +32,7 @@ from atom_operator.domain import (
     Rollback,
     Rollout,
     RolloutStrategy,
+    StartupTimes,
 )
 from atom_operator.kinds import Kind
 
@@ -88,6 +91,7 @@ def describe(children: Mapping[ChildKey, Manifest], pods: tuple[PodState, ...]) 
         running=_pods_of(workload, "spec") if workload else None,
         last_ready=_pods_of(record, "data") if record else None,
         inspected=_inspected(children),
+        learned=tuple(found for child in children.values() for found in evidence_in(child)),
     )
 
 
@@ -98,6 +102,27 @@ def _inspected(children: Mapping[ChildKey, Manifest]) -> InspectedConfig | None:
         if model and text:
             return InspectedConfig(model, text)
     return None
+
+
+def evidence_in(manifest: Manifest) -> tuple[Evidence, ...]:
+    """What a ConfigMap keeps of former engines; empty for any other object, or one in disorder."""
+    text = (manifest.get("data") or {}).get(constants.LEARNED_KEY)
+    if not isinstance(text, str):
+        return ()
+    try:
+        return tuple(_evidence(item) for item in json.loads(text))
+    except (ValueError, TypeError, KeyError) as error:
+        _logger.warning("ConfigMap %s: %r", manifest["metadata"]["name"], error)
+        return ()
+
+
+def _evidence(item: Mapping[str, Any]) -> Evidence:
+    fields = dict(item)
+    startup = fields.pop("startup", None)
+    found = Evidence(**fields, startup=StartupTimes(**startup) if startup else None)
+    if found.predicted_reserve_bytes <= 0 or found.planned_total_bytes <= 0:
+        raise ValueError("a size must be positive")
+    return found
 
 
 def _first(children: Mapping[ChildKey, Manifest], *kinds: Kind) -> Manifest | None:

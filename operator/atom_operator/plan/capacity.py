@@ -6,6 +6,8 @@ field to change are in every message.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from atom.sizing import (
     DoesNotFitError,
     ModelFacts,
@@ -21,8 +23,10 @@ from atom_operator.domain import (
     Capacity,
     CapacityVerdict,
     EngineOptions,
+    Evidence,
     FactsLookup,
 )
+from atom_operator.plan.learning import reserve_factor, total_factor
 from atom_operator.plan.remedies import Misfit, remedies
 
 _KV_DTYPE_BYTES = {"bf16": 2, "fp32": 4}
@@ -30,13 +34,35 @@ _KV_DTYPE_BYTES = {"bf16": 2, "fp32": 4}
 _CPU_DTYPE_BYTES = 4
 
 
+@dataclass(frozen=True, slots=True)
+class _Correction:
+    """Factors of what the shape alone predicts."""
+
+    reserve: float = 1.0
+    total: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What is judged: a model on a device whose memory is known."""
+
+    facts: ModelFacts
+    options: EngineOptions
+    accelerator: Accelerator
+    engine_tensor_parallel: int
+
+
 def judge_capacity(
     lookup: FactsLookup,
     options: EngineOptions,
     accelerator: Accelerator,
     engine_tensor_parallel: int = 1,
+    evidence: Evidence | None = None,
 ) -> CapacityVerdict:
-    """Fits, does not fit, or unknown; never a guess. `engine_tensor_parallel`: see Misfit."""
+    """Fits, does not fit, or unknown; never a guess.
+
+    `engine_tensor_parallel`: see Misfit; `evidence`: of an engine of the same kind.
+    """
     facts = lookup.facts
     if facts is None:
         return CapacityVerdict("Unknown", lookup.reason, lookup.message)
@@ -47,37 +73,60 @@ def judge_capacity(
             "the device's memory is unknown, so nothing was planned; set "
             "spec.accelerator.product (such as MI300X) or spec.accelerator.memory",
         )
+    case = _Case(facts, options, accelerator, engine_tensor_parallel)
+    uncorrected = _judge(case, _Correction(), lookup.message)
+    if evidence is None:
+        return uncorrected
+    correction = _Correction(reserve_factor(evidence), total_factor(evidence))
+    source = f"{lookup.message}, corrected by what revision {evidence.revision} measured"
+    corrected = _judge(case, correction, source)
+    return replace(corrected, evidence=evidence, uncorrected=uncorrected)
+
+
+def _judge(case: _Case, correction: _Correction, source: str) -> CapacityVerdict:
     try:
-        capacity = _capacity(facts, options, accelerator.memory_bytes, accelerator.type)
+        capacity = _capacity(case.facts, case.options, case.accelerator, correction)
     except DoesNotFitError as error:
-        memory = accelerator.memory_bytes
-        misfit = Misfit(error, facts, options, accelerator, memory, engine_tensor_parallel)
-        message = f"{error}. To fit: {_remedies(misfit)}"
+        misfit = Misfit(
+            error,
+            case.facts,
+            case.options,
+            case.accelerator,
+            case.accelerator.memory_bytes or 0,
+            case.engine_tensor_parallel,
+        )
+        message = f"{error}. To fit: {_remedies(misfit, correction)}"
         return CapacityVerdict("False", Reason(error.reason.value), message)
     return CapacityVerdict(
         "True",
         Reason.FITS,
         f"{capacity.kv_tokens} tokens of KV cache hold {capacity.max_sequences} sequences of "
-        f"{capacity.max_model_len} tokens per replica ({lookup.message})",
+        f"{capacity.max_model_len} tokens per replica ({source})",
         capacity,
     )
 
 
-def _capacity(facts: ModelFacts, options: EngineOptions, total_bytes: int, device: str) -> Capacity:
-    ranks = options.tensor_parallel
+def _capacity(
+    facts: ModelFacts, options: EngineOptions, accelerator: Accelerator, correction: _Correction
+) -> Capacity:
+    device, ranks = accelerator.type, options.tensor_parallel
+    total_bytes = int((accelerator.memory_bytes or 0) * correction.total)
     compute_bytes = _CPU_DTYPE_BYTES if device == "cpu" else facts.weight_dtype_bytes
     kv_dtype_bytes = _KV_DTYPE_BYTES.get(options.kv_cache_dtype, compute_bytes)
     max_model_len = options.max_model_len or facts.max_position_embeddings
     weights_bytes = facts.weight_bytes(compute_bytes, ranks)
     token_bytes = kv_bytes_per_token(facts, kv_dtype_bytes, ranks)
+    activations = activation_bytes(
+        facts, options.max_num_batched_tokens, options.max_num_seqs, compute_bytes, ranks
+    )
+    overhead = runtime_overhead_bytes("cpu" if device == "cpu" else "gpu", total_bytes)
+    reserve_bytes = int((activations + overhead) * correction.reserve)
     budget = plan_kv_cache(
         total_bytes=total_bytes,
         utilization=options.gpu_memory_utilization,
         weights_bytes=weights_bytes,
-        activation_bytes=activation_bytes(
-            facts, options.max_num_batched_tokens, options.max_num_seqs, compute_bytes, ranks
-        ),
-        overhead_bytes=runtime_overhead_bytes("cpu" if device == "cpu" else "gpu", total_bytes),
+        activation_bytes=int(activations * correction.reserve),
+        overhead_bytes=reserve_bytes - int(activations * correction.reserve),
         kv_bytes_per_token=token_bytes,
         block_size=options.block_size,
         max_num_seqs=options.max_num_seqs,
@@ -95,13 +144,16 @@ def _capacity(facts: ModelFacts, options: EngineOptions, total_bytes: int, devic
         max_model_len=max_model_len,
         limited_by=budget.limited_by,
         concurrency=table,
+        reserve_bytes=reserve_bytes,
+        total_bytes=total_bytes,
     )
 
 
-def _remedies(misfit: Misfit) -> str:
+def _remedies(misfit: Misfit, correction: _Correction) -> str:
     def fits(options: EngineOptions, memory_bytes: int) -> bool:
         try:
-            _capacity(misfit.facts, options, memory_bytes, misfit.accelerator.type)
+            device = replace(misfit.accelerator, memory_bytes=memory_bytes)
+            _capacity(misfit.facts, options, device, correction)
         except DoesNotFitError:
             return False
         return True

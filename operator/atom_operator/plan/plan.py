@@ -10,6 +10,7 @@ from dataclasses import replace
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.domain import (
     EngineOptions,
+    Evidence,
     FactsLookup,
     ModelLocation,
     Owner,
@@ -19,6 +20,7 @@ from atom_operator.domain import (
 )
 from atom_operator.plan.accelerators import choose_accelerator
 from atom_operator.plan.capacity import judge_capacity
+from atom_operator.plan.learning import evidence_for, learning_key
 from atom_operator.plan.startup import progress_deadline_seconds, startup_budget_seconds
 
 
@@ -30,17 +32,22 @@ def build_plan(
     lookup: FactsLookup,
     memory_on_nodes: tuple[int, ...] = (),
     engine_tensor_parallel: int = 1,
+    learned: tuple[Evidence, ...] = (),
 ) -> Plan:
     """Decide everything about the children of `owner`, as for a first rollout.
 
-    `memory_on_nodes`: the memory sizes of the asked devices in the cluster. The strategy of a
+    `memory_on_nodes`: the memory sizes of the asked devices in the cluster; `learned`: what engines
+    have measured before. The strategy of a
     later rollout needs the finished pod template: plan/rollout.py chooses it.
     """
     accelerator = choose_accelerator(spec.accelerator, memory_on_nodes)
     if options.max_model_len is None and lookup.facts is not None and lookup.pinned:
         # The engine would choose the same; saying it keeps plan and engine from drifting apart.
         options = replace(options, max_model_len=lookup.facts.max_position_embeddings)
-    budget = startup_budget_seconds(lookup.facts, model.kind, accelerator)
+    key = learning_key(model, options, accelerator)
+    evidence = evidence_for(key, learned)
+    times = evidence.startup if evidence else None
+    budget = startup_budget_seconds(lookup.facts, model.kind, accelerator, times)
     return Plan(
         key=owner.key,
         uid=owner.uid,
@@ -49,7 +56,7 @@ def build_plan(
         engine=options,
         accelerator=accelerator,
         facts=lookup.facts,
-        capacity=judge_capacity(lookup, options, accelerator, engine_tensor_parallel),
+        capacity=judge_capacity(lookup, options, accelerator, engine_tensor_parallel, evidence),
         rollout=Rollout(
             RolloutStrategy.SURGE if accelerator.type == "cpu" else RolloutStrategy.IN_PLACE,
             "there are no pods to replace yet",
@@ -59,4 +66,6 @@ def build_plan(
             spec.rollout.progress_deadline_seconds or progress_deadline_seconds(budget)
         ),
         template=spec.template,
+        learning_key=key,
+        learned=learned,
     )

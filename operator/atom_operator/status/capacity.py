@@ -11,26 +11,35 @@ from typing import Any
 
 from atom.sizing import Concurrency
 from atom_operator.constants import ConditionType, Reason
-from atom_operator.domain import Capacity, Measured
+from atom_operator.domain import Capacity, CapacityVerdict, Measured
 from atom_operator.status.conditions import Verdict
 
 # Within this much the plan is taken as right: allocators and libraries vary by a few per cent.
 TOLERANCE_PERCENT = 10
 
 
-def capacity_status(planned: Capacity | None, measured: Measured | None) -> dict[str, Any] | None:
+def capacity_status(verdict: CapacityVerdict, measured: Measured | None) -> dict[str, Any] | None:
     """The object for the status; None while nothing is known."""
+    planned = verdict.capacity
     if planned is None and measured is None:
         return None
     shown = planned or (measured.capacity if measured else None)
     assert shown is not None
-    status = {**_numbers(shown), "confidence": "Predicted" if planned else "Measured"}
+    status: dict[str, Any] = {**_numbers(shown), "confidence": _confidence(verdict)}
+    if verdict.evidence is not None and planned is not None:
+        status["correctedBy"] = verdict.evidence.revision
     if measured is not None:
         actual = {**_numbers(measured.capacity), "revision": measured.revision}
         if planned is not None:
             actual["driftPercent"] = drift_percent(planned, measured.capacity)
         status["actual"] = actual
     return status
+
+
+def _confidence(verdict: CapacityVerdict) -> str:
+    if verdict.capacity is None:
+        return "Measured"
+    return "Predicted" if verdict.evidence is None else "Corrected"
 
 
 def measured_before(status: Mapping[str, Any]) -> Measured | None:

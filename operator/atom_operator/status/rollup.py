@@ -90,7 +90,7 @@ def roll_up(situation: Situation, previous: Mapping[str, Any], now: datetime) ->
         }
         if deployment.rollback is not None:
             status["rollout"]["failedRevision"] = deployment.rollback.failed
-    capacity = capacity_status(situation.capacity.capacity, situation.engines.measured)
+    capacity = capacity_status(situation.capacity, situation.engines.measured)
     if capacity is not None:
         status["capacity"] = capacity
     return status

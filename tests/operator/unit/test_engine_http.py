@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from atom_operator.cluster.engine_http import HttpEngines
-from atom_operator.domain import EngineHealth
+from atom_operator.domain import EngineHealth, StartupTimes
 
 INFO = {
     "weights_bytes": 1000,
@@ -59,6 +59,41 @@ async def test_the_capacity_of_a_started_engine() -> None:
         capacity = await engines.capacity("127.0.0.1")
     assert capacity is not None
     assert (capacity.kv_tokens, capacity.num_blocks, capacity.max_sequences) == (160, 10, 2)
+
+
+@pytest.mark.parametrize(
+    ("startup", "known"),
+    [
+        ((12.5, 10.0, 1000), True),
+        ((None, None, 1000), False),
+        ((12.5, 10.0, 0), False),
+    ],
+    ids=["measured", "still unknown", "no files"],
+)
+async def test_what_the_start_took(startup: tuple[Any, Any, int], known: bool) -> None:
+    names = ("startup_seconds", "weights_loading_seconds", "checkpoint_bytes")
+    info = {**INFO, **dict(zip(names, startup, strict=True)), "peak_bytes": 1500}
+    async with engine(http(info)) as engines:
+        capacity = await engines.capacity("127.0.0.1")
+    assert capacity is not None
+    assert capacity.reserve_bytes == 500
+    assert (capacity.startup == StartupTimes(*startup)) is known
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        [1],
+        {"phase": "loading weights"},
+        {"phase": "x", "fraction": "half", "seconds_without_progress": 1, "stalled": False},
+        {"phase": "x", "fraction": 10**400, "seconds_without_progress": 1, "stalled": False},
+    ],
+    ids=["no object", "too little", "no number", "no float"],
+)
+async def test_progress_that_makes_no_sense_is_left_out(progress: Any) -> None:
+    answer = {"status": "starting", "reason": "r", "progress": progress}
+    async with engine(http(answer, "503 Service Unavailable")) as engines:
+        assert await engines.health("127.0.0.1") == EngineHealth("starting", "r")
 
 
 async def test_the_phase_of_a_starting_engine() -> None:

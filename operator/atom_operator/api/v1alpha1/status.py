@@ -69,9 +69,12 @@ class ActualCapacity(CapacityNumbers):
 class CapacityStatus(CapacityNumbers):
     """What one replica holds, as planned before it started."""
 
-    confidence: Literal["Predicted", "Measured"]
-    """Predicted: computed from the model's shape. Measured: there was no plan, and these are the
-    engine's own numbers."""
+    confidence: Literal["Predicted", "Corrected", "Measured"]
+    """Predicted: computed from the model's shape. Corrected: the same, corrected by what an engine
+    of the same model, image, device and parallelism has measured. Measured: there was no plan, and
+    these are the engine's own numbers."""
+    corrected_by: str | None = None
+    """The revision whose engine measured it."""
     actual: ActualCapacity | None = None
     """What an engine of the latest revision reported after its start."""
 

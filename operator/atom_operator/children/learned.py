@@ -1,0 +1,28 @@
+"""The ConfigMap that keeps what engines have measured, for the next plans. Pure.
+
+Readable by people: it is the evidence of every correction. cluster/observe.py reads it back.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+from atom_operator import constants
+from atom_operator.children import naming
+from atom_operator.domain import Manifest, Plan
+
+
+def learned_config_map(plan: Plan) -> Manifest | None:
+    """None while nothing has been measured."""
+    if not plan.learned:
+        return None
+    text = json.dumps([asdict(item) for item in plan.learned], indent=2, sort_keys=True)
+    metadata = naming.metadata(plan, f"{plan.key.name}-learned")
+    labels = {**metadata["labels"], constants.LABEL_LEARNED: "true"}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {**metadata, "labels": labels},
+        "data": {constants.LEARNED_KEY: f"{text}\n"},
+    }

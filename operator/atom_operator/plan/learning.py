@@ -1,0 +1,105 @@
+"""What an engine's real numbers teach about the next plan of the same kind. Pure.
+
+The kind is model, image, device and parallelism. A plan predicts the memory beside weights and KV
+cache ("reserve") and takes the device's nominal size; an engine measures both. Their ratio corrects
+the next prediction, within bounds, so that one odd start cannot turn a plan upside down. Numbers of
+an engine whose model was not the planned one teach nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from atom_operator.domain import (
+    Accelerator,
+    Capacity,
+    EngineOptions,
+    Evidence,
+    Measured,
+    ModelLocation,
+    Plan,
+)
+
+# A correction never goes further than this, whatever was measured.
+_LEAST_RESERVE, _MOST_RESERVE = 0.25, 4.0
+_LEAST_TOTAL, _MOST_TOTAL = 0.8, 1.05
+# An engine whose weights differ by more loaded something else.
+_WEIGHTS_TOLERANCE = 0.05
+# Evidence stays while plans made with it hold this well, in per cent of KV tokens.
+HOLDS_WITHIN_PERCENT = 10
+_MOST_KEPT = 8
+
+
+def learning_key(model: ModelLocation, options: EngineOptions, accelerator: Accelerator) -> str:
+    """Names the kind of engine that evidence is about."""
+    download = model.download
+    parts = (
+        download.repository if download else model.argument,
+        (download.revision if download else model.revision) or "",
+        options.image,
+        accelerator.type,
+        accelerator.product or "",
+        accelerator.resource_name or "",
+        options.kv_cache_dtype,
+        f"tp{options.tensor_parallel}",
+        f"nodes{options.nodes}",
+    )
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def evidence_for(key: str, known: Iterable[Evidence]) -> Evidence | None:
+    """The first that is about `key`."""
+    return next((item for item in known if item.key == key), None)
+
+
+def reserve_factor(evidence: Evidence) -> float:
+    """What to multiply a predicted reserve with."""
+    factor = evidence.measured_reserve_bytes / evidence.predicted_reserve_bytes
+    return min(max(factor, _LEAST_RESERVE), _MOST_RESERVE)
+
+
+def total_factor(evidence: Evidence) -> float:
+    """What to multiply a device's nominal memory with."""
+    factor = evidence.measured_total_bytes / evidence.planned_total_bytes
+    return min(max(factor, _LEAST_TOTAL), _MOST_TOTAL)
+
+
+def learn(
+    plan: Plan, measured: Measured | None, known: tuple[Evidence, ...]
+) -> tuple[Evidence, ...]:
+    """`known` with what `measured`, an engine of this plan, adds to it; newest first."""
+    planned, prediction = plan.capacity.capacity, plan.capacity.prediction
+    if measured is None or planned is None or prediction is None:
+        return known
+    actual = measured.capacity
+    if not _is_comparable(prediction, actual):
+        return known
+    before = evidence_for(plan.learning_key, known)
+    if before is not None and (before.revision == measured.revision or _holds(planned, actual)):
+        return known
+    new = Evidence(
+        key=plan.learning_key,
+        revision=measured.revision,
+        predicted_reserve_bytes=prediction.reserve_bytes,
+        measured_reserve_bytes=actual.reserve_bytes,
+        planned_total_bytes=prediction.total_bytes,
+        measured_total_bytes=actual.total_bytes,
+        startup=actual.startup,
+    )
+    others = (item for item in known if item.key != plan.learning_key)
+    return (new, *others)[:_MOST_KEPT]
+
+
+def _is_comparable(prediction: Capacity, actual: Capacity) -> bool:
+    sizes = (prediction.reserve_bytes, prediction.total_bytes, actual.reserve_bytes)
+    if min(*sizes, actual.total_bytes) <= 0:
+        return False  # measured by an engine that does not report it
+    difference = abs(actual.weights_bytes - prediction.weights_bytes)
+    same_weights = difference <= _WEIGHTS_TOLERANCE * prediction.weights_bytes
+    return same_weights and actual.kv_bytes_per_token == prediction.kv_bytes_per_token
+
+
+def _holds(planned: Capacity, actual: Capacity) -> bool:
+    drift = abs(actual.kv_tokens - planned.kv_tokens)
+    return drift * 100 <= HOLDS_WITHIN_PERCENT * planned.kv_tokens
