@@ -294,6 +294,7 @@ class Supply:
     demand: int
     nodes: tuple[NodeSupply, ...]
     released: int = 0  # devices that one running pod of ours gives back when it goes
+    pods_per_replica: int = 1
 
 
 @dataclass(frozen=True, slots=True)

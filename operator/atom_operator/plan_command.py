@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,7 +100,8 @@ def _supply(plan: Plan, pod_spec: Mapping[str, Any], fleet: Sequence[Manifest]) 
     if resource is None:
         return None
     pods = _of_kind(fleet, "Pod")
-    return survey(_of_kind(fleet, "Node"), pods, plan.key, resource, pod_spec)
+    supply = survey(_of_kind(fleet, "Node"), pods, plan.key, resource, pod_spec)
+    return replace(supply, pods_per_replica=plan.engine.nodes)
 
 
 def _as_json(report: PlanReport) -> dict[str, Any]:

@@ -34,9 +34,11 @@ class PlanReport:
 
 
 def placeable(supply: Supply) -> int:
-    """Pods that the free devices of eligible nodes hold."""
+    """Replicas that the free devices of eligible nodes hold."""
+    if not supply.demand:
+        return 0
     open_nodes = (node for node in supply.nodes if not node.blockers)
-    return sum(node.free // supply.demand for node in open_nodes) if supply.demand else 0
+    return sum(node.free // supply.demand for node in open_nodes) // supply.pods_per_replica
 
 
 def lines(report: PlanReport) -> Iterator[str]:

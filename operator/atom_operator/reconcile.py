@@ -236,7 +236,8 @@ class Reconciler:
         nodes, pods = await self.fleet.nodes(), await self.fleet.pods()
         if nodes is None or pods is None:
             return None
-        return survey(nodes, pods, plan.key, resource, pod_spec)
+        supply = survey(nodes, pods, plan.key, resource, pod_spec)
+        return replace(supply, pods_per_replica=plan.engine.nodes)
 
     async def _carry_out(
         self, key: ObjectKey, decision: Decision, observed: Observed

@@ -69,8 +69,12 @@ def requested_devices(pod_spec: Mapping[str, Any], resource: str) -> int:
 
 
 def can_take_one(supply: Supply) -> NodeSupply | None:
-    """The node with the most free devices that can take one more pod."""
+    """The node with the most free devices that can take one more pod; none where the nodes cannot
+    take every pod of one more replica."""
     candidates = [n for n in supply.nodes if not n.blockers and n.free >= supply.demand]
+    places = sum(node.free // supply.demand for node in candidates) if supply.demand else 1
+    if places < supply.pods_per_replica:
+        return None
     return max(candidates, key=lambda node: node.free, default=None)
 
 
@@ -78,7 +82,9 @@ def shortage(supply: Supply) -> str | None:
     """Why not one more pod finds a node: what is free where, and what blocks the others."""
     if can_take_one(supply) is not None:
         return None
-    wanted = f"a pod needs {supply.demand} {supply.resource} on one node"
+    each = f"{supply.demand} {supply.resource} on one node"
+    pods = supply.pods_per_replica
+    wanted = f"a pod needs {each}" if pods == 1 else f"each of {pods} pods needs {each}"
     if not supply.nodes:
         return f"{wanted}, and no node of the cluster has AMD devices; is the device plugin running"
     free = [_free(node) for node in supply.nodes if not node.blockers]

@@ -41,13 +41,13 @@ def sequences_held(asked: AutoscalingSpec, options: EngineOptions, capacity: Cap
     return min(options.max_num_seqs, capacity.num_blocks // blocks)
 
 
-def replica_limit(supply: Supply, nodes_per_replica: int = 1) -> ReplicaLimit:
+def replica_limit(supply: Supply) -> ReplicaLimit:
     """Pods that the nodes hold together, those of ours that run there included.
 
     A node that takes no new pod keeps the ones it has. Of a group every pod needs its own place.
     """
     held = [(node.name, _held(node, supply)) for node in supply.nodes]
-    total = sum(count for _, count in held) // nodes_per_replica
+    total = sum(count for _, count in held) // supply.pods_per_replica
     places = [f"{name} {count}" for name, count in held if count]
     rest = len(places) - _NAMED_NODES
     more = f" and {rest} more nodes" if rest > 0 else ""
@@ -63,7 +63,7 @@ def leave_to_autoscaler(plan: Plan, supply: Supply | None, *, started: bool) -> 
     if scaling is None:
         return plan
     if supply is not None:
-        scaling = replace(scaling, limit=replica_limit(supply, plan.engine.nodes))
+        scaling = replace(scaling, limit=replica_limit(supply))
     integrations = replace(plan.integrations, autoscaling=scaling)
     return replace(plan, integrations=integrations, owns_replicas=not started)
 

@@ -49,6 +49,45 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "zero replicas": {"replicas": 0},
     "no drain": {"rollout": {"drainSeconds": 0}},
     "strategy": {"rollout": {"strategy": "InPlace"}},
+    "several nodes": {"parallelism": {"tensor": 16, "nodes": 2}},
+    "autoscaling": {
+        "autoscaling": {
+            "maxReplicas": 4,
+            "minReplicas": 0,
+            "activationQuery": "sum(queue)",
+            "prometheus": {
+                "serverAddress": "https://prometheus.test",
+                "authenticationRef": {"name": "login"},
+            },
+        }
+    },
+    "an HPA": {"autoscaling": {"maxReplicas": 1, "minReplicas": 1, "method": "HPA"}},
+    "gateway": {
+        "gateway": {
+            "inferencePool": {"name": "picker", "port": 9003, "failureMode": "FailClose"},
+            "httpRoute": {
+                "parentRefs": [{"name": "gate", "namespace": "gates", "sectionName": "https"}],
+                "hostnames": ["a.test"],
+            },
+        }
+    },
+    "monitoring": {
+        "monitoring": {
+            "podMonitor": {"labels": {"release": "x"}, "interval": "30s"},
+            "alerts": {},
+            "dashboard": {"labels": {"folder": "models"}},
+        }
+    },
+    "network policy": {
+        "networkPolicy": {
+            "clients": [{"ipBlock": {"cidr": "10.0.0.0/8"}}],
+            "prometheus": [{"podSelector": {}}],
+        }
+    },
+    "compile cache and preflight": {
+        "cache": {"compile": {"claim": "kernels"}},
+        "accelerator": {"type": "amd", "preflight": True},
+    },
     "overlay": {"template": {"spec": {"containers": [{"name": "engine", "anything": 1}]}}},
 }
 
@@ -89,7 +128,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"engine": {"env": [{"name": "A"}, {"name": "A"}]}}, "Duplicate value"),
     ({"engine": {"speculative": {}}}, 'unknown field "spec.engine.speculative"'),
     ({"replicas": -1}, "spec.replicas in body should be greater than or equal to 0"),
-    ({"parallelism": {"tensor": 9}}, "should be less than or equal to 8"),
+    ({"parallelism": {"tensor": 9}}, "tensor must be at most 8 for each node"),
+    ({"parallelism": {"tensor": 129}}, "should be less than or equal to 128"),
+    ({"parallelism": {"tensor": 9, "nodes": 2}}, "tensor must be a multiple of nodes"),
+    ({"parallelism": {"nodes": 2}}, "tensor must be a multiple of nodes"),
+    ({"parallelism": {"tensor": 17, "nodes": 17}}, "should be less than or equal to 16"),
     ({"accelerator": {"type": "nvidia"}}, 'supported values: "amd", "cpu"'),
     ({"accelerator": {"type": "amd", "product": "H100"}}, '"MI300X"'),
     (
@@ -99,7 +142,39 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"accelerator": {"type": "cpu", "memory": "lots"}}, "spec.accelerator.memory"),
     ({"rollout": {"drainSeconds": -5}}, "greater than or equal to 0"),
     ({"rollout": {"strategy": "Rolling"}}, '"Auto", "Surge", "InPlace", "Recreate"'),
-    ({"autoscaling": {}}, 'unknown field "spec.autoscaling"'),
+    ({"speculative": {}}, 'unknown field "spec.speculative"'),
+    ({"autoscaling": {}}, "spec.autoscaling.maxReplicas: Required value"),
+    ({"autoscaling": {"maxReplicas": 0}}, "should be greater than or equal to 1"),
+    (
+        {"autoscaling": {"maxReplicas": 2, "minReplicas": 3}},
+        "minReplicas must be at most maxReplicas",
+    ),
+    ({"autoscaling": {"maxReplicas": 2, "minReplicas": 0}}, "minReplicas 0 needs activationQuery"),
+    (
+        {
+            "autoscaling": {
+                "maxReplicas": 2,
+                "minReplicas": 0,
+                "activationQuery": "vector(1)",
+                "method": "HPA",
+            }
+        },
+        "minReplicas 0 needs method KEDA",
+    ),
+    (
+        {"autoscaling": {"maxReplicas": 2, "prometheus": {"serverAddress": "prometheus:9090"}}},
+        "spec.autoscaling.prometheus.serverAddress",
+    ),
+    ({"autoscaling": {"maxReplicas": 2, "targetKvUsagePercent": 101}}, "less than or equal to 100"),
+    ({"gateway": {"httpRoute": {"parentRefs": []}}}, "should have at least 1 items"),
+    ({"gateway": {"inferencePool": {}}}, "spec.gateway.inferencePool.name: Required value"),
+    ({"monitoring": {"podMonitor": {"interval": "soon"}}}, "spec.monitoring.podMonitor.interval"),
+    ({"monitoring": {"alerts": {"labels": {"a": 1}}}}, "spec.monitoring.alerts.labels.a"),
+    ({"cache": {"compile": {}}}, "spec.cache.compile.claim: Required value"),
+    (
+        {"accelerator": {"type": "cpu", "preflight": True}},
+        "preflight applies to type amd only",
+    ),
 ]
 
 

@@ -20,7 +20,7 @@ from atom_operator.kinds import (
     PROMETHEUS_RULE,
     Kind,
 )
-from tests.support.builders_operator import KEY, cluster_with, reconciler
+from tests.support.builders_operator import KEY, cluster_with, gpu_node, gpu_pod, reconciler
 from tests.support.fake_cluster import FakeCluster
 
 ASKED: dict[str, Any] = {
@@ -174,6 +174,23 @@ async def test_a_group_is_one_replica_in_the_status() -> None:
     assert (status["replicas"], status["readyReplicas"]) == (2, 2)
     assert status["selector"].endswith("serving.atom.dev/role=leader")
     assert condition(cluster, "Ready")["status"] == "True"
+
+
+async def test_a_spare_group_is_only_started_where_all_of_its_pods_find_a_node() -> None:
+    async def strategy(free_nodes: int) -> str:
+        cluster = cluster_with(**BIG)
+        names = [f"n{number}" for number in range(2 + free_nodes)]
+        cluster.nodes = [gpu_node(name) for name in names]
+        worker = reconciler(cluster, site=MULTI_NODE)
+        await worker.reconcile(KEY)
+        for name in names[:2]:
+            cluster.put_pod(gpu_pod(f"chat-{name}", name, 8, of="chat"))
+        cluster.find(ATOM_DEPLOYMENT, "chat")["spec"]["engine"] = {"maxNumSeqs": 8}
+        await reconciler(cluster, site=MULTI_NODE).reconcile(KEY)
+        return str(cluster.find(ATOM_DEPLOYMENT, "chat")["status"]["rollout"]["strategy"])
+
+    assert await strategy(2) == "Surge"
+    assert await strategy(1) == "InPlace"
 
 
 async def test_one_node_again_replaces_the_groups_by_a_deployment() -> None:
