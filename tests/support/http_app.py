@@ -20,7 +20,7 @@ from atom.entrypoints.openai.state import ServerState
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from tests.support.front_half import EchoCore
 
-LIMIT_SECONDS = 20
+LIMIT_SECONDS = 60
 
 
 class QuietServer(uvicorn.Server):

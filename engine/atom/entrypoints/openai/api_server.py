@@ -25,10 +25,16 @@ from atom.entrypoints.openai.control import control_routes
 from atom.entrypoints.openai.errors import http_error, response_for
 from atom.entrypoints.openai.health import health_routes
 from atom.entrypoints.openai.metrics import metrics_routes
-from atom.entrypoints.openai.openapi import body_of, document_bodies
+from atom.entrypoints.openai.openapi import answers_of, body_of, document_bodies
 from atom.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
 from atom.entrypoints.openai.request_ids import HEADER, RequestIds, request_id_of
-from atom.entrypoints.openai.responses import ModelCard, ModelList, to_json
+from atom.entrypoints.openai.responses import (
+    ChatCompletion,
+    ModelCard,
+    ModelList,
+    TextCompletion,
+    to_json,
+)
 from atom.entrypoints.openai.serving_chat import complete_chat, start_chat, stream_chat
 from atom.entrypoints.openai.serving_completion import (
     complete_text,
@@ -63,7 +69,10 @@ def build_app(state: ServerState, *, api_key: str | None = None) -> FastAPI:
 
 def _add_chat_route(app: FastAPI, state: ServerState) -> None:
     @app.post(
-        "/v1/chat/completions", openapi_extra=body_of(ChatCompletionRequest), tags=["generation"]
+        "/v1/chat/completions",
+        openapi_extra=body_of(ChatCompletionRequest),
+        responses=answers_of(ChatCompletion, streams=True),
+        tags=["generation"],
     )
     async def chat_completions(http: Request) -> Response:
         request = await read_body(http, ChatCompletionRequest)
@@ -81,7 +90,12 @@ def _add_chat_route(app: FastAPI, state: ServerState) -> None:
 
 
 def _add_completion_route(app: FastAPI, state: ServerState) -> None:
-    @app.post("/v1/completions", openapi_extra=body_of(CompletionRequest), tags=["generation"])
+    @app.post(
+        "/v1/completions",
+        openapi_extra=body_of(CompletionRequest),
+        responses=answers_of(TextCompletion, streams=True),
+        tags=["generation"],
+    )
     async def completions(http: Request) -> Response:
         request = await read_body(http, CompletionRequest)
         engine = state.serving_engine(request.model)
@@ -118,12 +132,12 @@ def _add_model_routes(app: FastAPI, state: ServerState) -> None:
             vocab_size=model.vocab_size,
         )
 
-    @app.get("/v1/models", tags=["models"])
+    @app.get("/v1/models", responses=answers_of(ModelList), tags=["models"])
     async def list_models() -> Response:
         return Response(to_json(ModelList(data=[card()])), media_type="application/json")
 
     # A model's name may hold slashes: org/name, or the folder it was loaded from.
-    @app.get("/v1/models/{name:path}", tags=["models"])
+    @app.get("/v1/models/{name:path}", responses=answers_of(ModelCard), tags=["models"])
     async def get_model(name: str) -> Response:
         found = card()
         if name != found.id:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from atom.entrypoints.openai.responses import to_json
+from atom.entrypoints.openai.openapi import answers_of
+from atom.entrypoints.openai.responses import Empty, Traces, to_json
 from atom.entrypoints.openai.state import ServerState
 from atom.errors import AtomError, EngineDeadError, RequestError
 
@@ -14,20 +15,32 @@ from atom.errors import AtomError, EngineDeadError, RequestError
 def control_routes(state: ServerState) -> APIRouter:
     router = APIRouter(tags=["control"])
 
-    @router.post("/reset_prefix_cache", summary="Forget every cached prompt; running ones go on")
+    @router.post(
+        "/reset_prefix_cache",
+        summary="Forget every cached prompt; running ones go on",
+        responses=answers_of(Empty),
+    )
     async def reset_prefix_cache() -> Response:
         await state.serving_engine(None).call_utility("reset_prefix_cache")
-        return Response(b"{}", media_type="application/json")
+        return Response(to_json(Empty()), media_type="application/json")
 
-    @router.post("/start_profile", summary="Begin a torch profiler trace of every engine process")
+    @router.post(
+        "/start_profile",
+        summary="Begin a torch profiler trace of every engine process",
+        responses=answers_of(Empty),
+    )
     async def start_profile() -> Response:
         await _profile(state, "start_profile")
-        return Response(b"{}", media_type="application/json")
+        return Response(to_json(Empty()), media_type="application/json")
 
-    @router.post("/stop_profile", summary="End the traces; where they were written")
+    @router.post(
+        "/stop_profile",
+        summary="End the traces; where they were written",
+        responses=answers_of(Traces),
+    )
     async def stop_profile() -> Response:
         paths = await _profile(state, "stop_profile")
-        return Response(to_json({"traces": paths}), media_type="application/json")
+        return Response(to_json(Traces(paths)), media_type="application/json")
 
     return router
 

@@ -32,7 +32,11 @@ def metrics_routes(state: ServerState) -> APIRouter:
     registry = CollectorRegistry()
     registry.register(EngineCollector(state))
 
-    @router.get("/metrics", summary="Prometheus text format")
+    text = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+
+    @router.get(
+        "/metrics", summary="Prometheus text format", response_class=Response, responses=text
+    )
     async def metrics() -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 

@@ -115,6 +115,30 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     data: list[ModelCard]
 
 
+class Tokens(msgspec.Struct, frozen=True):
+    """/tokenize."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+
+
+class Text(msgspec.Struct, frozen=True):
+    """/detokenize."""
+
+    prompt: str
+
+
+class Traces(msgspec.Struct, frozen=True):
+    """/stop_profile: where each rank's trace was written."""
+
+    traces: list[str]
+
+
+class Empty(msgspec.Struct, frozen=True):
+    """{}: it was done."""
+
+
 def to_json(body: object) -> bytes:
     return _ENCODER.encode(body)
 

@@ -13,27 +13,17 @@ from starlette.responses import Response
 
 from atom.entrypoints.openai.body import read_body
 from atom.entrypoints.openai.chat_prompt import chat_prompt
-from atom.entrypoints.openai.openapi import body_of
+from atom.entrypoints.openai.openapi import answers_of, body_of
 from atom.entrypoints.openai.protocol import DetokenizeRequest, TokenizeRequest
-from atom.entrypoints.openai.responses import to_json
+from atom.entrypoints.openai.responses import Text, Tokens, to_json
 from atom.entrypoints.openai.state import ServerState
 from atom.errors import RequestError
-
-
-class Tokens(msgspec.Struct, frozen=True):
-    count: int
-    max_model_len: int
-    tokens: list[int]
-
-
-class Text(msgspec.Struct, frozen=True):
-    prompt: str
 
 
 def token_routes(state: ServerState) -> APIRouter:
     router = APIRouter(tags=["tokens"])
 
-    @router.post("/tokenize", openapi_extra=body_of(TokenizeRequest))
+    @router.post("/tokenize", openapi_extra=body_of(TokenizeRequest), responses=answers_of(Tokens))
     async def tokenize(http: Request) -> Response:
         request = await read_body(http, TokenizeRequest)
         engine = state.serving_engine(request.model)
@@ -48,7 +38,9 @@ def token_routes(state: ServerState) -> APIRouter:
         tokens = await engine.tokenize(text, add_special_tokens=special)
         return _json(Tokens(len(tokens), engine.config.model.max_model_len, tokens))
 
-    @router.post("/detokenize", openapi_extra=body_of(DetokenizeRequest))
+    @router.post(
+        "/detokenize", openapi_extra=body_of(DetokenizeRequest), responses=answers_of(Text)
+    )
     async def detokenize(http: Request) -> Response:
         request = await read_body(http, DetokenizeRequest)
         engine = state.serving_engine(request.model)

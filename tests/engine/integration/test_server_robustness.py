@@ -1,0 +1,228 @@
+"""Whatever comes over HTTP, the server answers, goes on, and keeps nothing behind.
+
+The HTTP application over a real engine process with a tiny model; after each test a normal request
+is answered, no request is open and every KV block is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis.checks import load_all_checks
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+)
+
+from atom.config import Config, EngineOptions, build_config
+from tests.support.http_app import HttpRig, serve_model
+from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.waiting import eventually
+
+CONTEXT = 64
+# About 1,000 requests altogether.
+EXAMPLES = {"/v1/chat/completions": 300, "/v1/completions": 300, "/tokenize": 120}
+OTHER_EXAMPLES = 20
+KEY = "key"
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny") / "qwen3"
+    return make_tiny_checkpoint(folder, max_position_embeddings=CONTEXT)
+
+
+def config_of(checkpoint: Path, **options: Any) -> Config:
+    defaults = {"served_model_name": "tiny", "device": "cpu", "num_kv_blocks": 400}
+    values = {**defaults, "max_num_seqs": 64, "max_waiting_requests": 0, **options}
+    return build_config(EngineOptions(model=str(checkpoint), **values))
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def server(checkpoint: Path) -> AsyncIterator[HttpRig]:
+    async with serve_model(config_of(checkpoint), api_key=KEY) as rig:
+        rig.client.headers["authorization"] = f"Bearer {KEY}"
+        yield rig
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def rig(server: HttpRig) -> AsyncIterator[HttpRig]:
+    yield server
+    await server.assert_well()
+
+
+# ---- random requests ----------------------------------------------------------------------------
+
+
+def is_expected(case: Any, response: Any) -> bool:
+    """Answered or refused; a request that gives itself too little time may run out of it."""
+    if response.status_code < 500:
+        return True
+    ran_out = response.status_code == 504 and response.json()["error"]["code"] == "timeout"
+    return (
+        ran_out
+        and isinstance(case.body, dict)
+        and not case.body.keys().isdisjoint({"timeout", "timeout_seconds"})
+    )
+
+
+def send_random_requests(url: str) -> Counter[int]:
+    """Requests made from the server's own OpenAPI document; how often each status came."""
+    load_all_checks()
+    document = schemathesis.openapi.from_url(f"{url}/openapi.json", headers=AUTHORIZED)
+    statuses: Counter[int] = Counter()
+    for found in document.get_all_operations():
+        operation = found.ok()
+
+        @settings(
+            max_examples=EXAMPLES.get(operation.path, OTHER_EXAMPLES),
+            deadline=None,
+            derandomize=True,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy())
+        def check(case: Any) -> None:
+            response = case.call(base_url=url, headers=AUTHORIZED, timeout=60)
+            statuses[response.status_code] += 1
+            assert is_expected(case, response), (case.as_curl_command(), response.text)
+            case.validate_response(
+                response, checks=[response_schema_conformance, content_type_conformance]
+            )
+
+        check()
+    return statuses
+
+
+AUTHORIZED = {"authorization": f"Bearer {KEY}"}
+
+
+async def test_random_requests_are_answered_or_refused_as_documented(rig: HttpRig) -> None:
+    statuses = await asyncio.to_thread(send_random_requests, rig.url)
+    assert statuses[200] > 50, statuses
+    assert statuses[400] > 50, statuses
+
+
+# ---- clients that leave -------------------------------------------------------------------------
+
+
+async def leave_at_random(port: int, draw: random.Random) -> str:
+    """One client that leaves: within its request, before the answer, or somewhere in the answer."""
+    body: dict[str, Any] = {"max_tokens": 40, "ignore_eos": True, "n": draw.choice([1, 1, 3])}
+    body["stream"] = draw.random() < 0.7
+    if draw.random() < 0.5:
+        path, body["prompt"] = "/v1/completions", "ab" * draw.randint(1, 10)
+    else:
+        path, body["messages"] = "/v1/chat/completions", [{"role": "user", "content": "ab"}]
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
+    request = head.encode() + b"content-length: %d\r\n\r\n" % len(data) + data
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    where = draw.choice(["in the request", "before the answer", "in the answer"])
+    if where == "in the request":
+        request = request[: draw.randrange(len(request))]
+    writer.write(request)
+    await writer.drain()
+    if where == "in the answer":
+        await reader.read(draw.randint(1, 2000))
+    if draw.random() < 0.5:
+        writer.transport.abort()  # a reset instead of an orderly end
+    writer.close()
+    return where
+
+
+async def test_clients_that_leave_at_random_points_leave_nothing_behind(rig: HttpRig) -> None:
+    draw = random.Random(0)
+    left = Counter(await asyncio.gather(*(leave_at_random(rig.port, draw) for _ in range(150))))
+    assert len(left) == 3
+    await eventually(lambda: rig.engine.open_requests == 0, "every request ended", 60)
+
+
+# ---- lengths ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("length", "max_tokens", "status", "given"),
+    [
+        (CONTEXT - 2, 1, 200, 1),
+        (CONTEXT - 2, 2, 200, 2),
+        (CONTEXT - 2, 3, 200, 2),
+        (CONTEXT - 1, 5, 200, 1),
+        (CONTEXT, 1, 400, 0),
+        (CONTEXT + 1, 1, 400, 0),
+    ],
+)
+async def test_prompts_around_the_context_length(
+    rig: HttpRig, length: int, max_tokens: int, status: int, given: int
+) -> None:
+    response = await rig.post(
+        "/v1/completions", prompt=[5] * length, max_tokens=max_tokens, ignore_eos=True
+    )
+    assert response.status_code == status
+    if status == 200:
+        assert response.json()["usage"]["completion_tokens"] == given
+    else:
+        assert response.json()["error"]["code"] == "context_length_exceeded"
+
+
+async def test_a_pool_for_one_sequence_serves_everybody_in_turn(checkpoint: Path) -> None:
+    config = config_of(checkpoint, num_kv_blocks=CONTEXT // 16)
+    async with serve_model(config) as rig:
+        fields = {"prompt": "abc", "max_tokens": 40, "ignore_eos": True, "temperature": 0}
+        alone = (await rig.post("/v1/completions", **fields)).json()["choices"][0]["text"]
+        asked = [rig.post("/v1/completions", **fields) for _ in range(3)]
+        asked.append(rig.post("/v1/completions", **{**fields, "n": 2}))
+        for response in await asyncio.gather(*asked):
+            assert response.status_code == 200
+            assert {choice["text"] for choice in response.json()["choices"]} == {alone}
+        await rig.assert_well()
+
+
+# ---- crowds -------------------------------------------------------------------------------------
+
+
+async def crowd(url: str, count: int) -> Counter[int]:
+    """That many clients at once, each with a connection of its own; how often each status came."""
+    body = {"prompt": [7, 8, 9], "max_tokens": 2, "ignore_eos": True, "stream": False}
+    limits = aiohttp.TCPConnector(limit=0, force_close=True)
+    timeout = aiohttp.ClientTimeout(total=300)
+    async with aiohttp.ClientSession(
+        url, connector=limits, timeout=timeout, headers=AUTHORIZED
+    ) as session:
+
+        async def ask() -> int:
+            async with session.post("/v1/completions", json=body) as response:
+                answer = await response.json()
+                if response.status == 200:
+                    assert answer["usage"]["completion_tokens"] == 2
+                if response.status == 429:
+                    assert int(response.headers["retry-after"]) > 0
+                return response.status
+
+        return Counter(await asyncio.gather(*(ask() for _ in range(count))))
+
+
+async def test_none_of_two_thousand_clients_at_once_is_lost(rig: HttpRig) -> None:
+    assert await crowd(rig.url, 2000) == {200: 2000}
+
+
+async def test_a_bound_on_the_crowd_sends_some_away_and_serves_the_rest(checkpoint: Path) -> None:
+    config = config_of(checkpoint, max_waiting_requests=50)
+    async with serve_model(config) as rig:
+        statuses = await crowd(rig.url, 500)
+        assert set(statuses) == {200, 429}
+        assert statuses[200] >= 50
+        await rig.assert_well()
