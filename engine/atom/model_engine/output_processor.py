@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from atom.metrics import RequestMetrics
 from atom.model_engine.engine_protocol import FinishedRow, StreamBody
 from atom.model_engine.logprob_rows import LogprobsBody
@@ -153,7 +155,7 @@ class OutputProcessor:
         if row.queue_seconds is not None:
             self._metrics.queue.observe(row.queue_seconds)
         self._record_end(answer, reason)
-        return replace(
+        return msgspec.structs.replace(
             _output(answer, tokens, text, entries),
             finished=True,
             finish_reason=reason,

@@ -57,9 +57,8 @@ class TokenLogprobs:
     top_logprobs: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RequestOutput:
-    """What one engine step added to one request.
+class RequestOutput(msgspec.Struct, frozen=True):
+    """What one engine step added to one request. (A struct because one is made per token.)
 
     request_id: the caller's name of the request.
     output_tokens: token ids new in this step; text: the text they completed (may be empty while

@@ -9,11 +9,12 @@ AsyncLLMEngine.add_requests; belongs to the event loop that made it.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+
+import msgspec
 
 from atom.errors import RequestError
 from atom.model_engine.request import RequestOutput, TokenLogprobs
@@ -57,7 +58,7 @@ class RequestStream(AsyncIterator[RequestOutput]):
         self.prompt_token_ids = prompt_token_ids
         self._abort = abort
         self._wake = wake or asyncio.Event()
-        self._limits = limits or ReaderLimits()
+        self._limits = limits
         self._clock = clock
         self._unread_since = 0.0
         self._newest: RequestOutput | None = None  # with everything unread merged in on reading
@@ -73,8 +74,9 @@ class RequestStream(AsyncIterator[RequestOutput]):
 
     def put(self, output: RequestOutput) -> None:
         if self._newest is None:
-            self._unread_since = self._clock()
-        elif self._lags() and not output.finished:
+            if self._limits is not None:
+                self._unread_since = self._clock()
+        elif self._limits is not None and not output.finished and self._lags(self._limits):
             self._abort()
             self.fail(_too_slow())
             return
@@ -92,11 +94,9 @@ class RequestStream(AsyncIterator[RequestOutput]):
         self._ended = True
         self._wake.set()
 
-    def _lags(self) -> bool:
-        return (
-            len(self._tokens) >= self._limits.tokens
-            or self._clock() - self._unread_since > self._limits.seconds
-        )
+    def _lags(self, limits: ReaderLimits) -> bool:
+        unread_seconds = self._clock() - self._unread_since
+        return len(self._tokens) >= limits.tokens or unread_seconds > limits.seconds
 
     # ---- the consumer's side ------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class RequestStream(AsyncIterator[RequestOutput]):
     def _merged(self, newest: RequestOutput) -> RequestOutput:
         merged = newest
         if len(self._texts) > 1:
-            merged = dataclasses.replace(
+            merged = msgspec.structs.replace(
                 newest,
                 text="".join(self._texts),
                 output_tokens=self._tokens,

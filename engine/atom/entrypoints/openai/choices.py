@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from atom.entrypoints.openai.logprobs import (
     LogprobFeed,
     PlacedLogprobs,
@@ -49,8 +51,7 @@ class Shown:
     holds_back: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """What one output adds to a choice. logprobs: None when not asked for. prompt: the prompt's own
     log-probabilities, with the first piece, if asked for."""
 

@@ -7,6 +7,7 @@ reads: the engine core counts, the output processor measures.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -32,7 +33,9 @@ def metrics_routes(state: ServerState) -> APIRouter:
     registry = CollectorRegistry()
     registry.register(EngineCollector(state))
 
-    text = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
+    text: dict[int | str, dict[str, Any]] = {
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}}
+    }
 
     @router.get(
         "/metrics", summary="Prometheus text format", response_class=Response, responses=text
