@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -12,6 +14,14 @@ from devcluster import target
 from tests.support.live_cluster import LiveCluster
 
 _OPERATORS = "app.kubernetes.io/name=atom-operator"
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import base64
 import os
-import socket
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +33,6 @@ def host_address() -> str:
     if not chosen.is_embedded:
         pytest.skip("only of the embedded cluster is it known how its API server reaches this host")
     return network.uplink(chosen.settings.instance).host_address
-
-
-def free_port(address: str) -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind((address, 0))
-        return int(probe.getsockname()[1])
 
 
 def settings(cluster: LiveCluster, address: str, port: int, name: str = "one") -> dict[str, str]:
@@ -113,9 +106,9 @@ def reviewed(cluster: LiveCluster) -> None:
 
 
 def test_the_plan_is_shown_and_the_impossible_refused_before_anything_is_stored(
-    namespaced: LiveCluster, tmp_path: Path, host_address: str
+    namespaced: LiveCluster, tmp_path: Path, host_address: str, free_port: int
 ) -> None:
-    cluster, port = namespaced, free_port(host_address)
+    cluster, port = namespaced, free_port
     with (
         configured(cluster, host_address, port),
         operator(cluster, tmp_path / "one.log", settings(cluster, host_address, port)),
@@ -141,9 +134,9 @@ def test_the_plan_is_shown_and_the_impossible_refused_before_anything_is_stored(
 
 
 def test_an_apply_passes_while_the_webhook_is_down_and_a_second_replica_shares_its_certificate(
-    namespaced: LiveCluster, tmp_path: Path, host_address: str
+    namespaced: LiveCluster, tmp_path: Path, host_address: str, free_port: int
 ) -> None:
-    cluster, port = namespaced, free_port(host_address)
+    cluster, port = namespaced, free_port
     with configured(cluster, host_address, port):
         with operator(cluster, tmp_path / "one.log", settings(cluster, host_address, port)) as one:
             reviewed(cluster)
@@ -161,9 +154,9 @@ def test_an_apply_passes_while_the_webhook_is_down_and_a_second_replica_shares_i
 
 
 def test_a_deleted_certificate_is_made_anew(
-    namespaced: LiveCluster, tmp_path: Path, host_address: str
+    namespaced: LiveCluster, tmp_path: Path, host_address: str, free_port: int
 ) -> None:
-    cluster, port = namespaced, free_port(host_address)
+    cluster, port = namespaced, free_port
     with configured(cluster, host_address, port):
         with operator(cluster, tmp_path / "one.log", settings(cluster, host_address, port)):
             reviewed(cluster)

@@ -1,0 +1,116 @@
+"""The rights that the chart gives are enough, and it asks for no more: the operator as its account.
+
+The process runs here with the pod's own environment, and talks to the API server with a token of
+the chart's ServiceAccount.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from devcluster.settings import read_settings
+from tests.support.builders_operator import atom_deployment
+from tests.support.live_cluster import ROOT, LiveCluster
+from tests.support.operator_process import operator
+
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
+
+_OF_THE_CLUSTER = ("ClusterRole", "ClusterRoleBinding", "ValidatingWebhookConfiguration")
+_PLAYED_HERE = ("Deployment", "PodDisruptionBudget", "CustomResourceDefinition")
+
+
+def rendered(cluster: LiveCluster) -> list[dict[str, Any]]:
+    """The chart's objects, those of the whole cluster named after this test's namespace."""
+    built = read_settings(os.environ).tools / "helm"
+    helm = shutil.which("helm") or (str(built) if built.exists() else None)
+    if helm is None:
+        pytest.skip("no helm: python -m devcluster build makes one")
+    result = subprocess.run(
+        [
+            helm, "template", "release", str(ROOT / "charts" / "atom-operator"),
+            f"--namespace={cluster.namespace}", "--kube-version=1.34.0",
+            f"--set=fullnameOverride={cluster.namespace}",
+            "--set=defaultEngineImages.amd=localhost/atom-none:0",
+        ],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    return [item for item in yaml.safe_load_all(result.stdout) if item]
+
+
+@contextmanager
+def installed(cluster: LiveCluster, documents: list[dict[str, Any]]) -> Iterator[None]:
+    made = [item for item in documents if item["kind"] not in _PLAYED_HERE]
+    try:
+        for item in made:
+            cluster.kubectl("apply", "--filename=-", manifest=item)
+        yield
+    finally:
+        for item in made:
+            if item["kind"] in _OF_THE_CLUSTER:
+                cluster.kubectl("delete", item["kind"], item["metadata"]["name"])
+
+
+def environment(cluster: LiveCluster, documents: list[dict[str, Any]]) -> dict[str, str]:
+    (deployment,) = [item for item in documents if item["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    fields = {"metadata.namespace": cluster.namespace, "metadata.name": "pod-of-the-test"}
+    values = {
+        item["name"]: item.get("value") or fields[item["valueFrom"]["fieldRef"]["fieldPath"]]
+        for item in container["env"]
+    }
+    here = {"HOME": os.environ.get("HOME", "/"), "ATOM_OPERATOR_WEBHOOK_PORT": "0"}
+    return {**values, **here, "ATOM_OPERATOR_HEALTH_PORT": "0", "ATOM_OPERATOR_METRICS_PORT": "0"}
+
+
+def as_its_account(cluster: LiveCluster, path: Path) -> LiveCluster:
+    token = cluster.kubectl("create", "token", cluster.namespace).stdout.strip()
+    config = yaml.safe_load(Path(cluster.kubeconfig).read_text())
+    config["users"][0]["user"] = {"token": token}
+    path.write_text(json.dumps(config))
+    return replace(cluster, kubeconfig=str(path))
+
+
+def test_the_charts_rights_are_enough_for_all_that_the_operator_does(
+    namespaced: LiveCluster, tmp_path: Path, free_port: int
+) -> None:
+    cluster, log = namespaced, tmp_path / "operator.log"
+    documents = rendered(cluster)
+    with installed(cluster, documents):
+        account = as_its_account(cluster, tmp_path / "kubeconfig")
+        variables = environment(cluster, documents)
+        variables["ATOM_OPERATOR_WEBHOOK_PORT"] = str(free_port)
+        with operator(account, log, variables):
+            cluster.wait("Lease", lambda: cluster.get("lease", cluster.namespace))
+            cluster.wait("certificate", lambda: _filled(cluster))
+            manifest = atom_deployment(
+                model={"source": "hf://Qwen/Qwen3-8B"},
+                accelerator={"type": "amd", "product": "MI300X"},
+                replicas=2,
+            )
+            manifest["metadata"]["namespace"] = cluster.namespace
+            cluster.kubectl("apply", "--filename=-", manifest=manifest)
+            cluster.wait("deployment", lambda: cluster.get("deployment", "chat"))
+            cluster.wait("status", lambda: (cluster.get("atomd", "chat") or {}).get("status"))
+            cluster.kubectl("scale", "atomd/chat", "--replicas=1")
+            cluster.wait("prune of the budget", lambda: cluster.get("pdb", "chat") is None)
+    refused = re.findall(r"(?i).*forbidden.*", log.read_text())
+    assert refused == []
+
+
+def _filled(cluster: LiveCluster) -> bool:
+    hooks = cluster.get("validatingwebhookconfiguration", cluster.namespace) or {}
+    bundle = hooks["webhooks"][0]["clientConfig"].get("caBundle")
+    name = f"{cluster.namespace}-webhook"
+    return bool(bundle) and bool((cluster.get("secret", name) or {}).get("data"))
