@@ -18,6 +18,7 @@ from atom.entrypoints.listener import BACKLOG
 from atom.entrypoints.openai.api_server import build_app
 from atom.entrypoints.openai.state import ServerState
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
+from atom.model_engine.request_stream import ReaderLimits
 from tests.support.front_half import EchoCore
 
 LIMIT_SECONDS = 60
@@ -93,6 +94,7 @@ async def serve_app(
     config: Config,
     *,
     request_timeout_seconds: float | None = None,
+    reader_limits: ReaderLimits | None = None,
     api_key: str | None = None,
     **core_options: Any,
 ) -> AsyncIterator[AppRig]:
@@ -104,7 +106,10 @@ async def serve_app(
         return cores[0]
 
     engine = AsyncLLMEngine(
-        config, core_factory=make_core, request_timeout_seconds=request_timeout_seconds
+        config,
+        core_factory=make_core,
+        request_timeout_seconds=request_timeout_seconds,
+        reader_limits=reader_limits,
     )
     async with _listen(engine, api_key) as rig:
         if core_options.get("ready_on_start", True):

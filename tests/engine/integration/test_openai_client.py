@@ -122,8 +122,9 @@ async def test_a_prompt_is_scored_without_generating(client: AsyncOpenAI, rig: H
 
 
 async def test_an_echo_with_log_probabilities_streams_the_prompt_first(
-    client: AsyncOpenAI,
+    client: AsyncOpenAI, rig: HttpRig
 ) -> None:
+    prompt_tokens = (await rig.post("/tokenize", prompt="hello")).json()["count"]
     stream = await client.completions.create(
         model=MODEL, prompt="hello", max_tokens=8, echo=True, logprobs=0, stream=True, temperature=0
     )
@@ -137,7 +138,8 @@ async def test_an_echo_with_log_probabilities_streams_the_prompt_first(
     assert text.startswith("hello")
     assert offsets == sorted(offsets)
     assert offsets[0] == 0
-    assert len(tokens) == 8 + 1  # "hello" is one token
+    assert len(tokens) == prompt_tokens + 8
+    assert "".join(tokens[:prompt_tokens]) == "hello"
 
 
 async def test_nothing_of_a_stop_string_is_told_by_log_probabilities(client: AsyncOpenAI) -> None:

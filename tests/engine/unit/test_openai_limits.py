@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
+import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from atom.config import Config
+from atom.model_engine.request_stream import ReaderLimits
 from tests.support.front_half import build_test_config, write_model_folder
 from tests.support.http_app import AppRig, serve_app
 from tests.support.waiting import eventually
@@ -99,3 +103,34 @@ async def test_a_header_without_a_time_is_refused(rig: AppRig, header: str) -> N
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "x-request-timeout"
     assert rig.core.added == []
+
+
+# ---- readers ------------------------------------------------------------------------------------
+
+
+async def test_a_client_that_reads_nothing_is_given_up_and_others_are_served(
+    tmp_path: Path,
+) -> None:
+    config = build_test_config(write_model_folder(tmp_path, context_tokens=4096))
+    limits = ReaderLimits(tokens=40)
+    async with serve_app(config, held=True, reader_limits=limits) as rig:
+        body = json.dumps({"prompt": ["ab"] * 100, "max_tokens": 4000, "stream": True}).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+        with socket.socket() as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(deaf, ("127.0.0.1", rig.port))
+            await loop.sock_sendall(deaf, head + body)
+            await eventually(lambda: len(rig.core.added) == 100, "requests in the engine")
+            for _ in range(4000):  # what the system's buffers take comes first
+                if rig.core.aborted:
+                    break
+                rig.core.step()
+                await asyncio.sleep(0)
+            assert set(rig.core.aborted) == set(range(1, 101))
+            asking = asyncio.create_task(rig.chat(max_tokens=2))
+            await eventually(lambda: len(rig.core.added) == 101, "another one in the engine")
+            rig.core.release()
+            assert (await asking).status_code == 200
+        assert rig.engine.open_requests == 0
