@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 
 _PROCESS_MODULE = "atom.entrypoints.api_process"
 _FAILED_END_SECONDS = 5.0  # for open responses to get their error
+_STARTING_END_SECONDS = 1.0  # they have nothing to finish, and may still be importing
 _END_MARGIN_SECONDS = 10.0  # beyond the drain, for responses to reach their readers
 _ENGINE_END_SECONDS = 10.0
 _ENGINE_END_AT_ONCE_SECONDS = 0.5
@@ -226,11 +227,14 @@ class ApiFleet:
         """Nothing of ours is left after this."""
         if not (self._terminating or self._failed.done()):
             self._terminate()
+        served = self._all_ready.is_set()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._all_ended.wait(), _FAILED_END_SECONDS)
+            seconds = _FAILED_END_SECONDS if served else _STARTING_END_SECONDS
+            await asyncio.wait_for(self._all_ended.wait(), seconds)
         for server in self._servers:
             if server.returncode is None:
-                logger.warning("%s did not end in time; killing it", server.name)
+                if served:
+                    logger.warning("%s did not end in time; killing it", server.name)
                 server.kill()
         if self._manager is not None:
             now = self._stopping.stop_now.is_set() or not self._report.done()
