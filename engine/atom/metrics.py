@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 # fmt: off
 FIRST_TOKEN_SECONDS = (
@@ -44,6 +44,15 @@ class Histogram:
         self.counts = [0] * (len(self.bounds) + 1)  # the last is above every bound
         self.total = 0.0
 
+    @classmethod
+    def of(cls, bounds: Sequence[float], counts: Sequence[int], total: float) -> Histogram:
+        """One with these observations. Raises `ValueError` when they do not fit together."""
+        made = cls(bounds)
+        if len(counts) != len(made.counts):
+            raise ValueError(f"{len(counts)} counts for {len(made.counts)} buckets")
+        made.counts, made.total = list(counts), total
+        return made
+
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
@@ -74,3 +83,21 @@ class RequestMetrics:
         self.finished[reason] = self.finished.get(reason, 0) + 1
         self.prompt_tokens.observe(prompt_tokens)
         self.output_tokens.observe(output_tokens)
+
+
+def merge_metrics(parts: Sequence[RequestMetrics]) -> RequestMetrics:
+    """The sum of what several processes recorded."""
+    merged = RequestMetrics()
+    for part in parts:
+        for name in (each.name for each in fields(RequestMetrics)):
+            _add(getattr(merged, name), getattr(part, name))
+    return merged
+
+
+def _add(total: Histogram | dict[str, int], part: Histogram | dict[str, int]) -> None:
+    if isinstance(total, Histogram) and isinstance(part, Histogram):
+        total.counts = [ours + more for ours, more in zip(total.counts, part.counts, strict=True)]
+        total.total += part.total
+    elif isinstance(total, dict) and isinstance(part, dict):
+        for reason, count in part.items():
+            total[reason] = total.get(reason, 0) + count

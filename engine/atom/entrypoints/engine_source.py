@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from atom.config import Config, build_config
+from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
 from atom.entrypoints.owner_messages import ModelOpened
 from atom.entrypoints.server_options import ServerOptions
 from atom.entrypoints.stop_requests import on_daemon_thread
@@ -32,6 +33,9 @@ ShowProgress = Callable[[str, float], None]
 class EngineSource(Protocol):
     async def open(self, show: ShowProgress) -> AsyncLLMEngine:
         """An engine that has not been started. show: told of its start-up. Raises `AtomError`."""
+
+    def exchange(self, numbers: Callable[[], ServerNumbers]) -> MetricsExchange | None:
+        """With the HTTP processes that share the opened engine; None when it is not shared."""
 
 
 def open_model(options: ServerOptions) -> tuple[Config, InputOutputProcessor]:
@@ -56,6 +60,9 @@ class OwnEngine:
             request_timeout_seconds=self._options.request_timeout_seconds,
             reader_limits=reader_limits(self._options.reader_timeout_seconds),
         )
+
+    def exchange(self, numbers: Callable[[], ServerNumbers]) -> MetricsExchange | None:
+        return None
 
 
 class AttachedEngine:
@@ -100,6 +107,14 @@ class AttachedEngine:
             request_timeout_seconds=self._options.request_timeout_seconds,
             reader_limits=reader_limits(self._options.reader_timeout_seconds),
         )
+
+    def exchange(self, numbers: Callable[[], ServerNumbers]) -> MetricsExchange | None:
+        folder = Path(self._opened.result().folder)
+        paths = {
+            client: ClientAddress(folder, client).metrics
+            for client in range(1, self._options.api_servers + 1)
+        }
+        return MetricsExchange(paths.pop(self._client), list(paths.values()), numbers)
 
 
 def _with_its_share(config: Config, api_servers: int) -> Config:

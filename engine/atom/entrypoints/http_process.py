@@ -133,6 +133,9 @@ class HttpProcess:
         timeline.weights_bytes = weights_bytes_on_disk(engine.config.model.path)
         await engine.start()
         self._state.engine = engine
+        self._state.exchange = self._source.exchange(self._state.own_numbers)
+        if self._state.exchange is not None:
+            await self._state.exchange.start()
         return engine
 
     async def _until_stopped_or_dead(
@@ -167,6 +170,8 @@ class HttpProcess:
         self._http.should_exit = True
         self._http.force_exit = stop_now.is_set()
         await first_of(serving, asyncio.ensure_future(stop_now.wait()))
+        if self._state.exchange is not None:
+            self._state.exchange.stop()
         if engine is not None:
             loading = engine.status.report is None
             seconds = _LOADING_ENGINE_END_SECONDS if loading else _ENGINE_END_SECONDS

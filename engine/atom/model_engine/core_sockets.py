@@ -40,6 +40,11 @@ class ClientAddress:
     def outputs(self) -> str:
         return f"ipc://{self.folder / f'client-{self.client}-outputs'}"
 
+    @property
+    def metrics(self) -> Path:
+        """A socket file of its own, for whoever asks the client itself for its numbers."""
+        return self.folder / f"client-{self.client}-metrics"
+
 
 def open_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
     """A socket that never blocks its sender (the other side always reads) nor reads without end."""

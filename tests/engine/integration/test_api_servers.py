@@ -65,6 +65,11 @@ def test_each_answer_reaches_its_own_client_through_any_process(
         assert answering == ["api-1", "api-2"], "both took part"
         wait_until(lambda: server.metric("requests_running") == 0, "nothing runs")
         assert server.metric("kv_cache_blocks_used") == 0
+        scrapes = {server.metric("requests_finished_total") for _ in range(8)}
+        assert scrapes == {2 * len(alone) + STREAMS}, "the same whichever process answers"
+        tokens = server.metric("generation_tokens_total")
+        assert server.metric("rank_generation_tokens_total") == tokens
+        assert server.metric("request_generation_tokens_sum") == tokens
         server.signal(signal.SIGTERM)
         assert server.wait_exit() == 0
         assert "Traceback" not in server.log

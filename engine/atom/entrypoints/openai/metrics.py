@@ -1,4 +1,5 @@
-"""/metrics: the engine's counters in Prometheus' text format, read at the moment of the scrape.
+"""/metrics: the engine's counters in Prometheus' text format, read at the moment of the scrape and
+summed over all HTTP processes (metrics_exchange.py) and ranks.
 
 Names begin with "atom:" as the upstream engine's; every series has the label model_name. It only
 reads: the engine core counts, the output processor measures.
@@ -6,11 +7,11 @@ reads: the engine core counts, the output processor measures.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fastapi import APIRouter
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -22,16 +23,16 @@ from prometheus_client.registry import Collector
 from starlette.responses import Response
 
 import atom
+from atom.entrypoints.openai.metrics_exchange import ServerNumbers
 from atom.entrypoints.openai.state import ServerState
 from atom.metrics import Histogram, RequestMetrics
-from atom.model_engine.async_llm_engine import AsyncLLMEngine, EngineState
+from atom.model_engine.async_llm_engine import EngineState
 from atom.model_engine.engine_protocol import StatsBody
+from atom.model_engine.rank_answers import add_stats
 
 
 def metrics_routes(state: ServerState) -> APIRouter:
     router = APIRouter(tags=["status"])
-    registry = CollectorRegistry()
-    registry.register(EngineCollector(state))
 
     text: dict[int | str, dict[str, Any]] = {
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}}
@@ -41,7 +42,8 @@ def metrics_routes(state: ServerState) -> APIRouter:
         "/metrics", summary="Prometheus text format", response_class=Response, responses=text
     )
     async def metrics() -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        collector = EngineCollector(state, await state.numbers())
+        return Response(generate_latest(collector), media_type=CONTENT_TYPE_LATEST)
 
     return router
 
@@ -49,8 +51,9 @@ def metrics_routes(state: ServerState) -> APIRouter:
 class EngineCollector(Collector):
     """The metrics of one server; before the engine exists only what is known then."""
 
-    def __init__(self, state: ServerState) -> None:
+    def __init__(self, state: ServerState, numbers: ServerNumbers | None) -> None:
         self._state = state
+        self._numbers = numbers
 
     def collect(self) -> Iterator[Metric]:
         build = InfoMetricFamily("atom:build", "Version of the server.")
@@ -59,18 +62,54 @@ class EngineCollector(Collector):
         ready = self._state.status.state is EngineState.READY
         yield GaugeMetricFamily("atom:ready", "1 while requests are served.", value=int(ready))
         engine = self._state.engine
-        if engine is not None:
-            yield from _engine_metrics(engine)
+        if engine is not None and self._numbers is not None:
+            yield from _engine_metrics(engine.config.model.served_name, self._numbers)
 
 
-def _engine_metrics(engine: AsyncLLMEngine) -> Iterator[Metric]:
-    name, stats = engine.config.model.served_name, engine.stats
-    told = stats is not None
+def _engine_metrics(name: str, numbers: ServerNumbers) -> Iterator[Metric]:
+    by_rank = numbers.stats_by_rank
+    told = bool(by_rank)
     yield _gauge("metrics_snapshot_available", "1 once the engine has told numbers.", name, told)
-    if stats is not None:
+    if by_rank:
+        stats = add_stats(list(by_rank.values()))
         yield from _gauges(stats, name)
         yield from _counters(stats, name)
-    yield from _request_metrics(engine.processor.metrics, name)
+    if len(by_rank) > 1:
+        yield from _rank_metrics(by_rank, name)
+    yield from _request_metrics(numbers.requests, name)
+
+
+def _rank_metrics(by_rank: Mapping[int, StatsBody], name: str) -> Iterator[Metric]:
+    """Names of their own, so that a sum over a series without `rank` counts nothing twice."""
+    labels = ["model_name", "rank"]
+    gauges: dict[str, tuple[str, Callable[[StatsBody], float]]] = {
+        "rank_requests_running": ("Requests of a rank that generate.", _running),
+        "rank_requests_waiting": ("Requests of a rank that wait for room.", _waiting),
+        "rank_kv_cache_usage_ratio": ("Share of a rank's KV blocks held, 0 to 1.", _usage_ratio),
+    }
+    for key, (help_text, value) in gauges.items():
+        gauge = GaugeMetricFamily(f"atom:{key}", help_text, labels=labels)
+        for rank, stats in sorted(by_rank.items()):
+            gauge.add_metric([name, str(rank)], value(stats))
+        yield gauge
+    tokens = CounterMetricFamily(
+        "atom:rank_generation_tokens", "Tokens that a rank generated.", labels=labels
+    )
+    for rank, stats in sorted(by_rank.items()):
+        tokens.add_metric([name, str(rank)], stats.generation_tokens_total)
+    yield tokens
+
+
+def _running(stats: StatsBody) -> float:
+    return stats.requests_running
+
+
+def _waiting(stats: StatsBody) -> float:
+    return stats.requests_waiting
+
+
+def _usage_ratio(stats: StatsBody) -> float:
+    return stats.kv_blocks_used / max(stats.kv_blocks_total, 1)
 
 
 def _request_metrics(metrics: RequestMetrics, name: str) -> Iterator[Metric]:
@@ -123,7 +162,7 @@ def _gauges(stats: StatsBody, name: str) -> Iterator[Metric]:
             stats.kv_blocks_indexed,
         ),
         "kv_cache_blocks_total": ("KV blocks there are.", total),
-        "kv_cache_usage_ratio": ("Share of KV blocks held, 0 to 1.", used / max(total, 1)),
+        "kv_cache_usage_ratio": ("Share of KV blocks held, 0 to 1.", _usage_ratio(stats)),
         "prefix_cache_hit_ratio": (
             "Share of all prompt tokens so far that the prefix cache had, 0 to 1.",
             hit_ratio,

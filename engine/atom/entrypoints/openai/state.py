@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 
+from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
 from atom.entrypoints.startup_timeline import StartupTimeline
 from atom.errors import EngineDeadError, RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine, EngineState, EngineStatus
@@ -18,12 +19,14 @@ from atom.model_engine.async_llm_engine import AsyncLLMEngine, EngineState, Engi
 class ServerState:
     """phase: what happens before the engine exists. created: seconds since 1970, for the API.
     stopping: a signal came before the engine existed. timeline: of the start-up. waits_for: what
-    else /health waits for once the engine here serves, such as other processes on the same port."""
+    else /health waits for once the engine here serves, such as other processes on the same port.
+    exchange: with those processes, where there are any."""
 
     phase: str = "opening the model"
     engine: AsyncLLMEngine | None = None
     stopping: bool = False
     waits_for: str = ""
+    exchange: MetricsExchange | None = None
     timeline: StartupTimeline = field(default_factory=StartupTimeline)
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -37,6 +40,20 @@ class ServerState:
         if self.stopping:
             return EngineStatus(EngineState.DRAINING, "the server is shutting down")
         return EngineStatus(EngineState.STARTING, self.phase)
+
+    def own_numbers(self) -> ServerNumbers:
+        """What this process has counted since the engine exists."""
+        assert self.engine is not None
+        return ServerNumbers(self.engine.processor.metrics, self.engine.stats_by_rank)
+
+    async def numbers(self) -> ServerNumbers | None:
+        """Of the whole server; None before the engine exists. Raises `RequestError` (503) when
+        another process does not tell its own."""
+        if self.engine is None:
+            return None
+        if self.exchange is None or self.waits_for:
+            return self.own_numbers()
+        return await self.exchange.total()
 
     def serving_engine(self, model: str | None) -> AsyncLLMEngine:
         """The engine, when it can take a request for `model` (None: whatever is served).
