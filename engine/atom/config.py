@@ -100,7 +100,9 @@ class CacheConfig:
 class SchedulerConfig:
     """long_prefill_token_threshold: most prompt tokens of one request per step; 0 for no bound.
     delay_factor: prefill_first waits this many prompt latencies to batch prompts; 0 never waits.
-    max_waiting_requests: a server refuses more that have no token yet; 0 for no bound."""
+    max_waiting_requests: a server refuses more that have no token yet; 0 for no bound.
+    num_speculative_tokens: drafts per sequence and step that blocks are kept for; no option sets it
+    as long as nothing drafts."""
 
     policy: SchedulingPolicy
     max_num_seqs: int
@@ -108,6 +110,7 @@ class SchedulerConfig:
     long_prefill_token_threshold: int
     delay_factor: float
     max_waiting_requests: int = 0
+    num_speculative_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ def make_scheduler(
     threshold: int = 0,
     delay_factor: float = 0.0,
     prefix_caching: bool = True,
+    num_speculative_tokens: int = 0,
 ) -> Scheduler:
     config = SchedulerConfig(
         policy=policy,
@@ -35,6 +36,7 @@ def make_scheduler(
         max_num_batched_tokens=max_num_batched_tokens,
         long_prefill_token_threshold=threshold,
         delay_factor=delay_factor,
+        num_speculative_tokens=num_speculative_tokens,
     )
     blocks = BlockManager(num_blocks, block_size, enable_prefix_caching=prefix_caching)
     return Scheduler(config, blocks, max_model_len=max_model_len, eos_token_ids=[EOS])

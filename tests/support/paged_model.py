@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
 from tests.support.builders_engine import EOS
@@ -37,6 +38,8 @@ class PagedModel:
     num_blocks: int
     rows: dict[int, _Row] = field(default_factory=dict)  # by slot
     batches: list[ScheduledBatch] = field(default_factory=list)
+    # Drafts per decode, and by slot the length at which its row ends.
+    room: tuple[int, NDArray[np.int32]] | None = None
 
     def __post_init__(self) -> None:
         self.cache = [_EMPTY] * (self.num_blocks * self.block_size)
@@ -67,6 +70,8 @@ class PagedModel:
             assert row.request == request, "the slot is another request's"
             assert (number < batch.num_decodes) <= (count == 1)
             self._compute(row, computed, count)
+            if number < batch.num_decodes:
+                self._check_room_for_drafts(slot, row, computed)
             assert samples == (computed + count == len(row.tokens))
             if samples:
                 drawn.append(drawn_token(request, len(row.tokens)))
@@ -75,6 +80,12 @@ class PagedModel:
 
     def collect(self, handle: ScheduledBatchOutput) -> ScheduledBatchOutput:
         return handle
+
+    def _check_room_for_drafts(self, slot: int, row: _Row, computed: int) -> None:
+        if self.room is not None:
+            lookahead, longest = self.room
+            drafts = min(computed + lookahead, longest[slot] - 1)
+            assert len(row.blocks) * self.block_size > drafts, "no block for the drafts"
 
     def _compute(self, row: _Row, computed: int, count: int) -> None:
         assert computed + count <= len(row.tokens), "an input that nobody knows"

@@ -212,6 +212,7 @@ class ModelRunner:
             budget.block_size,
             config.model.max_model_len,
             scheduler.max_num_seqs,
+            scheduler.num_speculative_tokens,
         )
         return EngineReport(
             model=config.model.served_name,

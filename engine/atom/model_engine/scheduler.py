@@ -34,7 +34,7 @@ from atom.model_engine.engine_protocol import FinishedRow, StatsBody
 from atom.model_engine.logprob_rows import LogprobRows
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.row_table import RowTable
-from atom.model_engine.sequence import Sequence, SequenceStatus
+from atom.model_engine.sequence import Sequence, SequenceStatus, SequenceType
 from atom.model_engine.waiting_queue import WaitingQueue, rank_of
 
 # Blocks kept free when admitting beside running sequences, as a share of the pool: each of them
@@ -89,6 +89,7 @@ class Scheduler:
         self._eos = tuple(sorted(eos_token_ids))
         self._stop_slots: dict[int, frozenset[int]] = {}  # slots with stop tokens of their own
         self._seeds = random.Random(seed)
+        self._lookahead = config.num_speculative_tokens
         self._watermark_blocks = int(_WATERMARK * blocks.pool.num_blocks)
         self._new_rows: list[NewRow] = []
         self._block_appends: list[tuple[int, int, int]] = []
@@ -161,7 +162,10 @@ class Scheduler:
         if self._prefilling:
             able &= rows.num_computed[order] >= rows.num_given[order]
         slots: NDArray[np.int32] = order[able]
-        full = slots[rows.num_computed[slots] == rows.num_blocks[slots] * self.blocks.block_size]
+        last_written = rows.num_computed[slots]
+        if self._lookahead:  # drafts behind the row's own token, but none behind its end
+            last_written = np.minimum(last_written + self._lookahead, rows.max_total[slots] - 1)
+        full = slots[last_written == rows.num_blocks[slots] * self.blocks.block_size]
         if len(full) <= self.blocks.num_free_blocks:
             if len(full):
                 self._append_blocks(full)
@@ -240,11 +244,12 @@ class Scheduler:
         cacheable = sequence.token_ids[: 0 if sequence.num_unscored else None]
         match = self.blocks.match_prefix(cacheable)
         spare = self._watermark_blocks if self.num_running else 0
-        if not self.blocks.can_allocate(sequence.num_tokens, match, spare_blocks=spare):
+        num_tokens = min(sequence.num_tokens + self._lookahead, sequence.max_total_tokens)
+        if not self.blocks.can_allocate(num_tokens, match, spare_blocks=spare):
             self._blocked = sequence
             return False
         self.waiting.remove(sequence)
-        sequence.block_table = self.blocks.allocate(sequence.num_tokens, match)
+        sequence.block_table = self.blocks.allocate(num_tokens, match)
         sequence.chain_hash = match.last_hash
         sequence.num_published = len(match.block_ids)
         slot = self.rows.enter(sequence)
@@ -259,6 +264,7 @@ class Scheduler:
         if sequence.params.stop_token_ids:
             self._stop_slots[slot] = frozenset(sequence.params.stop_token_ids)
         sequence.status = SequenceStatus.RUNNING
+        sequence.type = SequenceType.PREFILL
         self._order = np.append(self._order, np.int32(slot))
         self._prefilling.append(slot)
         self._new_rows.append(
@@ -308,9 +314,10 @@ class Scheduler:
         if chunks:
             self._blocked = None  # what it waits for may be shareable soon
             computed_now = rows.num_computed
-            self._prefilling = [
-                slot for slot in self._prefilling if computed_now[slot] < rows.num_given[slot]
-            ]
+            still = [slot for slot in self._prefilling if computed_now[slot] < rows.num_given[slot]]
+            for slot in set(self._prefilling).difference(still):
+                self._sequence_in(slot).type = SequenceType.DECODE
+            self._prefilling = still
         self._outstanding += 1
         batch = ScheduledBatch(
             new_rows=tuple(self._new_rows),
@@ -334,8 +341,7 @@ class Scheduler:
         """
         scores = []
         for row, (slot, count) in enumerate(chunks, first_row):
-            sequence = self.rows.sequences[slot]
-            assert sequence is not None
+            sequence = self._sequence_in(slot)
             if sequence.num_unscored:
                 first = sequence.num_scored
                 computed = int(self.rows.num_computed[slot]) + count
@@ -393,8 +399,7 @@ class Scheduler:
         if not np.count_nonzero(grew):
             return
         for slot, full in zip(batch.slots[grew].tolist(), full_after[grew].tolist(), strict=True):
-            sequence = self.rows.sequences[slot]
-            assert sequence is not None
+            sequence = self._sequence_in(slot)
             first = sequence.num_published
             sequence.chain_hash = self.blocks.publish(
                 sequence.block_table,
@@ -419,8 +424,7 @@ class Scheduler:
 
     def _finish_row(self, slot: int, token: int) -> FinishedRow:
         """Why the row ended: end token, then its own stop tokens, then length (guide's order)."""
-        sequence = self.rows.sequences[slot]
-        assert sequence is not None
+        sequence = self._sequence_in(slot)
         if token in self._eos and not sequence.params.ignore_eos:
             return self._finish(sequence, FinishReason.STOP, "eos")
         if token in sequence.params.stop_token_ids:
@@ -443,11 +447,17 @@ class Scheduler:
             queue_seconds=None if scheduled is None else scheduled - sequence.arrive_time,
         )
 
+    def _sequence_in(self, slot: int) -> Sequence:
+        sequence = self.rows.sequences[slot]
+        assert sequence is not None, "the slot is free"
+        return sequence
+
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot
         self.blocks.free(sequence.block_table)
         self._blocked = None
         self.rows.leave(sequence)
+        sequence.type = SequenceType.DUMMY
         if self._block_appends:  # scheduled but not sent: the slot's next owner has other blocks
             self._block_appends = [entry for entry in self._block_appends if entry[0] != slot]
         self._stop_slots.pop(slot, None)

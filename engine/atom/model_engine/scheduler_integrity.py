@@ -12,7 +12,7 @@ import numpy as np
 
 from atom.model_engine.row_table import NO_REQUEST
 from atom.model_engine.scheduler import Scheduler
-from atom.model_engine.sequence import NO_SLOT, SequenceStatus
+from atom.model_engine.sequence import NO_SLOT, SequenceStatus, SequenceType
 
 
 def check_integrity(scheduler: Scheduler) -> None:
@@ -40,6 +40,7 @@ def _check_queues(scheduler: Scheduler) -> None:
     for sequence in waiting:
         assert sequence.status is SequenceStatus.WAITING
         assert sequence.slot == NO_SLOT
+        assert sequence.type is SequenceType.DUMMY
         assert not sequence.block_table, "it waits and holds memory"
 
 
@@ -54,10 +55,12 @@ def _check_rows(scheduler: Scheduler) -> None:
         given, computed = int(rows.num_given[slot]), int(rows.num_computed[slot])
         tokens, total = int(rows.num_tokens[slot]), int(rows.max_total[slot])
         assert sequence.num_prompt_tokens <= given <= tokens <= total == sequence.max_total_tokens
+        expected = SequenceType.PREFILL if computed < given else SequenceType.DECODE
+        assert sequence.type is expected
         # All but the newest token are computed, unless some were given and are still to come.
         assert computed == tokens - 1 or computed < given
         assert rows.num_blocks[slot] == len(sequence.block_table)
         assert computed <= len(sequence.block_table) * size, "tokens computed into no block"
         assert sequence.num_published * size <= computed
-        prompt = sequence.token_ids[: sequence.num_prompt_tokens]
+        prompt = sequence.prompt_token_ids
         assert np.array_equal(rows.token_ids[slot, : len(prompt)], prompt), "the prompt changed"

@@ -110,9 +110,14 @@ def plan_kv_cache(
 
 
 def concurrency_table(
-    num_blocks: int, block_size: int, max_model_len: int, max_num_seqs: int
+    num_blocks: int,
+    block_size: int,
+    max_model_len: int,
+    max_num_seqs: int,
+    num_speculative_tokens: int = 0,
 ) -> tuple[Concurrency, ...]:
-    """Sequences that fit at powers of two from 1024 tokens (128 if short) to the maximum."""
+    """Sequences that fit at powers of two from 1024 tokens (128 if short) to the maximum, each with
+    room for its drafts, which never reach past the maximum."""
     context = (
         _TABLE_START_TOKENS if max_model_len >= _TABLE_START_TOKENS else _SMALL_TABLE_START_TOKENS
     )
@@ -121,9 +126,10 @@ def concurrency_table(
         lengths.append(context)
         context *= 2
     lengths.append(max_model_len)
+    held = [min(length + num_speculative_tokens, max_model_len) for length in lengths]
     return tuple(
-        Concurrency(length, min(max_num_seqs, num_blocks // -(-length // block_size)))
-        for length in lengths
+        Concurrency(length, min(max_num_seqs, num_blocks // -(-tokens // block_size)))
+        for length, tokens in zip(lengths, held, strict=True)
     )
 
 

@@ -58,10 +58,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         threshold=st.sampled_from([0, 1, 7]),
         delay_factor=st.sampled_from([0.0, 2.0]),
         prefix_caching=st.sampled_from([True, True, False]),
+        drafts=st.sampled_from([0, 0, 1, 3]),
     )
     def build(
         self, policy, depth, spare_blocks, max_num_seqs, budget, threshold, delay_factor,
-        prefix_caching,
+        prefix_caching, drafts,
     ) -> None:  # fmt: skip
         num_blocks = MAX_MODEL_LEN // BLOCK_SIZE + spare_blocks
         self.policy, self.budget, self.threshold = policy, budget, threshold
@@ -76,8 +77,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             threshold=threshold,
             delay_factor=delay_factor,
             prefix_caching=prefix_caching,
+            num_speculative_tokens=drafts,
         )
-        self.model = PagedModel(BLOCK_SIZE, num_blocks)
+        room = (drafts, self.scheduler.rows.max_total)
+        self.model = PagedModel(BLOCK_SIZE, num_blocks, room=room)
         self.pipeline = StepPipeline(self.scheduler, self.model, depth=depth)
         self.numbers = itertools.count()
         self.clock = 0.0

@@ -121,6 +121,13 @@ def test_concurrency_is_bounded_by_slots_and_by_whole_blocks() -> None:
     assert concurrency_table(130, 16, 512, 4)[0] == Concurrency(128, 4)
 
 
+def test_a_draft_per_sequence_takes_a_block_more_but_at_the_full_context() -> None:
+    without, with_drafts = (concurrency_table(1300, 16, 2048, 256, drafts) for drafts in (0, 1))
+    assert without == (Concurrency(1024, 20), Concurrency(2048, 10))
+    assert with_drafts == (Concurrency(1024, 1300 // 65), Concurrency(2048, 10))
+    assert concurrency_table(1299, 16, 2048, 256, 1)[0] == Concurrency(1024, 19)
+
+
 def test_tensor_parallel_sizes_follow_from_the_shape() -> None:
     assert valid_tensor_parallel_sizes(LLAMA_70B) == (1, 2, 4, 8)
     assert valid_tensor_parallel_sizes(replace(LLAMA_70B, num_kv_heads=2)) == (1, 2, 4, 8)
