@@ -1,0 +1,83 @@
+"""The installed operator, with the chart's own rights, beside other systems' kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.support import upstream_crds
+from tests.support.live_cluster import connect
+from tools.kube import Kube, condition, is_current, wait_until
+from tools.on_cluster import Images, demo_manifest
+
+pytestmark = pytest.mark.cluster
+
+NAME = "scaled"
+ASKED: dict[str, Any] = {
+    "autoscaling": {"maxReplicas": 2, "method": "HPA"},
+    "gateway": {
+        "inferencePool": {"name": "picker"},
+        "httpRoute": {"parentRefs": [{"name": "gate"}]},
+    },
+    "monitoring": {"podMonitor": {}, "alerts": {}, "dashboard": {}},
+    "networkPolicy": {},
+}
+KINDS = "networkpolicy,inferencepool,httproute,podmonitor,prometheusrule,hpa"
+
+
+@pytest.fixture(scope="module")
+def scaled(kube: Kube, images: Images) -> Iterator[Kube]:
+    """The demo's model with everything that its spec can ask of others."""
+    folder, cluster = upstream_crds.find(), connect()
+    if isinstance(folder, str) or isinstance(cluster, str):
+        pytest.skip(str(folder if isinstance(folder, str) else cluster))
+    upstream_crds.install(cluster, folder)
+    manifest = yaml.safe_load(demo_manifest(images))
+    manifest["metadata"]["name"] = NAME
+    manifest["spec"].update(ASKED)
+    kube.apply(yaml.safe_dump(manifest))
+    yield kube
+    kube.kubectl("delete", "atomd", NAME)
+
+
+def test_every_object_is_there_and_the_model_serves(scaled: Kube) -> None:
+    def ready() -> bool:
+        item = scaled.get("atomd", NAME)
+        return condition(item, "Ready").get("status") == "True" and is_current(item)
+
+    wait_until(f"{NAME} Ready", ready, seconds=240.0)
+    found = scaled.get(KINDS, f"--selector=serving.atom.dev/deployment={NAME}")["items"]
+    assert sorted(item["kind"] for item in found) == [
+        "HTTPRoute",
+        "HorizontalPodAutoscaler",
+        "InferencePool",
+        "NetworkPolicy",
+        "PodMonitor",
+        "PrometheusRule",
+    ]
+
+
+def test_an_autoscaler_without_metrics_is_said_in_its_own_words(scaled: Kube) -> None:
+    def said() -> str | None:
+        found = condition(scaled.get("atomd", NAME), "IntegrationsReady")
+        return found["message"] if found.get("reason") == "AutoscalerNotReady" else None
+
+    message = wait_until("IntegrationsReady=False", said, seconds=120.0)
+    assert "HorizontalPodAutoscaler" in message
+
+
+def test_the_operator_leaves_the_number_of_replicas_alone(scaled: Kube) -> None:
+    scaled.kubectl("scale", f"deployment/{NAME}", "--replicas=0")
+    zero = wait_until(
+        "status without replicas",
+        lambda: (
+            (found := condition(scaled.get("atomd", NAME), "Ready"))["reason"] == "ScaledToZero"
+            and found
+        ),
+    )
+    assert zero["status"] == "True"
+    scaled.kubectl("annotate", "atomd", NAME, "touched=yes")  # one more reconcile
+    assert scaled.get("deployment", NAME)["spec"]["replicas"] == 0
