@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.domain import Capacity, FieldProblem, ObjectKey, Plan, Supply
+from atom_operator.integrations import Autoscaling
 from atom_operator.plan.inventory import shortage
 
 _LABEL_WIDTH = 22
@@ -58,6 +59,8 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
     """Label and text of everything that the plan says."""
     yield "model", plan.model.argument
     yield "replicas", str(plan.replicas)
+    if plan.integrations.autoscaling is not None:
+        yield "autoscaling", _autoscaling(plan.integrations.autoscaling)
     yield "device", _device(plan)
     verdict = plan.capacity
     answer = {"True": "yes", "False": "no", "Unknown": "unknown"}[verdict.fits]
@@ -67,6 +70,15 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.may_start:
         minutes = -(-plan.startup_budget_seconds // 60)
         yield "start-up budget", f"{minutes} minutes until a pod that does not serve is restarted"
+
+
+def _autoscaling(scaling: Autoscaling) -> str:
+    targets = scaling.targets
+    load = [f"{targets.waiting:,} waiting", f"{targets.kv_usage_percent}% of the KV cache"]
+    if targets.concurrency is not None:
+        load.insert(0, f"{targets.concurrency:,} running")
+    bounds = f"{scaling.min_replicas} to {scaling.max_replicas} replicas by {scaling.method}"
+    return f"{bounds}; one more beyond, per replica, {' or '.join(load)}"
 
 
 def _device(plan: Plan) -> str:

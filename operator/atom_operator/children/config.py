@@ -44,7 +44,9 @@ def _decisions(plan: Plan) -> dict[str, Any]:
     engine = asdict(plan.engine)
     # Environment values may be confidential; they belong to the pod only.
     engine["env"] = [variable["name"] for variable in plan.engine.env]
+    scaling = plan.integrations.autoscaling
     return {
+        "autoscaling": asdict(scaling.targets) if scaling else None,
         "model": {"argument": plan.model.argument, "revision": plan.model.revision},
         "engine": engine,
         "accelerator": asdict(plan.accelerator),

@@ -34,6 +34,7 @@ async def job_changed(
 @kopf.on.event("", "v1", "serviceaccounts", labels=_OURS)
 @kopf.on.event("", "v1", "configmaps", labels=_OURS)
 @kopf.on.event("policy", "v1", "poddisruptionbudgets", labels=_OURS)
+@kopf.on.event("networking.k8s.io", "v1", "networkpolicies", labels=_OURS)
 @kopf.on.event("", "v1", "pods", labels=_OURS)
 async def child_changed(
     namespace: str | None, labels: Mapping[str, str], memo: Runtime, **_: Any

@@ -10,6 +10,7 @@ from atom_operator import constants
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.domain import CHILD_KINDS, JOB, POD
 from atom_operator.handlers.runtime import Runtime
+from atom_operator.kinds import NETWORK_POLICY
 
 _RETRY_SECONDS = 5.0
 # An hour-long watch that the server never ends would hide a dead connection.
@@ -36,7 +37,7 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.server_timeout = _WATCH_SERVER_SECONDS
     settings.watching.client_timeout = _WATCH_CLIENT_SECONDS
     settings.watching.connect_timeout = 10.0
-    for kind in (*CHILD_KINDS, POD):
+    for kind in (*CHILD_KINDS, NETWORK_POLICY, POD):
         settings.watching.label_selectors[kind.group, kind.version, kind.plural] = (
             constants.LABEL_DEPLOYMENT
         )

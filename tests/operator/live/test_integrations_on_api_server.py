@@ -25,6 +25,7 @@ from tests.support import upstream_crds
 from tests.support.builders_operator import atom_deployment
 from tests.support.fake_engines import FakeEngines
 from tests.support.live_cluster import ROOT, LiveCluster
+from tests.support.operator_process import operator
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator", "served")]
 
@@ -168,3 +169,16 @@ async def test_the_number_of_replicas_is_handed_over_without_a_reset(
     apply(namespaced, atom_deployment(replicas=2, **image))
     await worker.reconcile(key)
     assert replicas() == 2
+
+
+def test_a_policy_that_is_deleted_comes_back_at_once(
+    namespaced: LiveCluster, tmp_path: Path
+) -> None:
+    cluster = namespaced
+    settings = {"ATOM_OPERATOR_RESYNC_SECONDS": "3600"}  # so that only an event can be the cause
+    apply(cluster, atom_deployment(replicas=0, networkPolicy={}, engine={"image": "a/b:c"}))
+    with operator(cluster, tmp_path / "operator.log", settings):
+        cluster.wait("policy", lambda: cluster.get("networkpolicy", "chat"))
+        cluster.wait("status", lambda: (cluster.get("atomd", "chat") or {}).get("status"))
+        cluster.kubectl("delete", "networkpolicy", "chat")
+        cluster.wait("policy that came back", lambda: cluster.get("networkpolicy", "chat"))

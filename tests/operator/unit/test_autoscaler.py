@@ -9,6 +9,7 @@ import pytest
 
 from atom_operator.children.autoscaler import autoscaler
 from atom_operator.integrations import Site
+from atom_operator.plan_report import facts
 from tests.support.builders_operator import plan
 
 SITE = Site(prometheus_address="http://prometheus.test:9090")
@@ -131,3 +132,16 @@ def test_groups_are_scaled_as_groups(method: str) -> None:
     wanted = made.integrations.autoscaling
     assert wanted is not None
     assert autoscaler(made, wanted)["spec"]["scaleTargetRef"]["kind"] == "LeaderWorkerSet"
+
+
+def test_the_plan_says_what_one_more_replica_is_asked_for_by() -> None:
+    made = plan(
+        site=SITE,
+        model={"source": "hf://Qwen/Qwen3-8B"},
+        accelerator={"type": "amd", "product": "MI300X"},
+        autoscaling={"maxReplicas": 4, "targetConcurrency": 50},
+    )
+    assert dict(facts(made))["autoscaling"] == (
+        "1 to 4 replicas by KEDA; one more beyond, per replica, 50 running or 5 waiting or 80% of"
+        " the KV cache"
+    )
