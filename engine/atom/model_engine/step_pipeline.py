@@ -126,18 +126,23 @@ class StepPipeline:
 
     def _follow(self, result: StepResult, guided: GuidedRequests) -> StepResult:
         """Let the guided rows see their tokens, and end those that must end of it."""
+        ends = guided.rows.accept(result.request_ids, result.token_ids)
         guided.rows.leave(row.request_id for row in result.finished)
-        finished = []
-        for end in guided.rows.accept(result.request_ids, result.token_ids):
+        if not ends:
+            return result
+        finished = {row.request_id: row for row in result.finished}
+        for end in ends:
             guided.rows.leave([end.request_id])
-            if end.error is None:
-                finished += self._scheduler.end(
-                    [end.request_id], FinishReason.STOP, GRAMMAR_COMPLETE
+            for row in self._scheduler.end([end.request_id], FinishReason.STOP, GRAMMAR_COMPLETE):
+                finished[row.request_id] = row
+            if end.error is not None:  # also of one that ended by the very token it may not have
+                finished[end.request_id] = msgspec.structs.replace(
+                    finished[end.request_id],
+                    reason=FinishReason.ERROR.value,
+                    detail=end.error,
+                    param=end.param,
                 )
-            else:
-                rows = self._scheduler.end([end.request_id], FinishReason.ERROR, end.error)
-                finished += [msgspec.structs.replace(row, param=end.param) for row in rows]
-        return _with_finished(result, finished) if finished else result
+        return replace(result, finished=list(finished.values()))
 
     def _admit_guided(self) -> list[FinishedRow]:
         """Schedule those whose grammar is there; who was refused."""
