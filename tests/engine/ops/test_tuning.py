@@ -43,6 +43,10 @@ def test_a_shipped_table_names_its_card_and_has_possible_configurations(path: Pa
     for key, config in tables.addend.items():
         if config is not None:
             assert_fits(config, key)
+    for key, config in tables.gated.items():
+        if config is not None:
+            assert config.split_k == 1
+            assert_fits(config, key)
     for tile in (*tables.decode.values(), *tables.prefill.values()):
         assert is_power_of_two(tile.block_n)
         assert tile.block_n >= 16, "the tensor core's smallest tile"

@@ -7,13 +7,14 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from atom.model_ops.backends.interface import Backend
 from tests.engine.ops.inputs import assert_rows_agree
 
 if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
 from atom.model_ops.backends.triton_ops.norms import add_rms_norm
-from atom.model_ops.backends.triton_ops.split_linear import split_linear
+from atom.model_ops.backends.triton_ops.split_linear import gated_linear, split_linear
 from atom.model_ops.backends.triton_ops.tuning import SplitConfig
 
 DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]
@@ -45,3 +46,23 @@ def test_parts_add_up(
     residual, norm = torch.randn(tokens, 128, device=device).to(dtype), torch.ones(128)
     _, added = add_rms_norm(parts, residual.clone(), norm.to(device, dtype), 1e-6)
     assert_rows_agree(added, expected + residual.double(), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("weights_first", [False, True])
+@pytest.mark.parametrize("tokens", [3, 45])
+def test_a_gated_product_ends_in_its_activation(
+    reference: Backend, device: torch.device, tokens: int, weights_first: bool, bias: bool,
+    dtype: torch.dtype,
+) -> None:  # fmt: skip
+    x = torch.randn(tokens, 128, device=device).to(dtype)
+    weight = (torch.randn(256, 128, device=device) / 8).to(dtype)
+    offset = torch.randn(256, device=device).to(dtype) if bias else None
+    expected = reference.operations["silu_and_mul"](
+        torch.nn.functional.linear(
+            x.double(), weight.double(), None if offset is None else offset.double()
+        )
+    )
+    config = SplitConfig(64, 64, 1, weights_first, 4, 3, block_t=32)
+    assert_rows_agree(gated_linear(x, weight, offset, config), expected, dtype)

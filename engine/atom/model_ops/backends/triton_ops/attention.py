@@ -69,7 +69,10 @@ def attention(
             metadata.slot_mapping, first_token=decodes, keep_keys=bool(metadata.long_prompts),
         )  # fmt: skip
         for group in metadata.long_prompts:
-            dense_attention(q, qkv, shape, group, out)
+            result = dense_attention(q, qkv, shape, group)
+            if result.shape == out.shape:  # the whole step: nothing to copy together
+                return result.flatten(1)
+            out[group.first_token : group.first_token + len(result)] = result
         for span in _spans_between_groups(metadata, qkv.shape[0]):
             _prefill(q, k_cache, v_cache, shape, metadata, span, out)
     return out.flatten(1)

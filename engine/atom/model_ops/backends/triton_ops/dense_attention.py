@@ -19,10 +19,9 @@ def dense_attention(
     qkv: torch.Tensor,
     shape: AttentionShape,
     group: EqualPrompts,
-    out: torch.Tensor,
-) -> None:
-    """q, out [T, Hq, D] and qkv [T, (Hq + 2·Hkv)·D], with rotated keys in their places, of the
-    whole step; the rows of `group` are computed."""
+) -> torch.Tensor:
+    """q [T, Hq, D] and qkv [T, (Hq + 2·Hkv)·D], with rotated keys in their places, of the whole
+    step → the group's tokens, [t, Hq, D]."""
     tokens = slice(group.first_token, group.first_token + group.rows * group.length)
     heads = qkv[tokens].view(group.rows, group.length, -1, shape.head_dim).transpose(1, 2)
     key, value = heads[:, shape.num_heads :].split(shape.num_kv_heads, dim=1)
@@ -30,4 +29,4 @@ def dense_attention(
     result = F.scaled_dot_product_attention(
         query, key, value, is_causal=True, scale=shape.scale, enable_gqa=True
     )
-    out[tokens] = result.transpose(1, 2).flatten(0, 1)
+    return result.transpose(1, 2).flatten(0, 1)

@@ -9,11 +9,12 @@ from atom.model_ops.backends.triton_ops import norm_linear as fused
 from atom.model_ops.backends.triton_ops.activation import silu_and_mul
 from atom.model_ops.backends.triton_ops.norms import add_rms_norm, rms_norm
 from atom.model_ops.backends.triton_ops.skinny_linear import skinny_linear
-from atom.model_ops.backends.triton_ops.split_linear import split_linear
+from atom.model_ops.backends.triton_ops.split_linear import gated_linear, split_linear
 from atom.model_ops.backends.triton_ops.tuning import (
     TOKEN_BUCKETS,
     SkinnyConfig,
     addend_config,
+    gated_config,
     linear_config,
 )
 
@@ -65,6 +66,10 @@ def norm_gated_linear(
     if fused.can_fuse(x):
         return fused.norm_linear(x, residual, norm_weight, eps, weight, bias, gated=True)
     normed, residual = _norm(x, residual, norm_weight, eps)
+    if 0 < normed.shape[0] <= TOKEN_BUCKETS[-1]:
+        config = gated_config(x.device, weight.dtype, *weight.shape, normed.shape[0])
+        if config is not None:
+            return gated_linear(normed, weight, bias, config), residual
     return silu_and_mul(linear(normed, weight, bias)), residual
 
 

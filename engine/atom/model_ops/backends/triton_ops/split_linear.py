@@ -5,7 +5,7 @@ A library's product of 64 tokens with a matrix of 1,024 rows starts a handful of
 reads the weights at a quarter of the card's rate. Here each program takes a tile of rows of W and a
 slice of the inner dimension, and writes its float32 part; whoever needs the sum adds the parts up
 while it reads them (norms.add_rms_norm). With one slice the result is complete and in the
-activation's dtype.
+activation's dtype, and a gated product applies its activation before it is written.
 """
 
 from __future__ import annotations
@@ -24,21 +24,24 @@ _MIN_TOKENS = 16
 @triton.jit(do_not_specialize=["tokens"])
 def _split_kernel(
     x_ptr, w_ptr, bias_ptr, parts_ptr, tokens, N, K, slice,
-    TOKENS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    WEIGHTS_FIRST: tl.constexpr, HAS_BIAS: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    WEIGHTS_FIRST: tl.constexpr, GATED: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
-    """WEIGHTS_FIRST: rows of W, not tokens, are the tall side of the tensor core's tile."""
+    """N: columns of the result. WEIGHTS_FIRST: rows of W, not tokens, are the tall side of the
+    tensor core's tile. GATED: W has N rows of gates, then N of ups."""
     part = tl.program_id(1)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    t = tl.arange(0, TOKENS)
+    t = tl.program_id(2) * BLOCK_T + tl.arange(0, BLOCK_T)
     inner = part * slice + tl.arange(0, BLOCK_K)
     real = (t < tokens)[:, None]
     w_rows = w_ptr + n.to(tl.int64)[:, None] * K + inner[None, :]
+    up_rows = w_rows + N.to(tl.int64) * K
     x_rows = x_ptr + t[:, None] * K + inner[None, :]
     if WEIGHTS_FIRST:
-        acc = tl.zeros([BLOCK_N, TOKENS], tl.float32)
+        acc = tl.zeros([BLOCK_N, BLOCK_T], tl.float32)
     else:
-        acc = tl.zeros([TOKENS, BLOCK_N], tl.float32)
+        acc = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
+    up = acc
     for k in range(0, slice, BLOCK_K):
         w = tl.load(w_rows + k, eviction_policy="evict_first")
         x = tl.load(x_rows + k, mask=real, other=0.0)
@@ -46,10 +49,24 @@ def _split_kernel(
             acc = tl.dot(w, tl.trans(x), acc, input_precision="ieee")
         else:
             acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
+        if GATED:
+            w = tl.load(up_rows + k, eviction_policy="evict_first")
+            if WEIGHTS_FIRST:
+                up = tl.dot(w, tl.trans(x), up, input_precision="ieee")
+            else:
+                up = tl.dot(x, tl.trans(w), up, input_precision="ieee")
     result = tl.trans(acc) if WEIGHTS_FIRST else acc
     if HAS_BIAS:
         bias = tl.load(bias_ptr + n).to(tl.float32)
         result += tl.where(part == 0, bias, 0.0)[None, :]
+    if GATED:
+        dtype = parts_ptr.dtype.element_ty
+        factor = tl.trans(up) if WEIGHTS_FIRST else up
+        if HAS_BIAS:
+            factor += tl.load(bias_ptr + N + n).to(tl.float32)[None, :]
+        gate = result.to(dtype).to(tl.float32)  # rounded as the separate operations round
+        silu = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
+        result = silu * factor.to(dtype).to(tl.float32)
     at = parts_ptr + part * tokens.to(tl.int64) * N + t[:, None] * N + n[None, :]
     tl.store(at, result.to(parts_ptr.dtype.element_ty), mask=real)
 
@@ -59,16 +76,41 @@ def split_linear(
 ) -> torch.Tensor:
     """x [T, in] contiguous, weight [out, in] contiguous, out and in multiples of the tile → [S, T,
     out] float32 whose sum over S is the product; [T, out] in x's dtype where S is 1."""
-    tokens, inner = x.shape
-    outputs = weight.shape[0]
-    split = config.split_k
+    tokens, outputs, split = x.shape[0], weight.shape[0], config.split_k
     shape = (split, tokens, outputs) if split > 1 else (tokens, outputs)
     dtype = torch.float32 if split > 1 else x.dtype
     parts = torch.empty(shape, dtype=dtype, device=x.device)
-    _split_kernel[(outputs // config.block_n, split)](
-        x, weight, bias, parts, tokens, outputs, inner, inner // split,
-        TOKENS=max(_MIN_TOKENS, next_power_of_2(tokens)), BLOCK_N=config.block_n,
-        BLOCK_K=config.block_k, WEIGHTS_FIRST=config.weights_first, HAS_BIAS=bias is not None,
+    _launch(x, weight, bias, parts, config, gated=False)
+    return parts
+
+
+def gated_linear(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, config: SplitConfig
+) -> torch.Tensor:
+    """x [T, in], weight [2·I, in] contiguous, I and in multiples of the tile, one slice → [T, I]:
+    silu(gate) · up."""
+    assert config.split_k == 1, "an activation needs the complete product"
+    shape = (x.shape[0], weight.shape[0] // 2)
+    out = torch.empty(shape, dtype=x.dtype, device=x.device)
+    _launch(x, weight, bias, out, config, gated=True)
+    return out
+
+
+def _launch(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    config: SplitConfig,
+    *,
+    gated: bool,
+) -> None:
+    tokens, inner = x.shape
+    outputs, split = out.shape[-1], config.split_k
+    block_t = max(_MIN_TOKENS, min(config.block_t, next_power_of_2(tokens)))
+    _split_kernel[(outputs // config.block_n, split, triton.cdiv(tokens, block_t))](
+        x, weight, bias, out, tokens, outputs, inner, inner // split,
+        BLOCK_T=block_t, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
+        WEIGHTS_FIRST=config.weights_first, GATED=gated, HAS_BIAS=bias is not None,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
-    return parts

@@ -29,10 +29,11 @@ from triton.runtime.errors import OutOfResources
 
 from atom.errors import ConfigError
 from atom.model_ops.backends.triton_ops import tuning
+from atom.model_ops.backends.triton_ops.activation import silu_and_mul
 from atom.model_ops.backends.triton_ops.linear import linear
 from atom.model_ops.backends.triton_ops.norms import add_rms_norm
 from atom.model_ops.backends.triton_ops.skinny_linear import skinny_linear
-from atom.model_ops.backends.triton_ops.split_linear import split_linear
+from atom.model_ops.backends.triton_ops.split_linear import gated_linear, split_linear
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
 from atom.model_ops.backends.triton_ops.tune_attention import (
     compile_attention,
@@ -57,6 +58,8 @@ _KNOWN_SHAPES = (
 )  # fmt: skip
 # Of these, the ones whose product a norm adds to the residual: o, down.
 _KNOWN_ADDENDS = ("1024x2048", "1024x3072", "4096x4096", "4096x12288", "4096x14336")
+# And gates with ups.
+_KNOWN_GATED = ("6144x1024", "24576x4096", "28672x4096")
 _DECODE_BATCHES = ((1, 8, 32), (64, 96), (128, 256))
 # A kernel of ours must be this much faster than the library to be chosen.
 _WORTH = 0.98
@@ -66,7 +69,7 @@ _SKINNY_TOKENS = 16
 _ADDEND_BUCKETS = tuple(bucket for bucket in TOKEN_BUCKETS if bucket > 1)
 # Programs of a product: fewer leave multiprocessors idle, more only cost.
 _PROGRAMS = range(48, 1100)
-PARTS = ("decode", "prefill", "linear", "addend")
+PARTS = ("decode", "prefill", "linear", "addend", "gated")
 
 
 def skinny_candidates(tokens: int) -> Iterator[SkinnyConfig]:
@@ -86,18 +89,23 @@ def skinny_candidates(tokens: int) -> Iterator[SkinnyConfig]:
             yield SkinnyConfig("dot", block_n, block_k, split_k, max(4, split_k), stages)
 
 
-def split_candidates(tokens: int, splits: Sequence[int]) -> Iterator[SplitConfig]:
-    for block_n, block_k, stages, weights_first in itertools.product(
-        (32, 64, 128), (64, 128), (3, 4, 5), (False, True)
+def split_candidates(
+    tokens: int, splits: Sequence[int], *, gated: bool = False
+) -> Iterator[SplitConfig]:
+    for block_n, block_k, stages, weights_first, block_t in itertools.product(
+        (32, 64, 128), (64, 128), (3, 4, 5), (False, True), (64, 128)
     ):
-        shared_bytes = stages * block_k * (block_n + max(16, tokens)) * 2
+        tile = max(16, min(tokens, block_t))
+        shared_bytes = stages * block_k * (block_n * (1 + gated) + tile) * 2
         # The tall side of the tensor core's tile has 64 rows at least.
-        tall = block_n if weights_first else tokens
+        tall = block_n if weights_first else tile
         if shared_bytes > 200 * 1024 or block_n * block_k < 4096 or tall < 64:
             continue
+        if block_t > max(64, tokens):
+            continue
         for split_k in splits:
-            warps = 8 if block_n * tokens > 16384 else 4
-            yield SplitConfig(block_n, block_k, split_k, weights_first, warps, stages)
+            warps = 8 if block_n * tile * (1 + gated) > 16384 else 4
+            yield SplitConfig(block_n, block_k, split_k, weights_first, warps, stages, block_t)
 
 
 def fits(config: SkinnyConfig | SplitConfig, outputs: int, inner: int) -> bool:
@@ -204,6 +212,32 @@ def tune_addend(
     return table
 
 
+def tune_gated(
+    shapes: Sequence[tuple[int, int]], dtype: torch.dtype, report: Callable[[str], None]
+) -> dict[str, Any]:
+    """Against the best complete product followed by its activation."""
+    table: dict[str, Any] = {}
+    for outputs, inner in shapes:
+        weights = _weights(outputs, inner, dtype)
+        for tokens in _ADDEND_BUCKETS:
+            x = torch.randn(tokens, inner, dtype=dtype, device="cuda")
+            separate = graph_microseconds(
+                [partial(lambda w, x: silu_and_mul(linear(x, w, None)), w, x) for w in weights]
+            )
+            candidates = split_candidates(tokens, (1,), gated=True)
+            ours, chosen = best(
+                [c for c in candidates if fits(c, outputs // 2, inner)],
+                lambda config, x=x, weights=weights: graph_microseconds(  # type: ignore[misc]
+                    [partial(gated_linear, x, weight, None, config) for weight in weights], 3
+                ),
+            )[0]
+            key = tuning.linear_key(dtype, outputs, inner, tokens)
+            table[key] = asdict(chosen) if ours < separate * _WORTH else None
+            report(f"  {key:<32} separate {separate:7.2f} µs   gated {ours:7.2f} µs   {chosen}")
+        del weights
+    return table
+
+
 def _weights(outputs: int, inner: int, dtype: torch.dtype) -> list[torch.Tensor]:
     count = copies_beyond_cache(outputs * inner * dtype.itemsize, most=64)
     return [torch.randn(outputs, inner, dtype=dtype, device="cuda") for _ in range(count)]
@@ -240,7 +274,7 @@ def tune_prefill(head_dim: int, report: Callable[[str], None]) -> dict[str, Any]
     return {tuning.attention_key(head_dim, 2): asdict(timed[0][1])}
 
 
-Job = tuple[Any, int]  # a configuration, and tokens or head size
+Job = tuple[Any, int]  # a configuration (and the operation's name), and tokens or head size
 
 
 def _compile(job: Job) -> None:
@@ -248,10 +282,13 @@ def _compile(job: Job) -> None:
     message, when it is timed."""
     config, size = job
     try:
-        if isinstance(config, SkinnyConfig | SplitConfig):
+        if isinstance(config, SkinnyConfig | SplitConfig | tuple):
             x = torch.zeros(size, 4096, dtype=torch.bfloat16, device="cuda")
             weight = torch.zeros(4096, 4096, dtype=torch.bfloat16, device="cuda")
-            _product(x, weight, config)
+            if isinstance(config, tuple):
+                gated_linear(x, weight, None, config[0])
+            else:
+                _product(x, weight, config)
         else:
             compile_attention(config, size)
         torch.cuda.synchronize()
@@ -268,6 +305,12 @@ def precompile(
     if "addend" in parts:
         # The number of splits is no constant of the kernel, but for one: the parts' dtype.
         jobs += [(c, tokens) for tokens in _ADDEND_BUCKETS for c in split_candidates(tokens, (2,))]
+    if "gated" in parts:
+        jobs += [
+            ((c, "gated"), tokens)
+            for tokens in _ADDEND_BUCKETS
+            for c in split_candidates(tokens, (1,), gated=True)
+        ]
     for head_dim in head_dims:
         jobs += [(config, head_dim) for config in decode_candidates() if "decode" in parts]
         jobs += [(config, head_dim) for config in prefill_candidates() if "prefill" in parts]
@@ -290,6 +333,9 @@ def tune(args: argparse.Namespace, report: Callable[[str], None]) -> dict[str, d
     if "linear" in args.only:
         shapes = [_shape(text) for text in args.shape or _KNOWN_SHAPES]
         result["linear"] = tune_linear(shapes, buckets, dtype, report)
+    if "gated" in args.only:
+        shapes = [_shape(text) for text in args.shape or _KNOWN_GATED]
+        result["gated"] = tune_gated(shapes, dtype, report)
     if "addend" in args.only:
         shapes = [_shape(text) for text in args.shape or _KNOWN_ADDENDS]
         result["addend"] = tune_addend(shapes, dtype, report)

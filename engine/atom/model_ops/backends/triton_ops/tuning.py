@@ -75,7 +75,7 @@ class SkinnyConfig:
 @dataclass(frozen=True, slots=True)
 class SplitConfig:
     """A tile of split_linear.py; split_k: slices of the inner dimension; weights_first: which side
-    of the tensor core's tile the weights are."""
+    of the tensor core's tile the weights are; block_t: most tokens of a tile."""
 
     block_n: int
     block_k: int
@@ -83,6 +83,7 @@ class SplitConfig:
     weights_first: bool
     num_warps: int
     num_stages: int
+    block_t: int = 128
 
 
 LinearConfig = SkinnyConfig | SplitConfig
@@ -90,12 +91,13 @@ LinearConfig = SkinnyConfig | SplitConfig
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """linear, addend: `linear_key` → configuration of a product, and of one that a norm adds to
-    the residual; None where the library is faster. decode, prefill: `decode_key` and
-    `attention_key` → configuration."""
+    """linear, addend, gated: `linear_key` → configuration of a product, of one that a norm adds to
+    the residual, and of one with its activation; None where the library is faster. decode,
+    prefill: `decode_key` and `attention_key` → configuration."""
 
     linear: dict[str, LinearConfig | None]
     addend: dict[str, SplitConfig | None]
+    gated: dict[str, SplitConfig | None]
     decode: dict[str, DecodeConfig]
     prefill: dict[str, PrefillConfig]
 
@@ -159,20 +161,31 @@ def addend_config(
 
 
 @cache
+def gated_config(
+    device: torch.device, dtype: torch.dtype, out_features: int, in_features: int, tokens: int
+) -> SplitConfig | None:
+    """None: the product, then the activation. out_features: gates and ups together."""
+    if tokens > TOKEN_BUCKETS[-1]:
+        return None
+    return tables(device).gated.get(linear_key(dtype, out_features, in_features, tokens))
+
+
+@cache
 def tables(device: torch.device) -> Tables:
     if device.type == "cpu":  # the interpreter
-        return Tables({}, {}, {}, {})
+        return Tables({}, {}, {}, {}, {})
     return read_tables(torch.cuda.get_device_name(device))
 
 
 def read_tables(device_name: str) -> Tables:
     """What is shipped for a card, overridden by what was measured on this machine."""
-    merged = Tables({}, {}, {}, {})
+    merged = Tables({}, {}, {}, {}, {})
     for path in (shipped_path(device_name), cached_path(device_name)):
         if path.exists():
             found = parse(json.loads(path.read_text()))
             merged.linear.update(found.linear)
             merged.addend.update(found.addend)
+            merged.gated.update(found.gated)
             merged.decode.update(found.decode)
             merged.prefill.update(found.prefill)
     return merged
@@ -181,10 +194,8 @@ def read_tables(device_name: str) -> Tables:
 def parse(raw: dict[str, Any]) -> Tables:
     return Tables(
         linear={key: _linear(value) for key, value in raw.get("linear", {}).items()},
-        addend={
-            key: None if value is None else SplitConfig(**value)
-            for key, value in raw.get("addend", {}).items()
-        },
+        addend=_splits(raw.get("addend", {})),
+        gated=_splits(raw.get("gated", {})),
         decode={key: DecodeConfig(**value) for key, value in raw.get("decode", {}).items()},
         prefill={key: PrefillConfig(**value) for key, value in raw.get("prefill", {}).items()},
     )
@@ -194,6 +205,10 @@ def _linear(raw: dict[str, Any] | None) -> LinearConfig | None:
     if raw is None:
         return None
     return SkinnyConfig(**raw) if "kernel" in raw else SplitConfig(**raw)
+
+
+def _splits(raw: dict[str, Any]) -> dict[str, SplitConfig | None]:
+    return {key: None if value is None else SplitConfig(**value) for key, value in raw.items()}
 
 
 def shipped_path(device_name: str) -> Path:
