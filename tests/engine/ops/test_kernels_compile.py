@@ -45,7 +45,7 @@ TYPES = {
     "slots_ptr": "*i64", "tables_ptr": "*i32", "contexts_ptr": "*i32", "starts_ptr": "*i32",
     "parts_ptr": "*fp32", "partial_ptr": "*fp32",
     "lse_ptr": "*fp32", "temperature_ptr": "*fp32", "seed_ptr": "*i64",
-    "position_ptr": "*i64", "best_ptr": "*fp32", "token_ptr": "*i32", "appends_ptr": "*i64",
+    "position_ptr": "*i64", "best_ptr": "*fp32", "group_ptr": "*i32", "appends_ptr": "*i64",
     "last_token_ptr": "*i64", "num_computed_ptr": "*i64", "ids_ptr": "*i64",
     "slot_mapping_ptr": "*i64", "row_tables_ptr": "*i32", "row_temperature_ptr": "*fp32",
     "row_seed_ptr": "*i64", "sample_positions_ptr": "*i64", "token_ids_ptr": "*i64",

@@ -1,10 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Sampling in one pass over the logits: each program scores a stretch of a row's vocabulary and
-keeps its best; a second kernel takes the best of the stretches.
+keeps its best group of tokens; a second kernel takes the best of the stretches and its token.
 
-Greedy rows take the highest logit. Others run the two exponential races of `noise.py`, step for
-step: programs race the groups of their stretch, and the second kernel races the tokens of the group
-that won. Lowest token id wins ties, as the first maximum does.
+Greedy rows look for the highest logit. Others run the two exponential races of `noise.py`: programs
+race the groups of their stretch, each weighed relative to its own highest logit so that no group
+waits for another, and the second kernel races the tokens of the group that won. The lowest number
+wins ties, as the first maximum does.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ _WITHIN_GROUP = tl.constexpr(WITHIN_GROUP)
 _LN2 = tl.constexpr(LN2)
 _LOG2E = tl.constexpr(1 / LN2)
 _MANY_ROWS = 32
+# (logits of a program, its warps). Few rows: many short stretches, so that the card is busy at all.
+_FEW, _MANY = (2048, 4), (4096, 8)
 
 
 @triton.jit
@@ -65,74 +68,67 @@ def _weight(logit, highest, rate):
     return tl.exp2((logit - tl.maximum(highest, -1e30)) * (rate * _LOG2E))
 
 
-@triton.jit(do_not_specialize=["row_stride"])
+@triton.jit
 def _score_kernel(
-    logits_ptr, temperature_ptr, seed_ptr, position_ptr, best_ptr, token_ptr, row_stride,
+    logits_ptr, temperature_ptr, seed_ptr, position_ptr, best_ptr, group_ptr, row_stride,
     VOCAB: tl.constexpr, STRETCH: tl.constexpr, STRETCHES: tl.constexpr,
 ):  # fmt: skip
-    """Of the stretch: a greedy row's highest logit and its token, or the best score of a group and
-    the group's number."""
+    """The best score of a group of the stretch, and the group's number. Scores are logarithms: of
+    a drawn row to base 2."""
     row, stretch = tl.program_id(0), tl.program_id(1)
     group = stretch * (STRETCH // _GROUP) + tl.arange(0, STRETCH // _GROUP)
     token = group[:, None] * _GROUP + tl.arange(0, _GROUP)[None, :]
     at = logits_ptr + row.to(tl.int64) * row_stride + token
     logit = tl.load(at, mask=token < VOCAB, other=float("-inf")).to(tl.float32)
     temperature = tl.load(temperature_ptr + row)
-    highest = tl.max(tl.max(logit, axis=1), axis=0)
-    if temperature == 0:
-        chosen = tl.min(tl.min(tl.where(logit == highest, token, VOCAB), axis=1), axis=0)
-        score = highest
-    else:
-        # Weights relative to the stretch's highest, which is put back in the logarithm.
+    score = tl.max(logit, axis=1)
+    if temperature != 0:
         rate = tl.div_rn(1.0, temperature)
         key = _row_key(tl.load(seed_ptr + row), tl.load(position_ptr + row))
-        weight = tl.sum(_weight(logit, highest, rate), axis=1)
-        ratio = weight / _exponential_noise(key, group)
-        best = tl.max(ratio, axis=0)
-        chosen = tl.min(tl.where(ratio == best, group, VOCAB), axis=0)
-        score = highest * rate + tl.log(best)
-    tl.store(best_ptr + row * STRETCHES + stretch, score)
-    tl.store(token_ptr + row * STRETCHES + stretch, chosen)
+        weight = tl.sum(_weight(logit, score[:, None], rate), axis=1)
+        score = score * (rate * _LOG2E) + tl.log2(weight / _exponential_noise(key, group))
+    best = tl.max(score, axis=0)
+    chosen = tl.min(tl.where(score == best, group, VOCAB), axis=0)
+    tl.store(best_ptr + row * STRETCHES + stretch, best)
+    tl.store(group_ptr + row * STRETCHES + stretch, chosen)
 
 
-@triton.jit(do_not_specialize=["row_stride"])
+@triton.jit
 def _pick_kernel(
-    logits_ptr, temperature_ptr, seed_ptr, position_ptr, best_ptr, token_ptr, out_ptr, row_stride,
+    logits_ptr, temperature_ptr, seed_ptr, position_ptr, best_ptr, group_ptr, out_ptr, row_stride,
     VOCAB: tl.constexpr, STRETCHES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     best = tl.load(best_ptr + row * STRETCHES + at, mask=at < STRETCHES, other=float("-inf"))
-    chosen = tl.load(token_ptr + row * STRETCHES + at, mask=at < STRETCHES, other=0x7FFFFFFF)
-    # Stretches are in order of tokens: among equals the lowest number is the first stretch's.
-    winner = tl.min(tl.where(best == tl.max(best, axis=0), chosen, 0x7FFFFFFF), axis=0)
+    chosen = tl.load(group_ptr + row * STRETCHES + at, mask=at < STRETCHES, other=VOCAB)
+    group = tl.min(tl.where(best == tl.max(best, axis=0), chosen, VOCAB), axis=0)
+    token = group * _GROUP + tl.arange(0, _GROUP)
+    at_logit = logits_ptr + row.to(tl.int64) * row_stride + token
+    score = tl.load(at_logit, mask=token < VOCAB, other=float("-inf")).to(tl.float32)
     temperature = tl.load(temperature_ptr + row)
     if temperature != 0:
-        token = winner * _GROUP + tl.arange(0, _GROUP)
-        at_logit = logits_ptr + row.to(tl.int64) * row_stride + token
-        logit = tl.load(at_logit, mask=token < VOCAB, other=float("-inf")).to(tl.float32)
         rate = tl.div_rn(1.0, temperature)
         key = _row_key(tl.load(seed_ptr + row), tl.load(position_ptr + row)) ^ _WITHIN_GROUP
-        ratio = _weight(logit, tl.max(logit, axis=0), rate) / _exponential_noise(key, token)
-        winner = tl.min(tl.where(ratio == tl.max(ratio, axis=0), token, VOCAB), axis=0)
+        score = _weight(score, tl.max(score, axis=0), rate) / _exponential_noise(key, token)
+    winner = tl.min(tl.where(score == tl.max(score, axis=0), token, VOCAB), axis=0)
     tl.store(out_ptr + row, tl.minimum(winner, VOCAB - 1).to(tl.int64))
 
 
 def sample(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
     rows, vocab = logits.shape
-    # Few rows: many short stretches, so that the card is busy at all.
-    stretch, warps = (2048, 4) if rows < _MANY_ROWS else (4096, 8)
+    stretch, warps = _FEW if rows < _MANY_ROWS else _MANY
     stretches = triton.cdiv(vocab, stretch)
     best = torch.empty((rows, stretches), dtype=torch.float32, device=logits.device)
-    token = torch.empty((rows, stretches), dtype=torch.int32, device=logits.device)
+    group = torch.empty((rows, stretches), dtype=torch.int32, device=logits.device)
     out = torch.empty(rows, dtype=torch.int64, device=logits.device)
     _score_kernel[(rows, stretches)](
-        logits, sampling.temperature, sampling.seed, sampling.position, best, token,
+        logits, sampling.temperature, sampling.seed, sampling.position, best, group,
         logits.stride(0), VOCAB=vocab, STRETCH=stretch, STRETCHES=stretches,
         num_warps=warps,
     )  # fmt: skip
     _pick_kernel[(rows,)](
-        logits, sampling.temperature, sampling.seed, sampling.position, best, token, out,
+        logits, sampling.temperature, sampling.seed, sampling.position, best, group, out,
         logits.stride(0), VOCAB=vocab, STRETCHES=stretches, BLOCK=next_power_of_2(stretches),
         num_warps=1,
     )  # fmt: skip

@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import torch
 
+from atom.model_ops.backends.triton_ops import tuning
 from atom.model_ops.backends.triton_ops.attention_cases import AttentionCase, attention_case
 from atom.model_ops.backends.triton_ops.decode_attention import append_attention
 from atom.model_ops.backends.triton_ops.prefill_attention import RowSpan, prefill_attention
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
+from atom.model_ops.backends.triton_ops.tune_search import best
 from atom.model_ops.backends.triton_ops.tuning import DecodeConfig, PrefillConfig
 
 _CAPACITY = 4096
+_DECODE_BATCHES = ((1, 8, 32), (64, 96), (128, 256))
 _GROUPS = (2, 4)
+
+
+def decode_candidates() -> Iterator[DecodeConfig]:
+    for (block_n, warps), stages, programs in itertools.product(
+        ((16, 1), (32, 1), (32, 2), (64, 4), (128, 4)), (2, 3, 4), (8, 16)
+    ):
+        yield DecodeConfig(block_n, warps, stages, programs)
+
+
+def prefill_candidates() -> Iterator[PrefillConfig]:
+    for block_m, block_n, warps, stages in itertools.product(
+        (64, 128), (32, 64, 128), (4, 8), (2, 3)
+    ):
+        for registers in (None,) if torch.version.hip else (None, 128):
+            yield PrefillConfig(block_m, block_n, warps, stages, registers)
+
+
+def tune_decode(head_dim: int, report: Callable[[str], None]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for batches in _DECODE_BATCHES:
+        timed = best(list(decode_candidates()), measure_decode(head_dim, batches))
+        table[tuning.decode_key(head_dim, 2, batches[-1])] = asdict(timed[0][1])
+        for cost, config in timed[:5]:
+            report(f"  decode {batches} {cost:8.2f} µs (geometric mean)  {config}")
+    return table
+
+
+def tune_prefill(head_dim: int, report: Callable[[str], None]) -> dict[str, Any]:
+    timed = best(list(prefill_candidates()), measure_prefill(head_dim))
+    for cost, config in timed[:5]:
+        report(f"  prefill {cost:8.2f} µs (geometric mean)  {config}")
+    return {tuning.attention_key(head_dim, 2): asdict(timed[0][1])}
 
 
 def measure_decode(head_dim: int, batches: Sequence[int]) -> Callable[[DecodeConfig], float]:
