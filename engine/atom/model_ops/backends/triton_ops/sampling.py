@@ -26,7 +26,7 @@ _LN2 = tl.constexpr(LN2)
 _LOG2E = tl.constexpr(1 / LN2)
 _MANY_ROWS = 32
 # (logits of a program, its warps). Few rows: many short stretches, so that the card is busy at all.
-_FEW, _MANY = (2048, 4), (4096, 8)
+_FEW, _MANY = (1024, 1), (2048, 1)
 
 
 @triton.jit
