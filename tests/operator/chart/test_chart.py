@@ -17,6 +17,7 @@ from atom_operator.integrations import Site
 from atom_operator.metrics import OperatorMetrics
 from atom_operator.settings import LeaseSettings, OperatorSettings, WebhookSettings
 from devcluster.settings import read_settings
+from tests.support import upstream_crds
 from tests.support.live_cluster import ROOT, LiveCluster
 
 CHART = ROOT / "charts" / "atom-operator"
@@ -310,3 +311,22 @@ def test_the_api_server_accepts_every_manifest(helm: str, namespaced: LiveCluste
     for document in documents:
         document["metadata"]["namespace"] = namespaced.namespace
         namespaced.kubectl("apply", "--dry-run=server", "--filename=-", manifest=document)
+
+
+@pytest.mark.cluster
+def test_cert_managers_own_schema_accepts_what_is_asked_of_it(
+    helm: str, namespaced: LiveCluster
+) -> None:
+    folder = upstream_crds.find()
+    if isinstance(folder, str):
+        pytest.skip(folder)
+    upstream_crds.install(namespaced, folder)
+    documents = render(helm, "crds.enabled=false", "webhook.certManager.enabled=true")
+    asked = [item for item in documents if item["apiVersion"].startswith("cert-manager.io/")]
+    assert {item["kind"] for item in asked} == {"Certificate", "Issuer"}
+    for document in asked:
+        document["metadata"]["namespace"] = namespaced.namespace
+        result = namespaced.kubectl(
+            "apply", "--dry-run=server", "--validate=strict", "--filename=-", manifest=document
+        )
+        assert "unknown field" not in result.stderr

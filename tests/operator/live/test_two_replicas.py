@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from devcluster import target
 from tests.support.builders_operator import atom_deployment
+from tests.support.fault_proxy import fault_proxy
 from tests.support.live_cluster import LiveCluster
 from tests.support.operator_process import operator
 
@@ -75,6 +79,34 @@ def test_a_replica_takes_over_a_rollout_when_the_holder_is_killed(
         print(f"taken over {time.monotonic() - killed:.1f} s after SIGKILL")
         assert lease(cluster)["holderIdentity"] == "second"
         assert lease(cluster)["leaseTransitions"] == 1
+
+
+def test_a_replica_cut_off_from_the_api_server_gives_way_and_stands_by_when_it_is_back(
+    namespaced: LiveCluster, tmp_path: Path
+) -> None:
+    if not target.resolve(os.environ).is_embedded:
+        pytest.skip("the proxy knows the kubeconfig of the embedded cluster only")
+    cluster, log = namespaced, tmp_path / "first.log"
+    with ExitStack() as stack:
+        proxy = stack.enter_context(fault_proxy(cluster.kubeconfig))
+        cut_off = replace(cluster, kubeconfig=proxy.kubeconfig(tmp_path / "kubeconfig"))
+        stack.enter_context(operator(cut_off, log, replica(cluster, "first")))
+        cluster.wait("holder", lambda: lease(cluster).get("holderIdentity") == "first")
+        stack.enter_context(operator(cluster, tmp_path / "second.log", replica(cluster, "second")))
+        cluster.wait(
+            "replica that waits", lambda: "which first" in (tmp_path / "second.log").read_text()
+        )
+        proxy.down()
+        cluster.wait("second holder", lambda: lease(cluster).get("holderIdentity") == "second")
+        # It had stopped before the other could begin.
+        assert "first lost the Lease and stops reconciling" in log.read_text()
+        seen = len(proxy.log)
+        proxy.up()
+        apply(cluster, replicas=2)
+        cluster.wait("deployment", lambda: cluster.get("deployment", "chat"))
+        cluster.wait("word of the first", lambda: "which second holds" in log.read_text())
+        assert not [request for request in proxy.log[seen:] if request.is_write]
+        assert lease(cluster)["holderIdentity"] == "second"
 
 
 def test_a_graceful_end_releases_the_lease_at_once(namespaced: LiveCluster, tmp_path: Path) -> None:
