@@ -11,6 +11,8 @@ import torch
 from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.backends.noise import GROUP, WITHIN_GROUP, exponential_noise, row_keys
 
+_LEAST = -1e30  # for rows of nothing but -inf, whose difference would be no number
+
 
 def sample(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
     if sampling.all_greedy:
@@ -25,10 +27,12 @@ def _draw(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
     rows, vocab = logits.shape
     temperature = torch.where(sampling.temperature == 0, 1.0, sampling.temperature)
     groups = -(-vocab // GROUP)
-    scaled = torch.empty((rows, groups * GROUP), dtype=torch.float32, device=logits.device)
-    torch.mul(logits, (1.0 / temperature).unsqueeze(1), out=scaled[:, :vocab])
-    scaled[:, vocab:] = -torch.inf
-    weights = scaled.softmax(dim=-1).view(rows, groups, GROUP)
+    # One tensor of this size, worked on in place: on the CPU new memory costs more than the sums.
+    padded = torch.empty((rows, groups * GROUP), dtype=torch.float32, device=logits.device)
+    highest = logits.amax(dim=-1, keepdim=True).float().clamp_min(_LEAST)
+    torch.sub(logits, highest, out=padded[:, :vocab])
+    padded[:, vocab:] = -torch.inf
+    weights = padded.mul_((1.0 / temperature).unsqueeze(1)).exp_().view(rows, groups, GROUP)
     # The group, and then the token, whose exponential clock rings first: its rate is its weight.
     keys = row_keys(sampling.seed, sampling.position).unsqueeze(1)
     numbers = torch.arange(groups, device=logits.device)
