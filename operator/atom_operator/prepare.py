@@ -17,7 +17,7 @@ from atom_operator.cluster.observe import evidence_in
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import LABEL_LEARNED, Reason
 from atom_operator.domain import CONFIG_MAP, VOLUME_CLAIM, Evidence, FieldProblem, Plan
-from atom_operator.plan.claims import access_modes, claim_problem, is_for_one_node
+from atom_operator.plan.claims import access_modes, claim_problem, claims_of, is_for_one_node
 from atom_operator.plan.learning import evidence_for
 from atom_operator.plan.preparation import (
     inspected_config,
@@ -75,20 +75,22 @@ async def evidence_of_others(port: ClusterPort, plan: Plan) -> Evidence | None:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRule:
-    """What the claim behind the weights allows."""
+    """What the claims of the pods allow. `one_node`: one that pods of one node can mount."""
 
     problem: FieldProblem | None = None
-    one_node: bool = False
+    one_node: str | None = None
 
 
-async def check_claim(port: ClusterPort, fleet: FleetReader, plan: Plan) -> ClaimRule:
+async def check_claims(port: ClusterPort, fleet: FleetReader, plan: Plan) -> ClaimRule:
     """No rule without a claim, or where it does not exist yet: its pods will say so."""
-    if plan.model.claim is None:
-        return ClaimRule()
-    claim = await port.get(VOLUME_CLAIM, plan.key.namespace, plan.model.claim)
-    modes = access_modes(claim)
-    if not is_for_one_node(modes):
-        return ClaimRule()
-    nodes = await fleet.nodes()
-    count = None if nodes is None else len(nodes)
-    return ClaimRule(claim_problem(plan, modes, count), one_node=count != 1)
+    one_node: str | None = None
+    for use in claims_of(plan):
+        modes = access_modes(await port.get(VOLUME_CLAIM, plan.key.namespace, use.name))
+        nodes = await fleet.nodes() if is_for_one_node(modes) else None
+        count = None if nodes is None else len(nodes)
+        problem = claim_problem(plan, use, modes, count)
+        if problem is not None:
+            return ClaimRule(problem)
+        if is_for_one_node(modes) and count != 1:
+            one_node = one_node or use.name
+    return ClaimRule(one_node=one_node)

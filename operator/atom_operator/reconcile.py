@@ -58,7 +58,7 @@ from atom_operator.plan.scaling import leave_to_autoscaler
 from atom_operator.preparation import JobRequest, Waiting
 from atom_operator.prepare import (
     Step,
-    check_claim,
+    check_claims,
     evidence_of_others,
     fetch_weights,
     look_at_model,
@@ -182,7 +182,7 @@ class Reconciler:
         overlay = overlay_paths(plan.template or {})
         if not plan.may_start:
             return Decision(plan=plan, overlay=overlay)
-        claim = await check_claim(self.port, self.fleet, plan)
+        claim = await check_claims(self.port, self.fleet, plan)
         if claim.problem is not None:
             return Decision(problems=(claim.problem,))
         try:
@@ -212,7 +212,7 @@ class Reconciler:
             running=observed.deployment,
             unschedulable=_unschedulable(observed),
             supply=None,
-            one_node_claim=plan.model.claim if claim.one_node else None,
+            one_node_claim=claim.one_node,
         )
         scaled = plan.integrations.autoscaling is not None
         if needs_supply(question) or question.unschedulable is not None or scaled:

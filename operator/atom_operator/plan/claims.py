@@ -7,6 +7,7 @@ there: a second pod elsewhere would stay in ContainerCreating for ever.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from atom_operator.constants import Reason
@@ -14,7 +15,22 @@ from atom_operator.domain import FieldProblem, Plan
 
 _SHARED_MODES = {"ReadWriteMany", "ReadOnlyMany"}
 _ONE_POD_MODE = "ReadWriteOncePod"
+_READ_ONLY_MODE = "ReadOnlyMany"
 _HOST_LABEL = "kubernetes.io/hostname"
+# By whether the pods write to the claim.
+_SHARED_REMEDY = (
+    "use a claim that is ReadWriteMany or ReadOnlyMany",
+    "use a claim that is ReadWriteMany",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """A claim that pods mount, and the field that names it."""
+
+    name: str
+    field: str
+    writes: bool = False
 
 
 def access_modes(claim: Mapping[str, Any] | None) -> frozenset[str]:
@@ -29,8 +45,27 @@ def is_for_one_node(modes: frozenset[str]) -> bool:
     return bool(modes) and not modes & _SHARED_MODES
 
 
-def claim_problem(plan: Plan, modes: frozenset[str], nodes: int | None) -> FieldProblem | None:
-    """Why the plan's replicas cannot share their claim. `nodes` of the cluster, None if unknown."""
+def claims_of(plan: Plan) -> tuple[ClaimUse, ...]:
+    """Every claim that the plan's pods mount."""
+    weights, compiled = plan.model.claim, plan.integrations.compile_cache_claim
+    found = []
+    if weights is not None:
+        field = "spec.cache.weights.claim" if plan.model.download else "spec.model.source"
+        found.append(ClaimUse(weights, field))
+    if compiled is not None:
+        found.append(ClaimUse(compiled, "spec.cache.compile.claim", writes=True))
+    return tuple(found)
+
+
+def claim_problem(
+    plan: Plan, use: ClaimUse, modes: frozenset[str], nodes: int | None
+) -> FieldProblem | None:
+    """Why the plan's replicas cannot share a claim. `nodes` of the cluster, None if unknown."""
+    if use.writes and modes == {_READ_ONLY_MODE}:
+        message = (
+            f"claim {use.name} is {_READ_ONLY_MODE}, and pods write to it; {_SHARED_REMEDY[1]}"
+        )
+        return FieldProblem(use.field, message, Reason.CLAIM_NOT_SHAREABLE)
     pods = _most_pods(plan)
     if pods < 2 or not is_for_one_node(modes):
         return None
@@ -38,16 +73,16 @@ def claim_problem(plan: Plan, modes: frozenset[str], nodes: int | None) -> Field
     if not one_pod and (nodes == 1 or _is_on_one_host(plan.template)):
         return None
     where = "one pod" if one_pod else "one node"
-    field = "spec.cache.weights.claim" if plan.model.download else "spec.model.source"
+    shared = _SHARED_REMEDY[use.writes]
     remedy = (
-        "use a claim that is ReadWriteMany or ReadOnlyMany, or set spec.replicas to 1"
+        f"{shared}, or set spec.replicas to 1"
         if one_pod
-        else "use a claim that is ReadWriteMany or ReadOnlyMany, set spec.replicas to 1, or keep "
-        f"all replicas on one node by spec.template.spec.nodeSelector[{_HOST_LABEL}]"
+        else f"{shared}, set spec.replicas to 1, or keep all replicas on one node by "
+        f"spec.template.spec.nodeSelector[{_HOST_LABEL}]"
     )
     return FieldProblem(
-        field,
-        f"claim {plan.model.claim} is {', '.join(sorted(modes))}: {where} can mount it, and "
+        use.field,
+        f"claim {use.name} is {', '.join(sorted(modes))}: {where} can mount it, and "
         f"{pods} pods may be placed on several; {remedy}",
         Reason.CLAIM_NOT_SHAREABLE,
     )

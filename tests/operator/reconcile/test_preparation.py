@@ -354,6 +354,34 @@ async def test_replicas_that_cannot_share_their_claim_are_refused(
         assert cluster.names(DEPLOYMENT) == []
 
 
+@pytest.mark.parametrize(
+    ("modes", "changes", "words"),
+    [
+        (("ReadWriteOnce",), {"replicas": 2}, "one node can mount it, and 2 pods"),
+        (("ReadWriteOnce",), {"autoscaling": {"maxReplicas": 3, "method": "HPA"}}, "and 3 pods"),
+        (("ReadOnlyMany",), {}, "pods write to it"),
+        (("ReadWriteOnce",), {}, None),
+        (("ReadWriteMany",), {"replicas": 2}, None),
+    ],
+)
+async def test_replicas_that_cannot_share_their_compile_cache_are_refused(
+    modes: tuple[str, ...], changes: dict[str, Any], words: str | None
+) -> None:
+    cluster = cluster_with(cache={"compile": {"claim": "kernels"}}, **changes)
+    cluster.nodes = [gpu_node("a"), gpu_node("b")]
+    cluster.create(VOLUME_CLAIM, claim(*modes, name="kernels"))
+    await reconcile(cluster)
+    found = condition(cluster, "Accepted")
+    if words is None:
+        assert found["status"] == "True"
+    else:
+        assert found["reason"] == "ClaimNotShareable"
+        assert found["message"].startswith("spec.cache.compile.claim: claim kernels is ")
+        assert words in found["message"]
+        assert "use a claim that is ReadWriteMany" in found["message"]
+        assert "or ReadOnlyMany" not in found["message"]
+
+
 async def test_on_a_single_node_every_claim_is_shareable() -> None:
     source = {"source": "pvc://models/tiny", "config": TINY_CONFIG}
     cluster = cluster_with(model=source, replicas=2)
