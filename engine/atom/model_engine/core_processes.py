@@ -20,6 +20,7 @@ from atom.utils.child_process import ChildProcess
 logger = logging.getLogger(__name__)
 
 _CORE_MODULE = "atom.model_engine.core_main"
+_SPIN_COUNT = "2000"  # some tens of microseconds
 _DEVICE_VARIABLES = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
@@ -77,13 +78,26 @@ class CoreProcesses:
             name,
             [sys.executable, "-m", _CORE_MODULE, str(self._folder), str(self._clients), level],
             self._ended,
-            environment={**os.environ, **visible_devices(config, os.environ)},
+            environment={
+                **os.environ,
+                **visible_devices(config, os.environ),
+                **thread_waiting(os.environ),
+            },
         )
 
     def _ended(self, child: ChildProcess) -> None:
         code = child.returncode
         if not self._closing.is_set() and code is not None:
             self._on_exit(code, child.last_words)
+
+
+def thread_waiting(environ: Mapping[str, str]) -> dict[str, str]:
+    """How torch's CPU threads wait for each other. By default they spin for milliseconds, which
+    takes the cores from the very threads that are waited for, and from the server, wherever cores
+    are shared or limited; a short spin bridges the gap between two operations as well."""
+    if environ.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
+        return {}
+    return {"GOMP_SPINCOUNT": _SPIN_COUNT}
 
 
 def visible_devices(config: Config, environ: Mapping[str, str]) -> dict[str, str]:

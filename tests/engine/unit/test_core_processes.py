@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from atom.config import Config
-from atom.model_engine.core_processes import visible_devices
+from atom.model_engine.core_processes import thread_waiting, visible_devices
 from tests.support.front_half import build_test_config, write_model_folder
 
 
@@ -45,3 +45,9 @@ def test_one_rank_and_the_cpu_are_left_alone(tmp_path: Path) -> None:
     assert visible_devices(build_test_config(folder, device="auto"), environ) == {}
     on_cpu = build_test_config(folder, device="cpu", data_parallel_size=2)
     assert visible_devices(of_rank(on_cpu, 1), environ) == {}
+
+
+def test_how_threads_wait_is_ours_unless_the_user_says_it() -> None:
+    assert int(thread_waiting({})["GOMP_SPINCOUNT"]) < 100_000
+    assert thread_waiting({"OMP_WAIT_POLICY": "ACTIVE"}) == {}
+    assert thread_waiting({"GOMP_SPINCOUNT": "5"}) == {}
