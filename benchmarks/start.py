@@ -1,0 +1,75 @@
+"""From nothing to the first token: a new process imports, reads weights, sizes, captures, answers.
+
+    python -m benchmarks.start --shape qwen3-0.6b [--starts 2]
+
+Weights are random but on disk, so that reading them counts; the file system's cache is warm, since
+they have just been written. The first start also compiles what the kernel cache lacks. A table; the
+last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.checkpoints import write_checkpoint
+from benchmarks.shapes import SHAPES
+
+# What the child says when it has its first token.
+_FIRST_TOKEN = "first token"
+
+
+def answer_once(model: str, device: str) -> None:
+    """In the child: start the engine and generate one token."""
+    from atom.sampling_params import SamplingParams
+    from benchmarks.offline_engine import OfflineEngine
+
+    engine = OfflineEngine(model, max_model_len=4096, max_num_seqs=256, device=device)
+    engine.add([1, 2, 3], SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True))
+    engine.run()
+    print(_FIRST_TOKEN, flush=True)
+
+
+def seconds_to_first_token(model: Path, device: str) -> float:
+    command = [sys.executable, "-m", "benchmarks.start", "--answer", str(model), "--device", device]
+    started = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if line.strip() == _FIRST_TOKEN:
+                seconds = time.perf_counter() - started
+                break
+        else:
+            raise SystemExit(f"the engine ended with code {child.wait()} before its first token")
+    return seconds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Start-up to the first token.")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
+    parser.add_argument("--starts", type=int, default=2)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--answer", metavar="MODEL", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.answer:
+        answer_once(args.answer, args.device)
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        model = write_checkpoint(args.shape, Path(folder))
+        size = sum(file.stat().st_size for file in model.iterdir())
+        seconds = [seconds_to_first_token(model, args.device) for _ in range(args.starts)]
+    for number, took in enumerate(seconds, start=1):
+        print(
+            f"{args.shape}, {size / 1e9:.1f} GB, start {number}: {took:6.1f} s to the first token"
+        )
+    print(json.dumps({"shape": args.shape, "weights_bytes": size, "seconds": seconds}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
