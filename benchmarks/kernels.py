@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.interface import (
     AttentionShape,
+    LikelyLimits,
     Ops,
     SamplingTensors,
     SlotTensors,
@@ -143,6 +144,26 @@ def sample(ops: Ops) -> Iterator[Row]:
             yield Row("sample", name, graph_microseconds(calls), rows * vocab * 2)
 
 
+def keep_likely(ops: Ops) -> Iterator[Row]:
+    """The limits that chat models ship with, and a top-p alone; logits in float32."""
+    vocab = 151936
+    for rows in (1, 64):
+        for top_k in (20, vocab):
+            logits = [random(rows, vocab).float() for _ in range(4)]
+            limits = LikelyLimits(
+                temperature=torch.full((rows,), 0.6, device="cuda"),
+                top_k=torch.full((rows,), top_k, device="cuda"),
+                top_p=torch.full((rows,), 0.95, device="cuda"),
+                min_p=torch.zeros(rows, device="cuda"),
+                candidates=top_k,
+                any_top_p=True,
+                any_min_p=False,
+            )
+            calls = [partial(ops.keep_likely, each, limits) for each in logits]
+            name = f"{rows} rows, top-p 0.95" + (", top-k 20" if top_k == 20 else "")
+            yield Row("keep_likely", name, graph_microseconds(calls), rows * vocab * 4)
+
+
 def token_ops(ops: Ops) -> Iterator[Row]:
     for model, hidden, inner, heads in (
         ("0.6b", 1024, 3072, (16, 8)),
@@ -204,7 +225,7 @@ def decode_state(ops: Ops) -> Iterator[Row]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Device time of the Triton kernels.")
-    names = ("decode", "prefill", "linear", "sample", "token", "state")
+    names = ("decode", "prefill", "linear", "sample", "likely", "token", "state")
     parser.add_argument("--only", choices=names, nargs="+", default=names)
     parser.add_argument("--block-size", type=int, default=16)
     args = parser.parse_args()
@@ -217,6 +238,7 @@ def main() -> int:
         "prefill": lambda: prefill(ops, args.block_size),
         "linear": lambda: linear(ops),
         "sample": lambda: sample(ops),
+        "likely": lambda: keep_likely(ops),
         "token": lambda: token_ops(ops),
         "state": lambda: decode_state(ops),
     }

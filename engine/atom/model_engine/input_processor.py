@@ -146,6 +146,21 @@ class InputProcessor:
         for param, token_ids in named.items():
             for token_id in token_ids:
                 self._check_token(token_id, param)
+        if params.allowed_token_ids is not None:
+            self._check_something_allowed(params.allowed_token_ids, params)
+
+    def _check_something_allowed(self, allowed: Iterable[int], params: SamplingParams) -> None:
+        """What is allowed must not all be forbidden by something else."""
+        forbidden = {word[0] for word in params.bad_words_token_ids if len(word) == 1}
+        if params.min_tokens:
+            forbidden.update(params.stop_token_ids)
+            forbidden.update(() if params.ignore_eos else self._model.eos_token_ids)
+        if forbidden.issuperset(allowed):
+            raise RequestError(
+                "bad_words, or min_tokens and what would end the answer, forbid every token of "
+                "allowed_token_ids; allow another token",
+                param="allowed_token_ids",
+            )
 
     def _checked_ids(self, token_ids: Sequence[int]) -> list[int]:
         ids = [index(token_id) for token_id in token_ids]  # numpy's integers too

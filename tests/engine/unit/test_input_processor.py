@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -137,3 +138,19 @@ def test_fewest_tokens_are_no_more_than_there_is_room_for(inputs: InputProcessor
 def test_several_answers_are_several_requests(inputs: InputProcessor) -> None:
     with pytest.raises(RequestError, match="make 3 requests"):
         build(inputs, [1], n=3)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"allowed_token_ids": (7,), "bad_words_token_ids": ((7,),)},
+        {"allowed_token_ids": (7, 293), "min_tokens": 1, "stop_token_ids": (7,)},
+    ],
+)
+def test_a_request_that_forbids_every_token_it_allows_is_refused(
+    inputs: InputProcessor, params: dict[str, Any]
+) -> None:
+    """293 is an end token of the model."""
+    with pytest.raises(RequestError, match="allow another token"):
+        build(inputs, [1], **params)
+    build(inputs, [1], **params | {"allowed_token_ids": (7, 8, 293)})

@@ -11,7 +11,7 @@ from atom.model_ops.sampler import Sampler, ShapedRows
 
 LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -3.0])
 VOCAB = len(LOGITS)
-DRAWS = 20_000
+DRAWS = 50_000
 SAMPLER = Sampler(resolve_ops("cpu").ops)
 
 
@@ -65,6 +65,18 @@ def assert_drawn_from(tokens: torch.Tensor, probabilities: torch.Tensor) -> None
     assert ((counts[support] - expected) ** 2 / expected).sum() < 35
 
 
+def test_the_comparison_notices_a_wrong_parameter() -> None:
+    """A temperature that is 5 % off, one token too many within top-p, a min-p a token too low."""
+    right = LOGITS.softmax(0)
+    for wrong in (draw(temperature=1.05), draw(temperature=0.95)):
+        with pytest.raises(AssertionError):
+            assert_drawn_from(wrong, right)
+    two = torch.where(torch.arange(VOCAB) < 2, LOGITS, -torch.inf).softmax(0)
+    for wrong in (draw(top_p=0.8), draw(min_p=0.2), draw(top_k=3)):
+        with pytest.raises(AssertionError):
+            assert_drawn_from(wrong, two)
+
+
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_temperature_scales_the_logits(temperature: float) -> None:
     assert_drawn_from(draw(temperature=temperature), (LOGITS / temperature).softmax(0))
@@ -77,15 +89,16 @@ def test_draws_over_positions_of_one_seed_are_independent_too() -> None:
 
 def test_a_large_vocabulary_is_drawn_from_in_proportion() -> None:
     """Within groups of neighbours and between them, the last group being short."""
+    draws = 20_000
     logits = torch.randn(300, generator=torch.Generator().manual_seed(0)) * 1.5
     sampling = SamplingTensors(
-        torch.full((DRAWS,), 0.8), torch.arange(DRAWS), torch.zeros(DRAWS, dtype=torch.int64)
+        torch.full((draws,), 0.8), torch.arange(draws), torch.zeros(draws, dtype=torch.int64)
     )
-    tokens = SAMPLER(logits.repeat(DRAWS, 1), sampling, [])
+    tokens = SAMPLER(logits.repeat(draws, 1), sampling, [])
     probabilities = (logits / 0.8).softmax(0)
-    likely = probabilities * DRAWS > 5
+    likely = probabilities * draws > 5
     counts = torch.bincount(tokens, minlength=300).double()
-    expected = probabilities.double() * DRAWS
+    expected = probabilities.double() * draws
     assert (counts[~likely].sum() - expected[~likely].sum()).abs() < 5 * expected[
         ~likely
     ].sum() ** 0.5
