@@ -204,12 +204,14 @@ class AsyncLLMEngine:
         add_special_tokens: bool = True,
         priority: int = 0,
         timeout_seconds: float | None = None,
+        cache_salt: str = "",
     ) -> RequestGroup:
         """The same for `params.n` answers to each prompt: all are queued, or none. The group's
         streams are those of the first prompt, then those of the second, and so on.
 
         timeout_seconds: the streams raise `RequestError` (status 504) after it, and what runs is
-        aborted; the server's own bound holds besides."""
+        aborted; the server's own bound holds besides. cache_salt: only requests of the same one
+        share cached prompts."""
         arrive_time = self._clock()
         self.check_serving()
         self._check_room(len(prompts) * params.n)
@@ -219,7 +221,12 @@ class AsyncLLMEngine:
             token_ids = await self.tokenize(prompt, add_special_tokens=add_special_tokens)
             requests += [
                 self.processor.inputs.build_request(
-                    next(self._ids), token_ids, one, arrive_time=arrive_time, priority=priority
+                    next(self._ids),
+                    token_ids,
+                    one,
+                    arrive_time=arrive_time,
+                    priority=priority,
+                    cache_salt=cache_salt,
                 )
                 for one in each
             ]

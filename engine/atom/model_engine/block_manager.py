@@ -45,16 +45,19 @@ class BlockManager:
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
-    def match_prefix(self, tokens: NDArray[np.int32]) -> PrefixMatch:
+    def match_prefix(self, tokens: NDArray[np.int32], salt: str = "") -> PrefixMatch:
         """The longest cached prefix of whole blocks, never all tokens: at least one must be
-        computed, since it is the last one's logits that give the next token."""
+        computed, since it is the last one's logits that give the next token.
+
+        salt: only sequences with the same one share blocks, so that nobody else can find out by
+        the time it takes what somebody has asked."""
         if not self.enable_prefix_caching:
             return self._no_match
         packed = tokens.tobytes()
         step = 4 * self.block_size
         block_ids: list[int] = []
-        chain = self._root_hash
         digest, find = xxhash.xxh64_intdigest, self.pool.find
+        chain = digest(salt.encode(), self._root_hash) if salt else self._root_hash
         for start in range(0, (len(tokens) - 1) // self.block_size * step, step):
             block_tokens = packed[start : start + step]
             next_hash = digest(block_tokens, chain)

@@ -60,6 +60,7 @@ class InputProcessor:
         *,
         arrive_time: float,
         priority: int = 0,
+        cache_salt: str = "",
     ) -> Request:
         """The request as the engine takes it. Raises `RequestError` when it cannot be served.
 
@@ -90,6 +91,7 @@ class InputProcessor:
             max_total_tokens=len(token_ids) + answer_tokens,
             arrive_time=arrive_time,
             priority=priority,
+            cache_salt=cache_salt,
         )
 
     def _resolved(self, params: SamplingParams, answer_tokens: int) -> SamplingParams:

@@ -33,6 +33,7 @@ class Request(msgspec.Struct, frozen=True):
     max_total_tokens: prompt plus generated tokens at which it ends (already within the context).
     arrive_time: monotonic seconds at which the server took it.
     priority: lower is served sooner; one step is worth a second of waiting.
+    cache_salt: its prompt shares cached blocks only with requests of the same salt.
     """
 
     id: int
@@ -41,6 +42,7 @@ class Request(msgspec.Struct, frozen=True):
     max_total_tokens: int
     arrive_time: float
     priority: int = 0
+    cache_salt: str = ""
 
 
 @dataclass(frozen=True, slots=True)

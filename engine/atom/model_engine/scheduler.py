@@ -242,7 +242,7 @@ class Scheduler:
             return False
         # What the cache spares is not computed, and so has no logits to look at.
         cacheable = sequence.token_ids[: 0 if sequence.num_unscored else None]
-        match = self.blocks.match_prefix(cacheable)
+        match = self.blocks.match_prefix(cacheable, sequence.cache_salt)
         spare = self._watermark_blocks if self.num_running else 0
         num_tokens = min(sequence.num_tokens + self._lookahead, sequence.max_total_tokens)
         if not self.blocks.can_allocate(num_tokens, match, spare_blocks=spare):

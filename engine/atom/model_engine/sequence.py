@@ -60,6 +60,7 @@ class Sequence:
         "_status",
         "arrive_time",
         "block_table",
+        "cache_salt",
         "chain_hash",
         "id",
         "max_total_tokens",
@@ -84,6 +85,7 @@ class Sequence:
         self.max_total_tokens = request.max_total_tokens
         self.arrive_time = request.arrive_time
         self.priority = request.priority
+        self.cache_salt = request.cache_salt
         self.num_cached_tokens = 0
         self.block_table: list[int] = []
         self.slot = NO_SLOT

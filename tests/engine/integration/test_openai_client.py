@@ -236,3 +236,23 @@ async def test_the_reason_for_the_end_is_told(client: AsyncOpenAI) -> None:
     )
     assert stopped.choices[0].finish_reason == "stop"
     assert (stopped.choices[0].model_extra or {})["stop_reason"] == choice.text[3:5]
+
+
+# ---- the prefix cache between tenants -----------------------------------------------------------
+
+
+async def test_a_prompt_is_found_again_only_under_its_own_salt(client: AsyncOpenAI) -> None:
+    async def cached_tokens(salt: str) -> int:
+        answer = await client.completions.create(
+            model=MODEL, prompt="a secret of one tenant " * 8, max_tokens=1,
+            extra_body={"cache_salt": salt},
+        )  # fmt: skip
+        assert answer.usage is not None
+        assert answer.usage.prompt_tokens_details is not None
+        return answer.usage.prompt_tokens_details.cached_tokens or 0
+
+    assert await cached_tokens("one") == 0
+    assert await cached_tokens("one") >= 16
+    assert await cached_tokens("other") == 0
+    assert await cached_tokens("") == 0
+    assert await cached_tokens("one") >= 16

@@ -120,9 +120,9 @@ class CountingBlocks(BlockManager):
 
     lookups = 0
 
-    def match_prefix(self, tokens):
+    def match_prefix(self, tokens, salt=""):
         self.lookups += 1
-        return super().match_prefix(tokens)
+        return super().match_prefix(tokens, salt)
 
 
 def test_a_prompt_that_blocks_are_short_for_is_looked_up_again_only_after_some_were_freed() -> None:

@@ -20,6 +20,7 @@ MAX_TOOLS = 128
 MAX_PROMPTS = 128
 MAX_ANSWERS = 1024  # prompts times n
 MAX_PRIORITY = 100
+MAX_SALT_CHARS = 256
 MAX_TIMEOUT_SECONDS = 24 * 3600
 MAX_TEMPLATE_ARGUMENTS = 32
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions only
@@ -97,6 +98,8 @@ class GenerationRequest(StructuredFields):
     ignore_eos: bool | None = None
     # Lower is served sooner; one step is worth a second of waiting.
     priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
+    # Only requests of the same salt share cached prompts: one per tenant hides them by time too.
+    cache_salt: Annotated[str, Field(max_length=MAX_SALT_CHARS)] | None = None
     timeout_seconds: _Timeout | None = None
     timeout: _Timeout | None = None  # the same; the header X-Request-Timeout says it as well
     stream: bool | None = None

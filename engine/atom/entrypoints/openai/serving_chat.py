@@ -60,6 +60,7 @@ async def start_chat(
         add_special_tokens=False,  # the template writes special tokens itself
         priority=request.priority or 0,
         timeout_seconds=timeout_seconds,
+        cache_salt=request.cache_salt or "",
     )
     shown = Shown(
         n=params.n,

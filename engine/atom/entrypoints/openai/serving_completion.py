@@ -59,6 +59,7 @@ async def start_completion(
         request_id=request_id,
         priority=request.priority or 0,
         timeout_seconds=timeout_seconds,
+        cache_salt=request.cache_salt or "",
     )
     shown = Shown(
         n=params.n,
