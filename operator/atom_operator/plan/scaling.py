@@ -64,8 +64,12 @@ def leave_to_autoscaler(plan: Plan, supply: Supply | None, *, started: bool) -> 
         return plan
     if supply is not None:
         scaling = replace(scaling, limit=replica_limit(supply))
-    integrations = replace(plan.integrations, autoscaling=scaling)
-    return replace(plan, integrations=integrations, owns_replicas=not started)
+    return replace(
+        plan,
+        integrations=replace(plan.integrations, autoscaling=scaling),
+        replicas=min(plan.replicas, scaling.ceiling),  # the first ones, too
+        owns_replicas=not started,
+    )
 
 
 def _held(node: NodeSupply, supply: Supply) -> int:

@@ -129,6 +129,13 @@ async def test_no_more_replicas_are_asked_for_than_the_nodes_hold() -> None:
     assert "8 more would only wait" in limited["message"]
 
 
+async def test_the_first_replicas_are_no_more_than_the_nodes_hold() -> None:
+    cluster = cluster_with(accelerator=GPU, replicas=5, **scaled())
+    cluster.nodes = [gpu_node("a", 2)]
+    await reconciler(cluster, site=SITE).reconcile(KEY)
+    assert cluster.find(DEPLOYMENT, "chat")["spec"]["replicas"] == 2
+
+
 async def test_a_new_node_raises_the_limit_without_an_event() -> None:
     cluster = cluster_with(accelerator=GPU, **scaled(maxReplicas=12))
     cluster.nodes = [gpu_node("a", 4)]
