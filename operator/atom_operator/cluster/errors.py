@@ -6,6 +6,8 @@ quota, rights); say so in the status and try again only after a while or a chang
 
 from __future__ import annotations
 
+# A server-side apply that does not match the schema is answered with 500, and so it will be again.
+_NOT_OF_THE_SCHEMA = "failed to create typed patch object"
 _TRANSIENT_CODES = frozenset({401, 404, 408, 409, 410, 425, 429})
 
 
@@ -30,6 +32,8 @@ def classify(code: int | None, message: str) -> ClusterError:
 
     404 is transient: it answers a write into a namespace or parent that is just going away.
     """
-    if code is None or code >= 500 or code in _TRANSIENT_CODES:
+    if code is None or code in _TRANSIENT_CODES:
+        return TransientError(message)
+    if code >= 500 and _NOT_OF_THE_SCHEMA not in message:
         return TransientError(message)
     return RefusedError(message, code)

@@ -143,12 +143,14 @@ def test_what_only_the_operator_can_know_becomes_a_condition(
 
         overlay = {"spec": {"containers": [{"name": "engine", "ports": [{"containerPort": -1}]}]}}
         apply(cluster, template=overlay)
-        refused = cluster.wait(
-            "refusal of the API server",
-            lambda: (
-                (found := condition(cluster, "Degraded"))
-                and found["reason"] == "ApplyRefused"
-                and found
-            ),
-        )
-        assert "containerPort" in refused["message"]
+        refused = cluster.wait("refusal of a value", lambda: _refusal(cluster, "containerPort"))
+        assert "-1" in refused
+        # The API server answers this one with an internal error.
+        apply(cluster, template={"spec": {"noSuchField": 1}})
+        cluster.wait("refusal of a field", lambda: _refusal(cluster, "noSuchField"))
+
+
+def _refusal(cluster: LiveCluster, words: str) -> str | None:
+    found = condition(cluster, "Degraded") or {}
+    message = str(found.get("message"))
+    return message if found.get("reason") == "ApplyRefused" and words in message else None
