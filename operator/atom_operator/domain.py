@@ -148,6 +148,7 @@ class Accelerator:
     product: str | None = None
     resource_name: str | None = None
     device_ids: tuple[str, ...] = ()  # PCI ids of the product, for node affinity
+    device_groups: tuple[int, ...] = ()  # numeric ids of the groups that own the device files
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +244,7 @@ class Rollout:
 
     strategy: RolloutStrategy
     reason: str
+    unavailable: int = 1  # pods that may be away at a time, in place
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +279,7 @@ class NodeSupply:
     name: str
     allocatable: int
     requested: int  # by every pod on the node, ours included
-    ours: int  # pods of this AtomDeployment there
+    ours: int  # pods of this AtomDeployment there that a rollout would replace
     blockers: tuple[str, ...] = ()  # why no pod of ours may go there, whatever is free
     unhealthy: int = 0  # devices that the node has and nobody is given
 

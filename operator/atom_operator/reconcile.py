@@ -217,7 +217,8 @@ class Reconciler:
         scaled = plan.integrations.autoscaling is not None
         if needs_supply(question) or question.unschedulable is not None or scaled:
             question = replace(
-                question, supply=await self.supply(plan, target.pods.template["spec"])
+                question,
+                supply=await self.supply(plan, target.pods.template["spec"], target.pods.name),
             )
         plan = replace(plan, rollout=choose_rollout(question))
         plan = leave_to_autoscaler(plan, question.supply, started=observed.deployment is not None)
@@ -229,14 +230,17 @@ class Reconciler:
             jobs=_jobs(weights),
         )
 
-    async def supply(self, plan: Plan, pod_spec: Mapping[str, Any]) -> Supply | None:
+    async def supply(
+        self, plan: Plan, pod_spec: Mapping[str, Any], revision: str | None = None
+    ) -> Supply | None:
+        """What the nodes have for such pods; None where nodes cannot be read, or for cpu."""
         resource = plan.accelerator.resource_name
         if resource is None:
             return None
         nodes, pods = await self.fleet.nodes(), await self.fleet.pods()
         if nodes is None or pods is None:
             return None
-        supply = survey(nodes, pods, plan.key, resource, pod_spec)
+        supply = survey(nodes, pods, plan.key, resource, pod_spec, revision)
         return replace(supply, pods_per_replica=plan.engine.nodes)
 
     async def _carry_out(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.children import naming
 from atom_operator.constants import MODELS_DIRECTORY
 from atom_operator.domain import Plan, SourceKind
@@ -21,8 +22,9 @@ _COMPILE_ENVIRONMENT = {
     "TRITON_CACHE_DIR": "triton",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
 }
-# Pages of a memory-backed volume count against the container's memory, hence a limit.
-_SHARED_MEMORY = {"cpu": "128Mi", "amd": "2Gi"}
+_GIB = 1024**3
+_CPU_SHARED_MEMORY = 128 * 1024**2
+_LEAST_SHARED_MEMORY = 8 * 1024**2
 
 
 def cache_environment(plan: Plan) -> dict[str, dict[str, Any]]:
@@ -67,9 +69,20 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
     return result
 
 
+def _shared_memory_bytes(plan: Plan) -> int:
+    """Size of /dev/shm. Its pages count against the container's memory, hence never without a
+    limit, and on a CPU never more than an eighth of that memory. On GPUs every rank's collectives
+    exchange through it: a GiB for each, and one for the processes."""
+    accelerator = plan.accelerator
+    if accelerator.type == "amd":
+        return (1 + plan.engine.devices_per_pod) * _GIB
+    share = (accelerator.memory_bytes or 0) // 8 // _LEAST_SHARED_MEMORY * _LEAST_SHARED_MEMORY
+    return min(_CPU_SHARED_MEMORY, max(_LEAST_SHARED_MEMORY, share))
+
+
 def volumes(plan: Plan) -> list[dict[str, Any]]:
     """Volumes of the pod."""
-    memory = {"medium": "Memory", "sizeLimit": _SHARED_MEMORY[plan.accelerator.type]}
+    memory = {"medium": "Memory", "sizeLimit": memory_quantity(_shared_memory_bytes(plan))}
     result: list[dict[str, Any]] = [
         {"name": "cache", "emptyDir": {}},
         {"name": "tmp", "emptyDir": {}},

@@ -24,6 +24,7 @@ from atom_operator.domain import (
     Plan,
     PodRevision,
     Rollback,
+    Rollout,
     RolloutStrategy,
 )
 from atom_operator.kinds import LEADER_WORKER_SET, Kind
@@ -74,7 +75,7 @@ def _deployment(plan: Plan, template: Manifest, metadata: dict[str, Any]) -> Man
             "revisionHistoryLimit": 3,
             "progressDeadlineSeconds": plan.progress_deadline_seconds,
             "selector": {"matchLabels": naming.selector_labels(plan.key.name)},
-            "strategy": _strategy(plan.rollout.strategy),
+            "strategy": _strategy(plan.rollout),
             "template": template,
         },
     }
@@ -96,14 +97,12 @@ def pod_revision(plan: Plan) -> PodRevision:
     return PodRevision(name, template)
 
 
-def _strategy(strategy: RolloutStrategy) -> dict[str, Any]:
-    if strategy is RolloutStrategy.RECREATE:
+def _strategy(rollout: Rollout) -> dict[str, Any]:
+    if rollout.strategy is RolloutStrategy.RECREATE:
         return {"type": "Recreate"}
-    surge = int(strategy is RolloutStrategy.SURGE)
-    return {
-        "type": "RollingUpdate",
-        "rollingUpdate": {"maxSurge": surge, "maxUnavailable": 1 - surge},
-    }
+    surges = rollout.strategy is RolloutStrategy.SURGE
+    steps = {"maxSurge": int(surges), "maxUnavailable": 0 if surges else rollout.unavailable}
+    return {"type": "RollingUpdate", "rollingUpdate": steps}
 
 
 def template_revision(template: Manifest) -> str:
@@ -123,13 +122,9 @@ def _pod_template(plan: Plan) -> Manifest:
         # still loading dies of SIGTERM instead of waiting out the whole grace period.
         "shareProcessNamespace": True,
         "terminationGracePeriodSeconds": stop_seconds,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER_ID,
-            "runAsGroup": _USER_ID,
-            "fsGroup": _USER_ID,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": _security_context(plan),
+        # At all numbers of replicas alike, so that scaling changes no pod.
+        "topologySpreadConstraints": [_spread_over_hosts(plan)],
         "containers": [engine_container(plan)],
         "volumes": volumes(plan),
     }
@@ -141,6 +136,30 @@ def _pod_template(plan: Plan) -> Manifest:
     if plan.accelerator.device_ids:
         spec["affinity"] = _product_affinity(plan.accelerator)
     return {"metadata": {"labels": naming.child_labels(plan.key.name)}, "spec": spec}
+
+
+def _security_context(plan: Plan) -> dict[str, Any]:
+    context: dict[str, Any] = {
+        "runAsNonRoot": True,
+        "runAsUser": _USER_ID,
+        "runAsGroup": _USER_ID,
+        "fsGroup": _USER_ID,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    if plan.accelerator.device_groups:
+        context["supplementalGroups"] = list(plan.accelerator.device_groups)
+    return context
+
+
+def _spread_over_hosts(plan: Plan) -> dict[str, Any]:
+    """Replicas on different hosts where that is possible; a preference, never a reason to wait."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": naming.selector_labels(plan.key.name)},
+        "matchLabelKeys": ["pod-template-hash"],  # old pods of a rollout do not count
+    }
 
 
 def _product_affinity(accelerator: Accelerator) -> dict[str, Any]:

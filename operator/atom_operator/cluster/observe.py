@@ -208,8 +208,12 @@ def _rollout(manifest: Manifest) -> Rollout | None:
         strategy = manifest["spec"].get("strategy") or {}
     if strategy.get("type") == "Recreate":
         return Rollout(RolloutStrategy.RECREATE, reason)
-    surges = (strategy.get("rollingUpdate") or {}).get("maxSurge") not in (0, "0", "0%")
-    return Rollout(RolloutStrategy.SURGE if surges else RolloutStrategy.IN_PLACE, reason)
+    steps: Mapping[str, Any] = strategy.get("rollingUpdate") or {}
+    if steps.get("maxSurge") not in (0, "0", "0%"):
+        return Rollout(RolloutStrategy.SURGE, reason)
+    away = steps.get("maxUnavailable")
+    unavailable = away if isinstance(away, int) and away > 0 else 1
+    return Rollout(RolloutStrategy.IN_PLACE, reason, unavailable)
 
 
 def _message(condition: Mapping[str, Any] | None) -> str | None:

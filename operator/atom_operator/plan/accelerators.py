@@ -93,6 +93,7 @@ def choose_accelerator(spec: AcceleratorSpec, on_nodes: tuple[int, ...] = ()) ->
         product=product.name if product else None,
         resource_name=resource,
         device_ids=product.device_ids if product else (),
+        device_groups=tuple(spec.device_groups or ()),
     )
 
 

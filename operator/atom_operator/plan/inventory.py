@@ -25,8 +25,12 @@ def survey(
     key: ObjectKey,
     resource: str,
     pod_spec: Mapping[str, Any],
+    revision: str | None = None,
 ) -> Supply:
-    """What the cluster has for pods with `pod_spec`; nodes without any AMD device are left out."""
+    """What the cluster has for pods with `pod_spec`; nodes without any AMD device are left out.
+
+    `revision` of these pods: those that have it already make no room for others of it.
+    """
     requested: dict[str, int] = {}
     ours: dict[str, int] = {}
     released = 0
@@ -36,7 +40,7 @@ def survey(
             continue
         amount = requested_devices(pod["spec"], resource)
         requested[node] = requested.get(node, 0) + amount
-        if _is_of(pod, key):
+        if _is_of(pod, key) and not _has_revision(pod, revision):
             ours[node] = ours.get(node, 0) + 1
             released = min(released, amount) if released else amount
     supplies = (
@@ -168,6 +172,11 @@ def _request(container: Mapping[str, Any], resource: str) -> int:
 def _count(quantities: object, resource: str) -> int:
     text = str(quantities.get(resource, 0)) if isinstance(quantities, Mapping) else ""
     return int(text) if text.isdigit() else 0  # extended resources are whole numbers
+
+
+def _has_revision(pod: Manifest, revision: str | None) -> bool:
+    annotations = pod["metadata"].get("annotations") or {}
+    return revision is not None and annotations.get(constants.ANNOTATION_REVISION) == revision
 
 
 def _is_of(pod: Manifest, key: ObjectKey) -> bool:

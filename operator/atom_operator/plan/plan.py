@@ -63,7 +63,8 @@ def build_plan(
         ),
         startup_budget_seconds=budget,
         progress_deadline_seconds=(
-            spec.rollout.progress_deadline_seconds or progress_deadline_seconds(budget)
+            spec.rollout.progress_deadline_seconds
+            or progress_deadline_seconds(budget, options.drain_seconds)
         ),
         template=spec.template,
         learning_key=key,

@@ -113,6 +113,18 @@ def _takes_one_after(node: NodeSupply, stopped: int, supply: Supply) -> bool:
     return not node.blockers and node.free + stopped * supply.released >= supply.demand
 
 
+def _wider(running: DeploymentState | None, current: Rollout) -> Rollout:
+    """The same with one more pod away, when as many as may be are away already: what should have
+    taken the place of an old pod has found it taken, and waits for another."""
+    if running is None or running.available > running.desired - current.unavailable:
+        return current  # the Deployment can still stop an old pod by itself
+    away = min(running.desired, running.desired - running.available + 1)
+    if away <= current.unavailable:
+        return current
+    reason = f"{away} pods may be away at a time, because new ones wait for what old ones hold"
+    return Rollout(_IN_PLACE, reason, away)
+
+
 def _unblock(question: RolloutQuestion, current: Rollout, words: str) -> Rollout:
     """The new pods wait for a node: let old ones make room, if they hold what is missing."""
     supply = question.supply
@@ -120,7 +132,9 @@ def _unblock(question: RolloutQuestion, current: Rollout, words: str) -> Rollout
         if can_take_one(supply) is not None:
             return current  # something else is missing, which old pods do not hold
         chosen = _without_spare(supply)
-        return current if chosen.strategy is current.strategy else chosen
+        if chosen.strategy is not current.strategy:
+            return chosen
+        return _wider(question.running, current) if chosen.strategy is _IN_PLACE else current
     resource = question.accelerator.resource_name or ""
     if current.strategy is _SURGE and f"Insufficient {resource}" in words:
         return Rollout(_IN_PLACE, "the spare pod of a surge found no node, so old pods go first")

@@ -51,6 +51,7 @@ def _bytes_per_second(source: SourceKind, measured: StartupTimes | None) -> floa
     return max(1.0, min(found, _MOST_SPEED_UP * assumed))
 
 
-def progress_deadline_seconds(startup_seconds: int) -> int:
-    """Seconds without progress after which a rollout has failed: start-up, and the image before."""
-    return startup_seconds + _IMAGE_PULL_SECONDS
+def progress_deadline_seconds(startup_seconds: int, drain_seconds: int) -> int:
+    """Seconds without progress after which a rollout has failed: an old pod may have to drain
+    before a new one has its devices, the image has to come, and the pod to start."""
+    return drain_seconds + _IMAGE_PULL_SECONDS + startup_seconds

@@ -6,40 +6,26 @@ The pods run a few lines instead of an engine, so they are ready as soon as they
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.support.builders_operator import atom_deployment
 from tests.support.live_cluster import LiveCluster
 from tests.support.operator_process import operator
+from tests.support.quick_pods import condition, engine_image, quick_container, status, wait_ready
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
 
 _ABSENT = "localhost/atom-none:0"
-_SERVER = """
-from http.server import BaseHTTPRequestHandler, HTTPServer
-class Always(BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-HTTPServer(("", 8000), Always).serve_forever()
-"""
 
 
 @pytest.fixture(scope="module")
 def image(live_cluster: LiveCluster) -> str:
-    """One that is on the node and has Python."""
-    names = "jsonpath={.items[*].status.images[*].names[0]}"
-    found = live_cluster.kubectl("get", "nodes", "-o", names).stdout.split()
-    engines = [name for name in found if "atom-engine" in name]
-    if not engines:
-        pytest.skip("no node has an engine image yet; make images")
-    return engines[0]
+    return engine_image(live_cluster)
 
 
 def apply(cluster: LiveCluster, image: str, **annotations: str) -> None:
-    engine = {"name": "engine", "command": ["python3", "-c", _SERVER]}
+    engine = quick_container()
     manifest = atom_deployment(
         engine={"image": image},
         template={"metadata": {"annotations": annotations}, "spec": {"containers": [engine]}},
@@ -48,15 +34,6 @@ def apply(cluster: LiveCluster, image: str, **annotations: str) -> None:
     )
     manifest["metadata"]["namespace"] = cluster.namespace
     cluster.kubectl("apply", "--filename=-", manifest=manifest)
-
-
-def status(cluster: LiveCluster) -> dict[str, Any]:
-    return dict((cluster.get("atomd", "chat") or {}).get("status") or {})
-
-
-def condition(cluster: LiveCluster, kind: str) -> dict[str, Any]:
-    found = (item for item in status(cluster).get("conditions", ()) if item["type"] == kind)
-    return next(found, {})
 
 
 def running_image(cluster: LiveCluster) -> str:
@@ -78,7 +55,7 @@ def test_a_bad_image_gives_way_to_the_revision_that_was_ready(
     log = tmp_path / "operator.log"
     with operator(cluster, log):
         apply(cluster, image, note="first")
-        cluster.wait("ready pod", lambda: condition(cluster, "Ready").get("status") == "True")
+        wait_ready(cluster)
         good, before = status(cluster)["revision"], pods(cluster)
 
         apply(cluster, _ABSENT)
@@ -102,7 +79,7 @@ def test_a_bad_image_gives_way_to_the_revision_that_was_ready(
         assert pods(cluster) == before
 
         apply(cluster, image, note="another try")
-        cluster.wait("ready pods", lambda: condition(cluster, "Ready").get("status") == "True")
+        wait_ready(cluster)
         assert condition(cluster, "Degraded")["status"] == "False"
         records = cluster.kubectl(
             "get", "controllerrevisions", "--output=name", "--selector=serving.atom.dev/deployment"

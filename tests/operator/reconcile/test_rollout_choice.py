@@ -125,6 +125,62 @@ async def test_a_spare_pod_without_a_device_is_not_waited_for() -> None:
     assert status(cluster)["strategy"] == "InPlace"
 
 
+async def test_a_place_that_was_taken_meanwhile_is_not_waited_for() -> None:
+    """Two replicas in place: the one that went has lost its device to somebody else."""
+    cluster = await running([gpu_node("a", 2)], used=0, replicas=2)
+    cluster.put_pod(gpu_pod("chat-2", "a", of="chat"))
+    await change(cluster)
+    assert strategy(cluster)["rollingUpdate"]["maxUnavailable"] == 1
+    del cluster.objects[POD, "default", "chat-2"]
+    cluster.put_pod(gpu_pod("other-1", "a", 1))
+    deployment = cluster.find(DEPLOYMENT, "chat")
+    deployment["status"].update(
+        observedGeneration=deployment["metadata"]["generation"],
+        replicas=2,
+        updatedReplicas=1,
+        readyReplicas=1,
+        availableReplicas=1,
+    )
+    cluster.put_pod(unschedulable_pod(NO_ROOM))
+    for _ in range(2):
+        await reconciler(cluster).reconcile(KEY)
+    assert strategy(cluster)["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 2}
+    assert "2 pods may be away at a time" in status(cluster)["reason"]
+    # The next rollout begins with a single pod again.
+    cluster.run_deployment_controller("chat")
+    del cluster.objects[POD, "default", "chat-9"]
+    chosen = await change(cluster, maxModelLen=512)
+    assert chosen["strategy"] == "InPlace"
+    assert strategy(cluster)["rollingUpdate"]["maxUnavailable"] == 1
+
+
+async def test_new_pods_make_no_room_for_others_of_their_revision() -> None:
+    cluster = await running([gpu_node("a", 1), gpu_node("b", 1, cordoned=True)], used=0, replicas=2)
+    cluster.put_pod(gpu_pod("chat-2", "b", of="chat"))
+    await change(cluster)
+    annotation = {"serving.atom.dev/revision": revision_of(cluster)}
+    cluster.find(POD, "chat-1")["metadata"]["annotations"] = annotation  # it has been replaced
+    before = strategy(cluster)
+    deployment = cluster.find(DEPLOYMENT, "chat")
+    deployment["status"].update(
+        observedGeneration=deployment["metadata"]["generation"],
+        replicas=3,
+        updatedReplicas=2,
+        readyReplicas=1,
+        availableReplicas=1,
+    )
+    cluster.put_pod(unschedulable_pod(NO_ROOM))
+    await reconciler(cluster).reconcile(KEY)
+    kept = strategy(cluster)
+    assert kept.get("rollingUpdate", {}).get("maxUnavailable", 0) <= 1, (before, kept)
+    assert kept["type"] == "RollingUpdate", "the old pod on b serves on: b takes no new one"
+
+
+def revision_of(cluster: FakeCluster) -> str:
+    annotations = cluster.find(DEPLOYMENT, "chat")["metadata"]["annotations"]
+    return str(annotations["serving.atom.dev/revision"])
+
+
 async def test_old_pods_stay_when_something_else_is_missing() -> None:
     cluster = await running([gpu_node("a")], used=6)
     await change(cluster)

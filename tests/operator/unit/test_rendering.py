@@ -161,6 +161,47 @@ def test_the_grace_period_covers_pre_stop_and_drain() -> None:
     assert spec["terminationGracePeriodSeconds"] > pause + 100
 
 
+def test_a_pod_has_no_rights_and_writes_only_where_it_may() -> None:
+    changes = {"accelerator": {"type": "amd", "product": "MI300X", "deviceGroups": [44, 109]}}
+    spec = pod_template(**changes)["spec"]
+    assert spec["enableServiceLinks"] is False
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["supplementalGroups"] == [44, 109]
+    (engine,) = spec["containers"]
+    assert engine["securityContext"]["readOnlyRootFilesystem"] is True
+    assert engine["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    written = {mount["mountPath"] for mount in engine["volumeMounts"] if not mount.get("readOnly")}
+    assert written == {"/cache", "/tmp", "/dev/shm"}
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "size"),
+    [
+        ({"type": "cpu", "memory": "4Gi"}, "128Mi"),
+        ({"type": "cpu", "memory": "512Mi"}, "64Mi"),
+        ({"type": "amd", "product": "MI300X"}, "2Gi"),
+    ],
+)
+def test_shared_memory_stays_within_the_memory_of_the_container(
+    accelerator: dict[str, Any], size: str
+) -> None:
+    # An engine that splits the model would get a GiB more for every further device.
+    volumes = {
+        item["name"]: item for item in pod_template(accelerator=accelerator)["spec"]["volumes"]
+    }
+    assert volumes["shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": size}
+
+
+def test_replicas_prefer_different_hosts_and_scaling_changes_no_pod() -> None:
+    (spread,) = pod_template()["spec"]["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == (
+        "kubernetes.io/hostname",
+        "ScheduleAnyway",
+    )
+    assert pod_template(replicas=1) == pod_template(replicas=5)
+
+
 def test_the_plan_is_shown_without_the_values_of_the_environment() -> None:
     secret = {"env": [{"name": "API_KEY", "value": "hush"}]}
     data = render(plan(engine=secret))[ChildKey(CONFIG_MAP, "chat-plan")]["data"]

@@ -238,6 +238,10 @@ class AcceleratorSpec(ApiModel):
                 "product and resourceName apply to type amd only",
             ),
             ("self.type != 'cpu' || !has(self.preflight)", "preflight applies to type amd only"),
+            (
+                "self.type != 'cpu' || !has(self.deviceGroups)",
+                "deviceGroups applies to type amd only",
+            ),
         )
     )
 
@@ -253,6 +257,12 @@ class AcceleratorSpec(ApiModel):
     memory: Annotated[str, Field(max_length=32, pattern=QUANTITY_PATTERN)] | None = None
     """amd: memory of one device, where product does not tell it; cpu: memory of the container,
     its limit and the base of the plan, default 4Gi."""
+    device_groups: Annotated[
+        list[Annotated[int, Field(ge=1, le=2_147_483_647)]] | None, Field(max_length=8)
+    ] = None
+    """Numeric ids of the groups that own /dev/kfd and /dev/dri/renderD* on the nodes (render,
+    video): pods run as a user without rights and need them where the files are not open to all.
+    amd only."""
     preflight: bool | None = None
     """An init container first checks the devices (present, permitted, as many as asked for, of an
     architecture that the engine has kernels for) and says what is wrong. amd only; default:
@@ -269,8 +279,8 @@ class RolloutSpec(ApiModel):
     drain_seconds: Annotated[int, Field(ge=0, le=7200)] | None = None
     """How long a stopping pod may finish its running requests; default: 120."""
     progress_deadline_seconds: Annotated[int, Field(ge=10, le=86_400)] | None = None
-    """How long a rollout may make no progress before it has failed; default: the start-up budget
-    that the weights need, and ten minutes for the image."""
+    """How long a rollout may make no progress before it has failed; default: drainSeconds, ten
+    minutes for the image, and the start-up budget that the weights need."""
     auto_rollback: bool | None = None
     """Return to the last revision whose replicas were all ready when a new one fails: it passed
     the deadline, or its pods keep crashing. A later change of the spec is tried again.
