@@ -9,17 +9,27 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.composed import COMPOSED
+from atom.model_ops.backends.interface import FUSED_OPS, Backend
 from tests.engine.ops.inputs import load_backend
 
 _ON_GPU = torch.cuda.is_available()
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _BACKENDS = ["triton"] if _ON_GPU or _INTERPRETED else ["torch_cpu"]
-collect_ignore_glob = [] if "triton" in _BACKENDS else ["parity/test_skinny_linear.py"]
+# Tests of single kernels rather than of a backend's operations.
+_OF_KERNELS = [
+    f"parity/{path.name}"
+    for path in (Path(__file__).parent / "parity").glob("test_*.py")
+    if "backends.triton_ops" in path.read_text()
+]
+collect_ignore_glob = [] if "triton" in _BACKENDS else _OF_KERNELS
 
 
 @pytest.fixture
@@ -29,11 +39,17 @@ def device() -> torch.device:
 
 @pytest.fixture(params=_BACKENDS)
 def backend(request: pytest.FixtureRequest, reference: Backend) -> Backend:
-    """Operations that it lacks come from the reference, as in an engine."""
+    """What the CPU's lacks comes from the reference or is composed, as in an engine; the kernels'
+    must lack nothing."""
     found = load_backend(request.param)
     if found.unusable:
         pytest.skip(f"{request.param}: {'; '.join(found.unusable)}")
-    return replace(found, operations=reference.operations | found.operations)
+    if found.name == "triton":
+        return found
+    single = reference.operations | found.operations
+    ops = SimpleNamespace(**single)
+    fused = {op: partial(COMPOSED[op], ops) for op in FUSED_OPS}
+    return replace(found, operations=single | fused)
 
 
 @pytest.fixture
