@@ -23,6 +23,7 @@ NAME = "atom-tiny"
 CHILDREN = "deployment,service,serviceaccount,configmap,poddisruptionbudget"
 OWNED = f"app.kubernetes.io/instance={NAME}"
 NEW_MAX_MODEL_LEN = 256
+FAILS_SOON = {"progressDeadlineSeconds": 20}
 # Finds the engine process by its command line and kills it as the kernel's OOM killer would.
 KILL_ENGINE = """
 import os, pathlib, signal
@@ -48,9 +49,18 @@ def wait_ready(kube: Kube, *, replicas: int, seconds: float = 240.0) -> dict[str
     return wait_until(f"{NAME} Ready with {replicas} replicas", probe, seconds=seconds)
 
 
+def all_pods(kube: Kube) -> list[dict[str, Any]]:
+    pods: list[dict[str, Any]] = kube.get("pods", f"--selector={OWNED}")["items"]
+    return pods
+
+
+def patch_spec(kube: Kube, **fields: Any) -> None:
+    patch = json.dumps({"spec": fields})
+    kube.kubectl("patch", "atomd", NAME, "--type=merge", f"--patch={patch}")
+
+
 def engine_pods(kube: Kube) -> list[dict[str, Any]]:
-    pods = kube.get("pods", f"--selector={OWNED}")["items"]
-    return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+    return [pod for pod in all_pods(kube) if "deletionTimestamp" not in pod["metadata"]]
 
 
 def test_apply_becomes_ready(kube: Kube, images: Images) -> None:
@@ -116,6 +126,35 @@ def test_rollout_fails_no_request(kube: Kube, images: Images) -> None:
         assert model_length(url) == NEW_MAX_MODEL_LEN
 
 
+def test_a_bad_image_is_rolled_back_and_fails_no_request(kube: Kube, images: Images) -> None:
+    good = deployment(kube)["status"]["revision"]
+    start_client(kube, images)
+    patch_spec(kube, engine={"image": "localhost/atom-none:0"}, rollout=FAILS_SOON)
+
+    def rolled_back() -> bool:
+        return condition(deployment(kube), "Degraded").get("reason") == "RolledBack"
+
+    wait_until("the rollback", rolled_back, seconds=180)
+    assert deployment(kube)["status"]["revision"] == good
+    patch_spec(kube, engine={"image": images.engine}, rollout={"progressDeadlineSeconds": None})
+    wait_ready(kube, replicas=2)
+    summary = stop_client(kube)
+    assert summary["failures"] == []
+    assert summary["answered"] > 10, "the client was asking all the while"
+
+
+def test_scaling_down_fails_no_request(kube: Kube, images: Images) -> None:
+    start_client(kube, images)
+    kube.kubectl("scale", "atomd", NAME, "--replicas=1")
+    wait_ready(kube, replicas=1)
+    wait_until("the end of the other pod", lambda: len(all_pods(kube)) == 1, seconds=120)
+    summary = stop_client(kube)
+    assert summary["failures"] == []
+    assert summary["answered"] > 10, "the client was asking all the while"
+    kube.kubectl("scale", "atomd", NAME, "--replicas=2")
+    wait_ready(kube, replicas=2)
+
+
 def test_killed_engine_process_recovers(kube: Kube) -> None:
     pod = engine_pods(kube)[0]["metadata"]["name"]
     said = kube.kubectl("exec", pod, "--container=engine", "--", "python3", "-c", KILL_ENGINE)
@@ -150,6 +189,7 @@ def test_delete_leaves_nothing(kube: Kube) -> None:
 
 def start_client(kube: Kube, images: Images) -> None:
     """Run tests/e2e/client.py in a pod of its own, and wait until it asks."""
+    kube.kubectl("delete", "pod", "client", "--ignore-not-found", "--wait")
     script = Path(__file__).with_name("client.py").read_text(encoding="utf-8")
     config = {
         "apiVersion": "v1",
