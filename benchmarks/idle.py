@@ -1,6 +1,6 @@
 """What a server costs that has nothing to do: CPU time and wake-ups of all its processes.
 
-    python -m benchmarks.idle [--seconds N]
+    python -m benchmarks.idle [--seconds N] [--data-parallel-size N] [--api-server-count M]
 
 Starts a server on a tiny random model, lets it answer once, and then looks on (Linux: /proc).
 Prints a table per process; the last line is one JSON object. `core_share` is what must stay under
@@ -21,7 +21,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,14 +63,14 @@ def processes_of(root: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def idle_server(folder: Path) -> Iterator[tuple[int, str]]:
+def idle_server(folder: Path, flags: Sequence[str]) -> Iterator[tuple[int, str]]:
     """(process id, address) of a server that is ready."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "atom.entrypoints.openai_server", "--load-dummy"]
     command += ["--model", str(folder), "--device", "cpu", "--dtype", "float32"]
     command += ["--max-model-len", "256", "--max-num-seqs", "8", "--num-kv-blocks", "200"]
-    command += ["--host", "127.0.0.1", "--server-port", str(port)]
+    command += ["--host", "127.0.0.1", "--server-port", str(port), *flags]
     address = f"http://127.0.0.1:{port}"
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
@@ -88,7 +88,7 @@ def idle_server(folder: Path) -> Iterator[tuple[int, str]]:
 def _wait_ready(process: subprocess.Popen[bytes], address: str) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
-        with contextlib.suppress(urllib.error.URLError, ConnectionError):
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
             urllib.request.urlopen(f"{address}/health", timeout=5).close()
             return
         if process.poll() is not None or time.monotonic() > deadline:
@@ -105,11 +105,18 @@ def _answer_once(address: str) -> None:
         assert json.load(response)["usage"]["completion_tokens"] == 8
 
 
-def measure(seconds: float) -> dict[str, Usage]:
+def kind_of(process_id: int, root: int) -> str:
+    words = Path(f"/proc/{process_id}/cmdline").read_text().split("\0")
+    kinds = {"atom.model_engine.core_main": "engine", "atom.entrypoints.api_process": "API"}
+    found = [kind for module, kind in kinds.items() if module in words]
+    return "server" if process_id == root else found[0] if found else "other"
+
+
+def measure(seconds: float, flags: Sequence[str] = ()) -> dict[str, Usage]:
     """What each process used while it was watched."""
     with tempfile.TemporaryDirectory() as folder_name:
         folder = write_shape("tiny", Path(folder_name))
-        with idle_server(folder) as (root, address):
+        with idle_server(folder, flags) as (root, address):
             _answer_once(address)
             time.sleep(SETTLE_SECONDS)
             before = {process_id: usage_of(process_id) for process_id in processes_of(root)}
@@ -117,8 +124,7 @@ def measure(seconds: float) -> dict[str, Usage]:
             used = {}
             for process_id, start in before.items():
                 end = usage_of(process_id)
-                name = "server" if process_id == root else f"engine ({process_id})"
-                used[name] = Usage(
+                used[f"{kind_of(process_id, root)} ({process_id})"] = Usage(
                     end.cpu_seconds - start.cpu_seconds, end.wake_ups - start.wake_ups
                 )
             return used
@@ -127,8 +133,13 @@ def measure(seconds: float) -> dict[str, Usage]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=30.0, help="how long to look on")
-    seconds = parser.parse_args().seconds
-    used = measure(seconds)
+    parser.add_argument("--data-parallel-size", type=int, default=1, help="engine processes")
+    parser.add_argument("--api-server-count", type=int, default=1, help="HTTP processes")
+    args = parser.parse_args()
+    seconds = args.seconds
+    flags = ["--data-parallel-size", str(args.data_parallel_size)]
+    flags += ["--api-server-count", str(args.api_server_count)]
+    used = measure(seconds, flags)
     print(f"{'process':<20}{'CPU ms':>10}{'core share':>12}{'wake-ups/s':>12}")
     for name, usage in used.items():
         share = usage.cpu_seconds / seconds

@@ -11,6 +11,7 @@ its own process behind CoreManager. `atom generate` and `atom bench` are its use
 from __future__ import annotations
 
 import itertools
+import logging
 import queue
 import time
 import weakref
@@ -23,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from atom.config import Config, EngineOptions, build_config
 from atom.errors import ConfigError, EngineDeadError, RequestError
-from atom.model_engine.core_events import CoreEvent, CoreFailed
+from atom.model_engine.core_events import CoreEvent, CoreFailed, CoreStalled
 from atom.model_engine.core_port import CoreFactory, CorePort
 from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.engine_protocol import EngineReport, ProgressBody, StreamBody
@@ -33,6 +34,8 @@ from atom.model_engine.input_processor import Prompt
 from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
 from atom.progress import StartupProgress
 from atom.sampling_params import SamplingParams
+
+logger = logging.getLogger(__name__)
 
 __all__ = ["Completion", "InputOutputProcessor", "LLMEngine"]
 
@@ -198,6 +201,10 @@ class LLMEngine:
         if isinstance(event, CoreFailed):
             self.close()
             raise EngineDeadError(event.message)
+        if isinstance(event, CoreStalled):
+            logger.warning(
+                "rank %d has computed nothing for %.0f s", event.rank, event.silent_seconds
+            )
         if not isinstance(event, StreamBody):
             return []
         step = self.processor.outputs.process(event, time.monotonic())

@@ -38,6 +38,10 @@ _OWNED_ARGUMENTS = {
     "master-addr": None,
     "master-port": None,
     "drain-seconds": "spec.rollout.drainSeconds",
+    "shutdown-timeout": "spec.rollout.drainSeconds",
+    # A pod has the devices, or the memory, of one rank; more of them are more replicas.
+    "data-parallel-size": "spec.replicas",
+    "dp": "spec.replicas",
     "startup-budget-seconds": None,
     "host": None,
     "server-port": None,

@@ -12,7 +12,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.support.open_stream import OpenStream, error_of
+from tests.support.open_stream import LONG, OpenStream, error_of
 from tests.support.server_process import ServerProcess, run_atom, server_process
 from tests.support.tiny_model import make_tiny_checkpoint
 from tests.support.waiting import wait_until
@@ -95,6 +95,37 @@ def test_a_killed_engine_process_ends_open_requests_and_the_server_with_code_1(
         assert last_line.startswith("error: the engine stopped: ")
         assert "signal 9" in last_line
         assert "Traceback" not in server.log
+
+
+def test_a_stopped_engine_process_fails_health_and_live_until_it_runs_again(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    with ready_server(checkpoint, tmp_path, "--stall-seconds", "3") as server:
+        stream = OpenStream(server, max_tokens=300)
+        server.engine_process().suspend()
+        wait_until(lambda: server.health()[1].get("status") == "stalled", "a stall is seen", 30)
+        assert "rank 0 has computed nothing" in server.health()[1]["reason"]
+        live = httpx.get(f"{server.url}/live", timeout=5)
+        assert (live.status_code, live.json()["status"]) == (503, "stalled")
+        refused = httpx.post(f"{server.url}/v1/completions", json={"prompt": "y"}, timeout=10)
+        assert refused.status_code == 503
+        server.engine_process().resume()
+        wait_until(lambda: server.health()[0] == 200, "it is well again", 30)
+        assert stream.end()[-1] == "[DONE]", "nothing was lost"
+        assert httpx.get(f"{server.url}/live", timeout=5).status_code == 200
+
+
+def test_a_client_that_leaves_frees_what_its_request_held(checkpoint: Path, tmp_path: Path) -> None:
+    with ready_server(checkpoint, tmp_path) as server:
+        with httpx.stream(
+            "POST", f"{server.url}/v1/completions", json={**LONG, "max_tokens": 8000}, timeout=60
+        ) as response:
+            lines = response.iter_lines()  # kept: its end would close the connection
+            next(lines)
+            wait_until(lambda: server.metric("requests_running") == 1, "it runs")
+        wait_until(lambda: server.metric("requests_running") == 0, "it was aborted", 30)
+        assert server.metric("kv_cache_blocks_used") == 0
+        assert server.metric("generation_tokens_total") < 8000
 
 
 def test_the_engine_process_does_not_outlive_a_killed_server(
