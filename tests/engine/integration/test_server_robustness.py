@@ -7,6 +7,7 @@ is answered, no request is open and every KV block is free.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 from collections import Counter
@@ -19,6 +20,7 @@ import pytest
 import pytest_asyncio
 import schemathesis
 from hypothesis import HealthCheck, given, settings
+from prometheus_client.parser import text_string_to_metric_families
 from schemathesis.checks import load_all_checks
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -217,6 +219,29 @@ async def crowd(url: str, count: int) -> Counter[int]:
 
 async def test_none_of_two_thousand_clients_at_once_is_lost(rig: HttpRig) -> None:
     assert await crowd(rig.url, 2000) == {200: 2000}
+
+
+async def test_scrapes_during_load_are_whole_and_count_up(rig: HttpRig) -> None:
+    def counters(text: str) -> dict[str, float]:
+        return {
+            sample.name: sample.value
+            for family in text_string_to_metric_families(text)
+            if family.type == "counter"
+            for sample in family.samples
+            if sample.name.endswith("_total") and "finished_reason" not in sample.labels
+        }
+
+    await eventually(lambda: rig.engine.stats is not None, "the engine told its numbers")
+    before = counters((await rig.client.get("/metrics")).text)
+    loading = asyncio.create_task(crowd(rig.url, 200))
+    scrapes = [before]
+    while not loading.done():
+        scrapes.append(counters((await rig.client.get("/metrics")).text))
+    assert await loading == {200: 200}
+    assert len(scrapes) > 2
+    for earlier, later in itertools.pairwise(scrapes):
+        assert earlier.keys() == later.keys()
+        assert all(later[name] >= earlier[name] for name in earlier)
 
 
 async def test_a_bound_on_the_crowd_sends_some_away_and_serves_the_rest(checkpoint: Path) -> None:
