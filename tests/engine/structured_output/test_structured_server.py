@@ -1,0 +1,164 @@
+"""Structured output as a client of the real server sees it, with OpenAI's own library."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import psutil
+import pytest
+from openai import BadRequestError, OpenAI
+from pydantic import BaseModel, Field
+
+from tests.support.server_process import SERVED_NAME, ServerProcess, server_process
+from tests.support.waiting import wait_until
+
+CHECKPOINT = Path(__file__).resolve().parents[3] / "examples" / "models" / "atom-tiny"
+MESSAGES: list[Any] = [{"role": "user", "content": "What is ATOM?"}]
+
+
+class Engine(BaseModel):
+    name: str = Field(max_length=12)
+    speed: Literal["slow", "fast"]
+    replicas: int = Field(ge=0, le=9)
+    note: str | None = Field(default=None, max_length=5)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    log = tmp_path_factory.mktemp("server") / "log"
+    with server_process(CHECKPOINT, log, "--max-num-seqs", "32") as server:
+        yield server.wait_ready()
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def ask(client: OpenAI, **fields: Any) -> Any:
+    settings = {"model": SERVED_NAME, "messages": MESSAGES, "max_tokens": 200, "temperature": 0}
+    return client.chat.completions.create(**{**settings, **fields})
+
+
+def held_blocks(server: ServerProcess) -> float:
+    return server.metric("kv_cache_blocks_used")
+
+
+def compilers() -> list[psutil.Process]:
+    """Compile servers, not the processes that they fork for each grammar."""
+
+    def compiles(process: psutil.Process | None) -> bool:
+        return process is not None and "compile_server" in " ".join(process.cmdline())
+
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if compiles(child) and not compiles(child.parent())]
+
+
+def test_parse_gives_the_pydantic_model(client: OpenAI) -> None:
+    done = client.chat.completions.parse(
+        model=SERVED_NAME, messages=MESSAGES, response_format=Engine, max_tokens=300, temperature=0
+    )
+    assert done.choices[0].finish_reason == "stop"
+    assert isinstance(done.choices[0].message.parsed, Engine)
+
+
+def test_a_stream_of_a_schema_is_one_json_text(client: OpenAI) -> None:
+    schema = {"name": "engine", "schema": Engine.model_json_schema(), "strict": True}
+    chunks = ask(
+        client, stream=True, response_format={"type": "json_schema", "json_schema": schema}
+    )
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert Engine.model_validate_json(text)
+
+
+def test_choices_answer_apart_and_each_fits(client: OpenAI) -> None:
+    asked = {"structured_outputs": {"regex": "[A-F]{2}[0-9]{1,3}"}}
+    done = ask(client, n=4, temperature=1.0, seed=1, extra_body=asked)
+    texts = [choice.message.content for choice in done.choices]
+    assert all(re.fullmatch("[A-F]{2}[0-9]{1,3}", text) for text in texts)
+    assert len(set(texts)) > 1
+
+
+def test_plain_text_completions_take_it_too(client: OpenAI) -> None:
+    done = client.completions.create(
+        model=SERVED_NAME,
+        prompt=["one", "two"],
+        max_tokens=30,
+        extra_body={"guided_choice": ["red", "green"]},
+    )
+    assert {choice.text for choice in done.choices} <= {"red", "green"}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "param", "reason"),
+    [
+        ({"structured_outputs": {"regex": "(a"}}, "structured_outputs", "parenthesis"),
+        ({"guided_grammar": "root ::= other"}, "guided_grammar", '"other" is not defined'),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}}},
+            "response_format",
+            'Unsupported type "x"',
+        ),
+    ],
+)
+def test_a_grammar_that_does_not_compile_is_400_also_for_a_stream(
+    client: OpenAI, fields: dict[str, Any], param: str, reason: str, stream: bool
+) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        ask(client, stream=stream, extra_body=fields)
+    assert caught.value.param == param
+    assert reason in caught.value.message
+
+
+def test_a_costly_grammar_is_refused_and_keeps_nobody_waiting(
+    server: ServerProcess, client: OpenAI
+) -> None:
+    properties = {f"p{index}": {"type": "string"} for index in range(1500)}
+    costly = {"guided_json": {"type": "object", "properties": properties}}
+    with ThreadPoolExecutor(1) as pool:
+        refused = pool.submit(ask, client, extra_body=costly)
+        waiting = [ask(client, max_tokens=3), ask(client, extra_body={"guided_choice": ["a"]})]
+        assert waiting[1].choices[0].message.content == "a"
+        with pytest.raises(BadRequestError, match="make it smaller"):
+            refused.result()
+    assert held_blocks(server) == 0
+
+
+def test_a_client_that_leaves_while_its_grammar_compiles_is_forgotten(
+    server: ServerProcess, client: OpenAI
+) -> None:
+    properties = {f"q{index}": {"type": "string"} for index in range(1500)}
+    body = {
+        "messages": MESSAGES,
+        "stream": True,
+        "guided_json": {"type": "object", "properties": properties},
+    }
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=0.3)
+    wait_until(lambda: server.metric("requests_waiting") == 0, "it is forgotten", 60)
+    assert ask(client, extra_body={"guided_choice": ["b"]}).choices[0].message.content == "b"
+
+
+def test_a_compiler_that_was_killed_is_replaced_without_a_restart(client: OpenAI) -> None:
+    ask(client, extra_body={"guided_choice": ["first"]})
+    (compiler,) = compilers()
+    compiler.kill()
+    compiler.wait(30)
+    done = ask(client, extra_body={"guided_choice": ["second"]})
+    assert done.choices[0].message.content == "second"
+
+
+def test_json_mode_gives_an_object_when_there_is_room(client: OpenAI) -> None:
+    done = ask(client, max_tokens=60, response_format={"type": "json_object"})
+    text = done.choices[0].message.content
+    assert text.startswith("{")
+    if done.choices[0].finish_reason == "stop":
+        assert isinstance(json.loads(text), dict)
