@@ -11,6 +11,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+import xgrammar
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -46,7 +47,7 @@ class Guided:
         assert sampling.structured_outputs is not None
         grammar = self.compiler.compile(sampling.structured_outputs.spec()).result(LIMIT_SECONDS)
         rows = GuidedRows(VOCAB, [self.end], clock=clock)
-        rows.enter(request_id, grammar, sampling)
+        rows.enter(request_id, xgrammar.GrammarMatcher(grammar), sampling)
         return rows
 
     def draw(self, seed: int, **kind: Any) -> str:
@@ -242,7 +243,7 @@ def test_without_end_tokens_a_text_ends_where_it_first_may(tmp_path: Path) -> No
     params = SamplingParams(structured_outputs=StructuredOutputsParams(regex="[0-9]{2,4}"))
     grammar = compiler.compile(params.structured_outputs.spec()).result(LIMIT_SECONDS)
     rows = GuidedRows(VOCAB, [])
-    rows.enter(1, grammar, params)
+    rows.enter(1, xgrammar.GrammarMatcher(grammar, terminate_without_stop_token=True), params)
     (digit,) = tokenizer.encode("7", add_special_tokens=False)
     assert accept(rows, 1, digit) == []
     assert accept(rows, 1, digit) == [GuidedEnd(1)]

@@ -151,7 +151,7 @@ def test_a_compiler_that_was_killed_is_replaced_without_a_restart(client: OpenAI
     ask(client, extra_body={"guided_choice": ["first"]})
     (compiler,) = compilers()
     compiler.kill()
-    compiler.wait(30)
+    wait_until(lambda: compiler.status() == psutil.STATUS_ZOMBIE, "it is dead")
     done = ask(client, extra_body={"guided_choice": ["second"]})
     assert done.choices[0].message.content == "second"
 

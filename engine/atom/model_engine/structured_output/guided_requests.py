@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable
+from typing import Any
 
 import msgspec
 
@@ -18,7 +19,7 @@ from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.structured_output.compile_messages import CompilerSetup
 from atom.model_engine.structured_output.grammar_compiler import GrammarCompiler
 from atom.model_engine.structured_output.grammar_gate import GrammarGate, Passed
-from atom.model_engine.structured_output.guided_rows import GuidedRows
+from atom.model_engine.structured_output.guided_rows import GuidedRows, Matcher
 
 
 class GuidedRequests:
@@ -30,6 +31,7 @@ class GuidedRequests:
         os.set_blocking(self.wake_fd, False)
         os.set_blocking(self._notify_fd, False)
         self.rows = GuidedRows(setup.vocab_size, setup.end_token_ids)
+        self._has_ends = bool(setup.end_token_ids)
         self._compiler = GrammarCompiler(setup, self._notify)
         self._gate = GrammarGate(self._compiler)
 
@@ -72,9 +74,16 @@ class GuidedRequests:
     def _enter(self, passed: Passed) -> Request:
         """The masks see to min_tokens, which gives way to a grammar that is complete."""
         request = passed.request
-        self.rows.enter(request.id, passed.grammar, request.params)
+        self.rows.enter(request.id, self._matcher(passed.grammar), request.params)
         params = msgspec.structs.replace(request.params, min_tokens=0)
         return msgspec.structs.replace(request, params=params)
+
+    def _matcher(self, grammar: Any) -> Matcher:
+        from xgrammar import GrammarMatcher  # loaded by now: it made the grammar
+
+        # A model without end tokens stops where the grammar first may.
+        matcher: Matcher = GrammarMatcher(grammar, terminate_without_stop_token=not self._has_ends)
+        return matcher
 
     def _notify(self) -> None:
         """On a thread of the compiler. A full pipe is readable anyway."""

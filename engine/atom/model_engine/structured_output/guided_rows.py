@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +35,26 @@ class GuidedEnd:
     param: str | None = None
 
 
+class Matcher(Protocol):
+    """What is used of xgrammar's GrammarMatcher."""
+
+    def fill_next_token_bitmask(self, bitmask: NDArray[np.int32], index: int) -> bool:
+        """Row `index` of bitmask [rows, words] becomes what may come next."""
+        ...
+
+    def accept_token(self, token_id: int) -> bool:
+        """Go on by this token; False, and nothing else, when it may not come."""
+        ...
+
+    def is_terminated(self) -> bool: ...
+
+
 @dataclass(slots=True)
 class _Guide:
     """early_ends: tokens that may not come before `min_tokens` tokens are there."""
 
     asked: StructuredOutputsParams
-    matcher: Any
+    matcher: Matcher
     min_tokens: int
     early_ends: NDArray[np.int64]
     num_tokens: int = 0
@@ -67,14 +81,10 @@ class GuidedRows:
     def __len__(self) -> int:
         return len(self._guides)
 
-    def enter(self, request_id: int, grammar: Any, params: SamplingParams) -> None:
-        """Follow a new sequence. `grammar`: xgrammar's CompiledGrammar."""
-        from xgrammar import GrammarMatcher  # loaded by now: it made the grammar
-
+    def enter(self, request_id: int, matcher: Matcher, params: SamplingParams) -> None:
+        """Follow a new sequence, at whose beginning the matcher stands."""
         asked = params.structured_outputs
         assert asked is not None
-        # A model without end tokens stops where the grammar first may.
-        matcher = GrammarMatcher(grammar, terminate_without_stop_token=not self._end_token_ids)
         ends = [*self._end_token_ids, *params.stop_token_ids]
         self._guides[request_id] = _Guide(
             asked, matcher, params.min_tokens, np.array(ends, dtype=np.int64)
