@@ -296,6 +296,7 @@ class Supply:
     demand: int
     nodes: tuple[NodeSupply, ...]
     released: int = 0  # devices that one running pod of ours gives back when it goes
+    leaving: int = 0  # pods of ours that end and still hold devices
     pods_per_replica: int = 1
 
 
@@ -423,6 +424,7 @@ class Observed:
     running: PodRevision | None = None  # what the Deployment asks for now
     last_ready: PodRevision | None = None  # what every replica served with most lately
     learned: tuple[Evidence, ...] = ()
+    leaving: int = 0  # pods that end and may still hold devices
     unserved: frozenset[Kind] = frozenset()  # optional kinds that were looked for in vain
     inspected: InspectedConfig | None = None
 

@@ -211,6 +211,7 @@ class Reconciler:
             revision=target.pods.name,
             running=observed.deployment,
             unschedulable=_unschedulable(observed),
+            leaving=observed.leaving,
             supply=None,
             one_node_claim=claim.one_node,
         )

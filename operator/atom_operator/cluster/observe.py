@@ -66,7 +66,9 @@ async def observe(
     pods = await port.list_labelled(POD, key.namespace, labels)
     running = (pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
     states = tuple(pod_state(pod) for pod in running)
-    return replace(describe(children, states), unserved=frozenset(unserved))
+    return replace(
+        describe(children, states), unserved=frozenset(unserved), leaving=len(pods) - len(states)
+    )
 
 
 async def _optional(

@@ -33,13 +33,14 @@ def survey(
     """
     requested: dict[str, int] = {}
     ours: dict[str, int] = {}
-    released = 0
+    released = leaving = 0
     for pod in pods:
         node = (pod.get("spec") or {}).get("nodeName")
         if not node or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
             continue
         amount = requested_devices(pod["spec"], resource)
         requested[node] = requested.get(node, 0) + amount
+        leaving += _is_of(pod, key) and bool(pod["metadata"].get("deletionTimestamp"))
         if _is_of(pod, key) and not _has_revision(pod, revision):
             ours[node] = ours.get(node, 0) + 1
             released = min(released, amount) if released else amount
@@ -57,7 +58,7 @@ def survey(
     )
     demand = requested_devices(pod_spec, resource)
     ordered = tuple(sorted(supplies, key=lambda supply: supply.name))
-    return Supply(resource, demand, ordered, released)
+    return Supply(resource, demand, ordered, released, leaving)
 
 
 def requested_devices(pod_spec: Mapping[str, Any], resource: str) -> int:

@@ -36,6 +36,7 @@ class RolloutQuestion:
     running: DeploymentState | None
     unschedulable: str | None  # the scheduler's words about a pod of ours without a node
     supply: Supply | None
+    leaving: int = 0  # pods of ours that end and may still hold what others wait for
     one_node_claim: str | None = None  # a claim that a spare pod on another node could not mount
 
 
@@ -134,7 +135,9 @@ def _unblock(question: RolloutQuestion, current: Rollout, words: str) -> Rollout
         chosen = _without_spare(supply)
         if chosen.strategy is not current.strategy:
             return chosen
-        return _wider(question.running, current) if chosen.strategy is _IN_PLACE else current
+        if chosen.strategy is not _IN_PLACE or question.leaving or supply.leaving:
+            return current
+        return _wider(question.running, current)
     resource = question.accelerator.resource_name or ""
     if current.strategy is _SURGE and f"Insufficient {resource}" in words:
         return Rollout(_IN_PLACE, "the spare pod of a surge found no node, so old pods go first")

@@ -142,6 +142,12 @@ async def test_a_place_that_was_taken_meanwhile_is_not_waited_for() -> None:
         availableReplicas=1,
     )
     cluster.put_pod(unschedulable_pod(NO_ROOM))
+    draining = gpu_pod("chat-2", "a", of="chat")
+    draining["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    cluster.put_pod(draining)
+    await reconciler(cluster).reconcile(KEY)
+    assert strategy(cluster)["rollingUpdate"]["maxUnavailable"] == 1, "its place comes free yet"
+    del cluster.objects[POD, "default", "chat-2"]
     for _ in range(2):
         await reconciler(cluster).reconcile(KEY)
     assert strategy(cluster)["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 2}
