@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,6 +31,8 @@ class GuidedRequests:
         self.wake_fd, self._notify_fd = os.pipe()
         os.set_blocking(self.wake_fd, False)
         os.set_blocking(self._notify_fd, False)
+        for fd in (self.wake_fd, self._notify_fd):
+            weakref.finalize(self, os.close, fd)
         self.rows = GuidedRows(setup.vocab_size, setup.end_token_ids)
         self._has_ends = bool(setup.end_token_ids)
         self._compiler = GrammarCompiler(setup, self._notify)
