@@ -132,10 +132,12 @@ def _unblock(question: RolloutQuestion, current: Rollout, words: str) -> Rollout
     if supply is not None:
         if can_take_one(supply) is not None:
             return current  # something else is missing, which old pods do not hold
+        if question.leaving or supply.leaving:
+            return current  # the place of an old pod comes free yet
         chosen = _without_spare(supply)
         if chosen.strategy is not current.strategy:
             return chosen
-        if chosen.strategy is not _IN_PLACE or question.leaving or supply.leaving:
+        if chosen.strategy is not _IN_PLACE:
             return current
         return _wider(question.running, current)
     resource = question.accelerator.resource_name or ""
