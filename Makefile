@@ -58,11 +58,16 @@ docs: $(STAMP) ## Build the documentation site into site/
 
 .PHONY: test-unit
 test-unit: $(STAMP) ## Unit and integration tests; no cluster, no GPU
-	$(PYTEST) -m "not cluster and not gpu and not rocm"
+	$(PYTEST) -m "not cluster and not gpu and not rocm and not slow"
 
 .PHONY: test-cluster
 test-cluster: $(STAMP) ## Chart, API server and end-to-end tests on a real Kubernetes
 	@$(PY) -m tools.cluster_tests
+
+.PHONY: test-long
+test-long: $(STAMP) ## The tests that take minutes each, with and without a cluster
+	$(PYTEST) -m "slow and not cluster and not gpu and not rocm"
+	@$(PY) -m tools.cluster_tests --long
 
 .PHONY: test
 test: lint types layers test-unit test-cluster ## Everything: the only command a change needs

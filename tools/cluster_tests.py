@@ -1,11 +1,14 @@
 """`make test-cluster`: prepare a cluster and run the tests that need one, or say why not.
 
+With --long the slow ones (minutes each: faults at every write, every field of the spec) instead.
+
 Where no cluster can be had (not root on Linux, and no CLUSTER=current), the reason is the last line
 and the exit code 0: everything else has been tested.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -17,6 +20,9 @@ from tools.on_cluster import ROOT, prepare_cluster
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description="Run the tests that need a cluster.")
+    parser.add_argument("--long", action="store_true", help="the slow ones instead")
+    wanted = "cluster and slow" if parser.parse_args().long else "cluster and not slow"
     reason = target.why_unusable(os.environ)
     if reason is not None:
         print(f"cluster tests skipped: {reason}", flush=True)
@@ -26,7 +32,7 @@ def main() -> int:
     except (KubeError, DevclusterError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    command = [sys.executable, "-m", "pytest", "-m", "cluster", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-m", wanted, "-p", "no:cacheprovider"]
     return subprocess.run(command, cwd=ROOT, env=kube.environment, check=False).returncode
 
 
