@@ -1,6 +1,7 @@
 """`python -m atom_operator`, also installed as `atom-operator`: flags, settings, then kopf.
 
-`plan` is the one command: it prints what the operator would decide, and runs nothing.
+Two commands run nothing: `plan` prints what the operator would decide, `check` whether an installed
+one works.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any, cast
 
 import kopf
 
-from atom_operator import constants, plan_command
+from atom_operator import check_command, constants, plan_command
 from atom_operator.settings import PREFIX, OperatorSettings, SettingsError
 
 
@@ -32,6 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     if options.namespace:
         settings = dataclasses.replace(settings, namespaces=tuple(options.namespace))
+    if options.command == "check":
+        return check_command.run(options, settings)
     _run(settings)
     return 0
 
@@ -51,6 +54,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     plan = commands.add_parser("plan", help="print the plan of a manifest, without a cluster")
     plan_command.add_arguments(plan)
+    check = commands.add_parser("check", help="ask whether the installed operator works")
+    check_command.add_arguments(check)
     return parser
 
 

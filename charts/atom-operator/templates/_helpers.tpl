@@ -42,6 +42,22 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
+{{/* The restricted Pod Security Standard. */}}
+{{- define "atom-operator.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "atom-operator.securityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
 {{/* The names by which API servers call the webhook. */}}
 {{- define "atom-operator.webhookHosts" -}}
 {{- $host := printf "%s-webhook.%s.svc" (include "atom-operator.fullname" .) .Release.Namespace -}}
