@@ -50,7 +50,8 @@ def streamed(stream: TokenStream, token_ids: list[int]) -> str:
     return "".join([*(stream.push(token_id) for token_id in token_ids), stream.flush()])
 
 
-@given(text=st.text())
+# A special token's own text is that token, and decoding leaves special tokens out.
+@given(text=st.text().filter(lambda text: "<|" not in text))
 def test_text_survives_encoding_and_decoding(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
 
