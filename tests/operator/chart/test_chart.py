@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
@@ -296,6 +300,33 @@ def test_a_wrong_value_is_refused(helm: str, value: str) -> None:
     )
     assert result.returncode != 0
     assert "schema" in result.stderr
+
+
+FREE_FORM = {"labels", "annotations", "podAnnotations", "podLabels", "nodeSelector", "affinity"}
+FREE_FORM |= {"requests", "limits"}  # resource names are the cluster's
+
+
+def typed_groups(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Paths of the mappings in values.yaml whose keys are ours."""
+    yield path
+    for key, value in values.items():
+        if isinstance(value, dict) and key not in FREE_FORM:
+            yield from typed_groups(value, (*path, key))
+
+
+def test_an_unknown_key_is_refused_at_every_level() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    text = (CHART / "values.yaml").read_text(encoding="utf-8")
+    validator = jsonschema.Draft7Validator(schema)
+    validator.validate(yaml.safe_load(text))
+    paths = list(typed_groups(yaml.safe_load(text)))
+    assert ("metrics", "serviceMonitor") in paths
+    for path in paths:
+        values = yaml.safe_load(text)
+        group = reduce(lambda node, key: node[key], path, values)
+        group["typo"] = 1
+        errors = [error.validator for error in validator.iter_errors(values)]
+        assert errors == ["additionalProperties"], path
 
 
 def test_the_readme_names_every_value() -> None:
