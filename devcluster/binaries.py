@@ -85,6 +85,13 @@ KUBECONFORM = Group(
 )
 # For the tests of what a server answers on /metrics; no tool that people call.
 PROMLINT = Group("promlint", "github.com/prometheus/client_golang", {"promlint": "."})
+# For the operator's scale benchmark: nodes and pods that exist in the API only and behave.
+KWOK = Group(
+    "kwok",
+    "sigs.k8s.io/kwok",
+    {"kwok": "sigs.k8s.io/kwok/cmd/kwok"},
+    note="about 1 minute the first time",
+)
 
 CLUSTER_GROUPS = (KUBERNETES, ETCD, COREDNS, PAUSE)
 TOOL_GROUPS = (KUBECTL, HELM, KUBECONFORM)

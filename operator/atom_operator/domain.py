@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
@@ -364,6 +365,7 @@ class PodState:
     address: str | None = None  # of the engine's HTTP server
     revision: str | None = None  # of its pod template
     restarts: int = 0  # of the container that was restarted most
+    ready_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

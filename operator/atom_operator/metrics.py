@@ -43,6 +43,17 @@ class OperatorMetrics:
             registry=self.registry,
         )
 
+        self._requests = Counter(
+            "atom_operator_api_requests",
+            "Requests to the API server by verb and kind, without the watches.",
+            ["verb", "kind"],
+            registry=self.registry,
+        )
+
+    def request(self, verb: str, kind: str) -> None:
+        """Count one request to the API server."""
+        self._requests.labels(verb=verb, kind=kind).inc()
+
     def review(self, result: str) -> None:
         """Count one admission review."""
         self._reviews.labels(result=result).inc()

@@ -20,6 +20,7 @@ from atom_operator.children import naming
 from atom_operator.children.overlay import OverlayError, overlay_paths
 from atom_operator.children.render import render
 from atom_operator.children.workload import pod_revision
+from atom_operator.cluster.applied import AppliedChildren
 from atom_operator.cluster.apply import apply_children
 from atom_operator.cluster.engines import EnginePort, ask_engines
 from atom_operator.cluster.errors import ClusterError
@@ -74,6 +75,9 @@ _logger = logging.getLogger(__name__)
 _LOOK_AGAIN_SECONDS = 30.0
 # A loading engine tells how far it is only when it is asked.
 _LOADING_SECONDS = 10.0
+# An engine that serves and yet says nothing to us may never do so (a network policy): asked ever
+# more rarely, after as long again as it has been silent.
+_MOST_SILENT_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +110,13 @@ class Reconciler:
     settings: OperatorSettings
     clock: Callable[[], datetime]
     optional: OptionalKinds = field(default_factory=OptionalKinds)
+    applied: AppliedChildren = field(default_factory=AppliedChildren)
 
     async def reconcile(self, key: ObjectKey) -> Outcome:
         """One pass. Raises ClusterError when the cluster did not let it finish."""
         parent = await self.port.get(ATOM_DEPLOYMENT, key.namespace, key.name)
         if parent is None or parent["metadata"].get("deletionTimestamp"):
+            self.applied.forget(key)
             return Outcome()  # garbage collection removes the children through their owner
         look = self.optional.begin(key, optional_kinds(parent))
         observed = await observe(self.port, key, parent["metadata"]["uid"], look.kinds)
@@ -121,7 +127,7 @@ class Reconciler:
         await self._ensure_jobs(key, parent, decision)
         self.optional.remember(key, look, observed.children)
         await self._report(key, parent, decision, report, observed, engines)
-        return Outcome(_look_again(decision, report, observed, engines))
+        return Outcome(_look_again(decision, report, observed, engines, self.clock()))
 
     async def decide(
         self, key: ObjectKey, parent: Manifest, observed: Observed, engines: EngineView
@@ -250,7 +256,9 @@ class Reconciler:
         if decision.desired is None:
             return ApplyReport(), observed
         await give_up_replicas(self.port, key, decision.desired, observed.children)
-        report, children = await apply_children(self.port, key, decision.desired, observed.children)
+        report, children = await apply_children(
+            self.port, key, decision.desired, observed.children, self.applied
+        )
         return report, describe(children, observed.pods)
 
     async def _ensure_jobs(self, key: ObjectKey, parent: Manifest, decision: Decision) -> None:
@@ -328,7 +336,11 @@ def _unschedulable(observed: Observed) -> str | None:
 
 
 def _look_again(
-    decision: Decision, report: ApplyReport, observed: Observed, engines: EngineView
+    decision: Decision,
+    report: ApplyReport,
+    observed: Observed,
+    engines: EngineView,
+    now: datetime,
 ) -> float | None:
     """Seconds until the next look at what no event announces."""
     if any(not pod.ready and pod.address for pod in observed.pods):
@@ -338,13 +350,20 @@ def _look_again(
     waits_for_config = (
         decision.plan is not None and decision.plan.capacity.reason is Reason.MODEL_CONFIG_NOT_FOUND
     )
-    unmeasured = engines.measured is None and any(
-        pod.ready and pod.address for pod in observed.pods
-    )
     stuck = _unschedulable(observed) is not None
-    waits = bool(report.refused) or waits_for_config or stuck or unmeasured
-    waits = waits or _depends_on_others(decision, report)
-    return _LOOK_AGAIN_SECONDS if waits else None
+    waits = bool(report.refused) or waits_for_config or stuck
+    if waits or _depends_on_others(decision, report):
+        return _LOOK_AGAIN_SECONDS
+    return _ask_again(observed, now) if engines.measured is None else None
+
+
+def _ask_again(observed: Observed, now: datetime) -> float | None:
+    """When to ask engines that serve for what they have not told yet; None where none serves."""
+    serving = [pod for pod in observed.pods if pod.ready and pod.address]
+    if not serving:
+        return None
+    times = [(now - pod.ready_since).total_seconds() for pod in serving if pod.ready_since]
+    return min(max(_LOOK_AGAIN_SECONDS, min(times, default=0.0)), _MOST_SILENT_SECONDS)
 
 
 def optional_kinds(parent: Manifest) -> frozenset[Kind]:

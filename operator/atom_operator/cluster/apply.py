@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from atom_operator import constants
+from atom_operator.cluster.applied import AppliedChildren
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.observe import controller_uid
 from atom_operator.cluster.port import ClusterPort
@@ -24,8 +25,10 @@ async def apply_children(
     key: ObjectKey,
     desired: Mapping[ChildKey, Manifest],
     owned: Mapping[ChildKey, Manifest],
+    memory: AppliedChildren,
 ) -> tuple[ApplyReport, dict[ChildKey, Manifest]]:
-    """What was done, and the children as they are afterwards.
+    """What was done, and the children as they are afterwards. What `memory` knows to be as it
+    should be counts as applied.
 
     A refusal ends the run before the children that need the refused one; of what serving does not
     need it is only reported. TransientError passes.
@@ -34,8 +37,12 @@ async def apply_children(
     applied: list[ChildKey] = []
     unneeded: list[Refusal] = []
     for child, manifest in desired.items():
+        if child in owned and memory.is_current(key, child, manifest, owned[child]):
+            applied.append(child)
+            continue
         refusal = await _apply_one(port, child, manifest, now)
         if refusal is None:
+            memory.remember(key, child, manifest, now[child])
             applied.append(child)
         elif child.kind in SIDE_KINDS:
             unneeded.append(refusal)

@@ -6,7 +6,7 @@ Generic resources only, so that manifests reach the server exactly as rendered. 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,19 +52,38 @@ _PLACED: dict[str, str | BinaryOperator | SequenceOperator] = {
 
 
 class LightkubeCluster:
-    """The real cluster. `namespaces` empty means all of them."""
+    """The real cluster. `namespaces` empty means all of them.
 
-    def __init__(self, client: AsyncClient, namespaces: tuple[str, ...] = ()) -> None:
+    `count` is told the verb and the kind of every request.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        namespaces: tuple[str, ...] = (),
+        count: Callable[[str, str], None] = lambda _verb, _kind: None,
+    ) -> None:
         self._client = client
         self._namespaces = namespaces or (_ALL_NAMESPACES,)
+        self._count = count
 
     @classmethod
-    def connect(cls, namespaces: tuple[str, ...] = ()) -> LightkubeCluster:
+    def connect(
+        cls,
+        namespaces: tuple[str, ...] = (),
+        count: Callable[[str, str], None] = lambda _verb, _kind: None,
+    ) -> LightkubeCluster:
         """From the pod's service account or the kubeconfig of the environment."""
-        return cls(AsyncClient(field_manager=constants.FIELD_MANAGER), namespaces)
+        return cls(AsyncClient(field_manager=constants.FIELD_MANAGER), namespaces, count)
+
+    @contextmanager
+    def _request(self, verb: str, kind: Kind, action: str) -> Iterator[None]:
+        self._count(verb, kind.kind)
+        with translated(action):
+            yield
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        with translated(f"get {kind.kind} {namespace}/{name}"):
+        with self._request("get", kind, f"get {kind.kind} {namespace}/{name}"):
             try:
                 return dict(await self._client.get(_RESOURCES[kind], name, namespace=namespace))
             except ApiError as error:
@@ -75,25 +94,27 @@ class LightkubeCluster:
     async def list_labelled(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]
     ) -> list[Manifest]:
-        with translated(f"list {kind.kind} in {namespace}"):
+        with self._request("list", kind, f"list {kind.kind} in {namespace}"):
             found = self._client.list(_RESOURCES[kind], namespace=namespace, labels=dict(labels))
             return [dict(item) async for item in found]
 
     async def list_if_served(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]
     ) -> list[Manifest] | None:
-        with translated(f"list {kind.kind} in {namespace}"):
+        with self._request("list", kind, f"list {kind.kind} in {namespace}"):
             found = self._client.list(_RESOURCES[kind], namespace=namespace, labels=dict(labels))
             try:
                 return [dict(item) async for item in found]
-            except ApiError as error:  # a namespace that is gone has empty lists
+            # A namespace that is gone has empty lists. Of a group that nobody serves the answer is
+            # plain text, which is no ApiError.
+            except httpx2.HTTPStatusError as error:
                 if error.response.status_code == _NOT_FOUND:
                     return None
                 raise
 
     async def list_deployments(self) -> list[ObjectKey]:
         keys: list[ObjectKey] = []
-        with translated(f"list {constants.KIND}"):
+        with self._request("list", ATOM_DEPLOYMENT, f"list {constants.KIND}"):
             for namespace in self._namespaces:
                 found = self._client.list(
                     _RESOURCES[ATOM_DEPLOYMENT], namespace=namespace, chunk_size=_PAGE_SIZE
@@ -104,12 +125,12 @@ class LightkubeCluster:
         return keys
 
     async def list_nodes(self) -> list[Manifest]:
-        with translated("list Node"):
+        with self._request("list", NODE, "list Node"):
             found = self._client.list(_NODE, chunk_size=_PAGE_SIZE)
             return [dict(item) async for item in found]
 
     async def list_placed_pods(self) -> list[Manifest]:
-        with translated("list Pod of all namespaces"):
+        with self._request("list", POD, "list Pod of all namespaces"):
             found = self._client.list(
                 _RESOURCES[POD],
                 namespace=_ALL_NAMESPACES,
@@ -120,7 +141,8 @@ class LightkubeCluster:
 
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         metadata = manifest["metadata"]
-        with translated(f"apply {kind.kind} {metadata['namespace']}/{metadata['name']}"):
+        name = f"{metadata['namespace']}/{metadata['name']}"
+        with self._request("apply", kind, f"apply {kind.kind} {name}"):
             applied = await self._client.patch(
                 _RESOURCES[kind],
                 metadata["name"],
@@ -140,7 +162,8 @@ class LightkubeCluster:
             "metadata": {"name": name, "namespace": namespace},
             "spec": {"replicas": replicas},
         }
-        with translated(f"hand over the replicas of {kind.kind} {namespace}/{name}"):
+        action = f"hand over the replicas of {kind.kind} {namespace}/{name}"
+        with self._request("apply", kind, action):
             await self._client.patch(
                 _RESOURCES[kind],
                 name,
@@ -152,14 +175,15 @@ class LightkubeCluster:
 
     async def replace(self, kind: Kind, manifest: Manifest) -> Manifest:
         metadata = manifest["metadata"]
-        with translated(f"replace {kind.kind} {metadata['namespace']}/{metadata['name']}"):
+        name = f"{metadata['namespace']}/{metadata['name']}"
+        with self._request("replace", kind, f"replace {kind.kind} {name}"):
             resource = _RESOURCES[kind]
             # Without a resourceVersion the server takes the last write, and keeps what it
             # allocated itself (a Service's addresses).
             return dict(await self._client.replace(resource.from_dict(copy.deepcopy(manifest))))
 
     async def delete(self, kind: Kind, namespace: str, name: str) -> None:
-        with translated(f"delete {kind.kind} {namespace}/{name}"):
+        with self._request("delete", kind, f"delete {kind.kind} {namespace}/{name}"):
             try:
                 await self._client.delete(
                     _RESOURCES[kind], name, namespace=namespace, cascade=CascadeType.BACKGROUND
@@ -175,7 +199,8 @@ class LightkubeCluster:
             "metadata": {"name": key.name, "namespace": key.namespace},
             "status": dict(status),
         }
-        with translated(f"write the status of {key.namespace}/{key.name}"):
+        action = f"write the status of {key.namespace}/{key.name}"
+        with self._request("apply_status", ATOM_DEPLOYMENT, action):
             try:
                 await self._client.patch(
                     _RESOURCES[ATOM_DEPLOYMENT].Status,

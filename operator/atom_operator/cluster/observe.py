@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from atom_operator import constants
@@ -232,9 +233,10 @@ def pod_state(manifest: Manifest) -> PodState:
         *(status.get("containerStatuses") or ()),
     ]
     problems = (container_problem(container) for container in containers)
+    ready = conditions.get("Ready", {})
     return PodState(
         name=manifest["metadata"]["name"],
-        ready=conditions.get("Ready", {}).get("status") == "True",
+        ready=ready.get("status") == "True",
         scheduled=scheduled.get("status") == "True",
         unschedulable_message=(
             scheduled.get("message") if scheduled.get("reason") == "Unschedulable" else None
@@ -243,7 +245,18 @@ def pod_state(manifest: Manifest) -> PodState:
         address=None if _is_worker(manifest) else status.get("podIP") or None,
         revision=_annotation(manifest, constants.ANNOTATION_REVISION),
         restarts=max((item.get("restartCount", 0) for item in containers), default=0),
+        ready_since=_time(ready.get("lastTransitionTime"))
+        if ready.get("status") == "True"
+        else None,
     )
+
+
+def _time(text: Any) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _is_worker(pod: Manifest) -> bool:

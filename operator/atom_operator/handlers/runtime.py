@@ -12,11 +12,13 @@ from datetime import UTC, datetime
 
 from prometheus_client import start_http_server
 
+from atom_operator.cluster.applied import AppliedChildren
 from atom_operator.cluster.client import LightkubeCluster
 from atom_operator.cluster.engine_http import HttpEngines
 from atom_operator.cluster.fenced import FencedCluster
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.optional import OptionalKinds
+from atom_operator.cluster.patience import PatientEngines
 from atom_operator.domain import ObjectKey
 from atom_operator.handlers.term import Term
 from atom_operator.leadership.elector import Elector
@@ -34,20 +36,22 @@ class Runtime:
     def __init__(self, settings: OperatorSettings) -> None:
         self.settings = settings
         self.metrics = OperatorMetrics()
-        self._cluster = LightkubeCluster.connect(settings.namespaces)
+        self._cluster = LightkubeCluster.connect(settings.namespaces, self.metrics.request)
         self._engines = HttpEngines()
         lease = settings.lease
         self._lease = LightkubeLease.connect(lease.namespace, lease.name) if lease else None
         self._elector = _elector(self._lease, lease.identity) if self._lease and lease else None
         fenced = FencedCluster(self._cluster, self._may_write)
         self._optional = OptionalKinds()
+        self._applied = AppliedChildren()
         self._reconciler = Reconciler(
             fenced,
             FleetReader(self._cluster, time.monotonic),
-            self._engines,
+            PatientEngines(self._engines, time.monotonic),
             settings,
             clock=_now,
             optional=self._optional,
+            applied=self._applied,
         )
         self._term: Term | None = None
         self.metrics.queue_length.set_function(lambda: len(self._term or ()))
@@ -100,6 +104,7 @@ class Runtime:
     async def _lead(self) -> None:
         """Reconcile until cancelled."""
         self._optional.forget_all()
+        self._applied.forget_all()
         self._term = Term(
             self._reconcile,
             self._cluster.list_deployments,

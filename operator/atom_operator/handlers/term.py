@@ -15,7 +15,7 @@ from atom_operator.domain import ObjectKey
 from atom_operator.workqueue import Handler, WorkQueue
 
 _logger = logging.getLogger(__name__)
-_FIRST_LIST_RETRY_SECONDS = 2.0
+_LIST_RETRY_SECONDS = 2.0
 
 
 class Term:
@@ -52,16 +52,30 @@ class Term:
             self._queue.close()
 
     async def _resync(self) -> None:
-        """Look at everything at first, and now and then: what no event announces or was lost."""
-        retry = _FIRST_LIST_RETRY_SECONDS
+        """Look at everything at first, and now and then: what no event announces or was lost.
+
+        What is new is added at once and the rest one by one, so that a change never queues behind
+        all the others.
+        """
+        known: set[ObjectKey] = set()
+        while True:
+            keys = await self._list()
+            seen = [key for key in keys if key in known]
+            for key in keys:
+                if key not in known:
+                    self._queue.add(key)
+            for key in seen:
+                self._queue.add(key)
+                await asyncio.sleep(self._resync_seconds / len(seen))
+            if not seen:
+                await asyncio.sleep(self._resync_seconds)
+            known = set(keys)
+
+    async def _list(self) -> list[ObjectKey]:
         while True:
             try:
-                keys = await self._list_keys()
+                return await self._list_keys()
             except ClusterError as error:
+                retry = _LIST_RETRY_SECONDS
                 _logger.warning("resync: %s; again in %gs", error, retry)
                 await asyncio.sleep(retry)
-                continue
-            for key in keys:
-                self._queue.add(key)
-            retry = self._resync_seconds
-            await asyncio.sleep(self._resync_seconds)

@@ -1,0 +1,238 @@
+"""What the operator costs with many AtomDeployments, and how fast it is then.
+
+    python -m benchmarks.operator_scale [--deployments N] [--seconds S] [--changes C]
+
+Needs the embedded cluster (`python -m devcluster up`). AMD nodes and engine pods are simulated by
+kwok; the operator is a process of its own, for one namespace. Everything made is removed at the
+end. The CPU time and memory are the operator's own; engines do not answer, which is the worst case
+for it.
+Prints a table; the last line is one JSON object. Nothing here judges the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from lightkube.config.kubeconfig import KubeConfig
+
+from benchmarks.scale_objects import Fleet
+from benchmarks.simulated_nodes import GPUS_PER_NODE, simulated_nodes
+from devcluster.health import api_of
+from devcluster.settings import REPOSITORY, Settings, read_settings
+
+_START_SECONDS = 60.0
+_CONVERGE_SECONDS_EACH = 1.0  # a bound, not a target
+_LEAST_CONVERGE_SECONDS = 60.0
+_END_SECONDS = 20.0
+_SPARE_NODES = 4
+_SAMPLE = re.compile(r"^atom_operator_(\w+?)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
+
+
+@contextlib.contextmanager
+def operator(
+    settings: Settings, namespace: str, log: Path, args: argparse.Namespace
+) -> Iterator[tuple[psutil.Process, str]]:
+    """(process, address of its metrics) of an operator for one namespace."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    variables = {
+        **os.environ,
+        "KUBECONFIG": str(settings.kubeconfig),
+        "PYTHONPATH": f"{REPOSITORY}/operator{os.pathsep}{REPOSITORY}/engine",
+        "ATOM_OPERATOR_HEALTH_PORT": "0",
+        "ATOM_OPERATOR_METRICS_PORT": str(port),
+        "ATOM_OPERATOR_RESYNC_SECONDS": str(args.resync_seconds),
+    }
+    profiler = ["-m", "cProfile", "-o", str(args.profile)] if args.profile else []
+    command = [sys.executable, *profiler, "-m", "atom_operator", "--namespace", namespace]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, env=variables, stdout=output, stderr=output)
+    try:
+        yield psutil.Process(process.pid), f"http://127.0.0.1:{port}/metrics"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class Counters:
+    """The operator's own metrics at one moment."""
+
+    def __init__(self, text: str) -> None:
+        self.requests: Counter[str] = Counter()
+        self.reconciles = 0.0
+        self.queue_length = 0.0
+        for name, labels, value in _SAMPLE.findall(text):
+            if name == "api_requests_total":
+                found = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+                self.requests[f"{found['verb']} {found['kind']}"] += int(float(value))
+            elif name == "reconciles_total":
+                self.reconciles += float(value)
+            elif name == "queue_length":
+                self.queue_length = float(value)
+
+
+async def read_counters(address: str) -> Counters:
+    """Waits for an operator that is just starting."""
+    deadline = time.monotonic() + _START_SECONDS
+    while True:
+        try:
+            return Counters(await asyncio.to_thread(_fetch, address))
+        except (urllib.error.URLError, ConnectionError):
+            if time.monotonic() > deadline:
+                raise SystemExit("the operator does not start; see its log above") from None
+            await asyncio.sleep(0.5)
+
+
+def _fetch(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+async def watch_idle(process: psutil.Process, address: str, seconds: float) -> dict[str, Any]:
+    """What is used and asked while nothing changes."""
+    before, cpu = await read_counters(address), _cpu_seconds(process)
+    most_bytes, started = 0, time.monotonic()
+    while (elapsed := time.monotonic() - started) < seconds:
+        most_bytes = max(most_bytes, process.memory_info().rss)
+        await asyncio.sleep(min(1.0, seconds - elapsed))
+    used, elapsed = _cpu_seconds(process) - cpu, time.monotonic() - started
+    after = await read_counters(address)
+    requests = after.requests - before.requests
+    return {
+        "steady_mcpu": round(1000 * used / elapsed),
+        "steady_rss_mib": round(most_bytes / 2**20),
+        "steady_reconciles_per_s": round((after.reconciles - before.reconciles) / elapsed, 2),
+        "steady_requests_per_s": {
+            what: round(count / elapsed, 2) for what, count in sorted(requests.items())
+        },
+    }
+
+
+async def measure(
+    process: psutil.Process, address: str, fleet: Fleet, args: argparse.Namespace
+) -> dict[str, Any]:
+    await read_counters(address)
+    started, cpu = time.monotonic(), _cpu_seconds(process)
+    bound = max(_LEAST_CONVERGE_SECONDS, args.deployments * _CONVERGE_SECONDS_EACH)
+    await fleet.create(args.deployments)
+    await fleet.wait_ready(bound)
+    ready = {
+        "deployments": args.deployments,
+        "resync_s": args.resync_seconds,
+        "create_to_ready_s": round(time.monotonic() - started, 1),
+        "create_to_ready_cpu_s": round(_cpu_seconds(process) - cpu, 1),
+    }
+    print(f"{args.deployments} ready: {ready}", file=sys.stderr, flush=True)
+    await _settled(address, args.settle_seconds)
+    idle = await watch_idle(process, address, args.seconds)
+    print(idle, file=sys.stderr, flush=True)
+    before = await read_counters(address)
+    cpu = _cpu_seconds(process)
+    latencies = [await fleet.change(number) for number in range(args.changes)]
+    after = await read_counters(address)
+    if not latencies:
+        return {**ready, **idle}
+    return {
+        **ready,
+        **idle,
+        "changes": len(latencies),
+        "change_p50_s": round(float(np.percentile(latencies, 50)), 3),
+        "change_p99_s": round(float(np.percentile(latencies, 99)), 3),
+        "change_worst_s": round(max(latencies), 3),
+        "cpu_ms_per_change": round(1000 * (_cpu_seconds(process) - cpu) / len(latencies)),
+        "reconciles_per_change": round((after.reconciles - before.reconciles) / len(latencies), 1),
+    }
+
+
+async def _settled(address: str, seconds: float) -> None:
+    """The queue is empty, and what the last writes announced has arrived."""
+    deadline = time.monotonic() + 4 * seconds
+    await asyncio.sleep(seconds)
+    while time.monotonic() < deadline:
+        if not (await read_counters(address)).queue_length:
+            return
+        await asyncio.sleep(1)
+
+
+def _print_table(figures: dict[str, Any]) -> None:
+    for name, value in figures.items():
+        if isinstance(value, dict):
+            print(f"{name}: {sum(value.values()):.2f}")
+            for what, rate in value.items():
+                print(f"    {what:<32}{rate:>8.2f}")
+        else:
+            print(f"{name:<28}{value:>12}")
+
+
+async def _run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    settings = read_settings(os.environ)
+    config = KubeConfig.from_file(str(settings.kubeconfig)).get()
+    if config is None:
+        raise SystemExit(f"{settings.kubeconfig} names no cluster; python -m devcluster up")
+    api = api_of(settings, config.cluster.server)
+    nodes = args.deployments // GPUS_PER_NODE + 1 + _SPARE_NODES
+    operator_log = folder / "operator.log"
+    with simulated_nodes(settings, api, nodes, folder / "kwok.log"):
+        async with Fleet.in_new_namespace(settings, api) as fleet:
+            try:
+                with operator(settings, fleet.namespace, operator_log, args) as running:
+                    return await measure(*running, fleet, args)
+            except TimeoutError:
+                print((folder / "kwok.log").read_text()[-2000:], file=sys.stderr)
+                raise
+            finally:
+                print(operator_log.read_text()[-1500:], file=sys.stderr)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--deployments", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of steady state")
+    parser.add_argument("--settle-seconds", type=float, default=20.0, help="before steady state")
+    parser.add_argument("--changes", type=int, default=100, help="one after the other")
+    parser.add_argument(
+        "--resync-seconds",
+        type=float,
+        default=300.0,
+        help="the operator's; N per 0.3 N seconds is the rate of 1,000 per 300",
+    )
+    parser.add_argument("--profile", type=Path, help="write the operator's cProfile there")
+    args = parser.parse_args(arguments)
+    args.changes = min(args.changes, args.deployments)
+    with tempfile.TemporaryDirectory() as folder:
+        figures = asyncio.run(_run(args, Path(folder)))
+    _print_table(figures)
+    print(json.dumps(figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""Many AtomDeployments in a namespace of their own: created, watched, changed, removed.
+
+One watch tells how far the operator is with each. Called by operator_scale.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.core.async_client import AsyncClient
+from lightkube.generic_resource import create_namespaced_resource
+from lightkube.types import PatchType
+
+from atom_operator import constants
+from benchmarks.simulated_nodes import TOLERATION, wait_gone
+from devcluster.api import Api
+from devcluster.settings import Settings
+
+_RESOURCE = create_namespaced_resource(
+    constants.GROUP, constants.VERSION, constants.KIND, constants.PLURAL
+)
+_AT_ONCE = 4  # creations
+_CHANGE_SECONDS = 60.0
+_GONE_SECONDS = 120.0
+_MODEL = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 1024,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+}
+
+
+def manifest(name: str, namespace: str, note: str) -> dict[str, Any]:
+    """One replica on one GPU; another `note` asks for other pods."""
+    small = {"cpu": "10m", "memory": "16Mi"}
+    return {
+        "apiVersion": constants.API_VERSION,
+        "kind": constants.KIND,
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "model": {"source": "path:///models/simulated", "config": _MODEL},
+            "engine": {"image": "registry.invalid/atom:simulated"},
+            "accelerator": {"type": "amd", "product": "MI300X"},
+            "replicas": 1,
+            "rollout": {"drainSeconds": 0},
+            "template": {
+                "metadata": {"annotations": {"note": note}},
+                "spec": {
+                    "tolerations": [TOLERATION],
+                    "containers": [{"name": "engine", "resources": {"requests": small}}],
+                },
+            },
+        },
+    }
+
+
+class Fleet:
+    """`reconciled` and `ready` hold what the watch has shown: name → generation, names."""
+
+    def __init__(self, client: AsyncClient, namespace: str) -> None:
+        self.namespace = namespace
+        self._client = client
+        self._reconciled: dict[str, int] = {}
+        self._ready: set[str] = set()
+        self._count = 0
+        self._news = asyncio.Condition()
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def in_new_namespace(cls, settings: Settings, api: Api) -> AsyncIterator[Fleet]:
+        """Removes the namespace with everything in it, and waits until it is gone."""
+        namespace = f"operator-scale-{os.getpid()}"
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        api.request("POST", "/api/v1/namespaces", body)
+        client = AsyncClient(config=KubeConfig.from_file(str(settings.kubeconfig)))
+        fleet = cls(client, namespace)
+        watching = asyncio.create_task(fleet._watch())
+        try:
+            yield fleet
+        finally:
+            watching.cancel()
+            await asyncio.wait([watching])
+            await client.aclose()
+            path = f"/api/v1/namespaces/{namespace}"
+            api.request("DELETE", path)
+            # Not left to kwok: a run that failed may have failed because of it.
+            api.request("DELETE", f"{path}/pods", {"gracePeriodSeconds": 0})
+            if not await asyncio.to_thread(wait_gone, api, path, _GONE_SECONDS):
+                print(f"namespace {namespace} is still going after {_GONE_SECONDS:g} s")
+
+    async def create(self, count: int) -> None:
+        """`count` AtomDeployments, a few at a time."""
+        self._count = count
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(number: int) -> None:
+            async with gate:
+                await self._apply(number, "first")
+
+        await asyncio.gather(*(one(number) for number in range(count)))
+
+    async def wait_ready(self, seconds: float) -> None:
+        """Until the status of each says Ready; raises TimeoutError."""
+        async with asyncio.timeout(seconds), self._news:
+            await self._news.wait_for(lambda: len(self._ready) >= self._count)
+
+    async def change(self, number: int) -> float:
+        """Seconds from applying other pods to a status that is about them: children come first."""
+        started = time.monotonic()
+        name, generation = await self._apply(number, "second")
+        async with asyncio.timeout(_CHANGE_SECONDS), self._news:
+            await self._news.wait_for(lambda: self._reconciled.get(name, 0) >= generation)
+        return time.monotonic() - started
+
+    async def _apply(self, number: int, note: str) -> tuple[str, int]:
+        name = f"scale-{number}"
+        applied = await self._client.patch(
+            _RESOURCE,
+            name,
+            manifest(name, self.namespace, note),
+            namespace=self.namespace,
+            patch_type=PatchType.APPLY,
+            field_manager="operator-scale",
+        )
+        return name, int(dict(applied)["metadata"]["generation"])
+
+    async def _watch(self) -> None:
+        async for _, item in self._client.watch(_RESOURCE, namespace=self.namespace):
+            found = dict(item)
+            name, status = found["metadata"]["name"], found.get("status") or {}
+            async with self._news:
+                self._reconciled[name] = int(status.get("observedGeneration") or 0)
+                if any(
+                    condition["type"] == "Ready" and condition["status"] == "True"
+                    for condition in status.get("conditions") or ()
+                ):
+                    self._ready.add(name)
+                self._news.notify_all()

@@ -1,0 +1,77 @@
+"""A reconcile that finds everything as it should be writes nothing, and still sees every drift."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from atom_operator.domain import DEPLOYMENT, SERVICE, Kind
+from tests.support.builders_operator import KEY, NOW, cluster_with, pod, reconciler
+from tests.support.fake_cluster import FakeCluster
+
+
+async def test_a_second_reconcile_asks_for_no_write() -> None:
+    cluster = cluster_with()
+    same = reconciler(cluster)
+    await same.reconcile(KEY)
+    await same.reconcile(KEY)
+    cluster.writes.clear()
+    await same.reconcile(KEY)
+    assert cluster.writes == []
+
+
+async def test_progress_of_a_child_is_no_reason_to_write_it() -> None:
+    cluster = cluster_with()
+    same = reconciler(cluster)
+    await same.reconcile(KEY)
+    cluster.run_deployment_controller("chat")
+    cluster.writes.clear()
+    await same.reconcile(KEY)
+    assert "apply Deployment/chat" not in cluster.writes
+
+
+@pytest.mark.parametrize("kind", [DEPLOYMENT, SERVICE], ids=lambda kind: kind.kind)
+async def test_a_child_that_somebody_changed_is_put_right(kind: Kind) -> None:
+    cluster = cluster_with()
+    same = reconciler(cluster)
+    await same.reconcile(KEY)
+    await same.reconcile(KEY)
+    labels = cluster.find(kind, "chat")["metadata"]["labels"]
+    before = dict(labels)
+    labels["app.kubernetes.io/name"] = "mine"
+    cluster.writes.clear()
+    await same.reconcile(KEY)
+    assert cluster.writes == [f"apply {kind.kind}/chat"]
+    assert cluster.find(kind, "chat")["metadata"]["labels"] == before
+
+
+async def test_after_a_change_of_term_everything_is_applied_again() -> None:
+    cluster = cluster_with()
+    same = reconciler(cluster)
+    await same.reconcile(KEY)
+    await same.reconcile(KEY)
+    same.applied.forget_all()
+    cluster.writes.clear()
+    await same.reconcile(KEY)
+    assert "apply Deployment/chat" in cluster.writes
+
+
+def _ready_for(seconds: float) -> FakeCluster:
+    cluster = cluster_with()
+    serving = pod(podIP="10.0.0.7")
+    for item in serving["status"]["conditions"]:
+        if item["type"] == "Ready":
+            item["lastTransitionTime"] = (NOW - timedelta(seconds=seconds)).isoformat()
+    cluster.put_pod(serving)
+    return cluster
+
+
+@pytest.mark.parametrize(
+    ("silent_seconds", "again"), [(0, 30), (20, 30), (100, 100), (100_000, 900)]
+)
+async def test_an_engine_that_serves_and_says_nothing_is_asked_ever_more_rarely(
+    silent_seconds: float, again: float
+) -> None:
+    outcome = await reconciler(_ready_for(silent_seconds)).reconcile(KEY)
+    assert outcome.requeue_after_seconds == again
