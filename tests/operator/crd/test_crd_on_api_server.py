@@ -49,7 +49,11 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "zero replicas": {"replicas": 0},
     "no drain": {"rollout": {"drainSeconds": 0}},
     "strategy": {"rollout": {"strategy": "InPlace"}},
-    "several nodes": {"parallelism": {"tensor": 16, "nodes": 2}},
+    # A model that can be split so: where an operator is installed, its webhook is asked too.
+    "several nodes": {
+        "model": {"source": "hf://meta-llama/Llama-3.1-70B-Instruct"},
+        "parallelism": {"tensor": 16, "nodes": 2},
+    },
     "autoscaling": {
         "autoscaling": {
             "maxReplicas": 4,
