@@ -84,6 +84,7 @@ class Scheduler:
         self.waiting = WaitingQueue()
         self._sequences: dict[int, Sequence] = {}
         self._order = np.zeros(0, dtype=np.int32)  # running slots, oldest admission first
+        self._last_decodes = self._longest = self._order  # of the newest batch, and in order
         self._blocked: Sequence | None = None  # first in the queue, and blocks are short for it
         self._prefilling: list[int] = []  # those with given tokens left to compute, same order
         self._eos = tuple(sorted(eos_token_ids))
@@ -297,9 +298,7 @@ class Scheduler:
         self, decodes: NDArray[np.int32], chunks: list[tuple[int, int]]
     ) -> ScheduledBatch:
         rows = self.rows
-        # Longest context first: a device that computes rows in this order ends with short ones,
-        # and none of its units waits long for the last.
-        decodes = decodes[np.argsort(-rows.num_computed[decodes], kind="stable")]
+        decodes = self._longest_first(decodes)
         slots, scheduled = decodes, np.ones(len(decodes), dtype=np.int32)
         if chunks:
             chunk_array = np.array(chunks, dtype=np.int32)
@@ -350,6 +349,15 @@ class Scheduler:
                     scores.append(PromptScore(row, first, wanted))
                     sequence.num_scored += wanted
         return tuple(scores)
+
+    def _longest_first(self, decodes: NDArray[np.int32]) -> NDArray[np.int32]:
+        """A device that computes rows in this order ends with short ones, and none of its units
+        waits long for the last. Rows that go on together keep their order: each grows by one."""
+        if not np.array_equal(decodes, self._last_decodes):
+            self._last_decodes = decodes
+            order = np.argsort(-self.rows.num_computed[decodes], kind="stable")
+            self._longest = decodes[order]
+        return self._longest
 
     def _take_block_appends(self) -> NDArray[np.int32]:
         if not self._block_appends:
