@@ -340,6 +340,9 @@ def test_the_readme_names_every_value() -> None:
 def test_the_api_server_accepts_every_manifest(helm: str, namespaced: LiveCluster) -> None:
     documents = render(helm, "crds.enabled=false", f"watchNamespaces={{{namespaced.namespace}}}")
     for document in documents:
+        # A hook runs in an installed release: its ServiceAccount is not there in a dry run.
+        if "helm.sh/hook" in document["metadata"].get("annotations", {}):
+            continue
         document["metadata"]["namespace"] = namespaced.namespace
         namespaced.kubectl("apply", "--dry-run=server", "--filename=-", manifest=document)
 

@@ -55,9 +55,9 @@ def versions(cluster: LiveCluster) -> dict[str, str]:
 
 
 def reconciles(cluster: LiveCluster, proxy: FaultProxy) -> int:
-    """Every reconcile applies the Deployment, whether that changes anything or not."""
-    path = f"/apis/apps/v1/namespaces/{cluster.namespace}/deployments/chat"
-    return sum(seen.method == "PATCH" and seen.path == path for seen in proxy.log)
+    """Every reconcile reads the object anew; what did not change is not applied again."""
+    path = f"/namespaces/{cluster.namespace}/atomdeployments/chat"
+    return sum(seen.method == "GET" and seen.path.endswith(path) for seen in proxy.log)
 
 
 def status_is_written(cluster: LiveCluster) -> bool:
