@@ -19,8 +19,7 @@ from typing import Any
 import torch
 
 from atom.model_engine.batch import ScheduledBatch
-from atom.model_engine.input_batch import SlotState
-from atom.model_ops.backends.interface import Ops, SamplingTensors
+from atom.model_ops.backends.interface import Ops, SamplingTensors, SlotTensors
 from atom.models.decoder import CausalLM
 from atom.utils.forward_context import AttentionMetaData, ForwardContext, set_forward_context
 from atom.utils.row_groups import are_even
@@ -91,7 +90,7 @@ class _StepBuffers:
 
 class DecodeGraphs:
     def __init__(
-        self, model: CausalLM, ops: Ops, state: SlotState, block_size: int, max_model_len: int
+        self, model: CausalLM, ops: Ops, state: SlotTensors, block_size: int, max_model_len: int
     ) -> None:
         self._model = model
         self._ops = ops
@@ -175,7 +174,7 @@ class DecodeGraphs:
     def _forward(self, variant: GraphVariant) -> tuple[torch.Tensor, SamplingTensors]:
         """What a forward graph replays: from the slots to the hidden states."""
         size = variant.size
-        slots, state = self._inputs.slots[:size], self._state.decode_tensors()
+        slots, state = self._inputs.slots[:size], self._state
         step = self._ops.prepare_decode(slots, self._inputs.appends, state, self._block_size)
         metadata = AttentionMetaData(
             query_starts=torch.arange(size + 1, dtype=torch.int32, device=slots.device),
@@ -194,5 +193,5 @@ class DecodeGraphs:
     def _sample(self, size: int, hidden: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
         """What a sampling graph replays: from the hidden states to the slots."""
         token_ids = self._ops.sample(self._model.compute_logits(hidden), sampling)
-        self._ops.commit_tokens(self._inputs.slots[:size], token_ids, self._state.decode_tensors())
+        self._ops.commit_tokens(self._inputs.slots[:size], token_ids, self._state)
         return token_ids

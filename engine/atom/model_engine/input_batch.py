@@ -37,50 +37,19 @@ class StepInputs:
     sample_positions: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class SlotState:
-    """Per-slot state on the device; the decode graph reads and advances it. One slot more than
-    asked for, at the end: padding rows of a graph read and write it.
+def zero_slots(num_slots: int, max_blocks: int, device: torch.device) -> SlotTensors:
+    """One slot more than asked for, at the end: padding rows of a graph read and write it."""
 
-    last_token: int64, the newest token, whose KV is not computed yet; num_computed: int64, tokens
-    in the cache = position of last_token; block_tables: [slots, max_blocks] int32; temperature,
-    seed: SamplingTensors' fields per slot.
-    """
+    def column(dtype: torch.dtype) -> torch.Tensor:
+        return torch.zeros(num_slots + 1, dtype=dtype, device=device)
 
-    last_token: torch.Tensor
-    num_computed: torch.Tensor
-    block_tables: torch.Tensor
-    temperature: torch.Tensor
-    seed: torch.Tensor
-
-    @staticmethod
-    def zeros(num_slots: int, max_blocks: int, device: torch.device) -> SlotState:
-        def column(dtype: torch.dtype) -> torch.Tensor:
-            return torch.zeros(num_slots + 1, dtype=dtype, device=device)
-
-        tables = torch.zeros((num_slots + 1, max_blocks), dtype=torch.int32, device=device)
-
-        return SlotState(
-            last_token=column(torch.int64),
-            num_computed=column(torch.int64),
-            block_tables=tables,
-            temperature=column(torch.float32),
-            seed=column(torch.int64),
-        )
-
-    @property
-    def padding_slot(self) -> int:
-        return self.last_token.shape[0] - 1
-
-    def decode_tensors(self) -> SlotTensors:
-        """What a decode step reads and advances."""
-        return SlotTensors(
-            last_token=self.last_token,
-            num_computed=self.num_computed,
-            block_tables=self.block_tables,
-            temperature=self.temperature,
-            seed=self.seed,
-        )
+    return SlotTensors(
+        last_token=column(torch.int64),
+        num_computed=column(torch.int64),
+        block_tables=torch.zeros((num_slots + 1, max_blocks), dtype=torch.int32, device=device),
+        temperature=column(torch.float32),
+        seed=column(torch.int64),
+    )
 
 
 class InputBatch:
@@ -94,7 +63,7 @@ class InputBatch:
         self._device = device
         self._block_size = block_size
         max_blocks = -(-max_model_len // block_size)
-        self.state = SlotState.zeros(num_slots, max_blocks, device)
+        self.state = zero_slots(num_slots, max_blocks, device)
         self._token_ids = np.zeros((num_slots, max_model_len), dtype=np.int32)  # of prompts
         self._block_tables = np.zeros((num_slots, max_blocks), dtype=np.int32)
 

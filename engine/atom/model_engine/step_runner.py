@@ -160,7 +160,7 @@ class StepRunner:
         self._sampling.record(slots, token_ids)
         state = self.inputs.state
         if forward.variant is not None:
-            self._ops.commit_tokens(forward.slots, token_ids, state.decode_tensors())
+            self._ops.commit_tokens(forward.slots, token_ids, state)
         else:
             state.last_token[forward.slots] = token_ids
         return token_ids
