@@ -10,27 +10,27 @@ one hundredth.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import os
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.server_process import started_server
 from benchmarks.shapes import write_shape
 
-START_SECONDS = 120.0
+_OPTIONS = {
+    "load_dummy": True,
+    "device": "cpu",
+    "dtype": "float32",
+    "max_model_len": 256,
+    "max_num_seqs": 8,
+    "num_kv_blocks": 200,
+}
 SETTLE_SECONDS = 2.0  # what the answered request leaves behind is not idling
-_POLL_SECONDS = 0.25
-_END_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,40 +62,6 @@ def processes_of(root: int) -> list[int]:
     return found
 
 
-@contextlib.contextmanager
-def idle_server(folder: Path, flags: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """(process id, address) of a server that is ready."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "atom.entrypoints.openai_server", "--load-dummy"]
-    command += ["--model", str(folder), "--device", "cpu", "--dtype", "float32"]
-    command += ["--max-model-len", "256", "--max-num-seqs", "8", "--num-kv-blocks", "200"]
-    command += ["--host", "127.0.0.1", "--server-port", str(port), *flags]
-    address = f"http://127.0.0.1:{port}"
-    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    try:
-        _wait_ready(process, address)
-        yield process.pid, address
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _wait_ready(process: subprocess.Popen[bytes], address: str) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
-            urllib.request.urlopen(f"{address}/health", timeout=5).close()
-            return
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise SystemExit(f"the server was not ready within {START_SECONDS:g} s; see above")
-        time.sleep(_POLL_SECONDS)
-
-
 def _answer_once(address: str) -> None:
     body = json.dumps({"prompt": [1, 2, 3], "max_tokens": 8, "ignore_eos": True}).encode()
     request = urllib.request.Request(
@@ -116,8 +82,11 @@ def measure(seconds: float, flags: Sequence[str] = ()) -> dict[str, Usage]:
     """What each process used while it was watched."""
     with tempfile.TemporaryDirectory() as folder_name:
         folder = write_shape("tiny", Path(folder_name))
-        with idle_server(folder, flags) as (root, address):
-            _answer_once(address)
+        with started_server(
+            folder, _OPTIONS, *flags, environment={"OMP_NUM_THREADS": "1"}
+        ) as server:
+            root = server.process_id
+            _answer_once(server.address)
             time.sleep(SETTLE_SECONDS)
             before = {process_id: usage_of(process_id) for process_id in processes_of(root)}
             time.sleep(seconds)

@@ -47,13 +47,21 @@ def flags_of(options: Mapping[str, Any]) -> list[str]:
 
 
 @contextlib.contextmanager
-def started_server(model: Path, options: Mapping[str, Any], *flags: str) -> Iterator[Server]:
-    """flags: of the server itself. The served model's name is "bench"."""
+def started_server(
+    model: Path,
+    options: Mapping[str, Any],
+    *flags: str,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
+    """flags: of the server itself; environment: beside this process's. The served model's name is
+    "bench"."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "atom.entrypoints.openai_server", "--model", str(model)]
     command += ["--served-model-name", "bench", "--host", "127.0.0.1", "--server-port", str(port)]
-    process = subprocess.Popen([*command, *flags_of(options), *flags], env=dict(os.environ))
+    process = subprocess.Popen(
+        [*command, *flags_of(options), *flags], env={**os.environ, **(environment or {})}
+    )
     server = Server(process.pid, port)
     try:
         _wait_ready(process, server.address)
