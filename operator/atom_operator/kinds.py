@@ -1,6 +1,6 @@
 """What the API server calls a kind of object, and the kinds that only some clusters serve.
 
-Knows no object. The core kinds that every AtomDeployment has are in domain.py.
+Knows no object. The core kinds that every AtomDeployment has are in domain/objects.py.
 """
 
 from __future__ import annotations

@@ -1,0 +1,90 @@
+"""What is known of a model, and what one replica of it holds: predicted, measured, corrected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from atom.sizing import Concurrency, ModelFacts
+from atom_operator.constants import Reason
+
+ConditionStatus = Literal["True", "False", "Unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class StartupTimes:
+    """What a start took; `weights_seconds` of it to load `checkpoint_bytes`."""
+
+    total_seconds: float
+    weights_seconds: float
+    checkpoint_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What one replica holds: predicted by the plan, or measured by the engine at its start."""
+
+    weights_bytes: int
+    kv_bytes_per_token: int
+    num_blocks: int
+    kv_tokens: int
+    max_sequences: int
+    max_model_len: int
+    limited_by: str
+    concurrency: tuple[Concurrency, ...]
+    reserve_bytes: int = 0  # beside weights and KV cache; 0 where nobody tells it
+    total_bytes: int = 0  # of the device; likewise
+    startup: StartupTimes | None = None  # measured only
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What an engine of one kind (`key`) measured, beside what had been predicted without it."""
+
+    key: str
+    revision: str
+    predicted_reserve_bytes: int
+    measured_reserve_bytes: int
+    planned_total_bytes: int
+    measured_total_bytes: int
+    startup: StartupTimes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityVerdict:
+    """Whether the model fits; `capacity` is there when it does.
+
+    `evidence` is what has corrected it, `uncorrected` the same from the model's shape alone.
+    """
+
+    fits: ConditionStatus
+    reason: Reason
+    message: str
+    capacity: Capacity | None = None
+    evidence: Evidence | None = None
+    uncorrected: CapacityVerdict | None = None
+
+    @property
+    def prediction(self) -> Capacity | None:
+        """What the shape alone promises."""
+        return self.capacity if self.uncorrected is None else self.uncorrected.capacity
+
+
+@dataclass(frozen=True, slots=True)
+class FactsLookup:
+    """Facts of the model, or why there are none."""
+
+    facts: ModelFacts | None
+    reason: Reason
+    message: str
+    # Whether the same spec always leads to them. Others (read from the hub, by a Job) shape the
+    # plan and never the pods, which would be restarted when they come or go.
+    pinned: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedConfig:
+    """The config.json that an inspection has read. `model` is source and revision."""
+
+    model: str
+    text: str

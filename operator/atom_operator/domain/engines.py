@@ -1,0 +1,55 @@
+"""What engines and downloads say of themselves when they are asked over HTTP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from atom_operator.domain.capacity import Capacity
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """How far a start-up or a download is. Rates are of its present phase."""
+
+    phase: str
+    fraction: float
+    bytes_total: int | None = None
+    bytes_per_second: int | None = None
+    seconds_without_progress: float = 0.0
+    stalled: bool = False  # by the rules of whoever reports it
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """What /health answers. `state` is ok, starting, draining or dead; `reason` is for people."""
+
+    state: str
+    reason: str
+    progress: LoadProgress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The capacity that the engine of one revision reported."""
+
+    revision: str
+    capacity: Capacity
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """What the engines themselves say; empty where none answers."""
+
+    measured: Measured | None = None
+    not_serving: tuple[tuple[str, EngineHealth], ...] = ()  # by pod, in the order of their names
+
+    @property
+    def words(self) -> str:
+        """What the first engine that does not serve says of itself, if any says anything."""
+        return next((f"{health.state}: {health.reason}" for _, health in self.not_serving), "")
+
+    def of(self, revision: str | None) -> EngineView:
+        """The same without a measurement that belongs to another revision."""
+        if self.measured is None or self.measured.revision == revision:
+            return self
+        return replace(self, measured=None)

@@ -1,0 +1,59 @@
+"""What the API server calls things: keys, manifests, and the kinds of object that we touch.
+
+Manifests stay plain mappings, because they must reach the API server exactly as rendered.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from atom_operator import constants
+from atom_operator.kinds import LEADER_WORKER_SET, Kind
+
+Manifest = dict[str, Any]
+
+
+class ObjectKey(NamedTuple):
+    """Namespace and name of an AtomDeployment."""
+
+    namespace: str
+    name: str
+
+
+class Owner(NamedTuple):
+    """One AtomDeployment, told apart from a former one of the same name."""
+
+    key: ObjectKey
+    uid: str
+
+
+DEPLOYMENT = Kind("apps", "v1", "Deployment", "deployments")
+SERVICE = Kind("", "v1", "Service", "services")
+SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
+CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
+DISRUPTION_BUDGET = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets")
+CONTROLLER_REVISION = Kind("apps", "v1", "ControllerRevision", "controllerrevisions")
+ATOM_DEPLOYMENT = Kind(constants.GROUP, constants.VERSION, constants.KIND, constants.PLURAL)
+POD = Kind("", "v1", "Pod", "pods")
+NODE = Kind("", "v1", "Node", "nodes")
+EVENT = Kind("", "v1", "Event", "events")
+WORKLOAD_KINDS = (DEPLOYMENT, LEADER_WORKER_SET)
+JOB = Kind("batch", "v1", "Job", "jobs")
+VOLUME_CLAIM = Kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims")
+# In the order of creation: what a pod needs comes before the Deployment, and so does the record of
+# what ran before it changes.
+CHILD_KINDS = (
+    SERVICE_ACCOUNT,
+    CONFIG_MAP,
+    SERVICE,
+    DISRUPTION_BUDGET,
+    CONTROLLER_REVISION,
+    DEPLOYMENT,
+)
+
+
+class ChildKey(NamedTuple):
+    """One child object; its namespace is its owner's."""
+
+    kind: Kind
+    name: str

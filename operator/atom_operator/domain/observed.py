@@ -1,0 +1,66 @@
+"""What exists, reduced to what decisions and conditions need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from atom_operator.domain.capacity import Evidence, InspectedConfig
+from atom_operator.domain.objects import ChildKey, Manifest
+from atom_operator.domain.rollout import PodRevision, Rollback, Rollout
+from atom_operator.kinds import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentState:
+    """The Deployment as its controller reports it."""
+
+    desired: int
+    replicas: int
+    updated: int
+    ready: int
+    available: int
+    up_to_date: bool  # its controller has seen the latest spec
+    revision: str | None
+    stalled_message: str | None  # no progress within the deadline
+    refused_message: str | None  # pods cannot be created: quota, admission
+    rollout: Rollout | None = None  # the strategy that is in effect
+    rollback: Rollback | None = None  # why it does not run what the spec asks for
+    startup_budget_seconds: int | None = None  # of the revision that it runs
+
+    @property
+    def complete(self) -> bool:
+        """Every wanted pod is of the latest revision and available, and no other is left."""
+        counts = {self.updated, self.replicas, self.available}
+        return self.up_to_date and counts == {self.desired}
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    """One pod, reduced to what conditions need."""
+
+    name: str
+    ready: bool
+    scheduled: bool
+    unschedulable_message: str | None
+    problem: str | None  # last termination or waiting reason of a container that is not ready
+    address: str | None = None  # of the engine's HTTP server
+    revision: str | None = None  # of its pod template
+    restarts: int = 0  # of the container that was restarted most
+    ready_since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What exists: owned children as manifests, and the typed parts of Deployment and pods."""
+
+    children: Mapping[ChildKey, Manifest]
+    deployment: DeploymentState | None  # of the Deployment or LeaderWorkerSet
+    pods: tuple[PodState, ...]
+    running: PodRevision | None = None  # what the Deployment asks for now
+    last_ready: PodRevision | None = None  # what every replica served with most lately
+    learned: tuple[Evidence, ...] = ()
+    leaving: int = 0  # pods that end and may still hold devices
+    unserved: frozenset[Kind] = frozenset()  # optional kinds that were looked for in vain
+    inspected: InspectedConfig | None = None

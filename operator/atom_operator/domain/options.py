@@ -1,0 +1,93 @@
+"""What a spec asks for with every default resolved: model, engine, device; or what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+from atom_operator.constants import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class FieldProblem:
+    """Why a spec is not accepted: the field, what is wrong, and the remedy."""
+
+    field: str
+    message: str
+    reason: Reason = Reason.INVALID_SPEC
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+class SourceKind(StrEnum):
+    """Scheme of spec.model.source."""
+
+    HUB = "hf"
+    CLAIM = "pvc"
+    PATH = "path"
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """What a Job fetches from the hub before pods mount it."""
+
+    repository: str
+    revision: str | None = None
+    token_secret: tuple[str, str] | None = None  # name, key
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLocation:
+    """Where the pods find the weights, and what the engine's --model says."""
+
+    kind: SourceKind
+    argument: str
+    claim: str | None = None
+    revision: str | None = None
+    token_secret: tuple[str, str] | None = None  # name, key
+    download: Download | None = None  # how they get there, when that is ours to do
+
+    @property
+    def default_name(self) -> str:
+        name = self.download.repository if self.download else self.argument
+        return name.rstrip("/").rsplit("/", 1)[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """The engine's options with every default resolved; None leaves the choice to the engine."""
+
+    image: str
+    served_name: str
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    gpu_memory_utilization: float
+    kv_cache_dtype: Literal["auto", "bf16", "fp32"]
+    prefix_caching: bool
+    scheduling_policy: Literal["mixed", "prefillFirst"]
+    tensor_parallel: int  # ranks of one replica, over all its nodes
+    nodes: int
+    drain_seconds: int
+    extra_args: tuple[str, ...]
+    env: tuple[Mapping[str, Any], ...]
+
+    @property
+    def devices_per_pod(self) -> int:
+        return self.tensor_parallel // self.nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """The device of a replica. `memory_bytes` is per device; None when nobody knows it."""
+
+    type: Literal["amd", "cpu"]
+    memory_bytes: int | None
+    product: str | None = None
+    resource_name: str | None = None
+    device_ids: tuple[str, ...] = ()  # PCI ids of the product, for node affinity
+    device_groups: tuple[int, ...] = ()  # numeric ids of the groups that own the device files

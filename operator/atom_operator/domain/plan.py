@@ -1,0 +1,42 @@
+"""Plan: all that rendering sees; equal plans give equal children."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from atom.sizing import ModelFacts
+from atom_operator.domain.capacity import CapacityVerdict, Evidence, InspectedConfig
+from atom_operator.domain.objects import ObjectKey
+from atom_operator.domain.options import Accelerator, EngineOptions, ModelLocation
+from atom_operator.domain.rollout import Rollout
+from atom_operator.integrations import Integrations
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that decides the children of one AtomDeployment."""
+
+    key: ObjectKey
+    uid: str
+    replicas: int
+    model: ModelLocation
+    engine: EngineOptions
+    accelerator: Accelerator
+    facts: ModelFacts | None
+    capacity: CapacityVerdict
+    rollout: Rollout
+    startup_budget_seconds: int
+    progress_deadline_seconds: int  # of a rollout without any progress
+    template: Mapping[str, Any] | None
+    learning_key: str = ""  # names the kind of engine that evidence is about
+    learned: tuple[Evidence, ...] = ()  # kept for the next plans
+    integrations: Integrations = field(default_factory=Integrations)
+    owns_replicas: bool = True  # False: an autoscaler moves the number, and we leave it alone
+    inspected: InspectedConfig | None = None  # kept, so that it is looked at once
+
+    @property
+    def may_start(self) -> bool:
+        """Unknown starts: the engine sizes itself. Only a sure misfit is held back."""
+        return self.capacity.fits != "False"

@@ -1,0 +1,50 @@
+"""Which pods run, how they replace others, and what became of those that could not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from atom_operator.domain.objects import Manifest
+
+
+class RolloutStrategy(StrEnum):
+    """How a Deployment replaces pods."""
+
+    SURGE = "Surge"  # a spare pod first, then an old one goes
+    IN_PLACE = "InPlace"  # one old pod goes, then a new one takes its devices
+    RECREATE = "Recreate"  # all old pods go first
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """The strategy of one rollout, and why it was chosen."""
+
+    strategy: RolloutStrategy
+    reason: str
+    unavailable: int = 1  # pods that may be away at a time, in place
+
+
+@dataclass(frozen=True, slots=True)
+class PodRevision:
+    """A finished pod template under the name that its hash gave it."""
+
+    name: str
+    template: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """A revision that could not become ready and runs no more, and what was wrong with it."""
+
+    failed: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What to run, what to remember as ready, and why it is not what the spec asks for."""
+
+    pods: PodRevision
+    last_ready: PodRevision | None = None
+    rollback: Rollback | None = None
