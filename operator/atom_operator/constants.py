@@ -41,6 +41,8 @@ LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 LABEL_LEARNED: Final = f"{GROUP}/learned"  # ConfigMaps with what engines have measured
 LABEL_JOB_FOR: Final = f"{GROUP}/job-for"  # Jobs and their pods: the AtomDeployment that asked
 ANNOTATION_REVISION: Final = f"{GROUP}/revision"
+# Of the spec for which a workload's revision (the failed one, where it was rolled back) was made.
+ANNOTATION_SPEC_DIGEST: Final = f"{GROUP}/spec-digest"
 ANNOTATION_REPLICAS: Final = f"{GROUP}/replicas-owner"
 REPLICAS_OF_AUTOSCALER: Final = "autoscaler"
 ANNOTATION_ROLLOUT_REASON: Final = f"{GROUP}/rollout-reason"

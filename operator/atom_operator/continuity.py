@@ -1,5 +1,5 @@
-"""What must not change because we have learnt something: the pods that run, and what they are
-compared with. Pure; called by the reconciler between planning and rendering.
+"""What must not change because we know more or render otherwise: the pods that run, and what they
+are compared with. Pure; called by the reconciler between planning and rendering.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atom_operator.children.workload import pod_revision
+from atom_operator.constants import ENGINE_CONTAINER
 from atom_operator.domain import CapacityVerdict, Observed, Plan, PodRevision
 
 
@@ -37,3 +38,55 @@ def with_budget_of(observed: Observed, plan: Plan, wanted: PodRevision) -> tuple
     same = replace(plan, startup_budget_seconds=running.startup_budget_seconds)
     pods = pod_revision(same)
     return (same, pods) if is_in_place(observed, pods) else (plan, wanted)
+
+
+def as_it_runs(
+    observed: Observed, plan: Plan, fresh: PodRevision, *, spec_seen: bool, may_roll_back: bool
+) -> tuple[Plan, PodRevision]:
+    """The pods that this spec already has, where they have shown that they can serve: another
+    version of the operator rendered them otherwise, and that is no reason to restart them.
+
+    `fresh` is what this version would make of the spec. `spec_seen`: an operator has reported on
+    this very spec, which tells of a workload from before specs had digests.
+    """
+    kept = _kept(observed, fresh, spec_seen=spec_seen, may_roll_back=may_roll_back)
+    if kept is None or kept.name == fresh.name:
+        return plan, fresh
+    running = observed.deployment
+    budget = running.startup_budget_seconds if running and running.revision == kept.name else None
+    same = replace(
+        plan,
+        keeps_rendering=True,
+        startup_budget_seconds=budget or plan.startup_budget_seconds,
+    )
+    return same, replace(kept, spec_digest=fresh.spec_digest)
+
+
+def _kept(
+    observed: Observed, fresh: PodRevision, *, spec_seen: bool, may_roll_back: bool
+) -> PodRevision | None:
+    running, recorded = observed.deployment, observed.last_ready
+    if running is None:
+        return None
+    if recorded is not None and recorded.spec_digest == fresh.spec_digest:
+        return recorded
+    before_digests = running.spec_digest is None and spec_seen
+    if running.spec_digest != fresh.spec_digest and not before_digests:
+        return None
+    if running.rollback is not None:
+        # Not tried again either: only its name matters, by which it is known to have failed.
+        return replace(fresh, name=running.rollback.failed) if may_roll_back else None
+    if not any(pod.ready and pod.revision == running.revision for pod in observed.pods):
+        return None  # nothing serves that a new rendering, which may be the better one, would end
+    if recorded is not None and recorded.name == running.revision:
+        return recorded
+    # The live template may carry somebody's edit; the one that matters most is not kept.
+    live = observed.running
+    return live if live is not None and _image(live) == _image(fresh) else None
+
+
+def _image(pods: PodRevision) -> str | None:
+    containers = pods.template["spec"]["containers"]
+    return next(
+        (item.get("image") for item in containers if item["name"] == ENGINE_CONTAINER), None
+    )

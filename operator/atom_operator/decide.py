@@ -37,6 +37,7 @@ from atom_operator.plan.model_facts import (
     facts_from_text,
 )
 from atom_operator.plan.plan import build_plan
+from atom_operator.plan.spec_digest import spec_digest
 
 _INSPECTION = "the model's own config.json"
 
@@ -89,7 +90,13 @@ def decide(
     served = frozenset(OPTIONAL_KINDS) if around.served is None else around.served
     asked = resolve_integrations(spec, options, capacity, served, around.site)
     inspected = None if lookup.pinned else around.inspected
-    return replace(plan, integrations=asked, replicas=first_replicas(spec), inspected=inspected)
+    return replace(
+        plan,
+        integrations=asked,
+        replicas=first_replicas(spec),
+        inspected=inspected,
+        spec_digest=spec_digest(spec, image, around.config_text),
+    )
 
 
 def model_key(spec: AtomDeploymentSpec) -> str:

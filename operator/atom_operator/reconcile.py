@@ -31,7 +31,12 @@ from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.cluster.replicas import give_up_replicas
 from atom_operator.constants import Reason
-from atom_operator.continuity import is_in_place, with_budget_of, without_own_evidence
+from atom_operator.continuity import (
+    as_it_runs,
+    is_in_place,
+    with_budget_of,
+    without_own_evidence,
+)
 from atom_operator.decide import Surroundings, decide, model_key, wants_nodes
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
@@ -157,7 +162,7 @@ class Reconciler:
             plan = decide(owner, spec, replace(around, **found))
             if isinstance(plan, tuple):
                 return Decision(problems=plan, jobs=_jobs(look))
-        decision = await self._render(plan, spec.rollout, observed, engines)
+        decision = await self._render(plan, spec.rollout, observed, engines, _is_seen(parent))
         return replace(decision, jobs=(*_jobs(look), *decision.jobs))
 
     async def _found_out(
@@ -182,17 +187,26 @@ class Reconciler:
         return None if text is None else str(text)
 
     async def _render(
-        self, plan: Plan, asked: RolloutSpec, observed: Observed, engines: EngineView
+        self,
+        plan: Plan,
+        asked: RolloutSpec,
+        observed: Observed,
+        engines: EngineView,
+        spec_seen: bool,
     ) -> Decision:
         """The children of a plan, its rollout chosen; none when it is sure not to fit."""
         overlay = overlay_paths(plan.template or {})
         if not plan.may_start:
             return Decision(plan=plan, overlay=overlay)
+        may_roll_back = asked.auto_rollback is not False
         claim = await check_claims(self.port, self.fleet, plan)
         if claim.problem is not None:
             return Decision(problems=(claim.problem,))
         try:
             plan, wanted = with_budget_of(observed, plan, pod_revision(plan))
+            plan, wanted = as_it_runs(
+                observed, plan, wanted, spec_seen=spec_seen, may_roll_back=may_roll_back
+            )
             weights = await fetch_weights(self.port, self.engines, plan)
         except OverlayError as error:
             return Decision(problems=(FieldProblem("spec.template", str(error)),))
@@ -208,7 +222,7 @@ class Reconciler:
         target = choose_target(
             wanted,
             observed,
-            may_roll_back=asked.auto_rollback is not False,
+            may_roll_back=may_roll_back,
             engine_words=engines.words,
         )
         question = RolloutQuestion(
@@ -328,6 +342,12 @@ def _of_the_spec(engines: EngineView, observed: Observed) -> EngineView:
     if running is None or running.rollback is not None:
         return engines.of(None)
     return engines.of(running.revision)
+
+
+def _is_seen(parent: Manifest) -> bool:
+    """Whether an operator has reported on this very spec."""
+    generation = (parent.get("status") or {}).get("observedGeneration")
+    return generation is not None and generation == parent["metadata"].get("generation")
 
 
 def _unschedulable(observed: Observed) -> str | None:

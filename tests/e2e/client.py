@@ -13,6 +13,7 @@ import threading
 import time
 
 HOST, MODEL = sys.argv[1], sys.argv[2]
+PAUSE_SECONDS = float(sys.argv[3]) if len(sys.argv) > 3 else 0.0  # between a thread's requests
 MAX_SECONDS, MAX_REQUESTS, THREADS = 400, 20_000, 2
 
 stop = threading.Event()
@@ -58,6 +59,7 @@ def work(end: float) -> None:
         else:
             with lock:
                 answered += 1
+        stop.wait(PAUSE_SECONDS)
 
 
 def main() -> None:

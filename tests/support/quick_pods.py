@@ -9,12 +9,22 @@ import pytest
 from tests.support.live_cluster import LiveCluster
 
 _SERVER = """
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Always(BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
-HTTPServer(("", 8000), Always).serve_forever()
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        message = {"choices": [{"message": {"content": "yes"}}]}
+        answer = "data: [DONE]" if asked.get("stream") else json.dumps(message)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(answer.encode())
+    def log_message(self, *_):
+        pass
+ThreadingHTTPServer(("", 8000), Always).serve_forever()
 """
 
 
@@ -29,7 +39,7 @@ def engine_image(cluster: LiveCluster) -> str:
 
 
 def quick_container(**more: Any) -> dict[str, Any]:
-    """An overlay of the engine's container that answers every probe with 200."""
+    """An overlay of the engine's container that answers every probe and question with 200."""
     return {"name": "engine", "command": ["python3", "-c", _SERVER], **more}
 
 

@@ -14,6 +14,8 @@ from atom_operator.domain import CONTROLLER_REVISION, Manifest, Plan, PodRevisio
 def ready_revision(plan: Plan, pods: PodRevision) -> Manifest:
     """The object that remembers `pods`."""
     annotations = {constants.ANNOTATION_REVISION: pods.name}
+    if pods.spec_digest is not None:
+        annotations[constants.ANNOTATION_SPEC_DIGEST] = pods.spec_digest
     return {
         "apiVersion": CONTROLLER_REVISION.api_version,
         "kind": CONTROLLER_REVISION.kind,

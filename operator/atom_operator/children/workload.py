@@ -45,6 +45,7 @@ def workload(
     """
     annotations = {
         constants.ANNOTATION_REVISION: pods.name,
+        constants.ANNOTATION_SPEC_DIGEST: plan.spec_digest,
         constants.ANNOTATION_STARTUP_BUDGET: str(plan.startup_budget_seconds),
         constants.ANNOTATION_ROLLOUT_REASON: plan.rollout.reason,
     }
@@ -94,7 +95,7 @@ def pod_revision(plan: Plan) -> PodRevision:
     template = pod_template(plan)
     name = template_revision(template)
     template["metadata"].setdefault("annotations", {})[constants.ANNOTATION_REVISION] = name
-    return PodRevision(name, template)
+    return PodRevision(name, template, plan.spec_digest)
 
 
 def _strategy(rollout: Rollout) -> dict[str, Any]:

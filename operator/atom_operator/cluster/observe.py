@@ -136,7 +136,13 @@ def _pods_of(manifest: Manifest, field: str) -> PodRevision | None:
     """The pod template in `field` of a Deployment or of a record, if we gave it its name."""
     name = _annotation(manifest, constants.ANNOTATION_REVISION)
     template = (manifest.get(field) or {}).get("template")
-    return PodRevision(name, template) if name and template else None
+    if not name or not template:
+        return None
+    # Where it was rolled back, the digest is that of the revision that failed.
+    digest = (
+        None if _rollback(manifest) else _annotation(manifest, constants.ANNOTATION_SPEC_DIGEST)
+    )
+    return PodRevision(name, template, digest)
 
 
 def _annotation(manifest: Manifest, name: str) -> str | None:
@@ -178,6 +184,7 @@ def deployment_state(manifest: Manifest) -> DeploymentState:
         rollout=_rollout(manifest),
         rollback=_rollback(manifest),
         startup_budget_seconds=_whole(_annotation(manifest, constants.ANNOTATION_STARTUP_BUDGET)),
+        spec_digest=_annotation(manifest, constants.ANNOTATION_SPEC_DIGEST),
     )
 
 

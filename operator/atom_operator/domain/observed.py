@@ -28,6 +28,7 @@ class DeploymentState:
     rollout: Rollout | None = None  # the strategy that is in effect
     rollback: Rollback | None = None  # why it does not run what the spec asks for
     startup_budget_seconds: int | None = None  # of the revision that it runs
+    spec_digest: str | None = None  # of the spec that it was last written for
 
     @property
     def complete(self) -> bool:

@@ -35,6 +35,8 @@ class Plan:
     integrations: Integrations = field(default_factory=Integrations)
     owns_replicas: bool = True  # False: an autoscaler moves the number, and we leave it alone
     inspected: InspectedConfig | None = None  # kept, so that it is looked at once
+    spec_digest: str = ""  # of what is asked of the pods
+    keeps_rendering: bool = False  # pods stay as another version of the operator made them
 
     @property
     def may_start(self) -> bool:

@@ -31,6 +31,7 @@ class PodRevision:
 
     name: str
     template: Manifest
+    spec_digest: str | None = None  # of the spec that it was made for; None from older operators
 
 
 @dataclass(frozen=True, slots=True)

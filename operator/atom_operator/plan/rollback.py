@@ -43,10 +43,12 @@ def _last_ready(wanted: PodRevision, observed: Observed) -> PodRevision | None:
     running, recorded = observed.deployment, observed.last_ready
     if running is None or not running.desired or not running.complete:
         return recorded
+    # What we rendered, where we still know it: a live object also has the server's defaults.
+    if wanted.name == running.revision:
+        return wanted
     if recorded is not None and recorded.name == running.revision:
         return recorded
-    # What we rendered, where we still know it: a live object also has the server's defaults.
-    return wanted if wanted.name == running.revision else observed.running or recorded
+    return observed.running or recorded
 
 
 def _failure(running: DeploymentState, pods: Iterable[PodState], engine_words: str) -> str | None:

@@ -35,6 +35,11 @@ _TRY_AGAIN = (
     "spec.template.metadata.annotations"
 )
 
+_KEPT = (
+    ", rendered by another version of the operator; the next change of the spec that concerns "
+    "pods renders them anew"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Situation:
@@ -172,6 +177,8 @@ def _progressing(situation: Situation) -> Verdict:
         return Verdict(kind, "False", Reason.ROLLED_BACK, message)
     if deployment.complete:
         message = f"{deployment.desired} of {deployment.desired} replicas are rolled out"
+        if situation.plan is not None and situation.plan.keeps_rendering:
+            message = f"{message}{_KEPT}"
         return Verdict(kind, "False", Reason.COMPLETE, message)
     if deployment.refused_message:
         return Verdict(kind, "False", Reason.PODS_REFUSED, deployment.refused_message)

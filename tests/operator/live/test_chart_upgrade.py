@@ -6,14 +6,14 @@ The engine is a pod that is ready at once.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ import pytest
 from devcluster import target
 from devcluster.settings import read_settings
 from tests.support.builders_operator import atom_deployment
+from tests.support.client_pod import asking
 from tests.support.live_cluster import CRD_NAME, ROOT, LiveCluster
 from tests.support.previous_version import extract
 from tests.support.quick_pods import engine_image, quick_container, wait_ready
@@ -105,48 +106,32 @@ def pods(cluster: LiveCluster) -> dict[str, int]:
     return {uid: int(restarts) for uid, restarts in map(str.split, listed.splitlines())}
 
 
-def available(cluster: LiveCluster) -> int:
-    found = cluster.get("deployment", "chat") or {}
-    return int((found.get("status") or {}).get("availableReplicas") or 0)
-
-
-@contextmanager
-def watched(look: Callable[[], int]) -> Iterator[list[int]]:
-    """What `look` saw, again and again, while the block ran."""
-    seen: list[int] = []
-    ended = Event()
-
-    def run() -> None:
-        while not ended.is_set():
-            seen.append(look())
-            ended.wait(0.5)
-
-    thread = Thread(target=run)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        ended.set()
-        thread.join()
-
-
 def identity(cluster: LiveCluster, kind: str, name: str) -> Any:
     return (cluster.get(kind, name) or {})["metadata"]["uid"]
 
 
-def wait_rolled_out(cluster: LiveCluster) -> None:
-    """Ready by this operator's words: it alone knows `status.rollout`."""
+def wait_for_this_operators_word(cluster: LiveCluster, replicas: int = REPLICAS) -> str:
+    """What it says of the pods once the latest spec is Ready: the one before knows no
+    `CapacityMatched`."""
 
-    def done() -> bool:
-        found = (cluster.get("atomd", "chat") or {}).get("status") or {}
-        kinds = {item["type"]: item["status"] for item in found.get("conditions", ())}
-        known = "CapacityMatched" in kinds and "IntegrationsReady" in kinds
-        return known and kinds["Ready"] == "True" and len(pods(cluster)) == REPLICAS
+    def message() -> str | None:
+        found = cluster.get("atomd", "chat") or {}
+        status = found.get("status") or {}
+        told = {item["type"]: item for item in status.get("conditions", ())}
+        current = status.get("observedGeneration") == found["metadata"]["generation"]
+        if not current or "CapacityMatched" not in told or told["Ready"]["status"] != "True":
+            return None
+        return str(told["Progressing"]["message"]) if len(pods(cluster)) == replicas else None
 
-    cluster.wait("Ready under the new operator", done, seconds=90)
+    return cluster.wait("Ready under the new operator", message, seconds=90)
 
 
-def test_an_upgrade_keeps_serving_and_later_ones_touch_no_pod(
+def change(cluster: LiveCluster, spec: dict[str, Any]) -> None:
+    patch = json.dumps({"spec": spec})
+    cluster.kubectl("patch", "atomd", "chat", "--type=merge", f"--patch={patch}")
+
+
+def test_an_upgrade_restarts_no_pod_and_fails_no_request(
     namespaced: LiveCluster, previous: Path
 ) -> None:
     cluster = namespaced
@@ -156,24 +141,37 @@ def test_an_upgrade_keeps_serving_and_later_ones_touch_no_pod(
         wait_ready(cluster, seconds=90)
         objects = [("crd", CRD_NAME), ("atomd", "chat"), ("deployment", "chat")]
         before = [identity(cluster, *item) for item in objects]
-
-        # This operator renders pods otherwise: they are replaced, and as many serve all the while.
-        with watched(lambda: available(cluster)) as seen:
-            upgrade(cluster, ROOT, THIS_IMAGE)
-            wait_rolled_out(cluster)
-        assert min(seen) >= REPLICAS
-        assert [identity(cluster, *item) for item in objects] == before
-        explained = cluster.kubectl("explain", "atomd.spec.rollout.autoRollback", check=False)
-        assert explained.returncode == 0, "the CRD is not this chart's"
-
-        # The next one changes the operator and not what it renders: no pod notices.
         running = pods(cluster)
-        upgrade(cluster, ROOT, THIS_IMAGE, "logLevel=DEBUG")
-        checked = helm(cluster, "test", cluster.namespace, "--logs")
-        for line in ("ok    API", "ok    Lease", "ok    webhook"):
-            assert line in checked
-        wait_rolled_out(cluster)
-        assert pods(cluster) == running
+        template = (cluster.get("deployment", "chat") or {})["spec"]["template"]
+
+        with asking(cluster, engine_image(cluster), "chat") as asked:
+            # This operator renders pods otherwise; those that serve stay as they are.
+            upgrade(cluster, ROOT, THIS_IMAGE)
+            told = wait_for_this_operators_word(cluster)
+            assert "another version of the operator" in told
+            assert pods(cluster) == running
+            assert (cluster.get("deployment", "chat") or {})["spec"]["template"] == template
+            assert [identity(cluster, *item) for item in objects] == before
+            explained = cluster.kubectl("explain", "atomd.spec.rollout.autoRollback", check=False)
+            assert explained.returncode == 0, "the CRD is not this chart's"
+
+            # Nor does the next one, with other settings; and scaling makes more of the same.
+            upgrade(cluster, ROOT, THIS_IMAGE, "logLevel=DEBUG")
+            checked = helm(cluster, "test", cluster.namespace, "--logs")
+            for line in ("ok    API", "ok    Lease", "ok    webhook"):
+                assert line in checked
+            change(cluster, {"replicas": REPLICAS + 1})
+            wait_for_this_operators_word(cluster, REPLICAS + 1)
+            assert running.items() <= pods(cluster).items()
+
+            # Another spec is what renders pods anew.
+            change(cluster, {"replicas": REPLICAS, "engine": {"maxModelLen": 1024}})
+            told = wait_for_this_operators_word(cluster)
+            assert "another version" not in told
+            assert not running.keys() & pods(cluster).keys()
+        assert asked.failures == []
+        assert asked.answered > 50
+        running = pods(cluster)
 
     # Nor does an uninstall take away what is served.
     assert [identity(cluster, *item) for item in objects] == before

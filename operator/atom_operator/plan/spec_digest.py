@@ -1,0 +1,30 @@
+"""What a spec asks of its pods, as one short text: equal while nobody asks for other pods. Pure.
+
+Of what people and settings say, never of what this version makes of it: so a newer operator, which
+may render pods otherwise, sees that nothing new was asked for. Kept on children and compared with
+what other versions wrote there: the form must stay as it is (a test pins it).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+
+# How many pods there are, who finds them, and how they are replaced: no pod notices. A field that
+# is not here counts, which costs at most a rollout that could have been spared.
+_NOT_OF_PODS = ("replicas", "autoscaling", "gateway", "monitoring", "networkPolicy")
+_NOT_OF_PODS_IN_ROLLOUT = ("strategy", "progressDeadlineSeconds", "autoRollback")
+
+
+def spec_digest(spec: AtomDeploymentSpec, image: str, config_text: str | None) -> str:
+    """`image` is the engine's after defaulting, `config_text` what configRef points at."""
+    asked = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    for name in _NOT_OF_PODS:
+        asked.pop(name, None)
+    for name in _NOT_OF_PODS_IN_ROLLOUT:
+        asked.get("rollout", {}).pop(name, None)
+    asked = {name: value for name, value in asked.items() if value not in (None, {})}
+    text = json.dumps([asked, image, config_text], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
