@@ -15,10 +15,9 @@ import msgspec
 
 from atom.checkpoint import Checkpoint, find_checkpoint, open_checkpoint
 from atom.errors import ConfigError, ModelError
-from atom.sizing.errors import ModelFactsError
+from atom.sizing.engine_support import unsupported, unsupported_architecture
+from atom.sizing.errors import ModelFactsError, UnknownFamilyError
 from atom.sizing.model_facts import ModelFacts
-
-SUPPORTED_ARCHITECTURES = ("Qwen3ForCausalLM", "LlamaForCausalLM")
 
 SchedulingPolicy = Literal["mixed", "prefill_first"]
 RoutingPolicy = Literal["least_tokens", "round_robin"]
@@ -217,15 +216,7 @@ def _at_least(name: str, value: float, least: float) -> None:
 
 
 def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig:
-    if checkpoint.architecture not in SUPPORTED_ARCHITECTURES:
-        raise ModelError(
-            f"{checkpoint.path / 'config.json'}: architecture {checkpoint.architecture} is not "
-            f"supported; this version serves {', '.join(SUPPORTED_ARCHITECTURES)}"
-        )
-    try:
-        facts = ModelFacts.from_hf_config(checkpoint.config)
-    except ModelFactsError as error:
-        raise ModelError(f"{checkpoint.path / 'config.json'}: {error}") from error
+    facts = _model_facts(checkpoint)
     name = options.served_model_name or options.model.rstrip("/")
     return ModelConfig(
         path=checkpoint.path,
@@ -240,6 +231,22 @@ def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig
         generation=_generation_defaults(checkpoint.generation_config),
         load_dummy=options.load_dummy,
     )
+
+
+def _model_facts(checkpoint: Checkpoint) -> ModelFacts:
+    """The model's shape, of a model that this version runs."""
+    place = checkpoint.path / "config.json"
+    try:
+        facts = ModelFacts.from_hf_config(checkpoint.config)
+    except UnknownFamilyError as error:
+        refusal = unsupported_architecture(error.architecture)
+        raise ModelError(f"{place}: {refusal.message}") from error
+    except ModelFactsError as error:
+        raise ModelError(f"{place}: {error}") from error
+    refusals = unsupported(facts)
+    if refusals:
+        raise ModelError(f"{place}: {'; '.join(refusal.message for refusal in refusals)}")
+    return facts
 
 
 def _context_length(asked: int | None, limit: int) -> int:

@@ -91,6 +91,7 @@ class Reason(StrEnum):
     WEIGHTS_DO_NOT_FIT = "WeightsDoNotFit"
     CONTEXT_DOES_NOT_FIT = "ContextDoesNotFit"
     MODEL_FACTS_UNKNOWN = "ModelFactsUnknown"
+    MODEL_NOT_SIZED = "ModelNotSized"
     MODEL_CONFIG_NOT_FOUND = "ModelConfigNotFound"
     ACCELERATOR_UNKNOWN = "AcceleratorMemoryUnknown"
     NOT_PLANNED = "NotPlanned"

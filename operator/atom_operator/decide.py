@@ -10,8 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeGuard
 
-from atom.sizing import ModelFactsError
+from atom.sizing import ModelFactsError, UnknownFamilyError
 from atom_operator.admission.defaulting import locate_model, resolve_options
+from atom_operator.admission.engine_limits import (
+    validate_engine_features,
+    validate_engine_runs,
+    validate_unknown_family,
+)
 from atom_operator.admission.integrations import validate_surroundings
 from atom_operator.admission.validation import validate, validate_against_model
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
@@ -69,7 +74,11 @@ def decide(
     owner: Owner, spec: AtomDeploymentSpec, around: Surroundings
 ) -> Plan | tuple[FieldProblem, ...]:
     """The plan of an accepted spec; otherwise every problem that can be told."""
-    problems = [*validate(spec), *validate_surroundings(spec, around.served, around.site)]
+    problems = [
+        *validate(spec),
+        *validate_surroundings(spec, around.served, around.site),
+        *validate_engine_features(spec, around.site),
+    ]
     image = spec.engine.image or around.images.get(spec.accelerator.type)
     if image is None:
         problems.append(_no_image(spec))
@@ -80,12 +89,13 @@ def decide(
     if image is None:
         return tuple(problems)
     options = resolve_options(spec, image=image)
+    problems.extend(validate_engine_runs(_facts_field(spec), lookup.facts, around.site))
     problems.extend(validate_against_model(options, lookup.facts))
     if problems:
         return tuple(problems)
     memory = _memory_on_nodes(spec, around.nodes)
-    ranks, model = around.site.engine_tensor_parallel, locate_model(spec)
-    plan = build_plan(owner, spec, options, model, lookup, memory, ranks, around.learned)
+    model = locate_model(spec)
+    plan = build_plan(owner, spec, options, model, lookup, memory, around.site, around.learned)
     capacity = plan.capacity.capacity or around.measured
     served = frozenset(OPTIONAL_KINDS) if around.served is None else around.served
     asked = resolve_integrations(spec, options, capacity, served, around.site)
@@ -105,27 +115,39 @@ def model_key(spec: AtomDeploymentSpec) -> str:
 
 
 def _model_facts(spec: AtomDeploymentSpec, around: Surroundings) -> FactsLookup | FieldProblem:
-    config_text = around.config_text
-    reference, place = spec.model.config_ref, "spec.model.config"
+    place = _facts_field(spec)
     try:
-        if spec.model.config is not None:
-            return facts_from_config(spec.model.config, place)
-        if reference is None:
-            known = facts_from_catalogue(spec.model.source)
-            if known.facts is not None or not _is_of(around.inspected, spec):
-                return known
-            place = "spec.model.source"
-            return replace(facts_from_text(around.inspected.text, _INSPECTION), pinned=False)
-        place = "spec.model.configRef"
-        origin = f"ConfigMap {reference.name}, key {reference.key}"
-        if config_text is None:
-            message = f"{origin} does not exist, so nothing was planned; create it"
-            return FactsLookup(None, Reason.MODEL_CONFIG_NOT_FOUND, message)
-        return facts_from_text(config_text, origin)
+        return _read_facts(spec, around)
+    except UnknownFamilyError as error:
+        return validate_unknown_family(place, error, around.site)
     except ModelFactsError as error:
         return FieldProblem(place, str(error), Reason.MODEL_NOT_SUPPORTED)
     except ValueError as error:
         return FieldProblem(place, str(error))
+
+
+def _facts_field(spec: AtomDeploymentSpec) -> str:
+    """The field that leads to the model's config.json."""
+    if spec.model.config is not None:
+        return "spec.model.config"
+    return "spec.model.source" if spec.model.config_ref is None else "spec.model.configRef"
+
+
+def _read_facts(spec: AtomDeploymentSpec, around: Surroundings) -> FactsLookup:
+    """Raises ModelFactsError, or ValueError for a text that is no JSON object."""
+    reference = spec.model.config_ref
+    if spec.model.config is not None:
+        return facts_from_config(spec.model.config, "spec.model.config")
+    if reference is None:
+        known = facts_from_catalogue(spec.model.source)
+        if known.facts is not None or not _is_of(around.inspected, spec):
+            return known
+        return replace(facts_from_text(around.inspected.text, _INSPECTION), pinned=False)
+    origin = f"ConfigMap {reference.name}, key {reference.key}"
+    if around.config_text is None:
+        message = f"{origin} does not exist, so nothing was planned; create it"
+        return FactsLookup(None, Reason.MODEL_CONFIG_NOT_FOUND, message)
+    return facts_from_text(around.config_text, origin)
 
 
 def _is_of(

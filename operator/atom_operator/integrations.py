@@ -6,13 +6,23 @@ and listed in `missing`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Literal
 
 from atom_operator.kinds import Kind
 
 Labels = Mapping[str, str]
+
+
+class EngineFeature(StrEnum):
+    """What a spec may ask for and this version's engine does not do; named as in the chart."""
+
+    FP8_KV_CACHE = "fp8KvCache"
+    EXPERT_PARALLEL = "expertParallel"
+    SPECULATION = "speculation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +35,19 @@ class Site:
     # What the engine images can do. This version's engine runs one device in one pod.
     engine_tensor_parallel: int = 1
     engine_multi_node: bool = False
+    # Architectures (of config.json) beyond this version's, in every form; "*" stands for all.
+    engine_architectures: tuple[str, ...] = ()
+    engine_features: frozenset[EngineFeature] = frozenset()
+
+
+# For plans that say what a model needs, whichever engine runs it.
+ANY_ENGINE = Site(
+    prometheus_address="http://any",
+    engine_tensor_parallel=sys.maxsize,
+    engine_multi_node=True,
+    engine_architectures=("*",),
+    engine_features=frozenset(EngineFeature),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from atom_operator.integrations import Site
+from atom_operator.integrations import EngineFeature, Site
 
 PREFIX = "ATOM_OPERATOR_"
 
@@ -64,10 +64,9 @@ class OperatorSettings:
         if image := environ.get(f"{PREFIX}ENGINE_IMAGE_CPU"):
             images["cpu"] = image
         defaults = cls()
-        names = environ.get(f"{PREFIX}NAMESPACES", "")
         return cls(
             engine_images=images,
-            namespaces=tuple(name.strip() for name in names.split(",") if name.strip()),
+            namespaces=_names(environ, "NAMESPACES"),
             resync_seconds=_number(environ, "RESYNC_SECONDS", defaults.resync_seconds, 1, 86_400),
             workers=int(_number(environ, "WORKERS", defaults.workers, 1, 64)),
             health_port=int(_number(environ, "HEALTH_PORT", defaults.health_port, 0, 65_535)),
@@ -121,7 +120,23 @@ def _site(environ: Mapping[str, str]) -> Site:
         operator_namespace=environ.get(f"{PREFIX}POD_NAMESPACE") or None,
         engine_tensor_parallel=int(_number(environ, "ENGINE_MAX_TENSOR_PARALLEL", 1, 1, 128)),
         engine_multi_node=environ.get(f"{PREFIX}ENGINE_MULTI_NODE", "").lower() == "true",
+        engine_architectures=_names(environ, "ENGINE_ARCHITECTURES"),
+        engine_features=_features(environ),
     )
+
+
+def _names(environ: Mapping[str, str], name: str) -> tuple[str, ...]:
+    values = environ.get(PREFIX + name, "").split(",")
+    return tuple(value.strip() for value in values if value.strip())
+
+
+def _features(environ: Mapping[str, str]) -> frozenset[EngineFeature]:
+    names = _names(environ, "ENGINE_FEATURES")
+    try:
+        return frozenset(EngineFeature(name) for name in names)
+    except ValueError as error:
+        known = ", ".join(EngineFeature)
+        raise SettingsError(f"{PREFIX}ENGINE_FEATURES: {error}; known: {known}") from error
 
 
 def _number(

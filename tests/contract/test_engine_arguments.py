@@ -9,7 +9,7 @@ import yaml
 from atom.config import build_config
 from atom.entrypoints.cli import build_parser
 from atom.entrypoints.engine_args import options_from_args
-from atom.sizing.kv_budget import kv_bytes_per_token
+from atom.sizing.kv_layout import kv_bytes_per_token
 from atom_operator import constants
 from atom_operator.children.engine_container import engine_args
 from tests.support.builders_operator import plan as make_plan

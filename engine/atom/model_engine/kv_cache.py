@@ -12,7 +12,8 @@ from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_ops.attention import Attention
 from atom.sizing.errors import DoesNotFitError
-from atom.sizing.kv_budget import KvBudget, kv_bytes_per_token, plan_kv_cache
+from atom.sizing.kv_budget import KvBudget, plan_kv_cache
+from atom.sizing.kv_layout import KvElement, kv_layout
 from atom.sizing.overheads import CPU_RUNTIME_BYTES
 from atom.utils.device import Device
 
@@ -28,8 +29,8 @@ def plan_blocks(
 ) -> KvBudget:
     """Blocks for the KV cache. Raises `ConfigError` with the numbers when it cannot fit."""
     facts, cache = config.model.facts, config.cache
-    bytes_per_token = kv_bytes_per_token(facts, kv_dtype.itemsize)
-    block_bytes = bytes_per_token * cache.block_size
+    layout = kv_layout(facts, KvElement(kv_dtype.itemsize))
+    block_bytes = layout.bytes_per_token * cache.block_size
     if cache.num_kv_blocks is not None:
         tokens = cache.num_kv_blocks * cache.block_size
         if tokens < config.model.max_model_len:
@@ -52,7 +53,7 @@ def plan_blocks(
             weights_bytes=weights_bytes,
             activation_bytes=activation_bytes,
             overhead_bytes=overhead_bytes,
-            kv_bytes_per_token=bytes_per_token,
+            layout=layout,
             block_size=cache.block_size,
             max_num_seqs=config.scheduler.max_num_seqs,
             max_model_len=config.model.max_model_len,

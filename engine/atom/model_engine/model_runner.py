@@ -208,8 +208,7 @@ class ModelRunner:
         config = self._config
         scheduler = config.scheduler
         table = concurrency_table(
-            budget.num_blocks,
-            budget.block_size,
+            budget,
             config.model.max_model_len,
             scheduler.max_num_seqs,
             scheduler.num_speculative_tokens,

@@ -2,37 +2,91 @@
 
 The one truth about memory that the engine (with measured numbers) and the operator (with
 predicted ones) share. Standard library only; no torch, no client, no clock; nothing is read or
-written. Every quantity is an integer number of bytes or tokens, per device.
+written. Every quantity is an integer number of bytes or tokens, per device. What a model needs
+(model_facts, weights, kv_layout) is apart from whether this version's engine runs it
+(engine_support).
 """
 
 from __future__ import annotations
 
-from atom.sizing.errors import DoesNotFitError, DoesNotFitReason, ModelFactsError, SizingError
-from atom.sizing.kv_budget import (
-    Concurrency,
-    KvBudget,
-    concurrency_table,
-    kv_bytes_per_token,
-    plan_kv_cache,
+from atom.sizing.engine_support import (
+    SUPPORTED_ARCHITECTURES,
+    SUPPORTED_KV_DTYPES,
+    Unsupported,
+    unsupported,
+    unsupported_architecture,
 )
-from atom.sizing.model_facts import SUPPORTED_ARCHITECTURES, ModelFacts
+from atom.sizing.errors import (
+    DoesNotFitError,
+    DoesNotFitReason,
+    ModelFactsError,
+    SizingError,
+    UnknownFamilyError,
+)
+from atom.sizing.kv_budget import Concurrency, KvBudget, concurrency_table, plan_kv_cache
+from atom.sizing.kv_layout import (
+    KV_ELEMENTS,
+    NO_SPECULATION,
+    KvElement,
+    KvLayout,
+    KvTerm,
+    Speculation,
+    WindowedKv,
+    kv_bytes_per_token,
+    kv_layout,
+    kv_terms,
+)
+from atom.sizing.layers import (
+    AttentionFacts,
+    CacheKind,
+    Experts,
+    Latent,
+    LayerGroup,
+    MlpFacts,
+)
+from atom.sizing.model_facts import ModelFacts
 from atom.sizing.overheads import activation_bytes, runtime_overhead_bytes
 from atom.sizing.parallelism import tensor_parallel_problems, valid_tensor_parallel_sizes
+from atom.sizing.quantization import Quantization
+from atom.sizing.weights import Sharding, WeightPart
 
 __all__ = [
+    "KV_ELEMENTS",
+    "NO_SPECULATION",
     "SUPPORTED_ARCHITECTURES",
+    "SUPPORTED_KV_DTYPES",
+    "AttentionFacts",
+    "CacheKind",
     "Concurrency",
     "DoesNotFitError",
     "DoesNotFitReason",
+    "Experts",
     "KvBudget",
+    "KvElement",
+    "KvLayout",
+    "KvTerm",
+    "Latent",
+    "LayerGroup",
+    "MlpFacts",
     "ModelFacts",
     "ModelFactsError",
+    "Quantization",
+    "Sharding",
     "SizingError",
+    "Speculation",
+    "UnknownFamilyError",
+    "Unsupported",
+    "WeightPart",
+    "WindowedKv",
     "activation_bytes",
     "concurrency_table",
     "kv_bytes_per_token",
+    "kv_layout",
+    "kv_terms",
     "plan_kv_cache",
     "runtime_overhead_bytes",
     "tensor_parallel_problems",
+    "unsupported",
+    "unsupported_architecture",
     "valid_tensor_parallel_sizes",
 ]

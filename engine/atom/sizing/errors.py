@@ -24,6 +24,17 @@ class ModelFactsError(SizingError):
         self.field = field
 
 
+class UnknownFamilyError(ModelFactsError):
+    """There is no arithmetic for this architecture, so nothing can be said of its size."""
+
+    def __init__(self, architecture: str, known: str) -> None:
+        super().__init__(
+            f"config.json: architecture {architecture!r} cannot be sized; known: {known}",
+            field="architectures",
+        )
+        self.architecture = architecture
+
+
 class DoesNotFitReason(enum.StrEnum):
     """Why a plan is impossible; the values are condition reasons of the Kubernetes API."""
 

@@ -1,7 +1,8 @@
-"""The KV cache budget of one device: bytes per token, blocks, and how many sequences they hold.
+"""The KV cache budget of one device: its blocks, and how many sequences they hold.
 
 Callers give the memory that is already spoken for: the engine measured it, the operator predicts
-it (atom.sizing.overheads). The result is a value; nobody's configuration is written back.
+it (atom.sizing.overheads). The result is a value; nobody's configuration is written back. Layers
+with a sliding window share the memory with the others: a sequence takes of it what it occupies.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from atom.sizing.errors import DoesNotFitError, DoesNotFitReason
-from atom.sizing.model_facts import ModelFacts
+from atom.sizing.kv_layout import KvLayout, WindowedKv
 
 _MIB = 1024**2
 _TABLE_START_TOKENS = 1024
@@ -21,8 +22,10 @@ _SMALL_TABLE_START_TOKENS = 128
 class KvBudget:
     """Blocks of the KV cache of one device.
 
-    `available_bytes` is what was left for the cache; `limited_by` says whether that decided the
-    number of blocks, or `max_num_seqs` full sequences need no more.
+    Of the layers that keep every token, as many as there are when sequences of the full length
+    fill the memory; `windows` are the layers beside them (kv_layout.py). `available_bytes` is what
+    was left for the cache; `limited_by` says whether that decided the number of blocks, or
+    `max_num_seqs` full sequences need no more.
     """
 
     num_blocks: int
@@ -30,10 +33,18 @@ class KvBudget:
     block_bytes: int
     limited_by: Literal["memory", "max_num_seqs"]
     available_bytes: int
+    windows: tuple[WindowedKv, ...] = ()
 
     @property
     def tokens(self) -> int:
         return self.num_blocks * self.block_size
+
+    def sequences(self, tokens: int) -> int:
+        """Sequences of `tokens` that fit at the same time."""
+        if not self.windows:
+            return self.num_blocks // -(-tokens // self.block_size)
+        layout = KvLayout(self.block_bytes // self.block_size, self.windows)
+        return self.available_bytes // layout.sequence_bytes(tokens, self.block_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +55,6 @@ class Concurrency:
     sequences: int
 
 
-def kv_bytes_per_token(facts: ModelFacts, dtype_bytes: int, tensor_parallel: int = 1) -> int:
-    """Bytes of K and V of one token on one rank: 2 x layers x KV heads x head size x element.
-
-    No scale tensors: bf16 and fp32 caches have none.
-    """
-    heads = facts.kv_heads_per_rank(tensor_parallel)
-    return 2 * facts.num_layers * heads * facts.head_dim * dtype_bytes
-
-
 def plan_kv_cache(
     *,
     total_bytes: int,
@@ -60,21 +62,21 @@ def plan_kv_cache(
     weights_bytes: int,
     activation_bytes: int,
     overhead_bytes: int,
-    kv_bytes_per_token: int,
+    layout: KvLayout,
     block_size: int,
     max_num_seqs: int,
     max_model_len: int,
 ) -> KvBudget:
-    """Blocks that fit: (total x utilization - weights - activation - overhead) / block bytes.
+    """Blocks that fit into total x utilization - weights - activation - overhead.
 
     Never more than `max_num_seqs` sequences of `max_model_len` can use. Raises DoesNotFitError
     when nothing is left beside the weights, or not enough for one sequence of `max_model_len`.
     """
     budget_bytes = int(total_bytes * utilization)
     available_bytes = budget_bytes - weights_bytes - activation_bytes - overhead_bytes
-    block_bytes = block_size * kv_bytes_per_token
-    if available_bytes < block_bytes:
-        needed_bytes = budget_bytes - available_bytes + block_bytes
+    least_bytes = block_size * layout.all_bytes_per_token
+    if available_bytes < least_bytes:
+        needed_bytes = budget_bytes - available_bytes + least_bytes
         raise DoesNotFitError(
             f"the weights ({_mib(weights_bytes)}), activations ({_mib(activation_bytes)}), runtime "
             f"({_mib(overhead_bytes)}) and one KV block need {_mib(needed_bytes)}, but only "
@@ -85,33 +87,38 @@ def plan_kv_cache(
             needed_bytes=needed_bytes,
             available_bytes=budget_bytes,
         )
-    blocks_per_sequence = -(-max_model_len // block_size)
-    fitting_blocks = available_bytes // block_bytes
-    if fitting_blocks < blocks_per_sequence:
+    sequence_bytes = layout.sequence_bytes(max_model_len, block_size)
+    most_blocks = -(-max_model_len // block_size)
+    if available_bytes < sequence_bytes:
+        longest = layout.longest_blocks(available_bytes, block_size, most_blocks) * block_size
         raise DoesNotFitError(
             f"one sequence of {max_model_len} tokens needs "
-            f"{_mib(blocks_per_sequence * block_bytes)} of KV cache, but "
+            f"{_mib(sequence_bytes)} of KV cache, but "
             f"{_mib(available_bytes)} are left beside weights ({_mib(weights_bytes)}), "
             f"activations ({_mib(activation_bytes)}) and runtime ({_mib(overhead_bytes)}); "
-            f"a maximum model length of at most {fitting_blocks * block_size} tokens fits",
+            f"a maximum model length of at most {longest} tokens fits",
             reason=DoesNotFitReason.CONTEXT,
-            needed_bytes=blocks_per_sequence * block_bytes,
+            needed_bytes=sequence_bytes,
             available_bytes=available_bytes,
-            max_context_tokens=fitting_blocks * block_size,
+            max_context_tokens=longest,
         )
+    blocks_per_sequence = layout.blocks_of_sequence(max_model_len, block_size)
+    whole, rest = divmod(available_bytes, sequence_bytes)
+    begun = layout.longest_blocks(rest, block_size, most_blocks)
+    fitting_blocks = whole * blocks_per_sequence + min(begun, blocks_per_sequence)
     useful_blocks = max_num_seqs * blocks_per_sequence
     return KvBudget(
         num_blocks=min(fitting_blocks, useful_blocks),
         block_size=block_size,
-        block_bytes=block_bytes,
+        block_bytes=block_size * layout.bytes_per_token,
         limited_by="memory" if fitting_blocks <= useful_blocks else "max_num_seqs",
         available_bytes=available_bytes,
+        windows=layout.windows,
     )
 
 
 def concurrency_table(
-    num_blocks: int,
-    block_size: int,
+    budget: KvBudget,
     max_model_len: int,
     max_num_seqs: int,
     num_speculative_tokens: int = 0,
@@ -128,7 +135,7 @@ def concurrency_table(
     lengths.append(max_model_len)
     held = [min(length + num_speculative_tokens, max_model_len) for length in lengths]
     return tuple(
-        Concurrency(length, min(max_num_seqs, num_blocks // -(-tokens // block_size)))
+        Concurrency(length, min(max_num_seqs, budget.sequences(tokens)))
         for length, tokens in zip(lengths, held, strict=True)
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from atom.sizing.layers import AttentionFacts, LayerGroup
 from atom.sizing.model_facts import ModelFacts
 
 _MIB = 1024**2
@@ -31,19 +32,46 @@ def activation_bytes(
     max_num_seqs: int,
     dtype_bytes: int,
     tensor_parallel: int = 1,
+    *,
+    num_speculative_tokens: int = 0,
 ) -> int:
     """Peak of one forward pass on one rank: the widest point of a layer, then the logits.
 
     The residual stream, its normed copy and the layer's output live through the widest point,
-    which is either attention (q, k, v, output) or the MLP (gate, up, their product).
+    which is either attention (q, k, v, output) or the MLP (gate, up, their product). Every drafted
+    token has a row of logits too.
     """
-    heads = -(-facts.num_attention_heads // tensor_parallel)
-    attention = (2 * heads + 2 * facts.kv_heads_per_rank(tensor_parallel)) * facts.head_dim
-    mlp = 3 * -(-facts.intermediate_size // tensor_parallel)
-    width = 3 * facts.hidden_size + max(attention, mlp)
+    widest = max(
+        max(
+            _attention_width(group.attention, tensor_parallel),
+            _mlp_width(facts, group, tensor_parallel),
+        )
+        for group in facts.layers
+    )
+    width = 3 * facts.hidden_size + widest
     layers = max_num_batched_tokens * width * dtype_bytes
-    logits = max_num_seqs * facts.vocab_size * _LOGITS_BYTES * _LOGITS_COPIES
+    rows = max_num_seqs * (1 + num_speculative_tokens)
+    logits = rows * facts.vocab_size * _LOGITS_BYTES * _LOGITS_COPIES
     return layers + logits
+
+
+def _attention_width(attention: AttentionFacts, ranks: int) -> int:
+    heads = -(-attention.num_heads // ranks)
+    latent = attention.latent
+    if latent is None:
+        return (2 * heads + 2 * attention.kv_heads_per_rank(ranks)) * attention.head_dim
+    # A prompt's keys and values are unfolded from the latent; queries may be compressed too.
+    unfolded = heads * 2 * (attention.head_dim + latent.value_dim)
+    return unfolded + latent.cached_dim + (latent.query_rank or 0)
+
+
+def _mlp_width(facts: ModelFacts, group: LayerGroup, ranks: int) -> int:
+    experts = group.mlp.experts
+    if experts is None:
+        return 3 * -(-group.mlp.intermediate_size // ranks)
+    # Every token goes through several experts, and each gives an output of the hidden size.
+    routed = experts.per_token * (3 * -(-experts.intermediate_size // ranks) + facts.hidden_size)
+    return routed + 3 * -(-experts.shared_intermediate_size // ranks)
 
 
 def runtime_overhead_bytes(device: Literal["cpu", "gpu"], total_bytes: int) -> int:

@@ -1,36 +1,94 @@
 """Which tensor-parallel sizes a model can be split into, and why not the others.
 
-Pure divisibility of the model's shape; what an engine version or a node supports is not known
-here.
+Pure divisibility of the model's shape and of its quantisation's groups; what an engine version or a
+node supports is not known here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from atom.sizing.layers import LayerGroup
 from atom.sizing.model_facts import ModelFacts
+from atom.sizing.weights import Projection, Split, projections
 
 MAX_TENSOR_PARALLEL = 8  # devices of one fully connected node
 
 
-def tensor_parallel_problems(facts: ModelFacts, size: int, nodes: int = 1) -> tuple[str, ...]:
+def tensor_parallel_problems(
+    facts: ModelFacts, size: int, nodes: int = 1, *, expert_parallel: bool = False
+) -> tuple[str, ...]:
     """Reasons why `size` ranks on `nodes` nodes cannot share this model; empty when they can."""
     most = MAX_TENSOR_PARALLEL * nodes
     if not 1 <= size <= most:
         return (f"tensor parallel size {size} is outside 1..{most}",)
-    problems = []
-    for name, value in (
-        ("attention heads", facts.num_attention_heads),
-        ("intermediate size", facts.intermediate_size),
-        ("vocabulary size", facts.vocab_size),
-    ):
-        if value % size:
-            problems.append(f"{name} {value} is not divisible by {size}")
-    kv_heads = facts.num_kv_heads
-    if kv_heads % size and size % kv_heads:
-        problems.append(f"{kv_heads} KV heads can be neither divided nor replicated over {size}")
+    problems: dict[str, None] = {}  # in order, each once
+    for group in facts.layers:
+        for name, value in _divided(group, expert_parallel):
+            if value % size:
+                problems[f"{name} {value} is not divisible by {size}"] = None
+    if facts.vocab_size % size:
+        problems[f"vocabulary size {facts.vocab_size} is not divisible by {size}"] = None
+    for group in facts.layers:
+        kv_heads = group.attention.num_kv_heads
+        if group.attention.latent is None and kv_heads % size and size % kv_heads:
+            problems[f"{kv_heads} KV heads can be neither divided nor replicated over {size}"] = (
+                None
+            )
+    if not problems and size > 1:
+        problems = dict.fromkeys(_broken_scales(facts, size, expert_parallel))
     return tuple(problems)
 
 
-def valid_tensor_parallel_sizes(facts: ModelFacts, nodes: int = 1) -> tuple[int, ...]:
+def valid_tensor_parallel_sizes(
+    facts: ModelFacts, nodes: int = 1, *, expert_parallel: bool = False
+) -> tuple[int, ...]:
     """Every size that the model can be split into, ascending; the same on each of `nodes`."""
     sizes = range(nodes, MAX_TENSOR_PARALLEL * nodes + 1, nodes)
-    return tuple(size for size in sizes if not tensor_parallel_problems(facts, size, nodes))
+    return tuple(
+        size
+        for size in sizes
+        if not tensor_parallel_problems(facts, size, nodes, expert_parallel=expert_parallel)
+    )
+
+
+def _divided(group: LayerGroup, expert_parallel: bool) -> Iterator[tuple[str, int]]:
+    yield "attention heads", group.attention.num_heads
+    experts = group.mlp.experts
+    if experts is None:
+        yield "intermediate size", group.mlp.intermediate_size
+        return
+    if expert_parallel:
+        yield "number of experts", experts.count
+    else:
+        yield "expert intermediate size", experts.intermediate_size
+    if experts.shared_intermediate_size:
+        yield "shared experts' intermediate size", experts.shared_intermediate_size
+
+
+def _broken_scales(facts: ModelFacts, size: int, expert_parallel: bool) -> Iterator[str]:
+    """A rank's share of a matrix must hold whole groups of elements that share a scale."""
+    quantization = facts.quantization
+    if quantization is None:
+        return
+    for group in facts.layers:
+        for matrix in projections(group, facts.hidden_size, facts.experts_block):
+            if _stays_whole(matrix, expert_parallel) or matrix.name in group.unquantized:
+                continue
+            rows, columns = matrix.on_rank(size)
+            outputs = matrix.split is Split.OUTPUTS
+            share = rows if outputs else columns
+            multiple = quantization.output_multiple if outputs else quantization.input_multiple
+            if share % multiple:
+                yield (
+                    f"a {size}th of {matrix.name} is {share} wide, which is no multiple of the "
+                    f"quantisation's {multiple}"
+                )
+
+
+def _stays_whole(matrix: Projection, expert_parallel: bool) -> bool:
+    return (
+        matrix.split is Split.NOTHING
+        or not matrix.quantizable
+        or (expert_parallel and matrix.copies > 1)
+    )

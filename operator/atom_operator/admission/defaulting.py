@@ -69,6 +69,8 @@ def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
         drain_seconds=_or(spec.rollout.drain_seconds, DEFAULT_DRAIN_SECONDS),
         extra_args=tuple(engine.extra_args or ()),
         env=tuple(_env(item) for item in engine.env or ()),
+        expert_parallel=_or(spec.parallelism.expert, False),
+        speculative_tokens=engine.speculative.tokens if engine.speculative else 0,
     )
 
 

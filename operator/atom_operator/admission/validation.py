@@ -33,6 +33,9 @@ _OWNED_ARGUMENTS = {
     "scheduling-policy": "spec.engine.schedulingPolicy",
     "tensor-parallel-size": "spec.parallelism.tensor",
     "tp": "spec.parallelism.tensor",
+    "enable-expert-parallel": "spec.parallelism.expert",
+    "method": "spec.engine.speculative",
+    "num-speculative-tokens": "spec.engine.speculative.tokens",
     "nnodes": "spec.parallelism.nodes",
     "node-rank": None,
     "master-addr": None,
@@ -65,7 +68,12 @@ def validate_against_model(
     """Rules that need the model's shape; nothing to say while it is unknown."""
     if facts is None:
         return ()
-    return (*_model_len_is_known(options, facts), *_tensor_size_divides(options, facts))
+    return (
+        *_model_len_is_known(options, facts),
+        *_tensor_size_divides(options, facts),
+        *_experts_exist(options, facts),
+        *_draft_layers_exist(options, facts),
+    )
 
 
 def _model_len_is_known(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
@@ -78,13 +86,35 @@ def _model_len_is_known(options: EngineOptions, facts: ModelFacts) -> Iterator[F
 
 
 def _tensor_size_divides(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
-    problems = tensor_parallel_problems(facts, options.tensor_parallel, options.nodes)
+    experts = options.expert_parallel
+    problems = tensor_parallel_problems(
+        facts, options.tensor_parallel, options.nodes, expert_parallel=experts
+    )
     if problems:
-        valid = ", ".join(map(str, valid_tensor_parallel_sizes(facts, options.nodes)))
+        sizes = valid_tensor_parallel_sizes(facts, options.nodes, expert_parallel=experts)
+        valid = ", ".join(map(str, sizes))
         yield FieldProblem(
             "spec.parallelism.tensor",
             f"{'; '.join(problems)}; this model can be split over {valid} devices",
             Reason.IMPOSSIBLE_PARALLELISM,
+        )
+
+
+def _experts_exist(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
+    if options.expert_parallel and not any(group.mlp.experts for group in facts.layers):
+        yield FieldProblem(
+            "spec.parallelism.expert",
+            "this model has no experts to spread; leave it out",
+            Reason.IMPOSSIBLE_PARALLELISM,
+        )
+
+
+def _draft_layers_exist(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
+    if options.speculative_tokens and not facts.drafts:
+        yield FieldProblem(
+            "spec.engine.speculative",
+            "this model's config.json names no multi-token prediction layers "
+            "(num_nextn_predict_layers); leave it out",
         )
 
 

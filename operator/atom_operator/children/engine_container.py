@@ -82,6 +82,10 @@ def engine_args(plan: Plan) -> list[str]:
     args.append(
         "--enable-prefix-caching" if engine.prefix_caching else "--no-enable-prefix-caching"
     )
+    if engine.expert_parallel:
+        args.append("--enable-expert-parallel")
+    if engine.speculative_tokens:
+        args.extend(["--method", "mtp", "--num-speculative-tokens", str(engine.speculative_tokens)])
     return [*args, *engine.extra_args]
 
 

@@ -32,6 +32,7 @@ class Capacity:
     max_model_len: int
     limited_by: str
     concurrency: tuple[Concurrency, ...]
+    kv_window_bytes: int = 0  # of a sequence of the full length, in layers with a sliding window
     reserve_bytes: int = 0  # beside weights and KV cache; 0 where nobody tells it
     total_bytes: int = 0  # of the device; likewise
     startup: StartupTimes | None = None  # measured only

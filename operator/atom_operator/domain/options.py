@@ -67,7 +67,7 @@ class EngineOptions:
     max_num_batched_tokens: int
     block_size: int
     gpu_memory_utilization: float
-    kv_cache_dtype: Literal["auto", "bf16", "fp32"]
+    kv_cache_dtype: Literal["auto", "bf16", "fp32", "fp8"]
     prefix_caching: bool
     scheduling_policy: Literal["mixed", "prefillFirst"]
     tensor_parallel: int  # ranks of one replica, over all its nodes
@@ -75,6 +75,8 @@ class EngineOptions:
     drain_seconds: int
     extra_args: tuple[str, ...]
     env: tuple[Mapping[str, Any], ...]
+    expert_parallel: bool = False  # whole experts on each rank
+    speculative_tokens: int = 0  # drafted per step by the model's own draft layers; 0 for none
 
     @property
     def devices_per_pod(self) -> int:

@@ -9,11 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from atom.sizing import (
+    KV_ELEMENTS,
     DoesNotFitError,
+    KvElement,
+    KvLayout,
     ModelFacts,
+    Speculation,
     activation_bytes,
     concurrency_table,
-    kv_bytes_per_token,
+    kv_layout,
     plan_kv_cache,
     runtime_overhead_bytes,
 )
@@ -26,12 +30,13 @@ from atom_operator.domain import (
     Evidence,
     FactsLookup,
 )
+from atom_operator.integrations import Site
 from atom_operator.plan.learning import reserve_factor, total_factor
 from atom_operator.plan.remedies import Misfit, remedies
 
-_KV_DTYPE_BYTES = {"bf16": 2, "fp32": 4}
 # The engine computes in float32 on a CPU, whatever the checkpoint has.
 _CPU_DTYPE_BYTES = 4
+_ONE_DEVICE = Site()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +54,20 @@ class _Case:
     facts: ModelFacts
     options: EngineOptions
     accelerator: Accelerator
-    engine_tensor_parallel: int
+    site: Site
 
 
 def judge_capacity(
     lookup: FactsLookup,
     options: EngineOptions,
     accelerator: Accelerator,
-    engine_tensor_parallel: int = 1,
+    site: Site = _ONE_DEVICE,
     evidence: Evidence | None = None,
 ) -> CapacityVerdict:
     """Fits, does not fit, or unknown; never a guess.
 
-    `engine_tensor_parallel`: see Misfit; `evidence`: of an engine of the same kind.
+    `site`: what its engines can do decides which remedies are; `evidence`: of an engine of the same
+    kind.
     """
     facts = lookup.facts
     if facts is None:
@@ -73,7 +79,7 @@ def judge_capacity(
             "the device's memory is unknown, so nothing was planned; set "
             "spec.accelerator.product (such as MI300X) or spec.accelerator.memory",
         )
-    case = _Case(facts, options, accelerator, engine_tensor_parallel)
+    case = _Case(facts, options, accelerator, site)
     uncorrected = _judge(case, _Correction(), lookup.message)
     if evidence is None:
         return uncorrected
@@ -93,7 +99,7 @@ def _judge(case: _Case, correction: _Correction, source: str) -> CapacityVerdict
             case.options,
             case.accelerator,
             case.accelerator.memory_bytes or 0,
-            case.engine_tensor_parallel,
+            case.site,
         )
         message = f"{error}. To fit: {_remedies(misfit, correction)}"
         return CapacityVerdict("False", Reason(error.reason.value), message)
@@ -106,54 +112,90 @@ def _judge(case: _Case, correction: _Correction, source: str) -> CapacityVerdict
     )
 
 
+def cache_layout(facts: ModelFacts, options: EngineOptions, accelerator: Accelerator) -> KvLayout:
+    """The KV cache of one device."""
+    element = kv_element(facts, options, accelerator)
+    return kv_layout(facts, element, options.tensor_parallel, speculation(options))
+
+
+def kv_element(facts: ModelFacts, options: EngineOptions, accelerator: Accelerator) -> KvElement:
+    """Of the cache; auto is the type that the model computes in."""
+    compute = KvElement(_compute_bytes(facts, accelerator))
+    return KV_ELEMENTS.get(options.kv_cache_dtype, compute)
+
+
+def speculation(options: EngineOptions) -> Speculation:
+    """By the model's own draft layers, or none."""
+    return Speculation(options.speculative_tokens)
+
+
+def _compute_bytes(facts: ModelFacts, accelerator: Accelerator) -> int:
+    return _CPU_DTYPE_BYTES if accelerator.type == "cpu" else facts.weight_dtype_bytes
+
+
+def stored_bytes(accelerator: Accelerator) -> int | None:
+    """Element size of the weights in memory; None where they stay as the checkpoint has them."""
+    return _CPU_DTYPE_BYTES if accelerator.type == "cpu" else None
+
+
 def _capacity(
     facts: ModelFacts, options: EngineOptions, accelerator: Accelerator, correction: _Correction
 ) -> Capacity:
     device, ranks = accelerator.type, options.tensor_parallel
     total_bytes = int((accelerator.memory_bytes or 0) * correction.total)
-    compute_bytes = _CPU_DTYPE_BYTES if device == "cpu" else facts.weight_dtype_bytes
-    kv_dtype_bytes = _KV_DTYPE_BYTES.get(options.kv_cache_dtype, compute_bytes)
     max_model_len = options.max_model_len or facts.max_position_embeddings
-    weights_bytes = facts.weight_bytes(compute_bytes, ranks)
-    token_bytes = kv_bytes_per_token(facts, kv_dtype_bytes, ranks)
+    drafts = options.speculative_tokens
+    weights_bytes = facts.weight_bytes(
+        stored_bytes(accelerator),
+        ranks,
+        expert_parallel=options.expert_parallel,
+        drafts=drafts > 0,
+    )
     activations = activation_bytes(
-        facts, options.max_num_batched_tokens, options.max_num_seqs, compute_bytes, ranks
+        facts,
+        options.max_num_batched_tokens,
+        options.max_num_seqs,
+        _compute_bytes(facts, accelerator),
+        ranks,
+        num_speculative_tokens=drafts,
     )
     overhead = runtime_overhead_bytes("cpu" if device == "cpu" else "gpu", total_bytes)
     reserve_bytes = int((activations + overhead) * correction.reserve)
+    layout = cache_layout(facts, options, accelerator)
     budget = plan_kv_cache(
         total_bytes=total_bytes,
         utilization=options.gpu_memory_utilization,
         weights_bytes=weights_bytes,
         activation_bytes=int(activations * correction.reserve),
         overhead_bytes=reserve_bytes - int(activations * correction.reserve),
-        kv_bytes_per_token=token_bytes,
+        layout=layout,
         block_size=options.block_size,
         max_num_seqs=options.max_num_seqs,
         max_model_len=max_model_len,
     )
-    table = concurrency_table(
-        budget.num_blocks, budget.block_size, max_model_len, options.max_num_seqs
-    )
+    table = concurrency_table(budget, max_model_len, options.max_num_seqs, drafts)
+    whole = layout.sequence_bytes(max_model_len, options.block_size)
+    growing = KvLayout(layout.bytes_per_token).sequence_bytes(max_model_len, options.block_size)
     return Capacity(
         weights_bytes=weights_bytes,
-        kv_bytes_per_token=token_bytes,
+        kv_bytes_per_token=layout.bytes_per_token,
         num_blocks=budget.num_blocks,
         kv_tokens=budget.tokens,
         max_sequences=table[-1].sequences,
         max_model_len=max_model_len,
         limited_by=budget.limited_by,
         concurrency=table,
+        kv_window_bytes=whole - growing,
         reserve_bytes=reserve_bytes,
         total_bytes=total_bytes,
     )
 
 
 def _remedies(misfit: Misfit, correction: _Correction) -> str:
-    def fits(options: EngineOptions, memory_bytes: int) -> bool:
+    def fits(options: EngineOptions, memory_bytes: int, facts: ModelFacts) -> bool:
         try:
             device = replace(misfit.accelerator, memory_bytes=memory_bytes)
-            _capacity(misfit.facts, options, device, correction)
+            _capacity(facts, options, device, correction)
         except DoesNotFitError:
             return False
         return True

@@ -44,6 +44,8 @@ def learning_key(model: ModelLocation, options: EngineOptions, accelerator: Acce
         options.kv_cache_dtype,
         f"tp{options.tensor_parallel}",
         f"nodes{options.nodes}",
+        *(["experts"] if options.expert_parallel else []),
+        *([f"drafts{options.speculative_tokens}"] if options.speculative_tokens else []),
     )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 

@@ -18,10 +18,13 @@ from atom_operator.domain import (
     Rollout,
     RolloutStrategy,
 )
+from atom_operator.integrations import Site
 from atom_operator.plan.accelerators import choose_accelerator
 from atom_operator.plan.capacity import judge_capacity
 from atom_operator.plan.learning import evidence_for, learning_key
 from atom_operator.plan.startup import progress_deadline_seconds, startup_budget_seconds
+
+_ONE_DEVICE = Site()
 
 
 def build_plan(
@@ -31,7 +34,7 @@ def build_plan(
     model: ModelLocation,
     lookup: FactsLookup,
     memory_on_nodes: tuple[int, ...] = (),
-    engine_tensor_parallel: int = 1,
+    site: Site = _ONE_DEVICE,
     learned: tuple[Evidence, ...] = (),
 ) -> Plan:
     """Decide everything about the children of `owner`, as for a first rollout.
@@ -56,7 +59,7 @@ def build_plan(
         engine=options,
         accelerator=accelerator,
         facts=lookup.facts,
-        capacity=judge_capacity(lookup, options, accelerator, engine_tensor_parallel, evidence),
+        capacity=judge_capacity(lookup, options, accelerator, site, evidence),
         rollout=Rollout(
             RolloutStrategy.SURGE if accelerator.type == "cpu" else RolloutStrategy.IN_PLACE,
             "there are no pods to replace yet",

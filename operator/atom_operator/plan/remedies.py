@@ -1,22 +1,26 @@
 """The smallest changes that would make a model fit, each tried with the same arithmetic. Pure.
 
-A remedy is named only when it fits alone, with its number. What this engine version cannot run (a
-larger tensor-parallel size) is information and says so.
+A remedy is named only when it fits alone, with its number. What the engine cannot run (a larger
+tensor-parallel size, an fp8 cache) is information and says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from atom.sizing import (
     DoesNotFitError,
     DoesNotFitReason,
     ModelFacts,
+    Quantization,
+    unsupported,
     valid_tensor_parallel_sizes,
 )
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.domain import Accelerator, EngineOptions
+from atom_operator.integrations import EngineFeature, Site
 from atom_operator.plan.accelerators import (
     PRODUCTS,
     partition_of_resource,
@@ -24,29 +28,31 @@ from atom_operator.plan.accelerators import (
     shares_memory,
 )
 
-# Whether these options fit on a device with so many bytes.
-Fits = Callable[[EngineOptions, int], bool]
+# Whether a model fits with these options on a device with so many bytes.
+Fits = Callable[[EngineOptions, int, ModelFacts], bool]
 
 _GIB = 1024**3
 _MOST_UTILIZATION_PERCENT = 95  # beyond it fragmentation and other processes decide
 _LEAST_BATCHED_TOKENS = 1024
 _MEMORY_STEP_BYTES = 256 * 1024**2
 _MOST_MEMORY_STEPS = 4096  # a terabyte; who lacks more needs another model
+# The usual fp8 checkpoint: DeepSeek's, Qwen's.
+_BLOCK_FP8 = Quantization(
+    method="fp8", bits=8, granularity="block", scale_bytes=4, block=(128, 128)
+)
+_NOT_YET = "once the engine can do it, which this version does not"
 
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """What does not fit where; `memory_bytes` is of one device.
-
-    `engine_tensor_parallel`: most devices that the engine runs one replica on.
-    """
+    """What does not fit where; `memory_bytes` is of one device, `site` has what engines can do."""
 
     error: DoesNotFitError
     facts: ModelFacts
     options: EngineOptions
     accelerator: Accelerator
     memory_bytes: int
-    engine_tensor_parallel: int = 1
+    site: Site
 
 
 def remedies(misfit: Misfit, fits: Fits) -> str:
@@ -66,16 +72,18 @@ def _changes(misfit: Misfit, fits: Fits) -> Iterator[str]:
         yield from _more_host_memory(misfit, fits)
         return
     yield from _more_utilization(misfit, fits)
+    yield from _smaller_elements(misfit, fits)
     yield from _idle_partitions(misfit, fits)
     yield from _other_product(misfit, fits)
     yield from _more_devices(misfit, fits)
+    yield from _quantised_weights(misfit, fits)
 
 
 def _less_room_for_steps(misfit: Misfit, fits: Fits) -> Iterator[str]:
     options = misfit.options
     tokens = options.max_num_batched_tokens // 2
     while tokens >= max(_LEAST_BATCHED_TOKENS, options.max_num_seqs):
-        if fits(replace(options, max_num_batched_tokens=tokens), misfit.memory_bytes):
+        if fits(replace(options, max_num_batched_tokens=tokens), misfit.memory_bytes, misfit.facts):
             yield f"set spec.engine.maxNumBatchedTokens to at most {tokens}"
             return
         tokens //= 2
@@ -85,7 +93,7 @@ def _more_utilization(misfit: Misfit, fits: Fits) -> Iterator[str]:
     first = int(misfit.options.gpu_memory_utilization * 100) + 1
     for percent in range(first, _MOST_UTILIZATION_PERCENT + 1):
         changed = replace(misfit.options, gpu_memory_utilization=percent / 100)
-        if fits(changed, misfit.memory_bytes):
+        if fits(changed, misfit.memory_bytes, misfit.facts):
             yield f"raise spec.engine.gpuMemoryUtilization to at least {percent / 100:g}"
             return
 
@@ -93,7 +101,7 @@ def _more_utilization(misfit: Misfit, fits: Fits) -> Iterator[str]:
 def _more_host_memory(misfit: Misfit, fits: Fits) -> Iterator[str]:
     start = misfit.memory_bytes // _MEMORY_STEP_BYTES
     for step in range(start + 1, start + 1 + _MOST_MEMORY_STEPS):
-        if fits(misfit.options, step * _MEMORY_STEP_BYTES):
+        if fits(misfit.options, step * _MEMORY_STEP_BYTES, misfit.facts):
             quantity = memory_quantity(step * _MEMORY_STEP_BYTES)
             yield f"raise spec.accelerator.memory to at least {quantity}"
             return
@@ -107,7 +115,7 @@ def _idle_partitions(misfit: Misfit, fits: Fits) -> Iterator[str]:
     if product is None or product.memory_gib is None or not shares_memory(partition):
         return
     whole = product.memory_gib * _GIB
-    if misfit.memory_bytes < whole and fits(misfit.options, whole):
+    if misfit.memory_bytes < whole and fits(misfit.options, whole, misfit.facts):
         yield (
             "where the other partitions of the GPU stay idle, set spec.accelerator.memory to "
             f"{memory_quantity(whole)}, which {partition} lets each of them address"
@@ -118,21 +126,56 @@ def _other_product(misfit: Misfit, fits: Fits) -> Iterator[str]:
     """The smallest device of the catalogue that holds it, with every product of that size."""
     larger = sorted({p.memory_gib for p in PRODUCTS if p.memory_gib is not None})
     for size in larger:
-        if size * _GIB > misfit.memory_bytes and fits(misfit.options, size * _GIB):
+        memory_bytes = size * _GIB
+        if memory_bytes <= misfit.memory_bytes:
+            continue
+        if fits(misfit.options, memory_bytes, misfit.facts):
             names = " or ".join(p.name for p in PRODUCTS if p.memory_gib == size)
             yield f"set spec.accelerator.product to {names} ({size} GiB)"
             return
 
 
 def _more_devices(misfit: Misfit, fits: Fits) -> Iterator[str]:
-    for ranks in valid_tensor_parallel_sizes(misfit.facts):
-        changed = replace(misfit.options, tensor_parallel=ranks)
-        if ranks > misfit.options.tensor_parallel and fits(changed, misfit.memory_bytes):
-            if ranks <= misfit.engine_tensor_parallel:
-                yield f"set spec.parallelism.tensor to {ranks}"
-                return
+    options, facts = misfit.options, misfit.facts
+    experts = options.expert_parallel
+    for ranks in valid_tensor_parallel_sizes(facts, expert_parallel=experts):
+        changed = replace(options, tensor_parallel=ranks)
+        if ranks <= options.tensor_parallel or not fits(changed, misfit.memory_bytes, facts):
+            continue
+        latent = any(group.attention.latent for group in facts.layers)
+        # Nobody should raise it once more in the hope of a smaller cache.
+        note = ": the weights are divided, each device holds the whole MLA cache" if latent else ""
+        if ranks <= misfit.site.engine_tensor_parallel:
+            yield f"set spec.parallelism.tensor to {ranks}{note}"
+        else:
             yield (
-                f"{ranks} such devices by spec.parallelism.tensor, once the engine runs more than "
-                "one device per replica, which this version does not"
+                f"{ranks} such devices by spec.parallelism.tensor{note}, once the engine runs more "
+                "than one device per replica, which this version does not"
             )
+        return
+
+
+def _smaller_elements(misfit: Misfit, fits: Fits) -> Iterator[str]:
+    """A cache with smaller elements, where the present ones are larger."""
+    for name in _smaller_than(misfit.options.kv_cache_dtype):
+        changed = replace(misfit.options, kv_cache_dtype=name)
+        if fits(changed, misfit.memory_bytes, misfit.facts):
+            able = name != "fp8" or EngineFeature.FP8_KV_CACHE in misfit.site.engine_features
+            yield f"set spec.engine.kvCacheDtype to {name}" + ("" if able else f", {_NOT_YET}")
             return
+
+
+def _smaller_than(dtype: str) -> tuple[Literal["bf16", "fp8"], ...]:
+    if dtype == "fp8":
+        return ()
+    return ("bf16", "fp8") if dtype == "fp32" else ("fp8",)
+
+
+def _quantised_weights(misfit: Misfit, fits: Fits) -> Iterator[str]:
+    """Another checkpoint of the same model, half as large."""
+    if misfit.facts.quantization is not None:
+        return
+    quantised = replace(misfit.facts, quantization=_BLOCK_FP8)
+    if fits(misfit.options, misfit.memory_bytes, quantised):
+        able = not unsupported(quantised, misfit.site.engine_architectures)
+        yield "take an fp8 checkpoint of the model" + ("" if able else f", {_NOT_YET}")

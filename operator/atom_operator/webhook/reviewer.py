@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from typing import Any
 
 from atom_operator.admission.parsing import parse_spec
@@ -32,7 +31,7 @@ from atom_operator.domain import (
     Owner,
     Plan,
 )
-from atom_operator.integrations import Site
+from atom_operator.integrations import ANY_ENGINE
 from atom_operator.preview import Preview, essentials, everything
 from atom_operator.reconcile import Decision, Reconciler, optional_kinds
 
@@ -44,11 +43,7 @@ _LATE_READS = 4
 # An operator and a site that have everything: what is wrong even there is the object's own fault.
 _ANYWHERE = Surroundings(
     images={"amd": "any", "cpu": "any"},
-    site=Site(
-        prometheus_address="http://any",
-        engine_tensor_parallel=sys.maxsize,
-        engine_multi_node=True,
-    ),
+    site=ANY_ENGINE,
 )
 
 

@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from atom.sizing import (
+    AttentionFacts,
     Concurrency,
     DoesNotFitError,
     KvBudget,
+    KvLayout,
+    LayerGroup,
+    MlpFacts,
     ModelFacts,
     activation_bytes,
     concurrency_table,
@@ -23,20 +27,29 @@ from atom.sizing import (
 
 LLAMA_70B = ModelFacts(
     architecture="LlamaForCausalLM",
-    num_layers=80,
     hidden_size=8192,
-    num_attention_heads=64,
-    num_kv_heads=8,
-    head_dim=128,
-    intermediate_size=28672,
     vocab_size=128256,
     max_position_embeddings=131072,
     tie_word_embeddings=False,
     weight_dtype_bytes=2,
-    qk_norm=False,
-    attention_bias=False,
-    mlp_bias=False,
+    layers=(
+        LayerGroup(
+            count=80,
+            attention=AttentionFacts(num_heads=64, num_kv_heads=8, head_dim=128),
+            mlp=MlpFacts(intermediate_size=28672),
+        ),
+    ),
 )
+
+
+def with_kv_heads(kv_heads: int) -> ModelFacts:
+    (layer,) = LLAMA_70B.layers
+    attention = replace(layer.attention, num_kv_heads=kv_heads)
+    return replace(LLAMA_70B, layers=(replace(layer, attention=attention),))
+
+
+def table(blocks: int, block_size: int, *limits: int) -> tuple[Concurrency, ...]:
+    return concurrency_table(KvBudget(blocks, block_size, 0, "memory", 0), *limits)
 
 
 def plan(**changes: Any) -> KvBudget:
@@ -46,7 +59,7 @@ def plan(**changes: Any) -> KvBudget:
         "weights_bytes": 4_000,
         "activation_bytes": 600,
         "overhead_bytes": 400,
-        "kv_bytes_per_token": 10,
+        "layout": KvLayout(10),
         "block_size": 16,
         "max_num_seqs": 100,
         "max_model_len": 64,
@@ -63,7 +76,7 @@ def test_kv_bytes_per_token(dtype_bytes: int, ranks: int, expected: int) -> None
 
 
 def test_kv_heads_are_replicated_when_there_are_more_ranks_than_heads() -> None:
-    two_heads = replace(LLAMA_70B, num_kv_heads=2)
+    two_heads = with_kv_heads(2)
     assert kv_bytes_per_token(two_heads, 2, 8) == kv_bytes_per_token(two_heads, 2, 2)
 
 
@@ -112,25 +125,25 @@ def test_a_context_that_does_not_fit_is_refused_with_the_longest_that_does() -> 
     ],
 )
 def test_concurrency_table_ends_at_the_full_context(max_model_len: int, lengths: list[int]) -> None:
-    table = concurrency_table(1_000, 16, max_model_len, 256)
-    assert [row.context_tokens for row in table] == lengths
+    rows = table(1_000, 16, max_model_len, 256)
+    assert [row.context_tokens for row in rows] == lengths
 
 
 def test_concurrency_is_bounded_by_slots_and_by_whole_blocks() -> None:
-    assert concurrency_table(130, 16, 2048, 256) == (Concurrency(1024, 2), Concurrency(2048, 1))
-    assert concurrency_table(130, 16, 512, 4)[0] == Concurrency(128, 4)
+    assert table(130, 16, 2048, 256) == (Concurrency(1024, 2), Concurrency(2048, 1))
+    assert table(130, 16, 512, 4)[0] == Concurrency(128, 4)
 
 
 def test_a_draft_per_sequence_takes_a_block_more_but_at_the_full_context() -> None:
-    without, with_drafts = (concurrency_table(1300, 16, 2048, 256, drafts) for drafts in (0, 1))
+    without, with_drafts = (table(1300, 16, 2048, 256, drafts) for drafts in (0, 1))
     assert without == (Concurrency(1024, 20), Concurrency(2048, 10))
     assert with_drafts == (Concurrency(1024, 1300 // 65), Concurrency(2048, 10))
-    assert concurrency_table(1299, 16, 2048, 256, 1)[0] == Concurrency(1024, 19)
+    assert table(1299, 16, 2048, 256, 1)[0] == Concurrency(1024, 19)
 
 
 def test_tensor_parallel_sizes_follow_from_the_shape() -> None:
     assert valid_tensor_parallel_sizes(LLAMA_70B) == (1, 2, 4, 8)
-    assert valid_tensor_parallel_sizes(replace(LLAMA_70B, num_kv_heads=2)) == (1, 2, 4, 8)
+    assert valid_tensor_parallel_sizes(with_kv_heads(2)) == (1, 2, 4, 8)
     assert valid_tensor_parallel_sizes(replace(LLAMA_70B, vocab_size=128258)) == (1, 2)
     assert "64 is not divisible by 3" in tensor_parallel_problems(LLAMA_70B, 3)[0]
     assert tensor_parallel_problems(LLAMA_70B, 16) == ("tensor parallel size 16 is outside 1..8",)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from atom.sizing import ModelFacts, ModelFactsError
+from atom.sizing import ModelFacts, ModelFactsError, UnknownFamilyError, unsupported
 
 QWEN3_TINY: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"],
@@ -64,14 +64,18 @@ def test_llama_3_1_8b_has_its_published_size() -> None:
         }
     )
     assert facts.parameter_count() == 8_030_261_248
-    assert facts.head_dim == 128
+    assert facts.layers[0].attention.head_dim == 128
     assert facts.weight_bytes() == 16_060_522_496
 
 
+def head_dim(config: dict[str, Any]) -> int:
+    return ModelFacts.from_hf_config(config).layers[0].attention.head_dim
+
+
 def test_head_dim_absent_means_what_transformers_makes_of_it() -> None:
-    assert ModelFacts.from_hf_config(LLAMA_TINY).head_dim == 48 // 6
+    assert head_dim(LLAMA_TINY) == 48 // 6
     without = {key: value for key, value in QWEN3_TINY.items() if key != "head_dim"}
-    assert ModelFacts.from_hf_config(without).head_dim == 128
+    assert head_dim(without) == 128
 
 
 @pytest.mark.parametrize(
@@ -91,7 +95,7 @@ def test_element_size_is_read_from_either_dtype_key(
 
 def test_norms_are_replicated_and_kv_heads_replicate_beyond_their_number() -> None:
     facts = ModelFacts.from_hf_config(LLAMA_TINY)
-    assert [facts.kv_heads_per_rank(size) for size in (1, 2, 4)] == [2, 1, 1]
+    assert [facts.layers[0].attention.kv_heads_per_rank(size) for size in (1, 2, 4)] == [2, 1, 1]
     replicated = (2 * facts.num_layers + 1) * facts.hidden_size
     whole, half = facts.weight_bytes(1), facts.weight_bytes(1, tensor_parallel=2)
     assert 2 * half == whole + replicated
@@ -109,10 +113,12 @@ def test_norms_are_replicated_and_kv_heads_replicate_beyond_their_number() -> No
         ({"torch_dtype": "float8_e4m3fn"}, "torch_dtype"),
         ({"quantization_config": {"bits": 4}}, "quantization_config"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
-        ({"use_sliding_window": True}, "use_sliding_window"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling"),
-        ({"rope_scaling": {"type": "dynamic"}}, "rope_scaling"),
-        ({"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters"),
+        ({"use_sliding_window": "yes"}, "use_sliding_window"),
+        ({"use_sliding_window": True, "layer_types": ["full_attention"] * 2}, "layer_types"),
+        ({"use_sliding_window": True, "layer_types": ["chunked_attention"] * 3}, "layer_types"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 3}}, "quantization_config"),
+        ({"quantization_config": "fp8"}, "quantization_config"),
     ],
 )
 def test_an_unusable_config_is_refused_by_the_name_of_its_field(
@@ -122,3 +128,46 @@ def test_an_unusable_config_is_refused_by_the_name_of_its_field(
         ModelFacts.from_hf_config({**QWEN3_TINY, **change})
     assert caught.value.field == field
     assert field in str(caught.value) or "architecture" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "words"),
+    [
+        (
+            {"use_sliding_window": True, "max_window_layers": 1},
+            "use_sliding_window",
+            "set it to false",
+        ),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling", "'yarn'"),
+        ({"rope_scaling": {"type": "dynamic"}}, "rope_scaling", "default, llama3"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "rope_scaling", "'longrope'"),
+        ({"hidden_act": "gelu"}, "hidden_act", "silu"),
+        (
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
+            "quantization_config",
+            "bfloat16 checkpoint",
+        ),
+    ],
+)
+def test_what_the_engine_does_not_run_has_a_size_and_a_refusal_by_name(
+    change: dict[str, Any], field: str, words: str
+) -> None:
+    facts = ModelFacts.from_hf_config({**QWEN3_TINY, **change})
+    assert facts.weight_bytes() > 0
+    (refusal,) = unsupported(facts)
+    assert refusal.field == field
+    assert words in refusal.message
+    assert unsupported(facts, ["Qwen3ForCausalLM"]) == ()
+    assert unsupported(facts, ["*"]) == ()
+
+
+def test_the_plain_forms_of_both_architectures_are_run() -> None:
+    llama3 = {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}
+    unused = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 1}
+    for config in (QWEN3_TINY, LLAMA_TINY, {**LLAMA_TINY, **llama3}, {**QWEN3_TINY, **unused}):
+        assert unsupported(ModelFacts.from_hf_config(config)) == ()
+
+
+def test_an_architecture_without_arithmetic_is_its_own_error() -> None:
+    with pytest.raises(UnknownFamilyError, match=r"Qwen3NextForCausalLM.*cannot be sized"):
+        ModelFacts.from_hf_config({**QWEN3_TINY, "architectures": ["Qwen3NextForCausalLM"]})

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from atom_operator.api.crd import build_crd
-from atom_operator.integrations import Site
+from atom_operator.integrations import EngineFeature, Site
 from atom_operator.metrics import OperatorMetrics
 from atom_operator.settings import LeaseSettings, OperatorSettings, WebhookSettings
 from devcluster.settings import read_settings
@@ -214,6 +214,8 @@ def test_what_the_site_sets_reaches_the_operator(helm: str) -> None:
         helm,
         "engine.maxTensorParallel=16",
         "engine.multiNode=true",
+        "engine.architectures={DeepseekV3ForCausalLM,GptOssForCausalLM}",
+        "engine.features={fp8KvCache,speculation}",
         "autoscaling.prometheusAddress=http://prometheus.test:9090",
         "runbookBaseUrl=https://runbooks.test",
     )
@@ -225,6 +227,8 @@ def test_what_the_site_sets_reaches_the_operator(helm: str) -> None:
         runbook_base_url="https://runbooks.test",
         engine_tensor_parallel=16,
         engine_multi_node=True,
+        engine_architectures=("DeepseekV3ForCausalLM", "GptOssForCausalLM"),
+        engine_features=frozenset({EngineFeature.FP8_KV_CACHE, EngineFeature.SPECULATION}),
     )
 
 
@@ -284,6 +288,8 @@ def test_a_digest_wins_over_a_tag(helm: str) -> None:
         "image.taag=x",
         "workers=0",
         "engine.maxTensorParallel=0",
+        "engine.features={flight}",
+        "engine.architectures={Not a name}",
         "autoscaling.prometheusAddress=prometheus:9090",
         "replicas=0",
         "webhook.timeoutSeconds=60",

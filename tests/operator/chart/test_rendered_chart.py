@@ -26,7 +26,12 @@ CASES: dict[str, dict[str, Any]] = {
         "image": {"repository": "registry.test/atom-operator", "digest": "sha256:" + "a" * 64},
         "imagePullSecrets": [{"name": "registry"}],
         "defaultEngineImages": {"amd": "registry.test/atom:rocm", "cpu": "registry.test/atom:cpu"},
-        "engine": {"maxTensorParallel": 8, "multiNode": True},
+        "engine": {
+            "maxTensorParallel": 8,
+            "multiNode": True,
+            "architectures": ["DeepseekV3ForCausalLM"],
+            "features": ["fp8KvCache", "expertParallel"],
+        },
         "autoscaling": {"prometheusAddress": "http://prometheus.test:9090"},
         "runbookBaseUrl": "https://runbooks.test",
         "webhook": {"certManager": {"enabled": True}},

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from atom.sizing import ModelFacts, ModelFactsError, kv_bytes_per_token
+from atom.sizing import kv_bytes_per_token
 from atom_operator.plan.model_facts import catalogue_sources, facts_from_catalogue
 
 
@@ -205,45 +205,3 @@ def test_bytes_by_hand_are_the_plans(source: str) -> None:
     # float32, as on a CPU: twice as much of both
     assert facts.weight_bytes(4) == 2 * case.weights[1]
     assert kv_bytes_per_token(facts, 4) == 2 * case.kv_token[1]
-
-
-# What the engine does not compute is refused by name, and never planned by a formula for others.
-REFUSED = {
-    "multi-head latent attention (DeepSeek-V3)": (
-        {"architectures": ["DeepseekV3ForCausalLM"], "kv_lora_rank": 512},
-        "architectures",
-    ),
-    "mixture of experts (Qwen3-30B-A3B)": (
-        {"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 128},
-        "architectures",
-    ),
-    "alternating windows (gpt-oss)": (
-        {"architectures": ["GptOssForCausalLM"], "sliding_window": 128},
-        "architectures",
-    ),
-    "sliding windows in a supported family": ({"use_sliding_window": True}, "use_sliding_window"),
-    "fp8 weights with scales": (
-        {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
-        "quantization_config",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_a_family_without_arithmetic_is_refused_by_the_field_that_shows_it(what: str) -> None:
-    config = {
-        "architectures": ["Qwen3ForCausalLM"],
-        "hidden_size": 4096,
-        "intermediate_size": 12288,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 151936,
-        "max_position_embeddings": 40960,
-        "torch_dtype": "bfloat16",
-    }
-    changes, field = REFUSED[what]
-    ModelFacts.from_hf_config(config)
-    with pytest.raises(ModelFactsError) as caught:
-        ModelFacts.from_hf_config({**config, **changes})
-    assert caught.value.field == field

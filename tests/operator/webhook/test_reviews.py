@@ -30,6 +30,7 @@ from tests.support.builders_operator import (
 from tests.support.fake_cluster import FakeCluster
 from tests.support.virtual_time import run_virtually
 
+UNKNOWN_FAMILY = {**TINY_CONFIG, "architectures": ["X"]}
 AMD: dict[str, Any] = {
     "model": {"source": "hf://Qwen/Qwen3-8B"},
     "accelerator": {"type": "amd", "product": "MI300X"},
@@ -161,7 +162,7 @@ async def test_labels_and_status_are_nobodys_concern() -> None:
         ({"template": {"spec": {"containers": "many"}}}, "spec.template"),
         ({"template": {"status": {}}}, "spec.template.status"),
         (
-            {"model": {"source": "path:///m", "config": {**TINY_CONFIG, "architectures": ["X"]}}},
+            {"model": {"source": "path:///m", "config": {**TINY_CONFIG, "num_key_value_heads": 3}}},
             "spec.model.config",
         ),
     ],
@@ -191,6 +192,8 @@ async def test_what_other_objects_may_still_mend_is_a_warning() -> None:
     [
         ({"parallelism": {"tensor": 4}}, "spec.parallelism.tensor"),  # another engine image
         ({"autoscaling": {"minReplicas": 0, "maxReplicas": 4}}, "spec.autoscaling"),  # its CRD
+        ({"model": {"source": "path:///m", "config": UNKNOWN_FAMILY}}, "spec.model.config"),
+        ({"engine": {"kvCacheDtype": "fp8"}}, "spec.engine.kvCacheDtype"),
     ],
 )
 async def test_what_the_chart_or_a_crd_may_still_bring_is_a_warning(

@@ -126,6 +126,15 @@ class EnvVar(ApiModel):
     """Source of the value, as in a pod: secretKeyRef, configMapKeyRef, fieldRef…"""
 
 
+class SpeculativeSpec(ApiModel):
+    """Several tokens per step, drafted and then verified."""
+
+    method: Literal["mtp"] = "mtp"
+    """mtp: by the multi-token prediction layers of the model's own checkpoint."""
+    tokens: Annotated[int, Field(ge=1, le=16)] = 1
+    """Tokens drafted per sequence and step."""
+
+
 class EngineSpec(ApiModel):
     """How the engine runs."""
 
@@ -178,14 +187,17 @@ class EngineSpec(ApiModel):
     ) = None
     """Share of the device's memory (on cpu: of accelerator.memory) that the engine may use;
     greater than 0 and at most 1, default 0.9."""
-    kv_cache_dtype: Literal["auto", "bf16", "fp32"] | None = None
+    kv_cache_dtype: Literal["auto", "bf16", "fp32", "fp8"] | None = None
     """Element type of the KV cache; auto is the type that the model computes in: its
-    own on a GPU, fp32 on cpu. Default: auto."""
+    own on a GPU, fp32 on cpu. fp8 (with a float32 scale per token and head) needs an engine image
+    that can do it. Default: auto."""
     prefix_caching: bool | None = None
     """Reuse the KV cache of common prompt prefixes; default: true."""
     scheduling_policy: Literal["mixed", "prefillFirst"] | None = None
     """mixed puts prefill chunks and decodes in one batch; prefillFirst runs waiting prompts before
     decodes. Default: mixed."""
+    speculative: SpeculativeSpec | None = None
+    """Speculative decoding; needs an engine image that can do it. Default: none."""
     extra_args: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=1024)]] | None, Field(max_length=64)
     ] = None
@@ -226,6 +238,9 @@ class ParallelismSpec(ApiModel):
     nodes: Annotated[int, Field(ge=1, le=16)] | None = None
     """Nodes that these devices are spread over, one pod on each, started and restarted as a
     group; more than 1 needs the LeaderWorkerSet CRD. Default: 1."""
+    expert: bool | None = None
+    """Every device holds whole experts of a mixture, instead of a part of each; needs an engine
+    image that can do it. Default: false."""
 
 
 class AcceleratorSpec(ApiModel):

@@ -1,0 +1,76 @@
+"""What this version's engine runs of all that can be sized: one table for engine and operator.
+
+The engine refuses a model by it before anything is loaded, the operator before a pod exists. A site
+whose images can do more says so by the name of the architecture, and then only sizes count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from atom.sizing.layers import CacheKind
+from atom.sizing.model_facts import ModelFacts
+
+SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM", "Qwen3ForCausalLM")
+SUPPORTED_ROPE_TYPES = ("default", "llama3")
+SUPPORTED_ACTIVATIONS = ("silu",)
+SUPPORTED_KV_DTYPES = ("bf16", "fp32")
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """One thing that the engine does not run: the key of config.json, and in words."""
+
+    field: str
+    message: str
+
+
+def unsupported(facts: ModelFacts, beyond: Collection[str] = ()) -> tuple[Unsupported, ...]:
+    """Everything about the model that stands in the way; empty when the engine runs it.
+
+    `beyond`: architectures that other engine images run, in whatever form their checkpoints have;
+    "*" stands for all.
+    """
+    if facts.architecture in beyond or "*" in beyond:
+        return ()
+    if facts.architecture not in SUPPORTED_ARCHITECTURES:
+        return (unsupported_architecture(facts.architecture),)
+    return tuple(_forms(facts))
+
+
+def unsupported_architecture(name: str) -> Unsupported:
+    """The refusal of an architecture, whether it can be sized or not."""
+    supported = ", ".join(SUPPORTED_ARCHITECTURES)
+    return Unsupported(
+        "architectures",
+        f"architecture {name} is not supported; this version of the engine runs {supported}",
+    )
+
+
+def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
+    """What a checkpoint of a supported architecture may say that the engine does not compute."""
+    if facts.quantization is not None:
+        yield Unsupported(
+            "quantization_config",
+            f"quantised checkpoints ({facts.quantization.method}) are not supported; use the "
+            "bfloat16 checkpoint of this model",
+        )
+    if any(group.attention.cache is CacheKind.WINDOW for group in facts.layers):
+        yield Unsupported(
+            "use_sliding_window",
+            "use_sliding_window is not supported; set it to false if the model's layers all attend "
+            "in full",
+        )
+    if facts.rope_type not in SUPPORTED_ROPE_TYPES:
+        yield Unsupported(
+            "rope_scaling",
+            f"rope type {facts.rope_type!r} is not supported; supported: "
+            f"{', '.join(SUPPORTED_ROPE_TYPES)}",
+        )
+    if facts.hidden_act not in SUPPORTED_ACTIVATIONS:
+        yield Unsupported(
+            "hidden_act",
+            f"hidden_act {facts.hidden_act!r} is not supported; supported: "
+            f"{', '.join(SUPPORTED_ACTIVATIONS)}",
+        )

@@ -1,0 +1,294 @@
+"""The layers of every model family that can be sized, read from config.json. Pure.
+
+One function per family gives layer i; what a key means when it is absent is what transformers'
+configuration class of that family makes of it. A family that is not here (a hybrid with state
+space or linear attention, a multimodal wrapper) is an error: it is never sized by a formula for
+others. Whether an engine runs a family is said in engine_support.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from atom.sizing.config_fields import Config, count, flag, optional, positive, texts
+from atom.sizing.errors import ModelFactsError, UnknownFamilyError
+from atom.sizing.layers import AttentionFacts, Experts, Latent, LayerGroup, MlpFacts
+
+# transformers' classes fix these where config.json does not.
+_QWEN3_HEAD_DIM = 128
+_GEMMA_HEAD_DIM = 256
+_DEFAULT_WINDOW = 4096
+_GPT_OSS_WINDOW = 128
+_GEMMA3_PATTERN = 6
+
+ReadLayer = Callable[[Config, int], LayerGroup]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How to read a family. `tied`: the head is the embedding where config.json says nothing.
+
+    `experts_block`: the module that holds router and experts, as checkpoints name it.
+    """
+
+    layer: ReadLayer
+    tied: bool = False
+    experts_block: str = "mlp"
+    activation_key: str = "hidden_act"
+
+
+def family_of(config: Config) -> tuple[str, Family]:
+    """Architecture and family of a config.json; raises ModelFactsError or UnknownFamilyError."""
+    value = config.get("architectures")
+    known = ", ".join(FAMILIES)
+    if not isinstance(value, (list, tuple)) or len(value) != 1:
+        raise ModelFactsError(
+            f"config.json: architectures must be a list of one name, got {value!r}; known: {known}",
+            field="architectures",
+        )
+    name = str(value[0])
+    if name not in FAMILIES:
+        raise UnknownFamilyError(name, known)
+    return name, FAMILIES[name]
+
+
+def _llama(config: Config, index: int) -> LayerGroup:
+    bias = flag(config, "attention_bias")
+    mlp = MlpFacts(
+        intermediate_size=positive(config, "intermediate_size"), bias=flag(config, "mlp_bias")
+    )
+    return LayerGroup(count=1, attention=_grouped(config, qkv_bias=bias, output_bias=bias), mlp=mlp)
+
+
+def _mistral(config: Config, index: int) -> LayerGroup:
+    # Only an explicit null turns the window off.
+    window = optional(config, "sliding_window") if "sliding_window" in config else _DEFAULT_WINDOW
+    attention = replace(_grouped(config), window=window)
+    return LayerGroup(count=1, attention=attention, mlp=_dense(config))
+
+
+def _mixtral(config: Config, index: int) -> LayerGroup:
+    attention = replace(_grouped(config), window=optional(config, "sliding_window"))
+    experts = Experts(
+        count=positive(config, "num_local_experts", default=8),
+        per_token=positive(config, "num_experts_per_tok", default=2),
+        intermediate_size=positive(config, "intermediate_size"),
+    )
+    return LayerGroup(count=1, attention=attention, mlp=MlpFacts(experts=experts))
+
+
+def _qwen2(config: Config, index: int) -> LayerGroup:
+    attention = _grouped(config, qkv_bias=True)
+    window = _qwen_window(config, index)
+    return LayerGroup(count=1, attention=replace(attention, window=window), mlp=_dense(config))
+
+
+def _qwen3(config: Config, index: int) -> LayerGroup:
+    attention = replace(_qwen3_attention(config), window=_qwen_window(config, index))
+    return LayerGroup(count=1, attention=attention, mlp=_dense(config))
+
+
+def _qwen3_moe(config: Config, index: int) -> LayerGroup:
+    window = None
+    if flag(config, "use_sliding_window"):
+        window = positive(config, "sliding_window", default=_DEFAULT_WINDOW)
+    attention = replace(_qwen3_attention(config), window=window)
+    step = positive(config, "decoder_sparse_step", default=1)
+    if index in _numbers(config, "mlp_only_layers") or (index + 1) % step:
+        return LayerGroup(count=1, attention=attention, mlp=_dense(config))
+    experts = Experts(
+        count=positive(config, "num_experts", default=128),
+        per_token=positive(config, "num_experts_per_tok", default=8),
+        intermediate_size=positive(config, "moe_intermediate_size"),
+    )
+    return LayerGroup(count=1, attention=attention, mlp=MlpFacts(experts=experts))
+
+
+def _glm4_moe(config: Config, index: int) -> LayerGroup:
+    attention = _grouped(config, qkv_bias=flag(config, "attention_bias"))
+    attention = replace(attention, qk_norm=flag(config, "use_qk_norm"))
+    return LayerGroup(count=1, attention=attention, mlp=_deepseek_mlp(config, index, dense=1))
+
+
+def _deepseek_v2(config: Config, index: int) -> LayerGroup:
+    mlp = _deepseek_mlp(config, index, dense=0, correction=False)
+    return LayerGroup(count=1, attention=_latent_attention(config), mlp=mlp)
+
+
+def _deepseek_v3(config: Config, index: int) -> LayerGroup:
+    mlp = _deepseek_mlp(config, index, dense=3)
+    return LayerGroup(count=1, attention=_latent_attention(config), mlp=mlp)
+
+
+def _latent_attention(config: Config) -> AttentionFacts:
+    heads = positive(config, "num_attention_heads")
+    bias = flag(config, "attention_bias")
+    latent = _latent(config)
+    return AttentionFacts(
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=latent.nope_dim + latent.rope_dim,
+        latent=latent,
+        qkv_bias=bias,
+        output_bias=bias,
+    )
+
+
+def _deepseek_v32(config: Config, index: int) -> LayerGroup:
+    layer = _deepseek_v3(config, index)
+    assert layer.attention.latent is not None
+    latent = replace(
+        layer.attention.latent,
+        index_heads=positive(config, "index_n_heads", default=64),
+        index_dim=positive(config, "index_head_dim", default=128),
+    )
+    return replace(layer, attention=replace(layer.attention, latent=latent))
+
+
+def _gpt_oss(config: Config, index: int) -> LayerGroup:
+    bias = flag(config, "attention_bias", default=True)
+    windowed = index % 2 == 0
+    window = optional(config, "sliding_window") if "sliding_window" in config else _GPT_OSS_WINDOW
+    attention = replace(
+        _grouped(config, qkv_bias=bias, output_bias=bias, head_dim=64),
+        window=window if _slides(config, index, default=windowed) else None,
+        sinks=True,
+    )
+    experts = Experts(
+        count=positive(config, "num_local_experts", default=128),
+        per_token=positive(config, "num_experts_per_tok", default=4),
+        intermediate_size=positive(config, "intermediate_size"),
+        bias=True,
+        router_bias=True,
+    )
+    return LayerGroup(count=1, attention=attention, mlp=MlpFacts(experts=experts))
+
+
+def _gemma2(config: Config, index: int) -> LayerGroup:
+    return _gemma(config, index, pattern=2, qk_norm=False)
+
+
+def _gemma3(config: Config, index: int) -> LayerGroup:
+    pattern = positive(config, "sliding_window_pattern", default=_GEMMA3_PATTERN)
+    return _gemma(config, index, pattern=pattern, qk_norm=True)
+
+
+def _gemma(config: Config, index: int, *, pattern: int, qk_norm: bool) -> LayerGroup:
+    """Every `pattern`-th layer attends in full; four norms surround attention and MLP."""
+    window = positive(config, "sliding_window", default=_DEFAULT_WINDOW)
+    slides = _slides(config, index, default=bool((index + 1) % pattern))
+    bias = flag(config, "attention_bias")
+    attention = replace(
+        _grouped(config, qkv_bias=bias, output_bias=bias, head_dim=_GEMMA_HEAD_DIM),
+        window=window if slides else None,
+        qk_norm=qk_norm,
+    )
+    return LayerGroup(count=1, attention=attention, mlp=_dense(config), norms=4)
+
+
+FAMILIES: dict[str, Family] = {
+    "LlamaForCausalLM": Family(_llama),
+    "Qwen3ForCausalLM": Family(_qwen3),
+    "Qwen3MoeForCausalLM": Family(_qwen3_moe),
+    "Qwen2ForCausalLM": Family(_qwen2),
+    "MistralForCausalLM": Family(_mistral),
+    "MixtralForCausalLM": Family(_mixtral, experts_block="block_sparse_moe"),
+    "DeepseekV2ForCausalLM": Family(_deepseek_v2),
+    "DeepseekV3ForCausalLM": Family(_deepseek_v3),
+    "DeepseekV32ForCausalLM": Family(_deepseek_v32),
+    "Glm4MoeForCausalLM": Family(_glm4_moe),
+    "GptOssForCausalLM": Family(_gpt_oss),
+    "Gemma2ForCausalLM": Family(_gemma2, tied=True, activation_key="hidden_activation"),
+    "Gemma3ForCausalLM": Family(_gemma3, tied=True, activation_key="hidden_activation"),
+}
+
+
+def _grouped(
+    config: Config,
+    *,
+    qkv_bias: bool = False,
+    output_bias: bool = False,
+    head_dim: int | None = None,
+) -> AttentionFacts:
+    """Grouped-query attention; `head_dim` where config.json has none, None for an even division."""
+    heads = positive(config, "num_attention_heads")
+    kv_heads = positive(config, "num_key_value_heads", default=heads)
+    if heads % kv_heads:
+        raise ModelFactsError(
+            f"num_key_value_heads={kv_heads} does not divide num_attention_heads={heads}",
+            field="num_key_value_heads",
+        )
+    default = head_dim or positive(config, "hidden_size") // heads
+    return AttentionFacts(
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=positive(config, "head_dim", default=default),
+        qkv_bias=qkv_bias,
+        output_bias=output_bias,
+    )
+
+
+def _qwen3_attention(config: Config) -> AttentionFacts:
+    bias = flag(config, "attention_bias")
+    attention = _grouped(config, qkv_bias=bias, output_bias=bias, head_dim=_QWEN3_HEAD_DIM)
+    return replace(attention, qk_norm=True)
+
+
+def _latent(config: Config) -> Latent:
+    return Latent(
+        query_rank=optional(config, "q_lora_rank"),
+        kv_rank=positive(config, "kv_lora_rank", default=512),
+        nope_dim=positive(config, "qk_nope_head_dim", default=128),
+        rope_dim=positive(config, "qk_rope_head_dim", default=64),
+        value_dim=positive(config, "v_head_dim", default=128),
+    )
+
+
+def _dense(config: Config) -> MlpFacts:
+    return MlpFacts(intermediate_size=positive(config, "intermediate_size"))
+
+
+def _deepseek_mlp(config: Config, index: int, *, dense: int, correction: bool = True) -> MlpFacts:
+    """`dense`: how many layers have no experts where config.json does not say."""
+    if index < count(config, "first_k_dense_replace", default=dense):
+        return _dense(config)
+    if index % positive(config, "moe_layer_freq", default=1):
+        return _dense(config)
+    width = positive(config, "moe_intermediate_size")
+    return MlpFacts(
+        experts=Experts(
+            count=positive(config, "n_routed_experts"),
+            per_token=positive(config, "num_experts_per_tok"),
+            intermediate_size=width,
+            shared_intermediate_size=width * count(config, "n_shared_experts"),
+            router_correction=correction,
+        )
+    )
+
+
+def _qwen_window(config: Config, index: int) -> int | None:
+    if not flag(config, "use_sliding_window"):
+        return None
+    window = positive(config, "sliding_window", default=_DEFAULT_WINDOW)
+    first = count(config, "max_window_layers", default=28)
+    return window if _slides(config, index, default=index >= first) else None
+
+
+def _slides(config: Config, index: int, *, default: bool) -> bool:
+    kinds = texts(config, "layer_types")
+    if not kinds:
+        return default
+    kind = kinds[index] if index < len(kinds) else None
+    if kind not in ("full_attention", "sliding_attention"):
+        raise ModelFactsError(
+            f"config.json: layer_types[{index}] is {kind!r}; known: full_attention, "
+            "sliding_attention",
+            field="layer_types",
+        )
+    return kind == "sliding_attention"
+
+
+def _numbers(config: Config, key: str) -> tuple[int, ...]:
+    value = config.get(key)
+    return tuple(int(item) for item in value) if isinstance(value, (list, tuple)) else ()

@@ -1,0 +1,109 @@
+"""The layers of a decoder-only model as sizes: attention with its kind of cache, and its MLP.
+
+Values only: the readers of model families (families.py) build them, weights.py and kv_layout.py
+count what they occupy. A model is a list of groups of layers that are alike.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class CacheKind(enum.StrEnum):
+    """What a layer keeps of the tokens before."""
+
+    FULL = "full attention"  # K and V of every token, by KV head
+    WINDOW = "sliding window"  # K and V of the newest tokens
+    LATENT = "MLA latent"  # one compressed row of every token, for all heads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): ranks and head sizes.
+
+    `query_rank` None: queries are not compressed. `index_heads` and `index_dim`: the indexer of
+    sparse attention (DeepSeek-V3.2), 0 where there is none.
+    """
+
+    query_rank: int | None
+    kv_rank: int
+    nope_dim: int  # of a head, without position
+    rope_dim: int  # of a head, rotated; the key's is shared by all heads
+    value_dim: int
+    index_heads: int = 0
+    index_dim: int = 0
+
+    @property
+    def cached_dim(self) -> int:
+        """Elements of one token's row: the latent and the shared rotated key."""
+        return self.kv_rank + self.rope_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionFacts:
+    """One attention layer. `head_dim` is that of a query; `window` in tokens, None attends in full.
+
+    `qk_norm`: an RMSNorm over each head of queries and keys. `sinks`: one learned logit per head.
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    window: int | None = None
+    latent: Latent | None = None
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    output_bias: bool = False
+    sinks: bool = False
+
+    @property
+    def cache(self) -> CacheKind:
+        if self.latent is not None:
+            return CacheKind.LATENT
+        return CacheKind.FULL if self.window is None else CacheKind.WINDOW
+
+    def kv_heads_per_rank(self, tensor_parallel: int = 1) -> int:
+        """KV heads that one rank holds: split while there are enough, replicated beyond that."""
+        return max(1, self.num_kv_heads // tensor_parallel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """The routed experts of one layer, each a gated MLP of `intermediate_size`.
+
+    `shared_intermediate_size`: of the experts that every token goes through, together.
+    `router_bias` is a bias of the router's matrix; `router_correction` one float32 per expert.
+    """
+
+    count: int
+    per_token: int
+    intermediate_size: int
+    shared_intermediate_size: int = 0
+    bias: bool = False
+    router_bias: bool = False
+    router_correction: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MlpFacts:
+    """A gated MLP of `intermediate_size`, or routed `experts` in its place."""
+
+    intermediate_size: int = 0
+    bias: bool = False
+    experts: Experts | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerGroup:
+    """`count` layers that are alike. `norms`: RMSNorms of the hidden size in each.
+
+    `unquantized`: names of projections (weights.py) that the checkpoint's quantisation leaves in
+    the model's own element type.
+    """
+
+    count: int
+    attention: AttentionFacts
+    mlp: MlpFacts
+    norms: int = 2
+    unquantized: tuple[str, ...] = ()

@@ -1,0 +1,287 @@
+"""What a model's weights occupy on one rank, by part.
+
+Matrices are divided over the ranks by heads, by MLP width or by experts; norms, routers and the
+compressing projections of latent attention are on every rank. Scales are counted on a rank's own
+share of a matrix. Pure; the shapes come from layers.py, the formats from quantization.py.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from atom.sizing.layers import AttentionFacts, Experts, LayerGroup, MlpFacts
+
+if TYPE_CHECKING:
+    from atom.sizing.model_facts import ModelFacts
+
+_FLOAT32_BYTES = 4
+
+
+class Split(enum.Enum):
+    """Which side of a matrix is divided over the ranks of tensor parallelism."""
+
+    OUTPUTS = enum.auto()
+    INPUTS = enum.auto()
+    NOTHING = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How a model is divided. `expert_parallel`: whole experts, instead of a part of each."""
+
+    tensor_parallel: int = 1
+    expert_parallel: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projection:
+    """`copies` matrices of `rows` outputs and `columns` inputs; `unit` rows stay together.
+
+    `name` is the module's below its layer, as in a checkpoint.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    split: Split
+    unit: int = 1
+    copies: int = 1
+    bias: bool = False
+    quantizable: bool = True
+
+    def on_rank(self, ranks: int) -> tuple[int, int]:
+        """Rows and columns that one of `ranks` ranks holds."""
+        if self.split is Split.OUTPUTS:
+            return _ceil(self.rows // self.unit, ranks) * self.unit, self.columns
+        if self.split is Split.INPUTS:
+            return self.rows, _ceil(self.columns // self.unit, ranks) * self.unit
+        return self.rows, self.columns
+
+
+@dataclass(frozen=True, slots=True)
+class WeightPart:
+    """Bytes of one part of the model on one rank. `sharded` False: every rank holds all of it."""
+
+    name: str
+    size_bytes: int
+    sharded: bool
+
+
+def weight_parts(
+    facts: ModelFacts, element_bytes: int | None, sharding: Sharding, *, drafts: bool
+) -> tuple[WeightPart, ...]:
+    """Every part that the model has; `element_bytes` None keeps the checkpoint's own formats."""
+    ranks = sharding.tensor_parallel
+    element = facts.weight_dtype_bytes if element_bytes is None else element_bytes
+    tables = 1 if facts.tie_word_embeddings else 2
+    vocabulary = _ceil(facts.vocab_size, ranks) * facts.hidden_size * tables * element
+    sizes: dict[str, int] = {"embedding and head": vocabulary}
+    for group in facts.layers:
+        _add_layers(sizes, facts, group, element_bytes, sharding)
+    sizes["norms and routers"] = sizes.pop("norms and routers") + facts.hidden_size * element
+    replicated = {"compressing projections", "norms and routers"}
+    parts = [WeightPart(name, size, name not in replicated) for name, size in sizes.items() if size]
+    if drafts and facts.drafts:
+        size = sum(_draft_bytes(facts, group, element_bytes, sharding) for group in facts.drafts)
+        parts.append(WeightPart("draft layers", size, True))
+    return tuple(parts)
+
+
+def projections(group: LayerGroup, hidden_size: int, experts_block: str) -> Iterator[Projection]:
+    """Every matrix of a layer, undivided."""
+    yield from _attention(group.attention, hidden_size)
+    yield from _mlp(group.mlp, hidden_size, experts_block)
+
+
+def _draft_bytes(
+    facts: ModelFacts, group: LayerGroup, element_bytes: int | None, sharding: Sharding
+) -> int:
+    """A multi-token prediction layer: a layer, the matrix that joins hidden state and embedding,
+    and three norms. Embedding and head are the model's own."""
+    sizes: dict[str, int] = {}
+    _add_layers(sizes, facts, group, element_bytes, sharding)
+    element = facts.weight_dtype_bytes if element_bytes is None else element_bytes
+    joining = (2 * facts.hidden_size + 3) * facts.hidden_size * element
+    return sum(sizes.values()) + group.count * joining
+
+
+def _add_layers(
+    sizes: dict[str, int],
+    facts: ModelFacts,
+    group: LayerGroup,
+    element_bytes: int | None,
+    sharding: Sharding,
+) -> None:
+    for matrix in projections(group, facts.hidden_size, facts.experts_block):
+        part = _part_of(matrix)
+        size = _projection_bytes(facts, group, matrix, element_bytes, sharding)
+        sizes[part] = sizes.get(part, 0) + group.count * size
+    element = facts.weight_dtype_bytes if element_bytes is None else element_bytes
+    vectors = _vector_elements(group, facts.hidden_size, sharding.tensor_parallel) * element
+    experts = group.mlp.experts
+    if experts is not None and experts.router_correction:
+        vectors += experts.count * (element_bytes or _FLOAT32_BYTES)
+    rest = "norms and routers"
+    sizes[rest] = sizes.get(rest, 0) + group.count * vectors
+
+
+def _part_of(matrix: Projection) -> str:
+    if not matrix.quantizable:
+        return "norms and routers"
+    if matrix.copies > 1:
+        return "routed experts"
+    if "shared_expert" in matrix.name:
+        return "shared experts"
+    if "self_attn" in matrix.name:
+        return "compressing projections" if matrix.split is Split.NOTHING else "attention"
+    return "MLP"
+
+
+def _projection_bytes(
+    facts: ModelFacts,
+    group: LayerGroup,
+    matrix: Projection,
+    element_bytes: int | None,
+    sharding: Sharding,
+) -> int:
+    ranks, copies = sharding.tensor_parallel, matrix.copies
+    if copies > 1 and sharding.expert_parallel:
+        ranks, copies = 1, _ceil(copies, ranks)
+    rows, columns = matrix.on_rank(ranks)
+    element = facts.weight_dtype_bytes if element_bytes is None else element_bytes
+    quantization = facts.quantization if element_bytes is None else None
+    if quantization is None or not matrix.quantizable or matrix.name in group.unquantized:
+        size = rows * columns * element
+    else:
+        size = quantization.matrix_bytes(rows, columns)
+    return copies * (size + (rows * element if matrix.bias else 0))
+
+
+def _vector_elements(group: LayerGroup, hidden_size: int, ranks: int) -> int:
+    attention = group.attention
+    count = group.norms * hidden_size
+    if attention.qk_norm:
+        count += 2 * attention.head_dim
+    if attention.sinks:
+        count += _ceil(attention.num_heads, ranks)
+    if attention.latent is not None:
+        latent = attention.latent
+        # The indexer's keys go through a LayerNorm, with a bias.
+        count += latent.kv_rank + (latent.query_rank or 0) + 2 * latent.index_dim
+    return count
+
+
+def _attention(attention: AttentionFacts, hidden: int) -> Iterator[Projection]:
+    if attention.latent is not None:
+        yield from _latent_attention(attention, hidden)
+        return
+    size, bias = attention.head_dim, attention.qkv_bias
+    for name, heads in (
+        ("q_proj", attention.num_heads),
+        ("k_proj", attention.num_kv_heads),
+        ("v_proj", attention.num_kv_heads),
+    ):
+        yield Projection(
+            name=f"self_attn.{name}",
+            rows=heads * size,
+            columns=hidden,
+            split=Split.OUTPUTS,
+            unit=size,
+            bias=bias,
+        )
+    yield _output(attention, hidden, size)
+
+
+def _output(attention: AttentionFacts, hidden: int, head_size: int) -> Projection:
+    return Projection(
+        name="self_attn.o_proj",
+        rows=hidden,
+        columns=attention.num_heads * head_size,
+        split=Split.INPUTS,
+        unit=head_size,
+        bias=attention.output_bias,
+    )
+
+
+def _latent_attention(attention: AttentionFacts, hidden: int) -> Iterator[Projection]:
+    latent, heads = attention.latent, attention.num_heads
+    assert latent is not None
+    rank, query = latent.query_rank, latent.nope_dim + latent.rope_dim
+
+    def whole(name: str, rows: int, columns: int, *, bias: bool = False) -> Projection:
+        return Projection(
+            name=f"self_attn.{name}", rows=rows, columns=columns, split=Split.NOTHING, bias=bias
+        )
+
+    def by_heads(name: str, unit: int, columns: int) -> Projection:
+        return Projection(
+            name=f"self_attn.{name}",
+            rows=heads * unit,
+            columns=columns,
+            split=Split.OUTPUTS,
+            unit=unit,
+        )
+
+    if rank is None:
+        yield by_heads("q_proj", query, hidden)
+    else:
+        yield whole("q_a_proj", rank, hidden, bias=attention.qkv_bias)
+        yield by_heads("q_b_proj", query, rank)
+    yield whole("kv_a_proj_with_mqa", latent.cached_dim, hidden, bias=attention.qkv_bias)
+    yield by_heads("kv_b_proj", latent.nope_dim + latent.value_dim, latent.kv_rank)
+    yield _output(attention, hidden, latent.value_dim)
+    if latent.index_heads:
+        yield whole("indexer.wq_b", latent.index_heads * latent.index_dim, rank or hidden)
+        yield whole("indexer.wk", latent.index_dim, hidden)
+        yield whole("indexer.weights_proj", latent.index_heads, hidden)
+
+
+def _mlp(mlp: MlpFacts, hidden: int, experts_block: str) -> Iterator[Projection]:
+    experts = mlp.experts
+    if experts is None:
+        yield from _gated("mlp", mlp.intermediate_size, hidden, mlp.bias, 1)
+        return
+    yield Projection(
+        name=f"{experts_block}.gate",
+        rows=experts.count,
+        columns=hidden,
+        split=Split.NOTHING,
+        bias=experts.router_bias,
+        quantizable=False,
+    )
+    yield from _routed(experts, hidden, experts_block)
+
+
+def _routed(experts: Experts, hidden: int, block: str) -> Iterator[Projection]:
+    width, bias = experts.intermediate_size, experts.bias
+    yield from _gated(f"{block}.experts.0", width, hidden, bias, experts.count)
+    if experts.shared_intermediate_size:
+        name = f"{block}.shared_experts"
+        yield from _gated(name, experts.shared_intermediate_size, hidden, False, 1)
+
+
+def _gated(name: str, width: int, hidden: int, bias: bool, copies: int) -> Iterator[Projection]:
+    for matrix in ("gate_proj", "up_proj"):
+        yield Projection(
+            name=f"{name}.{matrix}",
+            rows=width,
+            columns=hidden,
+            split=Split.OUTPUTS,
+            copies=copies,
+            bias=bias,
+        )
+    yield Projection(
+        name=f"{name}.down_proj",
+        rows=hidden,
+        columns=width,
+        split=Split.INPUTS,
+        copies=copies,
+        bias=bias,
+    )
+
+
+def _ceil(value: int, divisor: int) -> int:
+    return -(-value // divisor)

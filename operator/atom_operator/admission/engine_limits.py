@@ -1,0 +1,76 @@
+"""What the engine images of a site do not run, as problems of a spec. Pure.
+
+The table is atom.sizing's, which the engine itself refuses by; a site whose images can do more says
+so in the operator's chart. Sizes are not judged here: a model may fit that nothing runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from atom.sizing import (
+    SUPPORTED_KV_DTYPES,
+    ModelFacts,
+    UnknownFamilyError,
+    unsupported,
+    unsupported_architecture,
+)
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.constants import Reason
+from atom_operator.domain import FactsLookup, FieldProblem
+from atom_operator.integrations import EngineFeature, Site
+
+_SAY_SO = "and say so in the operator's chart"
+
+
+def validate_engine_runs(
+    field: str, facts: ModelFacts | None, site: Site
+) -> tuple[FieldProblem, ...]:
+    """Everything about the model that the engine does not compute; nothing while it is unknown."""
+    found = () if facts is None else unsupported(facts, site.engine_architectures)
+    return tuple(_not_run(field, problem.message) for problem in found)
+
+
+def validate_unknown_family(
+    field: str, error: UnknownFamilyError, site: Site
+) -> FactsLookup | FieldProblem:
+    """A model without arithmetic: the engine sizes itself where one runs it."""
+    if not {"*", error.architecture} & {*site.engine_architectures}:
+        return _not_run(field, unsupported_architecture(error.architecture).message)
+    return FactsLookup(
+        None,
+        Reason.MODEL_NOT_SIZED,
+        f"{error}; nothing was planned and the engine sizes itself",
+    )
+
+
+def validate_engine_features(spec: AtomDeploymentSpec, site: Site) -> Iterator[FieldProblem]:
+    """Options that this version's engine does not have."""
+    dtype = spec.engine.kv_cache_dtype
+    if dtype == "fp8" and EngineFeature.FP8_KV_CACHE not in site.engine_features:
+        kinds = " or ".join(SUPPORTED_KV_DTYPES)
+        yield _no_feature(
+            "spec.engine.kvCacheDtype", "fp8", f"set {kinds}", EngineFeature.FP8_KV_CACHE
+        )
+    if spec.parallelism.expert and EngineFeature.EXPERT_PARALLEL not in site.engine_features:
+        yield _no_feature(
+            "spec.parallelism.expert", "true", "leave it out", EngineFeature.EXPERT_PARALLEL
+        )
+    if spec.engine.speculative and EngineFeature.SPECULATION not in site.engine_features:
+        yield _no_feature(
+            "spec.engine.speculative", "it", "leave it out", EngineFeature.SPECULATION
+        )
+
+
+def _not_run(field: str, message: str) -> FieldProblem:
+    remedy = f"; or use an engine image that runs it {_SAY_SO} (engine.architectures)"
+    return FieldProblem(field, message + remedy, Reason.MODEL_NOT_SUPPORTED)
+
+
+def _no_feature(field: str, value: str, remedy: str, feature: EngineFeature) -> FieldProblem:
+    return FieldProblem(
+        field,
+        f"{value} is not supported by this version of the engine; {remedy}, or use an engine image "
+        f"that can do it {_SAY_SO} (engine.features: {feature.value})",
+        Reason.UNSUPPORTED_BY_ENGINE,
+    )
