@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import yaml
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.async_client import AsyncClient
 from lightkube.generic_resource import create_namespaced_resource
@@ -19,12 +20,14 @@ from lightkube.types import PatchType
 
 from atom_operator import constants
 from benchmarks.simulated_nodes import TOLERATION, wait_gone
-from devcluster.api import Api
-from devcluster.settings import Settings
+from devcluster.api import APPLY, Api
+from devcluster.settings import REPOSITORY, Settings
 
 _RESOURCE = create_namespaced_resource(
     constants.GROUP, constants.VERSION, constants.KIND, constants.PLURAL
 )
+_CRD = REPOSITORY / "crds" / "serving.atom.dev_atomdeployments.yaml"
+_SERVED_SECONDS = 30.0
 _AT_ONCE = 4  # creations
 _CHANGE_SECONDS = 60.0
 _GONE_SECONDS = 120.0
@@ -65,6 +68,24 @@ def manifest(name: str, namespace: str, note: str) -> dict[str, Any]:
             },
         },
     }
+
+
+@contextlib.contextmanager
+def crd_installed(api: Api) -> Iterator[None]:
+    """The CRD of this checkout; removed where it was not there before."""
+    crd = yaml.safe_load(_CRD.read_text(encoding="utf-8"))
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}"
+    existed = api.find(path) is not None
+    api.request("PATCH", f"{path}?fieldManager=operator-scale&force=true", crd, APPLY)
+    objects = f"/apis/{constants.GROUP}/{constants.VERSION}/{constants.PLURAL}?limit=1"
+    deadline = time.monotonic() + _SERVED_SECONDS
+    while api.find(objects) is None and time.monotonic() < deadline:
+        time.sleep(0.2)  # between two looks at the API server
+    try:
+        yield
+    finally:
+        if not existed:  # helm refuses to install over a CRD that it did not make
+            api.request("DELETE", path)
 
 
 class Fleet:

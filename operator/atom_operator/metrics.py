@@ -45,7 +45,7 @@ class OperatorMetrics:
 
         self._requests = Counter(
             "atom_operator_api_requests",
-            "Requests to the API server by verb and kind, without the watches.",
+            "Requests to the API server by verb and kind; kopf's own are not counted.",
             ["verb", "kind"],
             registry=self.registry,
         )

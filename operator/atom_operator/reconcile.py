@@ -144,7 +144,7 @@ class Reconciler:
         around = Surroundings(
             images=self.settings.engine_images,
             config_text=await self._config_text(owner.key, spec),
-            nodes=(await self.fleet.nodes() or ()) if wants_nodes(spec) else (),
+            nodes=(await self.fleet.known_nodes() or ()) if wants_nodes(spec) else (),
             served=frozenset(OPTIONAL_KINDS) - observed.unserved,
             site=self.settings.site,
             measured=engines.measured.capacity if engines.measured else None,

@@ -52,6 +52,7 @@ class FakeCluster:
     spoilt_kinds: set[Kind] = field(default_factory=set)
     unserved_kinds: set[Kind] = field(default_factory=set)  # whose CRD nobody has installed
     nodes: list[Manifest] | None = field(default_factory=list)  # None: we may not read them
+    reads: list[str] = field(default_factory=list)  # the log of every request that only reads
     node_reads: int = 0
     pod_reads: int = 0
 
@@ -62,11 +63,13 @@ class FakeCluster:
     # --- ClusterPort -------------------------------------------------------------------------
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        self.reads.append(f"get {kind.kind}")
         return copy.deepcopy(self.objects.get((kind, namespace, name)))
 
     async def list_labelled(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]
     ) -> list[Manifest]:
+        self.reads.append(f"list {kind.kind}")
         return [
             _list_item(item)
             for (item_kind, item_namespace, _), item in self.objects.items()
@@ -88,12 +91,14 @@ class FakeCluster:
         return [ObjectKey(namespace, name) for _, namespace, name in keys]
 
     async def list_nodes(self) -> list[Manifest]:
+        self.reads.append("list Node")
         self.node_reads += 1
         if self.nodes is None:
             raise RefusedError("nodes is forbidden", 403)
         return copy.deepcopy(self.nodes)
 
     async def list_placed_pods(self) -> list[Manifest]:
+        self.reads.append("list placed Pod")
         self.pod_reads += 1
         return [
             copy.deepcopy(item)
@@ -139,7 +144,7 @@ class FakeCluster:
         parent = self.objects.get((ATOM_DEPLOYMENT, *key))
         if parent is not None:
             parent["status"] = copy.deepcopy(dict(status))
-            self._touch(parent)
+            self.touch(parent)
 
     # --- what tests do to the cluster --------------------------------------------------------
 
@@ -161,7 +166,7 @@ class FakeCluster:
         stored = self.find(kind, name)
         stored["spec"].update(changes)
         stored["metadata"]["generation"] += 1
-        self._touch(stored)
+        self.touch(stored)
 
     def remove_with_children(self, name: str, namespace: str = "default") -> None:
         """`kubectl delete atomd`: garbage collection follows owner references."""
@@ -188,11 +193,19 @@ class FakeCluster:
             "readyReplicas": ready,
             "availableReplicas": ready,
         }
-        self._touch(stored)
+        self.touch(stored)
 
     def put_pod(self, manifest: Manifest) -> None:
         metadata = manifest["metadata"]
         self.objects[POD, metadata["namespace"], metadata["name"]] = manifest
+
+    def touch(self, stored: Manifest) -> None:
+        """Every write gives an object another version."""
+        stored["metadata"]["resourceVersion"] = self.version()
+
+    def version(self) -> str:
+        """The number of the latest write, which none before had."""
+        return str(next(self._versions))
 
     # --- server-side apply -------------------------------------------------------------------
 
@@ -211,7 +224,7 @@ class FakeCluster:
         if stored.get("spec") != spec_before or existing is None:
             stored["metadata"]["generation"] += 1
         if stored != existing:
-            self._touch(stored)
+            self.touch(stored)
             self.objects[key] = stored
         return copy.deepcopy(stored)
 
@@ -228,9 +241,6 @@ class FakeCluster:
         if error is not None:
             raise error
         self.writes.append(what)
-
-    def _touch(self, stored: Manifest) -> None:
-        stored["metadata"]["resourceVersion"] = str(next(self._versions))
 
 
 def _list_item(stored: Manifest) -> Manifest:

@@ -19,6 +19,10 @@ class TransientError(ClusterError):
     """The API server did not answer, was busy, or somebody else wrote at the same time."""
 
 
+class ExpiredError(TransientError):
+    """The version that was asked from is too old: list again."""
+
+
 class RefusedError(ClusterError):
     """The API server will not do this; `code` is the HTTP status."""
 

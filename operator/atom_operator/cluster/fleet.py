@@ -17,6 +17,7 @@ from atom_operator.domain import Manifest
 
 _logger = logging.getLogger(__name__)
 _FRESH_SECONDS = 5.0
+_KNOWN_SECONDS = 60.0
 _FORBIDDEN_SECONDS = 300.0
 _List = list[Manifest] | None
 
@@ -30,11 +31,15 @@ class FleetReader:
 
     async def nodes(self) -> _List:
         """Every node; None where reading them is forbidden."""
-        return await self._nodes.read()
+        return await self._nodes.read(_FRESH_SECONDS)
+
+    async def known_nodes(self) -> _List:
+        """The same for questions whose answers hardly change, such as what devices there are."""
+        return await self._nodes.read(_KNOWN_SECONDS)
 
     async def pods(self) -> _List:
         """Every pod on a node; None where reading them is forbidden."""
-        return await self._pods.read()
+        return await self._pods.read(_FRESH_SECONDS)
 
 
 class _Shared:
@@ -51,18 +56,19 @@ class _Shared:
         self._monotonic = monotonic
         self._lock = asyncio.Lock()
         self._value: _List = None
-        self._until = float("-inf")
+        self._read_at = float("-inf")
 
-    async def read(self) -> _List:
+    async def read(self, fresh_seconds: float) -> _List:
         async with self._lock:
-            if self._monotonic() < self._until:
+            age = self._monotonic() - self._read_at
+            if age < (_FORBIDDEN_SECONDS if self._value is None else fresh_seconds):
                 return self._value
             try:
-                self._value, seconds = await self._read(), _FRESH_SECONDS
+                self._value = await self._read()
             except RefusedError as error:
                 _logger.info(
                     "%s cannot be read, so free devices are unknown: %s", self._what, error
                 )
-                self._value, seconds = None, _FORBIDDEN_SECONDS
-            self._until = self._monotonic() + seconds
+                self._value = None
+            self._read_at = self._monotonic()
             return self._value

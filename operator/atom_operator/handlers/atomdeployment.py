@@ -1,4 +1,7 @@
-"""AtomDeployments and their children: every event leads to the same reconcile."""
+"""AtomDeployments and Jobs: every event leads to the same reconcile.
+
+What changes about children and pods is announced by the informers, which follow them anyway.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,6 @@ import kopf
 
 from atom_operator import constants
 from atom_operator.handlers.runtime import Runtime
-
-_OURS: dict[str, Any] = {constants.LABEL_DEPLOYMENT: kopf.PRESENT}
 
 
 @kopf.on.event(constants.GROUP, constants.VERSION, constants.PLURAL)
@@ -27,17 +28,3 @@ async def job_changed(
 ) -> None:
     """A download or a look at a model went on or ended."""
     memo.enqueue(namespace, labels.get(constants.LABEL_JOB_FOR))
-
-
-@kopf.on.event("apps", "v1", "deployments", labels=_OURS)
-@kopf.on.event("", "v1", "services", labels=_OURS)
-@kopf.on.event("", "v1", "serviceaccounts", labels=_OURS)
-@kopf.on.event("", "v1", "configmaps", labels=_OURS)
-@kopf.on.event("policy", "v1", "poddisruptionbudgets", labels=_OURS)
-@kopf.on.event("networking.k8s.io", "v1", "networkpolicies", labels=_OURS)
-@kopf.on.event("", "v1", "pods", labels=_OURS)
-async def child_changed(
-    namespace: str | None, labels: Mapping[str, str], memo: Runtime, **_: Any
-) -> None:
-    """A child drifted, made progress or is gone: its owner is reconciled."""
-    memo.enqueue(namespace, labels.get(constants.LABEL_DEPLOYMENT))

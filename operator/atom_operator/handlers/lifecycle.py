@@ -8,9 +8,8 @@ import kopf
 
 from atom_operator import constants
 from atom_operator.cluster.errors import ClusterError
-from atom_operator.domain import CHILD_KINDS, JOB, POD
+from atom_operator.domain import JOB
 from atom_operator.handlers.runtime import Runtime
-from atom_operator.kinds import NETWORK_POLICY
 
 _RETRY_SECONDS = 5.0
 # An hour-long watch that the server never ends would hide a dead connection.
@@ -37,10 +36,6 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.server_timeout = _WATCH_SERVER_SECONDS
     settings.watching.client_timeout = _WATCH_CLIENT_SECONDS
     settings.watching.connect_timeout = 10.0
-    for kind in (*CHILD_KINDS, NETWORK_POLICY, POD):
-        settings.watching.label_selectors[kind.group, kind.version, kind.plural] = (
-            constants.LABEL_DEPLOYMENT
-        )
     settings.watching.label_selectors[JOB.group, JOB.version, JOB.plural] = constants.LABEL_JOB_FOR
 
 

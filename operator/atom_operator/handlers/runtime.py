@@ -7,20 +7,26 @@ nothing.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from datetime import UTC, datetime
 
 from prometheus_client import start_http_server
 
+from atom_operator import constants
 from atom_operator.cluster.applied import AppliedChildren
+from atom_operator.cluster.cached import CachedCluster
 from atom_operator.cluster.client import LightkubeCluster
 from atom_operator.cluster.engine_http import HttpEngines
 from atom_operator.cluster.fenced import FencedCluster
 from atom_operator.cluster.fleet import FleetReader
+from atom_operator.cluster.informer import Informers
 from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.patience import PatientEngines
-from atom_operator.domain import ObjectKey
+from atom_operator.cluster.watch_client import HttpWatch
+from atom_operator.domain import CHILD_KINDS, POD, ObjectKey
 from atom_operator.handlers.term import Term
+from atom_operator.kinds import NETWORK_POLICY
 from atom_operator.leadership.elector import Elector
 from atom_operator.leadership.lease import LeaseTimes
 from atom_operator.leadership.lease_object import LightkubeLease
@@ -28,6 +34,12 @@ from atom_operator.metrics import OperatorMetrics
 from atom_operator.reconcile import Reconciler
 from atom_operator.settings import OperatorSettings
 from atom_operator.webhook.service import WebhookService
+
+_logger = logging.getLogger(__name__)
+# Read in every reconcile, and changed by controllers, kubelets and us.
+FOLLOWED_KINDS = (*CHILD_KINDS, NETWORK_POLICY, POD)
+# Without the caches a term works too, at the price of many requests.
+_CACHES_SECONDS = 30.0
 
 
 class Runtime:
@@ -41,7 +53,17 @@ class Runtime:
         lease = settings.lease
         self._lease = LightkubeLease.connect(lease.namespace, lease.name) if lease else None
         self._elector = _elector(self._lease, lease.identity) if self._lease and lease else None
-        fenced = FencedCluster(self._cluster, self._may_write)
+        self._watch = HttpWatch.connect(self.metrics.request)
+        self._informers = Informers(
+            self._watch,
+            FOLLOWED_KINDS,
+            constants.LABEL_DEPLOYMENT,
+            self.enqueue,
+            namespaces=settings.namespaces,
+            period_seconds=settings.resync_seconds,
+        )
+        cached = CachedCluster(self._cluster, self._informers)
+        fenced = FencedCluster(cached, self._may_write)
         self._optional = OptionalKinds()
         self._applied = AppliedChildren()
         self._reconciler = Reconciler(
@@ -83,6 +105,7 @@ class Runtime:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._engines.close()
         await self._cluster.close()
+        await self._watch.close()
         if self._lease is not None:
             await self._lease.close()
 
@@ -112,7 +135,14 @@ class Runtime:
             resync_seconds=self.settings.resync_seconds,
         )
         try:
-            await self._term.run()
+            async with asyncio.TaskGroup() as tasks:
+                following = tasks.create_task(self._informers.run())
+                try:
+                    if not await self._informers.wait_tried(_CACHES_SECONDS):
+                        _logger.warning("not everything is listed yet; reading without caches")
+                    await self._term.run()
+                finally:
+                    following.cancel()
         finally:
             self._term = None
 

@@ -169,7 +169,9 @@ def test_what_no_watch_announces_is_found_by_the_resync(setting: Setting, tmp_pa
         cluster.wait("service that came back", lambda: cluster.get("service", "chat"))
 
 
-def test_a_decision_never_rests_on_a_cached_read(setting: Setting, tmp_path: Path) -> None:
+def test_no_read_may_be_answered_from_an_old_cache_of_the_api_server(
+    setting: Setting, tmp_path: Path
+) -> None:
     """resourceVersion=0 is what lets an API server answer from an old cache."""
     cluster, proxy = setting.cluster, setting.proxy
     with operator(setting.through_proxy, tmp_path / "operator.log"):

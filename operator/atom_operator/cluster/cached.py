@@ -1,0 +1,82 @@
+"""CachedCluster: a ClusterPort that reads children and pods from informers.
+
+What people write (the AtomDeployment, what it refers to) is still read from the API server, and so
+is everything while no watch is open: the cache saves requests and is never needed. What a write
+answers is kept, so that we read our own writes. Wired by the runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from atom_operator.cluster.informer import Informers
+from atom_operator.cluster.object_cache import INDEXED_LABELS
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.domain import Kind, Manifest, ObjectKey
+
+
+class CachedCluster:
+    """In front of `port`."""
+
+    def __init__(self, port: ClusterPort, informers: Informers) -> None:
+        self._port = port
+        self._informers = informers
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        return await self._port.get(kind, namespace, name)
+
+    async def list_labelled(
+        self, kind: Kind, namespace: str, labels: Mapping[str, str]
+    ) -> list[Manifest]:
+        known = self._select(kind, namespace, labels)
+        return await self._port.list_labelled(kind, namespace, labels) if known is None else known
+
+    async def list_if_served(
+        self, kind: Kind, namespace: str, labels: Mapping[str, str]
+    ) -> list[Manifest] | None:
+        known = self._select(kind, namespace, labels)
+        return await self._port.list_if_served(kind, namespace, labels) if known is None else known
+
+    async def list_deployments(self) -> list[ObjectKey]:
+        return await self._port.list_deployments()
+
+    async def list_nodes(self) -> list[Manifest]:
+        return await self._port.list_nodes()
+
+    async def list_placed_pods(self) -> list[Manifest]:
+        return await self._port.list_placed_pods()
+
+    async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
+        return self._keep(kind, await self._port.apply(kind, manifest))
+
+    async def hand_over_replicas(
+        self, kind: Kind, namespace: str, name: str, replicas: int
+    ) -> None:
+        await self._port.hand_over_replicas(kind, namespace, name, replicas)
+
+    async def replace(self, kind: Kind, manifest: Manifest) -> Manifest:
+        return self._keep(kind, await self._port.replace(kind, manifest))
+
+    async def delete(self, kind: Kind, namespace: str, name: str) -> None:
+        await self._port.delete(kind, namespace, name)
+
+    async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> None:
+        await self._port.apply_status(key, status)
+
+    def _select(
+        self, kind: Kind, namespace: str, labels: Mapping[str, str]
+    ) -> list[Manifest] | None:
+        """None where only the API server can say."""
+        informer = self._informers.find(kind, namespace)
+        if informer is None or not informer.is_current:
+            return None
+        if not labels or not labels.keys() <= INDEXED_LABELS:
+            return None
+        return informer.cache.select(namespace, labels)
+
+    def _keep(self, kind: Kind, answer: Manifest) -> Manifest:
+        informer = self._informers.find(kind, answer["metadata"]["namespace"])
+        if informer is not None:
+            informer.keep(answer)
+        return answer

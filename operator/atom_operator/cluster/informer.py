@@ -1,0 +1,195 @@
+"""Informers: list, then watch, so that an ObjectCache follows the API server.
+
+The field's pattern (client-go: reflector and informer), with two additions: everything is listed
+anew once per period, so that a watch that loses something costs a period at most; and an informer
+says whether its cache may be believed, which is only while its watch is open. Runs for one term.
+Knows no HTTP (WatchPort) and no queue (`announce`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from atom_operator.cluster.errors import ClusterError, ExpiredError
+from atom_operator.cluster.object_cache import ObjectCache, StoredObject
+from atom_operator.domain import Manifest
+from atom_operator.kinds import Kind
+
+_logger = logging.getLogger(__name__)
+_FIRST_PAUSE_SECONDS = 0.5
+_LAST_PAUSE_SECONDS = 30.0
+_LEAST_WATCH_SECONDS = 1.0
+# Of the period: informers that begin together do not go on listing together.
+_SPREAD = 0.25
+
+Announce = Callable[[str, str], None]  # namespace and name of an AtomDeployment
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Objects of one kind that carry `label`; in all namespaces where `namespace` is None."""
+
+    kind: Kind
+    namespace: str | None
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Every object of a scope at one version of the cluster."""
+
+    items: tuple[StoredObject, ...]
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a watch tells. A bookmark has no item: it only says how far the watch is."""
+
+    what: Literal["PUT", "DELETED", "BOOKMARK"]
+    version: str
+    item: StoredObject | None = None
+
+
+class WatchPort(Protocol):
+    """Both raise ClusterError; ExpiredError where a version is too old to go on from."""
+
+    async def list_scope(self, scope: Scope) -> Listing:
+        """Everything, as new as the cluster is."""
+
+    def watch_scope(
+        self, scope: Scope, since: str, seconds: float
+    ) -> AbstractAsyncContextManager[AsyncIterator[Change]]:
+        """What changes after the version `since`, in order; ends by itself after `seconds`."""
+
+
+class Informer:
+    """`announce` is told of every change that did not come by `keep`."""
+
+    def __init__(
+        self, port: WatchPort, scope: Scope, announce: Announce, period_seconds: float
+    ) -> None:
+        self.cache = ObjectCache()
+        self.scope = scope
+        self._port = port
+        self._announce = announce
+        self._period_seconds = period_seconds
+        self._version = ""
+        self._list_due = float("-inf")
+        self._is_current = False
+        self._tried = asyncio.Event()
+        self._pause_seconds = _FIRST_PAUSE_SECONDS
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the cache is what the API server shows, a moment's delay aside."""
+        return self._is_current
+
+    async def wait_tried(self) -> None:
+        """Until it is current, or has failed to be for the first time."""
+        await self._tried.wait()
+
+    def keep(self, manifest: Manifest) -> None:
+        """What the API server answered to a write of ours."""
+        if self.scope.label in (manifest["metadata"].get("labels") or {}):
+            self.cache.put(StoredObject.of(manifest))
+
+    async def run(self) -> None:
+        """Until cancelled; the cache is empty afterwards."""
+        try:
+            while True:
+                try:
+                    await self._list_if_due()
+                    await self._watch()
+                    if asyncio.get_running_loop().time() >= self._list_due:
+                        continue  # as planned: what is here is believed until it is listed anew
+                except ClusterError as error:
+                    if isinstance(error, ExpiredError):
+                        self._list_due = float("-inf")
+                    _logger.info("watch of %s: %s", self.scope.kind.kind, error)
+                self._is_current = False
+                self._tried.set()
+                await asyncio.sleep(self._pause_seconds)
+                self._pause_seconds = min(2 * self._pause_seconds, _LAST_PAUSE_SECONDS)
+        finally:
+            self._is_current, self._list_due = False, float("-inf")
+            self._tried.clear()
+            self.cache.clear()
+
+    async def _list_if_due(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < self._list_due:
+            return
+        listing = await self._port.list_scope(self.scope)
+        self._version, self._list_due = listing.version, now + self._period_seconds
+        self._tell(self.cache.replace(listing.items, listing.version))
+
+    async def _watch(self) -> None:
+        left = self._list_due - asyncio.get_running_loop().time()
+        seconds = max(_LEAST_WATCH_SECONDS, left)
+        async with self._port.watch_scope(self.scope, self._version, seconds) as changes:
+            self._is_current, self._pause_seconds = True, _FIRST_PAUSE_SECONDS
+            self._tried.set()
+            async for change in changes:
+                self._take(change)
+
+    def _take(self, change: Change) -> None:
+        self._version = change.version
+        item = change.item
+        if item is None:
+            return
+        news = self.cache.remove(item) if change.what == "DELETED" else self.cache.put(item)
+        if news:
+            self._tell((item,))
+
+    def _tell(self, items: Iterable[StoredObject]) -> None:
+        for item in items:
+            if item.deployment:
+                self._announce(item.namespace, item.deployment)
+
+
+class Informers:
+    """One informer for each kind and namespace; `namespaces` empty means all of them at once."""
+
+    def __init__(
+        self,
+        port: WatchPort,
+        kinds: Sequence[Kind],
+        label: str,
+        announce: Announce,
+        *,
+        namespaces: Sequence[str] = (),
+        period_seconds: float,
+    ) -> None:
+        scopes = [Scope(kind, place, label) for kind in kinds for place in namespaces or (None,)]
+        self._informers = {
+            (scope.kind, scope.namespace): Informer(
+                port, scope, announce, period_seconds * (1 - _SPREAD * number / len(scopes))
+            )
+            for number, scope in enumerate(scopes)
+        }
+
+    def find(self, kind: Kind, namespace: str) -> Informer | None:
+        """Who follows objects of this kind there."""
+        return self._informers.get((kind, None)) or self._informers.get((kind, namespace))
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for informer in self._informers.values():
+                tasks.create_task(informer.run())
+
+    async def wait_tried(self, seconds: float) -> bool:
+        """Whether each is current, or has failed to be for the first time, within `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                for informer in self._informers.values():
+                    await informer.wait_tried()
+        except TimeoutError:
+            return False
+        return True

@@ -1,0 +1,137 @@
+"""ObjectCache: the objects of one kind as they were last shown to us, found by label.
+
+A data structure: knows no API and waits for nothing. It never goes back: an object gives way only
+to a newer version of itself (resource versions are numbers that grow, KEP-5504). Objects are kept
+as JSON, a fraction of what dicts take, and every reader gets copies of its own. Filled by the
+informer and by our own writes, read by CachedCluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from atom_operator import constants
+from atom_operator.domain import Manifest
+
+# What objects can be asked for by.
+INDEXED_LABELS = frozenset({constants.LABEL_DEPLOYMENT, constants.LABEL_LEARNED})
+# The items of a list do not say their kind; who wrote which field when is nobody's question.
+_NOT_KEPT = ("apiVersion", "kind")
+_NOT_KEPT_OF_METADATA = ("managedFields",)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """One version of an object; `labels` are those of INDEXED_LABELS that it carries."""
+
+    namespace: str
+    name: str
+    version: str
+    labels: tuple[tuple[str, str], ...]
+    body: bytes
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> StoredObject:
+        """From an object as the API server shows it, by whichever request."""
+        metadata = manifest["metadata"]
+        kept = {name: value for name, value in manifest.items() if name not in _NOT_KEPT}
+        kept["metadata"] = {
+            name: value for name, value in metadata.items() if name not in _NOT_KEPT_OF_METADATA
+        }
+        labels = metadata.get("labels") or {}
+        return cls(
+            metadata["namespace"],
+            metadata["name"],
+            str(metadata.get("resourceVersion", "")),
+            tuple((label, labels[label]) for label in INDEXED_LABELS if label in labels),
+            msgspec.json.encode(kept),
+        )
+
+    @property
+    def deployment(self) -> str | None:
+        """Name of the AtomDeployment that it says it belongs to."""
+        return dict(self.labels).get(constants.LABEL_DEPLOYMENT)
+
+    def manifest(self) -> Manifest:
+        """A copy of the object, as the item of a list."""
+        found: Manifest = msgspec.json.decode(self.body)
+        return found
+
+
+class ObjectCache:
+    """By namespace and name; all methods take time in proportion to what they touch."""
+
+    def __init__(self) -> None:
+        self._objects: dict[tuple[str, str], StoredObject] = {}
+        self._names: dict[tuple[str, str, str], set[str]] = {}  # by namespace, label and value
+        self._listed_at = ""
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def put(self, item: StoredObject) -> bool:
+        """Whether this is news: an object, or a version of it, that we did not have."""
+        known = self._objects.get((item.namespace, item.name))
+        if known is not None and not is_newer(item.version, known.version):
+            return False
+        self._forget(known)
+        self._objects[item.namespace, item.name] = item
+        for label, value in item.labels:
+            self._names.setdefault((item.namespace, label, value), set()).add(item.name)
+        return True
+
+    def remove(self, item: StoredObject) -> bool:
+        """It was deleted, in the version of `item`; whether that is news."""
+        known = self._objects.get((item.namespace, item.name))
+        if known is None or is_newer(known.version, item.version):
+            return False  # a namesake was made since
+        self._forget(known)
+        return True
+
+    def replace(self, items: Iterable[StoredObject], version: str) -> list[StoredObject]:
+        """Everything there was at `version`; what of it is news, and what is gone."""
+        if is_newer(self._listed_at, version):
+            self.clear()  # the cluster was put back to an older state, and counts anew from there
+        self._listed_at = version
+        listed = list(items)
+        names = {(item.namespace, item.name) for item in listed}
+        gone = [
+            known
+            for key, known in self._objects.items()
+            if key not in names and not is_newer(known.version, version)
+        ]
+        for known in gone:
+            self._forget(known)
+        return [*gone, *(item for item in listed if self.put(item))]
+
+    def select(self, namespace: str, labels: Mapping[str, str]) -> list[Manifest]:
+        """Objects that carry all of `labels`, one at least and all indexed; sorted by name."""
+        found = [self._names.get((namespace, *item), set()) for item in labels.items()]
+        names = sorted(set.intersection(*found))
+        return [self._objects[namespace, name].manifest() for name in names]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._objects.clear()
+        self._names.clear()
+        self._listed_at = ""
+
+    def _forget(self, known: StoredObject | None) -> None:
+        if known is None:
+            return
+        del self._objects[known.namespace, known.name]
+        for label, value in known.labels:
+            names = self._names[known.namespace, label, value]
+            names.discard(known.name)
+            if not names:
+                del self._names[known.namespace, label, value]
+
+
+def is_newer(version: str, than: str) -> bool:
+    """Versions that are no numbers cannot be compared: then what comes later counts."""
+    if version.isdigit() and than.isdigit():
+        return int(version) > int(than)
+    return version != than and version != ""

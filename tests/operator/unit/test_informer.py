@@ -1,0 +1,215 @@
+"""An informer follows the cluster, says when it may be believed, and finds what was lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from atom_operator.cluster.errors import TransientError
+from atom_operator.cluster.informer import Informer, Informers, Scope
+from atom_operator.constants import LABEL_DEPLOYMENT
+from atom_operator.domain import CONFIG_MAP, POD, SERVICE
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_watch import FakeWatch
+from tests.support.virtual_time import run_virtually
+
+PERIOD = 300.0
+CHAT = {LABEL_DEPLOYMENT: "chat"}
+
+
+def config_map(name: str, owner: str = "chat", **data: str) -> dict[str, Any]:
+    labels = {LABEL_DEPLOYMENT: owner}
+    metadata = {"name": name, "namespace": "default", "labels": labels}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+class World:
+    """A cluster, its watch, and one informer of ConfigMaps with all that it announced."""
+
+    def __init__(self) -> None:
+        self.cluster = FakeCluster()
+        self.watch = FakeWatch(self.cluster)
+        self.announced: list[str] = []
+        scope = Scope(CONFIG_MAP, None, LABEL_DEPLOYMENT)
+        self.informer = Informer(self.watch, scope, self._announce, PERIOD)
+
+    def _announce(self, namespace: str, name: str) -> None:
+        self.announced.append(f"{namespace}/{name}")
+
+    @asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self.informer.run())
+        await self.informer.wait_tried()
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def tell(self) -> None:
+        self.watch.announce()
+        await asyncio.sleep(0.01)
+
+    def seen(self) -> dict[str, Any]:
+        found = self.informer.cache.select("default", CHAT)
+        return {item["metadata"]["name"]: item["data"] for item in found}
+
+
+def test_what_is_there_at_the_start_is_known_and_announced() -> None:
+    async def main() -> None:
+        world = World()
+        world.cluster.create(CONFIG_MAP, config_map("plan", a="1"))
+        async with world.following():
+            assert world.informer.is_current
+            assert world.seen() == {"plan": {"a": "1"}}
+            assert world.announced == ["default/chat"]
+
+    run_virtually(main())
+
+
+def test_changes_and_deletions_are_followed_and_announced() -> None:
+    async def main() -> None:
+        world = World()
+        world.cluster.create(CONFIG_MAP, config_map("plan", a="1"))
+        async with world.following():
+            world.announced.clear()
+            world.cluster.create(CONFIG_MAP, config_map("plan", a="2"))
+            world.cluster.create(CONFIG_MAP, config_map("more", "other"))
+            await world.tell()
+            assert world.seen() == {"plan": {"a": "2"}}
+            del world.cluster.objects[CONFIG_MAP, "default", "plan"]
+            await world.tell()
+            assert world.seen() == {}
+            assert world.announced == ["default/chat", "default/other", "default/chat"]
+
+    run_virtually(main())
+
+
+def test_what_we_wrote_ourselves_is_known_at_once_and_announced_to_nobody() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.following():
+            answer = world.cluster.create(CONFIG_MAP, config_map("plan", a="1"))
+            world.informer.keep(answer)
+            assert world.seen() == {"plan": {"a": "1"}}
+            await world.tell()
+            assert world.announced == []
+            world.cluster.create(CONFIG_MAP, config_map("plan", a="not ours"))
+            await world.tell()
+            assert world.announced == ["default/chat"]
+
+    run_virtually(main())
+
+
+def test_while_the_watch_is_closed_the_cache_is_not_to_be_believed() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.following():
+            world.watch.refuses = TransientError("busy")
+            world.watch.break_watches()
+            await asyncio.sleep(0.1)
+            assert not world.informer.is_current
+            world.cluster.create(CONFIG_MAP, config_map("plan", a="1"))
+            world.watch.announce()
+            world.watch.refuses = None
+            await asyncio.sleep(60)
+            assert world.informer.is_current
+            assert world.seen() == {"plan": {"a": "1"}}
+
+    run_virtually(main())
+
+
+def test_a_broken_connection_goes_on_where_it_was_without_listing() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.following():
+            for _ in range(5):
+                world.watch.break_watches()
+                await asyncio.sleep(40)
+            assert world.informer.is_current
+            assert (len(world.watch.lists), len(world.watch.opened)) == (1, 6)
+
+    run_virtually(main())
+
+
+def test_a_version_that_is_too_old_leads_to_a_new_list() -> None:
+    async def main() -> None:
+        world = World()
+        world.cluster.create(CONFIG_MAP, config_map("plan", a="1"))
+        async with world.following():
+            world.announced.clear()
+            del world.cluster.objects[CONFIG_MAP, "default", "plan"]
+            world.watch.expire()
+            await asyncio.sleep(10)
+            assert world.informer.is_current
+            assert world.seen() == {}
+            assert world.announced == ["default/chat"]
+            assert len(world.watch.lists) == 2
+
+    run_virtually(main())
+
+
+def test_what_a_watch_has_lost_is_found_within_a_period_and_listed_once_in_it() -> None:
+    async def main() -> None:
+        world = World()
+        for name in ("plan", "gone"):
+            world.cluster.create(CONFIG_MAP, config_map(name, a="1"))
+        async with world.following():
+            world.announced.clear()
+            world.cluster.create(CONFIG_MAP, config_map("plan", a="2"))
+            del world.cluster.objects[CONFIG_MAP, "default", "gone"]
+            world.watch.lose()
+            await asyncio.sleep(PERIOD / 2)
+            assert world.seen() == {"plan": {"a": "1"}, "gone": {"a": "1"}}
+            await asyncio.sleep(PERIOD / 2 + 1)
+            assert world.seen() == {"plan": {"a": "2"}}
+            assert world.announced == ["default/chat", "default/chat"]
+            await asyncio.sleep(3 * PERIOD)
+            assert len(world.watch.lists) == 5
+
+    run_virtually(main())
+
+
+def test_nothing_is_kept_after_its_end() -> None:
+    async def main() -> None:
+        world = World()
+        world.cluster.create(CONFIG_MAP, config_map("plan", a="1"))
+        async with world.following():
+            pass
+        assert not world.informer.is_current
+        assert world.seen() == {}
+
+    run_virtually(main())
+
+
+def test_informers_stand_for_their_own_kinds_and_namespaces_and_do_not_list_together() -> None:
+    async def main() -> None:
+        watch = FakeWatch(FakeCluster())
+        informers = Informers(
+            watch,
+            (CONFIG_MAP, SERVICE),
+            LABEL_DEPLOYMENT,
+            lambda *_: None,
+            namespaces=("a", "b"),
+            period_seconds=PERIOD,
+        )
+        assert informers.find(POD, "a") is None
+        assert informers.find(SERVICE, "c") is None
+        found = informers.find(SERVICE, "b")
+        assert found is not None
+        assert found.scope == Scope(SERVICE, "b", LABEL_DEPLOYMENT)
+        task = asyncio.create_task(informers.run())
+        assert await informers.wait_tried(10)
+        assert len(watch.lists) == 4
+        await asyncio.sleep(0.8 * PERIOD)
+        assert len(watch.lists) == 4
+        await asyncio.sleep(0.1 * PERIOD)
+        assert 4 < len(watch.lists) < 8
+        await asyncio.sleep(0.15 * PERIOD)
+        assert len(watch.lists) == 8
+        task.cancel()
+        await asyncio.wait([task])
+
+    run_virtually(main())

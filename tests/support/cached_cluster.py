@@ -1,0 +1,57 @@
+"""A FakeCluster behind informers, as the operator's reconciler sees a real one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from atom_operator.cluster.cached import CachedCluster
+from atom_operator.cluster.informer import Informers
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.constants import LABEL_DEPLOYMENT
+from atom_operator.handlers.runtime import FOLLOWED_KINDS
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_watch import FakeWatch
+
+_STARTED_SECONDS = 10.0
+
+
+@dataclass
+class Followed:
+    """`port` is what to reconcile with; `announced` names who should be reconciled."""
+
+    cluster: FakeCluster
+    watch: FakeWatch
+    port: ClusterPort
+    announced: list[str] = field(default_factory=list)
+
+    async def tell(self) -> None:
+        """The watches deliver everything up to now."""
+        self.watch.announce()
+        for _ in range(3):  # turns of the loop, in which the informers take it in
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def followed(
+    cluster: FakeCluster, behind: ClusterPort | None = None
+) -> AsyncIterator[Followed]:
+    """Informers of `cluster`; requests go to `behind` where that is something else."""
+    watch, announced = FakeWatch(cluster), list[str]()
+    informers = Informers(
+        watch,
+        FOLLOWED_KINDS,
+        LABEL_DEPLOYMENT,
+        lambda _, name: announced.append(name),
+        period_seconds=300.0,
+    )
+    task = asyncio.create_task(informers.run())
+    try:
+        assert await informers.wait_tried(_STARTED_SECONDS)
+        announced.clear()
+        yield Followed(cluster, watch, CachedCluster(behind or cluster, informers), announced)
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
