@@ -122,8 +122,9 @@ class Reconciler:
         parent = await self.port.get(ATOM_DEPLOYMENT, key.namespace, key.name)
         if parent is None or parent["metadata"].get("deletionTimestamp"):
             self.applied.forget(key)
+            self.optional.forget(key)
             return Outcome()  # garbage collection removes the children through their owner
-        look = self.optional.begin(key, optional_kinds(parent))
+        look = await self.optional.begin(key, optional_kinds(parent))
         observed = await observe(self.port, key, parent["metadata"]["uid"], look.kinds)
         known = measured_before(parent.get("status") or {})
         engines = await ask_engines(self.engines, observed, known)

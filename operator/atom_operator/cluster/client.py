@@ -18,7 +18,7 @@ from lightkube.generic_resource import (
     create_global_resource,
     create_namespaced_resource,
 )
-from lightkube.operators import BinaryOperator, SequenceOperator, not_equal, not_in
+from lightkube.operators import BinaryOperator, SequenceOperator, exists, not_equal, not_in
 from lightkube.types import CascadeType, PatchType
 
 from atom_operator import constants
@@ -40,11 +40,13 @@ from atom_operator.kinds import OPTIONAL_KINDS
 _ALL_NAMESPACES = "*"
 _PAGE_SIZE = 250
 _NOT_FOUND = 404
+_FORBIDDEN = 403
 _RESOURCES: dict[Kind, type[GenericNamespacedResource]] = {
     kind: create_namespaced_resource(kind.group, kind.version, kind.kind, kind.plural)
     for kind in (*CHILD_KINDS, *OPTIONAL_KINDS, POD, EVENT, JOB, VOLUME_CLAIM, ATOM_DEPLOYMENT)
 }
 _NODE = create_global_resource(NODE.group, NODE.version, NODE.kind, NODE.plural)
+_OWNED: dict[str, Any] = {constants.LABEL_DEPLOYMENT: exists()}
 _PLACED: dict[str, str | BinaryOperator | SequenceOperator] = {
     "spec.nodeName": not_equal(""),
     "status.phase": not_in(("Succeeded", "Failed")),
@@ -122,6 +124,25 @@ class LightkubeCluster:
                 async for item in found:
                     metadata: Mapping[str, Any] = item["metadata"]
                     keys.append(ObjectKey(metadata["namespace"], metadata["name"]))
+        return keys
+
+    async def list_holders(self, kind: Kind) -> set[ObjectKey]:
+        """The AtomDeployments that objects of this kind say they belong to; none where the cluster
+        does not serve it, or not to us."""
+        keys: set[ObjectKey] = set()
+        for namespace in self._namespaces:
+            with self._request("list", kind, f"list {kind.kind}"):
+                found = self._client.list(
+                    _RESOURCES[kind], namespace=namespace, labels=_OWNED, chunk_size=_PAGE_SIZE
+                )
+                try:
+                    async for item in found:
+                        metadata: Mapping[str, Any] = item["metadata"]
+                        owner = metadata["labels"][constants.LABEL_DEPLOYMENT]
+                        keys.add(ObjectKey(metadata["namespace"], owner))
+                except httpx2.HTTPStatusError as error:
+                    if error.response.status_code not in (_NOT_FOUND, _FORBIDDEN):
+                        raise
         return keys
 
     async def list_nodes(self) -> list[Manifest]:

@@ -64,7 +64,7 @@ class Runtime:
         )
         cached = CachedCluster(self._cluster, self._informers)
         fenced = FencedCluster(cached, self._may_write)
-        self._optional = OptionalKinds()
+        self._optional = OptionalKinds(self._cluster.list_holders)
         self._applied = AppliedChildren()
         self._reconciler = Reconciler(
             fenced,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from atom_operator.cluster.optional import OptionalKinds
-from atom_operator.domain import ATOM_DEPLOYMENT, CONFIG_MAP, DEPLOYMENT, Manifest
+from atom_operator.domain import ATOM_DEPLOYMENT, CONFIG_MAP, DEPLOYMENT, Manifest, ObjectKey
 from atom_operator.integrations import Site
 from atom_operator.kinds import (
     HTTP_ROUTE,
@@ -84,22 +84,62 @@ async def test_a_quiet_atomdeployment_costs_no_look_at_optional_kinds() -> None:
     assert cluster.listed == []
 
 
-def test_everything_is_looked_for_again_after_an_hour_and_in_a_new_term() -> None:
+async def test_everything_is_looked_for_again_after_an_hour_and_in_a_new_term() -> None:
     now = [0.0]
-    optional = OptionalKinds(lambda: now[0])
+    optional = OptionalKinds(monotonic=lambda: now[0])
     for expected in (OPTIONAL_KINDS, ()):
-        look = optional.begin(KEY, frozenset())
+        look = await optional.begin(KEY, frozenset())
         assert look.kinds == expected
         optional.remember(KEY, look, ())
         now[0] += 1800
     now[0] += 1
-    assert optional.begin(KEY, frozenset()).kinds == OPTIONAL_KINDS
+    assert (await optional.begin(KEY, frozenset())).kinds == OPTIONAL_KINDS
     # That pass was cut off: nothing is known again.
-    look = optional.begin(KEY, frozenset())
+    look = await optional.begin(KEY, frozenset())
     assert look.kinds == OPTIONAL_KINDS
     optional.remember(KEY, look, ())
     optional.forget_all()
-    assert optional.begin(KEY, frozenset()).kinds == OPTIONAL_KINDS
+    assert (await optional.begin(KEY, frozenset())).kinds == OPTIONAL_KINDS
+
+
+class Holders:
+    """Who holds objects of which kind, and the log of the questions."""
+
+    def __init__(self, held: dict[Kind, set[ObjectKey]]) -> None:
+        self.held = held
+        self.asked: list[Kind] = []
+
+    async def __call__(self, kind: Kind) -> set[ObjectKey]:
+        self.asked.append(kind)
+        return self.held.get(kind, set())
+
+
+async def test_who_holds_what_is_asked_once_for_all_first_looks() -> None:
+    holders = Holders({HTTP_ROUTE: {KEY}})
+    optional = OptionalKinds(holders, lambda: 0.0)
+    assert (await optional.begin(KEY, frozenset())).kinds == (HTTP_ROUTE,)
+    for number in range(5):
+        other = ObjectKey("default", f"other-{number}")
+        assert (await optional.begin(other, {POD_MONITOR})).kinds == (POD_MONITOR,)
+    assert holders.asked == list(OPTIONAL_KINDS)
+
+
+async def test_a_pass_that_was_cut_off_may_have_left_any_kind() -> None:
+    optional = OptionalKinds(Holders({}), lambda: 0.0)
+    assert (await optional.begin(KEY, {HTTP_ROUTE})).kinds == (HTTP_ROUTE,)
+    look = await optional.begin(KEY, frozenset())  # and the one before was not remembered
+    assert look.kinds == OPTIONAL_KINDS
+    optional.remember(KEY, look, ())
+    assert (await optional.begin(KEY, frozenset())).kinds == ()
+
+
+async def test_a_new_term_asks_anew_who_holds_what() -> None:
+    holders = Holders({})
+    optional = OptionalKinds(holders, lambda: 0.0)
+    await optional.begin(KEY, frozenset())
+    holders.held = {POD_MONITOR: {KEY}}  # made by a replica that led meanwhile
+    optional.forget_all()
+    assert (await optional.begin(KEY, frozenset())).kinds == (POD_MONITOR,)
 
 
 @pytest.mark.parametrize("kind", [INFERENCE_POOL, HTTP_ROUTE, POD_MONITOR, PROMETHEUS_RULE])
