@@ -71,6 +71,7 @@ def _broken_scales(facts: ModelFacts, size: int, expert_parallel: bool) -> Itera
     quantization = facts.quantization
     if quantization is None:
         return
+    told: set[int] = set()  # gate, up and down of one width are one problem
     for group in facts.layers:
         for matrix in projections(group, facts.hidden_size, facts.experts_block):
             if _stays_whole(matrix, expert_parallel) or matrix.name in group.unquantized:
@@ -79,7 +80,8 @@ def _broken_scales(facts: ModelFacts, size: int, expert_parallel: bool) -> Itera
             outputs = matrix.split is Split.OUTPUTS
             share = rows if outputs else columns
             multiple = quantization.output_multiple if outputs else quantization.input_multiple
-            if share % multiple:
+            if share % multiple and share not in told:
+                told.add(share)
                 yield (
                     f"a {size}th of {matrix.name} is {share} wide, which is no multiple of the "
                     f"quantisation's {multiple}"

@@ -1,6 +1,6 @@
 """Model facts from the first source that has them: inline config, ConfigMap text, catalogue.
 
-Pure: the ConfigMap's text is handed in, the catalogue is a file of this package. A config that is
+Pure: the ConfigMap's text is handed in, the catalogue is a folder of this package. A config that is
 there but unusable is an error to report, not a reason to guess.
 """
 
@@ -51,8 +51,16 @@ def facts_from_catalogue(source: str) -> FactsLookup:
 
 @cache
 def _catalogue() -> Mapping[str, Mapping[str, Any]]:
-    text = files("atom_operator.plan").joinpath("catalogue.yaml").read_text(encoding="utf-8")
-    entries = cast("list[dict[str, Any]]", yaml.safe_load(text)["models"])
+    """The shapes of well-known models, as their published config.json files give them (the keys
+    that a plan needs). A source is matched exactly."""
+    folder = files("atom_operator.plan").joinpath("catalogue")
+    pages = sorted((page for page in folder.iterdir()), key=lambda page: page.name)
+    entries = [
+        entry
+        for page in pages
+        if page.name.endswith(".yaml")
+        for entry in cast("list[dict[str, Any]]", yaml.safe_load(page.read_text("utf-8"))["models"])
+    ]
     return {source: entry["config"] for entry in entries for source in entry["sources"]}
 
 

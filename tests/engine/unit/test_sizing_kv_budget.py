@@ -8,17 +8,27 @@ from typing import Any
 import pytest
 
 from atom.sizing import (
+    KV_ELEMENTS,
     AttentionFacts,
+    CacheKind,
     Concurrency,
     DoesNotFitError,
+    Experts,
     KvBudget,
+    KvElement,
     KvLayout,
+    Latent,
     LayerGroup,
     MlpFacts,
     ModelFacts,
+    Quantization,
+    Speculation,
+    WindowedKv,
     activation_bytes,
     concurrency_table,
     kv_bytes_per_token,
+    kv_layout,
+    kv_terms,
     plan_kv_cache,
     runtime_overhead_bytes,
     tensor_parallel_problems,
@@ -160,3 +170,123 @@ def test_runtime_overhead_grows_with_a_gpu_and_not_with_a_cpu() -> None:
     assert runtime_overhead_bytes("cpu", 1 << 40) == runtime_overhead_bytes("cpu", 1 << 30)
     small, large = (runtime_overhead_bytes("gpu", gib << 30) for gib in (64, 192))
     assert large - small == int((192 << 30) * 0.02) - int((64 << 30) * 0.02)
+
+
+# Two bytes a token in layers that keep everything, eight in layers that see the newest 100 tokens.
+HYBRID = KvLayout(2, (WindowedKv(8, 100),))
+
+
+def test_a_window_touches_a_block_more_than_it_fills() -> None:
+    # 100 tokens that begin at the last place of a block: 1 + 6 x 16 + 3
+    assert [WindowedKv(1, tokens).blocks(16) for tokens in (1, 2, 16, 17, 18, 100)] == [
+        *(1, 2, 2, 2, 3, 8)
+    ]
+    assert WindowedKv(1, 100).blocks(1) == 100
+
+
+def test_a_windowed_layer_stops_growing_at_its_window() -> None:
+    assert HYBRID.sequence_bytes(16, 16) == 16 * 2 + 16 * 8
+    assert HYBRID.sequence_bytes(128, 16) == 128 * 2 + 128 * 8  # 8 blocks of both
+    assert HYBRID.sequence_bytes(1024, 16) == 1024 * 2 + 128 * 8
+
+
+def test_sequences_of_a_hybrid_are_bounded_by_what_each_occupies() -> None:
+    # 2048 tokens: 4096 + 1024 bytes a sequence; 40,000 bytes hold seven, and of an eighth
+    # (40,000 - 7 x 5120 = 4160): 1024 of windows and 3136 for 98 blocks of 32
+    budget = plan(
+        total_bytes=50_000, weights_bytes=4_000, layout=HYBRID, max_model_len=2048, max_num_seqs=100
+    )
+    assert budget.available_bytes == 40_000
+    assert (budget.num_blocks, budget.block_bytes) == (7 * 128 + 98, 32)
+    assert budget.limited_by == "memory"
+    assert concurrency_table(budget, 2048, 100) == (
+        Concurrency(1024, 40_000 // (2048 + 1024)),
+        Concurrency(2048, 7),
+    )
+    assert concurrency_table(budget, 2048, 5)[0] == Concurrency(1024, 5)
+
+
+def test_a_hybrid_context_that_does_not_fit_names_the_longest_that_does() -> None:
+    # 4000 bytes: 1024 of windows, 2976 hold 93 blocks of 32
+    arguments: dict[str, Any] = {"layout": HYBRID, "max_num_seqs": 1}
+    with pytest.raises(DoesNotFitError) as caught:
+        plan(max_model_len=2048, **arguments)
+    assert caught.value.max_context_tokens == 93 * 16
+    assert caught.value.needed_bytes == 2048 * 2 + 1024
+    assert plan(max_model_len=93 * 16, **arguments).num_blocks == 93
+    with pytest.raises(DoesNotFitError):
+        plan(max_model_len=93 * 16 + 1, **arguments)
+
+
+def test_where_every_layer_slides_the_length_costs_nothing_beyond_the_window() -> None:
+    layout = KvLayout(0, (WindowedKv(10, 100),))
+    budget = plan(layout=layout, max_model_len=1 << 20)  # 4000 bytes; 8 blocks of 160 a sequence
+    assert (budget.num_blocks, budget.block_bytes) == (3 * 8 + 1, 0)
+    table = concurrency_table(budget, 1 << 20, 100)
+    assert {row.sequences for row in table} == {3}
+
+
+def test_a_cache_without_windows_is_planned_as_by_blocks() -> None:
+    for total in range(6_300, 40_000, 997):
+        budget = plan(total_bytes=total, max_num_seqs=9)
+        left = int(total * 0.9) - 5_000
+        assert budget.num_blocks == min(left // 160, 9 * 4)
+        assert [row.sequences for row in concurrency_table(budget, 64, 9)] == [
+            min(9, budget.num_blocks // 4)
+        ]
+
+
+def test_drafts_widen_a_window_and_add_their_own_layers() -> None:
+    (layer,) = LLAMA_70B.layers
+    sliding = replace(layer, count=2, attention=replace(layer.attention, window=100))
+    facts = replace(LLAMA_70B, layers=(sliding,), drafts=(replace(layer, count=1),))
+    one = 2 * 8 * 128 * 2
+    assert kv_layout(facts, KvElement(2)) == KvLayout(0, (WindowedKv(2 * one, 100),))
+    with_drafts = kv_layout(facts, KvElement(2), 1, Speculation(3))
+    assert with_drafts == KvLayout(one, (WindowedKv(2 * one, 103),))
+    drafter = replace(LLAMA_70B, layers=(replace(layer, count=5),))
+    other = kv_layout(facts, KvElement(2), 1, Speculation(3, drafter))
+    assert other == KvLayout(5 * one, (WindowedKv(2 * one, 103),))
+
+
+def test_latent_rows_are_whole_on_every_rank_and_have_no_scales() -> None:
+    (layer,) = LLAMA_70B.layers
+    latent = Latent(query_rank=None, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
+    attention = AttentionFacts(num_heads=64, num_kv_heads=64, head_dim=192, latent=latent)
+    facts = replace(LLAMA_70B, layers=(replace(layer, attention=attention),))
+    for ranks in (1, 2, 8):
+        assert kv_layout(facts, KvElement(2), ranks) == KvLayout(80 * 576 * 2)
+        assert kv_layout(facts, KV_ELEMENTS["fp8"], ranks) == KvLayout(80 * 576)
+    (term,) = kv_terms(facts, KvElement(2), 8)
+    assert (term.cache, term.divided, term.token_bytes) == (CacheKind.LATENT, False, 1152)
+
+
+def test_activations_of_experts_count_every_expert_of_a_token() -> None:
+    (layer,) = LLAMA_70B.layers
+    experts = Experts(count=8, per_token=2, intermediate_size=28672, shared_intermediate_size=100)
+    facts = replace(LLAMA_70B, layers=(replace(layer, mlp=MlpFacts(experts=experts)),))
+    widest = 3 * 8192 + 2 * (3 * 28672 + 8192) + 3 * 100
+    assert activation_bytes(facts, 100, 10, 2) == 100 * widest * 2 + 10 * 128256 * 12
+    drafting = activation_bytes(facts, 100, 10, 2, num_speculative_tokens=3)
+    assert drafting == 100 * widest * 2 + 40 * 128256 * 12
+
+
+def fp8_experts(width: int) -> ModelFacts:
+    (layer,) = LLAMA_70B.layers
+    experts = Experts(count=12, per_token=2, intermediate_size=width)
+    quantization = Quantization(
+        method="fp8", bits=8, granularity="block", scale_bytes=4, block=(128, 128)
+    )
+    groups = (replace(layer, mlp=MlpFacts(experts=experts)),)
+    return replace(LLAMA_70B, layers=groups, quantization=quantization)
+
+
+def test_a_rank_must_hold_whole_scales_or_whole_experts() -> None:
+    facts = fp8_experts(768)  # as Qwen3-30B-A3B-FP8: a fourth is 192
+    assert valid_tensor_parallel_sizes(facts) == (1, 2)
+    (problem,) = tensor_parallel_problems(facts, 4)
+    assert "is 192 wide, which is no multiple of the quantisation's 128" in problem
+    assert valid_tensor_parallel_sizes(facts, expert_parallel=True) == (1, 2, 4)
+    assert tensor_parallel_problems(facts, 8, expert_parallel=True) == (
+        "number of experts 12 is not divisible by 8",
+    )

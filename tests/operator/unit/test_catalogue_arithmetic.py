@@ -1,193 +1,32 @@
-"""The catalogue's models by hand: weights and KV cache per device, the arithmetic written out.
-
-Every number in an expression is one of the model's config.json, so that a wrong formula and a wrong
-catalogue both show. Bytes are of bfloat16 (2) unless said.
-"""
+"""Every model of the catalogue against bytes computed by hand (tests/support/catalogue)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
-from atom.sizing import kv_bytes_per_token
+from atom.sizing import (
+    KV_ELEMENTS,
+    KvLayout,
+    ModelFacts,
+    Speculation,
+    WindowedKv,
+    kv_layout,
+)
 from atom_operator.plan.model_facts import catalogue_sources, facts_from_catalogue
+from tests.support.catalogue.case import Case
+from tests.support.catalogue.dense import DENSE
+from tests.support.catalogue.experts import EXPERTS
+from tests.support.catalogue.latent import LATENT
+from tests.support.catalogue.quantised import QUANTISED
+from tests.support.catalogue.windowed import WINDOWED
+
+CASES: dict[str, Case] = {**DENSE, **QUANTISED, **EXPERTS, **LATENT, **WINDOWED}
 
 
-@dataclass(frozen=True)
-class Case:
-    """What one device holds. `weights` by tensor-parallel size; `kv_token` likewise."""
-
-    weights: dict[int, int]
-    kv_token: dict[int, int]
-
-
-QWEN3_8B = Case(
-    weights={
-        # embedding and head: vocabulary 151936 x 4096, twice; a layer: q and o 4096 x 4096, k and v
-        # 4096 x (8 x 128), three MLP matrices 4096 x 12288, two norms of 4096 and two of 128
-        1: 2
-        * (
-            2 * 151936 * 4096
-            + 36 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 12288 + 2 * 4096 + 2 * 128)
-            + 4096
-        ),
-        # on 8 devices every matrix an eighth, the norms whole
-        8: 2
-        * (
-            2 * 18992 * 4096
-            + 36 * (2 * 4096 * 512 + 2 * 4096 * 128 + 3 * 4096 * 1536 + 2 * 4096 + 2 * 128)
-            + 4096
-        ),
-    },
-    # K and V, 36 layers, 8 heads of 128; on 8 devices one head each
-    kv_token={1: 2 * 36 * 8 * 128 * 2, 2: 2 * 36 * 4 * 128 * 2, 8: 2 * 36 * 1 * 128 * 2},
-)
-LLAMA_70B = Case(
-    weights={
-        1: 2
-        * (
-            2 * 128256 * 8192
-            + 80 * (2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672 + 2 * 8192)
-            + 8192
-        ),
-        8: 2
-        * (
-            2 * 16032 * 8192
-            + 80 * (2 * 8192 * 1024 + 2 * 8192 * 128 + 3 * 8192 * 3584 + 2 * 8192)
-            + 8192
-        ),
-        # 16 devices, 8 KV heads: k and v do not get smaller, each head is on two devices
-        16: 2
-        * (
-            2 * 8016 * 8192
-            + 80 * (2 * 8192 * 512 + 2 * 8192 * 128 + 3 * 8192 * 1792 + 2 * 8192)
-            + 8192
-        ),
-    },
-    kv_token={
-        1: 2 * 80 * 8 * 128 * 2,  # 327,680: the reference's example without scales
-        4: 2 * 80 * 2 * 128 * 2,
-        8: 2 * 80 * 1 * 128 * 2,
-        16: 2 * 80 * 1 * 128 * 2,
-    },
-)
-CASES: dict[str, Case] = {
-    "hf://Qwen/Qwen3-8B": QWEN3_8B,
-    "hf://meta-llama/Llama-3.3-70B-Instruct": LLAMA_70B,
-    "hf://Qwen/Qwen3-0.6B": Case(
-        # tied: the embedding is the head too
-        weights={
-            1: 2
-            * (
-                151936 * 1024
-                + 28 * (2 * 1024 * 2048 + 2 * 1024 * 1024 + 3 * 1024 * 3072 + 2 * 1024 + 2 * 128)
-                + 1024
-            )
-        },
-        kv_token={1: 2 * 28 * 8 * 128 * 2, 16: 2 * 28 * 1 * 128 * 2},
-    ),
-    "hf://Qwen/Qwen3-1.7B": Case(
-        weights={
-            1: 2
-            * (
-                151936 * 2048
-                + 28 * (2 * 2048 * 2048 + 2 * 2048 * 1024 + 3 * 2048 * 6144 + 2 * 2048 + 2 * 128)
-                + 2048
-            )
-        },
-        kv_token={1: 2 * 28 * 8 * 128 * 2},
-    ),
-    "hf://Qwen/Qwen3-4B": Case(
-        # 32 heads of 128 are wider than the hidden size 2560
-        weights={
-            1: 2
-            * (
-                151936 * 2560
-                + 36 * (2 * 2560 * 4096 + 2 * 2560 * 1024 + 3 * 2560 * 9728 + 2 * 2560 + 2 * 128)
-                + 2560
-            )
-        },
-        kv_token={1: 2 * 36 * 8 * 128 * 2},
-    ),
-    "hf://Qwen/Qwen3-14B": Case(
-        weights={
-            1: 2
-            * (
-                2 * 151936 * 5120
-                + 40 * (2 * 5120 * 5120 + 2 * 5120 * 1024 + 3 * 5120 * 17408 + 2 * 5120 + 2 * 128)
-                + 5120
-            )
-        },
-        kv_token={1: 2 * 40 * 8 * 128 * 2},
-    ),
-    "hf://Qwen/Qwen3-32B": Case(
-        # 64 heads of 128: q and o are 5120 x 8192
-        weights={
-            1: 2
-            * (
-                2 * 151936 * 5120
-                + 64 * (2 * 5120 * 8192 + 2 * 5120 * 1024 + 3 * 5120 * 25600 + 2 * 5120 + 2 * 128)
-                + 5120
-            )
-        },
-        kv_token={1: 2 * 64 * 8 * 128 * 2},
-    ),
-    **dict.fromkeys(
-        ["hf://meta-llama/Llama-3.1-8B", "hf://meta-llama/Llama-3.1-8B-Instruct"],
-        Case(
-            weights={
-                1: 2
-                * (
-                    2 * 128256 * 4096
-                    + 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096)
-                    + 4096
-                )
-            },
-            kv_token={1: 2 * 32 * 8 * 128 * 2},
-        ),
-    ),
-    **dict.fromkeys(
-        ["hf://meta-llama/Llama-3.2-1B", "hf://meta-llama/Llama-3.2-1B-Instruct"],
-        Case(
-            # heads of 64
-            weights={
-                1: 2
-                * (
-                    128256 * 2048
-                    + 16 * (2 * 2048 * 2048 + 2 * 2048 * 512 + 3 * 2048 * 8192 + 2 * 2048)
-                    + 2048
-                )
-            },
-            kv_token={1: 2 * 16 * 8 * 64 * 2},
-        ),
-    ),
-    **dict.fromkeys(
-        ["hf://meta-llama/Llama-3.2-3B", "hf://meta-llama/Llama-3.2-3B-Instruct"],
-        Case(
-            weights={
-                1: 2
-                * (
-                    128256 * 3072
-                    + 28 * (2 * 3072 * 3072 + 2 * 3072 * 1024 + 3 * 3072 * 8192 + 2 * 3072)
-                    + 3072
-                )
-            },
-            kv_token={1: 2 * 28 * 8 * 128 * 2},
-        ),
-    ),
-    "path:///models/atom-tiny": Case(
-        weights={
-            1: 2
-            * (
-                2048 * 192
-                + 6 * (2 * 192 * 256 + 2 * 192 * 128 + 3 * 192 * 512 + 2 * 192 + 2 * 64)
-                + 192
-            )
-        },
-        kv_token={1: 2 * 6 * 2 * 64 * 2, 4: 2 * 6 * 1 * 64 * 2},
-    ),
-}
+def facts_of(source: str) -> ModelFacts:
+    facts = facts_from_catalogue(source).facts
+    assert facts is not None
+    return facts
 
 
 def test_every_model_of_the_catalogue_is_here() -> None:
@@ -195,13 +34,33 @@ def test_every_model_of_the_catalogue_is_here() -> None:
 
 
 @pytest.mark.parametrize("source", CASES)
-def test_bytes_by_hand_are_the_plans(source: str) -> None:
-    facts, case = facts_from_catalogue(source).facts, CASES[source]
-    assert facts is not None
+def test_weights_by_hand_are_the_plans(source: str) -> None:
+    facts, case = facts_of(source), CASES[source]
     for ranks, expected in case.weights.items():
         assert facts.weight_bytes(tensor_parallel=ranks) == expected, ranks
+    for ranks, expected in case.expert_weights.items():
+        found = facts.weight_bytes(tensor_parallel=ranks, expert_parallel=True)
+        assert found == expected, ranks
+    for ranks, extra in case.draft_weights.items():
+        assert facts.weight_bytes(tensor_parallel=ranks, drafts=True) == (
+            facts.weight_bytes(tensor_parallel=ranks) + extra
+        ), ranks
+    # float32, as on a CPU: four bytes for everything, quantised or not
+    assert facts.weight_bytes(4) == 4 * facts.weight_bytes(1)
+
+
+@pytest.mark.parametrize("source", CASES)
+def test_cache_bytes_by_hand_are_the_plans(source: str) -> None:
+    facts, case = facts_of(source), CASES[source]
     for ranks, expected in case.kv_token.items():
-        assert kv_bytes_per_token(facts, 2, ranks) == expected, ranks
-    # float32, as on a CPU: twice as much of both
-    assert facts.weight_bytes(4) == 2 * case.weights[1]
-    assert kv_bytes_per_token(facts, 4) == 2 * case.kv_token[1]
+        layout = kv_layout(facts, KV_ELEMENTS["bf16"], ranks)
+        assert layout.bytes_per_token == expected, ranks
+        assert bool(layout.windows) == bool(case.window)
+    for ranks, expected in case.fp8_token.items():
+        assert kv_layout(facts, KV_ELEMENTS["fp8"], ranks).bytes_per_token == expected, ranks
+    for ranks, expected in case.window.items():
+        (window,) = kv_layout(facts, KV_ELEMENTS["bf16"], ranks).windows
+        assert window == WindowedKv(expected, case.window_tokens), ranks
+    for ranks, expected in case.draft_token.items():
+        layout = kv_layout(facts, KV_ELEMENTS["bf16"], ranks, Speculation(1))
+        assert layout == KvLayout(expected), ranks

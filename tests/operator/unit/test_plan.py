@@ -24,6 +24,23 @@ PUBLISHED_PARAMETERS = {
     "hf://meta-llama/Llama-3.2-1B": 1_235_814_400,
     "hf://meta-llama/Llama-3.2-3B": 3_212_749_824,
     "hf://meta-llama/Llama-3.3-70B-Instruct": 70_553_706_496,
+    "hf://meta-llama/Llama-3.1-405B": 405_853_388_800,
+    "hf://Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
+    "hf://Qwen/Qwen2.5-72B-Instruct": 72_706_203_648,
+    "hf://Qwen/Qwen3-30B-A3B": 30_532_122_624,
+    "hf://Qwen/Qwen3-235B-A22B": 235_093_634_560,
+    "hf://Qwen/Qwen3-Coder-480B-A35B-Instruct": 480_154_875_392,
+    "hf://mistralai/Mixtral-8x7B-v0.1": 46_702_792_704,
+    "hf://mistralai/Mixtral-8x22B-v0.1": 140_620_634_112,
+    "hf://mistralai/Mistral-7B-v0.1": 7_241_732_096,
+    "hf://mistralai/Mistral-7B-v0.3": 7_248_023_552,
+    "hf://google/gemma-2-27b": 27_227_128_320,
+    "hf://google/gemma-3-1b-it": 999_885_952,
+    "hf://openai/gpt-oss-20b": 20_914_757_184,
+    "hf://openai/gpt-oss-120b": 116_829_156_672,
+    "hf://deepseek-ai/DeepSeek-V2-Lite": 15_706_484_224,
+    # published with the routers' corrections, one for each expert of each layer
+    "hf://deepseek-ai/DeepSeek-V3": 671_026_419_200 - 58 * 256,
 }
 
 

@@ -1,0 +1,177 @@
+"""Multi-head latent attention: a token is one row of 512 + 64 elements in every layer, for all
+heads and so on every device. In fp8 it has no scales of its own."""
+
+from __future__ import annotations
+
+from tests.support.catalogue.case import Case, fp8
+
+
+def _attention(heads: int, ranks: int, hidden: int) -> int:
+    """fp8: q_a and kv_a whole on every device, the others divided by heads (192 = 128 + 64 wide
+    queries, 256 = 128 + 128 for keys and values); the norms of the ranks 1536 and 512."""
+    own = heads // ranks
+    return (
+        fp8(1536, hidden)
+        + fp8(own * 192, 1536)
+        + fp8(576, hidden)
+        + fp8(own * 256, 512)
+        + fp8(hidden, own * 128)
+        + 2 * (1536 + 512)
+    )
+
+
+def _experts(count: int, ranks: int) -> int:
+    """`count` experts of 2048 and a shared one, divided; the router and its correction are not."""
+    width = 2048 // ranks
+    one = 2 * fp8(width, 7168) + fp8(7168, width)
+    return (count + 1) * one + 2 * count * 7168 + 4 * count
+
+
+def _deepseek_v3(ranks: int, indexer: int = 0) -> int:
+    dense = 2 * fp8(18432 // ranks, 7168) + fp8(7168, 18432 // ranks)
+    return (
+        2 * 2 * 129280 // ranks * 7168
+        + 61 * (_attention(128, ranks, 7168) + 2 * 2 * 7168 + indexer)
+        + 3 * dense
+        + 58 * _experts(256, ranks)
+        + 2 * 7168
+    )
+
+
+def _draft(ranks: int) -> int:
+    """One more layer with experts; what joins hidden state and embedding is bfloat16."""
+    layer = _attention(128, ranks, 7168) + 2 * 2 * 7168 + _experts(256, ranks)
+    return layer + 2 * (2 * 7168 * 7168 + 3 * 7168)
+
+
+DEEPSEEK_V3 = Case(
+    weights={1: _deepseek_v3(1), 8: _deepseek_v3(8)},
+    expert_weights={
+        # 32 whole experts of 256 on each of 8 devices; the shared one is divided
+        8: 2 * 2 * 16160 * 7168
+        + 61 * (_attention(128, 8, 7168) + 2 * 2 * 7168)
+        + 3 * (2 * fp8(2304, 7168) + fp8(7168, 2304))
+        + 58
+        * (
+            32 * (2 * fp8(2048, 7168) + fp8(7168, 2048))
+            + 2 * fp8(256, 7168)
+            + fp8(7168, 256)
+            + 2 * 256 * 7168
+            + 4 * 256
+        )
+        + 2 * 7168
+    },
+    kv_token={1: 61 * 576 * 2, 2: 61 * 576 * 2, 8: 61 * 576 * 2},  # 70,272
+    fp8_token={1: 61 * 576, 8: 61 * 576},
+    draft_weights={1: _draft(1), 8: _draft(8)},
+    draft_token={1: 62 * 576 * 2, 8: 62 * 576 * 2},
+)
+# wq_b 8192 x 1536, wk 128 x 7168, weights_proj 64 x 7168, a LayerNorm of 128 with its bias
+_INDEXER = fp8(64 * 128, 1536) + fp8(128, 7168) + fp8(64, 7168) + 2 * 2 * 128
+
+
+def _kimi_k2(ranks: int) -> int:
+    """64 heads, 384 experts, one layer without."""
+    dense = 2 * fp8(18432 // ranks, 7168) + fp8(7168, 18432 // ranks)
+    return (
+        2 * 2 * 163840 // ranks * 7168
+        + 61 * (_attention(64, ranks, 7168) + 2 * 2 * 7168)
+        + dense
+        + 60 * _experts(384, ranks)
+        + 2 * 7168
+    )
+
+
+KIMI_K2 = Case(
+    weights={1: _kimi_k2(1), 8: _kimi_k2(8), 16: _kimi_k2(16)},
+    kv_token={1: 61 * 576 * 2, 16: 61 * 576 * 2},
+    fp8_token={16: 61 * 576},
+)
+LATENT: dict[str, Case] = {
+    **dict.fromkeys(
+        [
+            "hf://deepseek-ai/DeepSeek-V3",
+            "hf://deepseek-ai/DeepSeek-V3-0324",
+            "hf://deepseek-ai/DeepSeek-R1",
+            "hf://deepseek-ai/DeepSeek-R1-0528",
+        ],
+        DEEPSEEK_V3,
+    ),
+    "hf://deepseek-ai/DeepSeek-V3.2-Exp": Case(
+        weights={1: _deepseek_v3(1, _INDEXER), 8: _deepseek_v3(8, _INDEXER)},
+        # the indexer's key: 128 bytes of fp8 and a scale, in rows of 144
+        kv_token={1: 61 * (576 * 2 + 144), 8: 61 * (576 * 2 + 144)},
+        fp8_token={8: 61 * (576 + 144)},
+    ),
+    **dict.fromkeys(
+        ["hf://deepseek-ai/DeepSeek-V2", "hf://deepseek-ai/DeepSeek-V2-Chat"],
+        Case(
+            # 128 heads; 160 experts of 1536 and two shared, one layer with an MLP of 12288
+            weights={
+                1: 2
+                * (
+                    2 * 102400 * 5120
+                    + 60
+                    * (
+                        5120 * 1536
+                        + 1536 * 128 * 192
+                        + 5120 * 576
+                        + 512 * 128 * 256
+                        + 128 * 128 * 5120
+                        + 1536
+                        + 512
+                        + 2 * 5120
+                    )
+                    + 3 * 5120 * 12288
+                    + 59 * (160 * 5120 + 162 * 3 * 5120 * 1536)
+                    + 5120
+                )
+            },
+            kv_token={1: 60 * 576 * 2, 8: 60 * 576 * 2},
+        ),
+    ),
+    **dict.fromkeys(
+        ["hf://deepseek-ai/DeepSeek-V2-Lite", "hf://deepseek-ai/DeepSeek-V2-Lite-Chat"],
+        Case(
+            # queries are not compressed: q 2048 x (16 x 192)
+            weights={
+                1: 2
+                * (
+                    2 * 102400 * 2048
+                    + 27
+                    * (
+                        2048 * 16 * 192
+                        + 2048 * 576
+                        + 512 * 16 * 256
+                        + 16 * 128 * 2048
+                        + 512
+                        + 2 * 2048
+                    )
+                    + 3 * 2048 * 10944
+                    + 26 * (64 * 2048 + 66 * 3 * 2048 * 1408)
+                    + 2048
+                ),
+                2: 2
+                * (
+                    2 * 51200 * 2048
+                    + 27
+                    * (
+                        2048 * 8 * 192
+                        + 2048 * 576  # as large on every device
+                        + 512 * 8 * 256
+                        + 8 * 128 * 2048
+                        + 512
+                        + 2 * 2048
+                    )
+                    + 3 * 2048 * 5472
+                    + 26 * (64 * 2048 + 66 * 3 * 2048 * 704)
+                    + 2048
+                ),
+            },
+            kv_token={1: 27 * 576 * 2, 2: 27 * 576 * 2, 8: 27 * 576 * 2},
+        ),
+    ),
+    "hf://moonshotai/Kimi-K2-Base": KIMI_K2,
+    "hf://moonshotai/Kimi-K2-Instruct": KIMI_K2,
+    "hf://moonshotai/Kimi-K2-Instruct-0905": KIMI_K2,
+}

@@ -1,0 +1,114 @@
+"""Models with sliding windows: their layers keep the newest tokens only, the others every token."""
+
+from __future__ import annotations
+
+from tests.support.catalogue.case import Case
+
+
+def _mxfp4(rows: int, columns: int) -> int:
+    """Half a byte per element, and a byte for 32 inputs of an output."""
+    return rows * columns // 2 + rows * -(-columns // 32)
+
+
+def _gpt_oss(layers: int, experts: int, ranks: int) -> int:
+    """64 heads of 64, 8 KV heads, biases everywhere, a sink per head; experts of 2880 in MXFP4."""
+    heads, kv_heads, width = 64 // ranks, max(1, 8 // ranks), 2880 // ranks
+    attention = (
+        2 * 2880 * heads * 64  # q, o
+        + 2 * 2880 * kv_heads * 64  # k, v
+        + (heads + 2 * kv_heads) * 64  # their biases
+        + 2880  # that of o
+        + heads  # sinks
+    )
+    expert = 2 * _mxfp4(width, 2880) + _mxfp4(2880, width) + 2 * (2 * width + 2880)
+    router = experts * 2880 + experts
+    layer = 2 * (attention + router + 2 * 2880) + experts * expert
+    return 2 * 2 * 201088 // ranks * 2880 + layers * layer + 2 * 2880
+
+
+def _gemma(hidden: int, layers: int, heads: int, kv_heads: int, head: int, mlp: int) -> int:
+    """Gemma 2: tied vocabulary of 256000, four norms."""
+    layer = 2 * hidden * heads * head + 2 * hidden * kv_heads * head + 3 * hidden * mlp
+    return 2 * (256000 * hidden + layers * (layer + 4 * hidden) + hidden)
+
+
+WINDOWED: dict[str, Case] = {
+    "hf://openai/gpt-oss-20b": Case(
+        weights={1: _gpt_oss(24, 32, 1), 8: _gpt_oss(24, 32, 8)},
+        # 12 of 24 layers keep every token: K and V of 8 heads of 64
+        kv_token={1: 2 * 12 * 8 * 64 * 2, 8: 2 * 12 * 1 * 64 * 2},
+        fp8_token={1: 2 * 12 * 8 * (64 + 4)},
+        window={1: 2 * 12 * 8 * 64 * 2, 8: 2 * 12 * 1 * 64 * 2},
+        window_tokens=128,
+    ),
+    "hf://openai/gpt-oss-120b": Case(
+        weights={1: _gpt_oss(36, 128, 1), 2: _gpt_oss(36, 128, 2)},
+        expert_weights={
+            # 64 whole experts; attention and vocabulary as above
+            2: _gpt_oss(36, 128, 2)
+            - 36 * 128 * (2 * _mxfp4(1440, 2880) + _mxfp4(2880, 1440) + 2 * (2 * 1440 + 2880))
+            + 36 * 64 * (2 * _mxfp4(2880, 2880) + _mxfp4(2880, 2880) + 2 * (2 * 2880 + 2880))
+        },
+        kv_token={1: 36_864, 2: 18_432},  # 2 x 18 layers x 8 x 64 x 2
+        window={1: 36_864, 2: 18_432},
+        window_tokens=128,
+    ),
+    **dict.fromkeys(
+        ["hf://mistralai/Mistral-7B-v0.1", "hf://mistralai/Mistral-7B-Instruct-v0.1"],
+        Case(
+            weights={
+                1: 2
+                * (
+                    2 * 32000 * 4096
+                    + 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096)
+                    + 4096
+                )
+            },
+            kv_token={1: 0},  # every layer slides
+            window={1: 2 * 32 * 8 * 128 * 2, 8: 2 * 32 * 1 * 128 * 2},
+            window_tokens=4096,
+        ),
+    ),
+    **dict.fromkeys(
+        ["hf://google/gemma-2-2b", "hf://google/gemma-2-2b-it"],
+        Case(
+            weights={1: _gemma(2304, 26, 8, 4, 256, 9216)},
+            kv_token={1: 2 * 13 * 4 * 256 * 2},
+            window={1: 2 * 13 * 4 * 256 * 2},
+            window_tokens=4096,
+        ),
+    ),
+    **dict.fromkeys(
+        ["hf://google/gemma-2-9b", "hf://google/gemma-2-9b-it"],
+        Case(
+            weights={1: _gemma(3584, 42, 16, 8, 256, 14336)},
+            kv_token={1: 2 * 21 * 8 * 256 * 2},
+            window={1: 2 * 21 * 8 * 256 * 2},
+            window_tokens=4096,
+        ),
+    ),
+    **dict.fromkeys(
+        ["hf://google/gemma-2-27b", "hf://google/gemma-2-27b-it"],
+        Case(
+            weights={1: _gemma(4608, 46, 32, 16, 128, 36864)},
+            kv_token={1: 2 * 23 * 16 * 128 * 2, 16: 2 * 23 * 1 * 128 * 2},
+            window={1: 2 * 23 * 16 * 128 * 2, 16: 2 * 23 * 1 * 128 * 2},
+            window_tokens=4096,
+        ),
+    ),
+    "hf://google/gemma-3-1b-it": Case(
+        # 4 heads and one KV head of 256, with norms of them; tied vocabulary of 262144
+        weights={
+            1: 2
+            * (
+                262144 * 1152
+                + 26 * (2 * 1152 * 1024 + 2 * 1152 * 256 + 3 * 1152 * 6912 + 4 * 1152 + 2 * 256)
+                + 1152
+            )
+        },
+        # layers 6, 12, 18 and 24 of 26 attend in full
+        kv_token={1: 2 * 4 * 1 * 256 * 2, 4: 2 * 4 * 1 * 256 * 2},
+        window={1: 2 * 22 * 1 * 256 * 2},
+        window_tokens=512,
+    ),
+}
