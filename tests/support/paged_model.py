@@ -3,7 +3,8 @@
 Its KV cache holds, per cache slot, a hash of all tokens up to there: what attention would see. A
 step fails if a row's history in the cache is not the row's own tokens, if a decode's input was
 never sampled, or if a token is computed twice or left out. The token it draws is a function of the
-request and the position alone, as a deterministic model's is of the history.
+request and the position alone, as a deterministic model's is of the history. Shown the scheduler's
+rows, it also compares what it was told of them with what they are.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.row_table import RowTable
 from tests.support.builders_engine import EOS
 
 _EMPTY = 0
@@ -38,8 +39,8 @@ class PagedModel:
     num_blocks: int
     rows: dict[int, _Row] = field(default_factory=dict)  # by slot
     batches: list[ScheduledBatch] = field(default_factory=list)
-    # Drafts per decode, and by slot the length at which its row ends.
-    room: tuple[int, NDArray[np.int32]] | None = None
+    scheduled_rows: RowTable | None = None  # the scheduler's, as they are when a batch comes
+    num_drafts: int = 0  # per decode, each with a place in the row's blocks
 
     def __post_init__(self) -> None:
         self.cache = [_EMPTY] * (self.num_blocks * self.block_size)
@@ -56,6 +57,8 @@ class PagedModel:
             blocks = self.rows[slot].blocks
             assert index == len(blocks), "a block is appended out of turn"
             blocks.append(block)
+        if self.scheduled_rows is not None:
+            self._compare(batch, self.scheduled_rows)
         assert len(set(batch.slots.tolist())) == len(batch.slots), "a row twice in one step"
         drawn = []
         columns = (
@@ -70,8 +73,6 @@ class PagedModel:
             assert row.request == request, "the slot is another request's"
             assert (number < batch.num_decodes) <= (count == 1)
             self._compute(row, computed, count)
-            if number < batch.num_decodes:
-                self._check_room_for_drafts(slot, row, computed)
             assert samples == (computed + count == len(row.tokens))
             if samples:
                 drawn.append(drawn_token(request, len(row.tokens)))
@@ -81,11 +82,22 @@ class PagedModel:
     def collect(self, handle: ScheduledBatchOutput) -> ScheduledBatchOutput:
         return handle
 
-    def _check_room_for_drafts(self, slot: int, row: _Row, computed: int) -> None:
-        if self.room is not None:
-            lookahead, longest = self.room
-            drafts = min(computed + lookahead, longest[slot] - 1)
-            assert len(row.blocks) * self.block_size > drafts, "no block for the drafts"
+    def _compare(self, batch: ScheduledBatch, scheduled: RowTable) -> None:
+        """Every block goes to who holds it, and no row computes what nobody will ask for."""
+        for slot, index, block in batch.block_appends.tolist():
+            sequence = scheduled.sequences[slot]
+            assert sequence is not None, "a block is appended to a row that has left"
+            assert sequence.block_table[index] == block, "a block is appended to another's row"
+        lengths = zip(batch.slots.tolist(), batch.context_lens.tolist(), strict=True)
+        for number, (slot, length) in enumerate(lengths):
+            sequence, blocks = scheduled.sequences[slot], self.rows[slot].blocks
+            assert sequence is not None, "a step for a row that has left"
+            assert sequence.block_table == blocks, "the blocks are not the scheduler's"
+            longest = sequence.max_total_tokens
+            assert length < longest, "a step for a token that nobody wants"
+            if number < batch.num_decodes:
+                drafted = min(length + self.num_drafts, longest)
+                assert len(blocks) * self.block_size >= drafted, "no block for the drafts"
 
     def _compute(self, row: _Row, computed: int, count: int) -> None:
         assert computed + count <= len(row.tokens), "an input that nobody knows"

@@ -14,7 +14,8 @@ def run(
     depth: int, loads: list[tuple[int, int]], num_blocks: int, policy: str, aborted: set[int]
 ) -> tuple[dict[int, list[int]], int]:
     scheduler = make_scheduler(num_blocks=num_blocks, policy=policy, max_num_seqs=6)
-    model = PagedModel(scheduler.blocks.block_size, num_blocks)
+    blocks = scheduler.blocks
+    model = PagedModel(blocks.block_size, num_blocks, scheduled_rows=scheduler.rows)
     pipeline = StepPipeline(scheduler, model, depth=depth)
     for request, (length, new_tokens) in enumerate(loads):
         scheduler.add(make_request(request, length, max_tokens=new_tokens))
@@ -72,3 +73,22 @@ def test_preemption_waits_for_the_outstanding_token() -> None:
     tokens, preemptions = run(1, loads, 16, "mixed", aborted=set())
     assert preemptions > 0
     assert sorted(tokens) == [0, 1, 2, 3]
+
+
+def test_a_block_for_a_row_that_makes_room_in_the_same_step_is_not_appended() -> None:
+    """Both rows need a block, one is left; who gets it first is due last and has to go."""
+    scheduler = make_scheduler(num_blocks=15, max_model_len=60, prefix_caching=False)
+    model = PagedModel(4, 15, scheduled_rows=scheduler.rows)
+    pipeline = StepPipeline(scheduler, model, depth=0)
+    scheduler.add(make_request(0, 27, max_tokens=8, priority=9, ignore_eos=True))
+    pipeline.step(0.0)
+    scheduler.add(make_request(1, 28, max_tokens=8, ignore_eos=True))
+    pipeline.step(1.0)
+    assert scheduler.num_running == 2
+    (slot,) = [s.slot for s in scheduler.rows.sequences if s is not None and s.id == 1]
+    pipeline.step(2.0)
+    assert scheduler.stats().preemptions_total == 1
+    assert model.batches[-1].block_appends[:, :2].tolist() == [[slot, 7]]
+    while pipeline.has_work():
+        pipeline.step(3.0)
+    assert scheduler.blocks.pool.num_held == 0

@@ -79,8 +79,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             prefix_caching=prefix_caching,
             num_speculative_tokens=drafts,
         )
-        room = (drafts, self.scheduler.rows.max_total)
-        self.model = PagedModel(BLOCK_SIZE, num_blocks, room=room)
+        self.model = PagedModel(
+            BLOCK_SIZE, num_blocks, scheduled_rows=self.scheduler.rows, num_drafts=drafts
+        )
         self.pipeline = StepPipeline(self.scheduler, self.model, depth=depth)
         self.numbers = itertools.count()
         self.clock = 0.0
