@@ -27,7 +27,9 @@ import aiohttp
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from atom.entrypoints.bench.serve import Exchange, exchange_once, summary
+from atom.entrypoints.bench.exchange import Exchange, Sender, exchange_once
+from atom.entrypoints.bench.serving_report import ReportOptions, serving_report
+from atom.entrypoints.bench.workload import Ask
 from benchmarks.nano_workload import nano_requests
 from benchmarks.shapes import SHAPES, write_shape
 
@@ -57,7 +59,8 @@ async def stream_all(url: str, requests: list[tuple[list[int], int]]) -> list[Ex
     timeout = aiohttp.ClientTimeout(total=RUN_SECONDS)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(url, connector=connector, timeout=timeout) as session:
-        tasks = [exchange_once(session, "bench", prompt, count) for prompt, count in requests]
+        sender = Sender(session, "bench")
+        tasks = [exchange_once(sender, Ask(prompt, count)) for prompt, count in requests]
         return list(await asyncio.gather(*tasks))
 
 
@@ -74,7 +77,7 @@ def measure_served(url: str, clients: int) -> dict[str, Any]:
         started = time.perf_counter()
         exchanges = list(itertools.chain.from_iterable(pool.starmap(client, shares)))
         elapsed = time.perf_counter() - started
-    return dict(summary(exchanges, elapsed))
+    return serving_report(exchanges, elapsed, ReportOptions())
 
 
 def wait_ready(url: str, server: subprocess.Popen[bytes]) -> float:
@@ -118,16 +121,14 @@ def main() -> int:
         check=True,
     )
     nano = json.loads(offline.stdout.splitlines()[-1])["nano"]
-    share = float(served["output_tokens_per_s"]) / nano["output_tokens_per_second"]
+    share = float(served["output_throughput"]) / nano["output_tokens_per_second"]
     print(f"ready in {ready_seconds:.1f} s")
-    print(
-        f"served   {served['output_tokens_per_s']:>12,.0f} out tok/s, {served['failures']} failed"
-    )
+    print(f"served   {served['output_throughput']:>12,.0f} out tok/s, {served['failed']} failed")
     print(f"offline  {nano['output_tokens_per_second']:>12,.0f} out tok/s")
     print(f"share    {share:12.1%}")
     results = {"shape": args.shape, "ready_seconds": ready_seconds, "share_of_offline": share}
     print(json.dumps({**results, "served": served, "offline": nano}))
-    return 0 if served["failures"] == 0 else 1
+    return 0 if served["failed"] == 0 else 1
 
 
 if __name__ == "__main__":

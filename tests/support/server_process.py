@@ -67,6 +67,11 @@ class ServerProcess:
             return 0, {}
         return response.status_code, response.json()
 
+    def tokenize(self, text: str) -> list[int]:
+        answer = httpx.post(f"{self.url}/tokenize", json={"prompt": text}, timeout=5)
+        tokens: list[int] = answer.json()["tokens"]
+        return tokens
+
     def metric(self, name: str) -> float:
         """The value of a metric, summed over its labels; 0 when it is not there yet."""
         lines = httpx.get(f"{self.url}/metrics", timeout=5).text.splitlines()

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, TypedDict
 
+from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from atom.config import Config, EngineOptions, build_config
@@ -136,10 +137,14 @@ class LLMEngine:
         count = sum(params.n for params in each)
         collected = [_Collected(arrive_time=time.monotonic()) for _ in range(count)]
         with _progress_bar(enabled=use_tqdm) as progress:
-            task = progress.add_task("generating", total=count)
+            task = progress.add_task("generating", total=count, rate="")
+            begun, tokens = time.monotonic(), 0
             for index, output in self.stream(prompts, each, add_special_tokens=add_special_tokens):
                 _collect(collected[index], output)
-                progress.update(task, advance=int(output.finished))
+                tokens += len(output.output_tokens)
+                if output.finished:
+                    rate = tokens / max(time.monotonic() - begun, 1e-9)
+                    progress.update(task, advance=1, rate=f"{rate:,.0f} tokens/s")
         return [_completion(item) for item in collected]
 
     def stream(
@@ -240,11 +245,14 @@ def _params_of_each(
 
 
 def _progress_bar(*, enabled: bool) -> Progress:
+    """On standard error: what a program prints stays its own."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("{task.fields[rate]}"),
+        console=Console(stderr=True),
         disable=not enabled,
     )
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.support.server_process import run_atom, server_process
+from tests.support.server_process import ServerProcess, run_atom, server_process
 from tests.support.tiny_model import make_tiny_checkpoint
 
 
@@ -53,18 +55,79 @@ def test_offline_benchmarks_end_with_one_json_object(checkpoint: Path) -> None:
     assert 0 < report["batch_p50_ms"] <= report["batch_p99_ms"]
 
 
-def test_the_server_benchmark_counts_what_it_got(checkpoint: Path, tmp_path: Path) -> None:
-    words = ["bench", "serve", "--num-prompts", "6", "--max-concurrency", "3"]
-    words += ["--input-len", "10", "--output-len", "8"]
-    with server_process(checkpoint, tmp_path / "log") as server:
+def report_of(*words: str) -> dict[str, Any]:
+    """What `atom bench serve` says in its last line; it fails if and only if a request did."""
+    done = run_atom("bench", "serve", *words)
+    assert done.stdout, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert done.returncode == (1 if report["failed"] else 0), done.stderr
+    return report
+
+
+@pytest.fixture(scope="module")
+def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    log = tmp_path_factory.mktemp("server") / "log"
+    with server_process(checkpoint, log) as server:
+        yield server.wait_ready()
+
+
+def test_the_server_benchmark_counts_what_it_got(server: ServerProcess, tmp_path: Path) -> None:
+    words = ["--port", str(server.port), "--num-prompts", "6", "--max-concurrency", "3"]
+    words += ["--random-input-len", "10", "--random-output-len", "8", "--num-warmups", "1"]
+    words += ["--goodput", "e2el:600000", "--metric-percentiles", "25,99.9"]
+    words += ["--save-result", "--result-dir", str(tmp_path), "--result-filename", "r.json"]
+    report = report_of(*words)
+    assert (report["completed"], report["failed"]) == (6, 0)
+    assert (report["total_input_tokens"], report["total_output_tokens"]) == (60, 48)
+    assert report["request_goodput"] == report["request_throughput"] > 0
+    for metric in ("ttft", "tpot", "itl", "e2el"):
+        assert 0 < report[f"p25_{metric}_ms"] <= report[f"p99.9_{metric}_ms"]
+    assert report["mean_ttft_ms"] < report["mean_e2el_ms"]
+    assert json.loads((tmp_path / "r.json").read_text()) == report
+
+
+def test_the_server_benchmark_counts_what_failed(server: ServerProcess) -> None:
+    report = report_of("--port", str(server.port), "--model", "another", "--num-prompts", "6")
+    assert (report["completed"], report["failed"]) == (0, 6)
+    ((error, count),) = report["errors"].items()
+    assert "HTTP 404" in error
+    assert count == 6
+
+
+def test_the_server_benchmark_keeps_to_its_rate(server: ServerProcess) -> None:
+    words = ["--port", str(server.port), "--num-prompts", "11", "--output-len", "2"]
+    report = report_of(*words, "--request-rate", "10", "--burstiness", "5")
+    assert report["completed"] == 11
+    assert report["duration"] >= 1.0, "the last of eleven comes after a second"
+
+
+def test_the_server_benchmark_chats_with_what_a_file_holds(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    turns = [{"from": "human", "value": "ab ab"}, {"from": "gpt", "value": "abcdefghijkl"}]
+    (tmp_path / "sharegpt.json").write_text(
+        json.dumps([{"conversations": turns}, {"conversations": turns[:1]}])
+    )
+    (tmp_path / "custom.jsonl").write_text(
+        '{"prompt": "ab ab", "output_tokens": 3}\n\n{"prompt": [5, 6, 7], "output_tokens": 4}\n'
+    )
+    chat = ["--port", str(server.port), "--endpoint", "/v1/chat/completions", "--num-prompts"]
+    answer_tokens = len(server.tokenize(turns[1]["value"]))
+    sharegpt = ["--dataset-name", "sharegpt", "--dataset-path", str(tmp_path / "sharegpt.json")]
+    report = report_of(*chat, "2", *sharegpt)
+    assert (report["completed"], report["total_output_tokens"]) == (2, 2 * answer_tokens)
+    custom = ["--dataset-name", "custom", "--dataset-path", str(tmp_path / "custom.jsonl")]
+    report = report_of(*chat, "3", *custom)
+    assert (report["completed"], report["total_output_tokens"]) == (3, 3 + 4 + 3)
+
+
+def test_the_server_benchmark_brings_the_servers_key(checkpoint: Path, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("secret")
+    with server_process(checkpoint, tmp_path / "log", "--api-key-file", str(key)) as server:
         server.wait_ready()
-        good = run_atom(*words, "--base-url", server.url)
-        refused = run_atom(*words, "--base-url", server.url, "--model", "another")
-    assert good.returncode == 0, good.stdout + good.stderr
-    report = json.loads(good.stdout.splitlines()[-1])
-    assert (report["requests"], report["failures"], report["output_tokens"]) == (6, 0, 48)
-    assert 0 < report["ttft_p50_ms"] <= report["e2e_p50_ms"]
-    assert refused.returncode == 1
-    report = json.loads(refused.stdout.splitlines()[-1])
-    assert report["failures"] == 6
-    assert "HTTP 404" in report["first_error"]
+        words = ["--port", str(server.port), "--num-prompts", "2", "--output-len", "2"]
+        assert report_of(*words, "--api-key-file", str(key))["completed"] == 2
+        without = run_atom("bench", "serve", *words)
+    assert without.returncode == 1
+    assert "--api-key-file" in without.stderr

@@ -124,3 +124,13 @@ def test_a_model_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
         LLMEngine(model=str(tmp_path / "nothing"))
     with pytest.raises(ConfigError, match="either model"):
         LLMEngine()
+
+
+def test_the_progress_bar_leaves_standard_output_alone(
+    config: Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Rig(config).engine.generate(["abc", "abc"], SamplingParams(max_tokens=2))
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "2/2" in printed.err
+    assert "tokens/s" in printed.err

@@ -1,7 +1,8 @@
 """`atom bench`: throughput and latency of the engine offline, and of a server over HTTP.
 
-Prompts are random token ids, so that no answer comes from a cache. Each prints a table, and one
-JSON object as the last line of stdout. This module only declares the flags; torch-free.
+Prompts are random token ids unless a server is asked what a dataset holds, so that no answer comes
+from a cache. Each prints a table, and one JSON object as the last line of stdout. This module only
+declares the flags; torch-free.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 from importlib import import_module
 from typing import Any
 
+from atom.entrypoints.bench.serve_args import add_serve_flags, whole
 from atom.entrypoints.engine_args import add_engine_arguments
 
 
@@ -31,14 +33,7 @@ def add_bench_commands(parser: argparse.ArgumentParser) -> list[argparse.Argumen
     _set_run(latency, "latency")
 
     serve = commands.add_parser("serve", help="a running server over HTTP")
-    serve.add_argument("--base-url", default="http://127.0.0.1:8000", help="where the server is")
-    serve.add_argument("--model", default=None, help="served name (default: the server's first)")
-    _add_number(serve, "--num-prompts", 64, "requests")
-    _add_number(serve, "--max-concurrency", 16, "requests in flight")
-    _add_lengths(serve, input_len=128, output_len=64)
-    _add_number(serve, "--vocab-size", None, "token ids to draw from (default: ask the server)")
-    _add_number(serve, "--timeout-seconds", 600, "most seconds for the whole run")
-    _add_number(serve, "--seed", 0, "seed of the prompts")
+    add_serve_flags(serve)
     _set_run(serve, "serve")
     return [throughput, latency, serve]
 
@@ -48,17 +43,8 @@ def _add_lengths(parser: argparse.ArgumentParser, *, input_len: int, output_len:
     _add_number(parser, "--output-len", output_len, "tokens per answer")
 
 
-def _add_number(
-    parser: argparse.ArgumentParser, flag: str, default: int | None, help_text: str
-) -> None:
-    parser.add_argument(flag, type=_count, default=default, help=help_text)
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{value} is negative")
-    return value
+def _add_number(parser: argparse.ArgumentParser, flag: str, default: int, help_text: str) -> None:
+    parser.add_argument(flag, type=whole, default=default, help=help_text)
 
 
 def _set_run(parser: argparse.ArgumentParser, name: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import time
 
-from atom.entrypoints.bench.report import latency_summary, print_report, random_prompts
+from atom.entrypoints.bench.report import latency_summary, print_report
+from atom.entrypoints.bench.workload import random_prompts
 from atom.entrypoints.engine_args import config_from_args
 from atom.entrypoints.logs import configure_logging
 from atom.errors import ConfigError

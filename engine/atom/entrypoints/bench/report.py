@@ -6,13 +6,10 @@ Also the few statistics they share. Pure but for `print_report`.
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
-
-from atom.errors import ConfigError
 
 Value = int | float | str
 
@@ -37,14 +34,6 @@ def latency_summary(name: str, seconds: Sequence[float]) -> dict[str, Value]:
         f"{name}_p50_ms": round(percentile(milliseconds, 50), 3),
         f"{name}_p99_ms": round(percentile(milliseconds, 99), 3),
     }
-
-
-def random_prompts(count: int, length: int, vocab_size: int, seed: int) -> list[list[int]]:
-    """Prompts of random token ids."""
-    if count < 1 or length < 1:
-        raise ConfigError("a benchmark needs at least one prompt of at least one token")
-    source = random.Random(seed)
-    return [[source.randrange(vocab_size) for _ in range(length)] for _ in range(count)]
 
 
 def print_report(title: str, values: Mapping[str, Value]) -> None:

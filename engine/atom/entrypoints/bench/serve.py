@@ -1,61 +1,153 @@
-"""`atom bench serve`: streams requests from a running server and measures what a client feels."""
+"""`atom bench serve`: sends requests to a running server and measures what its clients feel.
+
+Requests come all at once or at a rate, and no more than so many are in flight. Any server of
+OpenAI's API will do; what only its tokenizer knows is asked of `/tokenize` and `/detokenize`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import json
+import os
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import aiohttp
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from atom.entrypoints.bench.report import Value, latency_summary, print_report, random_prompts
+from atom.entrypoints.bench.arrivals import arrival_seconds
+from atom.entrypoints.bench.exchange import Exchange, Sender, exchange_once
+from atom.entrypoints.bench.serve_args import CHAT, base_url_of, report_options
+from atom.entrypoints.bench.serving_report import print_serving_report, serving_report
+from atom.entrypoints.bench.workload import (
+    DEFAULT_OUTPUT_TOKENS,
+    Ask,
+    RandomLengths,
+    custom_asks,
+    random_asks,
+    sharegpt_asks,
+)
 from atom.entrypoints.logs import configure_logging
+from atom.entrypoints.serve import read_api_key
 from atom.errors import ConfigError
 
 _FALLBACK_VOCAB_SIZE = 256  # for servers that do not tell theirs; every vocabulary has as many
-
-
-@dataclass(slots=True)
-class Exchange:
-    """One request as its client saw it. error: None when the answer was complete."""
-
-    ttft_seconds: float = 0.0
-    e2e_seconds: float = 0.0
-    gaps_seconds: list[float] = field(default_factory=list)
-    output_tokens: int = 0
-    error: str | None = None
+_OPENAI_KEY_VARIABLE = "OPENAI_API_KEY"
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 1 when any request failed."""
     configure_logging(args.log_level)
-    if args.max_concurrency < 1:
-        raise ConfigError("--max-concurrency must be at least 1")
-    exchanges, elapsed_seconds = asyncio.run(_measure(args))
-    failures = [exchange.error for exchange in exchanges if exchange.error is not None]
-    print_report(f"serving at {args.base_url}", summary(exchanges, elapsed_seconds))
-    return 1 if failures else 0
+    options = report_options(args)
+    model, exchanges, elapsed_seconds = asyncio.run(_measure(args))
+    report = {
+        "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
+        "model_id": model,
+        "num_prompts": args.num_prompts,
+        "request_rate": "inf" if args.request_rate == float("inf") else args.request_rate,
+        "burstiness": args.burstiness,
+        "max_concurrency": args.max_concurrency,
+        **serving_report(exchanges, elapsed_seconds, options),
+    }
+    print_serving_report(f"serving at {base_url_of(args)}", report, options)
+    if args.save_result:
+        _save(report, args)
+    return 1 if report["failed"] else 0
 
 
-async def _measure(args: argparse.Namespace) -> tuple[list[Exchange], float]:
-    connector = aiohttp.TCPConnector(limit=0)
-    timeout = aiohttp.ClientTimeout(total=args.timeout_seconds)
+async def _measure(args: argparse.Namespace) -> tuple[str, list[Exchange], float]:
     async with aiohttp.ClientSession(
-        args.base_url, connector=connector, timeout=timeout
+        base_url_of(args),
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=args.timeout_seconds),
+        headers=_headers(args),
     ) as session:
         model, vocab_size = await _served_model(session, args)
-        prompts = random_prompts(args.num_prompts, args.input_len, vocab_size, args.seed)
-        slots = asyncio.Semaphore(args.max_concurrency)
+        sender = Sender(
+            session,
+            model,
+            endpoint=args.endpoint,
+            ignore_eos=args.ignore_eos,
+            extra=args.extra_body,
+        )
+        asks = await _asks(sender, args, vocab_size)
+        for ask in asks[: args.num_warmups]:
+            await exchange_once(sender, ask)
+        exchanges, elapsed_seconds = await _send_all(sender, asks, args)
+        return model, exchanges, elapsed_seconds
 
-        async def one(prompt: list[int]) -> Exchange:
-            async with slots:
-                return await exchange_once(session, model, prompt, args.output_len)
 
-        started = time.perf_counter()
-        exchanges = await asyncio.gather(*map(one, prompts))
-        return list(exchanges), time.perf_counter() - started
+async def _send_all(
+    sender: Sender, asks: Sequence[Ask], args: argparse.Namespace
+) -> tuple[list[Exchange], float]:
+    """Each request at its time, or when there is room for it."""
+    at = arrival_seconds(len(asks), args.request_rate, args.burstiness, args.seed)
+    room = asyncio.Semaphore(args.max_concurrency) if args.max_concurrency else nullcontext()
+    started = time.perf_counter()
+    with _progress_bar(enabled=not args.disable_tqdm) as progress:
+        task = progress.add_task("serving", total=len(asks))
+
+        async def one(ask: Ask, arrival: float) -> Exchange:
+            await asyncio.sleep(max(0.0, started + arrival - time.perf_counter()))
+            async with room:
+                exchange = await exchange_once(sender, ask)
+            progress.advance(task)
+            return exchange
+
+        exchanges = await asyncio.gather(*map(one, asks, at))
+    return list(exchanges), time.perf_counter() - started
+
+
+async def _asks(sender: Sender, args: argparse.Namespace, vocab_size: int) -> list[Ask]:
+    count, output_tokens = args.num_prompts, args.output_len
+    if args.dataset_name == "random":
+        lengths = RandomLengths(
+            args.input_len,
+            output_tokens or DEFAULT_OUTPUT_TOKENS,
+            args.random_range_ratio,
+            args.random_prefix_len,
+        )
+        asks = random_asks(count, lengths, vocab_size, args.seed)
+    elif args.dataset_path is None:
+        raise ConfigError(f"--dataset-name {args.dataset_name} needs --dataset-path FILE")
+    elif args.dataset_name == "custom":
+        asks = custom_asks(args.dataset_path, count, output_tokens)
+    else:
+
+        async def count_tokens(text: str) -> int:
+            answer = await _call(sender, "/tokenize", {"prompt": text})
+            return int(answer["count"])
+
+        asks = await sharegpt_asks(args.dataset_path, count, output_tokens, args.seed, count_tokens)
+    return [await _as_text(sender, ask) for ask in asks] if sender.endpoint == CHAT else asks
+
+
+async def _as_text(sender: Sender, ask: Ask) -> Ask:
+    """Messages are texts: of token ids it is the server that knows theirs."""
+    if isinstance(ask.prompt, str):
+        return ask
+    answer = await _call(sender, "/detokenize", {"tokens": ask.prompt})
+    return replace(ask, prompt=str(answer["prompt"]))
+
+
+async def _call(sender: Sender, path: str, fields: dict[str, Any]) -> dict[str, Any]:
+    try:
+        async with sender.session.post(path, json={"model": sender.model, **fields}) as response:
+            response.raise_for_status()
+            answer: dict[str, Any] = await response.json()
+            return answer
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise ConfigError(
+            f"this benchmark needs the server's {path}, which fails ({error}); use --dataset-name "
+            f"random or custom with --endpoint /v1/completions"
+        ) from error
 
 
 async def _served_model(
@@ -67,79 +159,37 @@ async def _served_model(
             (card, *_) = (await response.json())["data"]
     except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
         raise ConfigError(
-            f"{args.base_url} does not answer as a server that is ready ({error}); "
-            f"check --base-url and its /health"
+            f"{base_url_of(args)} does not answer as a server that is ready ({error}); "
+            f"check --base-url, its /health, and the key that it may want (--api-key-file)"
         ) from error
     vocab_size = args.vocab_size or card.get("vocab_size") or _FALLBACK_VOCAB_SIZE
     return args.model or card["id"], vocab_size
 
 
-async def exchange_once(
-    session: aiohttp.ClientSession, model: str, prompt: list[int], output_len: int
-) -> Exchange:
-    """One streamed completion; faults are told in the result, never raised."""
-    body = {
-        "model": model,
-        "prompt": prompt,
-        "max_tokens": output_len,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    exchange = Exchange()
-    started = last = time.perf_counter()
-    done = False
+def _headers(args: argparse.Namespace) -> dict[str, str]:
+    key = read_api_key(args.api_key_file, os.environ) or os.environ.get(_OPENAI_KEY_VARIABLE)
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def _save(report: dict[str, Any], args: argparse.Namespace) -> None:
+    rate = "inf" if args.request_rate == float("inf") else f"{args.request_rate:g}"
+    model = str(report["model_id"]).rsplit("/", 1)[-1]
+    name = args.result_filename or f"atom-{rate}qps-{model}-{report['date']}.json"
+    path = Path(args.result_dir) / name
     try:
-        async with session.post("/v1/completions", json=body) as response:
-            if response.status != 200:
-                exchange.error = f"HTTP {response.status}: {(await response.text())[:200]}"
-                return exchange
-            async for line in response.content:
-                data = line.strip().removeprefix(b"data: ")
-                if data == b"[DONE]":
-                    done = True
-                elif data:
-                    now = time.perf_counter()
-                    _note(exchange, json.loads(data), now - started, now - last)
-                    last = now
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        exchange.error = f"{type(error).__name__}: {error}"
-    exchange.e2e_seconds = time.perf_counter() - started
-    if not done and exchange.error is None:
-        exchange.error = "the stream ended without [DONE]"
-    return exchange
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error}); check --result-dir") from error
 
 
-def _note(
-    exchange: Exchange, event: dict[str, object], since_start: float, since_last: float
-) -> None:
-    if "error" in event:
-        exchange.error = str(event["error"])
-    elif event.get("choices"):
-        if exchange.ttft_seconds == 0.0:
-            exchange.ttft_seconds = since_start
-        else:
-            exchange.gaps_seconds.append(since_last)
-    usage = event.get("usage")
-    if isinstance(usage, dict):
-        exchange.output_tokens = int(usage["completion_tokens"])
-
-
-def summary(exchanges: list[Exchange], elapsed_seconds: float) -> dict[str, Value]:
-    good = [exchange for exchange in exchanges if exchange.error is None]
-    errors = [exchange.error for exchange in exchanges if exchange.error is not None]
-    output_tokens = sum(exchange.output_tokens for exchange in good)
-    report: dict[str, Value] = {
-        "requests": len(exchanges),
-        "failures": len(errors),
-        "output_tokens": output_tokens,
-        "elapsed_s": round(elapsed_seconds, 4),
-        "requests_per_s": round(len(good) / elapsed_seconds, 3),
-        "output_tokens_per_s": round(output_tokens / elapsed_seconds, 3),
-        **latency_summary("ttft", [exchange.ttft_seconds for exchange in good]),
-        **latency_summary("itl", [gap for exchange in good for gap in exchange.gaps_seconds]),
-        **latency_summary("e2e", [exchange.e2e_seconds for exchange in good]),
-    }
-    if errors:
-        report["first_error"] = str(errors[0])
-    return report
+def _progress_bar(*, enabled: bool) -> Progress:
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not (enabled and console.is_terminal),
+    )

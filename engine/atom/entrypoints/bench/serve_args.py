@@ -1,0 +1,215 @@
+"""The flags of `atom bench serve`, and what follows from them. Names are those of `vllm bench
+serve` where it has one. Torch-free and light to import.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atom.errors import ConfigError
+
+if TYPE_CHECKING:
+    from atom.entrypoints.bench.serving_report import ReportOptions
+
+COMPLETIONS = "/v1/completions"
+CHAT = "/v1/chat/completions"
+DATASETS = ("random", "sharegpt", "custom")
+METRICS = {
+    "ttft": "time to first token",
+    "tpot": "time per token after the first",
+    "itl": "between pieces of an answer",
+    "e2el": "whole answer",
+}
+
+
+def add_serve_flags(parser: argparse.ArgumentParser) -> None:
+    _add_server_flags(parser.add_argument_group("server"))
+    _add_workload_flags(parser.add_argument_group("requests"))
+    _add_load_flags(parser.add_argument_group("load"))
+    _add_report_flags(parser.add_argument_group("report"))
+
+
+def _add_server_flags(group: Any) -> None:
+    add = group.add_argument
+    add("--base-url", default=None, help="where the server is (default: http://HOST:PORT)")
+    add("--host", default="127.0.0.1", help="its host, without --base-url")
+    add("--port", type=whole, default=8000, help="its port, without --base-url")
+    add("--endpoint", choices=(COMPLETIONS, CHAT), default=COMPLETIONS, help="what is asked")
+    add("--model", default=None, help="served name (default: the server's first)")
+    add(
+        "--api-key-file",
+        type=Path,
+        default=None,
+        help="file with the server's key (default: $ATOM_API_KEY or $OPENAI_API_KEY, else none)",
+    )
+
+
+def _add_workload_flags(group: Any) -> None:
+    add = group.add_argument
+    add("--dataset-name", choices=DATASETS, default="random", help="where prompts come from")
+    add(
+        "--dataset-path",
+        type=Path,
+        default=None,
+        help="ShareGPT's JSON; or JSON lines with a prompt each, and perhaps output_tokens",
+    )
+    add("--num-prompts", type=at_least_one, default=64, help="requests")
+    add(
+        "--input-len", "--random-input-len",
+        type=at_least_one, default=128, help="tokens per random prompt",
+    )  # fmt: skip
+    add(
+        "--output-len", "--random-output-len", "--sharegpt-output-len", "--custom-output-len",
+        type=at_least_one,
+        default=None,
+        help="tokens per answer (default: random 64, else what the dataset says)",
+    )  # fmt: skip
+    add(
+        "--random-range-ratio",
+        type=_share,
+        default=0.0,
+        help="lengths differ by up to this share, 0 to 1, both ways",
+    )
+    add("--random-prefix-len", type=whole, default=0, help="tokens that all prompts begin with")
+    add("--vocab-size", type=whole, default=None, help="of random ids (default: ask the server)")
+    add("--seed", type=whole, default=0, help="seed of prompts and arrivals")
+    add(
+        "--ignore-eos",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="answers have their full length",
+    )
+    add(
+        "--extra-body",
+        type=_fields,
+        default={},
+        metavar="JSON",
+        help="more fields of every request, such as '{\"temperature\": 0}'",
+    )
+
+
+def _add_load_flags(group: Any) -> None:
+    add = group.add_argument
+    add(
+        "--request-rate",
+        type=_rate,
+        default=float("inf"),
+        help="requests per second (default: all at once)",
+    )
+    add(
+        "--burstiness",
+        type=_rate,
+        default=1.0,
+        help="of arrivals at a rate: 1 Poisson, less in bursts, more evenly",
+    )
+    add(
+        "--max-concurrency",
+        type=at_least_one,
+        default=None,
+        help="most requests in flight (default: any number)",
+    )
+    add("--num-warmups", type=whole, default=0, help="requests before, not measured")
+    add("--timeout-seconds", type=at_least_one, default=600, help="most seconds per request")
+
+
+def _add_report_flags(group: Any) -> None:
+    add = group.add_argument
+    add(
+        "--percentile-metrics",
+        default=",".join(METRICS),
+        help="latencies to report, of ttft, tpot, itl and e2el",
+    )
+    add("--metric-percentiles", default="50,90,99", help="percentiles of each, 0 to 100")
+    add(
+        "--goodput",
+        nargs="+",
+        default=None,
+        metavar="METRIC:MS",
+        help="also count requests within these bounds, such as ttft:200 tpot:30",
+    )
+    add("--save-result", action="store_true", help="also write the report to a file")
+    add("--result-dir", default=".", help="folder of that file")
+    add("--result-filename", default=None, help="its name (default: from rate, model and time)")
+    add("--disable-tqdm", action="store_true", help="no progress bar")
+
+
+def base_url_of(args: argparse.Namespace) -> str:
+    host = f"[{args.host}]" if ":" in args.host else args.host
+    return str(args.base_url or f"http://{host}:{args.port}").rstrip("/")
+
+
+def report_options(args: argparse.Namespace) -> ReportOptions:
+    """Raises `ConfigError` on a metric or percentile that does not exist."""
+    from atom.entrypoints.bench.serving_report import ReportOptions
+
+    metrics = tuple(args.percentile_metrics.split(","))
+    _check_metrics("--percentile-metrics", metrics)
+    try:
+        percentiles = tuple(float(text) for text in args.metric_percentiles.split(","))
+    except ValueError:
+        percentiles = (-1.0,)
+    if not all(0 <= percent <= 100 for percent in percentiles):
+        raise ConfigError(
+            f"--metric-percentiles {args.metric_percentiles}: must be numbers of 0 to 100 with "
+            f"commas between them, such as 50,99.9"
+        )
+    goodput = None if args.goodput is None else dict(map(_bound, args.goodput))
+    _check_metrics("--goodput", tuple(goodput or ()))
+    return ReportOptions(metrics=metrics, percentiles=percentiles, goodput=goodput)
+
+
+def _check_metrics(flag: str, metrics: tuple[str, ...]) -> None:
+    for metric in metrics:
+        if metric not in METRICS:
+            raise ConfigError(f"{flag}: no metric {metric!r}; there are: {', '.join(METRICS)}")
+
+
+def _bound(text: str) -> tuple[str, float]:
+    metric, _, limit = text.partition(":")
+    try:
+        return metric, float(limit)
+    except ValueError as error:
+        raise ConfigError(
+            f"--goodput {text}: must be METRIC:MILLISECONDS, such as ttft:200"
+        ) from error
+
+
+def whole(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{value} is negative")
+    return value
+
+
+def at_least_one(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is less than 1")
+    return value
+
+
+def _rate(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not within 0 and 1")
+    return value
+
+
+def _fields(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError("must be a JSON object")
+    return value

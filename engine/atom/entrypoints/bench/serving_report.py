@@ -1,0 +1,118 @@
+"""What clients of a server felt: rates, latencies and failures of many exchanges.
+
+Pure but for `print_serving_report`. Keys are those that `vllm bench serve` saves, so that what
+reads one reads the other. Used by `atom bench serve` and benchmarks/served.py.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from atom.entrypoints.bench.exchange import Exchange
+from atom.entrypoints.bench.report import percentile
+from atom.entrypoints.bench.serve_args import METRICS
+
+_KINDS_OF_FAILURE_SHOWN = 3
+_MOST_CHARACTERS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ReportOptions:
+    """metrics: of METRICS, in this order; percentiles: of each, 0 to 100; goodput: metric → the
+    most milliseconds that a good request may take."""
+
+    metrics: tuple[str, ...] = tuple(METRICS)
+    percentiles: tuple[float, ...] = (50.0, 90.0, 99.0)
+    goodput: Mapping[str, float] | None = None
+
+
+def serving_report(
+    exchanges: Sequence[Exchange], elapsed_seconds: float, options: ReportOptions
+) -> dict[str, Any]:
+    """duration in seconds, throughputs per second; of the requests that were answered in full."""
+    good = [exchange for exchange in exchanges if exchange.error is None]
+    inputs = sum(exchange.input_tokens for exchange in good)
+    outputs = sum(exchange.output_tokens for exchange in good)
+    report: dict[str, Any] = {
+        "completed": len(good),
+        "failed": len(exchanges) - len(good),
+        "duration": round(elapsed_seconds, 4),
+        "total_input_tokens": inputs,
+        "total_output_tokens": outputs,
+        "request_throughput": round(len(good) / elapsed_seconds, 4),
+        "output_throughput": round(outputs / elapsed_seconds, 3),
+        "total_token_throughput": round((inputs + outputs) / elapsed_seconds, 3),
+    }
+    if options.goodput is not None:
+        kept = sum(_keeps(exchange, options.goodput) for exchange in good)
+        report["request_goodput"] = round(kept / elapsed_seconds, 4)
+    for name in options.metrics:
+        milliseconds = [1000 * value for exchange in good for value in _values(exchange, name)]
+        report |= _summary(name, milliseconds, options.percentiles)
+    errors = Counter(
+        exchange.error[:_MOST_CHARACTERS] for exchange in exchanges if exchange.error is not None
+    )
+    if errors:
+        report["errors"] = dict(errors.most_common(_KINDS_OF_FAILURE_SHOWN))
+    return report
+
+
+def _values(exchange: Exchange, metric: str) -> list[float]:
+    """Seconds; a request has one of each metric but gaps, of which it has many."""
+    if metric == "itl":
+        return exchange.gaps_seconds
+    if metric == "tpot":
+        return [] if exchange.tpot_seconds is None else [exchange.tpot_seconds]
+    return [exchange.ttft_seconds if metric == "ttft" else exchange.e2e_seconds]
+
+
+def _keeps(exchange: Exchange, bounds: Mapping[str, float]) -> bool:
+    """Whether a request stayed within every bound; of gaps the longest counts."""
+    return all(
+        1000 * max(_values(exchange, metric), default=0.0) <= bound
+        for metric, bound in bounds.items()
+    )
+
+
+def _summary(
+    name: str, milliseconds: Sequence[float], percentiles: Sequence[float]
+) -> dict[str, float]:
+    values = {
+        f"mean_{name}_ms": statistics.fmean(milliseconds) if milliseconds else 0.0,
+        f"median_{name}_ms": percentile(milliseconds, 50),
+        f"std_{name}_ms": statistics.pstdev(milliseconds) if milliseconds else 0.0,
+    }
+    for percent in percentiles:
+        values[f"p{percent:g}_{name}_ms"] = percentile(milliseconds, percent)
+    return {key: round(value, 3) for key, value in values.items()}
+
+
+def print_serving_report(title: str, report: Mapping[str, Any], options: ReportOptions) -> None:
+    """Tables for people, then the report as one JSON object on the last line."""
+    console = Console()
+    facts = Table(title=title, show_header=False, title_justify="left")
+    facts.add_column()
+    facts.add_column(justify="right")
+    for key, value in report.items():
+        if not key.endswith("_ms") and key != "errors":
+            facts.add_row(key, f"{value:,.2f}" if isinstance(value, float) else str(value))
+    console.print(facts)
+    columns = ["mean", "median", "std", *(f"p{percent:g}" for percent in options.percentiles)]
+    latencies = Table("milliseconds", title_justify="left")
+    for column in columns:
+        latencies.add_column(column, justify="right")
+    for name in options.metrics:
+        cells = [f"{report[f'{column}_{name}_ms']:,.2f}" for column in columns]
+        latencies.add_row(f"{name}: {METRICS[name]}", *cells)
+    console.print(latencies)
+    for error, count in report.get("errors", {}).items():
+        console.print(f"{count} failed: {error}", markup=False)
+    print(json.dumps(report), flush=True)
