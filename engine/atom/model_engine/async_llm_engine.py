@@ -1,25 +1,27 @@
 """AsyncLLMEngine: the engine for asyncio programs, the HTTP server first of all.
 
-Bridges CoreManager's thread to the event loop with one hop per engine step, keeps a stream per
-open request, and knows at every moment whether the engine can serve and if not, why. Torch-free;
-knows no HTTP. All of its methods belong to the loop that called `start`.
+    async with AsyncLLMEngine.of_model("Qwen/Qwen3-0.6B") as engine:
+        async for output in engine.generate("Hello", SamplingParams(max_tokens=32)):
+            print(output.text, end="")
+
+Bridges CoreManager's thread to the event loop with one hop per engine step, checks and queues
+requests, and hands what comes to their streams. Torch-free; knows no HTTP. All of its methods
+belong to the loop that called `start`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import enum
 import itertools
 import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from types import TracebackType
 from typing import Any
 
-from atom.config import Config
-from atom.errors import AtomError, EngineDeadError, RequestError
+from atom.config import Config, EngineOptions, build_config
+from atom.errors import EngineDeadError, RequestError
 from atom.model_engine.core_events import (
     CoreEvent,
     CoreFailed,
@@ -29,6 +31,7 @@ from atom.model_engine.core_events import (
 )
 from atom.model_engine.core_port import CoreFactory
 from atom.model_engine.engine_core_mgr import CoreManager
+from atom.model_engine.engine_lifecycle import EngineLifecycle, EngineStatus
 from atom.model_engine.engine_protocol import (
     EngineReport,
     ProgressBody,
@@ -40,9 +43,11 @@ from atom.model_engine.engine_protocol import (
 from atom.model_engine.fan_out import params_of_each_answer
 from atom.model_engine.input_output_processor import InputOutputProcessor
 from atom.model_engine.input_processor import Prompt
+from atom.model_engine.open_requests import OpenRequests
 from atom.model_engine.rank_answers import add_stats
 from atom.model_engine.request import Request, RequestOutput
 from atom.model_engine.request_stream import ReaderLimits, RequestGroup, RequestStream
+from atom.model_engine.utility_calls import UtilityCalls
 from atom.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
@@ -51,27 +56,8 @@ logger = logging.getLogger(__name__)
 _LONG_TEXT_CHARACTERS = 8192
 
 
-class EngineState(enum.StrEnum):
-    """STALLED: a rank has been silent for too long; it becomes READY again if that ends."""
-
-    STARTING = "starting"
-    READY = "ready"
-    STALLED = "stalled"
-    DRAINING = "draining"
-    DEAD = "dead"
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStatus:
-    """reason: for people, why it does not serve; empty when it does. report: once it was ready."""
-
-    state: EngineState
-    reason: str = ""
-    report: EngineReport | None = None
-
-
 class AsyncLLMEngine:
-    """One engine and its open requests."""
+    """One engine and its open requests. A context manager: ready within it, ended after it."""
 
     def __init__(
         self,
@@ -92,24 +78,23 @@ class AsyncLLMEngine:
         stream's reader may lag; None for as far as it likes. Raises `ModelError`."""
         self.config = config
         self.processor = processor or InputOutputProcessor(config)
-        self.status = EngineStatus(EngineState.STARTING, "starting the engine process")
         self.stats_by_rank: dict[int, StatsBody] = {}
-        self._stalled: dict[int, str] = {}  # rank → what is wrong with it
-        self._on_progress = on_progress
+        self._lifecycle = EngineLifecycle(on_progress)
+        self._requests = OpenRequests(self._tell_of_abort)
+        self._calls = UtilityCalls()
         self._request_timeout_seconds = request_timeout_seconds
         self._reader_limits = reader_limits
         self._clock = clock
         self._core = core_factory(config, self._on_event)
         self._loop: asyncio.AbstractEventLoop
-        self._streams: dict[int, RequestStream] = {}
-        self._calls: dict[int, asyncio.Future[Any]] = {}  # utilities that have not answered
-        self._timers: dict[int, asyncio.TimerHandle] = {}
-        self._unanswered: set[int] = set()  # open requests without a token yet
         self._ids = itertools.count(first_id(client))
-        self._decided = asyncio.Event()  # start-up has ended, one way or the other
-        self._died = asyncio.Event()
-        self._idle = asyncio.Event()  # no request is open
-        self._idle.set()
+
+    @staticmethod
+    def of_model(model: str, **options: Any) -> AsyncLLMEngine:
+        """model: a checkpoint folder or hub id; options: fields of `EngineOptions`.
+
+        Raises `ModelError` or `ConfigError`. Not started yet."""
+        return AsyncLLMEngine(build_config(EngineOptions(model=model, **options)))
 
     # ---- life ---------------------------------------------------------------------------------
 
@@ -120,10 +105,28 @@ class AsyncLLMEngine:
 
     async def wait_ready(self) -> EngineReport:
         """What start-up found out. Raises `EngineDeadError` when it failed."""
-        await self._decided.wait()
-        if self.status.report is None:
-            raise EngineDeadError(self.status.reason)
-        return self.status.report
+        return await self._lifecycle.wait_ready()
+
+    async def __aenter__(self) -> AsyncLLMEngine:
+        await self.start()
+        try:
+            await self.wait_ready()
+        except BaseException:
+            await self.shutdown()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.shutdown()
+
+    @property
+    def status(self) -> EngineStatus:
+        return self._lifecycle.status
 
     @property
     def stats(self) -> StatsBody | None:
@@ -133,26 +136,18 @@ class AsyncLLMEngine:
 
     async def wait_dead(self) -> str:
         """Returns the reason once the engine process is gone."""
-        await self._died.wait()
-        return self.status.reason
+        return await self._lifecycle.wait_dead()
 
     async def drain(self, timeout_seconds: float) -> int:
         """Take no more requests and wait for those that run; then abort the rest (each gets an
         error). Returns how many were aborted."""
-        if self.status.state is not EngineState.DEAD:
-            reason = "the server is shutting down"
-            self.status = replace(self.status, state=EngineState.DRAINING, reason=reason)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), timeout_seconds)
-        unfinished = list(self._streams)
-        for request_id in unfinished:
-            error = RequestError(
-                f"the server shut down before the answer was complete "
-                f"(it waited {timeout_seconds:g} s); send the request again",
-                status=503,
-            )
-            self._fail(request_id, error)
-        return len(unfinished)
+        self._lifecycle.begin_drain()
+        await self._requests.wait_idle(timeout_seconds)
+        message = (
+            f"the server shut down before the answer was complete "
+            f"(it waited {timeout_seconds:g} s); send the request again"
+        )
+        return self._requests.fail_all(lambda: RequestError(message, status=503))
 
     async def shutdown(self, timeout_seconds: float = 10.0) -> None:
         """End the engine process. Open requests get an error."""
@@ -213,8 +208,7 @@ class AsyncLLMEngine:
         aborted; the server's own bound holds besides. cache_salt: only requests of the same one
         share cached prompts."""
         arrive_time = self._clock()
-        self.check_serving()
-        self._check_room(len(prompts) * params.n)
+        self._check_admission(len(prompts) * params.n)
         each = params_of_each_answer(params)
         requests = []
         for prompt in prompts:
@@ -230,41 +224,18 @@ class AsyncLLMEngine:
                 )
                 for one in each
             ]
-        self.check_serving()  # it may have changed while a long text was tokenised
-        self._check_room(len(requests))
+        # Both may have changed while a long text was tokenised.
+        self._check_admission(len(requests))
         name, wake = request_id or f"req-{uuid.uuid4().hex}", asyncio.Event()
         group = RequestGroup([self._open(name, item, wake) for item in requests], wake)
-        self._limit_time([request.id for request in requests], timeout_seconds)
+        numbers = [request.id for request in requests]
+        self._requests.limit_time(numbers, [timeout_seconds, self._request_timeout_seconds])
         self._core.add_requests(requests)
         return group
 
-    def _limit_time(self, numbers: Sequence[int], asked_seconds: float | None) -> None:
-        bounds = [asked_seconds, self._request_timeout_seconds]
-        seconds = min((bound for bound in bounds if bound is not None), default=None)
-        if seconds is not None:
-            for number in numbers:
-                self._timers[number] = self._loop.call_later(
-                    seconds, self._time_out, number, seconds
-                )
-
-    def _time_out(self, number: int, seconds: float) -> None:
-        error = RequestError(
-            f"the answer was not complete within {seconds:g} s; ask for fewer tokens or allow more "
-            f"time",
-            status=504,
-            code="timeout",
-        )
-        self._fail(number, error)
-
-    def _check_room(self, count: int) -> None:
-        """Refuses what would wait behind too many others: a client can then try elsewhere."""
-        waiting, bound = len(self._unanswered), self.config.scheduler.max_waiting_requests
-        if bound and waiting + count > bound:
-            raise RequestError(
-                f"{waiting} requests wait for their first token already, and this server lets "
-                f"{bound} wait; try again later, or with fewer prompts at once",
-                status=429,
-            )
+    def _check_admission(self, count: int) -> None:
+        self.check_serving()
+        self._requests.check_room(count, self.config.scheduler.max_waiting_requests)
 
     async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt. Raises `RequestError`."""
@@ -285,13 +256,10 @@ class AsyncLLMEngine:
         when a process ends before it answers, `AtomError` when the utility fails in any."""
         self.check_serving()
         call_id = next(self._ids)
-        answer: asyncio.Future[list[Any]] = self._loop.create_future()
-        self._calls[call_id] = answer
-        self._core.call_utility(call_id, method, args)
-        try:
-            return await answer
-        finally:
-            del self._calls[call_id]
+        answers: list[Any] = await self._calls.answer(
+            call_id, lambda: self._core.call_utility(call_id, method, args)
+        )
+        return answers
 
     def _open(self, name: str, request: Request, wake: asyncio.Event) -> RequestStream:
         number = request.id
@@ -299,57 +267,34 @@ class AsyncLLMEngine:
         stream = RequestStream(
             name,
             len(request.prompt_token_ids),
-            abort=lambda: self._abort(number),
+            abort=lambda: self._requests.leave(number),
             prompt_token_ids=request.prompt_token_ids if tells_of_prompt else (),
             wake=wake,
             limits=self._reader_limits,
             clock=self._clock,
         )
         self.processor.outputs.add(request, name)
-        self._streams[number] = stream
-        self._unanswered.add(number)
-        self._idle.clear()
+        self._requests.open(number, stream)
         return stream
 
     async def abort(self, request_id: str) -> None:
         """End the requests of this name that are open; their readers get an error."""
-        for number, stream in list(self._streams.items()):
-            if stream.name == request_id:
-                self._fail(number, RequestError("the request was aborted", status=499))
+        self._requests.fail_named(
+            request_id, lambda: RequestError("the request was aborted", status=499)
+        )
 
     def check_serving(self) -> None:
         """Raises the error that tells why a request cannot be taken now."""
-        if self.status.state is EngineState.DEAD:
-            raise EngineDeadError(self.status.reason)
-        if self.status.state is not EngineState.READY:
-            raise RequestError(
-                f"the engine is {self.status.state}: {self.status.reason}; try again soon",
-                status=503,
-            )
+        self._lifecycle.check_serving()
 
     @property
     def open_requests(self) -> int:
-        return len(self._streams)
+        return len(self._requests)
 
-    def _abort(self, number: int) -> None:
-        """The consumer left: forget the request and tell the engine."""
+    def _tell_of_abort(self, number: int) -> None:
         self.processor.outputs.discard(number)
-        self._forget(number)
-        if self.status.state is not EngineState.DEAD:
+        if not self._lifecycle.is_dead:
             self._core.abort_requests([number])
-
-    def _fail(self, number: int, error: Exception) -> None:
-        self._streams[number].fail(error)
-        self._abort(number)
-
-    def _forget(self, number: int) -> None:
-        self._streams.pop(number, None)
-        self._unanswered.discard(number)
-        timer = self._timers.pop(number, None)
-        if timer is not None:
-            timer.cancel()
-        if not self._streams:
-            self._idle.set()
 
     # ---- events -------------------------------------------------------------------------------
 
@@ -368,85 +313,38 @@ class AsyncLLMEngine:
         elif isinstance(event, CoreFailed):
             self._die(event.message)
         elif isinstance(event, CoreStalled):
-            self._stall(event)
+            self._lifecycle.stall(event)
         elif isinstance(event, CoreResumed):
-            self._resume(event.rank)
+            self._lifecycle.resume(event)
         elif isinstance(event, UtilityResponseBody):
-            self._settle(event)
-        elif self.status.state is not EngineState.STARTING:
-            # A drain that began during start-up keeps its state; only the report is news.
-            if isinstance(event, EngineReport):
-                self.status = replace(self.status, report=event)
+            self._calls.settle(event)
         elif isinstance(event, EngineReport):
-            self.status = EngineStatus(EngineState.READY, report=event)
-            self._decided.set()
+            self._lifecycle.started(event)
         elif isinstance(event, ProgressBody):
-            reason = f"{event.phase} {event.fraction:.0%}"
-            self.status = EngineStatus(EngineState.STARTING, reason)
-            if self._on_progress is not None:
-                self._on_progress(event.phase, event.fraction)
-
-    def _stall(self, event: CoreStalled) -> None:
-        """Open requests stay: their rank may recover, and those of other ranks go on."""
-        reason = f"rank {event.rank} has computed nothing for {event.silent_seconds:.0f} s"
-        logger.error("the engine is stalled: %s", reason)
-        self._stalled[event.rank] = reason
-        self._show_stalls()
-
-    def _resume(self, rank: int) -> None:
-        self._stalled.pop(rank, None)
-        logger.warning("rank %d gets on again", rank)
-        self._show_stalls()
-
-    def _show_stalls(self) -> None:
-        if self.status.state not in (EngineState.READY, EngineState.STALLED):
-            return  # draining or dead, which says more
-        state = EngineState.STALLED if self._stalled else EngineState.READY
-        reason = "; ".join(self._stalled.values())
-        self.status = replace(self.status, state=state, reason=reason)
-
-    def _settle(self, response: UtilityResponseBody) -> None:
-        answer = self._calls.get(response.call_id)
-        if answer is None or answer.done():  # the caller has left
-            return
-        if response.error is None:
-            answer.set_result(response.result)
-        else:
-            answer.set_exception(AtomError(f"the engine could not do it: {response.error}"))
+            self._lifecycle.progress(event)
 
     def _deliver(self, body: StreamBody) -> None:
         try:
             step = self.processor.outputs.process(body, self._clock())
         except Exception as error:
+            cause = error
             # A fault of ours must not leave callers waiting, nor end the others' requests.
             logger.exception("the outputs of a step could not be processed")
-            self._fail_all_of(body, error)
+            concerned = {*body.rows()[0].tolist(), *(row.request_id for row in body.finished)}
+            self._requests.fail_each(concerned, lambda: _unprocessed(cause))
             return
-        for number, output in step.outputs:
-            stream = self._streams.get(number)
-            if stream is not None:
-                stream.put(output)
-                self._unanswered.discard(number)
-                if output.finished:
-                    self._forget(number)
+        self._requests.deliver(step.outputs)
         if step.abort_ids:
             self._core.abort_requests(step.abort_ids)
 
-    def _fail_all_of(self, body: StreamBody, cause: Exception) -> None:
-        concerned = {*body.rows()[0].tolist(), *(row.request_id for row in body.finished)}
-        for number in concerned & self._streams.keys():
-            error = RuntimeError("the answer could not be processed")
-            error.__cause__ = cause
-            self._fail(number, error)
-
     def _die(self, reason: str) -> None:
-        if self.status.state is EngineState.DEAD:
-            return
-        self.status = replace(self.status, state=EngineState.DEAD, reason=reason)
-        for number in list(self._streams):
-            self._fail(number, EngineDeadError(f"the engine stopped: {reason}"))
-        for answer in self._calls.values():
-            if not answer.done():
-                answer.set_exception(EngineDeadError(f"the engine stopped: {reason}"))
-        self._decided.set()
-        self._died.set()
+        if self._lifecycle.die(reason):
+            message = f"the engine stopped: {reason}"
+            self._requests.fail_all(lambda: EngineDeadError(message))
+            self._calls.fail_all(lambda: EngineDeadError(message))
+
+
+def _unprocessed(cause: Exception) -> RuntimeError:
+    error = RuntimeError("the answer could not be processed")
+    error.__cause__ = cause
+    return error

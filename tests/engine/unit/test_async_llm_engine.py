@@ -8,8 +8,9 @@ import pytest
 
 from atom.config import Config
 from atom.errors import EngineDeadError, RequestError
-from atom.model_engine.async_llm_engine import AsyncLLMEngine, EngineState
+from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.core_events import CoreResumed, CoreStalled
+from atom.model_engine.engine_lifecycle import EngineState
 from atom.model_engine.engine_protocol import FinishedRow, ProgressBody
 from atom.model_engine.request import FinishReason, RequestOutput
 from atom.model_engine.request_stream import RequestStream
@@ -281,3 +282,26 @@ async def test_shutdown_ends_the_core(rig: Rig, tmp_path: Path) -> None:
     assert rig.core.stopped
     with pytest.raises(EngineDeadError, match="shut down"):
         await rig.engine.add_request("a", SamplingParams())
+
+
+async def test_within_the_context_the_engine_serves_and_after_it_is_gone(config: Config) -> None:
+    rig = Rig(config)
+    async with rig.engine as engine:
+        assert engine.status.state is EngineState.READY
+    assert rig.engine.status.state is EngineState.DEAD
+    assert rig.core.stopped
+
+
+async def test_a_context_that_cannot_be_entered_leaves_no_process_behind(config: Config) -> None:
+    rig = Rig(config, ready_on_start=False)
+
+    async def enter() -> None:
+        async with rig.engine:
+            pytest.fail("it never started")
+
+    entering = asyncio.create_task(enter())
+    await eventually(lambda: rig.core.started, "started")
+    rig.core.die("model.safetensors: truncated")
+    with pytest.raises(EngineDeadError, match="truncated"):
+        await asyncio.wait_for(entering, LIMIT_SECONDS)
+    assert rig.core.stopped

@@ -19,7 +19,7 @@ import atom
 from atom.entrypoints.openai.errors import RETRY_AFTER_SECONDS
 from atom.entrypoints.openai.responses import to_json
 from atom.entrypoints.openai.state import ServerState
-from atom.model_engine.async_llm_engine import EngineState
+from atom.model_engine.engine_lifecycle import EngineState
 
 
 def health_routes(state: ServerState) -> APIRouter:

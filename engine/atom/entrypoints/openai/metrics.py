@@ -26,7 +26,7 @@ import atom
 from atom.entrypoints.openai.metrics_exchange import ServerNumbers
 from atom.entrypoints.openai.state import ServerState
 from atom.metrics import Histogram, RequestMetrics
-from atom.model_engine.async_llm_engine import EngineState
+from atom.model_engine.engine_lifecycle import EngineState
 from atom.model_engine.engine_protocol import StatsBody
 from atom.model_engine.rank_answers import add_stats
 

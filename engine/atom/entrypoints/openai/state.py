@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
 from atom.entrypoints.startup_timeline import StartupTimeline
 from atom.errors import EngineDeadError, RequestError
-from atom.model_engine.async_llm_engine import AsyncLLMEngine, EngineState, EngineStatus
+from atom.model_engine.async_llm_engine import AsyncLLMEngine
+from atom.model_engine.engine_lifecycle import EngineState, EngineStatus
 
 
 @dataclass(slots=True)
