@@ -1,7 +1,7 @@
 """What has to be there before pods start: asked of the cluster, decided by plan/preparation.py.
 
 Reads only, because the webhook decides too; the Jobs that are missing are part of the answer and
-made by the reconciler. Called by Reconciler.decide.
+made by the reconciler. Called by the Decider.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from atom_operator.children.naming import child_labels
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.decide import Surroundings, decide
+from atom_operator.decision import Decider
 from atom_operator.domain import ATOM_DEPLOYMENT, Manifest, ObjectKey, Owner, Plan
 from atom_operator.integrations import Site
 from atom_operator.reconcile import Reconciler
@@ -91,7 +92,9 @@ def reconciler(
     used = IMAGES if images is None else images
     settings = OperatorSettings(engine_images=used, site=site or Site())
     fleet = FleetReader(cluster, now.timestamp)
-    return Reconciler(cluster, fleet, engines or FakeEngines(), settings, clock=lambda: now)
+    asked = engines or FakeEngines()
+    decider = Decider(cluster, fleet, asked, settings)
+    return Reconciler(cluster, asked, decider, clock=lambda: now)
 
 
 def condition(cluster: FakeCluster, kind: str) -> dict[str, Any]:

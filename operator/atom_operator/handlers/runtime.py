@@ -24,6 +24,7 @@ from atom_operator.cluster.informer import Informers
 from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.patience import PatientEngines
 from atom_operator.cluster.watch_client import HttpWatch
+from atom_operator.decision import Decider
 from atom_operator.domain import CHILD_KINDS, POD, ObjectKey
 from atom_operator.handlers.term import Term
 from atom_operator.kinds import NETWORK_POLICY
@@ -66,11 +67,13 @@ class Runtime:
         fenced = FencedCluster(cached, self._may_write)
         self._optional = OptionalKinds(self._cluster.list_holders)
         self._applied = AppliedChildren()
+        fleet = FleetReader(self._cluster, time.monotonic)
+        engines = PatientEngines(self._engines, time.monotonic)
+        self._decider = Decider(fenced, fleet, engines, settings)
         self._reconciler = Reconciler(
             fenced,
-            FleetReader(self._cluster, time.monotonic),
-            PatientEngines(self._engines, time.monotonic),
-            settings,
+            engines,
+            self._decider,
             clock=_now,
             optional=self._optional,
             applied=self._applied,
@@ -92,7 +95,7 @@ class Runtime:
             service = WebhookService(
                 self.settings.webhook,
                 self._cluster,
-                self._reconciler,
+                self._decider,
                 count=self.metrics.review,
                 clock=_now,
             )

@@ -1,6 +1,6 @@
 """Reviewer: one AtomDeployment under admission → a verdict, in time and whatever happens.
 
-Decides by the reconciler's own functions, so that the warnings are what the operator will do. It
+Decides by the reconciler's own Decider, so that the warnings are what the operator will do. It
 refuses only what the object alone gets wrong, and never what depends on other objects, on nodes or
 on the operator's settings: those become warnings here and conditions later. An error of ours or of
 the cluster lets the object pass. Called by the webhook's server, in every replica.
@@ -21,6 +21,7 @@ from atom_operator.cluster.observe import observe
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import ANNOTATION_REVISION
 from atom_operator.decide import Surroundings, decide
+from atom_operator.decision import Decider, Decision, optional_kinds
 from atom_operator.domain import (
     WORKLOAD_KINDS,
     EngineView,
@@ -33,7 +34,6 @@ from atom_operator.domain import (
 )
 from atom_operator.integrations import ANY_ENGINE
 from atom_operator.preview import Preview, essentials, everything
-from atom_operator.reconcile import Decision, Reconciler, optional_kinds
 
 _logger = logging.getLogger(__name__)
 # kubectl waits for us: the answer comes within a second, complete or not.
@@ -48,13 +48,13 @@ _ANYWHERE = Surroundings(
 
 
 class Reviewer:
-    """`reconciler` decides and is never asked to write."""
+    """`decider` is the reconciler's, and writes nothing."""
 
     def __init__(
-        self, port: ClusterPort, reconciler: Reconciler, *, answer_seconds: float = ANSWER_SECONDS
+        self, port: ClusterPort, decider: Decider, *, answer_seconds: float = ANSWER_SECONDS
     ) -> None:
         self._port = port
-        self._reconciler = reconciler
+        self._decider = decider
         self._answer_seconds = answer_seconds
         self._late: set[asyncio.Task[Preview]] = set()
 
@@ -92,7 +92,7 @@ class Reviewer:
                 _logger.warning("review of %s/%s: %s", *request.key, error)
         else:
             self._let_finish(reading)
-        settings = self._reconciler.settings
+        settings = self._decider.settings
         around = Surroundings(settings.engine_images, site=settings.site)
         alone = Preview(_alone(request.key, request.new, around))
         return alone, ("the cluster did not answer in time: nodes are not considered",)
@@ -119,7 +119,7 @@ class Reviewer:
         plan = decision.plan
         supply = decision.supply
         if supply is None and plan.may_start:
-            supply = await self._reconciler.supply(plan, pod_template(plan)["spec"])
+            supply = await self._decider.supply(plan, pod_template(plan)["spec"])
         return Preview(
             after=plan,
             before=before.plan if before else None,
@@ -130,7 +130,7 @@ class Reviewer:
         )
 
     async def _decide(self, key: ObjectKey, manifest: Manifest, observed: Observed) -> Decision:
-        return await self._reconciler.decide(key, _with_uid(manifest), observed, EngineView())
+        return await self._decider.decide(key, _with_uid(manifest), observed, EngineView())
 
 
 def faults_of(key: ObjectKey, manifest: Manifest) -> tuple[FieldProblem, ...]:

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.reconcile import Reconciler
+from atom_operator.decision import Decider
 from atom_operator.settings import WebhookSettings
 from atom_operator.webhook.certificate_keeper import (
     CertificateSource,
@@ -31,12 +31,12 @@ class WebhookService:
         self,
         settings: WebhookSettings,
         port: ClusterPort,
-        reconciler: Reconciler,
+        decider: Decider,
         *,
         count: Callable[[str], None],
         clock: Callable[[], datetime],
     ) -> None:
-        self._reviewer = Reviewer(port, reconciler)
+        self._reviewer = Reviewer(port, decider)
         self._trust: LightkubeTrust | None = None
         self._server = WebhookServer(
             self._reviewer.review,

@@ -16,6 +16,7 @@ import yaml
 
 from atom_operator.cluster.client import LightkubeCluster
 from atom_operator.cluster.fleet import FleetReader
+from atom_operator.decision import Decider
 from atom_operator.domain import ObjectKey
 from atom_operator.integrations import Site
 from atom_operator.kinds import OPTIONAL_KINDS
@@ -68,13 +69,9 @@ async def worker(
     settings = OperatorSettings(
         engine_images={"amd": "localhost/atom-none:0", "cpu": "localhost/atom-none:0"}, site=SITE
     )
-    yield Reconciler(
-        cluster,
-        FleetReader(cluster, time.monotonic),
-        FakeEngines(),
-        settings,
-        clock=lambda: datetime.now(UTC),
-    )
+    engines = FakeEngines()
+    decider = Decider(cluster, FleetReader(cluster, time.monotonic), engines, settings)
+    yield Reconciler(cluster, engines, decider, clock=lambda: datetime.now(UTC))
     await cluster.close()
 
 

@@ -38,7 +38,7 @@ AMD: dict[str, Any] = {
 
 
 async def review(cluster: FakeCluster, body: dict[str, Any]) -> Verdict:
-    return await Reviewer(cluster, reconciler(cluster)).review(parse_review(body))
+    return await Reviewer(cluster, reconciler(cluster).decider).review(parse_review(body))
 
 
 async def warnings(cluster: FakeCluster, body: dict[str, Any]) -> list[str]:
@@ -181,7 +181,7 @@ async def test_what_other_objects_may_still_mend_is_a_warning() -> None:
     (line,) = await warnings(FakeCluster(), body)
     assert "ConfigMap not-yet" in line
     cluster = FakeCluster()
-    reviewer = Reviewer(cluster, reconciler(cluster, images={}))
+    reviewer = Reviewer(cluster, reconciler(cluster, images={}).decider)
     verdict = await reviewer.review(parse_review(creation(dry_run=False)))
     assert verdict.refusal is None
     assert verdict.warnings[0].startswith("will not be accepted: spec.engine.image")
@@ -243,7 +243,7 @@ class SlowCluster(FakeCluster):
 def test_a_slow_cluster_does_not_make_the_user_wait() -> None:
     async def main() -> None:
         cluster = SlowCluster()
-        reviewer = Reviewer(cluster, reconciler(cluster))
+        reviewer = Reviewer(cluster, reconciler(cluster).decider)
         loop = asyncio.get_running_loop()
         for _ in range(10):
             before = loop.time()

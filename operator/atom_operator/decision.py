@@ -1,0 +1,234 @@
+"""What should be: surroundings are read, pure functions decide and render. Writes nothing.
+
+decide.py makes the plan; this finds out what it depends on, keeps what runs as it is where nothing
+asks for more, and chooses the rollout. Called by the reconciler, which carries it out, and by the
+webhook, which tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from atom_operator.admission.parsing import parse_spec
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.api.v1alpha1.atomdeployment import RolloutSpec
+from atom_operator.children.overlay import OverlayError, overlay_paths
+from atom_operator.children.render import render
+from atom_operator.children.workload import pod_revision
+from atom_operator.cluster.engines import EnginePort
+from atom_operator.cluster.fleet import FleetReader
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.continuity import (
+    as_it_runs,
+    is_in_place,
+    with_budget_of,
+    without_own_evidence,
+)
+from atom_operator.decide import Surroundings, decide, model_key, wants_nodes
+from atom_operator.domain import (
+    CONFIG_MAP,
+    ChildKey,
+    EngineView,
+    FieldProblem,
+    InspectedConfig,
+    Manifest,
+    ObjectKey,
+    Observed,
+    Owner,
+    Plan,
+    Supply,
+    Target,
+)
+from atom_operator.kinds import OPTIONAL_KINDS, Kind
+from atom_operator.plan.integrations import asked_kinds
+from atom_operator.plan.inventory import survey
+from atom_operator.plan.learning import evidence_for, learn
+from atom_operator.plan.rollback import choose_target
+from atom_operator.plan.rollout import RolloutQuestion, choose_rollout, needs_supply
+from atom_operator.plan.scaling import leave_to_autoscaler
+from atom_operator.preparation import JobRequest, Waiting
+from atom_operator.prepare import (
+    Step,
+    check_claims,
+    evidence_of_others,
+    fetch_weights,
+    look_at_model,
+)
+from atom_operator.settings import OperatorSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What should be: a plan and its children, or the problems of the spec."""
+
+    problems: tuple[FieldProblem, ...] = ()
+    plan: Plan | None = None
+    desired: Mapping[ChildKey, Manifest] | None = None
+    overlay: tuple[str, ...] = ()
+    supply: Supply | None = None  # read only when something depended on it
+    jobs: tuple[JobRequest, ...] = ()  # that prepare the model
+    waiting: Waiting | None = None  # why no pod is asked for yet
+
+
+@dataclass(frozen=True, slots=True)
+class Decider:
+    """Reads through `port` and `fleet`, and asks `engines` how a download goes on."""
+
+    port: ClusterPort
+    fleet: FleetReader
+    engines: EnginePort
+    settings: OperatorSettings
+
+    async def decide(
+        self, key: ObjectKey, parent: Manifest, observed: Observed, engines: EngineView
+    ) -> Decision:
+        """What should be; `observed` says which of the optional kinds are not served."""
+        spec, owner = parse_spec(parent.get("spec") or {}), Owner(key, parent["metadata"]["uid"])
+        if isinstance(spec, tuple):
+            return Decision(problems=spec)
+        around = Surroundings(
+            images=self.settings.engine_images,
+            config_text=await self._config_text(owner.key, spec),
+            nodes=(await self.fleet.known_nodes() or ()) if wants_nodes(spec) else (),
+            served=frozenset(OPTIONAL_KINDS) - observed.unserved,
+            site=self.settings.site,
+            measured=engines.measured.capacity if engines.measured else None,
+            inspected=observed.inspected,
+            learned=observed.learned,
+        )
+        plan = decide(owner, spec, around)
+        if isinstance(plan, tuple):
+            return Decision(problems=plan)
+        look = await look_at_model(self.port, plan)
+        if look.waiting is not None:
+            return Decision(plan=plan, jobs=_jobs(look), waiting=look.waiting)
+        found = await self._found_out(spec, plan, look, engines)
+        if found:
+            plan = decide(owner, spec, replace(around, **found))
+            if isinstance(plan, tuple):
+                return Decision(problems=plan, jobs=_jobs(look))
+        decision = await self._render(plan, spec.rollout, observed, engines, _is_seen(parent))
+        return replace(decision, jobs=(*_jobs(look), *decision.jobs))
+
+    async def _found_out(
+        self, spec: AtomDeploymentSpec, plan: Plan, look: Step, engines: EngineView
+    ) -> dict[str, Any]:
+        """Surroundings that are read only for plans that lack them."""
+        if look.config is not None:
+            return {"inspected": InspectedConfig(model_key(spec), look.config)}
+        known = evidence_for(plan.learning_key, plan.learned)
+        if plan.facts is None or known is not None or engines.measured is not None:
+            return {}
+        others = await evidence_of_others(self.port, plan)
+        return {"learned": (others, *plan.learned)} if others is not None else {}
+
+    async def _config_text(self, key: ObjectKey, spec: AtomDeploymentSpec) -> str | None:
+        """What spec.model.configRef points at; None when there is no such ConfigMap or key."""
+        reference = spec.model.config_ref
+        if reference is None:
+            return None
+        found = await self.port.get(CONFIG_MAP, key.namespace, reference.name)
+        text = ((found or {}).get("data") or {}).get(reference.key)
+        return None if text is None else str(text)
+
+    async def _render(
+        self,
+        plan: Plan,
+        asked: RolloutSpec,
+        observed: Observed,
+        engines: EngineView,
+        spec_seen: bool,
+    ) -> Decision:
+        """The children of a plan, its rollout chosen; none when it is sure not to fit."""
+        overlay = overlay_paths(plan.template or {})
+        if not plan.may_start:
+            return Decision(plan=plan, overlay=overlay)
+        may_roll_back = asked.auto_rollback is not False
+        claim = await check_claims(self.port, self.fleet, plan)
+        if claim.problem is not None:
+            return Decision(problems=(claim.problem,))
+        try:
+            plan, wanted = with_budget_of(observed, plan, pod_revision(plan))
+            plan, wanted = as_it_runs(
+                observed, plan, wanted, spec_seen=spec_seen, may_roll_back=may_roll_back
+            )
+            weights = await fetch_weights(self.port, self.engines, plan)
+        except OverlayError as error:
+            return Decision(problems=(FieldProblem("spec.template", str(error)),))
+        plan = replace(
+            plan,
+            learned=learn(plan, engines.of(wanted.name).measured, observed.learned),
+            capacity=without_own_evidence(plan.capacity, wanted),
+        )
+        decision = Decision(plan=plan, overlay=overlay, jobs=_jobs(weights))
+        if weights.waiting is not None and not is_in_place(observed, wanted):
+            return replace(decision, waiting=weights.waiting)
+        target = choose_target(
+            wanted, observed, may_roll_back=may_roll_back, engine_words=engines.words
+        )
+        plan, supply = await self._roll_out(plan, asked, target, observed, claim.one_node)
+        return replace(decision, plan=plan, supply=supply, desired=render(plan, target))
+
+    async def _roll_out(
+        self,
+        plan: Plan,
+        asked: RolloutSpec,
+        target: Target,
+        observed: Observed,
+        one_node_claim: str | None,
+    ) -> tuple[Plan, Supply | None]:
+        """The plan with its rollout and number of replicas, and what of the nodes they follow."""
+        question = RolloutQuestion(
+            asked=asked.strategy or "Auto",
+            accelerator=plan.accelerator,
+            revision=target.pods.name,
+            running=observed.deployment,
+            unschedulable=unschedulable(observed),
+            leaving=observed.leaving,
+            supply=None,
+            one_node_claim=one_node_claim,
+        )
+        scaled = plan.integrations.autoscaling is not None
+        supply: Supply | None = None
+        if needs_supply(question) or question.unschedulable is not None or scaled:
+            supply = await self.supply(plan, target.pods.template["spec"], target.pods.name)
+        plan = replace(plan, rollout=choose_rollout(replace(question, supply=supply)))
+        plan = leave_to_autoscaler(plan, supply, started=observed.deployment is not None)
+        return plan, supply
+
+    async def supply(
+        self, plan: Plan, pod_spec: Mapping[str, Any], revision: str | None = None
+    ) -> Supply | None:
+        """What the nodes have for such pods; None where nodes cannot be read, or for cpu."""
+        resource = plan.accelerator.resource_name
+        if resource is None:
+            return None
+        nodes, pods = await self.fleet.nodes(), await self.fleet.pods()
+        if nodes is None or pods is None:
+            return None
+        supply = survey(nodes, pods, plan.key, resource, pod_spec, revision)
+        return replace(supply, pods_per_replica=plan.engine.nodes)
+
+
+def optional_kinds(parent: Manifest) -> frozenset[Kind]:
+    """The kinds beyond the usual ones that the object asks for."""
+    spec = parse_spec(parent.get("spec") or {})
+    return frozenset() if isinstance(spec, tuple) else frozenset(asked_kinds(spec))
+
+
+def unschedulable(observed: Observed) -> str | None:
+    """Why a pod finds no node, in the scheduler's words."""
+    messages = (pod.unschedulable_message for pod in observed.pods)
+    return next((message for message in messages if message), None)
+
+
+def _jobs(step: Step) -> tuple[JobRequest, ...]:
+    return (step.job,) if step.job is not None else ()
+
+
+def _is_seen(parent: Manifest) -> bool:
+    """Whether an operator has reported on this very spec."""
+    generation = (parent.get("status") or {}).get("observedGeneration")
+    return generation is not None and generation == parent["metadata"].get("generation")
