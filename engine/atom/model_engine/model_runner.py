@@ -52,7 +52,12 @@ class ModelRunner:
         self._device = detect_device(config.device, sharers=config.parallel.data_parallel_size)
         self._dtype = _model_dtype(config, self._device)
         self._kv_dtype = _kv_dtype(config, self._dtype)
-        self._resolved = resolve_ops(self._device.type, config.backend, config.op_backends)
+        self._resolved = resolve_ops(
+            self._device.type,
+            config.backend,
+            config.op_backends,
+            dtypes=(self._dtype, self._kv_dtype),
+        )
         self._ops = self._resolved.ops
         self._model: CausalLM
         self._steps: StepRunner

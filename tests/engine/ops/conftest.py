@@ -2,7 +2,7 @@
 
 The Triton kernels run on a GPU, or with TRITON_INTERPRET=1 on CPU tensors: in a process of their
 own, started by test_interpreted.py, because Triton decides at import whether it interprets. The
-CPU's backend runs wherever there is no GPU.
+CPU's backends run wherever there is no GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.engine.ops.inputs import load_backend
 
 _ON_GPU = torch.cuda.is_available()
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-_BACKENDS = ["triton"] if _ON_GPU or _INTERPRETED else ["torch_cpu"]
+_BACKENDS = ["triton"] if _ON_GPU or _INTERPRETED else ["torch_cpu", "native_cpu"]
 # Tests of single kernels rather than of a backend's operations.
 _OF_KERNELS = [
     f"parity/{path.name}"
@@ -44,12 +44,16 @@ def backend(request: pytest.FixtureRequest, reference: Backend) -> Backend:
     found = load_backend(request.param)
     if found.unusable:
         pytest.skip(f"{request.param}: {'; '.join(found.unusable)}")
+    asked = getattr(request.node, "callspec", None)
+    dtype = asked.params.get("dtype", torch.float32) if asked else torch.float32
+    if found.dtypes and dtype not in found.dtypes:
+        pytest.skip(f"{request.param} is not made for {dtype}")
     if found.name == "triton":
         return found
     single = reference.operations | found.operations
     ops = SimpleNamespace(**single)
     fused = {op: partial(COMPOSED[op], ops) for op in FUSED_OPS}
-    return replace(found, operations=single | fused)
+    return replace(found, operations=single | fused | found.operations)
 
 
 @pytest.fixture

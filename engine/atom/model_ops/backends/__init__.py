@@ -8,25 +8,28 @@ parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
 from typing import cast
 
+import torch
+
 from atom.errors import ConfigError
 from atom.model_ops.backends.composed import COMPOSED
 from atom.model_ops.backends.interface import FUSED_OPS, OPS, Backend, Ops
 
 _FACTORIES = {
+    "native_cpu": "atom.model_ops.backends.native_cpu:backend",
     "torch_ref": "atom.model_ops.backends.torch_ref:backend",
     "torch_cpu": "atom.model_ops.backends.torch_cpu:backend",
     "triton": "atom.model_ops.backends.triton_ops:backend",
 }
 # First usable one wins, per device type.
 _PREFERENCES: dict[str, tuple[str, ...]] = {
-    "cpu": ("torch_cpu", "torch_ref"),
+    "cpu": ("native_cpu", "torch_cpu", "torch_ref"),
     "cuda": ("triton", "torch_ref"),
     "rocm": ("triton", "torch_ref"),
 }
@@ -47,9 +50,13 @@ class ResolvedOps:
 
 
 def resolve_ops(
-    device_type: str, backend: str = "auto", overrides: dict[str, str] | None = None
+    device_type: str,
+    backend: str = "auto",
+    overrides: dict[str, str] | None = None,
+    dtypes: Collection[torch.dtype] = (),
 ) -> ResolvedOps:
-    """Choose a backend per operation. Raises `ConfigError` on an unknown or unusable choice."""
+    """Choose a backend per operation for a model and a KV cache of these dtypes. Raises
+    `ConfigError` on an unknown or unusable choice."""
     overrides = overrides or {}
     for op in overrides:
         if op not in OPS:
@@ -60,7 +67,7 @@ def resolve_ops(
     for op in OPS:
         wanted = overrides.get(op, backend)
         names = _PREFERENCES[device_type] if wanted == "auto" else (wanted,)
-        provider = _first_usable(op, names)
+        provider = _first_usable(op, names, dtypes)
         table[op], chosen[op] = provider.operations[op], provider.name
         if not provider.capturable:
             uncapturable.append(op)
@@ -77,17 +84,23 @@ def _fused(op: str, chosen_for_parts: set[str]) -> Callable[..., object] | None:
     return _load(chosen_for_parts.pop()).operations.get(op)
 
 
-def _first_usable(op: str, names: tuple[str, ...]) -> Backend:
+def _first_usable(op: str, names: tuple[str, ...], dtypes: Collection[torch.dtype]) -> Backend:
     reasons: list[str] = []
     for name in names:
         backend = _load(name)
         if backend.unusable:
             reasons.append(f"{name}: {'; '.join(backend.unusable)}")
+        elif backend.dtypes and not set(dtypes) <= set(backend.dtypes):
+            reasons.append(f"{name}: made for {_names(backend.dtypes)}, not {_names(dtypes)}")
         elif op not in backend.operations:
             reasons.append(f"{name}: does not provide {op}")
         else:
             return backend
     raise ConfigError(f"no usable backend for {op} ({' | '.join(reasons)}); use torch_ref")
+
+
+def _names(dtypes: Collection[torch.dtype]) -> str:
+    return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in set(dtypes)))
 
 
 def _load(name: str) -> Backend:

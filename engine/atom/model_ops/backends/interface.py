@@ -271,10 +271,11 @@ class Backend:
 
     operations: op name → callable with the signature that `Ops` gives it; capturable: whether
     all of them may be captured into a graph; unusable: why the backend cannot be used here at all
-    (empty when it can).
+    (empty when it can); dtypes: of the model and its KV cache that it is made for, empty for any.
     """
 
     name: str
     operations: dict[str, Callable[..., Any]]
     capturable: bool = False
     unusable: tuple[str, ...] = ()
+    dtypes: tuple[torch.dtype, ...] = ()

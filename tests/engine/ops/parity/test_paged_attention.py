@@ -55,22 +55,24 @@ def test_any_group_of_query_heads(
     check(backend, reference, case)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("block_size", [1, 16, 32, 64, 256])
 def test_any_block_size(
-    backend: Backend, reference: Backend, device: torch.device, block_size: int
-) -> None:
+    backend: Backend, reference: Backend, device: torch.device, block_size: int,
+    dtype: torch.dtype,
+) -> None:  # fmt: skip
     rows = [(130, 1), (80, 20)]
-    case = paged_case(rows, device=device, dtype=torch.float16, block_size=block_size, head_dim=16)
+    case = paged_case(rows, device=device, dtype=dtype, block_size=block_size, head_dim=16)
     check(backend, reference, case)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("head_dim", [16, 64, 128, 256])
 def test_any_head_size(
-    backend: Backend, reference: Backend, device: torch.device, head_dim: int
+    backend: Backend, reference: Backend, device: torch.device, head_dim: int, dtype: torch.dtype
 ) -> None:
-    for dtype in (torch.float32, torch.float16):
-        case = paged_case([(37, 1), (40, 9)], device=device, dtype=dtype, head_dim=head_dim)
-        check(backend, reference, case)
+    case = paged_case([(37, 1), (40, 9)], device=device, dtype=dtype, head_dim=head_dim)
+    check(backend, reference, case)
 
 
 @pytest.mark.parametrize("max_context", [200, 512, 4096])

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +18,8 @@ from typing import Any, Literal
 
 import torch
 import triton
+
+from atom.utils.cache_folder import cache_folder
 
 _HERE = Path(__file__).parent
 _KERNEL_FILES = (
@@ -216,13 +217,8 @@ def shipped_path(device_name: str) -> Path:
 
 
 def cached_path(device_name: str) -> Path:
-    """$ATOM_CACHE_DIR, else the user's cache folder."""
-    root = os.environ.get("ATOM_CACHE_DIR")
-    if root is None:
-        root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        root = str(Path(root) / "atom")
     name = f"{_slug(device_name)}-triton{triton.__version__}-{source_hash()}.json"
-    return Path(root) / "triton_tuned" / name
+    return cache_folder("triton_tuned") / name
 
 
 @cache

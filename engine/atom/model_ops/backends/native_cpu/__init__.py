@@ -1,0 +1,38 @@
+"""The CPU's compiled backend: kernels in C for float32, compiled on first use.
+
+For machines with a C compiler; elsewhere, and for other dtypes, `torch_cpu` computes the same with
+PyTorch alone. A decode step of a small model is bound by its products, which the kernels compute
+about twice as fast as torch's library does for few rows, and by the number of passes over memory
+between them. Why C, and why compiled here: docs/adr/0013-compiled-cpu-kernels.md.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.native_cpu import attention, dense, sampling
+from atom.model_ops.backends.native_cpu.library import why_not
+
+
+def backend() -> Backend:
+    reason = why_not()
+    return Backend(
+        name="native_cpu",
+        operations={
+            "embedding": dense.embedding,
+            "prepare_linear": dense.prepare_linear,
+            "linear": dense.linear,
+            "linear_addend": dense.linear,
+            "norm_linear": dense.norm_linear,
+            "norm_gated_linear": dense.norm_gated_linear,
+            "rms_norm": dense.rms_norm,
+            "add_rms_norm": dense.add_rms_norm,
+            "silu_and_mul": dense.silu_and_mul,
+            "qk_norm_rope_store": attention.qk_norm_rope_store,
+            "paged_attention": attention.paged_attention,
+            "sample": sampling.sample,
+        },
+        unusable=() if reason is None else (reason,),
+        dtypes=(torch.float32,),
+    )

@@ -1,0 +1,137 @@
+"""Compiles the kernels once per machine and keeps the result in the user's cache folder.
+
+The file's name is a hash of all that it was made from: sources, flags, compiler, processor and the
+OpenMP run-time of torch, against which it is linked, because two of them in one process would
+fight over the cores. What is loaded must belong to this user and be writable by nobody else. Where
+the cache cannot be written, a folder of this process serves. Called by library.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from atom.utils.cache_folder import cache_folder
+
+SOURCES = Path(__file__).parent / "kernels"
+_COMPILERS = ("gcc", "cc")
+# No -ffast-math: -inf and NaN are inputs like others.
+_FLAGS = (
+    "-std=gnu11", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC",
+    "-fopenmp", "-fvisibility=hidden",
+)  # fmt: skip
+_COMPILE_SECONDS = 120
+
+
+class BuildError(Exception):
+    """The kernels cannot be compiled here; says why, and what would help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """compiler: path of one that takes GCC's options; openmp: torch's OpenMP run-time."""
+
+    compiler: str
+    openmp: Path
+
+
+def find_toolchain() -> Toolchain:
+    """Raises `BuildError` where there is no compiler, or torch does not use GCC's OpenMP."""
+    names = [os.environ["CC"]] if os.environ.get("CC") else list(_COMPILERS)
+    found = next((path for path in map(shutil.which, names) if path), None)
+    if found is None:
+        raise BuildError(f"no C compiler ({', '.join(names)}); install gcc, or set CC")
+    return Toolchain(found, _loaded_openmp())
+
+
+def built_library(toolchain: Toolchain) -> Path:
+    """The compiled kernels, compiled now if they were not before. Raises `BuildError`."""
+    name = f"kernels-{_key(toolchain)}.so"
+    try:
+        folder = _private_folder(cache_folder("native_cpu"))
+        if not (folder / name).exists():
+            _compile(toolchain, folder / name)
+        _check_owned(folder / name)
+        return folder / name
+    except OSError:  # read-only, full, or somebody else's: compiled for this process alone
+        path = Path(tempfile.mkdtemp(prefix="atom-native-cpu-")) / name
+        _compile(toolchain, path)
+        return path
+
+
+def _compile(toolchain: Toolchain, target: Path) -> None:
+    """Into place in one step: several processes may do so at the same time."""
+    sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        _run([toolchain.compiler, *_FLAGS, "-c", *sources], folder)
+        objects = [str(path) for path in sorted(Path(folder).glob("*.o"))]
+        # No -fopenmp here: it would link the compiler's own run-time.
+        link = ["-shared", "-o", "kernels.so", *objects, str(toolchain.openmp), "-lm"]
+        _run([toolchain.compiler, *link, "-Wl,-z,defs"], folder)
+        (Path(folder) / "kernels.so").replace(target)
+
+
+def _run(command: list[str], folder: str) -> None:
+    try:
+        subprocess.run(
+            command, cwd=folder, check=True, capture_output=True, timeout=_COMPILE_SECONDS
+        )
+    except subprocess.CalledProcessError as error:
+        last = error.stderr.decode(errors="replace").strip().splitlines()[-3:]
+        raise BuildError(f"{command[0]} failed: {' | '.join(last)}") from error
+    except subprocess.TimeoutExpired as error:
+        raise BuildError(f"{command[0]} took more than {_COMPILE_SECONDS} s") from error
+
+
+def _loaded_openmp() -> Path:
+    """torch's OpenMP run-time, which is in this process already."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError as error:
+        raise BuildError("the loaded libraries cannot be listed on this system") from error
+    paths = {line.split(maxsplit=5)[-1] for line in lines if "/libgomp" in line}
+    if len(paths) != 1:
+        raise BuildError(f"torch's threads are not those of one libgomp ({len(paths)} are loaded)")
+    return Path(paths.pop())
+
+
+def _key(toolchain: Toolchain) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(SOURCES.iterdir()):
+        digest.update(path.name.encode() + path.read_bytes())
+    compiler, openmp = Path(toolchain.compiler).resolve().stat(), toolchain.openmp.stat()
+    made_from = (
+        _FLAGS, toolchain, _processor(),
+        *(f"{file.st_size} {file.st_mtime_ns}" for file in (compiler, openmp)),
+    )  # fmt: skip
+    digest.update(repr(made_from).encode())
+    return digest.hexdigest()[:24]
+
+
+def _processor() -> str:
+    """What decides which instructions -march=native may use."""
+    about = {platform.machine()}
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith(("model name", "flags", "Features", "CPU part")):
+            about.add(line)
+    return "\n".join(sorted(about))
+
+
+def _private_folder(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _check_owned(folder)
+    return folder
+
+
+def _check_owned(path: Path) -> None:
+    """What others may write would let them run their code in this process."""
+    about = path.stat()
+    if about.st_uid != os.geteuid() or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(f"{path} belongs to, or may be written by, somebody else")

@@ -1,0 +1,189 @@
+/* Causal attention over the paged KV cache, straight from the blocks: nothing is gathered or padded.
+ *
+ * A task is a few neighbouring queries of one row for one KV head, together with the query heads
+ * that share it: they read the same keys. It goes over the row's tokens in tiles, with a running
+ * maximum and sum (online softmax, Milakov and Gimelshein 2018). Called by ../attention.py; what
+ * lengths and tables say is checked here before the cache is read.
+ */
+#include "vector.h"
+
+#define TILE 64     /* tokens whose scores are kept */
+#define SUMS 8      /* vectors of a result that are summed in registers at a time */
+#define QUERIES 8   /* query vectors of a task */
+
+typedef struct {
+    const float *k_cache, *v_cache; /* [blocks, block_size, kv_heads, dim] */
+    const int32_t *tables;          /* [rows, max_blocks] */
+    const int32_t *starts;          /* [rows + 1], first token of each row in q */
+    const int32_t *contexts;        /* [rows] */
+    long num_blocks, block_size, max_blocks, rows;
+    long heads, kv_heads, dim, q_stride; /* q_stride: floats from one token's queries to the next's */
+    float scale;
+} Cases;
+
+typedef struct {
+    const float *q[QUERIES];
+    long seen[QUERIES]; /* tokens that each query attends to */
+    float *out[QUERIES];
+    float most[QUERIES], sum[QUERIES];
+    int count;
+} Task;
+
+/* Where a tile's tokens are, in floats from the start of a cache, for one KV head. */
+INLINE void place(const Cases *c, long row, long kv_head, long first, long count, long *at) {
+    const int32_t *table = c->tables + row * c->max_blocks;
+    long token_size = c->kv_heads * c->dim;
+    for (long i = 0; i < count;) {
+        long position = first + i, offset = position % c->block_size;
+        long slot = table[position / c->block_size] * c->block_size + offset;
+        for (; i < count && offset < c->block_size; i++, offset++, slot++)
+            at[i] = slot * token_size + kv_head * c->dim;
+    }
+}
+
+INLINE void score(const float *q, const float *keys, const long *at, long count, long dim, float scale, float *scores) {
+    for (long i = 0; i < count; i++) {
+        const float *k = keys + at[i];
+        vec products = {0};
+        long d = 0;
+        for (; d + LANES <= dim; d += LANES) products += load(q + d) * load(k + d);
+        float sum = sum_of(products);
+        for (; d < dim; d++) sum += q[d] * k[d];
+        scores[i] = sum * scale;
+    }
+}
+
+/* out = out · keep + Σ weights · values; whole vectors in registers, the rest one by one. */
+INLINE void add_values(const float *weights, const float *values, const long *at, long count, long dim, float keep, float *out) {
+    long d = 0;
+    for (; d + SUMS * LANES <= dim; d += SUMS * LANES) {
+        vec sums[SUMS];
+        for (int j = 0; j < SUMS; j++) sums[j] = load(out + d + j * LANES) * keep;
+        for (long i = 0; i < count; i++)
+            for (int j = 0; j < SUMS; j++) sums[j] += weights[i] * load(values + at[i] + d + j * LANES);
+        for (int j = 0; j < SUMS; j++) store(out + d + j * LANES, sums[j]);
+    }
+    for (; d + 2 * LANES <= dim; d += 2 * LANES) {
+        vec low = load(out + d) * keep, high = load(out + d + LANES) * keep;
+        for (long i = 0; i < count; i++) {
+            low += weights[i] * load(values + at[i] + d);
+            high += weights[i] * load(values + at[i] + d + LANES);
+        }
+        store(out + d, low);
+        store(out + d + LANES, high);
+    }
+    for (; d < dim; d++) {
+        float sum = out[d] * keep;
+        for (long i = 0; i < count; i++) sum += weights[i] * values[at[i] + d];
+        out[d] = sum;
+    }
+}
+
+/* scores → weights e^(score - most); returns their sum. scores has room for whole vectors. */
+INLINE float weigh(float *scores, long count, float most) {
+    long whole = (count + LANES - 1) / LANES * LANES;
+    for (long i = count; i < whole; i++) scores[i] = -INFINITY;
+    vec sum = {0};
+    for (long i = 0; i < whole; i += LANES) {
+        vec weights = exponential(load(scores + i) - most);
+        store(scores + i, weights);
+        sum += weights;
+    }
+    return sum_of(sum);
+}
+
+INLINE void attend(const Cases *c, Task *task, long row, long kv_head, const long dim) {
+    long longest = task->seen[task->count - 1];
+    long at[TILE];
+    float scores[TILE + LANES];
+    for (int i = 0; i < task->count; i++) {
+        task->most[i] = -INFINITY;
+        task->sum[i] = 0;
+        for (long d = 0; d < dim; d++) task->out[i][d] = 0;
+    }
+    for (long first = 0; first < longest; first += TILE) {
+        place(c, row, kv_head, first, MIN(TILE, longest - first), at);
+        for (int i = 0; i < task->count; i++) {
+            long count = MIN(TILE, task->seen[i] - first);
+            if (count <= 0) continue;
+            score(task->q[i], c->k_cache, at, count, dim, c->scale, scores);
+            float most = task->most[i];
+            for (long t = 0; t < count; t++) most = scores[t] > most ? scores[t] : most;
+            float keep = first ? expf(task->most[i] - most) : 0;
+            task->sum[i] = task->sum[i] * keep + weigh(scores, count, most);
+            task->most[i] = most;
+            add_values(scores, c->v_cache, at, count, dim, keep, task->out[i]);
+        }
+    }
+    for (int i = 0; i < task->count; i++) {
+        float inverse = 1.0f / task->sum[i];
+        for (long d = 0; d < dim; d++) task->out[i][d] *= inverse;
+    }
+}
+
+static void attend_any(const Cases *c, Task *task, long row, long kv_head) {
+    switch (c->dim) { /* sizes that the compiler then knows */
+    case 32:
+        return attend(c, task, row, kv_head, 32);
+    case 64:
+        return attend(c, task, row, kv_head, 64);
+    case 128:
+        return attend(c, task, row, kv_head, 128);
+    default:
+        return attend(c, task, row, kv_head, c->dim);
+    }
+}
+
+/* Query vectors first .. end of the row's, in the order (token, head of the group). */
+static void attend_group(
+    const Cases *c, const float *q, float *out, long row, long kv_head, long first, long end
+) {
+    Task task;
+    long group = c->heads / c->kv_heads;
+    long history = c->contexts[row] - (c->starts[row + 1] - c->starts[row]);
+    task.count = (int)(end - first);
+    for (int i = 0; i < task.count; i++) {
+        long token = (first + i) / group, head = kv_head * group + (first + i) % group;
+        task.q[i] = q + (c->starts[row] + token) * c->q_stride + head * c->dim;
+        task.out[i] = out + ((c->starts[row] + token) * c->heads + head) * c->dim;
+        task.seen[i] = history + token + 1;
+    }
+    attend_any(c, &task, row, kv_head);
+}
+
+/* 0, or what is wrong: 1 lengths, 2 a block that is outside the cache. */
+static int wrong(const Cases *c, long tokens) {
+    for (long row = 0; row < c->rows; row++) {
+        long start = c->starts[row], end = c->starts[row + 1], context = c->contexts[row];
+        if (start < 0 || end <= start || end > tokens || context < end - start) return 1;
+        if (context > c->max_blocks * c->block_size) return 1;
+        for (long i = 0; i * c->block_size < context; i++) {
+            int32_t block = c->tables[row * c->max_blocks + i];
+            if (block < 0 || block >= c->num_blocks) return 2;
+        }
+    }
+    return 0;
+}
+
+/* q: of rows first_row .. rows, each starting at its `starts`; out [tokens, heads · dim]. Returns
+ * what is wrong, see there; nothing is read or written then. */
+EXPORT int atom_attention(
+    const float *q, long q_stride, const float *k_cache, const float *v_cache, const int32_t *tables,
+    const int32_t *starts, const int32_t *contexts, float *out, long tokens, long rows,
+    long num_blocks, long block_size, long max_blocks, long heads, long kv_heads, long dim,
+    float scale, int threads
+) {
+    Cases c = {k_cache, v_cache, tables, starts, contexts, num_blocks, block_size, max_blocks, rows,
+               heads, kv_heads, dim, q_stride, scale};
+    int problem = wrong(&c, tokens);
+    if (problem) return problem;
+    long group = heads / kv_heads;
+#pragma omp parallel for collapse(2) schedule(dynamic, 1) num_threads(threads)
+    for (long row = 0; row < rows; row++)
+        for (long kv_head = 0; kv_head < kv_heads; kv_head++) {
+            long queries = (starts[row + 1] - starts[row]) * group;
+            for (long first = 0; first < queries; first += QUERIES)
+                attend_group(&c, q, out, row, kv_head, first, MIN(first + QUERIES, queries));
+        }
+    return 0;
+}

@@ -1,0 +1,216 @@
+/* Norms, activation, and products of few rows, each alone or one behind the other in one parallel
+ * region. Matrices are [inputs, outputs]: a step's rows stay in the cache, the matrix passes by.
+ * Called by ../dense.py, which has checked shapes, types and strides.
+ */
+#include "norms.h"
+
+#define ROWS 6 /* of a tile: with its columns they fill the machine's registers */
+#if LANES == 16
+#define VECTORS 4
+#else
+#define VECTORS 2
+#endif
+#define PANEL (VECTORS * LANES) /* columns of a tile */
+#define DEPTH 256               /* inputs at a time: a packed panel of them stays in the L1 cache */
+#define WIDE 8                  /* vectors of columns that are read together: whole cache lines */
+#define IN_PLACE 3              /* most rows for which copying the matrix would not pay */
+#define CHUNKS_PER_THREAD 4     /* so that a core that others use holds nobody up */
+
+/* c[rows, vectors] (+)= a[rows, depth] · b[depth, vectors], sums in registers. */
+INLINE void tile(
+    const int rows, const int vectors, const float *a, long a_stride, const float *b, long b_stride,
+    float *c, long c_stride, long depth, int add
+) {
+    vec sums[ROWS][WIDE];
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++)
+            sums[i][j] = add ? load(c + i * c_stride + j * LANES) : (vec){0};
+    for (long k = 0; k < depth; k++) {
+        vec column[WIDE];
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++) column[j] = load(b + k * b_stride + j * LANES);
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
+            vec own = splat(a[i * a_stride + k]);
+#pragma GCC unroll 8
+            for (int j = 0; j < vectors; j++) sums[i][j] += own * column[j];
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++) store(c + i * c_stride + j * LANES, sums[i][j]);
+}
+
+/* Up to ROWS rows times one panel. */
+static void panel_tile(
+    int rows, const float *a, long a_stride, const float *b, long b_stride, float *c, long c_stride,
+    long depth, int add
+) {
+#define CASE(N)                                                                        \
+    case N:                                                                            \
+        tile(N, VECTORS, a, a_stride, b, b_stride, c, c_stride, depth, add);           \
+        break;
+    switch (rows) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) }
+#undef CASE
+}
+
+typedef struct {
+    const float *x;    /* [rows, inputs] */
+    const float *w;    /* [inputs, outputs] */
+    const float *bias; /* [outputs] or NULL */
+    float *out;        /* [rows, outputs] */
+    long rows, inputs, outputs;
+} Product;
+
+/* Copy `width` ≤ WIDE · LANES columns of w into panels, zeros behind them, and have the columns
+ * next to them fetched: rows of a matrix lie pages apart, where the machine does not look ahead. */
+static void pack(const float *w, long stride, long depth, long width, float *packed) {
+    for (long k = 0; k < depth; k++, w += stride, packed += PANEL) {
+        for (long j = 0; j < WIDE * LANES; j += 16) __builtin_prefetch(w + WIDE * LANES + j);
+        if (width == WIDE * LANES) {
+#pragma GCC unroll 8
+            for (int j = 0; j < WIDE; j++)
+                store(packed + j / VECTORS * DEPTH * PANEL + j % VECTORS * LANES, load(w + j * LANES));
+        } else {
+            for (long j = 0; j < WIDE * LANES; j++)
+                packed[j / PANEL * DEPTH * PANEL + j % PANEL] = j < width ? w[j] : 0;
+        }
+    }
+}
+
+/* out[:, column : column + width] (+)= x[:, k : k + depth] · packed panel. */
+static void multiply_panel(
+    const Product *p, const float *packed, long column, long width, long k, long depth
+) {
+    float part[ROWS * PANEL];
+    for (long row = 0; row < p->rows; row += ROWS) {
+        int rows = (int)MIN(ROWS, p->rows - row);
+        const float *a = p->x + row * p->inputs + k;
+        float *c = p->out + row * p->outputs + column;
+        if (width >= PANEL) {
+            panel_tile(rows, a, p->inputs, packed, PANEL, c, p->outputs, depth, k > 0);
+            continue;
+        }
+        panel_tile(rows, a, p->inputs, packed, PANEL, part, PANEL, depth, 0);
+        for (int i = 0; i < rows; i++)
+            for (long j = 0; j < width; j++) {
+                float *to = c + i * p->outputs + j;
+                *to = part[i * PANEL + j] + (k > 0 ? *to : 0);
+            }
+    }
+}
+
+static void multiply_packed(const Product *p, long column, long width) {
+    float packed[DEPTH * WIDE * LANES];
+    for (long k = 0; k < p->inputs; k += DEPTH) {
+        long depth = MIN(DEPTH, p->inputs - k);
+        pack(p->w + k * p->outputs + column, p->outputs, depth, width, packed);
+        for (long j = 0; j < width; j += PANEL)
+            multiply_panel(p, packed + j * DEPTH, column + j, width - j, k, depth);
+    }
+}
+
+/* WIDE · LANES columns for so few rows that the matrix is read in place. */
+static void multiply_in_place(const Product *p, long column) {
+#define DIRECT(R, V)                                                                       \
+    for (int j = 0; j < WIDE; j += V)                                                      \
+        tile(R, V, p->x, p->inputs, p->w + column + j * LANES, p->outputs,                 \
+             p->out + column + j * LANES, p->outputs, p->inputs, 0)
+    switch (p->rows) {
+    case 1:
+        DIRECT(1, WIDE);
+        break;
+    case 2:
+        DIRECT(2, 4);
+        break;
+    default:
+        DIRECT(3, 4);
+    }
+#undef DIRECT
+}
+
+static void multiply_columns(const Product *p, long column, long width) {
+    if (p->rows <= IN_PLACE && width == WIDE * LANES)
+        multiply_in_place(p, column);
+    else
+        multiply_packed(p, column, width);
+    if (p->bias)
+        for (long row = 0; row < p->rows; row++)
+            for (long j = column; j < column + width; j++)
+                p->out[row * p->outputs + j] += p->bias[j];
+}
+
+/* To be called by all threads of a region, which share the columns; ends with a barrier. */
+static void multiply(const Product *p, int threads) {
+    long wide = WIDE * LANES, count = (p->outputs + wide - 1) / wide;
+    long chunk = MAX(1, count / (CHUNKS_PER_THREAD * threads));
+#pragma omp for schedule(dynamic, chunk)
+    for (long i = 0; i < count; i++)
+        multiply_columns(p, i * wide, MIN(wide, p->outputs - i * wide));
+}
+
+EXPORT void atom_linear(
+    const float *x, const float *w, const float *bias, float *out, long rows, long inputs,
+    long outputs, int threads
+) {
+    Product product = {x, w, bias, out, rows, inputs, outputs};
+#pragma omp parallel num_threads(threads)
+    multiply(&product, threads);
+}
+
+/* residual += x (NULL: nothing), normed = norm(residual), out = normed · w + bias; where gated is
+ * given, gated [rows, outputs / 2] = silu(out's first half) · out's second half. */
+EXPORT void atom_norm_linear(
+    const float *x, float *residual, const float *norm, float eps, float *normed, const float *w,
+    const float *bias, float *out, float *gated, long rows, long inputs, long outputs, int threads
+) {
+    Product product = {normed, w, bias, out, rows, inputs, outputs};
+    long half = outputs / 2;
+#pragma omp parallel num_threads(threads)
+    {
+#pragma omp for
+        for (long row = 0; row < rows; row++) {
+            long at = row * inputs;
+            add_and_normalize(x ? x + at : 0, residual + at, norm, eps, normed + at, inputs);
+        }
+        multiply(&product, threads);
+        if (gated) {
+#pragma omp for
+            for (long row = 0; row < rows; row++)
+                gate(out + row * outputs, out + row * outputs + half, gated + row * half, half);
+        }
+    }
+}
+
+EXPORT void atom_add_rms_norm(
+    const float *x, float *residual, const float *norm, float eps, float *out, long rows, long width,
+    int threads
+) {
+#pragma omp parallel for num_threads(threads)
+    for (long row = 0; row < rows; row++) {
+        long at = row * width;
+        add_and_normalize(x ? x + at : 0, residual + at, norm, eps, out + at, width);
+    }
+}
+
+EXPORT void atom_silu_and_mul(const float *x, float *out, long rows, long width, int threads) {
+#pragma omp parallel for num_threads(threads)
+    for (long row = 0; row < rows; row++)
+        gate(x + 2 * row * width, x + (2 * row + 1) * width, out + row * width, width);
+}
+
+/* out [tokens, width] = columns of w [width, vocab]: rows of an embedding that is stored as the
+ * head's matrix. Returns 1, and writes nothing, if an id is outside the vocabulary. */
+EXPORT int atom_embedding(
+    const int64_t *ids, const float *w, float *out, long tokens, long width, long vocab, int threads
+) {
+    for (long token = 0; token < tokens; token++)
+        if (ids[token] < 0 || ids[token] >= vocab) return 1;
+#pragma omp parallel for num_threads(threads)
+    for (long i = 0; i < width; i++)
+        for (long token = 0; token < tokens; token++) out[token * width + i] = w[i * vocab + ids[token]];
+    return 0;
+}

@@ -1,0 +1,85 @@
+"""The compiled kernels in this process, with the types of their arguments.
+
+`library()` compiles and loads them once; `why_not()` says why that is impossible here. The kernels
+trust pointers, lengths and strides, so whoever calls them checks these first: `floats` and
+`integers` do, and hand out the address. Values that are indices are checked by the kernels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import time
+from functools import cache
+
+import torch
+
+from atom.model_ops.backends.native_cpu.build import BuildError, built_library, find_toolchain
+
+logger = logging.getLogger(__name__)
+
+_ADDRESS, _LONG, _INT, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
+_SIGNATURES = {
+    "atom_linear": (None, [_ADDRESS] * 4 + [_LONG] * 3 + [_INT]),
+    "atom_norm_linear": (
+        None,
+        [_ADDRESS] * 3 + [_FLOAT] + [_ADDRESS] * 5 + [_LONG] * 3 + [_INT],
+    ),
+    "atom_add_rms_norm": (None, [_ADDRESS] * 3 + [_FLOAT, _ADDRESS] + [_LONG] * 2 + [_INT]),
+    "atom_silu_and_mul": (None, [_ADDRESS] * 2 + [_LONG] * 2 + [_INT]),
+    "atom_embedding": (_INT, [_ADDRESS] * 3 + [_LONG] * 3 + [_INT]),
+    "atom_rope_store": (
+        _INT,
+        [_ADDRESS] * 3 + [_FLOAT] + [_ADDRESS] * 5 + [_LONG] * 6 + [_INT],
+    ),
+    "atom_attention": (
+        _INT,
+        [_ADDRESS, _LONG] + [_ADDRESS] * 6 + [_LONG] * 8 + [_FLOAT, _INT],
+    ),
+    "atom_sample": (None, [_ADDRESS] * 5 + [_LONG] * 2 + [_INT]),
+}
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """Raises `BuildError` where the kernels cannot be compiled or loaded."""
+    started = time.perf_counter()
+    path = built_library(find_toolchain())
+    try:
+        loaded = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise BuildError(f"the compiled kernels cannot be loaded: {error}") from error
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments
+    logger.debug("CPU kernels from %s in %.2f s", path, time.perf_counter() - started)
+    return loaded
+
+
+@cache
+def why_not() -> str | None:
+    """None where the kernels can be used."""
+    try:
+        library()
+    except BuildError as error:
+        logger.warning("the CPU's kernels are not compiled, PyTorch computes instead: %s", error)
+        return str(error)
+    return None
+
+
+def floats(tensor: torch.Tensor) -> int:
+    """The address of a contiguous float32 tensor; raises `TypeError` for any other."""
+    if tensor.dtype is not torch.float32 or not tensor.is_contiguous():
+        raise TypeError(f"contiguous float32 expected, not {tensor.dtype} {tensor.stride()}")
+    return tensor.data_ptr()
+
+
+def optional_floats(tensor: torch.Tensor | None) -> int | None:
+    return None if tensor is None else floats(tensor)
+
+
+def integers(tensor: torch.Tensor, dtype: torch.dtype) -> int:
+    """The address of a contiguous tensor of integers; raises `TypeError` for any other."""
+    if tensor.dtype is not dtype or not tensor.is_contiguous():
+        raise TypeError(f"contiguous {dtype} expected, not {tensor.dtype} {tensor.stride()}")
+    return tensor.data_ptr()

@@ -1,0 +1,18 @@
+"""Where this user's engine keeps what it can make again: compiled kernels, measured tiles.
+
+$ATOM_CACHE_DIR, else the user's cache folder as the XDG base directories have it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_folder(kind: str) -> Path:
+    """The folder for one kind of thing; it may not exist yet."""
+    root = os.environ.get("ATOM_CACHE_DIR")
+    if root is None:
+        user = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        root = str(Path(user) / "atom")
+    return Path(root) / kind

@@ -1,0 +1,196 @@
+"""The CPU's compiled kernels: built once, refused where they cannot be trusted, and never led
+outside their tensors by a wrong index."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from atom.model_ops.backends import resolve_ops
+from atom.model_ops.backends.interface import AttentionShape
+from atom.model_ops.backends.native_cpu import attention, dense
+from atom.model_ops.backends.native_cpu.build import (
+    BuildError,
+    Toolchain,
+    built_library,
+    find_toolchain,
+)
+from atom.model_ops.backends.native_cpu.library import why_not
+from atom.model_ops.backends.torch_ref.attention import paged_attention as reference
+from tests.engine.ops.inputs import PagedCase, assert_rows_agree, paged_case
+
+CPU = torch.device("cpu")
+SHAPE = AttentionShape(num_heads=4, num_kv_heads=2, head_dim=32, scale=32**-0.5)
+
+
+@pytest.fixture
+def toolchain() -> Toolchain:
+    try:
+        return find_toolchain()
+    except BuildError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def kernels(toolchain: Toolchain) -> None:
+    """They load wherever there is a compiler."""
+    assert why_not() is None
+
+
+# ---- building --------------------------------------------------------------------------------
+
+
+def test_kernels_are_compiled_once(
+    toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATOM_CACHE_DIR", str(tmp_path))
+    path = built_library(toolchain)
+    made = path.stat().st_mtime_ns
+    assert path.is_relative_to(tmp_path)
+    assert built_library(toolchain) == path
+    assert path.stat().st_mtime_ns == made
+    assert list(path.parent.iterdir()) == [path], "nothing is left behind"
+
+
+def test_a_cache_that_others_may_write_is_not_loaded_from(
+    toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATOM_CACHE_DIR", str(tmp_path))
+    folder = built_library(toolchain).parent
+    folder.chmod(0o777)
+    elsewhere = built_library(toolchain)
+    assert not elsewhere.is_relative_to(tmp_path)
+    assert stat.S_IMODE(elsewhere.parent.stat().st_mode) == 0o700
+
+
+def test_a_compiler_that_fails_is_quoted(
+    toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATOM_CACHE_DIR", str(tmp_path))
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\necho 'no such instruction' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    with pytest.raises(BuildError, match="no such instruction"):
+        built_library(replace(toolchain, compiler=str(broken)))
+
+
+def test_without_a_compiler_pytorch_computes_and_the_log_says_so() -> None:
+    script = (
+        "from atom.model_ops.backends import resolve_ops\n"
+        "print(sorted(set(resolve_ops('cpu').chosen.values())))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "CC": "no-such-compiler", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.strip() == "['torch_cpu', 'torch_ref']"
+    assert "no C compiler (no-such-compiler); install gcc" in ran.stderr
+
+
+def test_the_kernels_share_the_threads_of_torch(kernels: None) -> None:
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    assert len({line.split()[-1] for line in lines if "/libgomp" in line}) == 1
+
+
+def test_other_dtypes_are_left_to_pytorch(kernels: None) -> None:
+    assert resolve_ops("cpu", dtypes=(torch.float32,)).chosen["linear"] == "native_cpu"
+    mixed = resolve_ops("cpu", dtypes=(torch.float32, torch.bfloat16))
+    assert "native_cpu" not in mixed.chosen.values()
+
+
+# ---- results ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 6, 7, 12, 13, 256, 257])
+@pytest.mark.parametrize(("inputs", "outputs"), [(256, 512), (300, 77), (513, 64), (7, 130)])
+def test_products_of_any_size(kernels: None, rows: int, inputs: int, outputs: int) -> None:
+    x, bias = torch.randn(rows, inputs), torch.randn(outputs)
+    weight = dense.prepare_linear(torch.randn(outputs, inputs))
+    expected = F.linear(x.double(), weight.double(), bias.double())
+    assert_rows_agree(dense.linear(x, weight, bias), expected, torch.float32)
+
+
+def test_an_embedding_stored_as_the_head_wants_it(kernels: None) -> None:
+    table = torch.randn(50, 24)
+    ids = torch.tensor([0, 49, 7, 7, 31])
+    assert torch.equal(dense.embedding(ids, dense.prepare_linear(table)), table[ids])
+
+
+def test_long_prompts_between_short_rows(kernels: None) -> None:
+    rows = [(700, 1), (3, 1), (40, 12), (600, 300), (20, 20), (256, 256)]
+    case = paged_case(rows, device=CPU, dtype=torch.float32)
+    out = attend(case)
+    assert_rows_agree(out, reference(*case.double(), case.shape, case.metadata), torch.float32)
+
+
+@pytest.mark.parametrize("head_dim", [8, 20, 40, 80])
+def test_head_sizes_that_are_no_whole_vectors(kernels: None, head_dim: int) -> None:
+    case = paged_case([(70, 1), (30, 9)], device=CPU, dtype=torch.float32, head_dim=head_dim)
+    out = attend(case)
+    assert_rows_agree(out, reference(*case.double(), case.shape, case.metadata), torch.float32)
+
+
+def attend(case: PagedCase) -> torch.Tensor:
+    return attention.paged_attention(case.q, case.k_cache, case.v_cache, case.shape, case.metadata)
+
+
+# ---- wrong indices ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [-1, 10**6])
+def test_a_block_outside_the_cache_is_refused(kernels: None, block: int) -> None:
+    case = paged_case([(40, 1), (20, 20)], device=CPU, dtype=torch.float32)
+    case.metadata.block_tables[0, 2] = block
+    with pytest.raises(IndexError, match="block outside"):
+        attend(case)
+
+
+@pytest.mark.parametrize(("row", "context"), [(0, 10**6), (1, 19)])
+def test_a_context_that_fits_no_table_or_no_queries_is_refused(
+    kernels: None, row: int, context: int
+) -> None:
+    case = paged_case([(40, 1), (20, 20)], device=CPU, dtype=torch.float32)
+    case.metadata.context_lens[row] = context
+    with pytest.raises(IndexError, match="lengths"):
+        attend(case)
+
+
+@pytest.mark.parametrize(
+    ("position", "slot", "what"),
+    [(64, 0, "position"), (-1, 0, "position"), (0, 160, "slot"), (0, -1, "slot")],
+)
+def test_a_position_or_slot_out_of_range_writes_nothing(
+    kernels: None, position: int, slot: int, what: str
+) -> None:
+    caches = torch.zeros(2, 10, 16, 2, 32)
+    with pytest.raises(IndexError, match=what):
+        attention.qk_norm_rope_store(
+            torch.randn(2, 8 * 32), SHAPE, None, None, 1e-6, torch.randn(64, 32),
+            torch.tensor([3, position]), *caches, torch.tensor([5, slot]),
+        )  # fmt: skip
+    assert not caches.any()
+
+
+@pytest.mark.parametrize("token", [-1, 50])
+def test_a_token_outside_the_vocabulary_is_refused(kernels: None, token: int) -> None:
+    table = dense.prepare_linear(torch.randn(50, 24))
+    with pytest.raises(IndexError, match="vocabulary of 50"):
+        dense.embedding(torch.tensor([3, token]), table)
+
+
+def test_tensors_of_another_layout_are_refused(kernels: None) -> None:
+    with pytest.raises(TypeError, match="contiguous float32"):
+        dense.silu_and_mul(torch.randn(8, 4).t())
+    with pytest.raises(ValueError, match="norm of 3"):
+        dense.rms_norm(torch.randn(2, 4), torch.randn(3), 1e-6)
