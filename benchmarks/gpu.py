@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from atom.sampling_params import SamplingParams
 from benchmarks.limits import H200, decode_seconds, prefill_tokens_per_second
@@ -30,7 +31,7 @@ DECODE_STEPS = 128
 PREFILL_PROMPTS, PREFILL_LENGTH = 16, 4096
 
 
-def nano(engine: OfflineEngine, temperature: float, scale: int) -> dict[str, float]:
+def nano(engine: OfflineEngine, sampling: SamplingParams, scale: int) -> dict[str, float]:
     """The published workload; with `scale`, its prompts and outputs cut to that fraction."""
     last = engine.config.model.vocab_size - 1
     requests = nano_requests()
@@ -40,9 +41,7 @@ def nano(engine: OfflineEngine, temperature: float, scale: int) -> dict[str, flo
     ]
     outputs = [request.output_tokens // scale for request in requests]
     for prompt, count in zip(prompts, outputs, strict=True):
-        engine.add(
-            prompt, SamplingParams(temperature=temperature, max_tokens=count, ignore_eos=True)
-        )
+        engine.add(prompt, replace(sampling, max_tokens=count))
     started = time.perf_counter()
     generated = engine.run()
     seconds = time.perf_counter() - started
@@ -72,13 +71,11 @@ def ideal_nano_seconds(
     return float(total)
 
 
-def decode(engine: OfflineEngine, rows: int, temperature: float) -> dict[str, float]:
+def decode(engine: OfflineEngine, rows: int, sampling: SamplingParams) -> dict[str, float]:
     """Milliseconds per step of `rows` decodes around a context of 1,024 tokens."""
     draw = np.random.default_rng(1)
     warmup = 16
-    params = SamplingParams(
-        temperature=temperature, max_tokens=DECODE_STEPS + warmup + 8, ignore_eos=True
-    )
+    params = replace(sampling, max_tokens=DECODE_STEPS + warmup + 8)
     length = DECODE_CONTEXT - DECODE_STEPS // 2
     for _ in range(rows):
         engine.add(engine.random_prompt(length, draw), params)
@@ -130,19 +127,22 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "backends": engine.report.backends,
         "graphs": not args.enforce_eager,
         "temperature": args.temperature,
+        "top_k": args.top_k,
+        "top_p": args.top_p,
         "start_seconds": engine.start_seconds,
         "kv_blocks": engine.report.num_blocks,
     }
+    sampling = SamplingParams(
+        temperature=args.temperature, top_k=args.top_k, top_p=args.top_p, ignore_eos=True
+    )
     wanted = ("decode", "prefill", "nano") if args.workload == "all" else (args.workload,)
     if "decode" in wanted:
-        results["decode"] = {
-            str(rows): decode(engine, rows, args.temperature) for rows in args.rows
-        }
+        results["decode"] = {str(rows): decode(engine, rows, sampling) for rows in args.rows}
     if "prefill" in wanted:
         results["prefill"] = prefill(engine)
     if "nano" in wanted:
-        nano(engine, args.temperature, scale=8)  # kernels, allocator and caches warm
-        results["nano"] = nano(engine, args.temperature, scale=1)
+        nano(engine, sampling, scale=8)  # kernels, allocator and caches warm
+        results["nano"] = nano(engine, sampling, scale=1)
     return results
 
 
@@ -168,6 +168,8 @@ def main() -> int:
     parser.add_argument("--workload", choices=("nano", "decode", "prefill", "all"), default="all")
     parser.add_argument("--rows", type=int, nargs="+", default=list(DECODE_ROWS))
     parser.add_argument("--temperature", type=float, default=0.6)
+    parser.add_argument("--top-k", type=int, default=0, help="0: off")
+    parser.add_argument("--top-p", type=float, default=1.0)
     parser.add_argument("--max-model-len", type=int, default=4352)
     parser.add_argument("--max-num-batched-tokens", type=int, default=16384)
     parser.add_argument("--device", default="auto")

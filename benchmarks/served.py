@@ -99,6 +99,7 @@ def main() -> int:
     parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
     parser.add_argument("--port", type=int, default=8123)
     parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--api-server-count", type=int, default=1)
     args = parser.parse_args()
     url = f"http://127.0.0.1:{args.port}"
     with tempfile.TemporaryDirectory() as name:
@@ -107,6 +108,7 @@ def main() -> int:
         command = [sys.executable, "-m", "atom.entrypoints.openai_server", "--model", name]
         command += ["--served-model-name", "bench", "--host", "127.0.0.1", *ENGINE_FLAGS]
         command += ["--server-port", str(args.port), "--disable-access-log"]
+        command += ["--api-server-count", str(args.api_server_count)]
         server = subprocess.Popen(command)
         try:
             ready_seconds = wait_ready(url, server)
@@ -126,7 +128,12 @@ def main() -> int:
     print(f"served   {served['output_throughput']:>12,.0f} out tok/s, {served['failed']} failed")
     print(f"offline  {nano['output_tokens_per_second']:>12,.0f} out tok/s")
     print(f"share    {share:12.1%}")
-    results = {"shape": args.shape, "ready_seconds": ready_seconds, "share_of_offline": share}
+    results = {
+        "shape": args.shape,
+        "api_server_count": args.api_server_count,
+        "ready_seconds": ready_seconds,
+        "share_of_offline": share,
+    }
     print(json.dumps({**results, "served": served, "offline": nano}))
     return 0 if served["failed"] == 0 else 1
 

@@ -1,13 +1,14 @@
-"""DecodeGraphs: a decode step as two captured graphs per batch size, forward and sampling.
+"""DecodeGraphs: a decode step as captured graphs per batch size, one forward and two samplings.
 
 Replaying the forward appends blocks, builds the inputs from the slots and runs the layers; the host
 only says which slots run and which blocks were appended. Replaying the sampling turns the hidden
-states into tokens and advances the slots. A batch whose rows ask for more than a temperature, or
-whose sampling has to wait for something, keeps the first graph and samples eagerly instead of the
-second. Sizes are buckets: a batch runs in the smallest that holds it, padded with rows that compute
-nothing of consequence. Large buckets have two variants: attention need not split the rows of a step
-in which none is much longer than the others. Captured at start, largest first, sharing one memory
-pool. Identical tokens with graphs off is a test.
+states into tokens and advances the slots; of the two, one knows temperatures alone, the other
+top-k, top-p and min-p too. A batch whose rows ask for more than that, or whose sampling has to wait
+for something, keeps the forward's graph and samples eagerly. Sizes are buckets: a batch runs in the
+smallest that holds it, padded with rows that compute nothing of consequence. Large buckets have two
+variants: attention need not split the rows of a step in which none is much longer than the others.
+Captured at start, largest first, sharing one memory pool. Identical tokens with graphs off is a
+test.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from typing import Any
 import torch
 
 from atom.model_engine.batch import ScheduledBatch
-from atom.model_ops.backends.interface import Ops, SamplingTensors, SlotTensors
+from atom.model_ops.backends.interface import (
+    LikelyLimits,
+    Ops,
+    SamplingTensors,
+    SlotLimits,
+    SlotTensors,
+)
 from atom.models.decoder import CausalLM
 from atom.utils.forward_context import AttentionMetaData, ForwardContext, set_forward_context
 from atom.utils.row_groups import are_even
@@ -46,15 +53,22 @@ class GraphVariant:
 
 
 @dataclass(frozen=True, slots=True)
+class _SampleGraph:
+    """token_ids [bucket] int64: what a replay leaves."""
+
+    graph: torch.cuda.CUDAGraph
+    token_ids: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class _Graphs:
-    """The two graphs of a variant, and what the first leaves to the second or to eager sampling:
-    hidden [bucket, H], sampling: of the bucket's rows. token_ids [bucket] int64: of the second."""
+    """The graphs of a variant, and what the forward leaves to sampling: hidden [bucket, H],
+    sampling: of the bucket's rows. samples: by whether it knows limits."""
 
     forward: torch.cuda.CUDAGraph
     hidden: torch.Tensor
     sampling: SamplingTensors
-    sample: torch.cuda.CUDAGraph
-    token_ids: torch.Tensor
+    samples: dict[bool, _SampleGraph]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +104,18 @@ class _StepBuffers:
 
 class DecodeGraphs:
     def __init__(
-        self, model: CausalLM, ops: Ops, state: SlotTensors, block_size: int, max_model_len: int
+        self,
+        model: CausalLM,
+        ops: Ops,
+        state: SlotTensors,
+        limits: SlotLimits,
+        block_size: int,
+        max_model_len: int,
     ) -> None:
         self._model = model
         self._ops = ops
         self._state = state
+        self._limits = limits
         self._block_size = block_size
         self._max_model_len = max_model_len
         num_slots = state.padding_slot
@@ -133,13 +154,13 @@ class DecodeGraphs:
         )
         return ForwardOutput(graphs.hidden[:rows], self._inputs.slots[:rows], sampling, variant)
 
-    def sample(self, forward: ForwardOutput) -> torch.Tensor:
-        """Sample the last forward's rows and advance their slots: [rows] int64 tokens, on the
-        device until the next."""
+    def sample(self, forward: ForwardOutput, *, likely: bool) -> torch.Tensor:
+        """Sample the last forward's rows (`likely`: within their limits) and advance their slots:
+        [rows] int64 tokens, on the device until the next."""
         assert forward.variant is not None, "an eager forward has no graph to sample with"
-        graphs = self._graphs[forward.variant]
-        graphs.sample.replay()
-        return graphs.token_ids[: len(forward.slots)]
+        sample = self._graphs[forward.variant].samples[likely]
+        sample.graph.replay()
+        return sample.token_ids[: len(forward.slots)]
 
     def _stage(self, batch: ScheduledBatch, size: int) -> None:
         """Send the step's slots and appended blocks, through pinned memory, without waiting."""
@@ -161,15 +182,21 @@ class DecodeGraphs:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            self._sample(size, *self._forward(variant))
+            hidden, sampling = self._forward(variant)
+            for likely in (False, True):
+                self._sample(size, hidden, sampling, likely)
         torch.cuda.current_stream().wait_stream(stream)
-        forward, sample = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        forward = torch.cuda.CUDAGraph()
         with torch.cuda.graph(forward, pool=self._pool):
             hidden, sampling = self._forward(variant)
         self._pool = self._pool or forward.pool()
-        with torch.cuda.graph(sample, pool=self._pool):
-            token_ids = self._sample(size, hidden, sampling)
-        return _Graphs(forward, hidden, sampling, sample, token_ids)
+        samples = {}
+        for likely in (False, True):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool):
+                token_ids = self._sample(size, hidden, sampling, likely)
+            samples[likely] = _SampleGraph(graph, token_ids)
+        return _Graphs(forward, hidden, sampling, samples)
 
     def _forward(self, variant: GraphVariant) -> tuple[torch.Tensor, SamplingTensors]:
         """What a forward graph replays: from the slots to the hidden states."""
@@ -190,8 +217,28 @@ class DecodeGraphs:
             hidden = self._model(step.input_ids, step.positions)
         return hidden, SamplingTensors(step.temperature, step.seed, step.sample_positions)
 
-    def _sample(self, size: int, hidden: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
+    def _sample(
+        self, size: int, hidden: torch.Tensor, sampling: SamplingTensors, likely: bool
+    ) -> torch.Tensor:
         """What a sampling graph replays: from the hidden states to the slots."""
-        token_ids = self._ops.sample(self._model.compute_logits(hidden), sampling)
-        self._ops.commit_tokens(self._inputs.slots[:size], token_ids, self._state)
+        slots = self._inputs.slots[:size]
+        logits = self._model.compute_logits(hidden)
+        if likely:
+            logits = self._ops.keep_likely(logits, self._row_limits(slots, sampling, logits))
+        token_ids = self._ops.sample(logits, sampling)
+        self._ops.commit_tokens(slots, token_ids, self._state)
         return token_ids
+
+    def _row_limits(
+        self, slots: torch.Tensor, sampling: SamplingTensors, logits: torch.Tensor
+    ) -> LikelyLimits:
+        """Whatever limits the rows may have when the graph is replayed."""
+        return LikelyLimits(
+            temperature=sampling.temperature,
+            top_k=self._limits.top_k[slots],
+            top_p=self._limits.top_p[slots],
+            min_p=self._limits.min_p[slots],
+            candidates=logits.shape[1],
+            any_top_p=True,
+            any_min_p=True,
+        )

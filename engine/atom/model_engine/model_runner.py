@@ -112,6 +112,7 @@ class ModelRunner:
             self._model,
             self._ops,
             self._steps.inputs.state,
+            self._steps.limits,
             config.cache.block_size,
             config.model.max_model_len,
         )

@@ -8,6 +8,7 @@ seed, which the device has per slot; rows that want more are named to the sample
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import Enum
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from atom.model_engine.batch import NewRow
 from atom.model_engine.token_bans import TokenBans
 from atom.model_engine.token_history import TokenHistory
-from atom.model_ops.backends.interface import LikelyLimits
+from atom.model_ops.backends.interface import LikelyLimits, SlotLimits
 from atom.model_ops.logit_shaping import Penalties
 from atom.model_ops.sampler import ShapedRows
 from atom.sampling_params import SamplingParams
@@ -31,6 +32,14 @@ _NO_LOGPROBS = -1
 _Slots = NDArray[np.int32]
 
 
+class Asked(Enum):
+    """The most that any row of a step asks for at sampling."""
+
+    DRAW = "a draw under a temperature"
+    LIKELY = "a draw among likely tokens"
+    MORE = "changed logits, or log-probabilities"
+
+
 class SamplingState:
     def __init__(
         self,
@@ -43,9 +52,16 @@ class SamplingState:
         self._vocab_size = vocab_size
         self._rows_at_once = max(1, _SHAPED_NUMBERS // vocab_size)
         self._top_k = np.full(num_slots, vocab_size, dtype=np.int64)
+        # One more than there are: graphs pad with a slot that nobody has.
+        self.limits = SlotLimits(
+            top_k=torch.full((num_slots + 1,), vocab_size, dtype=torch.int64, device=device),
+            top_p=torch.ones(num_slots + 1, dtype=torch.float32, device=device),
+            min_p=torch.zeros(num_slots + 1, dtype=torch.float32, device=device),
+        )
         # float32 columns of what a shaped row's logits need: see `_columns`.
         self._floats = np.zeros((6, num_slots), dtype=np.float32)
-        self._is_shaped = np.zeros(num_slots, dtype=np.bool_)
+        self._is_limited = np.zeros(num_slots, dtype=np.bool_)
+        self._is_changed = np.zeros(num_slots, dtype=np.bool_)
         self._num_logprobs = np.full(num_slots, _NO_LOGPROBS, dtype=np.int32)
         self._history = TokenHistory(num_slots, vocab_size, device)
         self._bans = TokenBans(num_slots, vocab_size, eos_token_ids, device)
@@ -59,18 +75,20 @@ class SamplingState:
             wanted = params.logprobs
             self._num_logprobs[slot] = _NO_LOGPROBS if wanted is None else wanted
             self._history.enter(row)
-            self._is_shaped[slot] = self._bans.enter(row) or params.penalizes or _limits(params)
+            self._is_limited[slot] = _limits(params)
+            self._is_changed[slot] = self._bans.enter(row) or params.penalizes
+        self._send_limits(np.array([row.slot for row in rows], dtype=np.int64))
 
     def temperature(self, slots: _Slots) -> NDArray[np.float32]:
         temperatures: NDArray[np.float32] = self._floats[0, slots]
         return temperatures
 
-    def is_plain(self, slots: _Slots, positions: NDArray[np.int32]) -> bool:
-        """Whether these rows, about to draw the tokens at `positions`, need no more than a
-        temperature and a seed."""
-        if (self._num_logprobs[slots] != _NO_LOGPROBS).any():
-            return False
-        return not self._shaped(slots, positions).any()
+    def asked(self, slots: _Slots, positions: NDArray[np.int32]) -> Asked:
+        """What these rows, about to draw the tokens at `positions`, need."""
+        reported = self._num_logprobs[slots] != _NO_LOGPROBS
+        if (reported | self._changed(slots, positions)).any():
+            return Asked.MORE
+        return Asked.LIKELY if self._is_limited[slots].any() else Asked.DRAW
 
     def logprob_rows(self, slots: _Slots) -> tuple[NDArray[np.intp], int]:
         """Which of the rows report log-probabilities, and the most likely tokens that any wants."""
@@ -80,7 +98,7 @@ class SamplingState:
     def shaped_rows(self, slots: _Slots, positions: NDArray[np.int32]) -> list[ShapedRows]:
         """What the rows of `slots` (in this order) ask for beyond a draw, in groups of a kind and
         of bounded size; nobody is in two."""
-        rows = np.flatnonzero(self._shaped(slots, positions))
+        rows = np.flatnonzero(self._is_limited[slots] | self._changed(slots, positions))
         if len(rows) == 0:
             return []
         needs_order = self._needs_order(slots[rows])
@@ -102,8 +120,16 @@ class SamplingState:
         alone: NDArray[np.bool_] = (top_k == self._vocab_size) & (self._floats[1, slots] < 1)
         return alone | ((top_k > _FEW) & (top_k < self._vocab_size))
 
-    def _shaped(self, slots: _Slots, positions: NDArray[np.int32]) -> NDArray[np.bool_]:
-        return self._is_shaped[slots] | self._bans.must_go_on(slots, positions)
+    def _changed(self, slots: _Slots, positions: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Rows whose logits are not those that the model gave."""
+        return self._is_changed[slots] | self._bans.must_go_on(slots, positions)
+
+    def _send_limits(self, slots: NDArray[np.int64]) -> None:
+        at = upload(slots, self._device)
+        self.limits.top_k[at] = upload(self._top_k[slots], self._device)
+        top_p, min_p = upload(self._floats[1:3, slots], self._device)
+        self.limits.top_p[at] = top_p
+        self.limits.min_p[at] = min_p
 
     def _shaped_rows(
         self, rows: NDArray[np.intp], slots: _Slots, positions: NDArray[np.int32]

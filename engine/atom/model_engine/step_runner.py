@@ -18,8 +18,8 @@ from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenM
 from atom.model_engine.graph_runner import DecodeGraphs, ForwardOutput
 from atom.model_engine.host_tokens import HostTokens, PendingLogprobs, PendingTokens
 from atom.model_engine.input_batch import InputBatch
-from atom.model_engine.sampling_state import SamplingState
-from atom.model_ops.backends.interface import Ops, SamplingTensors
+from atom.model_engine.sampling_state import Asked, SamplingState
+from atom.model_ops.backends.interface import Ops, SamplingTensors, SlotLimits
 from atom.model_ops.logprobs import joined, token_logprobs
 from atom.model_ops.sampler import Sampler
 from atom.models.decoder import CausalLM
@@ -62,6 +62,11 @@ class StepRunner:
             num_slots, config.model.max_model_len, config.cache.block_size, device.torch_device
         )
         self.graphs: DecodeGraphs | None = None
+
+    @property
+    def limits(self) -> SlotLimits:
+        """What graphs need to know of the slots' draws."""
+        return self._sampling.limits
 
     def submit(self, batch: ScheduledBatch) -> SubmittedStep:
         """Start computing the batch; on a GPU this returns before the device is done.
@@ -127,13 +132,11 @@ class StepRunner:
     def _sample_rows(
         self, step: SubmittedStep, forward: ForwardOutput, mask: TokenMask | None
     ) -> torch.Tensor:
-        free = mask is None and self._is_plain(step)
-        if self.graphs is not None and forward.variant is not None and free:
-            return self.graphs.sample(forward)
+        if self.graphs is not None and forward.variant is not None and mask is None:
+            asked = self._sampling.asked(step.sample_slots, step.positions)
+            if asked is not Asked.MORE:
+                return self.graphs.sample(forward, likely=asked is Asked.LIKELY)
         return self._sample_eagerly(step, forward, mask)
-
-    def _is_plain(self, step: SubmittedStep) -> bool:
-        return self._sampling.is_plain(step.sample_slots, step.positions)
 
     def _sample_eagerly(
         self, step: SubmittedStep, forward: ForwardOutput, mask: TokenMask | None

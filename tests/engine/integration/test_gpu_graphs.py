@@ -107,6 +107,15 @@ def test_top_k_rows_run_beside_greedy_ones(checkpoint) -> None:
     assert same >= len(at_reference) - 1
 
 
+@pytest.mark.parametrize(
+    "limits", [{"top_k": 20, "top_p": 0.95}, {"top_p": 0.7}, {"min_p": 0.05, "top_k": 100}]
+)
+def test_limits_in_the_graph_give_the_eager_tokens(checkpoint, limits) -> None:
+    params = {"temperature": 0.8, "seed": 5, **limits}
+    eager = tokens(checkpoint, device="auto", enforce_eager=True, params=params)
+    assert tokens(checkpoint, device="auto", params=params) == eager
+
+
 def mixed_answers(
     checkpoint: Path, **options: Any
 ) -> tuple[list[list[int]], list[list[TokenLogprobs]]]:

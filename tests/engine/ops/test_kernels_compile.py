@@ -25,6 +25,7 @@ from atom.model_ops.backends.triton_ops import (
     activation,
     decode_attention,
     decode_state,
+    likely_tokens,
     norm_linear,
     norms,
     prefill_attention,
@@ -49,7 +50,9 @@ TYPES = {
     "last_token_ptr": "*i64", "num_computed_ptr": "*i64", "ids_ptr": "*i64",
     "slot_mapping_ptr": "*i64", "row_tables_ptr": "*i32", "row_temperature_ptr": "*fp32",
     "row_seed_ptr": "*i64", "sample_positions_ptr": "*i64", "token_ids_ptr": "*i64",
-    "rows_ptr": "*i64", "bits_ptr": "*i32",
+    "rows_ptr": "*i64", "bits_ptr": "*i32", "top_k_ptr": "*i64", "top_p_ptr": "*fp32",
+    "min_p_ptr": "*fp32", "mass_ptr": "*fp32", "highest_ptr": "*fp32", "chosen_ptr": "*i32",
+    "least_ptr": "*fp32",
 }  # fmt: skip
 HEADS = {"HKV": 8, "D": 128}
 NO_ROTARY = dict.fromkeys(
@@ -97,6 +100,10 @@ CASES: list[Any] = [
         ("score", sampling._score_kernel,
          {"VOCAB": 151936, "STRETCH": 4096, "STRETCHES": 38}, {"num_warps": 8}),
         ("pick", sampling._pick_kernel, {"VOCAB": 151936, "STRETCHES": 38, "BLOCK": 64}, {}),
+        ("groups", likely_tokens._groups_kernel, {"STRETCH": 2048}, {"num_warps": 1}),
+        ("least", likely_tokens._least_kernel,
+         {"PADDED": 4096, "CHOSEN": 64, "BITS": 16, "PASS": 16384}, {"num_warps": 16}),
+        ("mask", likely_tokens._mask_kernel, {"STRETCH": 2048}, {}),
         ("append", decode_state._append_kernel, {"MAX_BLOCKS": 256, "BLOCK": 256}, {}),
         ("prepare", decode_state._prepare_kernel,
          {"MAX_BLOCKS": 256, "BLOCK_SIZE": 16, "STRETCH": 256}, {}),

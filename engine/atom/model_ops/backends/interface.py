@@ -65,6 +65,16 @@ class LikelyLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotLimits:
+    """The limits of every slot's draws, on the device, the padding slot included: top_k [slots]
+    int64, V for off; top_p [slots] float32, 1 for off; min_p [slots] float32, 0 for off."""
+
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class SlotTensors:
     """State of the running sequences, one entry per slot, on the device; `padding_slot` is the
     last one, which no sequence has.
@@ -212,10 +222,12 @@ class Ops(Protocol):
         overwrite logits."""
 
     def keep_likely(self, logits: torch.Tensor, limits: LikelyLimits) -> torch.Tensor:
-        """logits [R, V] float32 → the same with tokens at -inf that no draw may give: those less
-        likely than the k-th, then those less likely than the last of the smallest set whose
-        probability reaches top-p, then those less likely than min-p times the most likely one.
-        Tokens as likely as the last one kept are kept. May overwrite logits. Not captured."""
+        """logits [R, V], any float dtype, compared and weighed in float32 → the same with tokens
+        at -inf that no draw may give: those less likely than the k-th, then those less likely than
+        the last of the smallest set whose probability reaches top-p, then those less likely than
+        min-p times the most likely one. Tokens as likely as the last one kept are kept. May
+        overwrite logits. A capturable backend decides by the tensors alone: what the host knows
+        of them (candidates, any_top_p, any_min_p) may then be more than there is."""
 
     def apply_token_mask(
         self, logits: torch.Tensor, rows: torch.Tensor, bits: torch.Tensor

@@ -13,6 +13,8 @@ from atom.model_ops.backends.interface import LikelyLimits
 
 def keep_likely(logits: torch.Tensor, limits: LikelyLimits) -> torch.Tensor:
     """See `Ops.keep_likely`."""
+    if logits.dtype != torch.float32:
+        return keep_likely(logits.float(), limits).to(logits.dtype)
     if limits.candidates:
         least = _least_kept(logits, limits)
         logits.masked_fill_(logits < least.unsqueeze(1), -torch.inf)

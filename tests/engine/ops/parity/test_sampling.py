@@ -80,21 +80,34 @@ def limits(rows: int, vocab: int, device: torch.device, top_k: int, top_p: float
 
 @pytest.mark.parametrize(
     ("top_k", "top_p", "min_p"),
-    [(3, 1.0, 0.0), (0, 0.6, 0.0), (50, 0.9, 0.0), (0, 1.0, 0.1), (40, 0.8, 0.05)],
+    [(3, 1.0, 0.0), (0, 0.6, 0.0), (50, 0.9, 0.0), (0, 1.0, 0.1), (40, 0.8, 0.05), (900, 0.7, 0.0)],
 )
-@pytest.mark.parametrize("vocab", [600, pytest.param(151936, marks=gpu)])
+@pytest.mark.parametrize("vocab", [1000, 9000, pytest.param(151936, marks=gpu)])
 def test_likely_tokens_are_the_references(
     backend: Backend, reference: Backend, device: torch.device, vocab: int, top_k: int,
     top_p: float, min_p: float,
 ) -> None:  # fmt: skip
     """Logits in steps of 1/16, as half precision has them: many are equal."""
-    logits = (torch.randn(30, vocab, device=device) * 48).round() / 16
-    asked = limits(30, vocab, device, top_k, top_p, min_p)
+    rows = 30 if device.type == "cuda" else 6  # the interpreter is slow
+    logits = (torch.randn(rows, vocab, device=device) * 48).round() / 16
+    asked = limits(rows, vocab, device, top_k, top_p, min_p)
     expected = reference.operations["keep_likely"](logits.clone(), asked)
     kept = backend.operations["keep_likely"](logits.clone(), asked)
     assert torch.equal(kept, expected)
     assert (kept[1] == -torch.inf).any()
     assert torch.equal(kept[0], logits[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shift", [-12.0, 0.0])
+def test_likely_tokens_of_half_precision_are_those_of_its_float32(
+    backend: Backend, reference: Backend, device: torch.device, shift: float, dtype: torch.dtype
+) -> None:
+    logits = (torch.randn(6, 9000, device=device) * 2 + shift).to(dtype)
+    asked = limits(6, 9000, device, top_k=70, top_p=0.9, min_p=0.0)
+    expected = reference.operations["keep_likely"](logits.float(), asked)
+    kept = backend.operations["keep_likely"](logits.clone(), asked)
+    assert torch.equal(kept.float(), expected)
 
 
 def test_impossible_tokens_are_never_drawn(backend: Backend, device: torch.device) -> None:

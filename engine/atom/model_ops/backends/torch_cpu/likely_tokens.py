@@ -18,7 +18,8 @@ _MORE = 8  # times as many when they were not enough
 def keep_likely(logits: torch.Tensor, limits: LikelyLimits) -> torch.Tensor:
     """See `Ops.keep_likely`."""
     vocab = logits.shape[1]
-    if limits.candidates < vocab or not bool((limits.top_k >= vocab).all()):
+    in_order = limits.candidates < vocab or not bool((limits.top_k >= vocab).all())
+    if in_order or logits.dtype != torch.float32:
         return likely_tokens.keep_likely(logits, limits)
     least = _least_of_top_p(logits, likely_tokens.rate_free(limits.temperature), limits.top_p)
     least = least.masked_fill(limits.top_p >= 1, -torch.inf)

@@ -13,7 +13,6 @@ from importlib.util import find_spec
 import torch
 
 from atom.model_ops.backends.interface import Backend
-from atom.model_ops.backends.likely_tokens import keep_likely
 
 
 def backend() -> Backend:
@@ -25,6 +24,7 @@ def backend() -> Backend:
         activation,
         attention,
         decode_state,
+        likely_tokens,
         linear,
         norms,
         rope_store,
@@ -48,7 +48,7 @@ def backend() -> Backend:
             "paged_attention": attention.paged_attention,
             "attention": attention.attention,
             "sample": sampling.sample,
-            "keep_likely": keep_likely,
+            "keep_likely": likely_tokens.keep_likely,
             "apply_token_mask": token_mask.apply_token_mask,
             "prepare_decode": decode_state.prepare_decode,
             "commit_tokens": decode_state.commit_tokens,
