@@ -17,8 +17,8 @@ from atom.config import EngineOptions, build_config
 from atom.model_engine.async_proc import AsyncIOProcManager
 from atom.model_engine.engine_protocol import EngineReport
 from atom.model_engine.request import Request
-from atom.model_engine.scheduler import StepResult
 from atom.model_engine.step_pipeline import StepPipeline, build_guided, build_scheduler
+from atom.model_engine.step_result import StepResult
 from atom.sampling_params import SamplingParams
 
 

@@ -39,8 +39,9 @@ from atom.model_engine.heartbeat import BEAT_SECONDS, Pulse
 from atom.model_engine.logprob_rows import LogprobsBody
 from atom.model_engine.profiler import TorchProfiler
 from atom.model_engine.request import Request
-from atom.model_engine.scheduler import Scheduler, StepResult
+from atom.model_engine.scheduler import Scheduler
 from atom.model_engine.step_pipeline import StepPipeline, build_guided, build_scheduler
+from atom.model_engine.step_result import StepResult
 
 logger = logging.getLogger(__name__)
 

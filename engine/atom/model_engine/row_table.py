@@ -43,14 +43,21 @@ class RowTable:
     def has_free_slot(self) -> bool:
         return bool(self._free_slots)
 
-    def enter(self, sequence: Sequence) -> int:
-        """Give the sequence a slot and fill its row; its block table must be allocated."""
+    def sequence_in(self, slot: int) -> Sequence:
+        """Of a slot that is taken."""
+        sequence = self.sequences[slot]
+        assert sequence is not None, "the slot is free"
+        return sequence
+
+    def enter(self, sequence: Sequence, *, num_computed: int) -> int:
+        """Give the sequence a slot and fill its row; its block table must be allocated.
+        num_computed: of its tokens, those whose KV is there already."""
         slot = self._free_slots.pop()
         sequence.slot = slot
         count = sequence.num_tokens
         self.token_ids[slot, :count] = sequence.token_ids
         self.num_given[slot] = self.num_tokens[slot] = count
-        self.num_computed[slot] = 0
+        self.num_computed[slot] = num_computed
         self.num_blocks[slot] = len(sequence.block_table)
         self.max_total[slot] = sequence.max_total_tokens
         self.ignore_eos[slot] = sequence.params.ignore_eos

@@ -21,51 +21,27 @@ token of anybody is outstanding, since it would have to be computed again withou
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atom.config import SchedulerConfig
-from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.batch_builder import BatchBuilder, Chunk
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.engine_protocol import FinishedRow, StatsBody
-from atom.model_engine.logprob_rows import LogprobRows
+from atom.model_engine.prompt_delay import PromptDelay
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.row_table import RowTable
 from atom.model_engine.sequence import Sequence, SequenceStatus, SequenceType
+from atom.model_engine.step_result import StepResult
+from atom.model_engine.stop_conditions import StopConditions
 from atom.model_engine.waiting_queue import WaitingQueue, rank_of
 
 # Blocks kept free when admitting beside running sequences, as a share of the pool: each of them
 # will soon need one more, and admitting into the last block would only cause a preemption.
 _WATERMARK = 0.01
-_NO_APPENDS = np.zeros((0, 3), dtype=np.int32)
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """Row i: request `request_ids[i]` (int64) got `token_ids[i]` (int32); and who ended. logprobs,
-    prompt_logprobs: for requests that asked; also of some that have ended meanwhile."""
-
-    request_ids: NDArray[np.int64]
-    token_ids: NDArray[np.int32]
-    finished: list[FinishedRow]
-    logprobs: LogprobRows | None = None
-    prompt_logprobs: LogprobRows | None = None
-
-    def where(self, chosen: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> StepResult:
-        """What concerns the requests that `chosen` is true of, given their ids."""
-        rows = chosen(self.request_ids)
-        ends = chosen(np.array([row.request_id for row in self.finished], dtype=np.int64))
-        return StepResult(
-            self.request_ids[rows],
-            self.token_ids[rows],
-            [row for row, mine in zip(self.finished, ends.tolist(), strict=True) if mine],
-            self.logprobs and self.logprobs.where(chosen(self.logprobs.request_ids)),
-            self.prompt_logprobs
-            and self.prompt_logprobs.where(chosen(self.prompt_logprobs.request_ids)),
-        )
 
 
 class Scheduler:
@@ -84,19 +60,15 @@ class Scheduler:
         self.waiting = WaitingQueue()
         self._sequences: dict[int, Sequence] = {}
         self._order = np.zeros(0, dtype=np.int32)  # running slots, oldest admission first
-        self._last_decodes = self._longest = self._order  # of the newest batch, and in order
         self._blocked: Sequence | None = None  # first in the queue, and blocks are short for it
         self._prefilling: list[int] = []  # those with given tokens left to compute, same order
-        self._eos = tuple(sorted(eos_token_ids))
-        self._stop_slots: dict[int, frozenset[int]] = {}  # slots with stop tokens of their own
+        self._batches = BatchBuilder(self.rows)
+        self._stops = StopConditions(self.rows, eos_token_ids)
+        self._delay = PromptDelay(config.delay_factor)
         self._seeds = random.Random(seed)
         self._lookahead = config.num_speculative_tokens
         self._watermark_blocks = int(_WATERMARK * blocks.pool.num_blocks)
-        self._new_rows: list[NewRow] = []
-        self._block_appends: list[tuple[int, int, int]] = []
         self._outstanding = 0  # batches scheduled and not updated yet
-        self._prefill_started_at: float | None = None
-        self._last_prefill_seconds = 0.0
         self._preemptions = 0
         self._prompt_tokens = 0
         self._cached_tokens = 0
@@ -180,7 +152,7 @@ class Scheduler:
         tables = [sequence.block_table for slot in listed if (sequence := rows.sequences[slot])]
         block_ids = self.blocks.append_each(tables)
         indices = rows.num_blocks[slots].tolist()
-        self._block_appends += zip(listed, indices, block_ids, strict=True)
+        self._batches.append_blocks(zip(listed, indices, block_ids, strict=True))
         rows.num_blocks[slots] += 1
 
     def _append_blocks_preempting(
@@ -204,38 +176,28 @@ class Scheduler:
             slots = slots[np.isin(slots, self._order)]
         return slots
 
-    def _prefill_chunks(self, budget: int, now: float) -> list[tuple[int, int]]:
+    def _prefill_chunks(self, budget: int, now: float) -> list[Chunk]:
         """(slot, tokens) of prompts to go on with or to begin, within the token budget."""
-        chunks: list[tuple[int, int]] = []
+        chunks: list[Chunk] = []
         for slot in self._prefilling:
             budget = self._add_chunk(chunks, slot, budget)
-        if self._passed_delay(now):
+        if self._delay.passed(now, self.waiting, others_run=self.num_running > 0):
             while budget > 0 and self.waiting and self.rows.has_free_slot:
                 sequence = self.waiting.first
                 if not self._admit(sequence, now):
                     break
                 budget = self._add_chunk(chunks, sequence.slot, budget)
         if chunks:
-            self._prefill_started_at = now
+            self._delay.began(now)
         return chunks
 
-    def _add_chunk(self, chunks: list[tuple[int, int]], slot: int, budget: int) -> int:
+    def _add_chunk(self, chunks: list[Chunk], slot: int, budget: int) -> int:
         """Append as much of the row as budget and threshold allow; the budget left."""
         left = int(self.rows.num_given[slot] - self.rows.num_computed[slot])
         count = min(left, budget, self._config.long_prefill_token_threshold or left)
         if count > 0:
             chunks.append((slot, count))
         return budget - count
-
-    def _passed_delay(self, now: float) -> bool:
-        """prefill_first may wait for more prompts to batch (guide: scheduler_delay_factor)."""
-        if self._prefill_started_at is not None:
-            self._last_prefill_seconds = now - self._prefill_started_at
-            self._prefill_started_at = None
-        if self._config.delay_factor == 0 or not self.waiting or self.num_running == 0:
-            return True
-        earliest = min(sequence.arrive_time for sequence in self.waiting)
-        return now - earliest > self._config.delay_factor * self._last_prefill_seconds
 
     def _admit(self, sequence: Sequence, now: float) -> bool:
         """Give the first waiting sequence blocks and a slot; False when blocks are short."""
@@ -253,32 +215,20 @@ class Scheduler:
         sequence.block_table = self.blocks.allocate(num_tokens, match)
         sequence.chain_hash = match.last_hash
         sequence.num_published = len(match.block_ids)
-        slot = self.rows.enter(sequence)
         cached = len(match.block_ids) * self.blocks.block_size
-        self.rows.num_computed[slot] = cached
+        slot = self.rows.enter(sequence, num_computed=cached)
         if sequence.seed is None:
             sequence.seed = self._seed_of(sequence)
             sequence.scheduled_time = now
             sequence.num_cached_tokens = cached
             self._prompt_tokens += sequence.num_tokens
             self._cached_tokens += cached
-        if sequence.params.stop_token_ids:
-            self._stop_slots[slot] = frozenset(sequence.params.stop_token_ids)
         sequence.status = SequenceStatus.RUNNING
         sequence.type = SequenceType.PREFILL
         self._order = np.append(self._order, np.int32(slot))
         self._prefilling.append(slot)
-        self._new_rows.append(
-            NewRow(
-                slot=slot,
-                request_id=sequence.id,
-                token_ids=sequence.token_ids,
-                num_prompt_tokens=sequence.num_prompt_tokens,
-                block_ids=list(sequence.block_table),
-                params=sequence.params,
-                seed=sequence.seed,
-            )
-        )
+        self._stops.enter(sequence)
+        self._batches.enter(sequence)
         return True
 
     def _seed_of(self, sequence: Sequence) -> int:
@@ -294,77 +244,17 @@ class Scheduler:
         self.waiting.add(last)
         self._preemptions += 1
 
-    def _build_batch(
-        self, decodes: NDArray[np.int32], chunks: list[tuple[int, int]]
-    ) -> ScheduledBatch:
-        rows = self.rows
-        decodes = self._longest_first(decodes)
-        slots, scheduled = decodes, np.ones(len(decodes), dtype=np.int32)
-        if chunks:
-            chunk_array = np.array(chunks, dtype=np.int32)
-            slots = np.concatenate([decodes, chunk_array[:, 0]])
-            scheduled = np.concatenate([scheduled, chunk_array[:, 1]])
-        computed = rows.num_computed[slots]
-        after = computed + scheduled
-        samples = after == rows.num_tokens[slots]
-        scores = self._prompt_scores(len(decodes), chunks) if chunks else ()
-        rows.num_computed[slots] = after
-        rows.num_tokens[slots] += samples  # a token that is known by value only at update()
+    def _build_batch(self, decodes: NDArray[np.int32], chunks: list[Chunk]) -> ScheduledBatch:
+        batch = self._batches.build(decodes, chunks)
+        self._outstanding += 1
         if chunks:
             self._blocked = None  # what it waits for may be shareable soon
-            computed_now = rows.num_computed
-            still = [slot for slot in self._prefilling if computed_now[slot] < rows.num_given[slot]]
+            computed, given = self.rows.num_computed, self.rows.num_given
+            still = [slot for slot in self._prefilling if computed[slot] < given[slot]]
             for slot in set(self._prefilling).difference(still):
-                self._sequence_in(slot).type = SequenceType.DECODE
+                self.rows.sequence_in(slot).type = SequenceType.DECODE
             self._prefilling = still
-        self._outstanding += 1
-        batch = ScheduledBatch(
-            new_rows=tuple(self._new_rows),
-            block_appends=self._take_block_appends(),
-            slots=slots,
-            req_ids=rows.request_ids[slots],
-            num_computed_tokens=computed,
-            num_scheduled_tokens=scheduled,
-            samples=samples,
-            num_decodes=len(decodes),
-            prompt_scores=scores,
-        )
-        self._new_rows = []
         return batch
-
-    def _prompt_scores(
-        self, first_row: int, chunks: list[tuple[int, int]]
-    ) -> tuple[PromptScore, ...]:
-        """What the chunks, rows of the batch from `first_row` on, compute of the prompts whose
-        tokens' log-probabilities are wanted; what was looked at before a preemption is not again.
-        """
-        scores = []
-        for row, (slot, count) in enumerate(chunks, first_row):
-            sequence = self._sequence_in(slot)
-            if sequence.num_unscored:
-                first = sequence.num_scored
-                computed = int(self.rows.num_computed[slot]) + count
-                wanted = min(computed - first, sequence.num_unscored)
-                if wanted > 0:
-                    scores.append(PromptScore(row, first, wanted))
-                    sequence.num_scored += wanted
-        return tuple(scores)
-
-    def _longest_first(self, decodes: NDArray[np.int32]) -> NDArray[np.int32]:
-        """A device that computes rows in this order ends with short ones, and none of its units
-        waits long for the last. Rows that go on together keep their order: each grows by one."""
-        if not np.array_equal(decodes, self._last_decodes):
-            self._last_decodes = decodes
-            order = np.argsort(-self.rows.num_computed[decodes], kind="stable")
-            self._longest = decodes[order]
-        return self._longest
-
-    def _take_block_appends(self) -> NDArray[np.int32]:
-        if not self._block_appends:
-            return _NO_APPENDS
-        appends = np.array(self._block_appends, dtype=np.int32)
-        self._block_appends = []
-        return appends
 
     # ---- update -------------------------------------------------------------------------------
 
@@ -385,13 +275,7 @@ class Scheduler:
             tokens = tokens[alive[batch.samples]]
         rows.token_ids[slots, lengths] = tokens
         self._generation_tokens += len(tokens)
-        ended = lengths + 1 >= rows.max_total[slots]
-        for eos in self._eos:  # one or a few: cheaper than a set operation of numpy
-            hit = tokens == eos
-            if np.count_nonzero(hit):
-                ended |= hit & ~rows.ignore_eos[slots]
-        if self._stop_slots:
-            ended |= self._hit_stop_tokens(slots, tokens)
+        ended = self._stops.ended(slots, lengths, tokens)
         finished = []
         if np.count_nonzero(ended):
             ends = zip(slots[ended].tolist(), tokens[ended].tolist(), strict=True)
@@ -407,7 +291,7 @@ class Scheduler:
         if not np.count_nonzero(grew):
             return
         for slot, full in zip(batch.slots[grew].tolist(), full_after[grew].tolist(), strict=True):
-            sequence = self._sequence_in(slot)
+            sequence = self.rows.sequence_in(slot)
             first = sequence.num_published
             sequence.chain_hash = self.blocks.publish(
                 sequence.block_table,
@@ -417,27 +301,9 @@ class Scheduler:
             )
             sequence.num_published = full
 
-    def _hit_stop_tokens(
-        self, slots: NDArray[np.int32], tokens: NDArray[np.int32]
-    ) -> NDArray[np.bool_]:
-        none: frozenset[int] = frozenset()
-        return np.fromiter(
-            (
-                token in self._stop_slots.get(slot, none)
-                for slot, token in zip(slots.tolist(), tokens.tolist(), strict=True)
-            ),
-            dtype=np.bool_,
-            count=len(slots),
-        )
-
     def _finish_row(self, slot: int, token: int) -> FinishedRow:
-        """Why the row ended: end token, then its own stop tokens, then length (guide's order)."""
-        sequence = self._sequence_in(slot)
-        if token in self._eos and not sequence.params.ignore_eos:
-            return self._finish(sequence, FinishReason.STOP, "eos")
-        if token in sequence.params.stop_token_ids:
-            return self._finish(sequence, FinishReason.STOP, f"stop_{token}")
-        return self._finish(sequence, FinishReason.LENGTH, "max_tokens")
+        sequence = self.rows.sequence_in(slot)
+        return self._finish(sequence, *self._stops.reason(sequence, token))
 
     def _finish(self, sequence: Sequence, reason: FinishReason, detail: str) -> FinishedRow:
         if sequence.status is SequenceStatus.RUNNING:
@@ -455,20 +321,14 @@ class Scheduler:
             queue_seconds=None if scheduled is None else scheduled - sequence.arrive_time,
         )
 
-    def _sequence_in(self, slot: int) -> Sequence:
-        sequence = self.rows.sequences[slot]
-        assert sequence is not None, "the slot is free"
-        return sequence
-
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot
         self.blocks.free(sequence.block_table)
         self._blocked = None
         self.rows.leave(sequence)
         sequence.type = SequenceType.DUMMY
-        if self._block_appends:  # scheduled but not sent: the slot's next owner has other blocks
-            self._block_appends = [entry for entry in self._block_appends if entry[0] != slot]
-        self._stop_slots.pop(slot, None)
+        self._batches.leave(slot)
+        self._stops.leave(slot)
         if slot in self._prefilling:
             self._prefilling.remove(slot)
         self._order = self._order[self._order != slot]

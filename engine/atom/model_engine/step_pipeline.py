@@ -24,7 +24,8 @@ from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenM
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.engine_protocol import EngineReport, FinishedRow, StatsBody
 from atom.model_engine.request import FinishReason, Request
-from atom.model_engine.scheduler import Scheduler, StepResult
+from atom.model_engine.scheduler import Scheduler
+from atom.model_engine.step_result import StepResult
 from atom.model_engine.structured_output.compile_messages import CompilerSetup
 from atom.model_engine.structured_output.guided_requests import GuidedRequests
 
