@@ -121,6 +121,27 @@ def test_the_rocm_image_keeps_the_torch_of_its_base() -> None:
     assert all("--hash=sha256:" in entry for entry in re.split(r"\n(?=\S)", done.stdout.strip()))
 
 
+def test_the_thin_image_takes_its_hub_client_from_the_lock() -> None:
+    (names,) = [
+        i.text.partition("=")[2].strip('"').split()
+        for s in read(IMAGES / "engine/Dockerfile.cpu").stages
+        for i in s.instructions
+        if i.keyword == "ARG" and i.text.startswith("HUB_CLIENT=")
+    ]
+    script, lock = IMAGES / "engine/cpu/only_packages.py", REPOSITORY / "requirements/engine.txt"
+    done = subprocess.run(
+        [sys.executable, script, lock, *names], capture_output=True, text=True, check=True
+    )
+    entries = re.split(r"\n(?=\S)", done.stdout.strip())
+    assert [entry.split("==")[0] for entry in entries] == names
+    assert all("--hash=sha256:" in entry for entry in entries)
+    wrong = subprocess.run(
+        [sys.executable, script, lock, "no-such"], capture_output=True, text=True, check=False
+    )
+    assert wrong.returncode != 0
+    assert "not in the lock: no-such" in wrong.stderr
+
+
 def test_the_rocm_image_pins_aiter_to_a_commit() -> None:
     arguments = [
         i.text

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 COMMIT = "c0ffee" + "0" * 34
 LARGE_BYTES = 1 << 20  # from here on a file is stored as the hub stores weights, with a sha256
 _PIECE_BYTES = 1 << 20
+_GATE_SECONDS = 100
 
 
 @dataclass
@@ -33,6 +34,7 @@ class HubServer:
     gate: threading.Event = field(default_factory=threading.Event)
     reached_gate: threading.Event = field(default_factory=threading.Event)
     requests: list[str] = field(default_factory=list)
+    address: tuple[str, int] = ("127.0.0.1", 0)  # to listen on; port 0 takes a free one
 
     def __enter__(self) -> HubServer:
         hub = self
@@ -40,7 +42,7 @@ class HubServer:
         class Handler(_Handler):
             server_hub = hub
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http = ThreadingHTTPServer(self.address, Handler)
         self._http.daemon_threads = True
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
         return self
@@ -148,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
             for begin in range(0, len(body), _PIECE_BYTES):
                 if limit is not None and begin >= limit:
                     self.server_hub.reached_gate.set()
-                    self.server_hub.gate.wait(60)
+                    self.server_hub.gate.wait(_GATE_SECONDS)
                 self.wfile.write(body[begin : begin + _PIECE_BYTES])
         except OSError:
             self.close_connection = True  # the client went away
