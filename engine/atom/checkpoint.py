@@ -65,11 +65,18 @@ def find_checkpoint(model: str, revision: str | None = None) -> Path:
         return folder
     if folder.is_file():
         raise ModelError(f"{model}: is a file; give the checkpoint's folder")
-    if model.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(model):
+    if not is_hub_id(model):
         raise ModelError(
             f"{model}: no such folder; give a checkpoint folder or a hub id such as Qwen/Qwen3-0.6B"
         )
     return _download(model, revision)
+
+
+def is_hub_id(model: str) -> bool:
+    """Whether `model` would be looked for on the hub; a folder that exists comes before it."""
+    if model.startswith((".", "/", "~")) or Path(model).expanduser().exists():
+        return False
+    return _HUB_ID.fullmatch(model) is not None
 
 
 def _download(model: str, revision: str | None) -> Path:

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,7 +115,9 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def server_process(model: Path, log_path: Path, *flags: str) -> Iterator[ServerProcess]:
+def server_process(
+    model: Path | str, log_path: Path, *flags: str, environment: Mapping[str, str] | None = None
+) -> Iterator[ServerProcess]:
     """Started, not yet ready; killed at the end with its engine if it still runs."""
     port = free_port()
     command = [sys.executable, "-m", "atom.entrypoints.openai_server", "--model", str(model)]
@@ -123,7 +125,11 @@ def server_process(model: Path, log_path: Path, *flags: str) -> Iterator[ServerP
     command += ["--server-port", str(port), *flags]
     with log_path.open("w") as log:
         process = subprocess.Popen(
-            command, env=command_environment(), stdout=log, stderr=subprocess.STDOUT, text=True
+            command,
+            env={**command_environment(), **(environment or {})},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
     try:
         yield ServerProcess(process, port, log_path)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from atom.config import Config, build_config
+from atom.entrypoints.hub_progress import follow_download
 from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
 from atom.entrypoints.owner_messages import ModelOpened
 from atom.entrypoints.server_options import ServerOptions
@@ -31,8 +32,9 @@ ShowProgress = Callable[[str, float], None]
 
 
 class EngineSource(Protocol):
-    async def open(self, show: ShowProgress) -> AsyncLLMEngine:
-        """An engine that has not been started. show: told of its start-up. Raises `AtomError`."""
+    async def open(self, show: ShowProgress, expect: Callable[[int], None]) -> AsyncLLMEngine:
+        """An engine that has not been started. show: told of its start-up; expect: of the bytes
+        that a download brings. Raises `AtomError`."""
 
     def exchange(self, numbers: Callable[[], ServerNumbers]) -> MetricsExchange | None:
         """With the HTTP processes that share the opened engine; None when it is not shared."""
@@ -48,11 +50,16 @@ class OwnEngine:
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
 
-    async def open(self, show: ShowProgress) -> AsyncLLMEngine:
+    async def open(self, show: ShowProgress, expect: Callable[[int], None]) -> AsyncLLMEngine:
         """Opens the model on a thread: a download may take long."""
-        config, processor = await on_daemon_thread(
-            lambda: open_model(self._options), name=OPENING_THREAD
-        )
+        asked = self._options.engine
+        following = asyncio.create_task(follow_download(asked.model, asked.revision, show, expect))
+        try:
+            config, processor = await on_daemon_thread(
+                lambda: open_model(self._options), name=OPENING_THREAD
+            )
+        finally:
+            following.cancel()
         return AsyncLLMEngine(
             config,
             processor,
@@ -85,7 +92,7 @@ class AttachedEngine:
         elif not self._opened.done():
             self._opened.set_exception(EngineDeadError(reason))
 
-    async def open(self, show: ShowProgress) -> AsyncLLMEngine:
+    async def open(self, show: ShowProgress, expect: Callable[[int], None]) -> AsyncLLMEngine:
         opened = await self._opened
         config = _with_its_share(Config.from_json(bytes(opened.config)), self._options.api_servers)
         address = ClientAddress(Path(opened.folder), self._client)

@@ -146,7 +146,10 @@ class HttpProcess:
             if show is not None:
                 show(phase, share)
 
-        engine = await self._source.open(note)
+        def expect(size_bytes: int) -> None:
+            timeline.weights_bytes = size_bytes
+
+        engine = await self._source.open(note, expect)
         timeline.weights_bytes = weights_bytes_on_disk(engine.config.model.path)
         await engine.start()
         self._state.engine = engine
