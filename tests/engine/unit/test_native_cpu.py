@@ -128,7 +128,7 @@ def test_an_embedding_stored_as_the_head_wants_it(kernels: None) -> None:
 
 
 def test_long_prompts_between_short_rows(kernels: None) -> None:
-    rows = [(700, 1), (3, 1), (40, 12), (600, 300), (20, 20), (256, 256)]
+    rows = [(700, 1), (3, 1), (40, 12), (600, 300), (20, 20), (257, 257)]
     case = paged_case(rows, device=CPU, dtype=torch.float32)
     out = attend(case)
     assert_rows_agree(out, reference(*case.double(), case.shape, case.metadata), torch.float32)

@@ -19,7 +19,7 @@ from atom.model_ops.backends.native_cpu.library import (
 )
 from atom.utils.forward_context import AttentionMetaData
 
-_LONG_PROMPT = 256  # queries from which on torch's attention is faster
+_LONG_SCORES = 2**16  # queries times context of a prompt, above which torch's attention is faster
 _QUERIES = 512  # of a long prompt that are computed together
 _WRONG_STORE = {1: "a position beyond the model's", 2: "a slot outside the KV cache"}
 _WRONG_ROWS = {1: "lengths that contradict each other", 2: "a block outside the KV cache"}
@@ -78,10 +78,12 @@ def paged_attention(
 
 def _long_prompts(metadata: AttentionMetaData) -> list[int]:
     """The rows that torch's attention takes."""
-    if metadata.max_query_len < _LONG_PROMPT:
+    if metadata.max_query_len * metadata.max_context_len <= _LONG_SCORES:
         return []
-    counts = metadata.query_starts.diff()
-    return (counts >= _LONG_PROMPT).nonzero().flatten().tolist()
+    scores = metadata.query_starts.diff() * metadata.context_lens
+    is_long = scores > _LONG_SCORES
+    is_long[: metadata.num_decodes] = False
+    return is_long.nonzero().flatten().tolist()
 
 
 def _attend(

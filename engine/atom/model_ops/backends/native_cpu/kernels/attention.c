@@ -79,12 +79,18 @@ INLINE void add_values(const float *weights, const float *values, const long *at
     }
 }
 
-/* scores → weights e^(score - most); returns their sum. scores has room for whole vectors. */
+/* The largest score, `most` included. Pads scores to whole vectors, which weigh to 0. */
+INLINE float largest(float *scores, long count, float most) {
+    vec found = splat(most);
+    for (long i = count; i % LANES; i++) scores[i] = -INFINITY;
+    for (long i = 0; i < count; i += LANES) found = larger(load(scores + i), found);
+    return max_of(found);
+}
+
+/* scores, padded → weights e^(score - most); returns their sum. */
 INLINE float weigh(float *scores, long count, float most) {
-    long whole = (count + LANES - 1) / LANES * LANES;
-    for (long i = count; i < whole; i++) scores[i] = -INFINITY;
     vec sum = {0};
-    for (long i = 0; i < whole; i += LANES) {
+    for (long i = 0; i < count; i += LANES) {
         vec weights = exponential(load(scores + i) - most);
         store(scores + i, weights);
         sum += weights;
@@ -107,8 +113,7 @@ INLINE void attend(const Cases *c, Task *task, long row, long kv_head, const lon
             long count = MIN(TILE, task->seen[i] - first);
             if (count <= 0) continue;
             score(task->q[i], c->k_cache, at, count, dim, c->scale, scores);
-            float most = task->most[i];
-            for (long t = 0; t < count; t++) most = scores[t] > most ? scores[t] : most;
+            float most = largest(scores, count, task->most[i]);
             float keep = first ? expf(task->most[i] - most) : 0;
             task->sum[i] = task->sum[i] * keep + weigh(scores, count, most);
             task->most[i] = most;

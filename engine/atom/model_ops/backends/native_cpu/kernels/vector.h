@@ -37,17 +37,18 @@ INLINE vec pick(ivec mask, vec yes, vec no) {
 
 INLINE vec larger(vec a, vec b) { return pick(a > b, a, b); }
 
-INLINE float sum_of(vec v) {
-    float sum = 0;
-    for (int i = 0; i < LANES; i++) sum += v[i];
-    return sum;
-}
-
-INLINE float max_of(vec v) {
-    float most = v[0];
-    for (int i = 1; i < LANES; i++) most = v[i] > most ? v[i] : most;
-    return most;
-}
+/* Reductions by halves: a chain of LANES dependent steps would cost more than what it sums up. */
+#define REDUCE(NAME, COMBINE)                                                              \
+    INLINE float NAME(vec v) {                                                             \
+        float lanes[LANES];                                                                \
+        store(lanes, v);                                                                   \
+        for (int half = LANES / 2; half; half /= 2)                                        \
+            for (int i = 0; i < half; i++) lanes[i] = COMBINE(lanes[i], lanes[i + half]);  \
+        return lanes[0];                                                                   \
+    }
+#define PLUS(a, b) ((a) + (b))
+REDUCE(sum_of, PLUS)
+REDUCE(max_of, MAX)
 
 /* e^x to 2 units in the last place: 2^n · e^r with r in [-ln 2 / 2, ln 2 / 2] (coefficients:
  * Cephes). 0 below -87.3, where results would be denormal; the most that float32 has above 88. */
