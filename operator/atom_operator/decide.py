@@ -23,6 +23,7 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
 from atom_operator.domain import (
     Capacity,
+    EngineOptions,
     Evidence,
     FactsLookup,
     FieldProblem,
@@ -70,10 +71,30 @@ def wants_nodes(spec: AtomDeploymentSpec) -> bool:
     return spec.accelerator.type == "amd" and spec.accelerator.memory is None
 
 
+# What another engine image would do away with; sizes can be told all the same.
+_ENGINE_LIMITS = frozenset({Reason.MODEL_NOT_SUPPORTED, Reason.UNSUPPORTED_BY_ENGINE})
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """Every problem of a spec, and its plan where only the engine stands in the way, or nothing."""
+
+    problems: tuple[FieldProblem, ...] = ()
+    plan: Plan | None = None
+
+
 def decide(
     owner: Owner, spec: AtomDeploymentSpec, around: Surroundings
 ) -> Plan | tuple[FieldProblem, ...]:
     """The plan of an accepted spec; otherwise every problem that can be told."""
+    considered = consider(owner, spec, around)
+    if considered.problems or considered.plan is None:
+        return considered.problems
+    return considered.plan
+
+
+def consider(owner: Owner, spec: AtomDeploymentSpec, around: Surroundings) -> Considered:
+    """What the spec needs, apart from whether this version's engine runs it."""
     problems = [
         *validate(spec),
         *validate_surroundings(spec, around.served, around.site),
@@ -85,14 +106,24 @@ def decide(
     lookup = _model_facts(spec, around)
     if isinstance(lookup, FieldProblem):
         problems.append(lookup)
-        return tuple(problems)
+        return Considered(tuple(problems))
     if image is None:
-        return tuple(problems)
+        return Considered(tuple(problems))
     options = resolve_options(spec, image=image)
     problems.extend(validate_engine_runs(_facts_field(spec), lookup.facts, around.site))
     problems.extend(validate_against_model(options, lookup.facts))
-    if problems:
-        return tuple(problems)
+    if any(problem.reason not in _ENGINE_LIMITS for problem in problems):
+        return Considered(tuple(problems))
+    return Considered(tuple(problems), _plan(owner, spec, options, lookup, around))
+
+
+def _plan(
+    owner: Owner,
+    spec: AtomDeploymentSpec,
+    options: EngineOptions,
+    lookup: FactsLookup,
+    around: Surroundings,
+) -> Plan:
     memory = _memory_on_nodes(spec, around.nodes)
     model = locate_model(spec)
     plan = build_plan(owner, spec, options, model, lookup, memory, around.site, around.learned)
@@ -105,7 +136,7 @@ def decide(
         integrations=asked,
         replicas=first_replicas(spec),
         inspected=inspected,
-        spec_digest=spec_digest(spec, image, around.config_text),
+        spec_digest=spec_digest(spec, options.image, around.config_text),
     )
 
 

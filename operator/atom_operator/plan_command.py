@@ -21,7 +21,7 @@ from atom_operator.admission.parsing import parse_spec
 from atom_operator.children.config import plan_config_map
 from atom_operator.children.overlay import OverlayError
 from atom_operator.children.workload import pod_template
-from atom_operator.decide import Surroundings, decide
+from atom_operator.decide import Surroundings, consider
 from atom_operator.domain import FieldProblem, Manifest, ObjectKey, Owner, Plan, Supply
 from atom_operator.plan.inventory import survey
 from atom_operator.plan_report import PlanReport, lines
@@ -83,16 +83,16 @@ def _report(
     reference = spec.model.config_ref
     text = _config_text(manifests, reference.name, reference.key) if reference else None
     nodes = tuple(_of_kind(fleet or (), "Node"))
-    plan = decide(Owner(key, ""), spec, Surroundings(_IMAGES, text, nodes))
-    if isinstance(plan, tuple):
-        return PlanReport(key, plan)
+    considered = consider(Owner(key, ""), spec, Surroundings(_IMAGES, text, nodes))
+    plan = considered.plan
+    if plan is None:
+        return PlanReport(key, considered.problems)
     try:
         template = pod_template(plan)
     except OverlayError as error:
         return PlanReport(key, (FieldProblem("spec.template", str(error)),))
-    if fleet is None:
-        return PlanReport(key, plan)
-    return PlanReport(key, plan, _supply(plan, template["spec"], fleet))
+    supply = None if fleet is None else _supply(plan, template["spec"], fleet)
+    return PlanReport(key, considered.problems, plan, supply)
 
 
 def _supply(plan: Plan, pod_spec: Mapping[str, Any], fleet: Sequence[Manifest]) -> Supply | None:
@@ -107,8 +107,10 @@ def _supply(plan: Plan, pod_spec: Mapping[str, Any], fleet: Sequence[Manifest]) 
 def _as_json(report: PlanReport) -> dict[str, Any]:
     """The operator's own plan.json, or the problems."""
     result: dict[str, Any] = {**report.key._asdict(), "canStart": report.can_start}
-    if isinstance(report.plan, tuple):
-        return {**result, "problems": [str(problem) for problem in report.plan]}
+    if report.problems:
+        result["problems"] = [str(problem) for problem in report.problems]
+    if report.plan is None:
+        return result
     return {**result, "plan": json.loads(plan_config_map(report.plan)["data"]["plan.json"])}
 
 

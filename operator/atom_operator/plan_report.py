@@ -13,23 +13,25 @@ from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.domain import Capacity, FieldProblem, ObjectKey, Plan, Supply
 from atom_operator.integrations import Autoscaling
 from atom_operator.plan.inventory import shortage
+from atom_operator.plan_arithmetic import arithmetic, size_text
 
 _LABEL_WIDTH = 22
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 @dataclass(frozen=True, slots=True)
 class PlanReport:
-    """One AtomDeployment's plan, or its problems; `supply` where nodes were given."""
+    """One AtomDeployment's problems, its plan or both: the plan of what only this version's engine
+    does not run says what another would need. `supply` where nodes were given."""
 
     key: ObjectKey
-    plan: Plan | tuple[FieldProblem, ...]
+    problems: tuple[FieldProblem, ...] = ()
+    plan: Plan | None = None
     supply: Supply | None = None
 
     @property
     def can_start(self) -> bool:
         """Whether the operator would start pods, and every replica has a place where known."""
-        if isinstance(self.plan, tuple) or not self.plan.may_start:
+        if self.problems or self.plan is None or not self.plan.may_start:
             return False
         return self.supply is None or placeable(self.supply) >= self.plan.replicas
 
@@ -45,10 +47,12 @@ def placeable(supply: Supply) -> int:
 def lines(report: PlanReport) -> Iterator[str]:
     """The report, one fact per line."""
     yield f"AtomDeployment {report.key.namespace}/{report.key.name}"
-    if isinstance(report.plan, tuple):
-        for problem in report.plan:
-            yield _row("not accepted", f"{problem} ({problem.reason.value})")
+    for problem in report.problems:
+        yield _row("not accepted", f"{problem} ({problem.reason.value})")
+    if report.plan is None:
         return
+    if report.problems:
+        yield _row("it would need", "what follows, of an engine that runs it")
     for label, text in facts(report.plan):
         yield _row(label, text)
     if report.supply is not None:
@@ -65,6 +69,7 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
     verdict = plan.capacity
     answer = {"True": "yes", "False": "no", "Unknown": "unknown"}[verdict.fits]
     yield "fits", f"{answer}, {verdict.reason.value}: {verdict.message}"
+    yield from arithmetic(plan)
     if verdict.capacity is not None:
         yield from _capacity(verdict.capacity)
     if plan.may_start:
@@ -93,14 +98,22 @@ def _device(plan: Plan) -> str:
 
 
 def _capacity(capacity: Capacity) -> Iterator[tuple[str, str]]:
-    yield "weights", f"{size_text(capacity.weights_bytes)} per device"
+    if capacity.reserve_bytes:
+        yield "beside them", f"{size_text(capacity.reserve_bytes)} for activations and the runtime"
     yield (
         "KV cache",
         f"{capacity.num_blocks:,} blocks = {capacity.kv_tokens:,} tokens of "
-        f"{size_text(capacity.kv_bytes_per_token)} (limited by {capacity.limited_by})",
+        f"{size_text(capacity.kv_bytes_per_token)}{_windows(capacity)} "
+        f"(limited by {capacity.limited_by})",
     )
     for row in capacity.concurrency:
         yield f"at {row.context_tokens:,} tokens", f"{row.sequences:,} sequences at once"
+
+
+def _windows(capacity: Capacity) -> str:
+    if not capacity.kv_window_bytes:
+        return ""
+    return f", and {size_text(capacity.kv_window_bytes)} of windows for each full sequence"
 
 
 def _placement(plan: Plan, supply: Supply) -> Iterator[str]:
@@ -113,14 +126,6 @@ def _placement(plan: Plan, supply: Supply) -> Iterator[str]:
     lacking = shortage(supply)
     if lacking is not None:
         yield _row("", lacking)
-
-
-def size_text(size_bytes: int) -> str:
-    """A size with three digits and a binary unit."""
-    size, unit = float(size_bytes), 0
-    while size >= 1024 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:.3g} {_UNITS[unit]}"
 
 
 def _row(label: str, text: str) -> str:

@@ -19,7 +19,8 @@ from atom_operator.domain import (
     Supply,
 )
 from atom_operator.plan.inventory import shortage
-from atom_operator.plan_report import facts, placeable, size_text
+from atom_operator.plan_arithmetic import size_text
+from atom_operator.plan_report import facts, placeable
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,13 @@ class Preview:
     running: DeploymentState | None = None
     supply: Supply | None = None  # for one pod of `after`; None where nodes are unknown
     waiting: str | None = None  # what has to be prepared before pods start
+    elsewhere: Plan | None = None  # of what only the engine does not run: what another would need
 
 
 def everything(preview: Preview) -> tuple[str, ...]:
     """For a dry run: the whole plan, and what changes."""
     if isinstance(preview.after, tuple):
-        return tuple(_problems(preview.after))
+        return (*_problems(preview.after), *_elsewhere(preview))
     plan = preview.after
     rows = [f"{label}: {text}" for label, text in facts(plan)]
     if preview.waiting is not None:
@@ -60,6 +62,12 @@ def essentials(preview: Preview) -> tuple[str, ...]:
 def _problems(problems: tuple[FieldProblem, ...]) -> Iterator[str]:
     for problem in problems:
         yield f"will not be accepted: {problem} ({problem.reason.value})"
+
+
+def _elsewhere(preview: Preview) -> Iterator[str]:
+    if preview.elsewhere is not None:
+        for label, text in facts(preview.elsewhere):
+            yield f"on an engine that runs it, {label}: {text}"
 
 
 def _places(plan: Plan, preview: Preview) -> Iterator[str]:

@@ -58,7 +58,7 @@ def validate_engine_features(spec: AtomDeploymentSpec, site: Site) -> Iterator[F
         )
     if spec.engine.speculative and EngineFeature.SPECULATION not in site.engine_features:
         yield _no_feature(
-            "spec.engine.speculative", "it", "leave it out", EngineFeature.SPECULATION
+            "spec.engine.speculative", "mtp", "leave it out", EngineFeature.SPECULATION
         )
 
 

@@ -15,6 +15,7 @@ from atom.sizing import (
     DoesNotFitReason,
     ModelFacts,
     Quantization,
+    tensor_parallel_problems,
     unsupported,
     valid_tensor_parallel_sizes,
 )
@@ -175,7 +176,14 @@ def _quantised_weights(misfit: Misfit, fits: Fits) -> Iterator[str]:
     """Another checkpoint of the same model, half as large."""
     if misfit.facts.quantization is not None:
         return
-    quantised = replace(misfit.facts, quantization=_BLOCK_FP8)
+    quantised, options = replace(misfit.facts, quantization=_BLOCK_FP8), misfit.options
+    if tensor_parallel_problems(
+        quantised,
+        options.tensor_parallel,
+        options.nodes,
+        expert_parallel=options.expert_parallel,
+    ):
+        return
     if fits(misfit.options, misfit.memory_bytes, quantised):
         able = not unsupported(quantised, misfit.site.engine_architectures)
         yield "take an fp8 checkpoint of the model" + ("" if able else f", {_NOT_YET}")

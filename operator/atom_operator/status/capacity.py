@@ -109,6 +109,11 @@ def _numbers(capacity: Capacity) -> dict[str, Any]:
     return {
         "weightsBytesPerGPU": capacity.weights_bytes,
         "kvBytesPerToken": capacity.kv_bytes_per_token,
+        **(
+            {"kvWindowBytesPerSequence": capacity.kv_window_bytes}
+            if capacity.kv_window_bytes
+            else {}
+        ),
         "kvTokens": capacity.kv_tokens,
         "blocks": capacity.num_blocks,
         "maxSequences": capacity.max_sequences,

@@ -20,7 +20,7 @@ from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.observe import observe
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import ANNOTATION_REVISION
-from atom_operator.decide import Surroundings, decide
+from atom_operator.decide import Surroundings, consider, decide
 from atom_operator.decision import Decider, Decision, optional_kinds
 from atom_operator.domain import (
     WORKLOAD_KINDS,
@@ -114,7 +114,7 @@ class Reviewer:
         observed = await observe(self._port, key, uid, tuple(optional_kinds(request.new)))
         decision = await self._decide(key, request.new, observed)
         if decision.plan is None:
-            return Preview(decision.problems)
+            return Preview(decision.problems, elsewhere=self._elsewhere(key, request.new))
         before = await self._decide(key, request.old, observed) if request.old else None
         plan = decision.plan
         supply = decision.supply
@@ -128,6 +128,15 @@ class Reviewer:
             supply=supply,
             waiting=decision.waiting.message if decision.waiting else None,
         )
+
+    def _elsewhere(self, key: ObjectKey, manifest: Manifest) -> Plan | None:
+        """The plan of what only this site's engines do not run, from the object itself."""
+        spec = parse_spec(manifest.get("spec") or {})
+        if isinstance(spec, tuple):
+            return None
+        settings = self._decider.settings
+        around = Surroundings(settings.engine_images, site=settings.site)
+        return consider(Owner(key, ""), spec, around).plan
 
     async def _decide(self, key: ObjectKey, manifest: Manifest, observed: Observed) -> Decision:
         return await self._decider.decide(key, _with_uid(manifest), observed, EngineView())

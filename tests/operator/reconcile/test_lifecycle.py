@@ -18,6 +18,7 @@ from atom_operator.domain import (
     SERVICE_ACCOUNT,
     Kind,
 )
+from atom_operator.integrations import Site
 from tests.support.builders_operator import (
     KEY,
     NOW,
@@ -99,6 +100,17 @@ async def test_status_has_what_kubectl_and_autoscalers_read() -> None:
     assert capacity["kvBytesPerToken"] == 2 * 2 * 2 * 32 * 4
     assert capacity["kvTokens"] == capacity["blocks"] * 16
     assert capacity["maxSequences"] == capacity["concurrency"][-1]["sequences"] == 512
+
+
+async def test_a_model_with_windows_says_what_they_keep_of_a_sequence() -> None:
+    site = Site(engine_architectures=("GptOssForCausalLM",))
+    model = {"source": "hf://openai/gpt-oss-20b"}
+    cluster = cluster_with(model=model, accelerator={"type": "amd", "product": "MI300X"})
+    await reconciler(cluster, site=site).reconcile(KEY)
+    capacity = cluster.find(ATOM_DEPLOYMENT, "chat")["status"]["capacity"]
+    # 12 layers of 8 heads of 64, K and V in bfloat16; 128 tokens touch 9 blocks of 16
+    assert capacity["kvBytesPerToken"] == 24_576
+    assert capacity["kvWindowBytesPerSequence"] == 9 * 16 * 24_576
 
 
 async def test_a_second_reconcile_changes_no_object() -> None:

@@ -11,7 +11,7 @@ import yaml
 
 from atom.sizing import ModelFacts
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, ObjectKey
-from atom_operator.integrations import Site
+from atom_operator.integrations import EngineFeature, Site
 from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.plan.model_facts import facts_from_catalogue
 from tests.support.builders_operator import reconciler
@@ -32,6 +32,7 @@ def test_there_are_examples() -> None:
     assert [path.name for path in MANIFESTS] == [
         "atom-tiny.yaml",
         "autoscaling-mi300x.yaml",
+        "deepseek-r1-mi300x.yaml",
         "gateway-and-monitoring.yaml",
         "llama-3.1-8b-pvc.yaml",
         "llama-3.3-70b-mi355x.yaml",
@@ -49,7 +50,12 @@ async def test_an_example_is_accepted_fits_and_starts(path: Path) -> None:
     cluster = FakeCluster()
     cluster.create(ATOM_DEPLOYMENT, manifest)
     name = manifest["metadata"]["name"]
-    able = Site(engine_tensor_parallel=16, engine_multi_node=True)
+    able = Site(
+        engine_tensor_parallel=16,
+        engine_multi_node=True,
+        engine_architectures=("DeepseekV3ForCausalLM",),
+        engine_features=frozenset({EngineFeature.FP8_KV_CACHE}),
+    )
     await reconciler(cluster, site=able).reconcile(ObjectKey("default", name))
     status = cluster.find(ATOM_DEPLOYMENT, name)["status"]
     states = {item["type"]: item["status"] for item in status["conditions"]}

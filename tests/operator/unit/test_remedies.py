@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from atom_operator.integrations import Site
+from atom_operator.integrations import EngineFeature, Site
 from tests.support.builders_operator import plan
 
 LLAMA_70B = "hf://meta-llama/Llama-3.3-70B-Instruct"
@@ -97,3 +97,88 @@ def test_a_partition_that_shares_its_memory_says_what_idle_neighbours_would_give
     apart = verdict(source, amd(product="MI300X", resourceName="amd.com/qpx_nps4"))
     assert apart.fits == "False"
     assert "idle" not in apart.message
+
+
+FP8_CACHE = frozenset({EngineFeature.FP8_KV_CACHE})
+
+
+def test_an_fp8_cache_is_named_where_it_is_enough_and_said_to_come_later() -> None:
+    changes: dict[str, Any] = {
+        "model": {"source": "hf://Qwen/Qwen3-32B"},
+        "accelerator": amd(memory="76Gi"),
+        "engine": {"maxModelLen": 16_384, "maxNumSeqs": 64, "maxNumBatchedTokens": 8192},
+    }
+    message = plan(**changes).capacity.message
+    assert "set spec.engine.kvCacheDtype to fp8, once the engine can do it" in message
+    able = Site(engine_features=FP8_CACHE)
+    assert "set spec.engine.kvCacheDtype to fp8;" in plan(able, **changes).capacity.message
+    changes["engine"]["kvCacheDtype"] = "fp8"
+    assert plan(able, **changes).capacity.fits == "True"
+
+
+def test_a_cache_of_wide_elements_is_narrowed_first() -> None:
+    source, accelerator = "hf://Qwen/Qwen3-8B", amd(memory="30Gi")
+    engine = {"maxModelLen": 32_768, "kvCacheDtype": "fp32"}
+    first = verdict(source, accelerator, **engine)
+    assert "set spec.engine.kvCacheDtype to bf16" in first.message
+    assert verdict(source, accelerator, maxModelLen=32_768, kvCacheDtype="bf16").fits == "True"
+
+
+def test_an_fp8_checkpoint_is_named_where_it_is_enough() -> None:
+    source, accelerator = "hf://Qwen/Qwen3-32B", amd(memory="64Gi")
+    message = verdict(source, accelerator, maxModelLen=8192).message
+    assert "take an fp8 checkpoint of the model, once the engine can do it" in message
+    site = Site(engine_architectures=("Qwen3ForCausalLM",))
+    model = {"source": "hf://Qwen/Qwen3-32B-FP8"}
+    half = plan(site, model=model, accelerator=accelerator, engine={"maxModelLen": 8192})
+    assert half.capacity.fits == "True"
+
+
+LATENT_SITE = Site(engine_tensor_parallel=8, engine_architectures=("DeepseekV2ForCausalLM",))
+
+
+def latent(memory: str, tensor: int, length: int) -> Any:
+    return plan(
+        LATENT_SITE,
+        model={"source": "hf://deepseek-ai/DeepSeek-V2-Lite"},
+        accelerator=amd(memory=memory),
+        parallelism={"tensor": tensor},
+        engine={"maxModelLen": length, "maxNumSeqs": 8, "maxNumBatchedTokens": 2048},
+    ).capacity
+
+
+def test_more_devices_are_no_remedy_for_a_cache_that_each_holds_whole() -> None:
+    # 163840 x 27 x 576 x 2 bytes = 4.7 GiB stay what they are on 8 devices, where KV heads would
+    # have been divided once more.
+    verdict = latent("11Gi", 4, 163_840)
+    assert verdict.reason.value == "ContextDoesNotFit"
+    assert "spec.parallelism.tensor" not in verdict.message
+    # A fourth of an expert is 352 wide: no whole number of an fp8 checkpoint's blocks of 128.
+    assert "fp8 checkpoint" not in verdict.message
+    assert latent("11Gi", 8, 163_840).reason.value == "ContextDoesNotFit"
+
+
+def test_more_devices_that_only_divide_the_weights_are_named_as_such() -> None:
+    message = latent("36Gi", 1, 163_840).message
+    assert (
+        "set spec.parallelism.tensor to 2: the weights are divided, each device holds the whole "
+        "MLA cache" in message
+    )
+    assert latent("36Gi", 2, 163_840).fits == "True"
+
+
+def test_the_longest_context_of_a_hybrid_fits_and_no_longer_one() -> None:
+    site = Site(engine_architectures=("Gemma2ForCausalLM",))
+
+    def gemma(length: int) -> Any:
+        return plan(
+            site,
+            model={"source": "hf://google/gemma-2-9b"},
+            accelerator=amd(memory="27Gi"),
+            engine={"maxModelLen": length},
+        ).capacity
+
+    length = int(remedy(gemma(8192).message, r"maxModelLen to at most (\d+)"))
+    assert length > 4096, "beyond the window only half of the layers grow"
+    assert gemma(length).fits == "True"
+    assert gemma(length + 16).fits == "False"

@@ -74,6 +74,16 @@ async def test_a_dry_run_prints_the_plan() -> None:
     assert "nodes: 2 of 2 new pods find a place now" in lines
 
 
+async def test_a_dry_run_of_what_no_engine_here_runs_prints_what_it_would_need() -> None:
+    model = {"source": "hf://openai/gpt-oss-120b"}
+    lines = await warnings(FakeCluster(), creation(**{**AMD, "model": model}))
+    assert lines[0].startswith("will not be accepted: spec.model.source: architecture GptOss")
+    windows = "18 layers of sliding window x 2,048 B = 36 KiB, of the newest 128 tokens only"
+    assert f"on an engine that runs it, KV of a token: {windows}" in lines
+    (line,) = await warnings(FakeCluster(), creation(dry_run=False, **{**AMD, "model": model}))
+    assert line == lines[0]
+
+
 async def test_a_real_apply_says_only_what_stands_in_the_way() -> None:
     cluster = FakeCluster(nodes=[gpu_node("a", 8)])
     assert await warnings(cluster, creation(dry_run=False, **AMD)) == []

@@ -42,7 +42,10 @@ class CapacityNumbers(ApiModel):
     weights_bytes_per_gpu: Annotated[int, Field(alias="weightsBytesPerGPU")]
     """Bytes of weights on each device."""
     kv_bytes_per_token: int
-    """Bytes of KV cache per token on each device."""
+    """Bytes of KV cache per token on each device, in the layers that keep every token."""
+    kv_window_bytes_per_sequence: int | None = None
+    """Bytes of KV cache of a full sequence on each device in layers with a sliding window, which
+    do not grow beyond it; absent where the model has none."""
     kv_tokens: int
     """Tokens that the KV cache holds."""
     blocks: int

@@ -1,0 +1,67 @@
+"""What a plan's sizes are the sum of, as lines for people: weights by part, the cache by layer.
+
+Pure; the terms are those that the plan was computed from (atom.sizing). Called by plan_report, for
+a plan that fits as for one that does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from atom.sizing import KvTerm, ModelFacts, Sharding, kv_terms
+from atom_operator.domain import Plan
+from atom_operator.plan.capacity import kv_element, speculation, stored_bytes
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_ELEMENTS = {2: "16-bit floats", 4: "float32"}
+
+
+def arithmetic(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Label and text of each term; nothing where the model's shape is unknown."""
+    if plan.facts is None:
+        return
+    yield "weights", _weights(plan, plan.facts)
+    element = kv_element(plan.facts, plan.engine, plan.accelerator)
+    ranks = plan.engine.tensor_parallel
+    for term in kv_terms(plan.facts, element, ranks, speculation(plan.engine)):
+        yield "KV of a token", _cache_term(term, ranks)
+
+
+def _weights(plan: Plan, facts: ModelFacts) -> str:
+    options = plan.engine
+    sharding = Sharding(options.tensor_parallel, options.expert_parallel)
+    stored = stored_bytes(plan.accelerator)
+    parts = facts.weight_parts(stored, sharding, options.speculative_tokens > 0)
+    total = sum(part.size_bytes for part in parts)
+    listed = ", ".join(
+        f"{part.name} {size_text(part.size_bytes)}"
+        + (" (whole on each)" if not part.sharded and options.tensor_parallel > 1 else "")
+        for part in sorted(parts, key=lambda part: -part.size_bytes)
+    )
+    return f"{size_text(total)} per device in {_format(facts, stored)}: {listed}"
+
+
+def _format(facts: ModelFacts, stored: int | None) -> str:
+    element = _ELEMENTS[stored or facts.weight_dtype_bytes]
+    if stored is not None or facts.quantization is None:
+        return element
+    return f"{facts.quantization.method} ({facts.quantization.bits} bits) and {element}"
+
+
+def _cache_term(term: KvTerm, ranks: int) -> str:
+    kind = ("draft " if term.drafts else "") + ("layer" if term.layers == 1 else "layers")
+    text = f"{term.layers} {kind} of {term.cache.value} x {term.token_bytes:,} B"
+    text += f" = {size_text(term.layers * term.token_bytes)}"
+    if term.window is not None:
+        text += f", of the newest {term.window:,} tokens only"
+    if ranks > 1 and not term.divided:
+        text += ", the same on every device"
+    return text
+
+
+def size_text(size_bytes: int) -> str:
+    """A size with three digits and a binary unit."""
+    size, unit = float(size_bytes), 0
+    while size >= 1024 and unit < len(_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{size:.3g} {_UNITS[unit]}"

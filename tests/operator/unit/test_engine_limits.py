@@ -1,0 +1,193 @@
+"""What the engine does not run is refused by name, told apart from what it would need."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from atom.sizing import SUPPORTED_ARCHITECTURES
+from atom_operator.__main__ import main
+from atom_operator.children.engine_container import engine_args
+from atom_operator.decide import Surroundings, consider, decide
+from atom_operator.domain import FieldProblem, Owner, Plan
+from atom_operator.integrations import EngineFeature, Site
+from atom_operator.plan.model_facts import catalogue_sources, facts_from_catalogue
+from tests.support.builders_operator import IMAGES, KEY, TINY_CONFIG, atom_deployment, parsed, plan
+from tests.support.catalogue.latent import DEEPSEEK_V3
+
+MI300X = {"type": "amd", "product": "MI300X"}
+R1: dict[str, Any] = {
+    "model": {"source": "hf://deepseek-ai/DeepSeek-R1"},
+    "accelerator": MI300X,
+    "parallelism": {"tensor": 8, "expert": True},
+    "engine": {"maxModelLen": 65_536, "kvCacheDtype": "fp8", "speculative": {"tokens": 2}},
+}
+ABLE = Site(
+    engine_tensor_parallel=8,
+    engine_architectures=("DeepseekV3ForCausalLM",),
+    engine_features=frozenset(EngineFeature),
+)
+
+
+def problems(site: Site | None = None, **changes: Any) -> tuple[FieldProblem, ...]:
+    around = Surroundings(IMAGES, site=site or Site())
+    result = decide(Owner(KEY, "uid"), parsed(**changes), around)
+    assert isinstance(result, tuple)
+    return result
+
+
+@pytest.mark.parametrize("source", catalogue_sources())
+def test_every_model_of_the_catalogue_is_run_or_refused_by_name(source: str) -> None:
+    facts = facts_from_catalogue(source).facts
+    assert facts is not None
+    changes = {"model": {"source": source}, "accelerator": {**MI300X, "memory": "4000Gi"}}
+    if facts.architecture in SUPPORTED_ARCHITECTURES and facts.quantization is None:
+        assert plan(**changes).capacity.fits == "True"
+        return
+    (problem,) = problems(**changes)
+    assert (problem.field, problem.reason.value) == ("spec.model.source", "ModelNotSupported")
+    named = "quantised" if facts.architecture in SUPPORTED_ARCHITECTURES else facts.architecture
+    assert named in problem.message
+    assert "engine.architectures" in problem.message
+    able = Site(engine_architectures=(facts.architecture,))
+    assert plan(able, **changes).capacity.fits == "True"
+
+
+def test_each_limit_is_a_problem_of_its_field_until_the_site_can_do_it() -> None:
+    found = {problem.field: problem for problem in problems(**R1)}
+    assert {field: problem.reason.value for field, problem in found.items()} == {
+        "spec.parallelism.tensor": "UnsupportedByEngine",
+        "spec.parallelism.expert": "UnsupportedByEngine",
+        "spec.engine.kvCacheDtype": "UnsupportedByEngine",
+        "spec.engine.speculative": "UnsupportedByEngine",
+        "spec.model.source": "ModelNotSupported",
+    }
+    assert "engine.features: expertParallel" in found["spec.parallelism.expert"].message
+    assert plan(ABLE, **R1).capacity.fits == "True"
+
+
+def test_what_only_the_engine_refuses_is_planned_all_the_same() -> None:
+    around = Surroundings(IMAGES)
+    considered = consider(Owner(KEY, "uid"), parsed(**R1), around)
+    assert considered.plan is not None
+    assert considered.plan.capacity == plan(ABLE, **R1).capacity
+    broken = {**R1, "engine": {"maxModelLen": 1 << 20}}
+    assert consider(Owner(KEY, "uid"), parsed(**broken), around).plan is None
+
+
+def test_an_engine_that_can_do_it_is_told_so() -> None:
+    args = engine_args(plan(ABLE, **R1))
+    assert "--enable-expert-parallel" in args
+    assert args[args.index("--kv-cache-dtype") + 1] == "fp8"
+    assert args[args.index("--method") : args.index("--method") + 4] == [
+        *("--method", "mtp", "--num-speculative-tokens", "2")
+    ]
+    plain = engine_args(plan())
+    assert not {"--enable-expert-parallel", "--method"} & {*plain}
+
+
+def test_deepseek_r1_on_eight_mi300x_by_hand() -> None:
+    changes = {**R1, "parallelism": {"tensor": 8}}
+    capacity = plan(ABLE, **changes).capacity.capacity
+    assert capacity is not None
+    weights = DEEPSEEK_V3.weights[8] + DEEPSEEK_V3.draft_weights[8]
+    assert capacity.weights_bytes == weights
+    # 61 layers and one of drafts, 576 bytes of fp8 in each, on every device
+    assert (capacity.kv_bytes_per_token, capacity.kv_window_bytes) == (62 * 576, 0)
+    # widest: 16 heads, keys and values of a prompt unfolded, the latent and the queries' rank,
+    # against 8 experts of 2048 / 8 with outputs of 7168, and the shared one
+    attention = 16 * 2 * (192 + 128) + 576 + 1536
+    experts = 8 * (3 * 256 + 7168) + 3 * 256
+    assert experts > attention
+    activations = 16_384 * (3 * 7168 + experts) * 2 + 512 * 3 * 129_280 * 4 * 3
+    runtime = 3 * 1024**3 // 2 + int(192 * 1024**3 * 0.02)
+    left = int(192 * 1024**3 * 0.9) - capacity.weights_bytes - activations - runtime
+    assert capacity.num_blocks == left // (16 * 62 * 576)
+    # a sequence has room for its two drafts, but at the end
+    blocks = {1024: 65, 2048: 129, 65_536: 4096}
+    for row in capacity.concurrency:
+        if row.context_tokens in blocks:
+            expected = min(512, capacity.num_blocks // blocks[row.context_tokens])
+            assert row.sequences == expected
+
+
+def test_gpt_oss_holds_what_its_windows_leave_by_hand() -> None:
+    site = Site(engine_architectures=("GptOssForCausalLM",))
+    model = {"source": "hf://openai/gpt-oss-20b"}
+    capacity = plan(site, model=model, accelerator=MI300X).capacity.capacity
+    assert capacity is not None
+    # 12 layers x 2 x 8 x 64 x 2 bytes, of every token and of 9 blocks that touch 128 tokens
+    token = 24_576
+    assert (capacity.kv_bytes_per_token, capacity.kv_window_bytes) == (token, 9 * 16 * token)
+    activations = 16_384 * (3 * 2880 + 4 * (3 * 2880 + 2880)) * 2 + 512 * 201_088 * 4 * 3
+    runtime = 3 * 1024**3 // 2 + int(192 * 1024**3 * 0.02)
+    left = int(192 * 1024**3 * 0.9) - capacity.weights_bytes - activations - runtime
+    for row in capacity.concurrency:
+        assert row.sequences == min(512, left // (token * (row.context_tokens + 144)))
+
+
+@pytest.mark.parametrize("names", [("NewForCausalLM",), ("*",)])
+def test_a_family_without_arithmetic_is_unknown_where_the_site_runs_it(
+    names: tuple[str, ...],
+) -> None:
+    model = {"source": "path:///m", "config": {**TINY_CONFIG, "architectures": ["NewForCausalLM"]}}
+    (problem,) = problems(model=model)
+    assert (problem.field, problem.reason.value) == ("spec.model.config", "ModelNotSupported")
+    verdict = plan(Site(engine_architectures=names), model=model).capacity
+    assert (verdict.fits, verdict.reason.value) == ("Unknown", "ModelNotSized")
+    assert "NewForCausalLM" in verdict.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"parallelism": {"expert": True}}, "spec.parallelism.expert"),
+        ({"engine": {"speculative": {}}}, "spec.engine.speculative"),
+    ],
+)
+def test_what_the_model_does_not_have_is_refused_on_any_engine(
+    changes: dict[str, Any], field: str
+) -> None:
+    (problem,) = problems(ABLE, **changes)
+    assert problem.field == field
+    assert "leave it out" in problem.message
+
+
+def test_the_plan_command_prints_the_arithmetic_beside_the_refusal(
+    tmp_path: Any, capsys: Any
+) -> None:
+    path = tmp_path / "r1.yaml"
+    path.write_text(yaml.safe_dump(atom_deployment(**R1)), encoding="utf-8")
+    assert main(["plan", "-f", str(path)]) == 1
+    text = capsys.readouterr().out
+    assert "architecture DeepseekV3ForCausalLM is not supported" in text
+    assert "80.8 GiB per device in fp8 (8 bits) and 16-bit floats: routed experts" in text
+    assert "compressing projections 881 MiB (whole on each)" in text
+    assert "61 layers of MLA latent x 576 B = 34.3 KiB, the same on every device" in text
+    assert "1 draft layer of MLA latent x 576 B" in text
+    assert "at 65,536 tokens" in text
+    assert main(["plan", "-f", str(path), "-o", "json"]) == 1
+    (printed,) = yaml.safe_load(capsys.readouterr().out)
+    assert len(printed["problems"]) == 5
+    assert printed["plan"]["capacity"]["capacity"]["kv_bytes_per_token"] == 62 * 576
+
+
+def test_a_plan_that_does_not_fit_shows_what_it_is_the_sum_of(tmp_path: Any, capsys: Any) -> None:
+    path = tmp_path / "gemma.yaml"
+    manifest = atom_deployment(
+        model={"source": "hf://google/gemma-2-27b"}, accelerator={"type": "amd", "memory": "40Gi"}
+    )
+    path.write_text(yaml.safe_dump(manifest), encoding="utf-8")
+    assert main(["plan", "-f", str(path)]) == 1
+    text = capsys.readouterr().out
+    assert "no, WeightsDoNotFit" in text
+    assert "50.7 GiB per device" in text
+    assert "23 layers of sliding window x 8,192 B = 184 KiB, of the newest 4,096 tokens" in text
+
+
+def test_a_plan_without_a_model_has_no_arithmetic() -> None:
+    unknown = plan(model={"source": "hf://acme/private"}, accelerator=MI300X)
+    assert isinstance(unknown, Plan)
+    assert unknown.facts is None
