@@ -100,6 +100,9 @@ def main() -> int:
     parser.add_argument("--port", type=int, default=8123)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--api-server-count", type=int, default=1)
+    parser.add_argument(
+        "--data-parallel-size", type=int, default=1, help="cards to serve on; offline stays on one"
+    )
     args = parser.parse_args()
     url = f"http://127.0.0.1:{args.port}"
     with tempfile.TemporaryDirectory() as name:
@@ -109,6 +112,7 @@ def main() -> int:
         command += ["--served-model-name", "bench", "--host", "127.0.0.1", *ENGINE_FLAGS]
         command += ["--server-port", str(args.port), "--disable-access-log"]
         command += ["--api-server-count", str(args.api_server_count)]
+        command += ["--data-parallel-size", str(args.data_parallel_size)]
         server = subprocess.Popen(command)
         try:
             ready_seconds = wait_ready(url, server)
@@ -131,6 +135,7 @@ def main() -> int:
     results = {
         "shape": args.shape,
         "api_server_count": args.api_server_count,
+        "data_parallel_size": args.data_parallel_size,
         "ready_seconds": ready_seconds,
         "share_of_offline": share,
     }
