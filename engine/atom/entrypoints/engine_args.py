@@ -21,7 +21,7 @@ _SNAKE_FLAG = re.compile(r"(--[a-z0-9_-]*_[a-z0-9_-]*)(=.*)?", re.DOTALL)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp32")
 DEVICES = ("auto", "cpu", "cuda", "rocm")
-BACKENDS = ("auto", "triton", "torch_ref")
+BACKENDS = ("auto", "triton", "native_cpu", "torch_cpu", "torch_ref")
 PROFILER_VARIABLE = "ATOM_TORCH_PROFILER_DIR"
 POLICIES = ("mixed", "prefill_first")
 ROUTING_POLICIES = ("least_tokens", "round_robin")
@@ -194,6 +194,6 @@ def _op_backends(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         op, equals, name = pair.partition("=")
         if not (op and equals and name):
-            raise ConfigError(f"--op-backend {pair}: must be OP=NAME, such as attention=torch_ref")
+            raise ConfigError(f"--op-backend {pair}: must be OP=NAME, such as sample=torch_ref")
         found[op] = name
     return found

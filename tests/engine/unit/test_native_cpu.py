@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from atom.errors import ConfigError
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.interface import AttentionShape
 from atom.model_ops.backends.native_cpu import attention, dense
@@ -107,6 +108,21 @@ def test_other_dtypes_are_left_to_pytorch(kernels: None) -> None:
     assert resolve_ops("cpu", dtypes=(torch.float32,)).chosen["linear"] == "native_cpu"
     mixed = resolve_ops("cpu", dtypes=(torch.float32, torch.bfloat16))
     assert "native_cpu" not in mixed.chosen.values()
+
+
+def test_a_backend_by_name_leaves_the_rest_to_those_after_it(kernels: None) -> None:
+    chosen = resolve_ops("cpu", "torch_cpu").chosen
+    assert (chosen["paged_attention"], chosen["linear"]) == ("torch_cpu", "torch_ref")
+    chosen = resolve_ops("cpu", "native_cpu", {"linear": "torch_ref"}).chosen
+    assert (chosen["sample"], chosen["linear"]) == ("native_cpu", "torch_ref")
+    assert chosen["keep_likely"] == "torch_cpu"
+
+
+def test_a_backend_by_name_that_cannot_work_is_refused(kernels: None) -> None:
+    with pytest.raises(ConfigError, match="native_cpu: made for float32, not bfloat16"):
+        resolve_ops("cpu", "native_cpu", dtypes=(torch.bfloat16,))
+    with pytest.raises(ConfigError, match="torch_cpu: does not provide linear"):
+        resolve_ops("cpu", overrides={"linear": "torch_cpu"})
 
 
 # ---- results ---------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """Which backend computes which operation: resolved once at start, logged, never asked again.
 
 Backends are lazy factories, so that an absent library costs nothing until it is asked for. `auto`
-takes the first usable backend of the device's preference list per operation; an explicit choice
-that cannot work is refused with the reasons. Fused operations follow from the choice of their
-parts.
+takes the first usable backend of the device's preference list per operation, and a backend's name
+means that list from there on; an explicit choice that cannot work is refused with the reasons.
+Fused operations follow from the choice of their parts.
 """
 
 from __future__ import annotations
@@ -64,10 +64,9 @@ def resolve_ops(
     chosen: dict[str, str] = {}
     uncapturable: list[str] = []
     table: dict[str, Callable[..., object]] = {}
+    names = _in_order(device_type, backend, dtypes)
     for op in OPS:
-        wanted = overrides.get(op, backend)
-        names = _PREFERENCES[device_type] if wanted == "auto" else (wanted,)
-        provider = _first_usable(op, names, dtypes)
+        provider = _first_usable(op, (overrides[op],) if op in overrides else names, dtypes)
         table[op], chosen[op] = provider.operations[op], provider.name
         if not provider.capturable:
             uncapturable.append(op)
@@ -84,19 +83,36 @@ def _fused(op: str, chosen_for_parts: set[str]) -> Callable[..., object] | None:
     return _load(chosen_for_parts.pop()).operations.get(op)
 
 
+def _in_order(device_type: str, backend: str, dtypes: Collection[torch.dtype]) -> tuple[str, ...]:
+    """The backends to ask for an operation, first to last. One that was asked for by name must be
+    usable; what it does not provide comes from those that the device prefers less."""
+    preferred = _PREFERENCES[device_type]
+    if backend == "auto":
+        return preferred
+    reasons = _reasons_against(_load(backend), dtypes)
+    if reasons:
+        raise ConfigError(f"backend {backend}: {'; '.join(reasons)}; use auto or torch_ref")
+    if backend in preferred:
+        return preferred[preferred.index(backend) :]
+    return (backend,)
+
+
 def _first_usable(op: str, names: tuple[str, ...], dtypes: Collection[torch.dtype]) -> Backend:
-    reasons: list[str] = []
+    found: list[str] = []
     for name in names:
         backend = _load(name)
-        if backend.unusable:
-            reasons.append(f"{name}: {'; '.join(backend.unusable)}")
-        elif backend.dtypes and not set(dtypes) <= set(backend.dtypes):
-            reasons.append(f"{name}: made for {_names(backend.dtypes)}, not {_names(dtypes)}")
-        elif op not in backend.operations:
-            reasons.append(f"{name}: does not provide {op}")
-        else:
+        reasons = _reasons_against(backend, dtypes)
+        if not reasons and op in backend.operations:
             return backend
-    raise ConfigError(f"no usable backend for {op} ({' | '.join(reasons)}); use torch_ref")
+        found.append(f"{name}: {'; '.join(reasons) or f'does not provide {op}'}")
+    raise ConfigError(f"no usable backend for {op} ({' | '.join(found)}); use torch_ref")
+
+
+def _reasons_against(backend: Backend, dtypes: Collection[torch.dtype]) -> tuple[str, ...]:
+    if backend.dtypes and not set(dtypes) <= set(backend.dtypes):
+        made_for = f"made for {_names(backend.dtypes)}, not {_names(dtypes)}"
+        return (*backend.unusable, made_for)
+    return backend.unusable
 
 
 def _names(dtypes: Collection[torch.dtype]) -> str:
