@@ -70,6 +70,7 @@ class AsyncLLMEngine:
         request_timeout_seconds: float | None = None,
         reader_limits: ReaderLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         """processor: loaded from the model's folder unless given. client: this engine's number
         among those that share the engine processes. on_progress: told the phase of
@@ -85,6 +86,8 @@ class AsyncLLMEngine:
         self._request_timeout_seconds = request_timeout_seconds
         self._reader_limits = reader_limits
         self._clock = clock
+        self._wall_clock = wall_clock
+        self._stats_told_at: dict[int, float] = {}
         self._core = core_factory(config, self._on_event)
         self._loop: asyncio.AbstractEventLoop
         self._ids = itertools.count(first_id(client))
@@ -133,6 +136,11 @@ class AsyncLLMEngine:
         """Of all ranks together; None before the first has reported."""
         parts = list(self.stats_by_rank.values())
         return add_stats(parts) if parts else None
+
+    @property
+    def stats_told_at(self) -> float | None:
+        """Since when every rank has told its numbers again, in seconds since 1970."""
+        return min(self._stats_told_at.values(), default=None)
 
     async def wait_dead(self) -> str:
         """Returns the reason once the engine process is gone."""
@@ -310,6 +318,7 @@ class AsyncLLMEngine:
             self._deliver(event)
         elif isinstance(event, RankStats):
             self.stats_by_rank[event.rank] = event.stats
+            self._stats_told_at[event.rank] = self._wall_clock()
         elif isinstance(event, CoreFailed):
             self._die(event.message)
         elif isinstance(event, CoreStalled):

@@ -93,6 +93,8 @@ class EngineCore:
         try:
             while self._running:
                 self.turn()
+            if unfinished := self._scheduler.exit_engine():
+                logger.info("the engine ends with %d requests unfinished", unfinished)
         finally:
             self._ended.set()
             self._guided.close()

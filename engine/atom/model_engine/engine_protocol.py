@@ -200,6 +200,8 @@ class StatsBody(msgspec.Struct, frozen=True):
     preemptions_total: int
     prompt_tokens_total: int  # prompt tokens computed or taken from the cache
     cached_tokens_total: int  # of these, taken from the prefix cache
+    cache_requests_total: int  # requests whose prompt was looked up in the cache
+    cache_full_tokens_total: int  # tokens of these prompts
     generation_tokens_total: int
     steps_total: int
     dp_wave: int = 0  # the latest START_DP_WAVE

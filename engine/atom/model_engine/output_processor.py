@@ -128,8 +128,8 @@ class OutputProcessor:
     def _text_of(self, step: StepOutputs, request_id: int, answer: _Answer, token_id: int) -> str:
         """The text that the token completes; an answer that a stop string ends is to be aborted."""
         text = answer.stream.push(token_id)
-        if (matcher := _matcher(answer)) is not None:
-            text, answer.stopped = matcher.feed(text)
+        if answer.matcher is not None:
+            text, answer.stopped = _match(answer, answer.matcher, text)
             if answer.stopped:
                 step.abort_ids.append(request_id)
         return text
@@ -192,15 +192,18 @@ def _last_text(answer: _Answer, tokens: list[int], row: FinishedRow) -> tuple[st
     )
     shown = tokens[:-1] if ended_by_token else tokens
     text = "".join(map(answer.stream.push, shown)) + answer.stream.flush()
-    if (matcher := _matcher(answer)) is None:
+    if answer.matcher is None:
         return text, False
-    text, matched = matcher.feed(text)
-    return (text, True) if matched else (text + matcher.flush(), False)
+    text, matched = _match(answer, answer.matcher, text)
+    return (text, True) if matched else (text + answer.matcher.flush(), False)
 
 
-def _matcher(answer: _Answer) -> StopMatcher | None:
-    """What looks for stop strings in the newest token's text: nothing among the fewest tokens."""
-    return answer.matcher if answer.num_output_tokens > answer.params.min_tokens else None
+def _match(answer: _Answer, matcher: StopMatcher, text: str) -> tuple[str, bool]:
+    """The text that is certain, of what the newest token adds, and whether a stop string ends it:
+    none does that is complete among the fewest tokens."""
+    if answer.num_output_tokens > answer.params.min_tokens:
+        return matcher.feed(text)
+    return matcher.pass_over(text), False
 
 
 def _trimmed(entry: TokenLogprobs, wanted: int) -> TokenLogprobs:

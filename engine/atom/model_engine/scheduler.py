@@ -72,6 +72,8 @@ class Scheduler:
         self._preemptions = 0
         self._prompt_tokens = 0
         self._cached_tokens = 0
+        self._cache_requests = 0
+        self._cache_full_tokens = 0
         self._generation_tokens = 0
         self._steps = 0
 
@@ -96,6 +98,15 @@ class Scheduler:
             if sequence is not None:
                 ended.append(self._finish(sequence, reason, detail))
         return ended
+
+    def exit_engine(self) -> int:
+        """The engine shuts down: what has not ended gives back what it holds; its number."""
+        unfinished = list(self._sequences.values())
+        for sequence in unfinished:
+            self._leave(sequence)
+            sequence.status = SequenceStatus.EXIT_ENGINE
+        self._sequences.clear()
+        return len(unfinished)
 
     def has_work(self) -> bool:
         return bool(self._sequences)
@@ -222,7 +233,10 @@ class Scheduler:
             sequence.scheduled_time = now
             sequence.num_cached_tokens = cached
             self._prompt_tokens += sequence.num_tokens
-            self._cached_tokens += cached
+            if self.blocks.enable_prefix_caching and len(cacheable):
+                self._cache_requests += 1
+                self._cache_full_tokens += len(cacheable)
+                self._cached_tokens += cached
         sequence.status = SequenceStatus.RUNNING
         sequence.type = SequenceType.PREFILL
         self._order = np.append(self._order, np.int32(slot))
@@ -306,10 +320,7 @@ class Scheduler:
         return self._finish(sequence, *self._stops.reason(sequence, token))
 
     def _finish(self, sequence: Sequence, reason: FinishReason, detail: str) -> FinishedRow:
-        if sequence.status is SequenceStatus.RUNNING:
-            self._release(sequence)
-        else:
-            self.waiting.remove(sequence)
+        self._leave(sequence)
         sequence.status = SequenceStatus.FINISHED
         del self._sequences[sequence.id]
         scheduled = sequence.scheduled_time
@@ -320,6 +331,13 @@ class Scheduler:
             num_cached_tokens=sequence.num_cached_tokens,
             queue_seconds=None if scheduled is None else scheduled - sequence.arrive_time,
         )
+
+    def _leave(self, sequence: Sequence) -> None:
+        """It ends, wherever it is."""
+        if sequence.status is SequenceStatus.RUNNING:
+            self._release(sequence)
+        else:
+            self.waiting.remove(sequence)
 
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot
@@ -346,6 +364,8 @@ class Scheduler:
             preemptions_total=self._preemptions,
             prompt_tokens_total=self._prompt_tokens,
             cached_tokens_total=self._cached_tokens,
+            cache_requests_total=self._cache_requests,
+            cache_full_tokens_total=self._cache_full_tokens,
             generation_tokens_total=self._generation_tokens,
             steps_total=self._steps,
         )

@@ -42,6 +42,17 @@ class StopMatcher:
         self._held = text[certain:]
         return text[:certain], False
 
+    def pass_over(self, piece: str) -> str:
+        """The same for text that must not end yet: stop strings that are complete within it are let
+        through, one that is only begun may still end what comes after it."""
+        text = self._held + piece
+        for position in range(len(self._held), len(text)):
+            if self._advance(text[position]):
+                self._go_on_after_a_match()
+        certain = len(text) - max(self._matched)
+        self._held = text[certain:]
+        return text[:certain]
+
     def flush(self) -> str:
         """The text held back: generation ended before it became a stop string."""
         held, self._held = self._held, ""
@@ -60,6 +71,12 @@ class StopMatcher:
             if matched == len(stop):
                 complete = max(complete, matched)
         return complete
+
+    def _go_on_after_a_match(self) -> None:
+        """The end of a complete stop string may be the beginning of another one."""
+        for index, stop in enumerate(self._stops):
+            if self._matched[index] == len(stop):
+                self._matched[index] = self._failures[index][-1]
 
 
 def _failure_table(stop: str) -> list[int]:

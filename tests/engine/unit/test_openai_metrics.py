@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -37,6 +38,7 @@ async def scrape_after_a_chat(rig: AppRig) -> str:
         requests_running=3, requests_waiting=1, requests_partial_prefill=2, kv_blocks_used=25,
         kv_blocks_indexed=40, kv_blocks_total=100, prompt_tokens_total=40,
         generation_tokens_total=50, cached_tokens_total=16, preemptions_total=2,
+        cache_requests_total=4, cache_full_tokens_total=32,
     )  # fmt: skip
     await eventually(lambda: rig.engine.stats is not None, "statistics came")
     response = await rig.client.get("/metrics")
@@ -60,6 +62,8 @@ async def test_metrics_tell_load_counts_and_latencies(rig: AppRig) -> None:
         f"atom:prompt_tokens_total{LABEL} 40.0",
         f"atom:generation_tokens_total{LABEL} 50.0",
         f"atom:prefix_cache_cached_tokens_total{LABEL} 16.0",
+        f"atom:prefix_cache_requests_total{LABEL} 4.0",
+        f"atom:prefix_cache_full_tokens_total{LABEL} 32.0",
         f"atom:preemptions_total{LABEL} 2.0",
         f"atom:metrics_snapshot_available{LABEL} 1.0",
         f'atom:requests_finished_total{{finished_reason="length",model_name="{SERVED_NAME}"}} 1.0',
@@ -72,6 +76,16 @@ async def test_metrics_tell_load_counts_and_latencies(rig: AppRig) -> None:
         "atom:ready 1.0",
     }
     assert expected - set(text.splitlines()) == set()
+
+
+async def test_a_scrape_tells_how_old_its_numbers_are(rig: AppRig) -> None:
+    before = time.time()
+    (family,) = [
+        family
+        for family in text_string_to_metric_families(await scrape_after_a_chat(rig))
+        if family.name == "atom:metrics_last_refresh_timestamp_seconds"
+    ]
+    assert before <= family.samples[0].value <= time.time()
 
 
 async def test_before_the_engine_is_ready_a_scrape_tells_just_that(config: Config) -> None:

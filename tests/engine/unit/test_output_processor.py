@@ -262,6 +262,28 @@ def test_a_stop_string_among_the_fewest_tokens_ends_nothing(driver: Driver) -> N
     assert len(abort_ids) <= 1
 
 
+def test_the_first_token_after_the_fewest_may_complete_a_stop_string(driver: Driver) -> None:
+    tokens = driver.tokens("a stop b")
+    complete = next(n for n in range(len(tokens)) if "stop" in driver.tokenizer.decode(tokens[:n]))
+    for fewest, expected in ((complete - 1, "a "), (complete, "a stop b")):
+        request = 10 + fewest
+        driver.add(request, "stop", min_tokens=fewest)
+        outputs, _ = driver.play(request, tokens, "length", "max_tokens")
+        assert text_of(outputs) == expected
+
+
+def test_a_stop_string_may_begin_among_the_fewest_tokens_and_end_behind_them(
+    driver: Driver,
+) -> None:
+    tokens = driver.tokens("a stop b")
+    complete = next(n for n in range(len(tokens)) if "stop" in driver.tokenizer.decode(tokens[:n]))
+    assert complete > 2, "the stop string has several tokens"
+    driver.add(1, "stop", min_tokens=complete - 2)
+    outputs, abort_ids = driver.play(1, tokens, "length", "max_tokens")
+    assert text_of(outputs) == "a "
+    assert abort_ids == [1]
+
+
 def test_malformed_log_probabilities_are_refused() -> None:
     with pytest.raises(ValueError, match="do not hold 1 rows"):
         LogprobsBody(2, b"\0" * 8, b"\0" * 4, b"\0" * 8, b"\0" * 4)

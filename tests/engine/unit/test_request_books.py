@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from atom.model_engine.scheduler_integrity import check_integrity
+from atom.model_engine.sequence import SequenceStatus
 from tests.support.builders_engine import EOS, FakeModel, make_request, make_scheduler
 
 
@@ -55,6 +57,35 @@ def test_a_prompt_whose_tokens_are_scored_is_computed_anew() -> None:
     assert (score.row, score.first, score.count) == (0, 0, 11)
 
 
+def test_prompts_that_the_cache_may_not_spare_are_not_looked_up() -> None:
+    model = FakeModel(make_scheduler())
+    model.scheduler.add(make_request(0, 12, max_tokens=1, prompt_logprobs=0))
+    model.run()
+    assert model.scheduler.stats().cache_requests_total == 0
+    without = FakeModel(make_scheduler(prefix_caching=False))
+    without.scheduler.add(make_request(0, 12, max_tokens=1))
+    without.run()
+    assert without.scheduler.stats().cache_full_tokens_total == 0
+
+
+def test_when_the_engine_exits_everybody_gives_back_what_it_holds() -> None:
+    model = FakeModel(make_scheduler(max_num_seqs=1))
+    for number in range(3):
+        model.scheduler.add(make_request(number, 6, max_tokens=1 if number == 0 else 9))
+    model.step()
+    model.step()
+    ended = [*model.scheduler.waiting, *filter(None, model.scheduler.rows.sequences)]
+    assert {sequence.status for sequence in ended} == {
+        SequenceStatus.WAITING,
+        SequenceStatus.RUNNING,
+    }
+    assert model.scheduler.exit_engine() == 2
+    assert {sequence.status for sequence in ended} == {SequenceStatus.EXIT_ENGINE}
+    assert model.scheduler.blocks.pool.num_held == 0
+    assert not model.scheduler.has_work()
+    check_integrity(model.scheduler)
+
+
 @pytest.mark.parametrize(
     ("stops", "max_tokens", "detail"),
     [((EOS,), 9, "eos"), ((EOS,), 1, "eos"), ((), 1, "eos")],
@@ -96,6 +127,7 @@ def test_the_counts_are_of_what_happened() -> None:
     model.run()
     stats = model.scheduler.stats()
     assert (stats.prompt_tokens_total, stats.cached_tokens_total) == (24, 8)
+    assert (stats.cache_requests_total, stats.cache_full_tokens_total) == (2, 24)
     assert (stats.generation_tokens_total, stats.steps_total) == (4, 4)
     assert (stats.requests_running, stats.kv_blocks_used, stats.kv_blocks_indexed) == (0, 0, 3)
     # The first began in the step at 11 s, the second when the first had ended.

@@ -160,6 +160,15 @@ def test_greedy_rows_in_a_mixed_batch_stay_greedy() -> None:
     assert len(set(tokens[1::2].tolist())) > 1
 
 
+def test_every_bit_of_a_seed_counts() -> None:
+    def sequence(seed: int) -> tuple[int, ...]:
+        seeds = torch.full((40,), seed)
+        return tuple(draw(rows=40, seeds=seeds, positions=torch.arange(40)).tolist())
+
+    bits = [0, *(1 << bit for bit in range(63)), -(1 << 63)]
+    assert len({sequence(seed) for seed in bits}) == len(bits)
+
+
 def test_negative_and_large_seeds_are_seeds() -> None:
     seeds = torch.tensor([-(2**63), -1, 2**63 - 1] * 100)
     tokens = draw(rows=300, seeds=seeds, positions=torch.arange(100).repeat_interleave(3))

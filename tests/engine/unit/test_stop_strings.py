@@ -21,9 +21,9 @@ def run(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
     return shown + matcher.flush(), False
 
 
-def cut_at_first_complete_stop(text: str, stops: list[str]) -> tuple[str, bool]:
-    """The definition, by brute force."""
-    for end in range(1, len(text) + 1):
+def cut_at_first_complete_stop(text: str, stops: list[str], passed: int = 0) -> tuple[str, bool]:
+    """The definition, by brute force. passed: characters within which none counts."""
+    for end in range(passed + 1, len(text) + 1):
         complete = [stop for stop in stops if text[:end].endswith(stop)]
         if complete:
             return text[: end - max(map(len, complete))], True
@@ -35,6 +35,30 @@ def test_text_ends_before_the_first_complete_stop_however_it_is_cut(
     stops: list[str], pieces: list[str]
 ) -> None:
     assert run(stops, pieces) == cut_at_first_complete_stop("".join(pieces), stops)
+
+
+@given(
+    stops=stop_lists,
+    early=st.lists(small_text, max_size=5),
+    late=st.lists(small_text, max_size=5),
+)
+def test_a_stop_that_begins_where_none_counts_ends_the_text_behind_it(
+    stops: list[str], early: list[str], late: list[str]
+) -> None:
+    matcher = StopMatcher(stops)
+    shown = "".join(map(matcher.pass_over, early))
+    matched = False
+    for piece in late:
+        text, matched = matcher.feed(piece)
+        shown += text
+        if matched:
+            break
+    else:
+        shown += matcher.flush()
+    passed = "".join(early)
+    assert (shown, matched) == cut_at_first_complete_stop(
+        passed + "".join(late), stops, len(passed)
+    )
 
 
 @given(stops=stop_lists, pieces=st.lists(small_text, max_size=10))

@@ -30,6 +30,8 @@ from atom.model_engine.engine_lifecycle import EngineState
 from atom.model_engine.engine_protocol import StatsBody
 from atom.model_engine.rank_answers import add_stats
 
+_REFRESH_HELP = "When the rank that is furthest behind told its numbers, in Unix time."
+
 
 def metrics_routes(state: ServerState) -> APIRouter:
     router = APIRouter(tags=["status"])
@@ -63,7 +65,11 @@ class EngineCollector(Collector):
         yield GaugeMetricFamily("atom:ready", "1 while requests are served.", value=int(ready))
         engine = self._state.engine
         if engine is not None and self._numbers is not None:
-            yield from _engine_metrics(engine.config.model.served_name, self._numbers)
+            name = engine.config.model.served_name
+            if engine.stats_told_at is not None:
+                key, help_text = "metrics_last_refresh_timestamp_seconds", _REFRESH_HELP
+                yield _gauge(key, help_text, name, engine.stats_told_at)
+            yield from _engine_metrics(name, self._numbers)
 
 
 def _engine_metrics(name: str, numbers: ServerNumbers) -> Iterator[Metric]:
@@ -186,6 +192,14 @@ def _counters(stats: StatsBody, name: str) -> Iterator[Metric]:
         "prefix_cache_cached_tokens": (
             "Prompt tokens found in the prefix cache.",
             stats.cached_tokens_total,
+        ),
+        "prefix_cache_requests": (
+            "Requests whose prompt was looked up in the prefix cache.",
+            stats.cache_requests_total,
+        ),
+        "prefix_cache_full_tokens": (
+            "Prompt tokens of these requests.",
+            stats.cache_full_tokens_total,
         ),
         "engine_steps": ("Steps of the engine.", stats.steps_total),
     }
