@@ -7,8 +7,10 @@ a plan that fits as for one that does not.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
 
-from atom.sizing import KvTerm, ModelFacts, Sharding, kv_terms
+from atom.sizing import KvTerm, ModelFacts, Sharding, WeightPart, kv_terms
 from atom_operator.domain import Plan
 from atom_operator.plan.capacity import kv_element, speculation, stored_bytes
 
@@ -21,17 +23,35 @@ def arithmetic(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.facts is None:
         return
     yield "weights", _weights(plan, plan.facts)
-    element = kv_element(plan.facts, plan.engine, plan.accelerator)
-    ranks = plan.engine.tensor_parallel
-    for term in kv_terms(plan.facts, element, ranks, speculation(plan.engine)):
-        yield "KV of a token", _cache_term(term, ranks)
+    for term in _kv_terms(plan, plan.facts):
+        yield "KV of a token", _cache_term(term, plan.engine.tensor_parallel)
+
+
+def terms(plan: Plan) -> dict[str, Any] | None:
+    """The same for programs: bytes per device of each part, and per token of each kind of layer."""
+    if plan.facts is None:
+        return None
+    return {
+        "weights": [asdict(part) for part in _weight_parts(plan, plan.facts)],
+        "kv": [asdict(term) for term in _kv_terms(plan, plan.facts)],
+    }
+
+
+def _kv_terms(plan: Plan, facts: ModelFacts) -> tuple[KvTerm, ...]:
+    element = kv_element(facts, plan.engine, plan.accelerator)
+    return kv_terms(facts, element, plan.engine.tensor_parallel, speculation(plan.engine))
+
+
+def _weight_parts(plan: Plan, facts: ModelFacts) -> tuple[WeightPart, ...]:
+    options = plan.engine
+    sharding = Sharding(options.tensor_parallel, options.expert_parallel)
+    drafts = options.speculative_tokens > 0
+    return facts.weight_parts(stored_bytes(plan.accelerator), sharding, drafts)
 
 
 def _weights(plan: Plan, facts: ModelFacts) -> str:
-    options = plan.engine
-    sharding = Sharding(options.tensor_parallel, options.expert_parallel)
+    options, parts = plan.engine, _weight_parts(plan, facts)
     stored = stored_bytes(plan.accelerator)
-    parts = facts.weight_parts(stored, sharding, options.speculative_tokens > 0)
     total = sum(part.size_bytes for part in parts)
     listed = ", ".join(
         f"{part.name} {size_text(part.size_bytes)}"

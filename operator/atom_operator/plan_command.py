@@ -24,6 +24,7 @@ from atom_operator.children.workload import pod_template
 from atom_operator.decide import Surroundings, consider
 from atom_operator.domain import FieldProblem, Manifest, ObjectKey, Owner, Plan, Supply
 from atom_operator.plan.inventory import survey
+from atom_operator.plan_arithmetic import terms
 from atom_operator.plan_report import PlanReport, lines
 
 # Only the operator knows its defaults; no number of a plan depends on the image.
@@ -105,13 +106,14 @@ def _supply(plan: Plan, pod_spec: Mapping[str, Any], fleet: Sequence[Manifest]) 
 
 
 def _as_json(report: PlanReport) -> dict[str, Any]:
-    """The operator's own plan.json, or the problems."""
+    """The operator's own plan.json and what its sizes are the sum of, the problems, or both."""
     result: dict[str, Any] = {**report.key._asdict(), "canStart": report.can_start}
     if report.problems:
         result["problems"] = [str(problem) for problem in report.problems]
     if report.plan is None:
         return result
-    return {**result, "plan": json.loads(plan_config_map(report.plan)["data"]["plan.json"])}
+    plan = json.loads(plan_config_map(report.plan)["data"]["plan.json"])
+    return {**result, "plan": plan, "sizes": terms(report.plan)}
 
 
 def _documents(path: str) -> list[Manifest]:

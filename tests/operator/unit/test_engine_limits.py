@@ -171,7 +171,11 @@ def test_the_plan_command_prints_the_arithmetic_beside_the_refusal(
     assert main(["plan", "-f", str(path), "-o", "json"]) == 1
     (printed,) = yaml.safe_load(capsys.readouterr().out)
     assert len(printed["problems"]) == 5
-    assert printed["plan"]["capacity"]["capacity"]["kv_bytes_per_token"] == 62 * 576
+    capacity = printed["plan"]["capacity"]["capacity"]
+    assert capacity["kv_bytes_per_token"] == 62 * 576
+    sizes = printed["sizes"]
+    assert sum(part["size_bytes"] for part in sizes["weights"]) == capacity["weights_bytes"]
+    assert [(term["layers"], term["token_bytes"]) for term in sizes["kv"]] == [(61, 576), (1, 576)]
 
 
 def test_a_plan_that_does_not_fit_shows_what_it_is_the_sum_of(tmp_path: Any, capsys: Any) -> None:
