@@ -29,5 +29,5 @@ class Supply:
     demand: int
     nodes: tuple[NodeSupply, ...]
     released: int = 0  # devices that one running pod of ours gives back when it goes
-    leaving: int = 0  # pods of ours that end and still hold devices
+    stuck: int = 0  # pods of ours that are to end on nodes that are lost or take nobody
     pods_per_replica: int = 1

@@ -33,14 +33,16 @@ def survey(
     """
     requested: dict[str, int] = {}
     ours: dict[str, int] = {}
-    released = leaving = 0
+    leaving: dict[str, int] = {}
+    released = 0
     for pod in pods:
         node = (pod.get("spec") or {}).get("nodeName")
         if not node or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
             continue
         amount = requested_devices(pod["spec"], resource)
         requested[node] = requested.get(node, 0) + amount
-        leaving += _is_of(pod, key) and bool(pod["metadata"].get("deletionTimestamp"))
+        if _is_of(pod, key) and pod["metadata"].get("deletionTimestamp"):
+            leaving[node] = leaving.get(node, 0) + 1
         if _is_of(pod, key) and not _has_revision(pod, revision):
             ours[node] = ours.get(node, 0) + 1
             released = min(released, amount) if released else amount
@@ -58,7 +60,8 @@ def survey(
     )
     demand = requested_devices(pod_spec, resource)
     ordered = tuple(sorted(supplies, key=lambda supply: supply.name))
-    return Supply(resource, demand, ordered, released, leaving)
+    stuck = sum(leaving.get(node.name, 0) for node in ordered if node.blockers)
+    return Supply(resource, demand, ordered, released, stuck)
 
 
 def requested_devices(pod_spec: Mapping[str, Any], resource: str) -> int:

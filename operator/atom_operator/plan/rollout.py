@@ -97,7 +97,10 @@ def _choose(question: RolloutQuestion) -> Rollout:
 def _without_spare(supply: Supply) -> Rollout:
     lacking = f"no eligible node has {supply.demand} {supply.resource} free"
     homes = [node for node in supply.nodes if node.ours]
-    if all(_takes_one_after(node, 1, supply) for node in homes):
+    # A home that is lost or cordoned takes nobody back; that is no reason to stop all the others.
+    open_homes = [node for node in homes if not node.blockers]
+    takes_turns = all(_takes_one_after(node, 1, supply) for node in open_homes)
+    if takes_turns and (open_homes or not homes):
         # Whichever old pod the Deployment stops, a new one fits in its place.
         return Rollout(_IN_PLACE, f"{lacking}; a new pod takes the place of an old one")
     if any(_takes_one_after(node, node.ours, supply) for node in homes):
@@ -132,7 +135,7 @@ def _unblock(question: RolloutQuestion, current: Rollout, words: str) -> Rollout
     if supply is not None:
         if can_take_one(supply) is not None:
             return current  # something else is missing, which old pods do not hold
-        if question.leaving or supply.leaving:
+        if question.leaving > supply.stuck:
             return current  # the place of an old pod comes free yet
         chosen = _without_spare(supply)
         if chosen.strategy is not current.strategy:

@@ -1,0 +1,150 @@
+"""A node that is lost takes its replica with it and nothing else: no rollout, and no rollback."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from atom_operator.domain import ATOM_DEPLOYMENT, CONTROLLER_REVISION, DEPLOYMENT, POD
+from tests.support.builders_operator import (
+    KEY,
+    cluster_with,
+    condition,
+    gpu_node,
+    gpu_pod,
+    reconciler,
+    unschedulable_pod,
+)
+from tests.support.fake_cluster import FakeCluster
+
+GPU = {"type": "amd", "product": "MI300X"}
+NO_ROOM = "0/2 nodes are available: 1 Insufficient amd.com/gpu, 1 node(s) had untolerated taint."
+UNREACHABLE = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
+
+
+async def serving_on_two_full_nodes() -> FakeCluster:
+    """Two replicas of one GPU each, on two nodes that have no other."""
+    cluster = cluster_with(accelerator=GPU, replicas=2)
+    cluster.nodes = [gpu_node("a", 1), gpu_node("b", 1)]
+    for name, node in (("chat-1", "a"), ("chat-2", "b")):
+        cluster.put_pod(ready(gpu_pod(name, node, of="chat")))
+    await reconciler(cluster).reconcile(KEY)
+    cluster.run_deployment_controller("chat")
+    await reconciler(cluster).reconcile(KEY)
+    await reconciler(cluster).reconcile(KEY)
+    assert condition(cluster, "Ready")["status"] == "True"
+    return cluster
+
+
+def ready(pod: dict[str, Any], state: str = "True") -> dict[str, Any]:
+    told = pod["status"]["conditions"]
+    told[:] = [item for item in told if item["type"] != "Ready"]
+    told.append({"type": "Ready", "status": state})
+    return pod
+
+
+def lose_node_b(cluster: FakeCluster) -> None:
+    """What the node controller writes forty seconds after the last heartbeat."""
+    cluster.nodes = [gpu_node("a", 1), gpu_node("b", 1, ready="Unknown", taints=[UNREACHABLE])]
+    ready(cluster.find(POD, "chat-2"), "False")
+    cluster.run_deployment_controller("chat", ready=1)
+
+
+def evict(cluster: FakeCluster) -> None:
+    """Five minutes later: the pod is to go, which nobody confirms, and another is wanted."""
+    cluster.find(POD, "chat-2")["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    cluster.put_pod(unschedulable_pod(NO_ROOM, "chat-3"))
+
+
+def workload(cluster: FakeCluster) -> dict[str, Any]:
+    return copy.deepcopy(dict(cluster.find(DEPLOYMENT, "chat")["spec"]))
+
+
+async def look(cluster: FakeCluster) -> None:
+    for _ in range(3):
+        await reconciler(cluster).reconcile(KEY)
+
+
+async def test_what_is_left_serves_and_nothing_is_changed() -> None:
+    cluster = await serving_on_two_full_nodes()
+    before, records = workload(cluster), cluster.names(CONTROLLER_REVISION)
+    lose_node_b(cluster)
+    await look(cluster)
+    assert condition(cluster, "Available")["status"] == "True"
+    assert condition(cluster, "Ready")["status"] == "False"
+    assert cluster.find(ATOM_DEPLOYMENT, "chat")["status"]["readyReplicas"] == 1
+    assert workload(cluster) == before
+    assert cluster.names(CONTROLLER_REVISION) == records
+
+
+async def test_a_replacement_without_a_place_names_the_node_that_is_lost() -> None:
+    cluster = await serving_on_two_full_nodes()
+    before = workload(cluster)
+    lose_node_b(cluster)
+    evict(cluster)
+    await look(cluster)
+    scheduled = condition(cluster, "Scheduled")
+    assert (scheduled["status"], scheduled["reason"]) == ("False", "InsufficientAccelerators")
+    assert "chat-3" in scheduled["message"]
+    assert "free: a 0 of 1" in scheduled["message"]
+    assert "b: not ready" in scheduled["message"]
+    # The pod that serves is never given up for one that cannot be placed, nor is this a failure
+    # of the revision, however long it lasts.
+    assert workload(cluster) == before
+    stored = cluster.find(DEPLOYMENT, "chat")
+    stored["status"]["conditions"] = [
+        {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
+    ]
+    await look(cluster)
+    assert workload(cluster) == before
+    assert condition(cluster, "Degraded")["reason"] != "RolledBack"
+
+
+async def test_a_change_meanwhile_does_not_wait_for_the_lost_node() -> None:
+    """The GPU of the lost node is no room, and neither does its pod hold a rollout up."""
+    cluster = await serving_on_two_full_nodes()
+    lose_node_b(cluster)
+    evict(cluster)
+    await look(cluster)
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={"maxModelLen": 1024})
+    await look(cluster)
+    told = cluster.find(ATOM_DEPLOYMENT, "chat")["status"]["rollout"]
+    assert told["strategy"] == "InPlace", "the replicas on other nodes take turns"
+    assert "no eligible node has 1 amd.com/gpu free" in told["reason"]
+
+
+async def test_a_pod_that_cannot_end_on_a_lost_node_is_not_waited_for() -> None:
+    """It is to go for ever; the new pod needs what the old one on the other node holds."""
+    cluster = await serving_on_two_full_nodes()
+    lose_node_b(cluster)
+    evict(cluster)
+    await look(cluster)
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={"maxModelLen": 1024})
+    await look(cluster)
+    stored = cluster.find(DEPLOYMENT, "chat")
+    stored["status"] = {
+        "observedGeneration": stored["metadata"]["generation"],
+        "replicas": 2,
+        "updatedReplicas": 1,
+        "readyReplicas": 1,
+        "availableReplicas": 1,
+    }
+    await look(cluster)
+    assert workload(cluster)["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 2}
+
+
+async def test_when_the_node_is_back_all_is_as_before() -> None:
+    cluster = await serving_on_two_full_nodes()
+    before = workload(cluster)
+    lose_node_b(cluster)
+    evict(cluster)
+    await look(cluster)
+    cluster.nodes = [gpu_node("a", 1), gpu_node("b", 1)]
+    for name in ("chat-2", "chat-3"):
+        del cluster.objects[POD, "default", name]
+    cluster.put_pod(ready(gpu_pod("chat-3", "b", of="chat")))
+    cluster.run_deployment_controller("chat")
+    await look(cluster)
+    assert condition(cluster, "Ready")["status"] == "True"
+    assert condition(cluster, "Scheduled")["status"] == "True"
+    assert workload(cluster) == before
