@@ -93,8 +93,9 @@ def _device(plan: Plan) -> str:
     if accelerator.type == "cpu":
         return f"cpu, {memory}"
     nodes = f" over {plan.engine.nodes} nodes" if plan.engine.nodes > 1 else ""
-    ranks = plan.engine.tensor_parallel
-    return f"{ranks} x {accelerator.resource_name} per replica{nodes}, {memory}"
+    engine = plan.engine
+    copies = f" for {engine.data_parallel} copies" if engine.data_parallel > 1 else ""
+    return f"{engine.devices} x {accelerator.resource_name} per replica{nodes}{copies}, {memory}"
 
 
 def _capacity(capacity: Capacity) -> Iterator[tuple[str, str]]:

@@ -107,8 +107,8 @@ def _devices(plan: Plan, before: Plan) -> str:
     resource = plan.accelerator.resource_name
     if resource is None or before.accelerator.resource_name != resource:
         return ""
-    old = before.replicas * before.engine.tensor_parallel
-    return f", {old} -> {plan.replicas * plan.engine.tensor_parallel} {resource}"
+    old = before.replicas * before.engine.devices
+    return f", {old} -> {plan.replicas * plan.engine.devices} {resource}"
 
 
 def _capacity_changes(old: Capacity, new: Capacity) -> Iterator[str]:
@@ -146,7 +146,7 @@ def _rollout(plan: Plan, preview: Preview) -> Iterator[str]:
 
 def _cost(plan: Plan) -> str:
     resource = plan.accelerator.resource_name
-    devices = f"{plan.engine.tensor_parallel} more {resource}" if resource else "one more pod"
+    devices = f"{plan.engine.devices} more {resource}" if resource else "one more pod"
     if plan.rollout.strategy is RolloutStrategy.SURGE:
         return f"{devices} while it lasts; all replicas go on serving"
     spare = f"no spare {resource}" if resource else "no spare pod"

@@ -40,6 +40,15 @@ def test_every_rendered_argument_parses_and_means_the_same() -> None:
     assert args.server_port == constants.ENGINE_PORT
 
 
+def test_copies_of_the_model_are_the_engines_ranks() -> None:
+    amd = {"type": "amd", "product": "MI300X"}
+    plan = make_plan(accelerator=amd, parallelism={"data": 4})
+    args = build_parser().parse_args(["serve", *engine_args(plan)])
+    assert options_from_args(args).data_parallel_size == 4
+    one = engine_args(make_plan(accelerator=amd))
+    assert "--data-parallel-size" not in one, "an older image may not know it"
+
+
 def test_defaults_of_the_operator_are_those_of_the_engine() -> None:
     # On a GPU; on CPUs the operator chooses smaller batches, and says so with flags.
     plan = make_plan(accelerator={"type": "amd", "product": "MI300X"})

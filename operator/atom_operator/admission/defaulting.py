@@ -65,6 +65,7 @@ def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
         prefix_caching=_or(engine.prefix_caching, True),
         scheduling_policy=engine.scheduling_policy or "mixed",
         tensor_parallel=_or(spec.parallelism.tensor, 1),
+        data_parallel=_or(spec.parallelism.data, 1),
         nodes=_or(spec.parallelism.nodes, 1),
         drain_seconds=_or(spec.rollout.drain_seconds, DEFAULT_DRAIN_SECONDS),
         extra_args=tuple(engine.extra_args or ()),

@@ -15,6 +15,7 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
 from atom_operator.domain import EngineOptions, FieldProblem
 
+_MOST_DEVICES = 8  # of one pod
 Rule = Callable[[AtomDeploymentSpec], Iterator[FieldProblem]]
 
 # Engine arguments that a field sets; what the operator sets on its own has no field.
@@ -42,9 +43,8 @@ _OWNED_ARGUMENTS = {
     "master-port": None,
     "drain-seconds": "spec.rollout.drainSeconds",
     "shutdown-timeout": "spec.rollout.drainSeconds",
-    # A pod has the devices, or the memory, of one rank; more of them are more replicas.
-    "data-parallel-size": "spec.replicas",
-    "dp": "spec.replicas",
+    "data-parallel-size": "spec.parallelism.data",
+    "dp": "spec.parallelism.data",
     "startup-budget-seconds": None,
     "host": None,
     "server-port": None,
@@ -133,6 +133,26 @@ def _extra_args_are_not_owned(spec: AtomDeploymentSpec) -> Iterator[FieldProblem
             )
 
 
+def _copies_are_on_gpus_of_one_node(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
+    # CEL has this rule too; here it also holds for objects stored before the rule existed.
+    copies, tensor = spec.parallelism.data or 1, spec.parallelism.tensor or 1
+    if copies == 1:
+        return
+    field, remedy = "spec.parallelism.data", "leave it out and raise spec.replicas instead"
+    if spec.accelerator.type == "cpu":
+        yield FieldProblem(field, f"{copies} copies in a pod are for GPUs; {remedy}")
+    if (spec.parallelism.nodes or 1) > 1:
+        yield FieldProblem(field, f"{copies} copies in a pod need it on one node; {remedy}")
+    if copies * tensor > _MOST_DEVICES:
+        most = _MOST_DEVICES // tensor
+        yield FieldProblem(
+            field,
+            f"{copies} copies on {tensor} devices each are more than the {_MOST_DEVICES} of a "
+            f"node; set at most {most} and raise spec.replicas",
+            Reason.IMPOSSIBLE_PARALLELISM,
+        )
+
+
 def _batch_holds_every_sequence(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
     # CEL has this rule too; here it also holds for objects stored before the rule existed.
     batched, sequences = spec.engine.max_num_batched_tokens, spec.engine.max_num_seqs
@@ -168,6 +188,7 @@ def _template_leaves_our_labels(spec: AtomDeploymentSpec) -> Iterator[FieldProbl
 
 _RULES: tuple[Rule, ...] = (
     _extra_args_are_not_owned,
+    _copies_are_on_gpus_of_one_node,
     _batch_holds_every_sequence,
     _template_is_a_pod_template,
     _template_leaves_our_labels,

@@ -21,9 +21,9 @@ PRE_STOP_SECONDS = 5
 _COMMAND = ["python3", "-m", "atom.entrypoints.openai_server"]
 _SCHEDULING_POLICY = {"mixed": "mixed", "prefillFirst": "prefill_first"}
 _STARTUP_PERIOD_SECONDS = {"cpu": 2, "amd": 10}
-# Host memory and cores of one GPU replica: staging of weights, tokenisation, the server. No memory
-# limit: page cache of the weights would count against it.
-_GPU_HOST_REQUESTS = {"cpu": "2", "memory": "8Gi"}
+# Host cores and GiB for each copy of the model: staging of weights, tokenisation, the server. No
+# memory limit: page cache of the weights would count against it.
+_GPU_HOST_CORES, _GPU_HOST_GIB = 2, 8
 _CPU_REQUEST = "250m"
 
 
@@ -74,6 +74,8 @@ def engine_args(plan: Plan) -> list[str]:
         ("--kv-cache-dtype", engine.kv_cache_dtype),
         ("--scheduling-policy", _SCHEDULING_POLICY[engine.scheduling_policy]),
         ("--tensor-parallel-size", engine.tensor_parallel),
+        # Left out where there is one copy: an older image may not know it.
+        ("--data-parallel-size", engine.data_parallel if engine.data_parallel > 1 else None),
         ("--revision", plan.model.revision),
         ("--drain-seconds", engine.drain_seconds),
         ("--startup-budget-seconds", plan.startup_budget_seconds),
@@ -111,7 +113,9 @@ def _resources(plan: Plan) -> dict[str, Any]:
         memory = memory_quantity(accelerator.memory_bytes)
         return {"requests": {"cpu": _CPU_REQUEST, "memory": memory}, "limits": {"memory": memory}}
     devices = {str(accelerator.resource_name): str(plan.engine.devices_per_pod)}
-    return {"requests": {**_GPU_HOST_REQUESTS, **devices}, "limits": devices}
+    copies = plan.engine.data_parallel
+    host = {"cpu": str(_GPU_HOST_CORES * copies), "memory": f"{_GPU_HOST_GIB * copies}Gi"}
+    return {"requests": {**host, **devices}, "limits": devices}
 
 
 def _startup_probe(plan: Plan) -> dict[str, Any]:

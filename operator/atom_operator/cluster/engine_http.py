@@ -100,15 +100,18 @@ def _whole(value: Any) -> int | None:
 
 
 def _capacity(answer: Mapping[str, Any]) -> Capacity:
+    """Of the whole pod: an engine tells the numbers of one copy of the model, and the totals."""
+    copies = len(answer.get("ranks") or ())
+    copies, total = (copies, answer["total"]) if copies else (1, answer)
     rows = tuple(
-        Concurrency(int(row["context_tokens"]), int(row["sequences"]))
+        Concurrency(int(row["context_tokens"]), int(row["sequences"]) * copies)
         for row in answer["concurrency"]
     )
     return Capacity(
         weights_bytes=int(answer["weights_bytes"]),
         kv_bytes_per_token=int(answer["kv_bytes_per_token"]),
-        num_blocks=int(answer["num_blocks"]),
-        kv_tokens=int(answer["kv_tokens"]),
+        num_blocks=int(total["num_blocks"]),
+        kv_tokens=int(total["kv_tokens"]),
         max_sequences=rows[-1].sequences if rows else 0,
         max_model_len=int(answer["max_model_len"]),
         limited_by=str(answer["limited_by"]),

@@ -70,17 +70,23 @@ class EngineOptions:
     kv_cache_dtype: Literal["auto", "bf16", "fp32", "fp8"]
     prefix_caching: bool
     scheduling_policy: Literal["mixed", "prefillFirst"]
-    tensor_parallel: int  # ranks of one replica, over all its nodes
+    tensor_parallel: int  # devices of one copy of the model, over all the replica's nodes
     nodes: int
     drain_seconds: int
     extra_args: tuple[str, ...]
     env: tuple[Mapping[str, Any], ...]
+    data_parallel: int = 1  # copies of the model in each pod
     expert_parallel: bool = False  # whole experts on each rank
     speculative_tokens: int = 0  # drafted per step by the model's own draft layers; 0 for none
 
     @property
+    def devices(self) -> int:
+        """Of one replica."""
+        return self.tensor_parallel * self.data_parallel
+
+    @property
     def devices_per_pod(self) -> int:
-        return self.tensor_parallel // self.nodes
+        return self.devices // self.nodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,9 @@ def sequences_held(asked: AutoscalingSpec, options: EngineOptions, capacity: Cap
     """Requests of the typical length that one replica holds at the same time."""
     context = min(asked.typical_context_tokens or _TYPICAL_CONTEXT_TOKENS, capacity.max_model_len)
     blocks = -(-context // options.block_size)
-    return min(options.max_num_seqs, capacity.num_blocks // blocks)
+    copies = options.data_parallel  # a sequence is on one of them
+    each = min(options.max_num_seqs, capacity.num_blocks // copies // blocks)
+    return each * copies
 
 
 def replica_limit(supply: Supply) -> ReplicaLimit:

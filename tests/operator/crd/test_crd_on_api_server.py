@@ -50,6 +50,15 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     "no drain": {"rollout": {"drainSeconds": 0}},
     "strategy": {"rollout": {"strategy": "InPlace"}},
     # A model that can be split so: where an operator is installed, its webhook is asked too.
+    "several copies": {
+        "model": {"source": "hf://Qwen/Qwen3-8B"},
+        "parallelism": {"tensor": 2, "data": 4},
+    },
+    "one copy on a cpu": {
+        "model": {"source": "hf://Qwen/Qwen3-8B"},
+        "accelerator": {"type": "cpu"},
+        "parallelism": {"data": 1},
+    },
     "several nodes": {
         "model": {"source": "hf://meta-llama/Llama-3.1-70B-Instruct"},
         "parallelism": {"tensor": 16, "nodes": 2},
@@ -135,6 +144,13 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"replicas": -1}, "spec.replicas in body should be greater than or equal to 0"),
     ({"parallelism": {"tensor": 9}}, "tensor must be at most 8 for each node"),
     ({"parallelism": {"tensor": 129}}, "should be less than or equal to 128"),
+    ({"parallelism": {"data": 9}}, "should be less than or equal to 8"),
+    ({"parallelism": {"data": 4, "tensor": 4}}, "data times tensor must be at most 8"),
+    ({"parallelism": {"data": 2, "nodes": 2, "tensor": 2}}, "replicas of one node only"),
+    (
+        {"parallelism": {"data": 2}, "accelerator": {"type": "cpu"}},
+        "parallelism.data applies to accelerator type amd only",
+    ),
     ({"parallelism": {"tensor": 9, "nodes": 2}}, "tensor must be a multiple of nodes"),
     ({"parallelism": {"nodes": 2}}, "tensor must be a multiple of nodes"),
     ({"parallelism": {"tensor": 17, "nodes": 17}}, "should be less than or equal to 16"),

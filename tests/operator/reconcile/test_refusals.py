@@ -112,11 +112,11 @@ async def test_model_facts_come_from_a_config_map_once_it_exists() -> None:
             "use spec.engine.maxModelLen",
         ),
         ({"engine": {"extraArgs": ["--server-port", "1"]}}, "ReservedArgument", "leave it out"),
-        ({"engine": {"extraArgs": ["-dp", "2"]}}, "ReservedArgument", "use spec.replicas"),
+        ({"engine": {"extraArgs": ["-dp", "2"]}}, "ReservedArgument", "use spec.parallelism.data"),
         (
             {"engine": {"extraArgs": ["--data_parallel_size=2"]}},
             "ReservedArgument",
-            "use spec.replicas",
+            "use spec.parallelism.data",
         ),
         ({"parallelism": {"tensor": 2}}, "UnsupportedByEngine", "spec.replicas"),
         (

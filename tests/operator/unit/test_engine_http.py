@@ -61,6 +61,17 @@ async def test_the_capacity_of_a_started_engine() -> None:
     assert (capacity.kv_tokens, capacity.num_blocks, capacity.max_sequences) == (160, 10, 2)
 
 
+async def test_the_capacity_of_all_copies_in_a_pod() -> None:
+    ranks = [{"num_blocks": 10, "kv_tokens": 160}, {"num_blocks": 9, "kv_tokens": 144}]
+    total = {"num_blocks": 19, "kv_tokens": 304}
+    async with engine(http({**INFO, "ranks": ranks, "total": total})) as engines:
+        capacity = await engines.capacity("127.0.0.1")
+    assert capacity is not None
+    assert (capacity.kv_tokens, capacity.num_blocks, capacity.max_sequences) == (304, 19, 4)
+    assert [row.sequences for row in capacity.concurrency] == [20, 4]
+    assert capacity.weights_bytes == 1000, "of one device"
+
+
 @pytest.mark.parametrize(
     ("startup", "known"),
     [

@@ -48,6 +48,11 @@ CASES: dict[str, dict[str, Any]] = {
         },
         "template": {"spec": {"priorityClassName": "serving"}},
     },
+    "amd-copies": {
+        "model": {"source": "hf://Qwen/Qwen3-8B"},
+        "accelerator": {"type": "amd", "product": "MI300X", "preflight": True},
+        "parallelism": {"data": 4},
+    },
     "every-integration": {
         "model": {"source": "hf://Qwen/Qwen3-8B"},
         "accelerator": {"type": "amd", "product": "MI300X", "preflight": True},

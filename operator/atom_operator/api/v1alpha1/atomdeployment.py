@@ -229,12 +229,24 @@ class ParallelismSpec(ApiModel):
                 "(has(self.tensor) ? self.tensor : 1) <= 8 * (has(self.nodes) ? self.nodes : 1)",
                 "tensor must be at most 8 for each node",
             ),
+            (
+                "!has(self.data) || self.data == 1"
+                " || self.data * (has(self.tensor) ? self.tensor : 1) <= 8",
+                "data times tensor must be at most 8: all copies of the model are in one pod",
+            ),
+            (
+                "!has(self.data) || self.data == 1 || !has(self.nodes) || self.nodes == 1",
+                "data applies to replicas of one node only; raise replicas instead",
+            ),
         )
     )
 
     tensor: Annotated[int, Field(ge=1, le=128)] | None = None
     """Tensor-parallel size: devices that share one copy of the model, at most 8 on each node;
     default: 1."""
+    data: Annotated[int, Field(ge=1, le=8)] | None = None
+    """Data-parallel size: copies of the model in each pod, behind one address, each on tensor
+    devices of its own; amd only. Default: 1."""
     nodes: Annotated[int, Field(ge=1, le=16)] | None = None
     """Nodes that these devices are spread over, one pod on each, started and restarted as a
     group; more than 1 needs the LeaderWorkerSet CRD. Default: 1."""
@@ -311,7 +323,13 @@ class AtomDeploymentSpec(ApiModel):
                 "!has(self.cache) || !has(self.cache.weights)"
                 " || self.model.source.startsWith('hf://')",
                 "cache.weights applies to hf:// sources only",
-            )
+            ),
+            (
+                "!has(self.parallelism) || !has(self.parallelism.data)"
+                " || self.parallelism.data == 1 || !has(self.accelerator)"
+                " || self.accelerator.type != 'cpu'",
+                "parallelism.data applies to accelerator type amd only; raise replicas instead",
+            ),
         )
     )
 
