@@ -53,10 +53,11 @@ def test_kernels_are_compiled_once(
     toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATOM_CACHE_DIR", str(tmp_path))
-    path = built_library(toolchain)
+    with built_library(toolchain) as path:
+        assert path.is_relative_to(tmp_path)
     made = path.stat().st_mtime_ns
-    assert path.is_relative_to(tmp_path)
-    assert built_library(toolchain) == path
+    with built_library(toolchain) as again:
+        assert again == path
     assert path.stat().st_mtime_ns == made
     assert list(path.parent.iterdir()) == [path], "nothing is left behind"
 
@@ -65,11 +66,12 @@ def test_a_cache_that_others_may_write_is_not_loaded_from(
     toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ATOM_CACHE_DIR", str(tmp_path))
-    folder = built_library(toolchain).parent
-    folder.chmod(0o777)
-    elsewhere = built_library(toolchain)
-    assert not elsewhere.is_relative_to(tmp_path)
-    assert stat.S_IMODE(elsewhere.parent.stat().st_mode) == 0o700
+    with built_library(toolchain) as path:
+        path.parent.chmod(0o777)
+    with built_library(toolchain) as elsewhere:
+        assert not elsewhere.is_relative_to(tmp_path)
+        assert stat.S_IMODE(elsewhere.parent.stat().st_mode) == 0o700
+    assert not elsewhere.exists(), "it served this process alone"
 
 
 def test_a_compiler_that_fails_is_quoted(
@@ -80,7 +82,8 @@ def test_a_compiler_that_fails_is_quoted(
     broken.write_text("#!/bin/sh\necho 'no such instruction' >&2\nexit 1\n")
     broken.chmod(0o755)
     with pytest.raises(BuildError, match="no such instruction"):
-        built_library(replace(toolchain, compiler=str(broken)))
+        with built_library(replace(toolchain, compiler=str(broken))):
+            pass
 
 
 def test_without_a_compiler_pytorch_computes_and_the_log_says_so() -> None:

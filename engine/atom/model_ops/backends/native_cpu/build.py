@@ -15,8 +15,12 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from atom.utils.cache_folder import cache_folder
 
@@ -51,19 +55,25 @@ def find_toolchain() -> Toolchain:
     return Toolchain(found, _loaded_openmp())
 
 
-def built_library(toolchain: Toolchain) -> Path:
-    """The compiled kernels, compiled now if they were not before. Raises `BuildError`."""
+@contextmanager
+def built_library(toolchain: Toolchain) -> Iterator[Path]:
+    """The compiled kernels, compiled now if they were not before; to be loaded inside the context,
+    after which a folder of this process is gone. Raises `BuildError`."""
     name = f"kernels-{_key(toolchain)}.so"
+    folder: Path | None
     try:
         folder = _private_folder(cache_folder("native_cpu"))
         if not (folder / name).exists():
             _compile(toolchain, folder / name)
         _check_owned(folder / name)
-        return folder / name
     except OSError:  # read-only, full, or somebody else's: compiled for this process alone
-        path = Path(tempfile.mkdtemp(prefix="atom-native-cpu-")) / name
-        _compile(toolchain, path)
-        return path
+        folder = None
+    if folder is not None:
+        yield folder / name
+        return
+    with tempfile.TemporaryDirectory(prefix="atom-native-cpu-") as own:
+        _compile(toolchain, Path(own) / name)
+        yield Path(own) / name
 
 
 def _compile(toolchain: Toolchain, target: Path) -> None:
@@ -96,10 +106,16 @@ def _loaded_openmp() -> Path:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError as error:
         raise BuildError("the loaded libraries cannot be listed on this system") from error
-    paths = {line.split(maxsplit=5)[-1] for line in lines if "/libgomp" in line}
-    if len(paths) != 1:
-        raise BuildError(f"torch's threads are not those of one libgomp ({len(paths)} are loaded)")
-    return Path(paths.pop())
+    loaded = {Path(line.split(maxsplit=5)[-1]) for line in lines if "/libgomp" in line}
+    # Other libraries may have brought their own; torch's wheel has it beside its own files.
+    packages = Path(torch.__file__).parent
+    own = {
+        path for path in loaded if path.parent.name.startswith("torch") or packages in path.parents
+    }
+    found = own or loaded
+    if len(found) != 1:
+        raise BuildError(f"torch's threads are not those of one libgomp: {len(found)} are loaded")
+    return found.pop()
 
 
 def _key(toolchain: Toolchain) -> str:

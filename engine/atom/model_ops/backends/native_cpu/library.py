@@ -44,11 +44,11 @@ _SIGNATURES = {
 def library() -> ctypes.CDLL:
     """Raises `BuildError` where the kernels cannot be compiled or loaded."""
     started = time.perf_counter()
-    path = built_library(find_toolchain())
-    try:
-        loaded = ctypes.CDLL(str(path))
-    except OSError as error:
-        raise BuildError(f"the compiled kernels cannot be loaded: {error}") from error
+    with built_library(find_toolchain()) as path:
+        try:
+            loaded = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise BuildError(f"the compiled kernels cannot be loaded: {error}") from error
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments
