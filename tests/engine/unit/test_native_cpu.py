@@ -140,12 +140,6 @@ def test_products_of_any_size(kernels: None, rows: int, inputs: int, outputs: in
     assert_rows_agree(dense.linear(x, weight, bias), expected, torch.float32)
 
 
-def test_an_embedding_stored_as_the_head_wants_it(kernels: None) -> None:
-    table = torch.randn(50, 24)
-    ids = torch.tensor([0, 49, 7, 7, 31])
-    assert torch.equal(dense.embedding(ids, dense.prepare_linear(table)), table[ids])
-
-
 def test_long_prompts_between_short_rows(kernels: None) -> None:
     rows = [(700, 1), (3, 1), (40, 12), (600, 300), (20, 20), (257, 257)]
     case = paged_case(rows, device=CPU, dtype=torch.float32)
@@ -199,13 +193,6 @@ def test_a_position_or_slot_out_of_range_writes_nothing(
             torch.tensor([3, position]), *caches, torch.tensor([5, slot]),
         )  # fmt: skip
     assert not caches.any()
-
-
-@pytest.mark.parametrize("token", [-1, 50])
-def test_a_token_outside_the_vocabulary_is_refused(kernels: None, token: int) -> None:
-    table = dense.prepare_linear(torch.randn(50, 24))
-    with pytest.raises(IndexError, match="vocabulary of 50"):
-        dense.embedding(torch.tensor([3, token]), table)
 
 
 def test_tensors_of_another_layout_are_refused(kernels: None) -> None:

@@ -20,7 +20,6 @@ def backend() -> Backend:
     return Backend(
         name="native_cpu",
         operations={
-            "embedding": dense.embedding,
             "prepare_linear": dense.prepare_linear,
             "linear": dense.linear,
             "linear_addend": dense.linear,

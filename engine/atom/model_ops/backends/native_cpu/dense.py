@@ -1,4 +1,4 @@
-"""Embedding, norms, activation and products on the CPU's kernels.
+"""Norms, activation and products on the CPU's kernels.
 
 Products of more rows than `_MOST_ROWS` are torch's, whose library then is as fast (docs/results/
 cpu-log.md); so are those of matrices that another backend prepared.
@@ -11,7 +11,6 @@ import torch.nn.functional as F
 
 from atom.model_ops.backends.native_cpu.library import (
     floats,
-    integers,
     library,
     optional_floats,
 )
@@ -22,20 +21,6 @@ _MOST_ROWS = 256
 def prepare_linear(weight: torch.Tensor) -> torch.Tensor:
     """Inputs outermost: what a product of few rows reads next to each other."""
     return weight.t().contiguous().t()
-
-
-def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    if weight.is_contiguous() or not weight.t().is_contiguous():
-        return F.embedding(ids, weight)
-    vocab, width = weight.shape
-    out = torch.empty(len(ids), width)
-    wrong = library().atom_embedding(
-        integers(ids, torch.int64), floats(weight.t()), out.data_ptr(), len(ids), width, vocab,
-        torch.get_num_threads(),
-    )  # fmt: skip
-    if wrong:
-        raise IndexError(f"a token id is outside the vocabulary of {vocab}")
-    return out
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -27,7 +27,6 @@ _SIGNATURES = {
     ),
     "atom_add_rms_norm": (None, [_ADDRESS] * 3 + [_FLOAT, _ADDRESS] + [_LONG] * 2 + [_INT]),
     "atom_silu_and_mul": (None, [_ADDRESS] * 2 + [_LONG] * 2 + [_INT]),
-    "atom_embedding": (_INT, [_ADDRESS] * 3 + [_LONG] * 3 + [_INT]),
     "atom_rope_store": (
         _INT,
         [_ADDRESS] * 3 + [_FLOAT] + [_ADDRESS] * 5 + [_LONG] * 6 + [_INT],

@@ -201,16 +201,3 @@ EXPORT void atom_silu_and_mul(const float *x, float *out, long rows, long width,
     for (long row = 0; row < rows; row++)
         gate(x + 2 * row * width, x + (2 * row + 1) * width, out + row * width, width);
 }
-
-/* out [tokens, width] = columns of w [width, vocab]: rows of an embedding that is stored as the
- * head's matrix. Returns 1, and writes nothing, if an id is outside the vocabulary. */
-EXPORT int atom_embedding(
-    const int64_t *ids, const float *w, float *out, long tokens, long width, long vocab, int threads
-) {
-    for (long token = 0; token < tokens; token++)
-        if (ids[token] < 0 || ids[token] >= vocab) return 1;
-#pragma omp parallel for num_threads(threads)
-    for (long i = 0; i < width; i++)
-        for (long token = 0; token < tokens; token++) out[token * width + i] = w[i * vocab + ids[token]];
-    return 0;
-}
