@@ -1,6 +1,8 @@
-"""The reference sampler draws from the distribution that the parameters describe."""
+"""The CPU's samplers draw from the distribution that the parameters describe."""
 
 from __future__ import annotations
+
+import sys
 
 import pytest
 import torch
@@ -13,6 +15,13 @@ LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -3.0])
 VOCAB = len(LOGITS)
 DRAWS = 50_000
 SAMPLER = Sampler(resolve_ops("cpu").ops)
+
+
+@pytest.fixture(autouse=True, params=["auto", "torch_ref"])
+def sampler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backend that the CPU gets, and the reference that every other follows."""
+    chosen = resolve_ops("cpu", backend=request.param).ops
+    monkeypatch.setattr(sys.modules[__name__], "SAMPLER", Sampler(chosen))
 
 
 def draw(
@@ -106,6 +115,17 @@ def test_a_large_vocabulary_is_drawn_from_in_proportion() -> None:
     degrees = int(likely.sum())
     assert degrees > 150
     assert abs(statistic - degrees) < 5 * (2 * degrees) ** 0.5  # five deviations
+
+
+def test_equal_tokens_of_many_groups_are_drawn_equally_often() -> None:
+    """The noise of a group must say nothing of its tokens'."""
+    draws, vocab = 30_000, 300
+    sampling = SamplingTensors(
+        torch.ones(draws), torch.arange(draws), torch.zeros(draws, dtype=torch.int64)
+    )
+    counts = torch.bincount(SAMPLER(torch.zeros(draws, vocab), sampling, []), minlength=vocab)
+    expected = draws / vocab
+    assert (counts - expected).abs().max() < 6 * expected**0.5
 
 
 def test_top_k_keeps_the_k_most_likely() -> None:
