@@ -1,0 +1,73 @@
+"""The table of what the engine runs, which the operator refuses by, is true of the engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atom.config import EngineOptions, build_config
+from atom.errors import AtomError
+from atom.model_engine.model_runner import ModelRunner
+from atom.model_ops.rotary_embedding import rope_config
+from atom.models.registry import support_model_arch_dict
+from atom.sizing.engine_support import (
+    SUPPORTED_ARCHITECTURES,
+    SUPPORTED_KV_DTYPES,
+    SUPPORTED_ROPE_TYPES,
+)
+from atom.sizing.kv_layout import KV_ELEMENTS
+from tests.support.tiny_model import make_tiny_checkpoint
+
+LLAMA3 = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_checkpoint(tmp_path_factory.mktemp("tiny"), "qwen3")
+
+
+def test_the_table_has_the_architectures_that_have_a_model() -> None:
+    assert set(SUPPORTED_ARCHITECTURES) == set(support_model_arch_dict)
+
+
+@pytest.mark.parametrize("kind", [*SUPPORTED_ROPE_TYPES, "yarn", "dynamic", "longrope"])
+def test_the_table_has_the_rope_types_that_are_computed(kind: str) -> None:
+    raw: dict[str, Any] = {
+        "max_position_embeddings": 512,
+        "rope_theta": 10_000.0,
+        "rope_scaling": {"rope_type": kind, **LLAMA3},
+    }
+    if kind in SUPPORTED_ROPE_TYPES:
+        rope_config(raw, 64)
+        return
+    with pytest.raises(AtomError, match=kind):
+        rope_config(raw, 64)
+
+
+@pytest.mark.parametrize("dtype", KV_ELEMENTS)
+def test_the_table_has_the_cache_types_that_start(checkpoint: Path, dtype: str) -> None:
+    options = EngineOptions(
+        model=str(checkpoint),
+        device="cpu",
+        kv_cache_dtype=dtype,
+        num_kv_blocks=8,
+        max_model_len=64,
+        max_num_seqs=2,
+        max_num_batched_tokens=64,
+    )
+
+    def start() -> None:
+        ModelRunner(build_config(options)).initialize(lambda phase, share: None)
+
+    if dtype in SUPPORTED_KV_DTYPES:
+        start()
+        return
+    with pytest.raises(AtomError, match=f"unknown kv_cache_dtype '{dtype}'"):
+        start()
