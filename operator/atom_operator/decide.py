@@ -109,7 +109,9 @@ def consider(owner: Owner, spec: AtomDeploymentSpec, around: Surroundings) -> Co
         return Considered(tuple(problems))
     if image is None:
         return Considered(tuple(problems))
-    options = resolve_options(spec, image=image)
+    options = _with_draft_facts(spec, resolve_options(spec, image=image))
+    if isinstance(options, FieldProblem):
+        return Considered((*problems, options))
     problems.extend(validate_engine_runs(_facts_field(spec), lookup.facts, around.site))
     problems.extend(validate_against_model(options, lookup.facts))
     if any(problem.reason not in _ENGINE_LIMITS for problem in problems):
@@ -154,6 +156,22 @@ def _model_facts(spec: AtomDeploymentSpec, around: Surroundings) -> FactsLookup 
     except ModelFactsError as error:
         return FieldProblem(place, str(error), Reason.MODEL_NOT_SUPPORTED)
     except ValueError as error:
+        return FieldProblem(place, str(error))
+
+
+def _with_draft_facts(
+    spec: AtomDeploymentSpec, options: EngineOptions
+) -> EngineOptions | FieldProblem:
+    """With the shape of the draft model, where the spec or the catalogue has it."""
+    asked = spec.engine.speculative
+    if asked is None or asked.draft_model is None:
+        return options
+    place = "spec.engine.speculative.draftConfig"
+    if asked.draft_config is None:
+        return replace(options, draft_facts=facts_from_catalogue(asked.draft_model).facts)
+    try:
+        return replace(options, draft_facts=facts_from_config(asked.draft_config, place).facts)
+    except ModelFactsError as error:
         return FieldProblem(place, str(error))
 
 

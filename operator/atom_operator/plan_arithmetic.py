@@ -12,7 +12,7 @@ from typing import Any
 
 from atom.sizing import KvTerm, ModelFacts, Sharding, WeightPart, kv_terms
 from atom_operator.domain import Plan
-from atom_operator.plan.capacity import kv_element, speculation, stored_bytes
+from atom_operator.plan.capacity import kv_element, loads_own_drafts, speculation, stored_bytes
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _ELEMENTS = {2: "16-bit floats", 4: "float32"}
@@ -45,8 +45,12 @@ def _kv_terms(plan: Plan, facts: ModelFacts) -> tuple[KvTerm, ...]:
 def _weight_parts(plan: Plan, facts: ModelFacts) -> tuple[WeightPart, ...]:
     options = plan.engine
     sharding = Sharding(options.tensor_parallel, options.expert_parallel)
-    drafts = options.speculative_tokens > 0
-    return facts.weight_parts(stored_bytes(plan.accelerator), sharding, drafts)
+    stored = stored_bytes(plan.accelerator)
+    parts = facts.weight_parts(stored, sharding, loads_own_drafts(options))
+    if options.draft_facts is None:
+        return parts
+    size = options.draft_facts.weight_bytes(stored, options.tensor_parallel)
+    return (*parts, WeightPart("draft model", size, sharded=True))
 
 
 def _weights(plan: Plan, facts: ModelFacts) -> str:

@@ -30,27 +30,31 @@ class Family:
     """How to read a family. `tied`: the head is the embedding where config.json says nothing.
 
     `experts_block`: the module that holds router and experts, as checkpoints name it.
+    `joined_states`: hidden states of the target model that a draft model joins into its own.
     """
 
     layer: ReadLayer
     tied: bool = False
     experts_block: str = "mlp"
     activation_key: str = "hidden_act"
+    vocabulary_key: str = "vocab_size"
+    joined_states: int = 0
 
 
 def family_of(config: Config) -> tuple[str, Family]:
     """Architecture and family of a config.json; raises ModelFactsError or UnknownFamilyError."""
     value = config.get("architectures")
-    known = ", ".join(FAMILIES)
+    families = FAMILIES | DRAFT_FAMILIES
+    known = ", ".join(families)
     if not isinstance(value, (list, tuple)) or len(value) != 1:
         raise ModelFactsError(
             f"config.json: architectures must be a list of one name, got {value!r}; known: {known}",
             field="architectures",
         )
     name = str(value[0])
-    if name not in FAMILIES:
+    if name not in families:
         raise UnknownFamilyError(name, known)
-    return name, FAMILIES[name]
+    return name, families[name]
 
 
 def _llama(config: Config, index: int) -> LayerGroup:
@@ -59,6 +63,12 @@ def _llama(config: Config, index: int) -> LayerGroup:
         intermediate_size=positive(config, "intermediate_size"), bias=flag(config, "mlp_bias")
     )
     return LayerGroup(count=1, attention=_grouped(config, qkv_bias=bias, output_bias=bias), mlp=mlp)
+
+
+def _eagle3(config: Config, index: int) -> LayerGroup:
+    """A Llama layer over embedding and hidden state, each with a norm of its own."""
+    layer = _llama(config, index)
+    return replace(layer, attention=replace(layer.attention, reads_embedding=True), norms=3)
 
 
 def _mistral(config: Config, index: int) -> LayerGroup:
@@ -201,6 +211,13 @@ FAMILIES: dict[str, Family] = {
     "GptOssForCausalLM": Family(_gpt_oss),
     "Gemma2ForCausalLM": Family(_gemma2, tied=True, activation_key="hidden_activation"),
     "Gemma3ForCausalLM": Family(_gemma3, tied=True, activation_key="hidden_activation"),
+}
+
+# Models that only draft for another: their embedding is the target's, their head a smaller one.
+DRAFT_FAMILIES: dict[str, Family] = {
+    "LlamaForCausalLMEagle3": Family(
+        _eagle3, tied=True, vocabulary_key="draft_vocab_size", joined_states=3
+    ),
 }
 
 

@@ -45,6 +45,7 @@ class AttentionFacts:
     """One attention layer. `head_dim` is that of a query; `window` in tokens, None attends in full.
 
     `qk_norm`: an RMSNorm over each head of queries and keys. `sinks`: one learned logit per head.
+    `reads_embedding`: q, k and v see the token's embedding beside the hidden state (EAGLE-3).
     """
 
     num_heads: int
@@ -56,6 +57,7 @@ class AttentionFacts:
     qkv_bias: bool = False
     output_bias: bool = False
     sinks: bool = False
+    reads_embedding: bool = False
 
     @property
     def cache(self) -> CacheKind:

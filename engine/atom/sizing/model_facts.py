@@ -23,6 +23,7 @@ class ModelFacts:
 
     `weight_dtype_bytes` is the checkpoint's element size where nothing is quantised. `drafts` are
     the checkpoint's own multi-token prediction layers, which nothing but speculation uses.
+    `joined_size`: width of what a draft model joins into its hidden state, 0 for other models.
     """
 
     architecture: str
@@ -37,6 +38,7 @@ class ModelFacts:
     experts_block: str = "mlp"
     rope_type: str = "default"
     hidden_act: str = "silu"
+    joined_size: int = 0
 
     @classmethod
     def from_hf_config(cls, config: Mapping[str, object]) -> ModelFacts:
@@ -53,7 +55,7 @@ class ModelFacts:
         return cls(
             architecture=architecture,
             hidden_size=hidden_size,
-            vocab_size=positive(config, "vocab_size"),
+            vocab_size=positive(config, family.vocabulary_key),
             max_position_embeddings=positive(config, "max_position_embeddings"),
             tie_word_embeddings=flag(config, "tie_word_embeddings", default=family.tied),
             weight_dtype_bytes=element_bytes(config),
@@ -63,6 +65,8 @@ class ModelFacts:
             experts_block=family.experts_block,
             rope_type=_rope_type(config),
             hidden_act=str(config.get(family.activation_key) or config.get("hidden_act") or "silu"),
+            joined_size=family.joined_states
+            * positive(config, "target_hidden_size", default=hidden_size),
         )
 
     @property

@@ -82,7 +82,8 @@ def weight_parts(
     for group in facts.layers:
         _add_layers(sizes, facts, group, element_bytes, sharding)
     sizes["norms and routers"] = sizes.pop("norms and routers") + facts.hidden_size * element
-    replicated = {"compressing projections", "norms and routers"}
+    sizes["joining projection"] = facts.joined_size * facts.hidden_size * element
+    replicated = {"compressing projections", "norms and routers", "joining projection"}
     parts = [WeightPart(name, size, name not in replicated) for name, size in sizes.items() if size]
     if drafts and facts.drafts:
         size = sum(_draft_bytes(facts, group, element_bytes, sharding) for group in facts.drafts)
@@ -179,6 +180,7 @@ def _attention(attention: AttentionFacts, hidden: int) -> Iterator[Projection]:
         yield from _latent_attention(attention, hidden)
         return
     size, bias = attention.head_dim, attention.qkv_bias
+    inputs = 2 * hidden if attention.reads_embedding else hidden
     for name, heads in (
         ("q_proj", attention.num_heads),
         ("k_proj", attention.num_kv_heads),
@@ -187,7 +189,7 @@ def _attention(attention: AttentionFacts, hidden: int) -> Iterator[Projection]:
         yield Projection(
             name=f"self_attn.{name}",
             rows=heads * size,
-            columns=hidden,
+            columns=inputs,
             split=Split.OUTPUTS,
             unit=size,
             bias=bias,

@@ -10,7 +10,7 @@ import re
 from typing import Any, TypeVar
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
-from atom_operator.api.v1alpha1.atomdeployment import EnvVar
+from atom_operator.api.v1alpha1.atomdeployment import EnvVar, SpeculativeSpec
 from atom_operator.constants import MODELS_DIRECTORY
 from atom_operator.domain import Download, EngineOptions, ModelLocation, SourceKind
 
@@ -72,7 +72,15 @@ def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
         env=tuple(_env(item) for item in engine.env or ()),
         expert_parallel=_or(spec.parallelism.expert, False),
         speculative_tokens=engine.speculative.tokens if engine.speculative else 0,
+        draft_model=_draft_model(engine.speculative),
     )
+
+
+def _draft_model(speculative: SpeculativeSpec | None) -> str | None:
+    """As the engine's command line names it."""
+    if speculative is None or speculative.draft_model is None:
+        return None
+    return speculative.draft_model.partition("://")[2]
 
 
 def _or(value: _T | None, default: _T) -> _T:

@@ -37,6 +37,7 @@ _OWNED_ARGUMENTS = {
     "enable-expert-parallel": "spec.parallelism.expert",
     "method": "spec.engine.speculative",
     "num-speculative-tokens": "spec.engine.speculative.tokens",
+    "draft-model": "spec.engine.speculative.draftModel",
     "nnodes": "spec.parallelism.nodes",
     "node-rank": None,
     "master-addr": None,
@@ -110,7 +111,8 @@ def _experts_exist(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldP
 
 
 def _draft_layers_exist(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
-    if options.speculative_tokens and not facts.drafts:
+    own = options.speculative_tokens and options.draft_model is None
+    if own and not facts.drafts:
         yield FieldProblem(
             "spec.engine.speculative",
             "this model's config.json names no multi-token prediction layers "
@@ -163,6 +165,19 @@ def _batch_holds_every_sequence(spec: AtomDeploymentSpec) -> Iterator[FieldProbl
         )
 
 
+def _draft_model_goes_with_eagle3(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
+    asked = spec.engine.speculative
+    if asked is None:
+        return
+    field = "spec.engine.speculative.draftModel"
+    if asked.method == "eagle3" and asked.draft_model is None:
+        yield FieldProblem(field, "method eagle3 needs a draft model; name it, or use mtp")
+    if asked.method == "mtp" and (asked.draft_model or asked.draft_config is not None):
+        yield FieldProblem(
+            field, "method mtp drafts with the model's own layers; leave it out, or use eagle3"
+        )
+
+
 def _template_is_a_pod_template(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
     template = spec.template or {}
     for key in template:
@@ -190,6 +205,7 @@ _RULES: tuple[Rule, ...] = (
     _extra_args_are_not_owned,
     _copies_are_on_gpus_of_one_node,
     _batch_holds_every_sequence,
+    _draft_model_goes_with_eagle3,
     _template_is_a_pod_template,
     _template_leaves_our_labels,
 )

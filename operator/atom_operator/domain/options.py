@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
+from atom.sizing import ModelFacts
 from atom_operator.constants import Reason
 
 
@@ -77,7 +78,9 @@ class EngineOptions:
     env: tuple[Mapping[str, Any], ...]
     data_parallel: int = 1  # copies of the model in each pod
     expert_parallel: bool = False  # whole experts on each rank
-    speculative_tokens: int = 0  # drafted per step by the model's own draft layers; 0 for none
+    speculative_tokens: int = 0  # drafted per step; 0 for none
+    draft_model: str | None = None  # that drafts; None: the model's own draft layers
+    draft_facts: ModelFacts | None = None  # its shape, where it is known
 
     @property
     def devices(self) -> int:

@@ -79,6 +79,13 @@ def judge_capacity(
             "the device's memory is unknown, so nothing was planned; set "
             "spec.accelerator.product (such as MI300X) or spec.accelerator.memory",
         )
+    if options.draft_model is not None and options.draft_facts is None:
+        return CapacityVerdict(
+            "Unknown",
+            Reason.MODEL_NOT_SIZED,
+            f"the shape of the draft model {options.draft_model} is unknown, so nothing was "
+            "planned; give its config.json in spec.engine.speculative.draftConfig",
+        )
     case = _Case(facts, options, accelerator, site)
     uncorrected = _judge(case, _Correction(), lookup.message)
     if evidence is None:
@@ -125,8 +132,13 @@ def kv_element(facts: ModelFacts, options: EngineOptions, accelerator: Accelerat
 
 
 def speculation(options: EngineOptions) -> Speculation:
-    """By the model's own draft layers, or none."""
-    return Speculation(options.speculative_tokens)
+    """By the model's own draft layers, by a draft model, or none."""
+    return Speculation(options.speculative_tokens, options.draft_facts)
+
+
+def loads_own_drafts(options: EngineOptions) -> bool:
+    """Whether the checkpoint's draft layers are part of the weights in memory."""
+    return options.speculative_tokens > 0 and options.draft_model is None
 
 
 def _compute_bytes(facts: ModelFacts, accelerator: Accelerator) -> int:
@@ -149,8 +161,10 @@ def _capacity(
         stored_bytes(accelerator),
         ranks,
         expert_parallel=options.expert_parallel,
-        drafts=drafts > 0,
+        drafts=loads_own_drafts(options),
     )
+    if options.draft_facts is not None:
+        weights_bytes += options.draft_facts.weight_bytes(stored_bytes(accelerator), ranks)
     activations = activation_bytes(
         facts,
         options.max_num_batched_tokens,

@@ -195,3 +195,70 @@ def test_a_plan_without_a_model_has_no_arithmetic() -> None:
     unknown = plan(model={"source": "hf://acme/private"}, accelerator=MI300X)
     assert isinstance(unknown, Plan)
     assert unknown.facts is None
+
+
+# A Llama layer over two states, a head of 32,000, three joined states; as published for Llama 3.1 8B.
+EAGLE3: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "hidden_size": 4096,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14_336,
+    "vocab_size": 128_256,
+    "draft_vocab_size": 32_000,
+    "max_position_embeddings": 2048,
+    "torch_dtype": "bfloat16",
+}
+
+
+def drafted(site: Site = ABLE, **speculative: Any) -> Plan:
+    engine = {"maxModelLen": 8192, "speculative": {"method": "eagle3", "tokens": 3, **speculative}}
+    model = {"source": "hf://meta-llama/Llama-3.1-8B-Instruct"}
+    return plan(site, model=model, accelerator=MI300X, engine=engine)
+
+
+def test_a_draft_model_brings_its_weights_and_its_cache_by_hand() -> None:
+    made = drafted(draftModel="hf://acme/eagle", draftConfig=EAGLE3)
+    capacity = made.capacity.capacity
+    assert capacity is not None
+    target = 8_030_261_248
+    draft = (
+        32_000 * 4096  # its head; the embedding is the target's
+        + 8192 * 4096  # q, of embedding and hidden state
+        + 2 * 8192 * 1024  # k, v
+        + 4096 * 4096  # o
+        + 3 * 4096 * 14_336
+        + 4 * 4096  # norms of both states, after attention, and the last
+        + 3 * 4096 * 4096  # three hidden states of the target become one
+    )
+    assert capacity.weights_bytes == 2 * (target + draft)
+    assert capacity.kv_bytes_per_token == 33 * 2 * 8 * 128 * 2
+    args = engine_args(made)
+    assert args[args.index("--method") + 1] == "eagle3"
+    assert args[args.index("--draft-model") + 1] == "acme/eagle"
+
+
+def test_a_draft_model_that_nobody_knows_makes_the_plan_unknown() -> None:
+    verdict = drafted(draftModel="path:///drafts/eagle").capacity
+    assert (verdict.fits, verdict.reason.value) == ("Unknown", "ModelNotSized")
+    assert "spec.engine.speculative.draftConfig" in verdict.message
+    small = drafted(draftModel="hf://meta-llama/Llama-3.2-1B").capacity  # from the catalogue
+    assert small.fits == "True"
+
+
+@pytest.mark.parametrize(
+    ("speculative", "field"),
+    [
+        ({"method": "eagle3"}, "draftModel"),
+        ({"draftModel": "hf://a/b"}, "draftModel"),
+        ({"method": "eagle3", "draftModel": "hf://a/b", "draftConfig": {}}, "draftConfig"),
+    ],
+)
+def test_a_draft_model_is_named_whole_or_not_at_all(
+    speculative: dict[str, Any], field: str
+) -> None:
+    found = problems(
+        ABLE, model=R1["model"], accelerator=MI300X, engine={"speculative": speculative}
+    )
+    assert f"spec.engine.speculative.{field}" in {problem.field for problem in found}

@@ -129,10 +129,21 @@ class EnvVar(ApiModel):
 class SpeculativeSpec(ApiModel):
     """Several tokens per step, drafted and then verified."""
 
-    method: Literal["mtp"] = "mtp"
-    """mtp: by the multi-token prediction layers of the model's own checkpoint."""
+    method: Literal["mtp", "eagle3"] = "mtp"
+    """mtp: by the multi-token prediction layers of the model's own checkpoint; eagle3: by a draft
+    model."""
     tokens: Annotated[int, Field(ge=1, le=16)] = 1
     """Tokens drafted per sequence and step."""
+    draft_model: (
+        Annotated[
+            str,
+            Field(max_length=512, pattern=rf"^(hf://{_NAME}/{_NAME}|path://(/[^/:\s]+)+)$"),
+        ]
+        | None
+    ) = None
+    """eagle3: where the draft model is, hf://Org/Name or path:///dir inside the image."""
+    draft_config: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
+    """eagle3: the draft model's config.json, for the capacity plan."""
 
 
 class EngineSpec(ApiModel):
