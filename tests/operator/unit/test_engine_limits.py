@@ -197,7 +197,7 @@ def test_a_plan_without_a_model_has_no_arithmetic() -> None:
     assert unknown.facts is None
 
 
-# A Llama layer over two states, a head of 32,000, three joined states; as published for Llama 3.1 8B.
+# A Llama layer over two states, a head of 32,000, three joined states of the target.
 EAGLE3: dict[str, Any] = {
     "architectures": ["LlamaForCausalLMEagle3"],
     "hidden_size": 4096,
