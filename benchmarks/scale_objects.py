@@ -22,6 +22,7 @@ from atom_operator import constants
 from benchmarks.simulated_nodes import TOLERATION, wait_gone
 from devcluster.api import APPLY, Api
 from devcluster.settings import REPOSITORY, Settings
+from tools.tiny_deployment import atom_deployment
 
 _RESOURCE = create_namespaced_resource(
     constants.GROUP, constants.VERSION, constants.KIND, constants.PLURAL
@@ -31,43 +32,26 @@ _SERVED_SECONDS = 30.0
 _AT_ONCE = 4  # creations
 _CHANGE_SECONDS = 60.0
 _GONE_SECONDS = 120.0
-_MODEL = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "hidden_size": 128,
-    "intermediate_size": 256,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "vocab_size": 1024,
-    "max_position_embeddings": 2048,
-    "tie_word_embeddings": True,
-    "torch_dtype": "bfloat16",
-}
 
 
 def manifest(name: str, namespace: str, note: str) -> dict[str, Any]:
     """One replica on one GPU; another `note` asks for other pods."""
     small = {"cpu": "10m", "memory": "16Mi"}
-    return {
-        "apiVersion": constants.API_VERSION,
-        "kind": constants.KIND,
-        "metadata": {"name": name, "namespace": namespace},
+    pods = {
+        "metadata": {"annotations": {"note": note}},
         "spec": {
-            "model": {"source": "path:///models/simulated", "config": _MODEL},
-            "engine": {"image": "registry.invalid/atom:simulated"},
-            "accelerator": {"type": "amd", "product": "MI300X"},
-            "replicas": 1,
-            "rollout": {"drainSeconds": 0},
-            "template": {
-                "metadata": {"annotations": {"note": note}},
-                "spec": {
-                    "tolerations": [TOLERATION],
-                    "containers": [{"name": "engine", "resources": {"requests": small}}],
-                },
-            },
+            "tolerations": [TOLERATION],
+            "containers": [{"name": "engine", "resources": {"requests": small}}],
         },
     }
+    return atom_deployment(
+        name,
+        namespace=namespace,
+        engine={"image": "registry.invalid/atom:simulated"},
+        accelerator={"type": "amd", "product": "MI300X"},
+        rollout={"drainSeconds": 0},
+        template=pods,
+    )
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """kubectl and helm as functions, against the cluster that devcluster.target chose.
 
-For the demo and the end-to-end tests. Every wait has a limit; a failing command raises with its
-own words.
+For the demo and every test that needs a cluster. Every wait has a limit; a failing command raises
+with its own words.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,11 +23,45 @@ from devcluster.target import Target
 T = TypeVar("T")
 
 DEFAULT_WAIT_SECONDS = 180.0
-_POLL_SECONDS = 0.5
+_POLL_SECONDS = 0.2
 
 
 class KubeError(Exception):
     """A command against the cluster failed, or something did not become true in time."""
+
+
+def attempt(
+    command: Sequence[str],
+    *,
+    kubeconfig: str,
+    tools: Path,
+    stdin: str | None = None,
+    timeout: float = 120.0,
+) -> subprocess.CompletedProcess[str]:
+    """How a command ended, with KUBECONFIG set and `tools` before the PATH; `KubeError` when it
+    could not be run, or had no end."""
+    environment = command_environment(kubeconfig, tools)
+    program = shutil.which(command[0], path=environment["PATH"])
+    if program is None:
+        raise KubeError(f"{command[0]} is not on PATH; run `python -m devcluster build`")
+    try:
+        return subprocess.run(
+            [program, *command[1:]],
+            env=environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise KubeError(f"{' '.join(command)}: no end after {timeout:.0f} s") from error
+
+
+def command_environment(kubeconfig: str, tools: Path) -> dict[str, str]:
+    """For kubectl, helm and what they start."""
+    path = f"{tools}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, "KUBECONFIG": kubeconfig, "PATH": path}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +73,17 @@ class Kube:
 
     @property
     def environment(self) -> dict[str, str]:
-        path = f"{self.target.settings.tools}:{os.environ.get('PATH', '')}"
-        return {**os.environ, "KUBECONFIG": self.target.kubeconfig, "PATH": path}
+        return command_environment(self.target.kubeconfig, self.target.settings.tools)
 
     def run(self, *command: str, stdin: str | None = None, timeout: float = 120.0) -> str:
         """Standard output of a command; raises `KubeError` with its standard error."""
-        program = shutil.which(command[0], path=self.environment["PATH"])
-        if program is None:
-            raise KubeError(f"{command[0]} is not on PATH; run `python -m devcluster build`")
-        try:
-            done = subprocess.run(
-                [program, *command[1:]],
-                env=self.environment,
-                input=stdin,
-                capture_output=True,
-                text=True,
-                timeout=timeout,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise KubeError(f"{' '.join(command)}: no end after {timeout:.0f} s") from error
+        done = attempt(
+            command,
+            kubeconfig=self.target.kubeconfig,
+            tools=self.target.settings.tools,
+            stdin=stdin,
+            timeout=timeout,
+        )
         if done.returncode:
             raise KubeError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
@@ -113,7 +138,8 @@ class Kube:
 def wait_until(
     what: str, probe: Callable[[], T | None], *, seconds: float = DEFAULT_WAIT_SECONDS
 ) -> T:
-    """Poll until `probe` gives something true; `KubeError` with `what` and the last error."""
+    """Poll until `probe` gives something but None or False; a `KubeError` of it counts as not yet.
+    `KubeError` with `what` and the last error at the end."""
     end = time.monotonic() + seconds
     last_error = ""
     while time.monotonic() < end:
@@ -121,9 +147,9 @@ def wait_until(
             found = probe()
         except KubeError as error:
             found, last_error = None, f" (last error: {error})"
-        if found:
+        if found is not None and found is not False:
             return found
-        time.sleep(_POLL_SECONDS)
+        time.sleep(_POLL_SECONDS)  # between two looks at another process, not instead of one
     raise KubeError(f"{what}: not so after {seconds:.0f} s{last_error}")
 
 

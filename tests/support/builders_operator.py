@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from atom_operator import constants
 from atom_operator.admission.parsing import parse_spec
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.children.naming import child_labels
@@ -19,35 +18,13 @@ from atom_operator.reconcile import Reconciler
 from atom_operator.settings import OperatorSettings
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_engines import FakeEngines
+from tools.tiny_deployment import TINY_CONFIG as TINY_CONFIG
+from tools.tiny_deployment import atom_deployment as atom_deployment
+from tools.tiny_deployment import spec as spec
 
 KEY = ObjectKey("default", "chat")
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 IMAGES: dict[Any, str] = {"amd": "registry.test/atom:rocm", "cpu": "registry.test/atom:cpu"}
-
-# About 1 MB of weights: fits anywhere.
-TINY_CONFIG: dict[str, Any] = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "hidden_size": 128,
-    "intermediate_size": 256,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "vocab_size": 1024,
-    "max_position_embeddings": 2048,
-    "tie_word_embeddings": True,
-    "torch_dtype": "bfloat16",
-}
-
-
-def spec(**changes: Any) -> dict[str, Any]:
-    """A raw spec for a tiny model on the CPU."""
-    base: dict[str, Any] = {
-        "model": {"source": "path:///models/tiny", "config": TINY_CONFIG},
-        "accelerator": {"type": "cpu"},
-        "replicas": 1,
-    }
-    return {**base, **changes}
 
 
 def parsed(**changes: Any) -> AtomDeploymentSpec:
@@ -55,16 +32,6 @@ def parsed(**changes: Any) -> AtomDeploymentSpec:
     result = parse_spec(spec(**changes))
     assert isinstance(result, AtomDeploymentSpec), result
     return result
-
-
-def atom_deployment(name: str = "chat", **changes: Any) -> Manifest:
-    """The whole object as a user would apply it."""
-    return {
-        "apiVersion": constants.API_VERSION,
-        "kind": constants.KIND,
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": spec(**changes),
-    }
 
 
 def plan(site: Site | None = None, **changes: Any) -> Plan:

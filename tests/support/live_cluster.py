@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ import yaml
 
 from devcluster import target
 from devcluster.errors import DevclusterError
+from tools.kube import KubeError, attempt, command_environment, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CRD_DIRECTORY = ROOT / "crds"
@@ -33,28 +33,30 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class LiveCluster:
-    """One namespace of a real cluster."""
+    """One namespace of a real cluster, through whatever `kubeconfig` leads to it."""
 
-    kubectl_path: str
     kubeconfig: str
+    tools: Path
     namespace: str = "default"
+
+    @property
+    def kubectl_path(self) -> str:
+        path = command_environment(self.kubeconfig, self.tools)["PATH"]
+        return shutil.which("kubectl", path=path) or "kubectl"
 
     def kubectl(
         self, *arguments: str, manifest: object = None, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         """Run kubectl; `manifest` goes to its standard input."""
-        text = None if manifest is None else yaml.safe_dump(manifest)
-        result = subprocess.run(
-            [self.kubectl_path, "--namespace", self.namespace, *arguments],
-            input=text,
-            capture_output=True,
-            text=True,
+        result = attempt(
+            ["kubectl", "--namespace", self.namespace, *arguments],
+            kubeconfig=self.kubeconfig,
+            tools=self.tools,
+            stdin=None if manifest is None else yaml.safe_dump(manifest),
             timeout=_COMMAND_SECONDS,
-            env={**os.environ, "KUBECONFIG": self.kubeconfig},
-            check=False,
         )
         if check and result.returncode:
-            raise AssertionError(f"kubectl {' '.join(arguments)}: {result.stderr}")
+            raise KubeError(f"kubectl {' '.join(arguments)}: {result.stderr}")
         return result
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
@@ -64,13 +66,7 @@ class LiveCluster:
 
     def wait(self, what: str, look: Callable[[], T | None], seconds: float = 60.0) -> T:
         """The first result of `look` that is not None (or False)."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            result = look()
-            if result is not None and result is not False:
-                return result
-            time.sleep(0.2)  # between two looks at another process, not instead of one
-        raise AssertionError(f"after {seconds:g}s there is still no {what}")
+        return wait_until(what, look, seconds=seconds)
 
 
 def connect() -> LiveCluster | str:
@@ -86,5 +82,4 @@ def connect() -> LiveCluster | str:
         subprocess.run(
             [sys.executable, "-m", "devcluster", "up"], cwd=ROOT, timeout=_UP_SECONDS, check=True
         )
-    kubectl = shutil.which("kubectl") or str(chosen.settings.tools / "kubectl")
-    return LiveCluster(kubectl, chosen.kubeconfig)
+    return LiveCluster(chosen.kubeconfig, chosen.settings.tools)
