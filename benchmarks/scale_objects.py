@@ -16,7 +16,7 @@ import yaml
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.async_client import AsyncClient
 from lightkube.generic_resource import create_namespaced_resource
-from lightkube.types import PatchType
+from lightkube.types import OnErrorAction, OnErrorResult, PatchType
 
 from atom_operator import constants
 from benchmarks.simulated_nodes import TOLERATION, wait_gone
@@ -70,6 +70,10 @@ def crd_installed(api: Api) -> Iterator[None]:
     finally:
         if not existed:  # helm refuses to install over a CRD that it did not make
             api.request("DELETE", path)
+
+
+def _watch_on(_error: Exception, _count: int) -> OnErrorResult:
+    return OnErrorResult(OnErrorAction.RETRY, sleep=1.0)
 
 
 class Fleet:
@@ -143,7 +147,9 @@ class Fleet:
         return name, int(dict(applied)["metadata"]["generation"])
 
     async def _watch(self) -> None:
-        async for _, item in self._client.watch(_RESOURCE, namespace=self.namespace):
+        # An API server ends the watch of somebody who does not keep up.
+        found_by = self._client.watch(_RESOURCE, namespace=self.namespace, on_error=_watch_on)
+        async for _, item in found_by:
             found = dict(item)
             name, status = found["metadata"]["name"], found.get("status") or {}
             async with self._news:

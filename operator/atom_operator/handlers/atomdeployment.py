@@ -16,10 +16,11 @@ from atom_operator.handlers.runtime import Runtime
 
 @kopf.on.event(constants.GROUP, constants.VERSION, constants.PLURAL)
 async def deployment_changed(
-    namespace: str | None, name: str | None, memo: Runtime, **_: Any
+    namespace: str | None, name: str | None, body: Mapping[str, Any], memo: Runtime, **_: Any
 ) -> None:
     """Created, changed or deleted, or seen for the first time after a start."""
-    memo.enqueue(namespace, name)
+    seen = (body.get("status") or {}).get("observedGeneration")
+    memo.enqueue(namespace, name, urgent=seen != body["metadata"].get("generation"))
 
 
 @kopf.on.event("batch", "v1", "jobs", labels={constants.LABEL_JOB_FOR: kopf.PRESENT})

@@ -112,13 +112,14 @@ class Runtime:
         if self._lease is not None:
             await self._lease.close()
 
-    def enqueue(self, namespace: str | None, name: str | None) -> None:
-        """Something about this AtomDeployment or its children changed.
+    def enqueue(self, namespace: str | None, name: str | None, *, urgent: bool = False) -> None:
+        """Something about this AtomDeployment or its children changed; urgent: a spec
+        that no status speaks of yet.
 
         A replica that does not lead forgets it: its term will begin with a look at everything.
         """
         if self._term is not None and namespace and name:
-            self._term.add(ObjectKey(namespace, name))
+            self._term.add(ObjectKey(namespace, name), urgent=urgent)
 
     def check_alive(self) -> int:
         """Length of the queue; raises when a loop has ended, which only a bug can cause."""

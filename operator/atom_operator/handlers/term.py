@@ -37,9 +37,10 @@ class Term:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def add(self, key: ObjectKey) -> None:
-        """Something about this AtomDeployment or its children changed."""
-        self._queue.add(key)
+    def add(self, key: ObjectKey, *, urgent: bool = False) -> None:
+        """Something about this AtomDeployment or its children changed; urgent: a spec
+        that no status speaks of yet."""
+        self._queue.add(key, urgent=urgent)
 
     async def run(self) -> None:
         """Until cancelled; after that nothing of it runs any more."""

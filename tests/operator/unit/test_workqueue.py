@@ -149,3 +149,45 @@ def test_a_handler_can_ask_to_be_called_again_later() -> None:
         assert len(times) == 2
 
     run(scenario)
+
+
+def test_what_is_urgent_comes_first_and_in_its_order() -> None:
+    async def scenario() -> None:
+        seen: list[str] = []
+
+        async def handle(key: str) -> None:
+            seen.append(key)
+
+        queue: WorkQueue[str] = WorkQueue(handle, expected=ExpectedError)
+        for key in ("a", "b", "c", "d"):
+            queue.add(key)
+        queue.add("z", urgent=True)
+        queue.add("c", urgent=True)  # waits already, and is not processed twice for it
+        queue.add("z")
+        assert len(queue) == 5
+        async with working(queue, workers=1):
+            await asyncio.sleep(1)
+        assert seen == ["z", "c", "a", "b", "d"]
+        assert len(queue) == 0
+
+    run(scenario)
+
+
+def test_what_becomes_urgent_while_it_is_processed_is_the_next_to_be() -> None:
+    async def scenario() -> None:
+        seen: list[str] = []
+
+        async def handle(key: str) -> None:
+            seen.append(key)
+            await asyncio.sleep(1)
+            if len(seen) == 1:
+                queue.add("a", urgent=True)
+
+        queue: WorkQueue[str] = WorkQueue(handle, expected=ExpectedError)
+        for key in ("a", "b", "c"):
+            queue.add(key)
+        async with working(queue, workers=1):
+            await asyncio.sleep(10)
+        assert seen == ["a", "a", "b", "c"]
+
+    run(scenario)
