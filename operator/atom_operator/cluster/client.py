@@ -23,6 +23,7 @@ from lightkube.types import CascadeType, PatchType
 
 from atom_operator import constants
 from atom_operator.cluster.errors import TransientError, classify
+from atom_operator.cluster.placed_pods import PlacedPod
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     CHILD_KINDS,
@@ -153,12 +154,9 @@ class LightkubeCluster:
     async def list_placed_pods(self) -> list[Manifest]:
         with self._request("list", POD, "list Pod of all namespaces"):
             found = self._client.list(
-                _RESOURCES[POD],
-                namespace=_ALL_NAMESPACES,
-                fields=_PLACED,
-                chunk_size=_PAGE_SIZE,
+                PlacedPod, namespace=_ALL_NAMESPACES, fields=_PLACED, chunk_size=_PAGE_SIZE
             )
-            return [dict(item) async for item in found]
+            return [item.manifest() async for item in found]
 
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         metadata = manifest["metadata"]

@@ -1,0 +1,50 @@
+"""Pods as far as the search for free devices needs them: who they are, where, and what they hold.
+
+A cluster has thousands, most of them somebody else's. The rest of a pod, nine tenths of it, is
+skipped while the answer is decoded. Called by the client; read by plan/inventory.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from lightkube.core.resource import ApiInfo, NamespacedResourceG, ResourceDef
+
+from atom_operator.domain import POD, Manifest
+
+
+class _Metadata(msgspec.Struct, omit_defaults=True):
+    name: str
+    namespace: str
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    deletionTimestamp: str | None = None  # noqa: N815
+
+
+class _Container(msgspec.Struct, omit_defaults=True):
+    resources: dict[str, Any] | None = None
+    restartPolicy: str | None = None  # noqa: N815
+
+
+class _Spec(msgspec.Struct, omit_defaults=True):
+    nodeName: str | None = None  # noqa: N815
+    containers: list[_Container] | None = None
+    initContainers: list[_Container] | None = None  # noqa: N815
+
+
+class PlacedPod(NamespacedResourceG, msgspec.Struct):
+    """What lightkube decodes a list into."""
+
+    _api_info = ApiInfo(ResourceDef(POD.group, POD.version, POD.kind), POD.plural, ["global_list"])
+
+    metadata: _Metadata
+    spec: _Spec
+
+    def manifest(self) -> Manifest:
+        """The pod, without what it lacks and what nobody asks for."""
+        found: Manifest = {
+            "metadata": msgspec.to_builtins(self.metadata),
+            "spec": msgspec.to_builtins(self.spec),
+        }
+        return found
