@@ -25,7 +25,7 @@ _Name = tuple[str, str]
 @dataclass
 class _Watch:
     scope: Scope
-    queue: asyncio.Queue[Change | ClusterError] = field(default_factory=asyncio.Queue)
+    queue: asyncio.Queue[Change | ClusterError | None] = field(default_factory=asyncio.Queue)
 
 
 @dataclass
@@ -82,6 +82,10 @@ class FakeWatch:
         for watch in self._watches:
             watch.queue.put_nowait(TransientError("the connection broke"))
 
+    def end_watches(self) -> None:
+        for watch in self._watches:
+            watch.queue.put_nowait(None)
+
     def expire(self) -> None:
         for watch in self._watches:
             watch.queue.put_nowait(ExpiredError("too old resource version"))
@@ -121,6 +125,8 @@ async def _changes(watch: _Watch, seconds: float) -> AsyncIterator[Change]:
                 found = await watch.queue.get()
                 if isinstance(found, ClusterError):
                     raise found
+                if found is None:
+                    return
                 yield found
     except TimeoutError:
         return

@@ -23,7 +23,7 @@ from atom_operator.kinds import Kind
 _logger = logging.getLogger(__name__)
 _FIRST_PAUSE_SECONDS = 0.5
 _LAST_PAUSE_SECONDS = 30.0
-_LEAST_WATCH_SECONDS = 1.0
+_LEAST_WATCH_SECONDS = 1.0  # an API server that ends every watch at once is left alone
 # Of the period: informers that begin together do not go on listing together.
 _SPREAD = 0.25
 
@@ -105,9 +105,8 @@ class Informer:
             while True:
                 try:
                     await self._list_if_due()
-                    await self._watch()
-                    if asyncio.get_running_loop().time() >= self._list_due:
-                        continue  # as planned: what is here is believed until it is listed anew
+                    if await self._watch() >= _LEAST_WATCH_SECONDS:
+                        continue  # ended as it was asked to: believed until it is open again
                 except ClusterError as error:
                     if isinstance(error, ExpiredError):
                         self._list_due = float("-inf")
@@ -129,14 +128,17 @@ class Informer:
         self._version, self._list_due = listing.version, now + self._period_seconds
         self._tell(self.cache.replace(listing.items, listing.version))
 
-    async def _watch(self) -> None:
-        left = self._list_due - asyncio.get_running_loop().time()
-        seconds = max(_LEAST_WATCH_SECONDS, left)
+    async def _watch(self) -> float:
+        """For how many seconds it was open until it ended by itself."""
+        loop = asyncio.get_running_loop()
+        seconds = max(_LEAST_WATCH_SECONDS, self._list_due - loop.time())
         async with self._port.watch_scope(self.scope, self._version, seconds) as changes:
             self._is_current, self._pause_seconds = True, _FIRST_PAUSE_SECONDS
             self._tried.set()
+            opened = loop.time()
             async for change in changes:
                 self._take(change)
+        return loop.time() - opened
 
     def _take(self, change: Change) -> None:
         self._version = change.version

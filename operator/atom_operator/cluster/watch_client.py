@@ -6,6 +6,7 @@ connection is told from a quiet one. Knows no policy; called by the informers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -86,7 +87,7 @@ class HttpWatch:
             "allowWatchBookmarks": "true",
             "labelSelector": scope.label,
             "resourceVersion": since,
-            "timeoutSeconds": str(round(seconds)),
+            "timeoutSeconds": str(math.ceil(seconds)),
         }
         self._count("watch", scope.kind.kind)
         timeout = httpx2.Timeout(_TIMEOUT_SECONDS, read=_SILENCE_SECONDS)

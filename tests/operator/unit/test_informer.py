@@ -134,6 +134,27 @@ def test_a_broken_connection_goes_on_where_it_was_without_listing() -> None:
     run_virtually(main())
 
 
+def test_between_two_watches_the_cache_is_believed_when_the_first_ended_as_asked() -> None:
+    async def main() -> None:
+        world = World()
+        async with world.following():
+            for _ in range(3):
+                opened = len(world.watch.opened)
+                await asyncio.sleep(7)
+                world.watch.end_watches()
+                for _ in range(20):
+                    assert world.informer.is_current
+                    await asyncio.sleep(0.01)
+                assert len(world.watch.opened) == opened + 1
+            world.watch.end_watches()  # at once: somebody does not want to be watched
+            await asyncio.sleep(0.01)
+            assert not world.informer.is_current
+            await asyncio.sleep(10)
+            assert world.informer.is_current
+
+    run_virtually(main())
+
+
 def test_a_version_that_is_too_old_leads_to_a_new_list() -> None:
     async def main() -> None:
         world = World()
