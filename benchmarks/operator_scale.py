@@ -37,6 +37,7 @@ from lightkube.config.kubeconfig import KubeConfig
 
 from benchmarks.scale_objects import Fleet, crd_installed
 from benchmarks.simulated_nodes import GPUS_PER_NODE, simulated_nodes
+from devcluster.api import Api
 from devcluster.health import api_of
 from devcluster.settings import REPOSITORY, Settings, read_settings
 
@@ -211,12 +212,22 @@ def _print_table(figures: dict[str, Any]) -> None:
             print(f"{name:<28}{value:>12}")
 
 
+def _require_alone(api: Api) -> None:
+    """An installed operator would reconcile our objects too."""
+    path = "/apis/apps/v1/deployments?labelSelector=app.kubernetes.io/name=atom-operator"
+    for item in api.get(path)["items"]:
+        if item["spec"].get("replicas"):
+            name = f"{item['metadata']['namespace']}/{item['metadata']['name']}"
+            raise SystemExit(f"an operator is installed ({name}): scale it to 0 meanwhile")
+
+
 async def _run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     settings = read_settings(os.environ)
     config = KubeConfig.from_file(str(settings.kubeconfig)).get()
     if config is None:
         raise SystemExit(f"{settings.kubeconfig} names no cluster; python -m devcluster up")
     api = api_of(settings, config.cluster.server)
+    _require_alone(api)
     nodes = args.deployments // GPUS_PER_NODE + 1 + _SPARE_NODES
     log = folder / "operator.log"
     with crd_installed(api), simulated_nodes(settings, api, nodes, folder / "kwok.log"):
