@@ -52,6 +52,7 @@ ACCEPTED: dict[str, dict[str, Any]] = {
     # A model that can be split so: where an operator is installed, its webhook is asked too.
     "several copies": {
         "model": {"source": "hf://Qwen/Qwen3-8B"},
+        "accelerator": {"type": "amd", "product": "MI300X"},
         "parallelism": {"tensor": 2, "data": 4},
     },
     "one copy on a cpu": {

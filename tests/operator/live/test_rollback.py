@@ -6,6 +6,7 @@ The pods run a few lines instead of an engine, so they are ready as soon as they
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,9 @@ from tests.support.quick_pods import condition, engine_image, quick_container, s
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
 
 _ABSENT = "localhost/atom-none:0"
+_MEMORY = {"requests": {"memory": "64Mi"}, "limits": {"memory": "64Mi"}}
+# Touches every page, so that the kernel has to find them.
+_GREEDY = "held = [b'x' * (8 << 20) for _ in range(64)]"
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +28,13 @@ def image(live_cluster: LiveCluster) -> str:
     return engine_image(live_cluster)
 
 
-def apply(cluster: LiveCluster, image: str, **annotations: str) -> None:
-    engine = quick_container()
+def apply(
+    cluster: LiveCluster,
+    image: str,
+    container: dict[str, Any] | None = None,
+    **annotations: str,
+) -> None:
+    engine = container or quick_container()
     manifest = atom_deployment(
         engine={"image": image},
         template={"metadata": {"annotations": annotations}, "spec": {"containers": [engine]}},
@@ -85,6 +94,34 @@ def test_a_bad_image_gives_way_to_the_revision_that_was_ready(
             "get", "controllerrevisions", "--output=name", "--selector=serving.atom.dev/deployment"
         ).stdout.split()
         assert records == [f"controllerrevision.apps/chat-{status(cluster)['revision']}"]
+
+
+def test_pods_that_are_killed_for_memory_say_so_and_give_way(
+    namespaced: LiveCluster, image: str, tmp_path: Path
+) -> None:
+    cluster = namespaced
+    with operator(cluster, tmp_path / "operator.log"):
+        apply(cluster, image)
+        wait_ready(cluster)
+        good, before = status(cluster)["revision"], pods(cluster)
+
+        greedy = quick_container(command=["python3", "-c", _GREEDY], resources=_MEMORY)
+        apply(cluster, image, greedy)
+        failing = cluster.wait(
+            "word of the killed pod",
+            lambda: (found := condition(cluster, "Degraded")).get("status") == "True" and found,
+        )
+        assert "OOMKilled (exit code 137)" in failing["message"]
+        degraded = cluster.wait(
+            "rollback",
+            lambda: (
+                (found := condition(cluster, "Degraded")).get("reason") == "RolledBack" and found
+            ),
+        )
+        assert "OOMKilled" in degraded["message"]
+        assert status(cluster)["revision"] == good
+        cluster.wait("end of the failed pod", lambda: pods(cluster) == before)
+        assert condition(cluster, "Available")["status"] == "True"
 
 
 def test_an_unknown_model_is_looked_at_by_a_job_whose_failure_stops_nothing(

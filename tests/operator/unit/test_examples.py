@@ -39,6 +39,7 @@ def test_there_are_examples() -> None:
         "llama-405b-multi-node.yaml",
         "qwen3-4b-partition.yaml",
         "qwen3-8b-mi300x.yaml",
+        "qwen3-8b-whole-node.yaml",
     ]
 
 
