@@ -60,7 +60,9 @@ async def hops() -> None:
 
 
 async def read_all(stream: RequestStream) -> list[RequestOutput]:
-    return [output async for output in stream]
+    """To the end; a stream without one fails the test."""
+    async with asyncio.timeout(LIMIT_SECONDS):
+        return [output async for output in stream]
 
 
 async def test_an_answer_streams_to_its_end(rig: Rig) -> None:
