@@ -123,7 +123,7 @@ CHECKS: list[tuple[dict[str, Any], str]] = [
     ({"gpu_memory_utilization": 1.5}, r"gpu_memory_utilization must be in \(0, 1\], got 1\.5"),
     ({"tensor_parallel_size": 2}, r"tensor_parallel_size 2: this version runs one device"),
     ({"num_kv_blocks": 2}, r"num_kv_blocks 2 holds 32 tokens, fewer than one sequence"),
-    ({"backend": "nonesuch"}, r"unknown backend 'nonesuch'; backends: torch_ref"),
+    ({"backend": "nonesuch"}, r"unknown backend 'nonesuch'; backends: native_cpu, torch_ref"),
     ({"dtype": "int3"}, r"unknown dtype 'int3'"),
     ({"kv_cache_dtype": "int3"}, r"unknown kv_cache_dtype 'int3'"),
 ]

@@ -2,7 +2,8 @@
 
 `library()` compiles and loads them once; `why_not()` says why that is impossible here. The kernels
 trust pointers, lengths and strides, so whoever calls them checks these first: `floats` and
-`integers` do, and hand out the address. Values that are indices are checked by the kernels.
+`integers` do, and hand out the address. Values that are indices are checked by the kernels. A trace
+of torch's profiler shows them by their names.
 """
 
 from __future__ import annotations
@@ -10,9 +11,13 @@ from __future__ import annotations
 import ctypes
 import logging
 import time
+from collections.abc import Callable
 from functools import cache
+from types import SimpleNamespace
+from typing import Any
 
 import torch
+from torch.autograd.profiler import record_function
 
 from atom.model_ops.backends.native_cpu.build import BuildError, built_library, find_toolchain
 
@@ -40,19 +45,34 @@ _SIGNATURES = {
 
 
 @cache
-def library() -> ctypes.CDLL:
-    """Raises `BuildError` where the kernels cannot be compiled or loaded."""
+def library() -> SimpleNamespace:
+    """The kernels as functions. Raises `BuildError` where the kernels cannot be compiled or loaded."""
     started = time.perf_counter()
     with built_library(find_toolchain()) as path:
         try:
             loaded = ctypes.CDLL(str(path))
         except OSError as error:
             raise BuildError(f"the compiled kernels cannot be loaded: {error}") from error
+    functions = {}
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments
+        functions[name] = _traced(name, function)
     logger.debug("CPU kernels from %s in %.2f s", path, time.perf_counter() - started)
-    return loaded
+    return SimpleNamespace(**functions)
+
+
+def _traced(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The profiler sees only what torch itself calls; it is asked first, since a record costs more
+    than a small kernel."""
+
+    def call(*arguments: Any) -> Any:
+        if not torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+            return function(*arguments)
+        with record_function(name):
+            return function(*arguments)
+
+    return call
 
 
 @cache
