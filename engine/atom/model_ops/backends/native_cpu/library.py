@@ -46,7 +46,7 @@ _SIGNATURES = {
 
 @cache
 def library() -> SimpleNamespace:
-    """The kernels as functions. Raises `BuildError` where the kernels cannot be compiled or loaded."""
+    """The kernels as functions. Raises `BuildError` where they cannot be compiled or loaded."""
     started = time.perf_counter()
     with built_library(find_toolchain()) as path:
         try:
