@@ -18,8 +18,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +29,16 @@ from atom.entrypoints.bench.exchange import Exchange, Sender, exchange_once
 from atom.entrypoints.bench.serving_report import ReportOptions, serving_report
 from atom.entrypoints.bench.workload import Ask
 from benchmarks.nano_workload import nano_requests
+from benchmarks.server_process import started_server
 from benchmarks.shapes import SHAPES, write_shape
 
-START_SECONDS = 300
 RUN_SECONDS = 300
-ENGINE_FLAGS = (
-    "--max-num-seqs", "256", "--max-model-len", "4352", "--load-dummy",
-    "--no-enable-prefix-caching",
-)  # fmt: skip
+ENGINE_OPTIONS = {
+    "max_num_seqs": 256,
+    "max_model_len": 4352,
+    "load_dummy": True,
+    "enable_prefix_caching": False,
+}
 
 
 def write_tokenizer(folder: Path, vocab_size: int) -> None:
@@ -80,46 +80,24 @@ def measure_served(url: str, clients: int) -> dict[str, Any]:
     return serving_report(exchanges, elapsed, ReportOptions())
 
 
-def wait_ready(url: str, server: subprocess.Popen[bytes]) -> float:
-    """Seconds until the server could serve."""
-    started = time.perf_counter()
-    while time.perf_counter() - started < START_SECONDS:
-        if server.poll() is not None:
-            raise SystemExit(f"the server ended with code {server.returncode}")
-        try:
-            with urllib.request.urlopen(f"{url}/health", timeout=5):
-                return time.perf_counter() - started
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.2)  # between two looks at another process
-    raise SystemExit(f"the server was not ready after {START_SECONDS} s")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Served against offline throughput on one GPU.")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
-    parser.add_argument("--port", type=int, default=8123)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--api-server-count", type=int, default=1)
     parser.add_argument(
         "--data-parallel-size", type=int, default=1, help="cards to serve on; offline stays on one"
     )
     args = parser.parse_args()
-    url = f"http://127.0.0.1:{args.port}"
+    flags = ["--api-server-count", str(args.api_server_count)]
+    flags += ["--data-parallel-size", str(args.data_parallel_size), "--disable-access-log"]
     with tempfile.TemporaryDirectory() as name:
         folder = write_shape(args.shape, Path(name))
         write_tokenizer(folder, SHAPES[args.shape]["vocab_size"])
-        command = [sys.executable, "-m", "atom.entrypoints.openai_server", "--model", name]
-        command += ["--served-model-name", "bench", "--host", "127.0.0.1", *ENGINE_FLAGS]
-        command += ["--server-port", str(args.port), "--disable-access-log"]
-        command += ["--api-server-count", str(args.api_server_count)]
-        command += ["--data-parallel-size", str(args.data_parallel_size)]
-        server = subprocess.Popen(command)
-        try:
-            ready_seconds = wait_ready(url, server)
-            served = measure_served(url, args.clients)
-        finally:
-            server.terminate()
-            server.wait(60)
+        started = time.perf_counter()
+        with started_server(folder, ENGINE_OPTIONS, *flags) as server:
+            ready_seconds = time.perf_counter() - started
+            served = measure_served(server.address, args.clients)
     offline = subprocess.run(
         [sys.executable, "-m", "benchmarks.gpu", "--shape", args.shape, "--workload", "nano"],
         capture_output=True,

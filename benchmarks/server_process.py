@@ -67,12 +67,17 @@ def started_server(
         _wait_ready(process, server.address)
         yield server
     finally:
-        process.terminate()
-        try:
-            process.wait(_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process, _END_SECONDS)
+
+
+def end(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Ask it to end, and kill it if it has not after so long."""
+    process.terminate()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _wait_ready(process: subprocess.Popen[bytes], address: str) -> None:

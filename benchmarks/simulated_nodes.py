@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.server_process import end
 from devcluster import amd
 from devcluster.api import MERGE, Api, ApiError
 from devcluster.binaries import KWOK, ensure_binaries
@@ -43,12 +44,7 @@ def simulated_nodes(settings: Settings, api: Api, count: int, log: Path) -> Iter
             try:
                 yield
             finally:
-                process.terminate()
-                try:
-                    process.wait(_END_SECONDS)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+                end(process, _END_SECONDS)
     finally:
         for name in names:
             with contextlib.suppress(ApiError):
