@@ -130,7 +130,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
                     param="stop",
                 )
         if len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
-            raise RequestError(f"at most {MAX_STOP_TOKEN_IDS} stop token ids", param="stop")
+            raise RequestError(
+                f"at most {MAX_STOP_TOKEN_IDS} stop token ids", param="stop_token_ids"
+            )
 
     def _check_tokens(self) -> None:
         biases = self.logit_bias or {}

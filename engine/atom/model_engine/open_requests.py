@@ -38,6 +38,7 @@ class OpenRequests:
                 f"{waiting} requests wait for their first token already, and this server lets "
                 f"{bound} wait; try again later, or with fewer prompts at once",
                 status=429,
+                code="rate_limit_exceeded",
             )
 
     def open(self, number: int, stream: RequestStream) -> None:

@@ -409,6 +409,17 @@ async def test_health_follows_the_engine(config: Config) -> None:
         assert await drain == 0
 
 
+@pytest.mark.parametrize("path", ["/health", "/ready", "/live", "/startup", "/metrics"])
+async def test_a_load_balancer_may_ask_by_head(config: Config, path: str) -> None:
+    async with serve_app(config, ready_on_start=False) as rig:
+        for _ in ("starting", "ready"):
+            asked = await rig.client.get(path)
+            head = await rig.client.head(path)
+            assert (head.status_code, head.content) == (asked.status_code, b"")
+            rig.core.become_ready()
+            await rig.engine.wait_ready()
+
+
 async def test_server_info_tells_what_start_up_found(rig: AppRig) -> None:
     info = (await rig.client.get("/server_info")).json()
     assert info["served_model_name"] == SERVED_NAME

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -110,7 +111,7 @@ async def test_json_that_is_not_an_object_is_400(rig: AppRig, body: bytes) -> No
         ),
         ({"messages": [USER], "max_tokens": -1}, "max_tokens", "at least 1, got -1"),
         ({"messages": [USER], "max_tokens": 0}, "max_tokens", "at least 1, got 0"),
-        ({"messages": [USER], "max_completion_tokens": -5}, "max_tokens", "at least 1, got -5"),
+        ({"messages": [USER], "max_completion_tokens": -5}, "max_completion_tokens", "equal to 1"),
         ({"messages": [USER], "max_tokens": "5"}, "max_tokens", "valid integer"),
         ({"messages": [USER], "max_tokens": 1.5}, "max_tokens", "valid integer"),
         ({"messages": [USER], "temperature": -0.1}, "temperature", "between 0 and 100"),
@@ -126,7 +127,7 @@ async def test_json_that_is_not_an_object_is_400(rig: AppRig, body: bytes) -> No
         ({"messages": [USER], "stop": ["x"] * 17}, "stop", "at most 16"),
         ({"messages": [USER], "stop": "x" * 2000}, "stop", "1 to 1024"),
         ({"messages": [USER], "stop_token_ids": [9999]}, "stop_token_ids", "0 to 293"),
-        ({"messages": [USER], "stop_token_ids": [0] * 65}, "stop", "at most 64"),
+        ({"messages": [USER], "stop_token_ids": [0] * 65}, "stop_token_ids", "at most 64"),
         ({"messages": [USER], "stream": "yes"}, "stream", "valid boolean"),
         ({"messages": [USER], "stream_options": {"include_usage": 3}}, "stream_options", ""),
         ({"messages": [USER], "tools": [{}] * 129}, "tools", "at most 128"),
@@ -134,8 +135,8 @@ async def test_json_that_is_not_an_object_is_400(rig: AppRig, body: bytes) -> No
         ({"messages": [USER], "n": 0}, "n", "between 1 and 128"),
         ({"messages": [USER], "n": 1_000_000}, "n", "between 1 and 128"),
         ({"messages": [USER], "n": 10**30}, "n", "between 1 and 128"),
-        ({"messages": [USER], "logprobs": True, "top_logprobs": 21}, "logprobs", "0 and 20"),
-        ({"messages": [USER], "logprobs": True, "top_logprobs": -1}, "logprobs", "0 and 20"),
+        ({"messages": [USER], "logprobs": True, "top_logprobs": 21}, "top_logprobs", "equal to 20"),
+        ({"messages": [USER], "logprobs": True, "top_logprobs": -1}, "top_logprobs", "equal to 0"),
         ({"messages": [USER], "logprobs": 5}, "logprobs", "valid boolean"),
         ({"messages": [USER], "top_logprobs": 5}, "top_logprobs", "needs logprobs"),
         ({"messages": [USER], "prompt_logprobs": 21}, "prompt_logprobs", "0 and 20"),
@@ -227,6 +228,7 @@ async def test_a_list_of_a_million_wrong_items_costs_one_error(rig: AppRig) -> N
         ("guided_whitespace_pattern", "[ ]?"),
         ("chat_template", "{{ 1 }}"),
         ("continue_final_message", True),
+        ("moderation", {"model": "omni-moderation-latest"}),
     ],
 )
 async def test_known_fields_without_effect_here_are_refused_by_name(
@@ -303,6 +305,21 @@ async def test_a_body_over_the_limit_without_a_length_is_413(rig: AppRig) -> Non
     assert response.status_code == 413
 
 
+async def test_a_compressed_body_is_415(rig: AppRig) -> None:
+    body = gzip.compress(b'{"prompt": "a"}')
+    response = await rig.client.post(TEXT, content=body, headers={"content-encoding": "gzip"})
+    assert response.status_code == 415
+    assert "gzip" in response.json()["error"]["message"]
+
+
+async def test_only_content_is_said_to_be_text(rig: AppRig) -> None:
+    status, error = await refusal(
+        rig, CHAT, {"messages": [USER], "response_format": {"type": "xml"}}
+    )
+    assert (status, error["param"]) == (400, "response_format")
+    assert "text only" not in error["message"]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
@@ -319,6 +336,8 @@ async def test_routes_that_are_not_there_are_json_errors(
     response = await rig.client.request(method, path)
     assert response.status_code == status
     assert f"{method} {path}" in response.json()["error"]["message"]
+    if status == 405:
+        assert response.headers["allow"] in response.json()["error"]["message"]
 
 
 async def test_a_fault_of_ours_is_500_without_its_insides(

@@ -34,7 +34,7 @@ class ApiKeyCheck:
             await self._app(scope, receive, send)
             return
         status, message = refusal
-        response = http_error(status, message)
+        response = http_error(status, message, "invalid_api_key" if status == 401 else None)
         if status == 401:
             response.headers["www-authenticate"] = "Bearer"
         await response(scope, receive, send)

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,7 +28,11 @@ from atom.entrypoints.openai.health import health_routes
 from atom.entrypoints.openai.metrics import metrics_routes
 from atom.entrypoints.openai.openapi import answers_of, body_of, document_bodies
 from atom.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
-from atom.entrypoints.openai.request_ids import HEADER, RequestIds, request_id_of
+from atom.entrypoints.openai.response_headers import (
+    ID_HEADER,
+    ResponseHeaders,
+    request_id_of,
+)
 from atom.entrypoints.openai.responses import (
     ChatCompletion,
     ModelCard,
@@ -63,7 +68,8 @@ def build_app(state: ServerState, *, api_key: str | None = None) -> FastAPI:
     _add_error_handlers(app)
     document_bodies(app)
     app.add_middleware(ApiKeyCheck, api_key=api_key)
-    app.add_middleware(RequestIds)  # outermost: refusals carry the id too
+    # Outermost: refusals carry the headers too.
+    app.add_middleware(ResponseHeaders, is_ending=lambda: state.is_ending)
     return app
 
 
@@ -161,8 +167,10 @@ def _add_error_handlers(app: FastAPI) -> None:
         if error.status_code == 404:
             return http_error(404, f"there is no {place}; /openapi.json lists what there is")
         if error.status_code == 405:
-            allowed = (error.headers or {}).get("Allow") or (error.headers or {}).get("allow", "")
-            return http_error(405, f"{place} is not possible; allowed: {allowed}")
+            allowed = Headers(error.headers)["allow"]
+            response = http_error(405, f"{place} is not possible; allowed: {allowed}")
+            response.headers["allow"] = allowed
+            return response
         return http_error(error.status_code, str(error.detail))
 
     # Starlette re-raises after this answer, so that the traceback is logged.
@@ -170,7 +178,7 @@ def _add_error_handlers(app: FastAPI) -> None:
     async def unknown(http: Request, error: Exception) -> Response:
         logger.error("request %s failed by a fault of the server", request_id_of(http))
         response = response_for(error)
-        response.headers[HEADER] = request_id_of(http)  # it leaves outside of the middleware
+        response.headers[ID_HEADER] = request_id_of(http)  # it leaves outside of the middleware
         return response
 
 

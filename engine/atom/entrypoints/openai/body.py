@@ -26,7 +26,7 @@ Body = TypeVar("Body", bound=BaseModel)
 
 
 async def read_body(request: Request, kind: type[Body]) -> Body:
-    """The parsed body. Raises `RequestError` (400, 408 or 413)."""
+    """The parsed body. Raises `RequestError` (400, 408, 413 or 415)."""
     data = await _read_bytes(request)
     try:
         body = kind.model_validate_json(data)
@@ -37,6 +37,11 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
 
 
 async def _read_bytes(request: Request) -> bytes:
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise RequestError(
+            f"the body's content-encoding is {encoding}; this server reads plain JSON", status=415
+        )
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
         raise _too_large()
@@ -114,7 +119,7 @@ def _path(problem: ErrorDetails) -> str:
 def _reason(problem: ErrorDetails) -> str:
     if problem["type"] == "missing":
         return "is required"
-    if problem["type"] == "literal_error" and problem["loc"][-1] == "type":
+    if problem["type"] == "literal_error" and "content" in problem["loc"]:
         return f"{problem['msg'].lower()}; this server takes text only"
     return problem["msg"][:1].lower() + problem["msg"][1:]
 

@@ -40,7 +40,12 @@ def describe(error: Exception) -> tuple[int, ErrorResponse]:
 
 
 def error_response(status: int, body: ErrorResponse) -> Response:
-    headers = {"retry-after": str(RETRY_AFTER_SECONDS)} if status in (429, 503) else None
+    headers = {}
+    if status in (429, 503):
+        headers["retry-after"] = str(RETRY_AFTER_SECONDS)
+    if status == 504:
+        # OpenAI's clients send whatever is 5xx again by themselves; it would run out of time again.
+        headers["x-should-retry"] = "false"
     return Response(to_json(body), status, headers, media_type="application/json")
 
 
@@ -48,9 +53,9 @@ def response_for(error: Exception) -> Response:
     return error_response(*describe(error))
 
 
-def http_error(status: int, message: str) -> Response:
-    """An error of the HTTP layer itself: no such route, wrong method."""
-    return error_response(status, _body(status, message))
+def http_error(status: int, message: str, code: str | None = None) -> Response:
+    """An error of the HTTP layer itself: no such route, wrong method, no key."""
+    return error_response(status, _body(status, message, code=code))
 
 
 def _body(

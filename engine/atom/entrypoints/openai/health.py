@@ -4,7 +4,7 @@
 503 with the reason. /startup (a startup probe) also answers 200 when the start has nearly spent its
 budget and still moves; from then on it is for /live to end one that stalls. /live is about the
 process (a liveness probe): 503 only when it cannot recover by itself, such as when a rank of the
-engine has computed nothing for --stall-seconds.
+engine has computed nothing for --stall-seconds. Load balancers may ask by HEAD.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from atom.model_engine.engine_lifecycle import EngineState
 def health_routes(state: ServerState) -> APIRouter:
     router = APIRouter(tags=["status"])
 
+    @router.head("/ready", include_in_schema=False)
+    @router.head("/health", include_in_schema=False)
     @router.get("/ready", summary="The same as /health")
     @router.get("/health", summary="200 while requests are served, else 503 and why not")
     async def health() -> Response:
@@ -35,6 +37,7 @@ def health_routes(state: ServerState) -> APIRouter:
             return _unavailable(status.state, status.reason, progress=state.timeline.progress())
         return _unavailable(status.state, status.reason)
 
+    @router.head("/startup", include_in_schema=False)
     @router.get("/startup", summary="200 when served, or when start-up moves beyond its budget")
     async def startup() -> Response:
         status = state.status
@@ -43,6 +46,7 @@ def health_routes(state: ServerState) -> APIRouter:
             return _json({"status": "ok"})
         return _unavailable(status.state, status.reason)
 
+    @router.head("/live", include_in_schema=False)
     @router.get("/live", summary="200 unless the engine is gone, stalled, or its start-up stalls")
     async def live() -> Response:
         status = state.status

@@ -1,8 +1,8 @@
 """/metrics: the engine's counters in Prometheus' text format, read at the moment of the scrape and
 summed over all HTTP processes (metrics_exchange.py) and ranks.
 
-Names begin with "atom:" as the upstream engine's; every series has the label model_name. It only
-reads: the engine core counts, the output processor measures.
+Names begin with "atom:" as the upstream engine's; every series of a model has the label
+model_name. It only reads: the engine core counts, the output processor measures.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ def metrics_routes(state: ServerState) -> APIRouter:
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}}
     }
 
+    @router.head("/metrics", include_in_schema=False)
     @router.get(
         "/metrics", summary="Prometheus text format", response_class=Response, responses=text
     )

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from atom.entrypoints.openai.structured import StructuredFields
-from atom.sampling_params import MAX_BAD_WORDS, MAX_LOGIT_BIASES
+from atom.sampling_params import MAX_BAD_WORDS, MAX_LOGIT_BIASES, MAX_LOGPROBS
 
 MAX_MESSAGES = 2048
 MAX_CONTENT_PARTS = 1024
@@ -47,6 +47,7 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "audio": (),
     "prediction": (),
     "web_search_options": (),
+    "moderation": (),
     "documents": ([],),
     "chat_template": (),
     "add_generation_prompt": (True,),
@@ -175,9 +176,9 @@ class TemplateFields(BaseModel):
 
 class ChatCompletionRequest(GenerationRequest, TemplateFields):
     messages: _Messages
-    max_completion_tokens: int | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
 
 
 def _kind_of_prompt(value: Any) -> str:

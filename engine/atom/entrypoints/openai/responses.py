@@ -29,8 +29,11 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 class ChatAnswer(msgspec.Struct, frozen=True):
+    """refusal: always null; clients with strict types expect the field."""
+
     content: str
     role: Literal["assistant"] = "assistant"
+    refusal: None = None
 
 
 class ChatChoice(msgspec.Struct, frozen=True):

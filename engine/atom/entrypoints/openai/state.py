@@ -42,6 +42,11 @@ class ServerState:
             return EngineStatus(EngineState.DRAINING, "the server is shutting down")
         return EngineStatus(EngineState.STARTING, self.phase)
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether it will never take a request again."""
+        return self.status.state in (EngineState.DRAINING, EngineState.DEAD)
+
     def own_numbers(self) -> ServerNumbers:
         """What this process has counted since the engine exists."""
         assert self.engine is not None

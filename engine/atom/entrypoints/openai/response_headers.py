@@ -1,0 +1,53 @@
+"""Headers that every answer has: X-Request-Id, and Connection: close once the server is ending.
+
+The id is the caller's name of the request, or a new one if it gave none; one that could not stand
+in a header or a log line as it is gets replaced, not refused. A client that keeps its connection
+would go on asking a server that takes nothing any more; a new one reaches a server that does.
+Pure ASGI.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+ID_HEADER = "x-request-id"
+_SAFE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+
+
+class ResponseHeaders:
+    """Middleware: handlers find the id with `request_id_of`."""
+
+    def __init__(self, app: ASGIApp, is_ending: Callable[[], bool]) -> None:
+        self._app = app
+        self._is_ending = is_ending
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get(ID_HEADER, "")
+        request_id = given if _SAFE_ID.fullmatch(given) else uuid.uuid4().hex
+        state: dict[str, Any] = scope.setdefault("state", {})
+        state["request_id"] = request_id
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers[ID_HEADER] = request_id
+                if self._is_ending():
+                    headers["connection"] = "close"
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers)
+
+
+def request_id_of(http: Request) -> str:
+    found: str = http.state.request_id
+    return found
