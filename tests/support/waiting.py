@@ -1,12 +1,15 @@
-"""Waiting for a condition with a deadline, instead of sleeping and hoping."""
+"""Waiting for a condition or an end, with a deadline instead of sleeping and hoping."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 _POLL_SECONDS = 0.02
+
+Result = TypeVar("Result")
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
@@ -23,3 +26,11 @@ async def eventually(condition: Callable[[], bool], what: str, seconds: float = 
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds:g} s: {what}")
         await asyncio.sleep(_POLL_SECONDS)
+
+
+async def within(work: Awaitable[Result], what: str, seconds: float = 10.0) -> Result:
+    """What `work` gives. A test that could hang says instead what did not happen."""
+    try:
+        return await asyncio.wait_for(work, seconds)
+    except TimeoutError:
+        raise AssertionError(f"not within {seconds:g} s: {what}") from None

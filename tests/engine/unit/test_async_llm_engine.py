@@ -21,7 +21,7 @@ from tests.support.front_half import (
     stream_body,
     write_model_folder,
 )
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, within
 
 LIMIT_SECONDS = 10
 
@@ -61,8 +61,11 @@ async def hops() -> None:
 
 async def read_all(stream: RequestStream) -> list[RequestOutput]:
     """To the end; a stream without one fails the test."""
-    async with asyncio.timeout(LIMIT_SECONDS):
+
+    async def outputs() -> list[RequestOutput]:
         return [output async for output in stream]
+
+    return await within(outputs(), "the stream has ended")
 
 
 async def test_an_answer_streams_to_its_end(rig: Rig) -> None:
@@ -81,6 +84,7 @@ async def test_a_stop_string_aborts_the_rest_in_the_engine(rig: Rig) -> None:
     async with await rig.engine.add_request("abcdef", params) as stream:
         for _ in range(5):
             rig.core.step()
+        await eventually(lambda: rig.core.aborted == [1], "the engine was told of the stop string")
         outputs = await read_all(stream)
     assert "".join(output.text for output in outputs) == "ab"
     assert outputs[-1].finish_detail == "stop_sequence"
@@ -195,26 +199,37 @@ async def test_when_the_engine_dies_every_open_request_gets_the_reason(rig: Rig)
     rig.core.die("killed by signal 9")
     assert await asyncio.wait_for(rig.engine.wait_dead(), LIMIT_SECONDS) == "killed by signal 9"
     for stream in streams:
-        assert (await anext(stream)).text == "a"  # what had come is still delivered
+        first = await within(anext(stream), "what had come is delivered")
+        assert first.text == "a"
         with pytest.raises(EngineDeadError, match="killed by signal 9"):
-            await anext(stream)
+            await within(anext(stream), "an open request was told of the engine's death")
     with pytest.raises(EngineDeadError, match="killed by signal 9"):
         await rig.engine.add_request("a", SamplingParams())
     assert rig.engine.status.state is EngineState.DEAD
     assert rig.core.aborted == []
 
 
+async def test_when_the_engine_dies_every_call_gets_the_reason(rig: Rig) -> None:
+    rig.core.held = True
+    calls = [asyncio.create_task(rig.engine.call_utility("reset_prefix_cache")) for _ in range(2)]
+    await eventually(lambda: len(rig.core.utilities) == 2, "both calls are in the engine")
+    rig.core.die("killed by signal 9")
+    for call in calls:
+        with pytest.raises(EngineDeadError, match="killed by signal 9"):
+            await within(call, "a call was told of the engine's death")
+
+
 async def test_a_drain_lets_running_requests_finish_and_takes_no_more(rig: Rig) -> None:
     rig.core.held = True
     stream = await rig.engine.add_request("ab", SamplingParams(max_tokens=2))
-    draining = asyncio.create_task(rig.engine.drain(LIMIT_SECONDS))
+    draining = asyncio.create_task(rig.engine.drain(3600))
     await hops()
     with pytest.raises(RequestError, match="draining") as caught:
         await rig.engine.add_request("a", SamplingParams())
     assert caught.value.status == 503
     assert not draining.done()
     rig.core.release()
-    assert await draining == 0
+    assert await within(draining, "the drain is over with the last request") == 0
     (output,) = await read_all(stream)
     assert output.text == "ab"
 

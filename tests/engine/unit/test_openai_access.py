@@ -15,7 +15,7 @@ from atom.entrypoints.server_options import ServerOptions
 from atom.errors import AtomError, ConfigError
 from tests.support.front_half import build_test_config, write_model_folder
 from tests.support.http_app import AppRig, serve_app
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, within
 
 KEY = "sk-of-the-test"
 RIGHT = {"authorization": f"Bearer {KEY}"}
@@ -146,7 +146,7 @@ async def test_an_engine_that_dies_meanwhile_answers_the_call(config: Config) ->
         calling = asyncio.create_task(call)
         await eventually(lambda: bool(rig.core.utilities), "the call in the engine")
         rig.core.die("out of memory")
-        response = await calling
+        response = await within(calling, "the call was answered")
         assert response.status_code == 503
         assert "out of memory" in response.json()["error"]["message"]
 
