@@ -83,8 +83,6 @@ KUBECONFORM = Group(
     "github.com/yannh/kubeconform",
     {"kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform"},
 )
-# For the tests of what a server answers on /metrics; no tool that people call.
-PROMLINT = Group("promlint", "github.com/prometheus/client_golang", {"promlint": "."})
 # For the operator's scale benchmark: nodes and pods that exist in the API only and behave.
 KWOK = Group(
     "kwok",

@@ -16,6 +16,7 @@ from atom_operator.integrations import Site
 from tests.support.builders_operator import plan
 from tests.support.front_half import build_test_config, write_model_folder
 from tests.support.http_app import serve_app
+from tests.support.promtool import assert_rules
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,6 +57,16 @@ async def test_every_query_names_metrics_that_the_engine_has(tmp_path: Path) -> 
         metrics = set(_METRIC.findall(query))
         assert metrics, f"{what}: {query}"
         assert metrics <= known, f"{what}: {metrics - known}"
+
+
+def test_prometheus_itself_takes_every_alert_and_query(tmp_path: Path) -> None:
+    """By `promtool check rules`; dashboards' and autoscalers' queries go as recorded ones."""
+    assert_rules(alerts(plan(site=SITE)), tmp_path)
+    asked = [
+        {"record": f"query_{number}", "expr": query.replace("$__rate_interval", "5m")}
+        for number, (_, query) in enumerate(queries())
+    ]
+    assert_rules(asked, tmp_path)
 
 
 async def test_the_adapters_rules_in_the_guide_name_metrics_that_the_engine_has(

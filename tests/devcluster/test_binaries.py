@@ -10,7 +10,7 @@ import pytest
 from devcluster import binaries
 from devcluster.errors import DevclusterError
 
-ALL_GROUPS = (*binaries.CLUSTER_GROUPS, *binaries.TOOL_GROUPS, binaries.PROMLINT, binaries.KWOK)
+ALL_GROUPS = (*binaries.CLUSTER_GROUPS, *binaries.TOOL_GROUPS, binaries.KWOK)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from schemathesis.specs.openapi.checks import (
 
 from atom.config import Config, EngineOptions, build_config
 from tests.support.http_app import HttpRig, serve_model
+from tests.support.promtool import metric_problems
 from tests.support.tiny_model import make_tiny_checkpoint
 from tests.support.waiting import eventually
 
@@ -219,6 +220,27 @@ async def crowd(url: str, count: int) -> Counter[int]:
 
 async def test_none_of_two_thousand_clients_at_once_is_lost(rig: HttpRig) -> None:
     assert await crowd(rig.url, 2000) == {200: 2000}
+
+
+async def test_promtool_has_nothing_more_to_say_of_scrapes_during_load(rig: HttpRig) -> None:
+    await eventually(lambda: rig.engine.stats is not None, "the engine told its numbers")
+    before = (await rig.client.get("/metrics")).text
+    loading = asyncio.create_task(crowd(rig.url, 200))
+    scrapes = []
+    while not loading.done():
+        scrapes.append((await rig.client.get("/metrics")).text)
+    assert await loading == {200: 200}
+    counts = [finished_in(scrape) - finished_in(before) for scrape in scrapes]
+    halfway = [scrape for scrape, count in zip(scrapes, counts, strict=True) if 0 < count < 200]
+    assert halfway, f"a scrape during the load, not only around it: {counts}"
+    for scrape in (scrapes[0], halfway[len(halfway) // 2], scrapes[-1]):
+        assert metric_problems(scrape) == metric_problems(before)
+
+
+def finished_in(scrape: str) -> float:
+    name = "atom:e2e_request_latency_seconds_count{"
+    (line,) = [line for line in scrape.splitlines() if line.startswith(name)]
+    return float(line.split()[-1])
 
 
 async def test_scrapes_during_load_are_whole_and_count_up(rig: HttpRig) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from prometheus_client import generate_latest
 
 from atom_operator.api.crd import build_crd
 from atom_operator.integrations import EngineFeature, Site
@@ -23,6 +24,7 @@ from atom_operator.settings import LeaseSettings, OperatorSettings, WebhookSetti
 from devcluster.settings import read_settings
 from tests.support import upstream_crds
 from tests.support.live_cluster import ROOT, LiveCluster
+from tests.support.promtool import assert_rules, metric_problems
 
 CHART = ROOT / "charts" / "atom-operator"
 KUBE_VERSION = "1.34.0"
@@ -244,6 +246,19 @@ def test_the_operators_alerts_name_its_own_metrics(helm: str) -> None:
         assert metrics, rule["alert"]
         assert metrics <= known
         assert (ROOT / rule["annotations"]["runbook"]).exists()
+
+
+def test_prometheus_itself_takes_the_operators_alerts(helm: str, tmp_path: Path) -> None:
+    documents = render(helm, "metrics.alerts.enabled=true")
+    (group,) = only(documents, "PrometheusRule")["spec"]["groups"]
+    assert_rules(group["rules"], tmp_path)
+
+
+def test_promtool_has_nothing_to_say_of_the_operators_metrics() -> None:
+    metrics = OperatorMetrics()
+    metrics.request("patch", "Deployment")
+    metrics.review("allowed")
+    assert metric_problems(generate_latest(metrics.registry).decode()) == set()
 
 
 def test_the_operator_has_no_right_to_secrets_nor_to_everything(helm: str) -> None:
