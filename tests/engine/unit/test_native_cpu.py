@@ -4,12 +4,16 @@ outside their tensors by a wrong index."""
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -26,6 +30,7 @@ from atom.model_ops.backends.native_cpu.build import (
 )
 from atom.model_ops.backends.native_cpu.library import why_not
 from atom.model_ops.backends.torch_ref.attention import paged_attention as reference
+from atom.utils.device import usable_cpus
 from tests.engine.ops.inputs import PagedCase, assert_rows_agree, paged_case
 
 CPU = torch.device("cpu")
@@ -102,11 +107,6 @@ def test_without_a_compiler_pytorch_computes_and_the_log_says_so() -> None:
     assert "no C compiler (no-such-compiler); install gcc" in ran.stderr
 
 
-def test_the_kernels_share_the_threads_of_torch(kernels: None) -> None:
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    assert len({line.split()[-1] for line in lines if "/libgomp" in line}) == 1
-
-
 def test_other_dtypes_are_left_to_pytorch(kernels: None) -> None:
     assert resolve_ops("cpu", dtypes=(torch.float32,)).chosen["linear"] == "native_cpu"
     mixed = resolve_ops("cpu", dtypes=(torch.float32, torch.bfloat16))
@@ -156,6 +156,67 @@ def test_head_sizes_that_are_no_whole_vectors(kernels: None, head_dim: int) -> N
 
 def attend(case: PagedCase) -> torch.Tensor:
     return attention.paged_attention(case.q, case.k_cache, case.v_cache, case.shape, case.metadata)
+
+
+# ---- threads ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def more_threads_than_cores() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2 * usable_cpus() + 1)
+    yield
+    torch.set_num_threads(before)
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    """In hundreds of short loops: an identity times two, whose sums have one term."""
+    weight = dense.prepare_linear(2 * torch.eye(x.shape[1]))
+    for _ in range(300):
+        assert torch.equal(dense.linear(x, weight, None), 2 * x)
+    return 2 * x
+
+
+def test_every_piece_is_computed_by_however_many_threads(
+    kernels: None, more_threads_than_cores: None
+) -> None:
+    doubled(torch.randn(40, 400))
+
+
+def test_callers_at_the_same_time_do_not_disturb_each_other(
+    kernels: None, more_threads_than_cores: None
+) -> None:
+    inputs = [torch.randn(rows, 400) for rows in (20, 30, 40, 50)]
+    with ThreadPoolExecutor(len(inputs)) as callers:
+        assert len(list(callers.map(doubled, inputs))) == len(inputs)
+
+
+def test_a_forked_process_computes_with_threads_of_its_own(
+    kernels: None, more_threads_than_cores: None
+) -> None:
+    x, weight = torch.randn(40, 400), dense.prepare_linear(torch.eye(400))
+    dense.linear(x, weight, None)
+    child = os.fork()
+    if child == 0:  # torch's own threads do not survive a fork: none of its loops here
+        failed = True
+        try:
+            same = np.array_equal(dense.linear(x, weight, None).numpy(), x.numpy())
+            failed = not same or len(list(Path("/proc/self/task").iterdir())) < 2
+        finally:
+            os._exit(failed)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_signals_are_left_to_the_programs_own_threads(
+    kernels: None, more_threads_than_cores: None
+) -> None:
+    doubled(torch.randn(40, 400))
+    tasks = list(Path("/proc/self/task").iterdir())
+    ours = [task for task in tasks if (task / "comm").read_text() == "atom-kernels\n"]
+    assert len(ours) >= 2 * usable_cpus()
+    for task in ours:
+        blocked = dict(line.split(":\t") for line in (task / "status").read_text().splitlines())
+        assert int(blocked["SigBlk"], 16) & 1 << (signal.SIGINT - 1)
 
 
 # ---- wrong indices ---------------------------------------------------------------------------

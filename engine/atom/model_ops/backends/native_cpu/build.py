@@ -1,9 +1,8 @@
 """Compiles the kernels once per machine and keeps the result in the user's cache folder.
 
-The file's name is a hash of all that it was made from: sources, flags, compiler, processor and the
-OpenMP run-time of torch, against which it is linked, because two of them in one process would
-fight over the cores. What is loaded must belong to this user and be writable by nobody else. Where
-the cache cannot be written, a folder of this process serves. Called by library.py.
+The file's name is a hash of all that it was made from: sources, flags, compiler and processor. What
+is loaded must belong to this user and be writable by nobody else. Where the cache cannot be
+written, a folder of this process serves. Called by library.py.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ import platform
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
 
 from atom.utils.cache_folder import cache_folder
 
@@ -29,7 +27,7 @@ _COMPILERS = ("gcc", "cc")
 # No -ffast-math: -inf and NaN are inputs like others.
 _FLAGS = (
     "-std=gnu11", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC",
-    "-fopenmp", "-fvisibility=hidden",
+    "-fvisibility=hidden", "-pthread",
 )  # fmt: skip
 _COMPILE_SECONDS = 120
 
@@ -40,19 +38,20 @@ class BuildError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """compiler: path of one that takes GCC's options; openmp: torch's OpenMP run-time."""
+    """compiler: path of one that takes GCC's options."""
 
     compiler: str
-    openmp: Path
 
 
 def find_toolchain() -> Toolchain:
-    """Raises `BuildError` where there is no compiler, or torch does not use GCC's OpenMP."""
+    """Raises `BuildError` where there is no compiler, or the system is none we know."""
+    if sys.platform != "linux":
+        raise BuildError(f"the kernels' threads are made for Linux, not {sys.platform}")
     names = [os.environ["CC"]] if os.environ.get("CC") else list(_COMPILERS)
     found = next((path for path in map(shutil.which, names) if path), None)
     if found is None:
         raise BuildError(f"no C compiler ({', '.join(names)}); install gcc, or set CC")
-    return Toolchain(found, _loaded_openmp())
+    return Toolchain(found)
 
 
 @contextmanager
@@ -82,9 +81,8 @@ def _compile(toolchain: Toolchain, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         _run([toolchain.compiler, *_FLAGS, "-c", *sources], folder)
         objects = [str(path) for path in sorted(Path(folder).glob("*.o"))]
-        # No -fopenmp here: it would link the compiler's own run-time.
-        link = ["-shared", "-o", "kernels.so", *objects, str(toolchain.openmp), "-lm"]
-        _run([toolchain.compiler, *link, "-Wl,-z,defs"], folder)
+        link = ["-shared", "-pthread", "-o", "kernels.so", *objects, "-lm", "-Wl,-z,defs"]
+        _run([toolchain.compiler, *link], folder)
         (Path(folder) / "kernels.so").replace(target)
 
 
@@ -100,33 +98,12 @@ def _run(command: list[str], folder: str) -> None:
         raise BuildError(f"{command[0]} took more than {_COMPILE_SECONDS} s") from error
 
 
-def _loaded_openmp() -> Path:
-    """torch's OpenMP run-time, which is in this process already."""
-    try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError as error:
-        raise BuildError("the loaded libraries cannot be listed on this system") from error
-    loaded = {Path(line.split(maxsplit=5)[-1]) for line in lines if "/libgomp" in line}
-    # Other libraries may have brought their own; torch's wheel has it beside its own files.
-    packages = Path(torch.__file__).parent
-    own = {
-        path for path in loaded if path.parent.name.startswith("torch") or packages in path.parents
-    }
-    found = own or loaded
-    if len(found) != 1:
-        raise BuildError(f"torch's threads are not those of one libgomp: {len(found)} are loaded")
-    return found.pop()
-
-
 def _key(toolchain: Toolchain) -> str:
     digest = hashlib.sha256()
     for path in sorted(SOURCES.iterdir()):
         digest.update(path.name.encode() + path.read_bytes())
-    compiler, openmp = Path(toolchain.compiler).resolve().stat(), toolchain.openmp.stat()
-    made_from = (
-        _FLAGS, toolchain, _processor(),
-        *(f"{file.st_size} {file.st_mtime_ns}" for file in (compiler, openmp)),
-    )  # fmt: skip
+    file = Path(toolchain.compiler).resolve().stat()
+    made_from = (_FLAGS, toolchain, _processor(), file.st_size, file.st_mtime_ns)
     digest.update(repr(made_from).encode())
     return digest.hexdigest()[:24]
 

@@ -5,13 +5,17 @@
  * maximum and sum (online softmax, Milakov and Gimelshein 2018). Called by ../attention.py; what
  * lengths and tables say is checked here before the cache is read.
  */
+#include "pool.h"
 #include "vector.h"
 
 #define TILE 64     /* tokens whose scores are kept */
 #define SUMS 8      /* vectors of a result that are summed in registers at a time */
 #define QUERIES 8   /* query vectors of a task */
+#define PIECE (1L << 15) /* numbers of keys met by queries that one thread takes at a time */
 
 typedef struct {
+    const float *q;
+    float *out;                     /* [tokens, heads, dim] */
     const float *k_cache, *v_cache; /* [blocks, block_size, kv_heads, dim] */
     const int32_t *tables;          /* [rows, max_blocks] */
     const int32_t *starts;          /* [rows + 1], first token of each row in q */
@@ -140,20 +144,29 @@ static void attend_any(const Cases *c, Task *task, long row, long kv_head) {
 }
 
 /* Query vectors first .. end of the row's, in the order (token, head of the group). */
-static void attend_group(
-    const Cases *c, const float *q, float *out, long row, long kv_head, long first, long end
-) {
+static void attend_group(const Cases *c, long row, long kv_head, long first, long end) {
     Task task;
     long group = c->heads / c->kv_heads;
     long history = c->contexts[row] - (c->starts[row + 1] - c->starts[row]);
     task.count = (int)(end - first);
     for (int i = 0; i < task.count; i++) {
         long token = (first + i) / group, head = kv_head * group + (first + i) % group;
-        task.q[i] = q + (c->starts[row] + token) * c->q_stride + head * c->dim;
-        task.out[i] = out + ((c->starts[row] + token) * c->heads + head) * c->dim;
+        task.q[i] = c->q + (c->starts[row] + token) * c->q_stride + head * c->dim;
+        task.out[i] = c->out + ((c->starts[row] + token) * c->heads + head) * c->dim;
         task.seen[i] = history + token + 1;
     }
     attend_any(c, &task, row, kv_head);
+}
+
+/* Tasks are numbered row by row, one per KV head. */
+static void attend_part(const void *cases, long first, long end) {
+    const Cases *c = cases;
+    for (long task = first; task < end; task++) {
+        long row = task / c->kv_heads;
+        long queries = (c->starts[row + 1] - c->starts[row]) * (c->heads / c->kv_heads);
+        for (long query = 0; query < queries; query += QUERIES)
+            attend_group(c, row, task % c->kv_heads, query, MIN(query + QUERIES, queries));
+    }
 }
 
 /* 0, or what is wrong: 1 lengths, 2 a block that is outside the cache. */
@@ -178,17 +191,13 @@ EXPORT int atom_attention(
     long num_blocks, long block_size, long max_blocks, long heads, long kv_heads, long dim,
     float scale, int threads
 ) {
-    Cases c = {k_cache, v_cache, tables, starts, contexts, num_blocks, block_size, max_blocks, rows,
-               heads, kv_heads, dim, q_stride, scale};
+    Cases c = {q, out, k_cache, v_cache, tables, starts, contexts, num_blocks, block_size,
+               max_blocks, rows, heads, kv_heads, dim, q_stride, scale};
     int problem = wrong(&c, tokens);
     if (problem) return problem;
-    long group = heads / kv_heads;
-#pragma omp parallel for collapse(2) schedule(dynamic, 1) num_threads(threads)
-    for (long row = 0; row < rows; row++)
-        for (long kv_head = 0; kv_head < kv_heads; kv_head++) {
-            long queries = (starts[row + 1] - starts[row]) * group;
-            for (long first = 0; first < queries; first += QUERIES)
-                attend_group(&c, q, out, row, kv_head, first, MIN(first + QUERIES, queries));
-        }
+    long work = 0; /* numbers of keys that queries meet */
+    for (long row = 0; row < rows; row++) work += (starts[row + 1] - starts[row]) * contexts[row];
+    long tasks = rows * kv_heads, each = MAX(1, work / rows * (heads / kv_heads) * dim);
+    share(attend_part, &c, tasks, MAX(1, PIECE / each), threads);
     return 0;
 }

@@ -1,8 +1,9 @@
-/* Norms, activation, and products of few rows, each alone or one behind the other in one parallel
- * region. Matrices are [inputs, outputs]: a step's rows stay in the cache, the matrix passes by.
+/* Norms, activation, and products of few rows, each alone or one behind the other. Matrices are
+ * [inputs, outputs]: a step's rows stay in the cache, the matrix passes by.
  * Called by ../dense.py, which has checked shapes, types and strides.
  */
 #include "norms.h"
+#include "pool.h"
 
 #define ROWS 6 /* of a tile: with its columns they fill the machine's registers */
 #if LANES == 16
@@ -14,7 +15,8 @@
 #define DEPTH 256               /* inputs at a time: a packed panel of them stays in the L1 cache */
 #define WIDE 8                  /* vectors of columns that are read together: whole cache lines */
 #define IN_PLACE 3              /* most rows for which copying the matrix would not pay */
-#define CHUNKS_PER_THREAD 4     /* so that a core that others use holds nobody up */
+#define PIECE (1L << 18)        /* multiplications of a piece that one thread takes: some microseconds */
+#define ROW_PIECE (1L << 13)    /* numbers of rows that are only normalised or gated */
 
 /* c[rows, vectors] (+)= a[rows, depth] · b[depth, vectors], sums in registers. */
 INLINE void tile(
@@ -143,13 +145,55 @@ static void multiply_columns(const Product *p, long column, long width) {
                 p->out[row * p->outputs + j] += p->bias[j];
 }
 
-/* To be called by all threads of a region, which share the columns; ends with a barrier. */
+/* Pieces of a product are WIDE vectors of its columns. */
+static void multiply_part(const void *product, long first, long end) {
+    const Product *p = product;
+    for (long column = first * WIDE * LANES; first < end; first++, column += WIDE * LANES)
+        multiply_columns(p, column, MIN(WIDE * LANES, p->outputs - column));
+}
+
 static void multiply(const Product *p, int threads) {
     long wide = WIDE * LANES, count = (p->outputs + wide - 1) / wide;
-    long chunk = MAX(1, count / (CHUNKS_PER_THREAD * threads));
-#pragma omp for schedule(dynamic, chunk)
-    for (long i = 0; i < count; i++)
-        multiply_columns(p, i * wide, MIN(wide, p->outputs - i * wide));
+    share(multiply_part, p, count, MAX(1, PIECE / (wide * p->rows * p->inputs)), threads);
+}
+
+typedef struct {
+    const float *x;  /* [rows, width] or NULL */
+    float *residual; /* [rows, width] */
+    const float *norm;
+    float eps;
+    float *out; /* [rows, width] */
+    long width;
+} Norm;
+
+static void norm_part(const void *norm, long first, long end) {
+    const Norm *n = norm;
+    for (long row = first; row < end; row++) {
+        long at = row * n->width;
+        add_and_normalize(n->x ? n->x + at : 0, n->residual + at, n->norm, n->eps, n->out + at, n->width);
+    }
+}
+
+static void normalize_rows(const Norm *n, long rows, int threads) {
+    share(norm_part, n, rows, MAX(1, ROW_PIECE / n->width), threads);
+}
+
+typedef struct {
+    const float *x; /* [rows, 2 · width]: gates, then ups */
+    float *out;     /* [rows, width] */
+    long width;
+} Gate;
+
+static void gate_part(const void *gates, long first, long end) {
+    const Gate *g = gates;
+    for (long row = first; row < end; row++) {
+        const float *own = g->x + 2 * row * g->width;
+        gate(own, own + g->width, g->out + row * g->width, g->width);
+    }
+}
+
+static void gate_rows(const Gate *g, long rows, int threads) {
+    share(gate_part, g, rows, MAX(1, ROW_PIECE / 2 / g->width), threads);
 }
 
 EXPORT void atom_linear(
@@ -157,7 +201,6 @@ EXPORT void atom_linear(
     long outputs, int threads
 ) {
     Product product = {x, w, bias, out, rows, inputs, outputs};
-#pragma omp parallel num_threads(threads)
     multiply(&product, threads);
 }
 
@@ -167,37 +210,23 @@ EXPORT void atom_norm_linear(
     const float *x, float *residual, const float *norm, float eps, float *normed, const float *w,
     const float *bias, float *out, float *gated, long rows, long inputs, long outputs, int threads
 ) {
+    Norm rms = {x, residual, norm, eps, normed, inputs};
     Product product = {normed, w, bias, out, rows, inputs, outputs};
-    long half = outputs / 2;
-#pragma omp parallel num_threads(threads)
-    {
-#pragma omp for
-        for (long row = 0; row < rows; row++) {
-            long at = row * inputs;
-            add_and_normalize(x ? x + at : 0, residual + at, norm, eps, normed + at, inputs);
-        }
-        multiply(&product, threads);
-        if (gated) {
-#pragma omp for
-            for (long row = 0; row < rows; row++)
-                gate(out + row * outputs, out + row * outputs + half, gated + row * half, half);
-        }
-    }
+    Gate gates = {out, gated, outputs / 2};
+    normalize_rows(&rms, rows, threads);
+    multiply(&product, threads);
+    if (gated) gate_rows(&gates, rows, threads);
 }
 
 EXPORT void atom_add_rms_norm(
     const float *x, float *residual, const float *norm, float eps, float *out, long rows, long width,
     int threads
 ) {
-#pragma omp parallel for num_threads(threads)
-    for (long row = 0; row < rows; row++) {
-        long at = row * width;
-        add_and_normalize(x ? x + at : 0, residual + at, norm, eps, out + at, width);
-    }
+    Norm rms = {x, residual, norm, eps, out, width};
+    normalize_rows(&rms, rows, threads);
 }
 
 EXPORT void atom_silu_and_mul(const float *x, float *out, long rows, long width, int threads) {
-#pragma omp parallel for num_threads(threads)
-    for (long row = 0; row < rows; row++)
-        gate(x + 2 * row * width, x + (2 * row + 1) * width, out + row * width, width);
+    Gate gates = {x, out, width};
+    gate_rows(&gates, rows, threads);
 }

@@ -4,6 +4,9 @@
  * wrong one is an error of ours, and must not become a write outside the cache.
  */
 #include "norms.h"
+#include "pool.h"
+
+#define PIECE (1L << 12) /* numbers that one thread takes at a time */
 
 /* Rotate the halves of x [dim]; cos_sin [dim]: dim / 2 cosines, then as many sines. */
 INLINE void rotate(float *x, const float *cos_sin, long dim) {
@@ -22,6 +25,35 @@ static int all_within(const int64_t *numbers, long count, int64_t end) {
     return 1;
 }
 
+typedef struct {
+    float *qkv;
+    const float *q_norm, *k_norm, *cos_sin;
+    const int64_t *positions, *slots;
+    float *k_cache, *v_cache;
+    long heads, kv_heads, dim;
+    float eps;
+} Rows;
+
+static void place_token(const Rows *r, long token) {
+    long dim = r->dim, kv = r->kv_heads * dim;
+    float *row = r->qkv + token * (r->heads * dim + 2 * kv);
+    const float *angles = r->cos_sin + r->positions[token] * dim;
+    for (long head = 0; head < r->heads + r->kv_heads; head++) {
+        float *x = row + head * dim;
+        const float *norm = head < r->heads ? r->q_norm : r->k_norm;
+        if (norm) normalize(x, norm, r->eps, x, dim);
+        rotate(x, angles, dim);
+    }
+    const float *k = row + r->heads * dim, *v = k + kv;
+    float *to_k = r->k_cache + r->slots[token] * kv, *to_v = r->v_cache + r->slots[token] * kv;
+    for (long i = 0; i < kv; i++) to_k[i] = k[i];
+    for (long i = 0; i < kv; i++) to_v[i] = v[i];
+}
+
+static void place_part(const void *rows, long first, long end) {
+    for (long token = first; token < end; token++) place_token(rows, token);
+}
+
 /* qkv [tokens, (heads + 2 · kv_heads) · dim]: q and k are normalised (where there are weights) and
  * rotated in place, k and v copied to their slots [slot, kv_heads, dim]. 0, or what was wrong:
  * 1 a position outside the table of angles, 2 a slot outside the cache; nothing is written then. */
@@ -32,21 +64,8 @@ EXPORT int atom_rope_store(
 ) {
     if (!all_within(positions, tokens, num_positions)) return 1;
     if (!all_within(slots, tokens, num_slots)) return 2;
-    long kv = kv_heads * dim;
-#pragma omp parallel for num_threads(threads)
-    for (long token = 0; token < tokens; token++) {
-        float *row = qkv + token * (heads + 2 * kv_heads) * dim;
-        const float *angles = cos_sin + positions[token] * dim;
-        for (long head = 0; head < heads + kv_heads; head++) {
-            float *x = row + head * dim;
-            const float *norm = head < heads ? q_norm : k_norm;
-            if (norm) normalize(x, norm, eps, x, dim);
-            rotate(x, angles, dim);
-        }
-        const float *k = row + heads * dim, *v = k + kv;
-        float *to_k = k_cache + slots[token] * kv, *to_v = v_cache + slots[token] * kv;
-        for (long i = 0; i < kv; i++) to_k[i] = k[i];
-        for (long i = 0; i < kv; i++) to_v[i] = v[i];
-    }
+    Rows rows = {qkv, q_norm, k_norm, cos_sin, positions, slots, k_cache, v_cache, heads, kv_heads,
+                 dim, eps};
+    share(place_part, &rows, tokens, MAX(1, PIECE / ((heads + 2 * kv_heads) * dim)), threads);
     return 0;
 }

@@ -4,6 +4,7 @@
  * number), then a series. One pass over the logits finds the maximum, a second the groups' weights.
  * Called by ../sampling.py.
  */
+#include "pool.h"
 #include "vector.h"
 
 #define GROUP 64
@@ -92,16 +93,28 @@ static long draw(const float *x, long vocab, float temperature, uint32_t key) {
     return start + token;
 }
 
+typedef struct {
+    const float *logits, *temperature; /* [rows, vocab], [rows] */
+    const int64_t *seed, *position;    /* [rows] */
+    int64_t *tokens;                   /* [rows] */
+    long vocab;
+} Draws;
+
+static void draw_part(const void *draws, long first, long end) {
+    const Draws *d = draws;
+    for (long row = first; row < end; row++) {
+        const float *own = d->logits + row * d->vocab;
+        d->tokens[row] = d->temperature[row] == 0
+            ? first_of(own, d->vocab, maximum(own, d->vocab))
+            : draw(own, d->vocab, d->temperature[row], row_key(d->seed[row], d->position[row]));
+    }
+}
+
 /* logits [rows, vocab]; temperature 0 is greedy → tokens [rows], each below vocab. */
 EXPORT void atom_sample(
     const float *logits, const float *temperature, const int64_t *seed, const int64_t *position,
     int64_t *tokens, long rows, long vocab, int threads
 ) {
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (long row = 0; row < rows; row++) {
-        const float *own = logits + row * vocab;
-        tokens[row] = temperature[row] == 0
-            ? first_of(own, vocab, maximum(own, vocab))
-            : draw(own, vocab, temperature[row], row_key(seed[row], position[row]));
-    }
+    Draws draws = {logits, temperature, seed, position, tokens, vocab};
+    share(draw_part, &draws, rows, 1, threads);
 }
