@@ -63,6 +63,7 @@ async def test_metrics_tell_load_counts_and_latencies(rig: AppRig) -> None:
         f"atom:preemptions_total{LABEL} 2.0",
         f"atom:metrics_snapshot_available{LABEL} 1.0",
         f'atom:requests_finished_total{{finished_reason="length",model_name="{SERVED_NAME}"}} 1.0',
+        f'atom:requests_finished_total{{finished_reason="abort",model_name="{SERVED_NAME}"}} 0.0',
         f"atom:time_to_first_token_seconds_count{LABEL} 1.0",
         f"atom:inter_token_latency_seconds_count{LABEL} 4.0",
         f"atom:e2e_request_latency_seconds_count{LABEL} 1.0",

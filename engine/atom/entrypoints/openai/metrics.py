@@ -29,6 +29,7 @@ from atom.metrics import Histogram, RequestMetrics
 from atom.model_engine.engine_lifecycle import EngineState
 from atom.model_engine.engine_protocol import StatsBody
 from atom.model_engine.rank_answers import add_stats
+from atom.model_engine.request import FinishReason
 
 _REFRESH_HELP = "When the rank that is furthest behind told its numbers, in Unix time."
 
@@ -125,8 +126,8 @@ def _request_metrics(metrics: RequestMetrics, name: str) -> Iterator[Metric]:
         "Requests that ended, by finish reason.",
         labels=["model_name", "finished_reason"],
     )
-    for reason, count in sorted(metrics.finished.items()):
-        finished.add_metric([name, reason], count)
+    for reason in FinishReason:  # also those of nobody yet: a rate needs what it begins from
+        finished.add_metric([name, reason], metrics.finished.get(reason, 0))
     yield finished
     values: dict[str, tuple[str, Histogram]] = {
         "time_to_first_token_seconds": (
