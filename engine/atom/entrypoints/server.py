@@ -21,6 +21,7 @@ from atom.entrypoints.engine_source import OPENING_THREAD, OwnEngine
 from atom.entrypoints.http_process import HttpProcess
 from atom.entrypoints.listener import listen, listen_shared
 from atom.entrypoints.logs import flush_logs
+from atom.entrypoints.open_files import allow_many_open_files
 from atom.entrypoints.server_options import ServerOptions
 from atom.entrypoints.startup_table import print_startup_table
 from atom.model_engine.engine_protocol import EngineReport
@@ -33,6 +34,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def run_server(options: ServerOptions) -> int:
     """Serve until a signal; the exit code. Raises `AtomError` when it could not start or had to
     stop."""
+    allow_many_open_files()  # our processes inherit it
     host, port, count = options.host, options.port, options.api_servers
     seconds = options.reader_timeout_seconds or 0.0
     if count == 1:

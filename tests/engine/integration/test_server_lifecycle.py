@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from tests.support.open_stream import LONG, OpenStream, error_of
 from tests.support.server_process import ServerProcess, run_atom, server_process
 from tests.support.tiny_model import make_tiny_checkpoint
 from tests.support.waiting import wait_until
+
+FEW_FILES = 128
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +140,27 @@ def test_the_engine_process_does_not_outlive_a_killed_server(
         server.wait_exit()
         psutil.wait_procs([engine], timeout=10)
         assert not engine.is_running()
+
+
+def test_more_connections_than_the_soft_limit_of_open_files_are_served(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """Container runtimes start programs with few files allowed, and a hard limit far above."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, hard))
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        server = stack.enter_context(ready_server(checkpoint, tmp_path))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))  # the child keeps what it has
+        connections = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            for _ in range(FEW_FILES + 50)
+        ]
+        for connection in connections:
+            connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        for connection in connections:
+            connection.settimeout(30)
+            assert connection.recv(12) == b"HTTP/1.1 200"
 
 
 def test_a_taken_port_is_one_error(checkpoint: Path, tmp_path: Path) -> None:

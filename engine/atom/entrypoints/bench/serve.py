@@ -35,6 +35,7 @@ from atom.entrypoints.bench.workload import (
     sharegpt_asks,
 )
 from atom.entrypoints.logs import configure_logging
+from atom.entrypoints.open_files import allow_many_open_files
 from atom.entrypoints.serve import read_api_key
 from atom.errors import ConfigError
 
@@ -45,6 +46,7 @@ _OPENAI_KEY_VARIABLE = "OPENAI_API_KEY"
 def run(args: argparse.Namespace) -> int:
     """Exit code 1 when any request failed."""
     configure_logging(args.log_level)
+    allow_many_open_files()
     options = report_options(args)
     model, exchanges, elapsed_seconds = asyncio.run(_measure(args))
     report = {
