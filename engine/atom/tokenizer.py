@@ -63,6 +63,7 @@ class Tokenizer:
         self._special_ids = frozenset(index for index, token in added.items() if token.special)
         self._byte_level = _decodes_bytes(self._tokenizer)
         self._bytes_of_token: dict[int, bytes] = {}
+        self._text_of_token: dict[int, str | None] = {}
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of `text`; special tokens written out in the text become their ids.
@@ -98,6 +99,18 @@ class Tokenizer:
             known = self._bytes_of_token[token_id] = self._look_up_bytes(token_id)
         return known
 
+    def token_text(self, token_id: int) -> str | None:
+        """The same as text; None when they are not whole characters."""
+        try:
+            return self._text_of_token[token_id]
+        except KeyError:
+            try:
+                text = self.token_bytes(token_id).decode()
+            except UnicodeDecodeError:
+                text = None
+            self._text_of_token[token_id] = text
+            return text
+
     def spelling(self, token_id: int) -> bytes:
         """The bytes that a token stands for in whatever vocabulary, special tokens' text too; empty
         for ids that the vocabulary does not have."""
@@ -129,19 +142,28 @@ class Tokenizer:
 
 
 class _ByteStream:
-    """For vocabularies whose tokens are bytes (GPT-2's alphabet: Qwen, Llama 3, DeepSeek)."""
+    """For vocabularies whose tokens are bytes (GPT-2's alphabet: Qwen, Llama 3, DeepSeek). Nearly
+    all tokens are whole characters, and then there is nothing to decode."""
 
-    __slots__ = ("_decode", "_tokenizer")
+    __slots__ = ("_decoder", "_tokenizer", "_within_character")
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._within_character = False
 
     def push(self, token_id: int) -> str:
-        return self._decode(self._tokenizer.token_bytes(token_id))
+        if not self._within_character:
+            text = self._tokenizer.token_text(token_id)
+            if text is not None:
+                return text
+        text = self._decoder.decode(self._tokenizer.token_bytes(token_id))
+        self._within_character = bool(self._decoder.getstate()[0])
+        return text
 
     def flush(self) -> str:
-        return self._decode(b"", True)
+        self._within_character = False
+        return self._decoder.decode(b"", True)
 
 
 class _WindowStream:

@@ -16,6 +16,7 @@ import itertools
 import logging
 import time
 import uuid
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Any
@@ -45,6 +46,7 @@ from atom.model_engine.input_output_processor import InputOutputProcessor
 from atom.model_engine.input_processor import Prompt
 from atom.model_engine.open_requests import OpenRequests
 from atom.model_engine.rank_answers import add_stats
+from atom.model_engine.reader_wake import ReaderWake
 from atom.model_engine.request import Request, RequestOutput
 from atom.model_engine.request_stream import ReaderLimits, RequestGroup, RequestStream
 from atom.model_engine.utility_calls import UtilityCalls
@@ -88,6 +90,7 @@ class AsyncLLMEngine:
         self._clock = clock
         self._wall_clock = wall_clock
         self._stats_told_at: dict[int, float] = {}
+        self._arrived: deque[CoreEvent] = deque()  # not handled yet
         self._core = core_factory(config, self._on_event)
         self._loop: asyncio.AbstractEventLoop
         self._ids = itertools.count(first_id(client))
@@ -234,7 +237,7 @@ class AsyncLLMEngine:
             ]
         # Both may have changed while a long text was tokenised.
         self._check_admission(len(requests))
-        name, wake = request_id or f"req-{uuid.uuid4().hex}", asyncio.Event()
+        name, wake = request_id or f"req-{uuid.uuid4().hex}", ReaderWake()
         group = RequestGroup([self._open(name, item, wake) for item in requests], wake)
         numbers = [request.id for request in requests]
         self._requests.limit_time(numbers, [timeout_seconds, self._request_timeout_seconds])
@@ -269,7 +272,7 @@ class AsyncLLMEngine:
         )
         return answers
 
-    def _open(self, name: str, request: Request, wake: asyncio.Event) -> RequestStream:
+    def _open(self, name: str, request: Request, wake: ReaderWake) -> RequestStream:
         number = request.id
         tells_of_prompt = request.params.prompt_logprobs is not None
         stream = RequestStream(
@@ -308,15 +311,28 @@ class AsyncLLMEngine:
 
     def _on_event(self, event: CoreEvent) -> None:
         """On the core's thread: one hop to the loop, nothing else."""
+        self._arrived.append(event)
         try:
-            self._loop.call_soon_threadsafe(self._handle, event)
+            self._loop.call_soon_threadsafe(self._handle_arrived)
         except RuntimeError:  # the loop is closed: nobody is left to be told
             logger.debug("an event came after the event loop had ended")
 
+    def _handle_arrived(self) -> None:
+        """Whatever has come, in order. The tokens of steps that the loop is late for go to their
+        readers together."""
+        outputs: list[tuple[int, RequestOutput]] = []
+        while self._arrived:
+            event = self._arrived.popleft()
+            if isinstance(event, StreamBody):
+                outputs += self._outputs_of(event)
+            else:
+                self._requests.deliver(outputs)
+                outputs = []
+                self._handle(event)
+        self._requests.deliver(outputs)
+
     def _handle(self, event: CoreEvent) -> None:
-        if isinstance(event, StreamBody):
-            self._deliver(event)
-        elif isinstance(event, RankStats):
+        if isinstance(event, RankStats):
             self.stats_by_rank[event.rank] = event.stats
             self._stats_told_at[event.rank] = self._wall_clock()
         elif isinstance(event, CoreFailed):
@@ -332,7 +348,7 @@ class AsyncLLMEngine:
         elif isinstance(event, ProgressBody):
             self._lifecycle.progress(event)
 
-    def _deliver(self, body: StreamBody) -> None:
+    def _outputs_of(self, body: StreamBody) -> list[tuple[int, RequestOutput]]:
         try:
             step = self.processor.outputs.process(body, self._clock())
         except Exception as error:
@@ -341,10 +357,10 @@ class AsyncLLMEngine:
             logger.exception("the outputs of a step could not be processed")
             concerned = {*body.rows()[0].tolist(), *(row.request_id for row in body.finished)}
             self._requests.fail_each(concerned, lambda: _unprocessed(cause))
-            return
-        self._requests.deliver(step.outputs)
+            return []
         if step.abort_ids:
             self._core.abort_requests(step.abort_ids)
+        return step.outputs
 
     def _die(self, reason: str) -> None:
         if self._lifecycle.die(reason):

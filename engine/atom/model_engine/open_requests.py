@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 
 from atom.errors import RequestError
+from atom.model_engine.reader_wake import ReaderWake
 from atom.model_engine.request import RequestOutput
 from atom.model_engine.request_stream import RequestStream
 
@@ -67,13 +68,17 @@ class OpenRequests:
 
     def deliver(self, outputs: Sequence[tuple[int, RequestOutput]]) -> None:
         """Of one step; those of requests that are no longer open are dropped."""
+        wakes: dict[ReaderWake, None] = {}  # in order, each once
         for number, output in outputs:
             stream = self._streams.get(number)
             if stream is not None:
                 stream.put(output)
+                wakes[stream.wake] = None
                 self._unanswered.discard(number)
                 if output.finished:
                     self._forget(number)
+        for wake in wakes:
+            wake.notify()
 
     def fail(self, number: int, error: Exception) -> None:
         """End an open request with `error`, which its reader gets."""

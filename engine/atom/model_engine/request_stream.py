@@ -8,7 +8,6 @@ AsyncLLMEngine.add_requests; belongs to the event loop that made it.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ from types import TracebackType
 import msgspec
 
 from atom.errors import RequestError
-from atom.model_engine.request import RequestOutput, TokenLogprobs
+from atom.model_engine.reader_wake import ReaderWake
+from atom.model_engine.request import RequestOutput
 
 MOST_UNREAD_TOKENS = 16_384
 
@@ -47,25 +47,22 @@ class RequestStream(AsyncIterator[RequestOutput]):
         abort: Callable[[], None],
         *,
         prompt_token_ids: Sequence[int] = (),
-        wake: asyncio.Event | None = None,
+        wake: ReaderWake | None = None,
         limits: ReaderLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """prompt_token_ids: kept only for requests that want something said of them. wake: set
-        when there is something to take; shared by the streams of a group."""
+        """prompt_token_ids: kept only for requests that want something said of them. wake: shared
+        by the streams of a group."""
         self.name = name
         self.num_prompt_tokens = num_prompt_tokens
         self.prompt_token_ids = prompt_token_ids
+        self.wake = wake or ReaderWake()
         self._abort = abort
-        self._wake = wake or asyncio.Event()
         self._limits = limits
         self._clock = clock
+        self._unread: list[RequestOutput] = []
         self._unread_since = 0.0
-        self._newest: RequestOutput | None = None  # with everything unread merged in on reading
-        self._texts: list[str] = []
-        self._tokens: list[int] = []
-        self._logprobs: list[TokenLogprobs] = []
-        self._prompt_logprobs: list[TokenLogprobs | None] | None = None
+        self._unread_tokens = 0
         self._error: Exception | None = None
         self._ended = False  # nothing will be put any more
         self._drained = False  # the consumer has seen the end
@@ -73,75 +70,61 @@ class RequestStream(AsyncIterator[RequestOutput]):
     # ---- the engine's side --------------------------------------------------------------------
 
     def put(self, output: RequestOutput) -> None:
-        if self._newest is None:
-            if self._limits is not None:
+        """The reader is not told: `wake` is notified when all that a step brought is put."""
+        if self._limits is not None:
+            if not self._unread:
                 self._unread_since = self._clock()
-        elif self._limits is not None and not output.finished and self._lags(self._limits):
-            self._abort()
-            self.fail(_too_slow())
-            return
-        self._newest = output
-        self._texts.append(output.text)
-        self._tokens += output.output_tokens
-        self._logprobs += output.logprobs or ()
-        self._prompt_logprobs = self._prompt_logprobs or output.prompt_logprobs
+            elif not output.finished and self._lags(self._limits):
+                self._abort()
+                self.fail(_too_slow())
+                return
+        self._unread.append(output)
+        self._unread_tokens += len(output.output_tokens)
         self._ended = output.finished
-        self._wake.set()
 
     def fail(self, error: Exception) -> None:
         """End with `error`, after what is already there has been read."""
         self._error = error
         self._ended = True
-        self._wake.set()
+        self.wake.notify()
 
     def _lags(self, limits: ReaderLimits) -> bool:
         unread_seconds = self._clock() - self._unread_since
-        return len(self._tokens) >= limits.tokens or unread_seconds > limits.seconds
+        return self._unread_tokens >= limits.tokens or unread_seconds > limits.seconds
 
     # ---- the consumer's side ------------------------------------------------------------------
 
     async def __anext__(self) -> RequestOutput:
         while True:
-            self._wake.clear()
+            self.wake.clear()
             output = self.take()
             if output is not None:
                 return output
             if self._drained:
                 raise StopAsyncIteration
-            await self._wake.wait()
+            await self.wake.wait()
 
     def take(self) -> RequestOutput | None:
         """Everything unread as one output, if there is any. Raises the request's error once, after
         the last output before it."""
-        if self._newest is not None:
-            return self._merged(self._newest)
+        unread = self._unread
+        if unread:
+            self._unread, self._unread_tokens = [], 0
+            output = unread[0] if len(unread) == 1 else _merged(unread)
+            self._drained = self._drained or output.finished
+            return output
         if self._error is not None and not self._drained:
             self._drained = True
             raise self._error
         return None
 
-    def _merged(self, newest: RequestOutput) -> RequestOutput:
-        merged = newest
-        if len(self._texts) > 1:
-            merged = msgspec.structs.replace(
-                newest,
-                text="".join(self._texts),
-                output_tokens=self._tokens,
-                logprobs=None if newest.logprobs is None else self._logprobs,
-                prompt_logprobs=self._prompt_logprobs,
-            )
-        self._newest, self._texts, self._tokens = None, [], []
-        self._logprobs, self._prompt_logprobs = [], None
-        self._drained = newest.finished
-        return merged
-
     async def wait_accepted(self) -> None:
         """Wait until something can be read, without taking it. Raises `RequestError` when it is
         that the request cannot be served as asked: its status can then still be sent."""
-        while self._newest is None and not self._ended:
-            self._wake.clear()
-            await self._wake.wait()
-        refusal = None if self._newest is None else self._newest.refusal()
+        while not self._unread and not self._ended:
+            self.wake.clear()
+            await self.wake.wait()
+        refusal = self._unread[-1].refusal() if self._unread else None
         if refusal is not None:
             raise refusal
 
@@ -151,7 +134,7 @@ class RequestStream(AsyncIterator[RequestOutput]):
             self._ended = True
             self._abort()
         self._drained = True
-        self._wake.set()  # a reader on another task sees the end
+        self.wake.notify()  # a reader on another task sees the end
 
     @property
     def drained(self) -> bool:
@@ -171,40 +154,54 @@ class RequestStream(AsyncIterator[RequestOutput]):
 
 
 class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
-    """The streams of one call, read together: an iteration gives what all of them have, as (index
-    of the stream, output), and costs one wake-up."""
+    """The streams of one call, read together: iterate, or `listen` and `take`. What all of them
+    have comes as (index of the stream, output), and costs one wake-up."""
 
-    def __init__(self, streams: Sequence[RequestStream], wake: asyncio.Event) -> None:
-        """wake: the event that these streams share."""
+    def __init__(self, streams: Sequence[RequestStream], wake: ReaderWake) -> None:
+        """wake: the one that these streams share."""
         self.streams = tuple(streams)
         self._wake = wake
         self._open = list(range(len(self.streams)))
         self._error: Exception | None = None
 
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Have it called whenever there may be something to take; None to end that."""
+        self._wake.listen(listener)
+
+    @property
+    def drained(self) -> bool:
+        """Whether there is nothing more to take, now or later."""
+        return not self._open
+
     async def __anext__(self) -> list[tuple[int, RequestOutput]]:
         while self._open:
             self._wake.clear()
-            found = self._take()
+            found = self.take()
             if found:
                 return found
-            if self._error is not None:
-                self._open.clear()  # one answer is missing: there is no whole
-                raise self._error
             if self._open:
                 await self._wake.wait()
         raise StopAsyncIteration
 
-    def _take(self) -> list[tuple[int, RequestOutput]]:
+    def take(self) -> list[tuple[int, RequestOutput]]:
+        """What is unread. Raises the first stream's error once nothing is unread before it: one
+        answer is missing then, and there is no whole."""
         found = []
+        ended = False
         for index in self._open:
             try:
                 output = self.streams[index].take()
             except Exception as error:
-                self._error = self._error or error  # raised behind what came before it
+                self._error = self._error or error
                 continue
             if output is not None:
                 found.append((index, output))
-        if self._error is None:
+                ended = ended or output.finished
+        if self._error is not None:
+            if not found:
+                self._open.clear()
+                raise self._error
+        elif ended or not found:
             self._open = [index for index in self._open if not self.streams[index].drained]
         return found
 
@@ -212,6 +209,26 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
         """Abort what is still running. May be called again."""
         for stream in self.streams:
             stream.close()
+
+
+def _merged(unread: Sequence[RequestOutput]) -> RequestOutput:
+    """Several outputs of a request as one: the newest's counts and end, with what all of them
+    added. The prompt's log-probabilities came with the first."""
+    newest = unread[-1]
+    return msgspec.structs.replace(
+        newest,
+        text="".join(output.text for output in unread),
+        output_tokens=[token for output in unread for token in output.output_tokens],
+        logprobs=(
+            None
+            if newest.logprobs is None
+            else [entry for output in unread for entry in output.logprobs or ()]
+        ),
+        prompt_logprobs=next(
+            (output.prompt_logprobs for output in unread if output.prompt_logprobs is not None),
+            None,
+        ),
+    )
 
 
 def _too_slow() -> RequestError:

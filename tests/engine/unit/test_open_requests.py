@@ -9,8 +9,9 @@ import pytest
 
 from atom.errors import RequestError
 from atom.model_engine.open_requests import OpenRequests
+from atom.model_engine.reader_wake import ReaderWake
 from atom.model_engine.request import FinishReason, RequestOutput
-from atom.model_engine.request_stream import RequestStream
+from atom.model_engine.request_stream import RequestGroup, RequestStream
 from tests.support.waiting import within
 
 LIMIT_SECONDS = 10
@@ -128,3 +129,20 @@ async def test_a_request_after_the_last_is_waited_for_again() -> None:
     assert not draining.done(), "the second is still open"
     second.close()
     await within(draining, "the drain is over")
+
+
+async def test_a_reader_of_many_answers_is_told_once_per_delivery() -> None:
+    requests, wake, taken = OpenRequests(lambda number: None), ReaderWake(), []
+    streams = [RequestStream("name", 1, abort=lambda: None, wake=wake) for _ in range(3)]
+    group = RequestGroup(streams, wake)
+    for number, stream in enumerate(streams):
+        requests.open(number, stream)
+    group.listen(lambda: taken.append(group.take()))
+    step = [(number, output(f"{number}")) for number in range(3)]
+    requests.deliver([*step, (1, output("+"))])
+    (found,) = taken
+    assert [(index, each.text) for index, each in found] == [(0, "0"), (1, "1+"), (2, "2")]
+
+
+def output(text: str) -> RequestOutput:
+    return RequestOutput("name", [1], text, False, None, None, 1, 1, 0)

@@ -94,6 +94,13 @@ class ChoiceReader:
                 tokenizer, holds_back=shown.holds_back, shown_characters=len(echo)
             )
 
+    @property
+    def shows_text_alone(self) -> bool:
+        """Whether of an output that does not end the choice nothing is shown but its own text."""
+        shown = self._shown
+        aside = shown.logprobs or shown.prompt_logprobs or shown.prompt_only
+        return not (aside or self._echoes)
+
     def read(self, output: RequestOutput) -> Piece:
         """Raises `RequestError` when the engine ended the request without an answer."""
         _check(output)

@@ -5,7 +5,7 @@ Knows the API's shapes and the engine's stream; no HTTP, no tokens.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import Sequence
 from typing import cast
 
 from msgspec import UNSET, UnsetType
@@ -26,11 +26,12 @@ from atom.entrypoints.openai.responses import (
     ChatChunkChoice,
     ChatCompletion,
     Delta,
+    Usage,
     to_json,
     usage_of,
 )
 from atom.entrypoints.openai.sampling import sampling_params_of
-from atom.entrypoints.openai.sse import DONE, frame
+from atom.entrypoints.openai.sse import frame
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.request import RequestOutput
@@ -111,56 +112,63 @@ def _whole(answers: Answers, index: int, choice: Choice) -> ChatChoice:
     )
 
 
-async def stream_chat(
-    answers: Answers, head: AnswerHead, *, with_usage: bool
-) -> AsyncGenerator[bytes, None]:
-    """Frames: the roles, texts as they come, finish reasons, the usage if asked for, [DONE]."""
-    silent = None if with_usage else UNSET
+class ChatEvents:
+    """EventShape of /v1/chat/completions: roles, texts as they come, finish reasons."""
 
-    def chunk(choice: ChatChunkChoice, prompt: PromptLogprobs | UnsetType = UNSET) -> bytes:
+    def __init__(self, answers: Answers, head: AnswerHead, *, with_usage: bool) -> None:
+        self._answers = answers
+        self._head = head
+        self._with_usage = with_usage
+
+    def opening(self) -> bytes:
+        role = Delta(role="assistant", content="")
+        choices = range(len(self._answers.readers))
+        return b"".join(self._event([ChatChunkChoice(index, role)]) for index in choices)
+
+    def text(self, index: int, text: str) -> bytes:
+        return self._event([ChatChunkChoice(index, Delta(content=text))])
+
+    def piece(self, index: int, piece: Piece) -> bytes:
+        output = piece.output
+        events = []
+        if piece.text or piece.logprobs or piece.prompt:
+            events.append(self._addition(index, piece))
+        if output.finished:
+            events.append(self._event([_end_choice(index, output)]))
+        return b"".join(events)
+
+    def usage(self, lasts: Sequence[RequestOutput]) -> bytes:
+        if not self._with_usage:
+            return b""
+        return self._event([], usage=usage_of(lasts, self._answers.shown.n))
+
+    def _addition(self, index: int, piece: Piece) -> bytes:
+        names = self._answers.names
+        logprobs = None if piece.logprobs is None else chat_logprobs(piece.logprobs, names)
+        choice = ChatChunkChoice(index, Delta(content=piece.text), logprobs=logprobs)
+        if piece.prompt is None or index > 0:
+            return self._event([choice])
+        return self._event([choice], prompt_logprobs(piece.prompt, names))
+
+    def _event(
+        self,
+        choices: list[ChatChunkChoice],
+        prompt: PromptLogprobs | UnsetType = UNSET,
+        usage: Usage | None = None,
+    ) -> bytes:
         return frame(
             ChatChunk(
-                id=head.id,
-                created=head.created,
-                model=head.model,
-                choices=[choice],
-                usage=silent,
+                id=self._head.id,
+                created=self._head.created,
+                model=self._head.model,
+                choices=choices,
+                usage=usage if self._with_usage else UNSET,
                 prompt_logprobs=prompt,
             )
         )
 
-    role = Delta(role="assistant", content="")
-    yield b"".join(chunk(ChatChunkChoice(index, role)) for index in range(len(answers.readers)))
-    lasts: dict[int, RequestOutput] = {}
-    async for outputs in answers.group:
-        frames = []
-        for index, output in outputs:
-            piece = answers.readers[index].read(output)
-            if piece.text or piece.logprobs or piece.prompt:
-                frames.append(chunk(*_text_chunk(answers, index, piece)))
-            if output.finished:
-                frames.append(chunk(_end_chunk(index, output)))
-                lasts[index] = output
-        if frames:
-            yield b"".join(frames)
-    if with_usage:
-        usage = usage_of([lasts[index] for index in sorted(lasts)], answers.shown.n)
-        yield frame(
-            ChatChunk(id=head.id, created=head.created, model=head.model, choices=[], usage=usage)
-        )
-    yield DONE
 
-
-def _text_chunk(
-    answers: Answers, index: int, piece: Piece
-) -> tuple[ChatChunkChoice, PromptLogprobs | UnsetType]:
-    logprobs = None if piece.logprobs is None else chat_logprobs(piece.logprobs, answers.names)
-    prompt = UNSET if piece.prompt is None else prompt_logprobs(piece.prompt, answers.names)
-    choice = ChatChunkChoice(index, Delta(content=piece.text), logprobs=logprobs)
-    return choice, prompt if index == 0 else UNSET
-
-
-def _end_chunk(index: int, output: RequestOutput) -> ChatChunkChoice:
+def _end_choice(index: int, output: RequestOutput) -> ChatChunkChoice:
     return ChatChunkChoice(
         index,
         Delta(),

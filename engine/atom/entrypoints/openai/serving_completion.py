@@ -5,7 +5,7 @@ Knows the API's shapes and the engine's streams; no HTTP, no chat.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 from msgspec import UNSET
@@ -17,9 +17,15 @@ from atom.entrypoints.openai.protocol import (
     MAX_ANSWERS,
     CompletionRequest,
 )
-from atom.entrypoints.openai.responses import TextChoice, TextCompletion, to_json, usage_of
+from atom.entrypoints.openai.responses import (
+    TextChoice,
+    TextCompletion,
+    Usage,
+    to_json,
+    usage_of,
+)
 from atom.entrypoints.openai.sampling import sampling_params_of
-from atom.entrypoints.openai.sse import DONE, frame
+from atom.entrypoints.openai.sse import frame
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.input_processor import Prompt
@@ -125,44 +131,38 @@ def _text_choice(answers: Answers, index: int, piece: Piece) -> TextChoice:
     return TextChoice(index, piece.text, reason, logprobs, str(detail), stop, prompt)
 
 
-async def stream_text(
-    answers: Answers, head: AnswerHead, *, with_usage: bool
-) -> AsyncGenerator[bytes, None]:
-    """Frames of all choices as they come, each with its index; the usage if asked for; [DONE]."""
-    silent = None if with_usage else UNSET
-    lasts: dict[int, RequestOutput] = {}
+class TextEvents:
+    """EventShape of /v1/completions."""
 
-    def chunk(choice: TextChoice) -> bytes:
+    def __init__(self, answers: Answers, head: AnswerHead, *, with_usage: bool) -> None:
+        self._answers = answers
+        self._head = head
+        self._with_usage = with_usage
+
+    def opening(self) -> bytes:
+        return b""
+
+    def text(self, index: int, text: str) -> bytes:
+        return self._event([TextChoice(index, text)])
+
+    def piece(self, index: int, piece: Piece) -> bytes:
+        if piece.text or piece.logprobs or piece.output.finished:
+            return self._event([_text_choice(self._answers, index, piece)])
+        return b""
+
+    def usage(self, lasts: Sequence[RequestOutput]) -> bytes:
+        if not self._with_usage:
+            return b""
+        shown = self._answers.shown
+        return self._event([], usage_of(lasts, shown.n, prompt_only=shown.prompt_only))
+
+    def _event(self, choices: list[TextChoice], usage: Usage | None = None) -> bytes:
         return frame(
             TextCompletion(
-                id=head.id, created=head.created, model=head.model, choices=[choice], usage=silent
+                id=self._head.id,
+                created=self._head.created,
+                model=self._head.model,
+                choices=choices,
+                usage=usage if self._with_usage else UNSET,
             )
         )
-
-    async for outputs in answers.group:
-        frames = []
-        for index, output in outputs:
-            piece = answers.readers[index].read(output)
-            if piece.text or piece.logprobs or output.finished:
-                frames.append(chunk(_text_choice(answers, index, piece)))
-            if output.finished:
-                lasts[index] = output
-        if frames:
-            yield b"".join(frames)
-    yield _end(answers, head, lasts, with_usage)
-
-
-def _end(
-    answers: Answers, head: AnswerHead, lasts: dict[int, RequestOutput], with_usage: bool
-) -> bytes:
-    if not with_usage:
-        return DONE
-    usage = usage_of(
-        [lasts[index] for index in sorted(lasts)],
-        answers.shown.n,
-        prompt_only=answers.shown.prompt_only,
-    )
-    last = TextCompletion(
-        id=head.id, created=head.created, model=head.model, choices=[], usage=usage
-    )
-    return frame(last) + DONE

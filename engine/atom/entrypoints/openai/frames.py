@@ -1,0 +1,100 @@
+"""The events of one streamed answer, made when they are sent.
+
+`AnswerFrames` follows the choices of one HTTP request; an `EventShape` (chat's, or plain text's)
+says what an event looks like. Most events differ in nothing but their text, so those are cut from a
+template. No HTTP; read by sse.py.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from atom.entrypoints.openai.choices import Answers, Piece
+from atom.entrypoints.openai.responses import to_json
+from atom.entrypoints.openai.sse import DONE
+from atom.model_engine.request import RequestOutput
+
+
+class EventShape(Protocol):
+    """Every method gives whole events."""
+
+    def opening(self) -> bytes:
+        """What comes before any output."""
+
+    def text(self, index: int, text: str) -> bytes:
+        """Text that is added to a choice which goes on, and nothing else."""
+
+    def piece(self, index: int, piece: Piece) -> bytes:
+        """Whatever a piece adds to a choice, its end too; may be nothing."""
+
+    def usage(self, lasts: Sequence[RequestOutput]) -> bytes:
+        """Behind the last choice's end, if it was asked for. lasts: by choice."""
+
+
+class TextTemplate:
+    """Bytes around a JSON string: what `make` gives for any text, at a fraction of the cost."""
+
+    __slots__ = ("_after", "_before")
+
+    def __init__(self, make: Callable[[str], bytes]) -> None:
+        """make: bytes that hold their text once, as a JSON string."""
+        mark = uuid.uuid4().hex
+        self._before, _, self._after = make(mark).partition(to_json(mark))
+
+    def fill(self, text: str) -> bytes:
+        return b"%b%b%b" % (self._before, to_json(text), self._after)
+
+
+class AnswerFrames:
+    """What has come of an answer's choices, as events; ends with [DONE]."""
+
+    def __init__(self, answers: Answers, shape: EventShape) -> None:
+        self._answers = answers
+        self._shape = shape
+        self._templates: dict[int, TextTemplate] = {}
+        self._lasts: dict[int, RequestOutput] = {}
+        self._opened = False
+        self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        self._answers.group.listen(listener)
+
+    def take(self) -> bytes:
+        """Raises the error that an answer ended with, after what came before it."""
+        group = self._answers.group
+        events = []
+        if not self._opened:
+            self._opened = True
+            events.append(self._shape.opening())
+        for index, output in group.take():
+            events.append(self._events_of(index, output))
+        if group.drained and not self._ended:
+            self._ended = True
+            events += (self._shape.usage([last for _, last in sorted(self._lasts.items())]), DONE)
+        return b"".join(events)
+
+    def close(self) -> None:
+        self._answers.close()
+
+    def _events_of(self, index: int, output: RequestOutput) -> bytes:
+        if output.finished:
+            self._lasts[index] = output
+        else:
+            template = self._templates.get(index) or self._template(index)
+            if template is not None:
+                return template.fill(output.text) if output.text else b""
+        return self._shape.piece(index, self._answers.readers[index].read(output))
+
+    def _template(self, index: int) -> TextTemplate | None:
+        """For a choice of which nothing but text is shown until it ends."""
+        if not self._answers.readers[index].shows_text_alone:
+            return None
+        template = TextTemplate(lambda text: self._shape.text(index, text))
+        self._templates[index] = template
+        return template
