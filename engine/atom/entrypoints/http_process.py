@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import signal
 import socket
@@ -26,6 +25,7 @@ from atom.entrypoints.engine_source import EngineSource
 from atom.entrypoints.listener import BACKLOG
 from atom.entrypoints.openai.api_server import build_app
 from atom.entrypoints.openai.state import ServerState
+from atom.entrypoints.process_conduct import spare_the_collector, yield_cores
 from atom.entrypoints.server_options import ServerOptions
 from atom.entrypoints.startup_timeline import StartupTimeline
 from atom.entrypoints.stop_requests import StopRequests, first_of
@@ -37,7 +37,6 @@ from atom.progress import StartupProgress
 logger = logging.getLogger(__name__)
 
 _TICK_SECONDS = 1.0
-_OBJECTS_BETWEEN_COLLECTIONS = 20_000
 _RESPONSES_FLUSH_SECONDS = 3  # for what is already generated to reach its readers
 _ENGINE_END_SECONDS = 10.0
 _LOADING_ENGINE_END_SECONDS = 0.5  # it has nothing to finish, and may be deep in a load
@@ -133,7 +132,9 @@ class HttpProcess:
                 if engine is not None:
                     report = await unless_stopped(engine.wait_ready())
             if engine is not None and report is not None:
-                _spare_the_collector()
+                spare_the_collector()
+                if report.on_cpu:
+                    yield_cores()
                 self._state.timeline.ready()
                 self._announce(report)
                 await self._until_stopped_or_dead(engine, serving)
@@ -198,11 +199,3 @@ class HttpProcess:
             loading = engine.status.report is None
             seconds = _LOADING_ENGINE_END_SECONDS if loading else _ENGINE_END_SECONDS
             await engine.shutdown(0.0 if stop_now.is_set() else seconds)
-
-
-def _spare_the_collector() -> None:
-    """What start-up made stays, so the collector need not look at it again; and a token makes many
-    objects that go without it, so it need not look often."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, *gc.get_threshold()[1:])

@@ -142,6 +142,11 @@ class EngineReport(msgspec.Struct, frozen=True):
     ranks: list[RankReport] = []
 
     @property
+    def on_cpu(self) -> bool:
+        """Whether the model computes on the processor's cores."""
+        return self.device.startswith("cpu")
+
+    @property
     def kv_tokens(self) -> int:
         return self.num_blocks * self.block_size
 
