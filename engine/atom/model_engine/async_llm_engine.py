@@ -41,20 +41,20 @@ from atom.model_engine.engine_protocol import (
     UtilityResponseBody,
     first_id,
 )
-from atom.model_engine.fan_out import params_of_each_answer
 from atom.model_engine.input_output_processor import InputOutputProcessor
 from atom.model_engine.input_processor import Prompt
 from atom.model_engine.open_requests import OpenRequests
 from atom.model_engine.rank_answers import add_stats
 from atom.model_engine.reader_wake import ReaderWake
 from atom.model_engine.request import Request, RequestOutput
+from atom.model_engine.request_size import check_size
 from atom.model_engine.request_stream import ReaderLimits, RequestGroup, RequestStream
 from atom.model_engine.utility_calls import UtilityCalls
 from atom.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
 
-# Longer texts are tokenised on a thread, so that no other request waits for them.
+# What is longer, also by many prompts, is tokenised on a thread: no other request waits for it.
 _LONG_TEXT_CHARACTERS = 8192
 
 
@@ -220,21 +220,22 @@ class AsyncLLMEngine:
         share cached prompts."""
         arrive_time = self._clock()
         self._check_admission(len(prompts) * params.n)
-        each = params_of_each_answer(params)
-        requests = []
-        for prompt in prompts:
-            token_ids = await self.tokenize(prompt, add_special_tokens=add_special_tokens)
-            requests += [
-                self.processor.inputs.build_request(
-                    next(self._ids),
-                    token_ids,
-                    one,
-                    arrive_time=arrive_time,
-                    priority=priority,
-                    cache_salt=cache_salt,
-                )
-                for one in each
-            ]
+        inputs = self.processor.inputs
+        prepared = inputs.prepare(params)
+        tokens = await self._tokenize_each(prompts, add_special_tokens=add_special_tokens)
+        check_size(tokens, prepared)
+        requests = [
+            request
+            for token_ids in tokens
+            for request in inputs.build_requests(
+                self._ids,
+                token_ids,
+                prepared,
+                arrive_time=arrive_time,
+                priority=priority,
+                cache_salt=cache_salt,
+            )
+        ]
         # Both may have changed while a long text was tokenised.
         self._check_admission(len(requests))
         name, wake = request_id or f"req-{uuid.uuid4().hex}", ReaderWake()
@@ -250,10 +251,19 @@ class AsyncLLMEngine:
 
     async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt. Raises `RequestError`."""
-        tokenize = self.processor.inputs.tokenize
-        if isinstance(prompt, str) and len(prompt) > _LONG_TEXT_CHARACTERS:
-            return await asyncio.to_thread(tokenize, prompt, add_special_tokens=add_special_tokens)
-        return tokenize(prompt, add_special_tokens=add_special_tokens)
+        (token_ids,) = await self._tokenize_each([prompt], add_special_tokens=add_special_tokens)
+        return token_ids
+
+    async def _tokenize_each(
+        self, prompts: Sequence[Prompt], *, add_special_tokens: bool
+    ) -> list[list[int]]:
+        def work() -> list[list[int]]:
+            tokenize = self.processor.inputs.tokenize
+            return [tokenize(prompt, add_special_tokens=add_special_tokens) for prompt in prompts]
+
+        if sum(map(len, prompts)) > _LONG_TEXT_CHARACTERS:
+            return await asyncio.to_thread(work)
+        return work()
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         """The text of these tokens, without special ones. Raises `RequestError`."""

@@ -50,13 +50,12 @@ from atom.model_engine.heartbeat import HeartbeatWatch
 from atom.model_engine.rank_answers import RankAnswers
 from atom.model_engine.request import Request
 from atom.model_engine.request_router import RequestRouter
+from atom.model_engine.request_size import parts_of
 
 logger = logging.getLogger(__name__)
 
 _STARTING_POLL_SECONDS = 0.05
 _LAST_MESSAGE_SECONDS = 1.0  # for what a failing core says to arrive behind news of its end
-# Of one ADD message; a token takes at most five bytes.
-_ADD_TOKENS_AT_ONCE = 4 * 2**20
 
 
 class CoreManager:
@@ -132,7 +131,7 @@ class CoreManager:
             for request in requests:
                 placed.setdefault(self._router.place(request), []).append(request)
             for rank, mine in placed.items():
-                for part in _in_messages(mine):
+                for part in parts_of(mine):
                     self._send(rank, AddBody(requests=part))
 
     def abort_requests(self, request_ids: Sequence[int]) -> None:
@@ -298,17 +297,3 @@ class CoreManager:
         if reason and not self._closing.is_set():
             failure = msgspec.msgpack.decode(reason, type=ExecutorFailedBody)
             self._on_event(CoreFailed(failure.message, failure.user_error))
-
-
-def _in_messages(requests: Sequence[Request]) -> Iterator[list[Request]]:
-    """The same requests in parts that each fit a message."""
-    part: list[Request] = []
-    tokens = 0
-    for request in requests:
-        if part and tokens + len(request.prompt_token_ids) > _ADD_TOKENS_AT_ONCE:
-            yield part
-            part, tokens = [], 0
-        part.append(request)
-        tokens += len(request.prompt_token_ids)
-    if part:
-        yield part

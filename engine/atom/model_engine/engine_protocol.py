@@ -116,7 +116,8 @@ class RankReport(msgspec.Struct, frozen=True):
 class EngineReport(msgspec.Struct, frozen=True):
     """What start-up found out; the body of READY. Sizes in bytes and tokens, per rank.
 
-    ranks: every rank's own sizes; filled in when all reports have come together."""
+    ranks: every rank's own sizes; filled in when all reports have come together. versions: of the
+    software that computes, by name."""
 
     model: str
     architecture: str
@@ -140,6 +141,7 @@ class EngineReport(msgspec.Struct, frozen=True):
     data_parallel_size: int
     version: str
     ranks: list[RankReport] = []
+    versions: dict[str, str] = {}
 
     @property
     def on_cpu(self) -> bool:

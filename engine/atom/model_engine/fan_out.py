@@ -18,7 +18,9 @@ def params_of_each_answer(params: SamplingParams) -> tuple[SamplingParams, ...]:
     that the first is what n = 1 gives; without a seed each draws its own."""
     if params.n == 1:
         return (params,)
-    seeds = [None if params.seed is None else _wrapped(params.seed + i) for i in range(params.n)]
+    if params.seed is None:
+        return (msgspec.structs.replace(params, n=1),) * params.n
+    seeds = [_wrapped(params.seed + index) for index in range(params.n)]
     return tuple(msgspec.structs.replace(params, n=1, seed=seed) for seed in seeds)
 
 

@@ -7,7 +7,7 @@ run on any thread. Called by LLMEngine and AsyncLLMEngine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from operator import index
 from typing import Any
@@ -16,6 +16,7 @@ import msgspec
 
 from atom.config import ModelConfig
 from atom.errors import RequestError
+from atom.model_engine.fan_out import params_of_each_answer
 from atom.model_engine.request import Request
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs import StructuredOutputsParams
@@ -52,21 +53,65 @@ class InputProcessor:
             raise RequestError(f"{self._model.path} has no tokenizer", param="tokens")
         return self._tokenizer.decode(ids)
 
-    def build_request(
+    def prepare(self, params: SamplingParams) -> SamplingParams:
+        """The same choice of tokens with every number inside what the wire and a device hold, and
+        with bad words as token ids. Once for all prompts and answers of a call: what `params` lists
+        may be long."""
+        if params.structured_outputs is not None:
+            self._check_structured(params.structured_outputs)
+        changes: dict[str, Any] = {}
+        if params.top_k >= self._model.vocab_size:
+            changes["top_k"] = -1
+        context_tokens = self._model.max_model_len
+        for name in ("max_tokens", "min_tokens"):
+            asked = getattr(params, name)
+            if asked is not None and asked > context_tokens:
+                changes[name] = context_tokens
+        if params.bad_words:
+            found = (*params.bad_words_token_ids, *self._bad_words(params.bad_words))
+            changes |= {"bad_words": (), "bad_words_token_ids": found}
+        prepared = msgspec.structs.replace(params, **changes) if changes else params
+        self._check_tokens(prepared)
+        return prepared
+
+    def build_requests(
         self,
-        request_id: int,
+        numbers: Iterator[int],
         token_ids: list[int],
-        params: SamplingParams,
+        prepared: SamplingParams,
         *,
         arrive_time: float,
         priority: int = 0,
         cache_salt: str = "",
-    ) -> Request:
-        """The request as the engine takes it. Raises `RequestError` when it cannot be served.
+    ) -> list[Request]:
+        """One per answer to a prompt. numbers: the requests' ids come from it.
 
         An answer longer than the context leaves room for is cut to that room (it then ends with
         finish reason "length"); a prompt that leaves no room for one token is refused.
         """
+        room_tokens = self._room_behind(token_ids)
+        asked_tokens = room_tokens if prepared.max_tokens is None else prepared.max_tokens
+        answer_tokens = min(asked_tokens, room_tokens)
+        changes: dict[str, Any] = {}
+        if prepared.max_tokens != answer_tokens:
+            changes["max_tokens"] = answer_tokens
+        if prepared.min_tokens > answer_tokens:
+            changes["min_tokens"] = answer_tokens
+        fitting = msgspec.structs.replace(prepared, **changes) if changes else prepared
+        return [
+            Request(
+                id=next(numbers),
+                prompt_token_ids=token_ids,
+                params=params,
+                max_total_tokens=len(token_ids) + answer_tokens,
+                arrive_time=arrive_time,
+                priority=priority,
+                cache_salt=cache_salt,
+            )
+            for params in params_of_each_answer(fitting)
+        ]
+
+    def _room_behind(self, token_ids: list[int]) -> int:
         if not token_ids:
             raise RequestError("the prompt is empty; give at least one token", param="prompt")
         room_tokens = self._model.max_model_len - len(token_ids)
@@ -78,38 +123,7 @@ class InputProcessor:
                 param="prompt",
                 code="context_length_exceeded",
             )
-        if params.n != 1:
-            raise RequestError(f"a request is one answer; make {params.n} requests", param="n")
-        if params.structured_outputs is not None:
-            self._check_structured(params.structured_outputs)
-        asked_tokens = room_tokens if params.max_tokens is None else params.max_tokens
-        answer_tokens = min(asked_tokens, room_tokens)
-        return Request(
-            id=request_id,
-            prompt_token_ids=token_ids,
-            params=self._resolved(params, answer_tokens),
-            max_total_tokens=len(token_ids) + answer_tokens,
-            arrive_time=arrive_time,
-            priority=priority,
-            cache_salt=cache_salt,
-        )
-
-    def _resolved(self, params: SamplingParams, answer_tokens: int) -> SamplingParams:
-        """The same choice of tokens with every number inside what the wire and a device hold, and
-        with bad words as token ids."""
-        changes: dict[str, Any] = {}
-        if params.top_k >= self._model.vocab_size:
-            changes["top_k"] = -1
-        if params.max_tokens != answer_tokens:
-            changes["max_tokens"] = answer_tokens
-        if params.min_tokens > answer_tokens:
-            changes["min_tokens"] = answer_tokens
-        if params.bad_words:
-            found = (*params.bad_words_token_ids, *self._bad_words(params.bad_words))
-            changes |= {"bad_words": (), "bad_words_token_ids": found}
-        resolved = msgspec.structs.replace(params, **changes) if changes else params
-        self._check_tokens(resolved)
-        return resolved
+        return room_tokens
 
     def _check_structured(self, asked: StructuredOutputsParams) -> None:
         """What needs no compiling; the engine compiles it and may refuse it yet."""

@@ -29,7 +29,6 @@ from atom.model_engine.core_events import CoreEvent, CoreFailed, CoreStalled
 from atom.model_engine.core_port import CoreFactory, CorePort
 from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.engine_protocol import EngineReport, ProgressBody, StreamBody
-from atom.model_engine.fan_out import params_of_each_answer
 from atom.model_engine.input_output_processor import InputOutputProcessor
 from atom.model_engine.input_processor import Prompt
 from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
@@ -192,10 +191,9 @@ class LLMEngine:
         requests = []
         for prompt, params in zip(prompts, each, strict=True):
             token_ids = inputs.tokenize(prompt, add_special_tokens=add_special_tokens)
-            requests += [
-                inputs.build_request(next(self._ids), token_ids, one, arrive_time=time.monotonic())
-                for one in params_of_each_answer(params)
-            ]
+            requests += inputs.build_requests(
+                self._ids, token_ids, inputs.prepare(params), arrive_time=time.monotonic()
+            )
         return requests
 
     # ---- events -------------------------------------------------------------------------------

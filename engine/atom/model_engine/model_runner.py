@@ -30,6 +30,7 @@ from atom.sampling_params import SamplingParams
 from atom.sizing.kv_budget import KvBudget, concurrency_table
 from atom.sizing.overheads import activation_bytes
 from atom.utils.device import Device, detect_device
+from atom.utils.versions import software_versions
 
 __all__ = ["ModelRunner", "support_model_arch_dict"]
 
@@ -241,6 +242,7 @@ class ModelRunner:
             tensor_parallel_size=config.parallel.tensor_parallel_size,
             data_parallel_size=config.parallel.data_parallel_size,
             version=atom.__version__,
+            versions=software_versions(),
         )
 
     # ---- steps --------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ holds back exactly the text that may still become a stop string. Knows nothing o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 
 class StopMatcher:
@@ -79,7 +80,8 @@ class StopMatcher:
                 self._matched[index] = self._failures[index][-1]
 
 
-def _failure_table(stop: str) -> list[int]:
+@lru_cache(maxsize=64)  # the answers of one call, and often its callers', share their stop strings
+def _failure_table(stop: str) -> tuple[int, ...]:
     """For each prefix of `stop`: the length of its longest proper prefix that also ends it."""
     table = [0] * len(stop)
     matched = 0
@@ -89,4 +91,4 @@ def _failure_table(stop: str) -> list[int]:
         if stop[matched] == stop[position]:
             matched += 1
         table[position] = matched
-    return table
+    return tuple(table)

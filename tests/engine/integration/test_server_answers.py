@@ -177,6 +177,8 @@ def test_server_info_is_what_the_startup_table_says(server: ServerProcess) -> No
         info = http.get("/server_info").json()
     assert info["kv_tokens"] == 600 * 16
     assert info["served_model_name"] == SERVED_NAME
+    assert info["versions"]["torch"] == torch.__version__
+    assert info["versions"]["atom"] == info["version"]
     assert f"600 blocks of {info['block_size']} tokens = 9,600 tokens" in server.log
     assert info["device"] in server.log
     for row in info["concurrency"]:

@@ -15,6 +15,7 @@ from atom.model_engine.engine_protocol import FinishedRow, ProgressBody
 from atom.model_engine.request import FinishReason, RequestOutput
 from atom.model_engine.request_stream import RequestStream
 from atom.sampling_params import SamplingParams
+from atom.tokenizer import Tokenizer
 from tests.support.front_half import (
     EchoCore,
     build_test_config,
@@ -164,6 +165,38 @@ async def test_a_long_text_is_tokenised_without_blocking_the_loop(config: Config
     stream = await adding
     assert stream.num_prompt_tokens == len(rig.core.added[0].prompt_token_ids) > 20_000
     await rig.engine.shutdown()
+
+
+async def test_prompts_that_are_long_together_are_tokenised_without_blocking_the_loop(
+    rig: Rig,
+) -> None:
+    adding = asyncio.create_task(rig.engine.add_requests(["ab " * 15] * 1000, SamplingParams()))
+    other = asyncio.create_task(asyncio.sleep(0))
+    await other
+    assert not adding.done()
+    assert len((await within(adding, "they are queued")).streams) == 1000
+
+
+async def test_what_a_request_lists_is_looked_at_once_for_all_its_answers(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = rig.engine.processor.tokenizer
+    assert tokenizer is not None
+    encoded: list[str] = []
+    encode = Tokenizer.encode
+
+    def note(self: Tokenizer, text: str, **options: bool) -> list[int]:
+        encoded.append(text)
+        return encode(self, text, **options)
+
+    monkeypatch.setattr(Tokenizer, "encode", note)
+    params = SamplingParams(n=50, bad_words=("stop", "go"), max_tokens=2)
+    group = await rig.engine.add_requests(["ab", "cd"], params)
+    assert len(group.streams) == 100
+    assert sorted(encoded) == sorted(["ab", "cd", "stop", " stop", "go", " go"])
+    words = {request.params.bad_words_token_ids for request in rig.core.added}
+    assert len(words) == 1
+    assert words != {()}
 
 
 async def test_requests_are_refused_with_the_progress_until_the_engine_is_ready(

@@ -30,12 +30,9 @@ def inputs(config: Config) -> InputProcessor:
 
 
 def build(inputs: InputProcessor, token_ids: list[int], **params: object) -> Request:
-    return inputs.build_request(
-        7,
-        token_ids,
-        SamplingParams(**params),  # type: ignore[arg-type]
-        arrive_time=1.5,
-    )
+    prepared = inputs.prepare(SamplingParams(**params))  # type: ignore[arg-type]
+    (request,) = inputs.build_requests(iter([7]), token_ids, prepared, arrive_time=1.5)
+    return request
 
 
 def test_an_answer_may_fill_the_context_when_no_length_is_asked(inputs: InputProcessor) -> None:
@@ -136,8 +133,12 @@ def test_fewest_tokens_are_no_more_than_there_is_room_for(inputs: InputProcessor
 
 
 def test_several_answers_are_several_requests(inputs: InputProcessor) -> None:
-    with pytest.raises(RequestError, match="make 3 requests"):
-        build(inputs, [1], n=3)
+    prepared = inputs.prepare(SamplingParams(n=3, seed=5))
+    requests = inputs.build_requests(iter([7, 8, 9]), [1, 2], prepared, arrive_time=1.5)
+    assert [request.id for request in requests] == [7, 8, 9]
+    assert [request.params.seed for request in requests] == [5, 6, 7]
+    assert {request.params.n for request in requests} == {1}
+    assert all(request.prompt_token_ids == [1, 2] for request in requests)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atom.model_engine.stop_strings import StopMatcher
+from atom.model_engine.stop_strings import StopMatcher, _failure_table
 
 small_text = st.text(alphabet="ab<|", max_size=40)
 stop_lists = st.lists(st.text(alphabet="ab<|", min_size=1, max_size=5), min_size=1, max_size=4)
@@ -101,3 +101,12 @@ def test_a_long_repetitive_stop_string_costs_no_more_than_the_text() -> None:
     text = "a" * 20_000
     shown, matched = run(stops, [text])
     assert (shown, matched) == (text, False)
+
+
+def test_a_stop_string_is_looked_at_once_for_all_answers_that_share_it() -> None:
+    """A thousand answers with long stop strings would otherwise stop the server for seconds."""
+    before = _failure_table.cache_info().misses
+    matchers = [StopMatcher(["a stop string of this test", "another"]) for _ in range(100)]
+    assert _failure_table.cache_info().misses - before == 2
+    assert matchers[0].feed("xx another yy") == ("xx ", True)
+    assert matchers[1].feed("xx") == ("xx", False)
