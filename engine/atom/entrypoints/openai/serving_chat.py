@@ -54,15 +54,20 @@ async def start_chat(
         prompt_logprobs=request.prompt_logprobs,
     )
     prompt = chat_prompt(engine, request)
-    group = await engine.add_requests(
-        [prompt],
-        params,
-        request_id=request_id,
-        add_special_tokens=False,  # the template writes special tokens itself
-        priority=request.priority or 0,
-        timeout_seconds=timeout_seconds,
-        cache_salt=request.cache_salt or "",
-    )
+    try:
+        group = await engine.add_requests(
+            [prompt],
+            params,
+            request_id=request_id,
+            add_special_tokens=False,  # the template writes special tokens itself
+            priority=request.priority or 0,
+            timeout_seconds=timeout_seconds,
+            cache_salt=request.cache_salt or "",
+        )
+    except RequestError as error:
+        if error.param == "prompt":  # what the conversation became
+            error.param = "messages"
+        raise
     shown = Shown(
         n=params.n,
         logprobs=params.logprobs is not None,
