@@ -87,6 +87,19 @@ def test_the_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
     assert tuning.source_hash() in path.name
 
 
+def test_a_shipped_table_has_a_tile_for_every_size_of_a_batch() -> None:
+    for path in SHIPPED:
+        decode = tuning.parse(json.loads(path.read_text())).decode
+        for head_dim in (64, 128):
+            assert {tuning.decode_key(head_dim, 2, rows) for rows in range(1, 600)} <= set(decode)
+
+
+def test_batches_of_decodes_are_told_apart_by_their_rows() -> None:
+    keys = [tuning.decode_key(128, 2, rows) for rows in (1, 47, 48, 128, 129, 192, 193, 1000)]
+    sizes = [key.removeprefix("128x2:") for key in keys]
+    assert sizes == ["few", "few", "some", "some", "many", "many", "most", "most"]
+
+
 def test_an_unknown_shape_is_the_librarys() -> None:
     assert tuning.linear_config(CPU, torch.bfloat16, 123, 456, 1) is None
     assert tuning.linear_config(CPU, torch.bfloat16, 4096, 4096, 10_000) is None

@@ -81,11 +81,14 @@ def _decode_kernel(
     """q_ptr: [R, Hq, D]; with APPEND [R, Hq + 2·Hkv, D], straight from the projection."""
     head, row, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     context = tl.load(contexts_ptr + row)
-    length = _split_length(context, least, SPLITS, BLOCK_N)
-    start = split * length
-    end = tl.minimum(start + length, context)
-    if (start >= context) & (split > 0):
-        return
+    if SPLITS == 1:
+        start, end, length = 0, context, context
+    else:
+        length = _split_length(context, least, SPLITS, BLOCK_N)
+        start = split * length
+        end = tl.minimum(start + length, context)
+        if (start >= context) & (split > 0):
+            return
 
     dtype = out_ptr.dtype.element_ty
     member = tl.arange(0, GROUP_PADDED)

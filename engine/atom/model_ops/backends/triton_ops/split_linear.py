@@ -29,9 +29,10 @@ def _split_kernel(
 ):  # fmt: skip
     """N: columns of the result. WEIGHTS_FIRST: rows of W, not tokens, are the tall side of the
     tensor core's tile. GATED: W has N rows of gates, then N of ups."""
-    part = tl.program_id(1)
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    t = tl.program_id(2) * BLOCK_T + tl.arange(0, BLOCK_T)
+    part = tl.program_id(2)
+    # Neighbours share a tile of W: it is read from memory once.
+    t = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     inner = part * slice + tl.arange(0, BLOCK_K)
     real = (t < tokens)[:, None]
     w_rows = w_ptr + n.to(tl.int64)[:, None] * K + inner[None, :]
@@ -108,7 +109,7 @@ def _launch(
     tokens, inner = x.shape
     outputs, split = out.shape[-1], config.split_k
     block_t = max(_MIN_TOKENS, min(config.block_t, next_power_of_2(tokens)))
-    _split_kernel[(outputs // config.block_n, split, triton.cdiv(tokens, block_t))](
+    _split_kernel[(triton.cdiv(tokens, block_t), outputs // config.block_n, split)](
         x, weight, bias, out, tokens, outputs, inner, inner // split,
         BLOCK_T=block_t, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
         WEIGHTS_FIRST=config.weights_first, GATED=gated, HAS_BIAS=bias is not None,

@@ -20,13 +20,14 @@ from atom.model_ops.backends.triton_ops.tune_search import best
 from atom.model_ops.backends.triton_ops.tuning import DecodeConfig, PrefillConfig
 
 _CAPACITY = 4096
-_DECODE_BATCHES = ((1, 8, 32), (64, 96), (128, 256))
+# Of every name in tuning.DECODE_BATCHES.
+_DECODE_BATCHES = ((1, 8, 32), (64, 96, 128), (144, 160, 176, 192), (208, 224, 240, 256))
 _GROUPS = (2, 4)
 
 
 def decode_candidates() -> Iterator[DecodeConfig]:
     for (block_n, warps), stages, programs in itertools.product(
-        ((16, 1), (32, 1), (32, 2), (64, 4), (128, 4)), (2, 3, 4), (8, 16)
+        ((16, 1), (32, 1), (32, 2), (64, 2), (64, 4), (128, 4)), (2, 3, 4), (4, 8)
     ):
         yield DecodeConfig(block_n, warps, stages, programs)
 

@@ -32,9 +32,11 @@ _KERNEL_FILES = (
 # Tokens up to which a product may be one of ours; above, the vendor's library always wins.
 TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
-# Rows from which decode attention has another tile: it is split below `some`, and from `many` on
-# whole waves of programs run.
-SOME_ROWS, MANY_ROWS = 48, 128
+# Most rows of a batch of decodes by its name; attention has a tile for each. Few rows are split. Of
+# more, what counts is how many programs a multiprocessor holds at once: small tiles are many, and
+# long rows come to their end together with the others; a tile that leaves the last programs alone
+# costs a tenth.
+DECODE_BATCHES = {"few": 47, "some": 128, "many": 192}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ def attention_key(head_dim: int, element_bytes: int) -> str:
 
 
 def decode_key(head_dim: int, element_bytes: int, rows: int) -> str:
-    batch = "many" if rows >= MANY_ROWS else "some" if rows >= SOME_ROWS else "few"
+    batch = next((name for name, most in DECODE_BATCHES.items() if rows <= most), "most")
     return f"{attention_key(head_dim, element_bytes)}:{batch}"
 
 
