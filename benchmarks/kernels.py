@@ -27,6 +27,7 @@ from atom.model_ops.backends.interface import (
     SamplingTensors,
     SlotTensors,
 )
+from atom.model_ops.backends.step_mail import empty_mail
 from atom.model_ops.backends.triton_ops.attention_cases import AttentionCase, attention_case
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
 from benchmarks.limits import H200
@@ -211,15 +212,18 @@ def decode_state(ops: Ops) -> Iterator[Row]:
         temperature=torch.zeros(slots + 1, device="cuda"),
         seed=torch.zeros(slots + 1, dtype=torch.int64, device="cuda"),
     )
-    appends = torch.full((3, slots), slots, device="cuda")
+    mail = empty_mail(slots, slots, torch.device("cuda"))
+    received = torch.zeros(slots, dtype=torch.int64, device="cuda")
+    took = graph_microseconds([partial(ops.receive_step, mail, received, state)])
+    yield Row("receive_step", f"{slots} slots", took, slots * 24)
     for rows in (1, 256):
         at = torch.arange(rows, device="cuda")
         tokens = torch.zeros(rows, dtype=torch.int64, device="cuda")
         moved = rows * 63 * 4 * 2
-        took = graph_microseconds([partial(ops.prepare_decode, at, appends, state, 16)])
+        took = graph_microseconds([partial(ops.prepare_decode, at, state, 16)])
         yield Row("prepare_decode", f"{rows} rows", took, moved)
         # Counts its rows on and on: only the time is of interest here.
-        took = graph_microseconds([partial(ops.commit_tokens, at, tokens, state)])
+        took = graph_microseconds([partial(ops.commit_tokens, at, tokens, state, mail)])
         yield Row("commit_tokens", f"{rows} rows", took, rows * 24)
 
 

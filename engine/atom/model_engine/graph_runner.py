@@ -2,13 +2,13 @@
 
 Replaying the forward appends blocks, builds the inputs from the slots and runs the layers; the host
 only says which slots run and which blocks were appended. Replaying the sampling turns the hidden
-states into tokens and advances the slots; of the two, one knows temperatures alone, the other
-top-k, top-p and min-p too. A batch whose rows ask for more than that, or whose sampling has to wait
-for something, keeps the forward's graph and samples eagerly. Sizes are buckets: a batch runs in the
-smallest that holds it, padded with rows that compute nothing of consequence. Large buckets have two
-variants: attention need not split the rows of a step in which none is much longer than the others.
-Captured at start, largest first, sharing one memory pool. Identical tokens with graphs off is a
-test.
+states into tokens, advances the slots and answers the host (StepMailbox); of the two, one knows
+temperatures alone, the other top-k, top-p and min-p too. A batch whose rows ask for more than that,
+or whose sampling has to wait for something, keeps the forward's graph and samples eagerly. Sizes
+are buckets: a batch runs in the smallest that holds it, padded with rows that compute nothing of
+consequence. Large buckets have two variants: attention need not split the rows of a step in which
+none is much longer than the others. Captured at start, largest first, sharing one memory pool.
+Identical tokens with graphs off is a test.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import Any
 import torch
 
 from atom.model_engine.batch import ScheduledBatch
+from atom.model_engine.host_tokens import PendingTokens
+from atom.model_engine.step_mailbox import StepMailbox
 from atom.model_ops.backends.interface import (
     LikelyLimits,
     Ops,
@@ -33,8 +35,6 @@ from atom.utils.row_groups import are_even
 
 # Buckets from which a step of even rows has a graph of its own; below, every row is split anyway.
 _EVEN_FROM = 48
-# Steps whose staged inputs may not have been read yet: the one that runs and the one behind it.
-_STAGES = 3
 
 
 def bucket_sizes(max_num_seqs: int) -> list[int]:
@@ -53,14 +53,6 @@ class GraphVariant:
 
 
 @dataclass(frozen=True, slots=True)
-class _SampleGraph:
-    """token_ids [bucket] int64: what a replay leaves."""
-
-    graph: torch.cuda.CUDAGraph
-    token_ids: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
 class _Graphs:
     """The graphs of a variant, and what the forward leaves to sampling: hidden [bucket, H],
     sampling: of the bucket's rows. samples: by whether it knows limits."""
@@ -68,7 +60,7 @@ class _Graphs:
     forward: torch.cuda.CUDAGraph
     hidden: torch.Tensor
     sampling: SamplingTensors
-    samples: dict[bool, _SampleGraph]
+    samples: dict[bool, torch.cuda.CUDAGraph]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +73,6 @@ class ForwardOutput:
     slots: torch.Tensor
     sampling: SamplingTensors
     variant: GraphVariant | None
-
-
-@dataclass(frozen=True, slots=True)
-class _StepBuffers:
-    """What the host says to a replay: slots [num_slots] of its rows; appends [3, num_slots] of
-    (slot, index, block id). Int64; unused entries name the padding slot."""
-
-    slots: torch.Tensor
-    appends: torch.Tensor
-
-    @staticmethod
-    def padded(num_slots: int, padding_slot: int, device: torch.device) -> _StepBuffers:
-        slots = torch.full((num_slots,), padding_slot, dtype=torch.int64, device=device)
-        appends = torch.zeros((3, num_slots), dtype=torch.int64, device=device)
-        appends[0] = padding_slot
-        return _StepBuffers(slots, appends)
-
-    def pinned(self) -> _StepBuffers:
-        return _StepBuffers(self.slots.cpu().pin_memory(), self.appends.cpu().pin_memory())
 
 
 class DecodeGraphs:
@@ -121,11 +94,12 @@ class DecodeGraphs:
         num_slots = state.padding_slot
         self._sizes = bucket_sizes(num_slots)
         self._graphs: dict[GraphVariant, _Graphs] = {}
-        self._inputs = _StepBuffers.padded(num_slots, num_slots, state.last_token.device)
-        # Pinned once, used in turn: a copy may still be waiting for the device when the next
-        # step is staged.
-        self._stages = [self._inputs.pinned() for _ in range(_STAGES)]
-        self._step = 0
+        # Of the rows of the step that runs, as it received them.
+        self._slots = torch.full_like(state.last_token[:num_slots], num_slots)
+        self._query_starts = torch.arange(
+            num_slots + 1, dtype=torch.int32, device=state.last_token.device
+        )
+        self._mailbox = StepMailbox(num_slots, num_slots, state.last_token.device)
         self._pool: Any = None  # torch's handle of the pool that all graphs share
 
     def capture(self, progress: Callable[[float], None]) -> None:
@@ -138,12 +112,13 @@ class DecodeGraphs:
         for done, variant in enumerate(variants):
             progress(done / len(variants))
             self._graphs[variant] = self._capture(variant)
+        self._mailbox.restart()
 
     def forward(self, batch: ScheduledBatch) -> ForwardOutput:
         """Run the layers of a batch of decodes."""
         rows = len(batch.slots)
         size = next(size for size in self._sizes if size >= rows)
-        self._stage(batch, size)
+        self._mailbox.post(batch.slots, batch.block_appends)
         variant = GraphVariant(size, size >= _EVEN_FROM and are_even(batch.context_lens))
         graphs = self._graphs[variant]
         graphs.forward.replay()
@@ -152,29 +127,14 @@ class DecodeGraphs:
             seed=graphs.sampling.seed[:rows],
             position=graphs.sampling.position[:rows],
         )
-        return ForwardOutput(graphs.hidden[:rows], self._inputs.slots[:rows], sampling, variant)
+        return ForwardOutput(graphs.hidden[:rows], self._slots[:rows], sampling, variant)
 
-    def sample(self, forward: ForwardOutput, *, likely: bool) -> torch.Tensor:
-        """Sample the last forward's rows (`likely`: within their limits) and advance their slots:
-        [rows] int64 tokens, on the device until the next."""
+    def sample(self, forward: ForwardOutput, *, likely: bool) -> PendingTokens:
+        """Sample the last forward's rows (`likely`: within their limits) and advance their slots;
+        their tokens, on their way to the host."""
         assert forward.variant is not None, "an eager forward has no graph to sample with"
-        sample = self._graphs[forward.variant].samples[likely]
-        sample.graph.replay()
-        return sample.token_ids[: len(forward.slots)]
-
-    def _stage(self, batch: ScheduledBatch, size: int) -> None:
-        """Send the step's slots and appended blocks, through pinned memory, without waiting."""
-        stage = self._stages[self._step % _STAGES]
-        self._step += 1
-        padding = self._state.padding_slot
-        rows, appended = len(batch.slots), len(batch.block_appends)
-        slots, appends = stage.slots.numpy(), stage.appends.numpy()
-        slots[:rows] = batch.slots
-        slots[rows:size] = padding
-        self._inputs.slots[:size].copy_(stage.slots[:size], non_blocking=True)
-        appends[:, :appended] = batch.block_appends.T
-        appends[0, appended:] = padding
-        self._inputs.appends.copy_(stage.appends, non_blocking=True)
+        self._graphs[forward.variant].samples[likely].replay()
+        return self._mailbox.answer(len(forward.slots))
 
     def _capture(self, variant: GraphVariant) -> _Graphs:
         size = variant.size
@@ -194,17 +154,18 @@ class DecodeGraphs:
         for likely in (False, True):
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool):
-                token_ids = self._sample(size, hidden, sampling, likely)
-            samples[likely] = _SampleGraph(graph, token_ids)
+                self._sample(size, hidden, sampling, likely)
+            samples[likely] = graph
         return _Graphs(forward, hidden, sampling, samples)
 
     def _forward(self, variant: GraphVariant) -> tuple[torch.Tensor, SamplingTensors]:
         """What a forward graph replays: from the slots to the hidden states."""
         size = variant.size
-        slots, state = self._inputs.slots[:size], self._state
-        step = self._ops.prepare_decode(slots, self._inputs.appends, state, self._block_size)
+        slots, state = self._slots[:size], self._state
+        self._ops.receive_step(self._mailbox.mail, self._slots, state)
+        step = self._ops.prepare_decode(slots, state, self._block_size)
         metadata = AttentionMetaData(
-            query_starts=torch.arange(size + 1, dtype=torch.int32, device=slots.device),
+            query_starts=self._query_starts[: size + 1],
             context_lens=step.context_lens,
             block_tables=step.block_tables,
             slot_mapping=step.slot_mapping,
@@ -219,15 +180,14 @@ class DecodeGraphs:
 
     def _sample(
         self, size: int, hidden: torch.Tensor, sampling: SamplingTensors, likely: bool
-    ) -> torch.Tensor:
-        """What a sampling graph replays: from the hidden states to the slots."""
-        slots = self._inputs.slots[:size]
+    ) -> None:
+        """What a sampling graph replays: from the hidden states to the slots and the host."""
+        slots = self._slots[:size]
         logits = self._model.compute_logits(hidden)
         if likely:
             logits = self._ops.keep_likely(logits, self._row_limits(slots, sampling, logits))
         token_ids = self._ops.sample(logits, sampling)
-        self._ops.commit_tokens(slots, token_ids, self._state)
-        return token_ids
+        self._ops.commit_tokens(slots, token_ids, self._state, self._mailbox.mail)
 
     def _row_limits(
         self, slots: torch.Tensor, sampling: SamplingTensors, logits: torch.Tensor

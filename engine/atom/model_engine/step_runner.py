@@ -95,7 +95,7 @@ class StepRunner:
         if forward is None:
             step.pending = PendingTokens(torch.zeros(0, dtype=torch.int32), None)
         else:
-            step.pending = self._copy_out(self._sample_rows(step, forward, mask))
+            step.pending = self._sample_rows(step, forward, mask)
 
     def collect(self, step: SubmittedStep) -> ScheduledBatchOutput:
         """Wait for a sampled batch; its tokens in row order."""
@@ -131,12 +131,12 @@ class StepRunner:
 
     def _sample_rows(
         self, step: SubmittedStep, forward: ForwardOutput, mask: TokenMask | None
-    ) -> torch.Tensor:
+    ) -> PendingTokens:
         if self.graphs is not None and forward.variant is not None and mask is None:
             asked = self._sampling.asked(step.sample_slots, step.positions)
             if asked is not Asked.MORE:
                 return self.graphs.sample(forward, likely=asked is Asked.LIKELY)
-        return self._sample_eagerly(step, forward, mask)
+        return self._copy_out(self._sample_eagerly(step, forward, mask))
 
     def _sample_eagerly(
         self, step: SubmittedStep, forward: ForwardOutput, mask: TokenMask | None

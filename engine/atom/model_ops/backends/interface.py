@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
+from atom.model_ops.backends.step_mail import StepMail
 from atom.utils.forward_context import AttentionMetaData
 
 
@@ -236,18 +237,26 @@ class Ops(Protocol):
         [G, ceil(V / 32)] int32: of row rows[g] token t is allowed where bit t % 32 of word t // 32
         is set. Other rows are not touched."""
 
+    def receive_step(self, mail: StepMail, slots: torch.Tensor, state: SlotTensors) -> None:
+        """Take the next letter: its slots go to slots [S] int64, its appended blocks into the
+        state's tables, and the turn goes on. Negative slots and the padding slot are padding."""
+
     def prepare_decode(
-        self, slots: torch.Tensor, appends: torch.Tensor, state: SlotTensors, block_size: int
+        self, slots: torch.Tensor, state: SlotTensors, block_size: int
     ) -> DecodeInputs:
-        """Write appended blocks into the state's tables, then gather the inputs of one decode
-        step. slots [R] int64, of its rows; appends [3, A] int64: slot, index in its table, block
-        id. Negative slots and the padding slot are padding in both."""
+        """Gather the inputs of one decode step. slots [R] int64, of its rows; negative ones and the
+        padding slot are padding."""
 
     def commit_tokens(
-        self, slots: torch.Tensor, token_ids: torch.Tensor, state: SlotTensors
+        self,
+        slots: torch.Tensor,
+        token_ids: torch.Tensor,
+        state: SlotTensors,
+        mail: StepMail | None = None,
     ) -> None:
         """After a decode step: token_ids [R] become their slots' last_token, num_computed grows by
-        one. Padding rows change no real slot."""
+        one, and with `mail` they are the answer to the letter received last. Padding rows change
+        no real slot."""
 
 
 OPS = (
@@ -262,6 +271,7 @@ OPS = (
     "sample",
     "keep_likely",
     "apply_token_mask",
+    "receive_step",
     "prepare_decode",
     "commit_tokens",
 )

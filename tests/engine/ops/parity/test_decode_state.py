@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend, SlotTensors
+from atom.model_ops.backends.step_mail import LETTERS, empty_mail
 from tests.engine.ops.inputs import slot_tensors
 
 SLOTS, MAX_BLOCKS = 11, 24
@@ -24,11 +25,8 @@ def test_a_step_of_slots(
     state = slot_tensors(SLOTS, MAX_BLOCKS, device)
     twin = copy_of(state)
     slots = torch.tensor([4, 0, SLOTS, 9, -1, SLOTS, 10], device=device)
-    appends = torch.tensor(
-        [[9, SLOTS, 0, -1, 0], [3, 0, 1, 0, 23], [777, 1, 888, 2, 999]], device=device
-    )
-    expected = reference.operations["prepare_decode"](slots, appends, twin, block_size)
-    inputs = backend.operations["prepare_decode"](slots, appends, state, block_size)
+    expected = reference.operations["prepare_decode"](slots, twin, block_size)
+    inputs = backend.operations["prepare_decode"](slots, state, block_size)
     for field in fields(inputs):
         if field.name != "block_tables":
             got, want = getattr(inputs, field.name), getattr(expected, field.name)
@@ -50,13 +48,60 @@ def test_a_step_of_slots(
     assert state.last_token[[4, 10]].tolist() == [100, 106]
 
 
+def letter(slots: list[int], appends: list[list[int]]) -> torch.Tensor:
+    """A letter of SLOTS entries; appends: slots, indices, block ids."""
+    filled = torch.full((4, SLOTS), SLOTS, dtype=torch.int32)
+    filled[0, : len(slots)] = torch.tensor(slots)
+    filled[1:, : len(appends[0])] = torch.tensor(appends)
+    return filled
+
+
+def test_every_step_receives_the_letter_after_the_last_ones_and_answers_it(
+    backend: Backend, reference: Backend, device: torch.device
+) -> None:
+    mail = empty_mail(SLOTS, SLOTS, device)
+    state = slot_tensors(SLOTS, MAX_BLOCKS, device)
+    twin = copy_of(state)
+    slots = torch.zeros(SLOTS, dtype=torch.int64, device=device)
+    for step in range(LETTERS + 2):
+        said = letter(
+            [step, SLOTS, 10], [[9, SLOTS, -1, 0], [3, 0, 1, step], [77, 1, 2, 500 + step]]
+        )
+        mail.said[step % LETTERS] = said
+        backend.operations["receive_step"](mail, slots, state)
+        assert slots.tolist() == said[0].tolist()
+        twin.block_tables[9, 3], twin.block_tables[0, step] = 77, 500 + step
+        assert torch.equal(state.block_tables[:SLOTS], twin.block_tables[:SLOTS])
+
+        token_ids = torch.arange(3, device=device) + 1000 * step
+        backend.operations["commit_tokens"](slots[:3], token_ids, state, mail)
+        reference.operations["commit_tokens"](slots[:3], token_ids, twin)
+        assert torch.equal(state.last_token[:SLOTS], twin.last_token[:SLOTS])
+        assert mail.answers[step % LETTERS, :3].tolist() == token_ids.tolist()
+    assert mail.turn.tolist() == [LETTERS + 2, (LETTERS + 1) % LETTERS]
+
+
+def test_a_letter_of_thousands_of_slots(backend: Backend, device: torch.device) -> None:
+    count = 1100
+    mail = empty_mail(count, count, device)
+    state = slot_tensors(count, 2, device)
+    expected = torch.randperm(count)
+    mail.said[0, 0] = expected
+    mail.said[0, 1] = expected
+    mail.said[0, 2] = 1
+    mail.said[0, 3] = expected + 7
+    slots = torch.zeros(count, dtype=torch.int64, device=device)
+    backend.operations["receive_step"](mail, slots, state)
+    assert torch.equal(slots.cpu(), expected)
+    assert torch.equal(state.block_tables[:count, 1].cpu(), torch.arange(count).int() + 7)
+
+
 @pytest.mark.gpu
 def test_hundreds_of_rows(backend: Backend, reference: Backend, device: torch.device) -> None:
     state = slot_tensors(600, 2560, device)
     slots = torch.randperm(601, device=device)[:512]
-    none = torch.empty((3, 0), dtype=torch.int64, device=device)
-    expected = reference.operations["prepare_decode"](slots, none, state, 16)
-    inputs = backend.operations["prepare_decode"](slots, none, state, 16)
+    expected = reference.operations["prepare_decode"](slots, state, 16)
+    inputs = backend.operations["prepare_decode"](slots, state, 16)
     assert torch.equal(inputs.slot_mapping, expected.slot_mapping)
     before = state.num_computed.clone()
     backend.operations["commit_tokens"](slots, slots + 1, state)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import torch
 
 from atom.model_ops.backends.interface import DecodeInputs, SlotTensors
+from atom.model_ops.backends.step_mail import LETTERS, StepMail
 
 
-def prepare_decode(
-    slots: torch.Tensor, appends: torch.Tensor, state: SlotTensors, block_size: int
-) -> DecodeInputs:
-    appended = _real(appends[0], state)
-    slot, index, block = appends[:, appended]
+def receive_step(mail: StepMail, slots: torch.Tensor, state: SlotTensors) -> None:
+    turn = int(mail.turn[0])
+    letter = mail.said[turn % LETTERS].to(slots.device).long()
+    slots.copy_(letter[0])
+    slot, index, block = letter[1:, _real(letter[1], state)]
     state.block_tables[slot, index] = block.to(torch.int32)
+    mail.turn[0] = turn + 1
+    mail.turn[1] = turn % LETTERS
 
+
+def prepare_decode(slots: torch.Tensor, state: SlotTensors, block_size: int) -> DecodeInputs:
     real = _real(slots, state)
     slots = torch.where(real, slots, state.padding_slot)
     positions = torch.where(real, state.num_computed[slots], 0)
@@ -32,10 +37,17 @@ def prepare_decode(
     )
 
 
-def commit_tokens(slots: torch.Tensor, token_ids: torch.Tensor, state: SlotTensors) -> None:
+def commit_tokens(
+    slots: torch.Tensor,
+    token_ids: torch.Tensor,
+    state: SlotTensors,
+    mail: StepMail | None = None,
+) -> None:
     real = _real(slots, state)
     state.last_token[slots[real]] = token_ids[real]
     state.num_computed[slots[real]] += 1
+    if mail is not None:
+        mail.answers[int(mail.turn[1]), : len(token_ids)] = token_ids.to(mail.answers.device)
 
 
 def _real(slots: torch.Tensor, state: SlotTensors) -> torch.Tensor:

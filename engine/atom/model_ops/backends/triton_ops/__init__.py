@@ -50,6 +50,7 @@ def backend() -> Backend:
             "sample": sampling.sample,
             "keep_likely": likely_tokens.keep_likely,
             "apply_token_mask": token_mask.apply_token_mask,
+            "receive_step": decode_state.receive_step,
             "prepare_decode": decode_state.prepare_decode,
             "commit_tokens": decode_state.commit_tokens,
         },

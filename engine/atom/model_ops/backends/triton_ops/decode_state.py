@@ -1,8 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """The two ends of a captured decode step: inputs out of the slots, and sampled tokens into them.
 
-A step's rows name their slots; a row without one (negative, or the padding slot) is a graph's
-padding: it gets token 0 at position 0, context 0 and no cache slot, and changes no slot.
+The host's letter is read, and answered, in host memory: no copy waits between two steps. A step's
+rows name their slots; a row without one (negative, or the padding slot) is a graph's padding: it
+gets token 0 at position 0, context 0 and no cache slot, and changes no slot.
 """
 
 from __future__ import annotations
@@ -12,22 +13,36 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.interface import DecodeInputs, SlotTensors
+from atom.model_ops.backends.step_mail import LETTERS, StepMail
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 
-# Entries of a block table that one program copies.
+# Entries of a block table that one program copies, and of a letter that are read at once.
 _TABLE_STRETCH = 1024
+_LETTER_STRETCH = 512
 
 
-@triton.jit(do_not_specialize=["count"])
-def _append_kernel(
-    appends_ptr, tables_ptr, count, padding_slot, MAX_BLOCKS: tl.constexpr, BLOCK: tl.constexpr
-):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    slot = tl.load(appends_ptr + at, mask=at < count, other=-1).to(tl.int64)
-    real = (slot >= 0) & (slot != padding_slot)
-    index = tl.load(appends_ptr + count + at, mask=real, other=0)
-    block = tl.load(appends_ptr + 2 * count + at, mask=real, other=0)
-    tl.store(tables_ptr + slot * MAX_BLOCKS + index, block.to(tl.int32), mask=real)
+@triton.jit
+def _receive_kernel(
+    said_ptr, turn_ptr, slots_ptr, tables_ptr, count, padding_slot,
+    LETTERS: tl.constexpr, MAX_BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One program of one warp: none of it may read the turn when some of it has moved it on."""
+    turn = tl.load(turn_ptr)
+    place = turn % LETTERS
+    letter_ptr = said_ptr + place * 4 * count
+    for first in range(0, count, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        inside = at < count
+        # All at once: what the host's memory costs is the way there.
+        row_slot = tl.load(letter_ptr + at, mask=inside, other=-1)
+        slot = tl.load(letter_ptr + count + at, mask=inside, other=-1).to(tl.int64)
+        index = tl.load(letter_ptr + 2 * count + at, mask=inside, other=0)
+        block = tl.load(letter_ptr + 3 * count + at, mask=inside, other=0)
+        tl.store(slots_ptr + at, row_slot.to(tl.int64), mask=inside)
+        real = (slot >= 0) & (slot != padding_slot)
+        tl.store(tables_ptr + slot * MAX_BLOCKS + index, block, mask=real)
+    tl.store(turn_ptr, turn + 1)
+    tl.store(turn_ptr + 1, place)
 
 
 @triton.jit
@@ -62,36 +77,34 @@ def _prepare_kernel(
 
 @triton.jit(do_not_specialize=["rows"])
 def _commit_kernel(
-    slots_ptr, token_ids_ptr, last_token_ptr, num_computed_ptr, padding_slot, rows,
-    BLOCK: tl.constexpr,
+    slots_ptr, token_ids_ptr, last_token_ptr, num_computed_ptr, turn_ptr, answers_ptr,
+    padding_slot, rows, num_answers, BLOCK: tl.constexpr, ANSWERS: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     slot = tl.load(slots_ptr + row, mask=row < rows, other=-1).to(tl.int64)
     real = (slot >= 0) & (slot != padding_slot)
-    token = tl.load(token_ids_ptr + row, mask=real, other=0)
+    token = tl.load(token_ids_ptr + row, mask=row < rows, other=0)
+    if ANSWERS:
+        answer_at = answers_ptr + tl.load(turn_ptr + 1) * num_answers + row
+        tl.store(answer_at, token.to(tl.int32), mask=row < rows)
     tl.store(last_token_ptr + slot, token.to(last_token_ptr.dtype.element_ty), mask=real)
     computed = tl.load(num_computed_ptr + slot, mask=real, other=0)
     tl.store(num_computed_ptr + slot, computed + 1, mask=real)
 
 
-def prepare_decode(
-    slots: torch.Tensor, appends: torch.Tensor, state: SlotTensors, block_size: int
-) -> DecodeInputs:
-    if appends.shape[1]:
-        _append_blocks(appends, state)
+def receive_step(mail: StepMail, slots: torch.Tensor, state: SlotTensors) -> None:
+    count = slots.shape[0]
+    _receive_kernel[(1,)](
+        mail.said, mail.turn, slots, state.block_tables, count, state.padding_slot,
+        LETTERS=LETTERS, MAX_BLOCKS=state.block_tables.shape[1],
+        BLOCK=min(_LETTER_STRETCH, next_power_of_2(count)), num_warps=1,
+    )  # fmt: skip
+
+
+def prepare_decode(slots: torch.Tensor, state: SlotTensors, block_size: int) -> DecodeInputs:
     inputs = _empty_inputs(slots.shape[0], state.block_tables.shape[1], slots.device)
     _gather_inputs(slots, state, block_size, inputs)
     return inputs
-
-
-def _append_blocks(appends: torch.Tensor, state: SlotTensors) -> None:
-    """appends is contiguous [3, A]; one slot's table has no entry twice in it."""
-    count = appends.shape[1]
-    block = min(256, next_power_of_2(count))
-    _append_kernel[(triton.cdiv(count, block),)](
-        appends, state.block_tables, count, state.padding_slot,
-        MAX_BLOCKS=state.block_tables.shape[1], BLOCK=block, num_warps=4,
-    )  # fmt: skip
 
 
 def _empty_inputs(rows: int, max_blocks: int, device: torch.device) -> DecodeInputs:
@@ -125,10 +138,16 @@ def _gather_inputs(
     )  # fmt: skip
 
 
-def commit_tokens(slots: torch.Tensor, token_ids: torch.Tensor, state: SlotTensors) -> None:
+def commit_tokens(
+    slots: torch.Tensor,
+    token_ids: torch.Tensor,
+    state: SlotTensors,
+    mail: StepMail | None = None,
+) -> None:
     rows = slots.shape[0]
     block = min(256, next_power_of_2(rows))
     _commit_kernel[(triton.cdiv(rows, block),)](
-        slots, token_ids, state.last_token, state.num_computed, state.padding_slot, rows,
-        BLOCK=block, num_warps=1 if block <= 32 else 4,
+        slots, token_ids, state.last_token, state.num_computed, mail and mail.turn,
+        mail and mail.answers, state.padding_slot, rows, mail.answers.shape[1] if mail else 0,
+        BLOCK=block, ANSWERS=mail is not None, num_warps=1 if block <= 32 else 4,
     )  # fmt: skip
