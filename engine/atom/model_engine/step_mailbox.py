@@ -20,8 +20,8 @@ class StepMailbox:
         self.mail = empty_mail(num_slots, padding_slot, device)
         self._said: NDArray[np.int32] = self.mail.said.numpy()
         self._padding_slot = padding_slot
-        on_gpu = device.type == "cuda"
-        self._answered = [torch.cuda.Event() if on_gpu else None for _ in range(LETTERS)]
+        count = LETTERS if device.type == "cuda" else 0
+        self._answered = [torch.cuda.Event() for _ in range(count)]
         self._posted = 0
 
     def restart(self) -> None:
@@ -42,7 +42,9 @@ class StepMailbox:
     def answer(self, rows: int) -> PendingTokens:
         """The tokens of the step posted last, whose sampling was submitted just now."""
         place = (self._posted - 1) % LETTERS
+        tokens = self.mail.answers[place, :rows]
+        if not self._answered:  # without a GPU the answer is there
+            return PendingTokens(tokens, None)
         answered = self._answered[place]
-        if answered is not None:
-            answered.record()
-        return PendingTokens(self.mail.answers[place, :rows], answered)
+        answered.record()
+        return PendingTokens(tokens, answered)
