@@ -69,9 +69,10 @@ def _launch(
     hidden = out.shape[-1]
     rows = out.numel() // hidden
     block = next_power_of_2(hidden)
-    # Few rows: latency counts, so more threads; many rows: bandwidth does, and 16 bytes a thread
-    # a load are enough.
-    warps = warps_for(block, 256 if rows < 64 else 512, most=16)
+    # Few rows, and parts to add up: latency counts, so more threads; many rows: bandwidth does, and
+    # 16 bytes a thread a load are enough.
+    elements = 128 if parts > 1 else 256 if rows < 64 else 512
+    warps = warps_for(block, elements, most=16)
     _rms_norm_kernel[(rows,)](
         x, residual, weight, out, rows, eps,
         HIDDEN=hidden, BLOCK=block, HAS_RESIDUAL=residual is not None, PARTS=parts,
