@@ -1,9 +1,10 @@
-"""Where a decode step's time goes: the kernels of one step, by name, on one GPU.
+"""Where a step's time goes on one GPU, by the parts of the model and by kernel.
 
     python -m benchmarks.gpu_profile --shape qwen3-0.6b --rows 1 64
 
-For each batch size a table of kernels (calls and µs per step), what the device idles between them,
-and the step's wall time; the last line is one JSON object.
+For each batch size a table of parts and one of kernels (calls and µs per step), what the device
+idles between them, and the step's wall time; then the parts of a step of four prompts of 4,096
+tokens. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ from torch.profiler import ProfilerActivity, profile
 from atom.sampling_params import SamplingParams
 from benchmarks.offline_engine import OfflineEngine
 from benchmarks.shapes import SHAPES, write_shape
+from benchmarks.step_shares import Kernel, shares
 
 CONTEXT = 1024
 STEPS = 20
 SHOWN = 16
+PROMPTS, PROMPT_TOKENS = 4, 4096
 
 
 def steps(engine: OfflineEngine, count: int) -> None:
@@ -51,17 +54,18 @@ def profile_decode(engine: OfflineEngine, rows: int) -> dict[str, Any]:
         steps(engine, STEPS)
         torch.cuda.synchronize()
     engine.run()
+    on_device = device_kernels(traced)
     kernels: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-    for event in traced.events():
-        if str(event.device_type).endswith("CUDA"):
-            entry = kernels[event.name]
-            entry[0] += 1 / STEPS
-            entry[1] += event.device_time_total / STEPS
+    for kernel in on_device:
+        entry = kernels[kernel.name]
+        entry[0] += 1 / STEPS
+        entry[1] += (kernel.end - kernel.start) / STEPS
     busy = sum(entry[1] for entry in kernels.values())
     ranked = sorted(kernels.items(), key=lambda item: -item[1][1])
     return {
         "wall_us": wall,
         "busy_us": busy,
+        "parts_us": {part: us / STEPS for part, us in shares(on_device).items()},
         "kernels": [
             {"name": name[:90], "calls": round(calls, 2), "us": round(us, 2)}
             for name, (calls, us) in ranked[:SHOWN]
@@ -69,8 +73,41 @@ def profile_decode(engine: OfflineEngine, rows: int) -> dict[str, Any]:
     }
 
 
+def profile_prefill(engine: OfflineEngine) -> dict[str, Any]:
+    """Parts of a step of prompts; the first steps build the library's plans."""
+    draw = np.random.default_rng(2)
+    params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
+
+    def add() -> None:
+        for _ in range(PROMPTS):
+            engine.add(engine.random_prompt(PROMPT_TOKENS, draw), params)
+
+    add()
+    engine.run()
+    add()
+    with profile(activities=[ProfilerActivity.CUDA]) as traced:
+        engine.run()
+        torch.cuda.synchronize()
+    on_device = device_kernels(traced)
+    wall = max(kernel.end for kernel in on_device) - min(kernel.start for kernel in on_device)
+    return {"wall_us": wall, "parts_us": shares(on_device)}
+
+
+def device_kernels(traced: Any) -> list[Kernel]:
+    return [
+        Kernel(event.name, event.time_range.start, event.time_range.end)
+        for event in traced.events()
+        if str(event.device_type).endswith("CUDA")
+    ]
+
+
+def print_parts(parts_us: dict[str, float]) -> None:
+    for part, us in sorted(parts_us.items(), key=lambda item: -item[1]):
+        print(f"  {us:9.1f} µs  {part}")
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Kernels of a decode step.")
+    parser = argparse.ArgumentParser(description="Parts and kernels of a step.")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 64])
     args = parser.parse_args()
@@ -88,8 +125,12 @@ def main() -> int:
             print(
                 f"B={rows}: {found['wall_us']:.0f} µs per step, {found['busy_us']:.0f} in kernels"
             )
+            print_parts(found["parts_us"])
             for kernel in found["kernels"]:
                 print(f"  {kernel['us']:9.1f} µs {kernel['calls']:7.1f} ×  {kernel['name']}")
+        found = results["prefill"] = profile_prefill(engine)
+        print(f"{PROMPTS} prompts of {PROMPT_TOKENS}: {found['wall_us']:.0f} µs")
+        print_parts(found["parts_us"])
     print(json.dumps(results))
     return 0
 
