@@ -18,21 +18,21 @@ from numpy.typing import NDArray
 from atom.model_engine.batch import NewRow, ScheduledBatch
 from atom.model_ops.backends.interface import SlotTensors
 from atom.utils.device import upload
-from atom.utils.forward_context import AttentionMetaData
+from atom.utils.forward_context import AttentionMetaData, LastTokens
 from atom.utils.row_groups import are_even, long_prompts
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """input_ids, positions: [T] int64; last_tokens: [R'] int64, where in T the rows that sample
-    have their last token; sample_slots: [R'] int64, their slots; sample_positions: [R'] int64, of
-    the tokens that they draw; slots: [R] int64 of all rows."""
+    """input_ids, positions: [T] int64; last_tokens: of the rows that sample (of the first row when
+    none does); sample_slots: [R'] int64, their slots; sample_positions: [R'] int64, of the tokens
+    that they draw; slots: [R] int64 of all rows."""
 
     input_ids: torch.Tensor
     positions: torch.Tensor
     attention: AttentionMetaData
     slots: torch.Tensor
-    last_tokens: torch.Tensor
+    last_tokens: LastTokens
     sample_slots: torch.Tensor
     sample_positions: torch.Tensor
 
@@ -122,8 +122,8 @@ class InputBatch:
             input_ids=input_ids,
             positions=self._to_device(positions),
             attention=self._attention(batch, starts, slot_mapping),
+            last_tokens=self._last_tokens(batch, starts, slot_mapping),
             slots=slots,
-            last_tokens=self._to_device(starts[1:][samples].astype(np.int64) - 1),
             sample_slots=self._to_device(batch.slots[samples].astype(np.int64)),
             sample_positions=self._to_device(sample_positions),
         )
@@ -164,6 +164,26 @@ class InputBatch:
                 batch.num_computed_tokens, batch.num_scheduled_tokens, batch.num_decodes
             ),
         )
+
+    def _last_tokens(
+        self, batch: ScheduledBatch, starts: NDArray[np.int32], slot_mapping: NDArray[np.int64]
+    ) -> LastTokens:
+        rows = np.flatnonzero(batch.samples) if batch.samples.any() else np.zeros(1, dtype=np.int64)
+        tokens = starts[1:][rows].astype(np.int64) - 1
+        context_lens = batch.context_lens[rows]
+        longest = int(context_lens.max())
+        used_blocks = -(-longest // self._block_size)
+        attention = AttentionMetaData(
+            query_starts=self._to_device(np.arange(len(rows) + 1, dtype=np.int32)),
+            context_lens=self._to_device(context_lens),
+            block_tables=self._to_device(self._block_tables[batch.slots[rows], :used_blocks]),
+            slot_mapping=self._to_device(slot_mapping[tokens]),
+            num_decodes=len(rows),
+            max_query_len=1,
+            max_context_len=longest,
+            even_contexts=are_even(context_lens),
+        )
+        return LastTokens(self._to_device(tokens), attention)
 
     def _to_device(self, array: NDArray[np.generic]) -> torch.Tensor:
         return upload(array, self._device)

@@ -112,16 +112,19 @@ class StepRunner:
     def _forward(self, batch: ScheduledBatch, step: SubmittedStep) -> None:
         self.inputs.append_blocks(batch)
         inputs = self.inputs.prepare(batch)
-        with set_forward_context(ForwardContext(attn_metadata=inputs.attention)):
+        # Log-probabilities of a prompt look at all of its tokens.
+        last_tokens = None if batch.prompt_scores else inputs.last_tokens
+        with set_forward_context(ForwardContext(inputs.attention, last_tokens)):
             hidden = self._model(inputs.input_ids, inputs.positions)
         self.inputs.advance(inputs)
         if batch.prompt_scores:
             step.prompt_logprobs = self._score_prompts(batch, hidden)
+            hidden = hidden[inputs.last_tokens.tokens]
         if not batch.samples.any():
             return
         slots, state = inputs.sample_slots, self.inputs.state
         step.forward = ForwardOutput(
-            hidden=hidden[inputs.last_tokens],
+            hidden=hidden,
             slots=slots,
             sampling=SamplingTensors(
                 state.temperature[slots], state.seed[slots], inputs.sample_positions

@@ -11,7 +11,7 @@ from torch import nn
 
 from atom.model_ops.backends.interface import AttentionShape, Ops
 from atom.model_ops.layernorm import RMSNorm
-from atom.utils.forward_context import get_forward_context
+from atom.utils.forward_context import LastTokens, get_forward_context
 
 
 class Attention(nn.Module):
@@ -35,10 +35,16 @@ class Attention(nn.Module):
         self._k_cache, self._v_cache = k_cache, v_cache
 
     def forward(
-        self, qkv: torch.Tensor, positions: torch.Tensor, cos_sin: torch.Tensor
-    ) -> torch.Tensor:  # [T, (Hq + 2·Hkv)·D] → [T, Hq·D]
+        self,
+        qkv: torch.Tensor,
+        positions: torch.Tensor,
+        cos_sin: torch.Tensor,
+        last: LastTokens | None = None,
+    ) -> torch.Tensor:
+        """qkv [T, (Hq + 2·Hkv)·D] → [T, Hq·D]; with `last` only its rows, [R', Hq·D]."""
         q_norm, k_norm = self._norms
-        return self._ops.attention(
+        metadata = get_forward_context().attn_metadata
+        args = (
             qkv,
             self.shape,
             None if q_norm is None else q_norm.weight,
@@ -48,5 +54,10 @@ class Attention(nn.Module):
             positions,
             self._k_cache,
             self._v_cache,
-            get_forward_context().attn_metadata,
+        )
+        if last is None:
+            return self._ops.attention(*args, metadata)
+        q = self._ops.qk_norm_rope_store(*args, metadata.slot_mapping)
+        return self._ops.paged_attention(
+            q[last.tokens], self._k_cache, self._v_cache, self.shape, last.attention
         )

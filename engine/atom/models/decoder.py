@@ -19,6 +19,7 @@ from atom.model_ops.embed_head import ParallelLMHead, VocabParallelEmbedding
 from atom.model_ops.layernorm import RMSNorm
 from atom.model_ops.linear import GatedLinear, LinearBase, QKVParallelLinear, RowParallelLinear
 from atom.model_ops.rotary_embedding import RopeConfig, cos_sin_table
+from atom.utils.forward_context import get_forward_context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +42,9 @@ class DecoderSpec:
 
 
 class SelfAttention(nn.Module):
-    def __init__(self, spec: DecoderSpec, ops: Ops) -> None:
+    def __init__(self, spec: DecoderSpec, ops: Ops, *, is_last: bool) -> None:
         super().__init__()
+        self._is_last = is_last
         shape = spec.attention
         self.qkv_proj = QKVParallelLinear(
             spec.hidden_size, shape, bias=spec.attention_bias, ops=ops
@@ -69,7 +71,10 @@ class SelfAttention(nn.Module):
         cos_sin: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         qkv, residual = self.qkv_proj.after_norm(norm, x, residual)
-        return self.o_proj(self.attn(qkv, positions, cos_sin)), residual
+        last = get_forward_context().last_tokens if self._is_last else None
+        if last is not None:
+            residual = residual[last.tokens]
+        return self.o_proj(self.attn(qkv, positions, cos_sin, last)), residual
 
 
 class MLP(nn.Module):
@@ -90,12 +95,13 @@ class MLP(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """What attention and MLP return is still to be added to the residual: the next norm does."""
+    """What attention and MLP return is still to be added to the residual: the next norm does.
+    is_last: it goes on with no more tokens than the step looks at (LastTokens)."""
 
-    def __init__(self, spec: DecoderSpec, ops: Ops) -> None:
+    def __init__(self, spec: DecoderSpec, ops: Ops, *, is_last: bool) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops=ops)
-        self.self_attn = SelfAttention(spec, ops)
+        self.self_attn = SelfAttention(spec, ops, is_last=is_last)
         self.post_attention_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops=ops)
         self.mlp = MLP(spec, ops)
 
@@ -116,7 +122,10 @@ class Decoder(nn.Module):
     def __init__(self, spec: DecoderSpec, ops: Ops) -> None:
         super().__init__()
         self.embed_tokens = VocabParallelEmbedding(spec.vocab_size, spec.hidden_size, ops=ops)
-        self.layers = nn.ModuleList(DecoderLayer(spec, ops) for _ in range(spec.num_layers))
+        self.layers = nn.ModuleList(
+            DecoderLayer(spec, ops, is_last=index == spec.num_layers - 1)
+            for index in range(spec.num_layers)
+        )
         self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops=ops)
         self.cos_sin: torch.Tensor
         with torch.device("cpu"):  # a parameter-free table: computed even where layers are meta
@@ -132,7 +141,8 @@ class Decoder(nn.Module):
 
 
 class CausalLM(nn.Module):
-    """A decoder with its output head. forward: (input_ids [T], positions [T]) → hidden [T, H]."""
+    """A decoder with its output head. forward: (input_ids [T], positions [T]) → hidden [T, H], or
+    [R', H] of the tokens that the forward context names."""
 
     # Checkpoint name of a projection → the merged parameter that holds it.
     packed_modules_mapping: ClassVar[dict[str, str]] = {

@@ -57,10 +57,24 @@ class AttentionMetaData:
 
 
 @dataclass(frozen=True, slots=True)
+class LastTokens:
+    """The tokens whose hidden states will be looked at, one of each row that samples: of the others
+    the last layer computes keys and values and no more.
+
+    tokens: [R'] int64, where in the step, at least one; attention: of these rows, as decodes.
+    """
+
+    tokens: torch.Tensor
+    attention: AttentionMetaData
+
+
+@dataclass(frozen=True, slots=True)
 class ForwardContext:
-    """attn_metadata: of the step that is running."""
+    """attn_metadata: of the step that is running; last_tokens: None when the hidden states of all
+    its tokens are wanted, else what the model returns is theirs."""
 
     attn_metadata: AttentionMetaData
+    last_tokens: LastTokens | None = None
 
 
 _current: ForwardContext | None = None
