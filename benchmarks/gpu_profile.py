@@ -42,11 +42,13 @@ def steps(engine: OfflineEngine, count: int) -> None:
 def profile_decode(engine: OfflineEngine, rows: int) -> dict[str, Any]:
     """Kernels of a step of `rows` decodes around a context of 1,024 tokens."""
     draw = np.random.default_rng(1)
-    params = SamplingParams(temperature=0.6, max_tokens=4 * STEPS + 64, ignore_eos=True)
+    params = SamplingParams(temperature=0.6, max_tokens=CONTEXT, ignore_eos=True)
     for _ in range(rows):
         engine.add(engine.random_prompt(CONTEXT - STEPS, draw), params)
-    while engine.scheduler.stats().generation_tokens_total < rows * 8:  # prompts, some decodes
+    steps(engine, 1)
+    while (stats := engine.scheduler.stats()).requests_waiting or stats.requests_partial_prefill:
         engine.step()
+    steps(engine, 8)
     started = time.perf_counter()
     steps(engine, STEPS)
     wall = (time.perf_counter() - started) / STEPS * 1e6

@@ -50,7 +50,7 @@ def test_norm_and_product(
     norm = draw(inner).to(dtype)
     weight = (draw(outputs, inner) / inner**0.5).to(dtype)
     offset = draw(outputs).to(dtype) if bias else None
-    # In double: what the dtype's roundings do to the reference's ten outputs is no yardstick.
+    # In double: what the dtype's roundings do to the reference itself is no yardstick.
     expected, _ = composed(reference, op)(
         x.double(), None if residual is None else residual.double(), norm.double(), 1e-6,
         weight.double(), None if offset is None else offset.double(),
@@ -60,7 +60,9 @@ def test_norm_and_product(
         x.clone(), None if residual is None else residual.clone(), norm, 1e-6, weight, offset
     )
     assert torch.equal(after, expected_residual)
-    assert_rows_agree(out, expected, dtype)
+    # Gate, activation, up and their product are rounded one after the other, and one of ten
+    # outputs may be most of the row.
+    assert_rows_agree(out, expected, dtype, slack=2.0)
 
 
 @pytest.mark.gpu
