@@ -153,7 +153,11 @@ def main() -> int:
     parser.add_argument("--streams", type=int, nargs="+", default=list(STREAMS))
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
-    results = measure(args.streams, args.repeats)
+    return report(measure(args.streams, args.repeats))
+
+
+def report(results: dict[int, dict[str, Any]]) -> int:
+    """The table and the JSON, a column or entry per number of streams; the exit code."""
     names = list(next(iter(results.values())))
     print(f"{'streams':<20}" + "".join(f"{streams:>12}" for streams in results))
     for name in names:

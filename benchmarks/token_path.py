@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import signal
 import subprocess
 import sys
@@ -38,7 +37,7 @@ from atom.model_engine.engine_protocol import EngineReport, FinishedRow, StreamB
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.request_stream import reader_limits
 from benchmarks.http_load import run_load
-from benchmarks.server import OPTIONS, SHAPE, body_of, model_folder, work_of
+from benchmarks.server import OPTIONS, SHAPE, body_of, model_folder, report, work_of
 from benchmarks.server_process import end
 from benchmarks.shapes import SHAPES
 
@@ -63,7 +62,7 @@ class PacedCore:
         self._random = np.random.default_rng(0)
 
     def start(self) -> None:
-        self._on_event(_report(self._config))
+        self._on_event(_ready_message(self._config))
         self._thread.start()
 
     def add_requests(self, requests: Sequence[Request]) -> None:
@@ -111,7 +110,7 @@ class PacedCore:
         return StreamBody(request_ids.tobytes(), tokens.tobytes(), rows)
 
 
-def _report(config: Config) -> EngineReport:
+def _ready_message(config: Config) -> EngineReport:
     """READY, of an engine that has no sizes."""
     scheduler = config.scheduler
     return EngineReport(
@@ -240,14 +239,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.serve:
         return serve(args.serve, args.step_ms / 1e3)
-    results = measure(args.streams, args.step_ms / 1e3)
-    names = list(next(iter(results.values())))
-    print(f"{'streams':<20}" + "".join(f"{streams:>12}" for streams in results))
-    for name in names:
-        row = "".join(f"{result[name]:>12,.2f}" for result in results.values())
-        print(f"{name:<20}{row}")
-    print(json.dumps({str(streams): result for streams, result in results.items()}))
-    return 1 if any(result["failures"] for result in results.values()) else 0
+    return report(measure(args.streams, args.step_ms / 1e3))
 
 
 if __name__ == "__main__":
