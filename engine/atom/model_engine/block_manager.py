@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from struct import Struct
 
 import numpy as np
 import xxhash
@@ -34,7 +35,8 @@ class BlockManager:
         """root: identity of what the KV depends on besides tokens (model, adapter)."""
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
-        self.pool = BlockPool(num_blocks)
+        self.pool = BlockPool(num_blocks, block_size)
+        self._blocks_of = Struct(f"{4 * block_size}s").iter_unpack  # packed tokens, one by one
         self._root_hash = xxhash.xxh64_intdigest(root.encode())
         self._no_match = PrefixMatch(block_ids=[], last_hash=self._root_hash, num_unheld=0)
 
@@ -53,21 +55,23 @@ class BlockManager:
         the time it takes what somebody has asked."""
         if not self.enable_prefix_caching:
             return self._no_match
-        packed = tokens.tobytes()
-        step = 4 * self.block_size
-        block_ids: list[int] = []
+        size = self.block_size
+        packed = tokens[: (len(tokens) - 1) // size * size].tobytes()
         digest, find = xxhash.xxh64_intdigest, self.pool.find
+        block_ids: list[int] = []
         chain = digest(salt.encode(), self._root_hash) if salt else self._root_hash
-        for start in range(0, (len(tokens) - 1) // self.block_size * step, step):
-            block_tokens = packed[start : start + step]
-            next_hash = digest(block_tokens, chain)
-            block_id = find(next_hash, chain, block_tokens)
+        hashes = [chain]
+        for (block_tokens,) in self._blocks_of(packed):
+            chain = digest(block_tokens, chain)
+            block_id = find(chain)
             if block_id is None:
                 break
             block_ids.append(block_id)
-            chain = next_hash
+            hashes.append(chain)
+        proven = self.pool.count_proven(block_ids, hashes[:-1], packed)
+        del block_ids[proven:]
         unheld = self.pool.count_unheld(block_ids)
-        return PrefixMatch(block_ids=block_ids, last_hash=chain, num_unheld=unheld)
+        return PrefixMatch(block_ids=block_ids, last_hash=hashes[proven], num_unheld=unheld)
 
     def can_allocate(self, num_tokens: int, match: PrefixMatch, *, spare_blocks: int = 0) -> bool:
         """Whether `allocate` for so many tokens leaves at least `spare_blocks` free."""
@@ -101,16 +105,18 @@ class BlockManager:
         """
         if not self.enable_prefix_caching:
             return chain
-        packed = tokens.tobytes()
-        step = 4 * self.block_size
-        digest, publish = xxhash.xxh64_intdigest, self.pool.publish
-        index = first_block
-        for start in range(0, len(packed), step):
-            block_tokens = packed[start : start + step]
-            next_hash = digest(block_tokens, chain)
-            publish(block_table[index], next_hash, chain, block_tokens)
-            chain = next_hash
-            index += 1
+        packed, digest = tokens.tobytes(), xxhash.xxh64_intdigest
+        if len(tokens) == self.block_size:  # a decode's, by far the most frequent
+            hash_ = digest(packed, chain)
+            self.pool.publish(block_table[first_block], hash_, chain, packed)
+            return hash_
+        hashes = [chain]
+        for (block_tokens,) in self._blocks_of(packed):
+            chain = digest(block_tokens, chain)
+            hashes.append(chain)
+        count = len(hashes) - 1
+        ids = block_table[first_block : first_block + count]
+        self.pool.publish_all(ids, hashes, tokens.reshape(count, self.block_size))
         return chain
 
     def free(self, block_table: list[int]) -> None:

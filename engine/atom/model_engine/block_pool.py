@@ -8,28 +8,34 @@ BlockManager only. A block is in exactly one of three states:
 A cached block is one block however many share it. `check_integrity` states all of this and may be
 called at any moment.
 
-What a full block holds is proven by its content: the chain's hash so far, the hash before the
-block, and its tokens packed as int32. Kept in flat lists, not in an object per block: nothing
-there for the garbage collector to walk, however large the pool.
+A full block is found by the chain's hash and proven by its content (BlockContents). Kept in flat
+lists, not in an object per block: nothing there for the garbage collector to walk, however large
+the pool.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atom.model_engine.block_contents import BlockContents
 
 # The list of blocks given back is tidied when it is so many times as long as the pool.
 _MOST_ENTRIES_PER_BLOCK = 4
 
 
 class BlockPool:
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
         self._ref_counts = [0] * num_blocks
         self._hashes: list[int | None] = [None] * num_blocks  # None: not findable
-        self._parent_hashes = [0] * num_blocks
-        self._tokens = [b""] * num_blocks
+        self._contents = BlockContents(num_blocks, block_size)
         self._by_hash: dict[int, int] = {}
+        # The block that a hash leads to, or None; what it holds is proven by `count_proven`.
+        self.find: Callable[[int], int | None] = self._by_hash.get
         self._blank = list(range(num_blocks - 1, -1, -1))  # taken from the end: low ids first
         # Blocks in the order in which they were last given back. A block that was taken again stays
         # listed until its entry comes up or the list is mostly such entries; its last entry counts.
@@ -89,14 +95,12 @@ class BlockPool:
         self._num_cached -= count
         return evicted
 
-    def find(self, hash_: int, parent_hash: int, tokens: bytes) -> int | None:
-        """The block with exactly this content after exactly this prefix, or None."""
-        block_id = self._by_hash.get(hash_)
-        if block_id is None:
-            return None
-        if self._parent_hashes[block_id] != parent_hash or self._tokens[block_id] != tokens:
-            return None  # a 64-bit collision: a miss, never someone else's data
-        return block_id
+    def count_proven(self, block_ids: Sequence[int], parents: Sequence[int], packed: bytes) -> int:
+        """How many of the blocks that were found, from the first on, hold exactly these tokens
+        after exactly this prefix. parents: the hash before each; packed: tokens as int32, of these
+        blocks and perhaps more. The others are collisions of 64 bits: misses, never someone else's
+        data."""
+        return self._contents.count_equal(block_ids, parents, packed) if block_ids else 0
 
     def count_unheld(self, block_ids: Sequence[int]) -> int:
         """How many of these cached blocks nobody holds, so that sharing them uses up free ones."""
@@ -110,15 +114,30 @@ class BlockPool:
         for block_id in block_ids:
             ref_counts[block_id] += 1
 
-    def publish(self, block_id: int, hash_: int, parent_hash: int, tokens: bytes) -> None:
-        """Make a held block findable. A block whose content is already findable elsewhere stays
-        anonymous: block tables are append-only, so duplicates are not merged."""
-        if hash_ in self._by_hash or self._hashes[block_id] is not None:
-            return
-        self._by_hash[hash_] = block_id
-        self._hashes[block_id] = hash_
-        self._parent_hashes[block_id] = parent_hash
-        self._tokens[block_id] = tokens
+    def publish(self, block_id: int, hash_: int, parent: int, packed: bytes) -> None:
+        """Make a held block findable, once while it is held. A block whose content is already
+        findable elsewhere stays anonymous: block tables are append-only, so duplicates are not
+        merged. parent: the hash before it; packed: its tokens as int32."""
+        assert self._hashes[block_id] is None, f"block {block_id} published twice"
+        if self._by_hash.setdefault(hash_, block_id) == block_id:
+            self._hashes[block_id] = hash_
+            self._contents.put(block_id, parent, packed)
+
+    def publish_all(
+        self, block_ids: list[int], hashes: list[int], tokens: NDArray[np.int32]
+    ) -> None:
+        """The same of blocks that follow each other. hashes: the one before the first block, then
+        the one after each; tokens [blocks, block_size]."""
+        own, after = self._hashes, hashes[1:]
+        placed = list(map(self._by_hash.setdefault, after, block_ids))
+        if placed != block_ids:
+            new = [row for row, block_id in enumerate(block_ids) if placed[row] == block_id]
+            block_ids, tokens = [block_ids[row] for row in new], tokens[new]
+            hashes, after = [hashes[row] for row in new], [after[row] for row in new]
+        for block_id, hash_ in zip(block_ids, after, strict=True):
+            assert own[block_id] is None, f"block {block_id} published twice"
+            own[block_id] = hash_
+        self._contents.put_all(block_ids, hashes[: len(block_ids)], tokens)
 
     def free(self, block_ids: Sequence[int]) -> None:
         """Drop one reference of each; the last one leaves a cached block findable.

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from numpy.typing import NDArray
 
 from atom.model_engine.block_pool import BlockPool
 
+BLOCK_SIZE = 2
 
-def content(number: int) -> tuple[int, int, bytes]:
-    """Hash, hash before it, tokens: all different for every number."""
-    return number, number - 1, number.to_bytes(8, "little")
+
+def tokens(number: int) -> NDArray[np.int32]:
+    return np.array([[number, -number]], dtype=np.int32)
+
+
+def publish(pool: BlockPool, block: int, number: int) -> None:
+    """Content of which hash, hash before it and tokens are different for every number."""
+    pool.publish(block, number, number - 1, tokens(number).tobytes())
+
+
+def find(pool: BlockPool, number: int) -> int | None:
+    block = pool.find(number)
+    if block is None or not pool.count_proven([block], [number - 1], tokens(number).tobytes()):
+        return None
+    return block
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -24,7 +39,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pool = BlockPool(self.SIZE)
+        self.pool = BlockPool(self.SIZE, BLOCK_SIZE)
         self.held: list[list[int]] = []  # block tables of imaginary sequences
         self.numbers: Iterator[int] = iter(range(1, 10_000))
         self.published: dict[int, int] = {}  # content number → block id, while it must be findable
@@ -43,16 +58,23 @@ class PoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def publish(self, data: st.DataObject) -> None:
         block = data.draw(st.sampled_from(data.draw(st.sampled_from(self.held))))
-        number = next(self.numbers)
         if block not in self.published.values():
+            number = next(self.numbers)
             self.published[number] = block
-        self.pool.publish(block, *content(number))
+            publish(self.pool, block, number)
+
+    @precondition(lambda self: self.published and self.held)
+    @rule(data=st.data())
+    def publish_what_is_known(self, data: st.DataObject) -> None:
+        block = data.draw(st.sampled_from(data.draw(st.sampled_from(self.held))))
+        if block not in self.published.values():
+            publish(self.pool, block, data.draw(st.sampled_from(sorted(self.published))))
 
     @precondition(lambda self: self.published)
     @rule(data=st.data())
     def share(self, data: st.DataObject) -> None:
         number = data.draw(st.sampled_from(sorted(self.published)))
-        found = self.pool.find(*content(number))
+        found = find(self.pool, number)
         assert found == self.published[number]
         self.pool.share([found])
         self.held.append([found])
@@ -80,37 +102,53 @@ TestPoolUnderRandomOperations = PoolMachine.TestCase
 
 
 def test_least_recently_freed_cached_block_is_evicted_first() -> None:
-    pool = BlockPool(2)
+    pool = BlockPool(2, BLOCK_SIZE)
     first, second = pool.allocate(2)
-    pool.publish(first, *content(1))
-    pool.publish(second, *content(2))
+    publish(pool, first, 1)
+    publish(pool, second, 2)
     pool.free([second])
     pool.free([first])
     assert pool.allocate(1) == [second]
-    assert pool.find(*content(1)) == first
-    assert pool.find(*content(2)) is None
+    assert find(pool, 1) == first
+    assert find(pool, 2) is None
 
 
 def test_of_one_sequence_the_deepest_block_is_evicted_first() -> None:
-    pool = BlockPool(2)
+    pool = BlockPool(2, BLOCK_SIZE)
     table = pool.allocate(2)
     for number, block in enumerate(table, start=1):
-        pool.publish(block, *content(number))
+        publish(pool, block, number)
     pool.free(table)
     assert pool.allocate(1) == [table[1]]
 
 
 def test_equal_hash_with_other_tokens_or_other_prefix_is_a_miss() -> None:
-    pool = BlockPool(1)
-    (block,) = pool.allocate(1)
-    pool.publish(block, *content(5))
-    assert pool.find(*content(5)) == block
-    assert pool.find(5, 4, b"other tokens") is None
-    assert pool.find(5, 3, content(5)[2]) is None
+    pool = BlockPool(3, BLOCK_SIZE)
+    table = pool.allocate(3)
+    known = np.arange(6, dtype=np.int32).reshape(3, BLOCK_SIZE)
+    pool.publish_all(table, [1, 2**64 - 1, 3, 4], known)
+    found = [block for hash_ in (2**64 - 1, 3, 4) if (block := pool.find(hash_)) is not None]
+    assert found == table
+    parents = [1, 2**64 - 1, 3]
+    assert pool.count_proven(table, parents, known.tobytes()) == 3
+    assert pool.count_proven(table, [1, 2**64 - 2, 3], known.tobytes()) == 1
+    for wrong in range(3):
+        other = known.copy()
+        other[wrong, 1] += 1
+        assert pool.count_proven(table, parents, other.tobytes()) == wrong
+
+
+def test_of_blocks_published_together_only_new_content_is_findable_there() -> None:
+    pool = BlockPool(8, BLOCK_SIZE)
+    publish(pool, *pool.allocate(1), 12)
+    table = pool.allocate(6)
+    pool.publish_all(table, list(range(10, 17)), np.concatenate([tokens(n) for n in range(11, 17)]))
+    assert [find(pool, number) for number in range(11, 17)] == [1, 0, 3, 4, 5, 6]
+    pool.check_integrity()
 
 
 def test_freeing_twice_is_caught() -> None:
-    pool = BlockPool(1)
+    pool = BlockPool(1, BLOCK_SIZE)
     table = pool.allocate(1)
     pool.free(table)
     with pytest.raises(AssertionError, match="freed twice"):
@@ -121,10 +159,10 @@ def test_freeing_twice_is_caught() -> None:
 @given(st.lists(st.integers(0, 5), max_size=150))
 def test_eviction_order_is_of_last_use_however_often_blocks_were_taken_again(uses) -> None:
     """Enough uses of so few blocks that the pool tidies its books several times."""
-    pool = BlockPool(6)
+    pool = BlockPool(6, BLOCK_SIZE)
     table = pool.allocate(6)
     for number, block in enumerate(table):
-        pool.publish(block, *content(number + 1))
+        publish(pool, block, number + 1)
     pool.free(table)
     last_use = list(reversed(table))
     for block in uses:
