@@ -14,6 +14,7 @@ import httpx
 import uvicorn
 
 from atom.config import Config
+from atom.entrypoints.http_protocol import BoundedHttpProtocol
 from atom.entrypoints.listener import BACKLOG
 from atom.entrypoints.openai.api_server import build_app
 from atom.entrypoints.openai.state import ServerState
@@ -136,7 +137,7 @@ async def _listen(engine: AsyncLLMEngine, api_key: str | None) -> AsyncIterator[
         build_app(state, api_key=api_key),
         log_config=None,
         access_log=False,
-        http="httptools",
+        http=BoundedHttpProtocol,
         lifespan="off",
         backlog=BACKLOG,
         timeout_graceful_shutdown=1,

@@ -22,6 +22,7 @@ import uvicorn
 
 from atom.checkpoint import weights_bytes_on_disk
 from atom.entrypoints.engine_source import EngineSource
+from atom.entrypoints.http_protocol import BoundedHttpProtocol
 from atom.entrypoints.listener import BACKLOG
 from atom.entrypoints.openai.api_server import build_app
 from atom.entrypoints.openai.state import ServerState
@@ -97,7 +98,7 @@ class HttpProcess:
                 build_app(self._state, api_key=options.api_key),
                 log_config=None,
                 access_log=options.access_log,
-                http="httptools",
+                http=BoundedHttpProtocol,
                 ws="none",
                 lifespan="off",
                 server_header=False,
