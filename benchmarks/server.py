@@ -36,6 +36,7 @@ SHAPE = "tiny"
 LENGTH_DIVISOR = 8
 STREAMS = (1, 32, 256)
 TEMPERATURE = 0.6
+MOST_ROUNDS = 16
 OPTIONS: dict[str, Any] = {
     "device": "cpu",
     "dtype": "float32",
@@ -134,7 +135,7 @@ def measure(all_streams: list[int], repeats: int) -> dict[int, dict[str, Any]]:
             expected = [work.output_tokens for work in works]
             run_load(server.port, bodies, expected)  # warm
             offline_seconds(engine, works)
-            rounds = max(repeats, 12 // streams)  # short ones more often
+            rounds = max(repeats, min(MOST_ROUNDS, 512 // streams))  # short ones more often
             served = []
             offline = []
             for _ in range(rounds):
