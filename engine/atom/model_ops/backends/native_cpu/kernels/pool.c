@@ -23,6 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define SHARES 4       /* of what is left a thread takes one at a time, of its even part */
 #define LOOKS 32       /* at a word between two looks at the clock */
 #define SPIN_NS 50000L /* before going to sleep: about what lies between two loops of a step */
 
@@ -76,12 +77,17 @@ static int changes_soon(_Atomic uint32_t *word, uint32_t value) {
     return 0;
 }
 
+/* Large pieces first, which read memory in sequence, and small ones last, for which nobody waits. */
 static void take_pieces(void) {
-    for (;;) {
-        long first = atomic_fetch_add_explicit(&taken, job.grain, memory_order_relaxed);
-        if (first >= job.count) return;
-        long end = first + job.grain;
+    long threads = job.helpers + 1, first = atomic_load_explicit(&taken, memory_order_relaxed);
+    while (first < job.count) {
+        long size = (job.count - first) / (SHARES * threads);
+        long end = first + (size > job.grain ? size : job.grain);
+        if (!atomic_compare_exchange_weak_explicit(
+                &taken, &first, end, memory_order_relaxed, memory_order_relaxed
+            )) continue;
         job.part(job.context, first, end < job.count ? end : job.count);
+        first = atomic_load_explicit(&taken, memory_order_relaxed);
     }
 }
 
