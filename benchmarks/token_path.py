@@ -98,7 +98,7 @@ class PacedCore:
             assert isinstance(body, StreamBody)
             self._on_event(body)
             due = max(due + self._step_seconds, time.monotonic())
-            time.sleep(due - time.monotonic() if due > time.monotonic() else 0)
+            time.sleep(max(0.0, due - time.monotonic()))
 
     def _step(self) -> StreamBody:
         request_ids = np.fromiter(self._left, np.int64, len(self._left))

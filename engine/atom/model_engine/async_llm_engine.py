@@ -334,7 +334,7 @@ class AsyncLLMEngine:
         while self._arrived:
             event = self._arrived.popleft()
             if isinstance(event, StreamBody):
-                outputs += self._outputs_of(event)
+                self._add_outputs(outputs, event)
             else:
                 self._requests.deliver(outputs)
                 outputs = []
@@ -358,19 +358,22 @@ class AsyncLLMEngine:
         elif isinstance(event, ProgressBody):
             self._lifecycle.progress(event)
 
-    def _outputs_of(self, body: StreamBody) -> list[tuple[int, RequestOutput]]:
+    def _add_outputs(self, outputs: list[tuple[int, RequestOutput]], body: StreamBody) -> None:
+        """outputs: of steps before this one, which are still to be delivered."""
         try:
             step = self.processor.outputs.process(body, self._clock())
         except Exception as error:
             cause = error
             # A fault of ours must not leave callers waiting, nor end the others' requests.
             logger.exception("the outputs of a step could not be processed")
+            self._requests.deliver(outputs)  # a failure comes behind what came before it
+            outputs.clear()
             concerned = {*body.rows()[0].tolist(), *(row.request_id for row in body.finished)}
             self._requests.fail_each(concerned, lambda: _unprocessed(cause))
-            return []
+            return
         if step.abort_ids:
             self._core.abort_requests(step.abort_ids)
-        return step.outputs
+        outputs += step.outputs
 
     def _die(self, reason: str) -> None:
         if self._lifecycle.die(reason):

@@ -288,6 +288,18 @@ async def test_a_broken_message_fails_its_requests_and_no_others(rig: Rig) -> No
     assert (await read_all(second))[-1].finished
 
 
+async def test_a_step_that_fails_comes_behind_the_late_step_before_it(rig: Rig) -> None:
+    rig.core.held = True
+    stream = await rig.engine.add_request("ab", SamplingParams(max_tokens=2))
+    token = rig.engine.processor.inputs.tokenize("x", add_special_tokens=False)[0]
+    # Both before the loop has its turn.
+    rig.core.on_event(stream_body([(1, token)]))
+    rig.core.on_event(stream_body(finished=[FinishedRow(1, "no such reason", "", 0)]))
+    assert (await anext(stream)).text == "x"
+    with pytest.raises(RuntimeError, match="could not be processed"):
+        await anext(stream)
+
+
 async def test_a_stalled_rank_stops_new_requests_until_it_gets_on(rig: Rig) -> None:
     rig.core.on_event(CoreStalled(rank=1, silent_seconds=130.2))
     await eventually(lambda: rig.engine.status.state is EngineState.STALLED, "stalled")
