@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from openai import AsyncOpenAI
 
 from atom.config import Config, EngineOptions, build_config
 from atom.entrypoints.openai.errors import RETRY_AFTER_SECONDS
-from tests.support.front_half import SERVED_NAME, build_test_config, write_model_folder
+from tests.support.front_half import SERVED_NAME, build_test_config
 from tests.support.http_app import AppRig, HttpRig, serve_app, serve_model
 from tests.support.tiny_model import make_tiny_checkpoint
 from tests.support.waiting import eventually
@@ -28,17 +27,6 @@ from tests.support.waiting import eventually
 MESSAGES: list[Any] = [{"role": "user", "content": "abcd"}]
 KEY = "sk-of-the-test"
 CROWD = 200
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    return build_test_config(write_model_folder(tmp_path_factory.mktemp("model")))
-
-
-@pytest.fixture
-async def rig(config: Config) -> AsyncIterator[AppRig]:
-    async with serve_app(config) as rig:
-        yield rig
 
 
 def client_of(rig: HttpRig, **settings: Any) -> AsyncOpenAI:

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 
 import pytest
 
 from atom.config import Config
 from atom.entrypoints import http_protocol
 from atom.entrypoints.http_protocol import MAX_HEAD_BYTES
-from tests.support.front_half import build_test_config, write_model_folder
 from tests.support.http_app import AppRig, serve_app
 from tests.support.waiting import within
 
 TOO_MANY_BYTES = MAX_HEAD_BYTES + 4096
 HEAD = b"GET /health HTTP/1.1\r\nhost: x\r\n"
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    return build_test_config(write_model_folder(tmp_path_factory.mktemp("model")))
-
-
-@pytest.fixture
-async def rig(config: Config) -> AsyncIterator[AppRig]:
-    async with serve_app(config) as rig:
-        yield rig
 
 
 async def status_after(rig: AppRig, *pieces: bytes) -> int:

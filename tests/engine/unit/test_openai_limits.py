@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import json
 import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,18 +15,6 @@ from atom.model_engine.request_stream import ReaderLimits
 from tests.support.front_half import build_test_config, write_model_folder
 from tests.support.http_app import AppRig, serve_app
 from tests.support.waiting import eventually
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    return build_test_config(write_model_folder(tmp_path_factory.mktemp("model")))
-
-
-@pytest.fixture
-async def rig(config: Config) -> AsyncIterator[AppRig]:
-    async with serve_app(config) as rig:
-        yield rig
-
 
 # ---- waiting ------------------------------------------------------------------------------------
 

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from atom.config import Config
-from tests.support.front_half import SERVED_NAME, build_test_config, write_model_folder
+from tests.support.front_half import SERVED_NAME
 from tests.support.http_app import AppRig, serve_app
 from tests.support.promtool import COLON, metric_problems
 from tests.support.waiting import eventually
 
 LABEL = f'{{model_name="{SERVED_NAME}"}}'
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    return build_test_config(write_model_folder(tmp_path_factory.mktemp("model")))
-
-
-@pytest.fixture
-async def rig(config: Config) -> AsyncIterator[AppRig]:
-    async with serve_app(config) as rig:
-        yield rig
 
 
 async def scrape_after_a_chat(rig: AppRig) -> str:

@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
-from atom.config import Config
-from tests.support.front_half import SERVED_NAME, build_test_config, write_model_folder
-from tests.support.http_app import AppRig, serve_app
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    return build_test_config(write_model_folder(tmp_path_factory.mktemp("model")))
-
-
-@pytest.fixture
-async def rig(config: Config) -> AsyncIterator[AppRig]:
-    async with serve_app(config) as rig:
-        yield rig
+from tests.support.front_half import SERVED_NAME
+from tests.support.http_app import AppRig
 
 
 async def test_a_text_is_counted_and_comes_back(rig: AppRig) -> None:

@@ -1,0 +1,22 @@
+"""The HTTP application over an engine without a model; files that need another one say so."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from atom.config import Config
+from tests.support.front_half import build_test_config, write_model_folder
+from tests.support.http_app import AppRig, serve_app
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    return build_test_config(write_model_folder(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture
+async def rig(config: Config) -> AsyncIterator[AppRig]:
+    async with serve_app(config) as rig:
+        yield rig
