@@ -25,6 +25,7 @@ from atom.entrypoints.engine_source import EngineSource
 from atom.entrypoints.http_protocol import BoundedHttpProtocol
 from atom.entrypoints.listener import BACKLOG
 from atom.entrypoints.openai.api_server import build_app
+from atom.entrypoints.openai.body_budget import BodyBudget
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.process_conduct import spare_the_collector, yield_cores
 from atom.entrypoints.server_options import ServerOptions
@@ -92,6 +93,7 @@ class HttpProcess:
             timeline=StartupTimeline(options.startup_budget_seconds),
             created=options.created or int(time.time()),
             waits_for="" if alone else "waiting for the other API servers",
+            bodies=BodyBudget(options.body_memory_bytes),
         )
         self._http = _HttpServer(
             uvicorn.Config(

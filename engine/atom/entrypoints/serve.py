@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 API_KEY_VARIABLE = "ATOM_API_KEY"
 _MOST_SECONDS = 24 * 3600
 _MOST_API_SERVERS = 64
+_LEAST_BODY_MEMORY_MIB = 8  # one body of the largest size
+_MOST_BODY_MEMORY_MIB = 2**20
 
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +63,13 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long a client may leave its stream unread before the request is aborted; 0: any",
     )
     add(
+        "--body-memory-mib",
+        type=_mebibytes,
+        default=256,
+        help="MiB that the bodies of requests may take while they are read, in each HTTP process; "
+        "more get HTTP 503; 0: any",
+    )
+    add(
         "--api-key-file",
         type=Path,
         default=None,
@@ -94,6 +103,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         access_log=not args.disable_access_log,
         request_timeout_seconds=args.request_timeout_seconds or None,
         reader_timeout_seconds=args.reader_timeout_seconds or None,
+        body_memory_bytes=args.body_memory_mib * 2**20,
     )
 
 
@@ -129,6 +139,15 @@ def _count(text: str) -> int:
     count = int(text)
     if not 1 <= count <= _MOST_API_SERVERS:
         raise argparse.ArgumentTypeError(f"{count} is not within 1 to {_MOST_API_SERVERS}")
+    return count
+
+
+def _mebibytes(text: str) -> int:
+    count = int(text)
+    if count and not _LEAST_BODY_MEMORY_MIB <= count <= _MOST_BODY_MEMORY_MIB:
+        raise argparse.ArgumentTypeError(
+            f"{count} is neither 0 nor within {_LEAST_BODY_MEMORY_MIB} to {_MOST_BODY_MEMORY_MIB}"
+        )
     return count
 
 

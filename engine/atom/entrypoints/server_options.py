@@ -8,12 +8,14 @@ from pathlib import Path
 import msgspec
 
 from atom.config import EngineOptions
+from atom.entrypoints.openai.body_budget import DEFAULT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
     """api_servers: HTTP processes on the one port. created: seconds since 1970 that the API shows
-    as the model's, the same in all of them; None for the time of the start."""
+    as the model's, the same in all of them; None for the time of the start. body_memory_bytes: for
+    the bodies of requests that are being read, in each of them; 0 for no bound."""
 
     engine: EngineOptions
     host: str = "0.0.0.0"
@@ -26,6 +28,7 @@ class ServerOptions:
     access_log: bool = True
     request_timeout_seconds: float | None = None
     reader_timeout_seconds: float | None = 60.0
+    body_memory_bytes: int = DEFAULT_BYTES
     api_key: str | None = field(default=None, repr=False)
     created: int | None = None
 

@@ -16,6 +16,7 @@ from atom.entrypoints.engine_args import FlagParser, add_engine_arguments, optio
 from atom.entrypoints.generate import print_in_order, sampling_from_args
 from atom.entrypoints.logs import flush_logs
 from atom.entrypoints.serve import server_options
+from atom.entrypoints.server_options import ServerOptions
 from atom.errors import ConfigError, EngineDeadError
 from atom.model_engine.request import FinishReason, RequestOutput
 from tests.support.front_half import write_model_folder
@@ -82,6 +83,9 @@ def test_server_flags() -> None:
     assert server.request_timeout_seconds is None
     args = build_parser().parse_args([*words, "--request-timeout-seconds", "1.5"])
     assert server_options(args).request_timeout_seconds == 1.5
+    assert server.body_memory_bytes == ServerOptions(engine=server.engine).body_memory_bytes
+    args = build_parser().parse_args([*words, "--body-memory-mib", "9"])
+    assert server_options(args).body_memory_bytes == 9 * 2**20
 
 
 @pytest.mark.parametrize(
@@ -94,6 +98,7 @@ def test_server_flags() -> None:
         ["serve", "--model", "m", "--max-num"],
         ["serve", "--model", "m", "--server-port", "70000"],
         ["serve", "--model", "m", "--drain-seconds", "-1"],
+        ["serve", "--model", "m", "--body-memory-mib", "7"],
         ["serve", "--model", "m", "--kv-cache-dtype", "int2"],
         ["serve", "--model", "m", "--seed", "x"],
         ["bench"],

@@ -1,19 +1,23 @@
 """A request's bytes to a request model, with bounds on size and time, or a RequestError.
 
 Refuses what it should not read (too large), what is not JSON, what has the wrong shape (naming the
-field), and known fields that this server does not implement. Called first by every POST route.
+field), and known fields that this server does not implement. Of unknown fields nothing is made:
+a body may be full of them, and others wait while it is parsed. Called first by every POST route.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from functools import cache
 from typing import Any, TypeVar
 
+import msgspec
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
+from atom.entrypoints.openai.body_budget import BodyShare
 from atom.entrypoints.openai.protocol import MAX_TIMEOUT_SECONDS, REFUSED, GenerationRequest
 from atom.errors import RequestError
 
@@ -21,22 +25,24 @@ MAX_BODY_BYTES = 8 * 1024 * 1024
 BODY_TIMEOUT_SECONDS = 60.0
 TIMEOUT_HEADER = "x-request-timeout"
 _MOST_PROBLEMS_SHOWN = 3
+_LONGEST_HARMLESS_BYTES = 64  # of a value in `REFUSED`, however it is spelled
 
 Body = TypeVar("Body", bound=BaseModel)
 
 
-async def read_body(request: Request, kind: type[Body]) -> Body:
-    """The parsed body. Raises `RequestError` (400, 408, 413 or 415)."""
-    data = await _read_bytes(request)
+async def read_body(request: Request, kind: type[Body], share: BodyShare) -> Body:
+    """The parsed body. share: what it may hold of the server's memory. Raises `RequestError` (400,
+    408, 413, 415, or 503 while others' bodies take all there is)."""
+    data = await _read_bytes(request, share)
     try:
         body = kind.model_validate_json(data)
     except ValidationError as error:
         raise _refusal(error.errors(include_url=False, include_input=False)) from None
-    refuse_unsupported(body.model_extra or {})
+    refuse_unsupported(data, kind)
     return body
 
 
-async def _read_bytes(request: Request) -> bytes:
+async def _read_bytes(request: Request, share: BodyShare) -> bytearray:
     encoding = request.headers.get("content-encoding", "identity")
     if encoding != "identity":
         raise RequestError(
@@ -45,22 +51,22 @@ async def _read_bytes(request: Request) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
         raise _too_large()
-    chunks: list[bytes] = []
-    size_bytes = 0
+    data = bytearray()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
             async for chunk in request.stream():
-                size_bytes += len(chunk)
+                size_bytes = len(data) + len(chunk)
                 if size_bytes > MAX_BODY_BYTES:
                     raise _too_large()
-                chunks.append(chunk)
+                share.grow(size_bytes)
+                data += chunk
     except TimeoutError:
         raise RequestError(
             f"the body did not arrive within {BODY_TIMEOUT_SECONDS:g} s", status=408
         ) from None
     except ClientDisconnect:
         raise RequestError("the client left before the body was complete", status=499) from None
-    return b"".join(chunks)
+    return data
 
 
 def timeout_of(request: Request, body: GenerationRequest) -> float | None:
@@ -124,10 +130,17 @@ def _reason(problem: ErrorDetails) -> str:
     return problem["msg"][:1].lower() + problem["msg"][1:]
 
 
-def refuse_unsupported(extra: Mapping[str, Any]) -> None:
-    """Raises `RequestError` for a field that would change the answer if it were implemented."""
-    for name, value in extra.items():
-        if value is None or name not in REFUSED or _asks_nothing(value, REFUSED[name]):
+def refuse_unsupported(data: bytes | bytearray, kind: type[BaseModel]) -> None:
+    """Raises `RequestError` for a field of this JSON object that would change the answer if it were
+    implemented."""
+    try:
+        found = _refused_fields(kind).decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        # In a field that nobody looks at, such as a NaN.
+        raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    for name in found.__struct_fields__:
+        value = getattr(found, name)
+        if value is msgspec.UNSET or _asks_nothing(memoryview(value), REFUSED[name]):
             continue
         harmless = ", ".join(repr(item) for item in REFUSED[name])
         remedy = f"leave it out or send {harmless}" if harmless else "leave it out"
@@ -138,6 +151,18 @@ def refuse_unsupported(extra: Mapping[str, Any]) -> None:
         )
 
 
-def _asks_nothing(value: Any, harmless: Iterable[Any]) -> bool:
+@cache
+def _refused_fields(kind: type[BaseModel]) -> msgspec.json.Decoder[Any]:
+    """Finds the refused fields of a body, as JSON, and passes over everything else."""
+    names = [name for name in REFUSED if name not in kind.model_fields]
+    value = msgspec.Raw | msgspec.UnsetType
+    fields = [(name, value, msgspec.UNSET) for name in names]
+    return msgspec.json.Decoder(msgspec.defstruct("RefusedFields", fields))
+
+
+def _asks_nothing(value: memoryview, harmless: Iterable[Any]) -> bool:
+    if len(value) > _LONGEST_HARMLESS_BYTES:
+        return False
+    asked = msgspec.json.decode(value)
     # Types count: False is not 0 (logprobs 0 still asks for the chosen token's).
-    return any(type(value) is type(item) and value == item for item in harmless)
+    return asked is None or any(type(asked) is type(item) and asked == item for item in harmless)

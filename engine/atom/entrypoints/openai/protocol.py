@@ -25,7 +25,7 @@ MAX_TIMEOUT_SECONDS = 24 * 3600
 MAX_TEMPLATE_ARGUMENTS = 32
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions only
 
-_STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+_STRICT = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 # Known fields that this version does not implement → the values that ask for nothing.
 REFUSED: dict[str, tuple[Any, ...]] = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 
+from atom.entrypoints.openai.body_budget import BodyBudget
 from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
 from atom.entrypoints.startup_timeline import StartupTimeline
 from atom.errors import EngineDeadError, RequestError
@@ -21,13 +22,15 @@ class ServerState:
     """phase: what happens before the engine exists. created: seconds since 1970, for the API.
     stopping: a signal came before the engine existed. timeline: of the start-up. waits_for: what
     else /health waits for once the engine here serves, such as other processes on the same port.
-    exchange: with those processes, where there are any."""
+    exchange: with those processes, where there are any. bodies: what requests' bodies may take of
+    this process's memory."""
 
     phase: str = "opening the model"
     engine: AsyncLLMEngine | None = None
     stopping: bool = False
     waits_for: str = ""
     exchange: MetricsExchange | None = None
+    bodies: BodyBudget = field(default_factory=BodyBudget)
     timeline: StartupTimeline = field(default_factory=StartupTimeline)
     created: int = field(default_factory=lambda: int(time.time()))
 

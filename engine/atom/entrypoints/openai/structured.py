@@ -15,7 +15,7 @@ from atom.errors import RequestError
 from atom.structured_outputs import StructuredOutputsParams
 from atom.structured_outputs.params import MAX_CHOICES
 
-_STRICT = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+_STRICT = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 _Schema = str | dict[str, Any] | bool
 _Choices = Annotated[list[str], Field(fail_fast=True, max_length=MAX_CHOICES)]
 

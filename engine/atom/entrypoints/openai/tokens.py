@@ -25,26 +25,28 @@ def token_routes(state: ServerState) -> APIRouter:
 
     @router.post("/tokenize", openapi_extra=body_of(TokenizeRequest), responses=answers_of(Tokens))
     async def tokenize(http: Request) -> Response:
-        request = await read_body(http, TokenizeRequest)
-        engine = state.serving_engine(request.model)
-        if (request.prompt is None) == (request.messages is None):
-            raise RequestError("give prompt or messages, one of them", param="prompt")
-        if request.messages is not None:
-            # The template writes special tokens itself.
-            text, special = chat_prompt(engine, request), False
-        else:
-            assert request.prompt is not None
-            text, special = request.prompt, request.add_special_tokens is not False
-        tokens = await engine.tokenize(text, add_special_tokens=special)
+        with state.bodies.share() as share:
+            request = await read_body(http, TokenizeRequest, share)
+            engine = state.serving_engine(request.model)
+            if (request.prompt is None) == (request.messages is None):
+                raise RequestError("give prompt or messages, one of them", param="prompt")
+            if request.messages is not None:
+                # The template writes special tokens itself.
+                text, special = chat_prompt(engine, request), False
+            else:
+                assert request.prompt is not None
+                text, special = request.prompt, request.add_special_tokens is not False
+            tokens = await engine.tokenize(text, add_special_tokens=special)
         return _json(Tokens(len(tokens), engine.config.model.max_model_len, tokens))
 
     @router.post(
         "/detokenize", openapi_extra=body_of(DetokenizeRequest), responses=answers_of(Text)
     )
     async def detokenize(http: Request) -> Response:
-        request = await read_body(http, DetokenizeRequest)
-        engine = state.serving_engine(request.model)
-        return _json(Text(await engine.detokenize(request.tokens)))
+        with state.bodies.share() as share:
+            request = await read_body(http, DetokenizeRequest, share)
+            engine = state.serving_engine(request.model)
+            return _json(Text(await engine.detokenize(request.tokens)))
 
     return router
 

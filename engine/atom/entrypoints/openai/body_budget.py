@@ -1,0 +1,61 @@
+"""BodyBudget: how much memory the bodies of all requests may take while they are read and parsed.
+
+Each body is bounded by itself (body.py); many at once are not, and their senders choose how long
+they take. A body holds what has come of it until its request is queued. Small ones need no budget,
+so that others' large bodies keep nobody from asking. One per HTTP process; belongs to its event
+loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from atom.errors import RequestError
+
+SMALL_BODY_BYTES = 64 * 1024
+DEFAULT_BYTES = 256 * 2**20
+
+
+class BodyShare:
+    """What one body holds of a budget."""
+
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget = budget
+        self._held_bytes = 0
+
+    def grow(self, size_bytes: int) -> None:
+        """So much of the body has come. Raises `RequestError` (503) when there is no room for it;
+        what was held before stays held."""
+        wanted = size_bytes if size_bytes > SMALL_BODY_BYTES else 0
+        self._budget.change(wanted - self._held_bytes)
+        self._held_bytes = wanted
+
+
+class BodyBudget:
+    def __init__(self, most_bytes: int = DEFAULT_BYTES) -> None:
+        """most_bytes: 0 for no bound."""
+        self._most_bytes = most_bytes
+        self.held_bytes = 0
+
+    @contextlib.contextmanager
+    def share(self) -> Iterator[BodyShare]:
+        """For one body; what it holds is given back at the end."""
+        share = BodyShare(self)
+        try:
+            yield share
+        finally:
+            share.grow(0)
+
+    def change(self, size_bytes: int) -> None:
+        """Hold so much more, or less. Raises `RequestError` (503) past the bound."""
+        held_bytes = self.held_bytes + size_bytes
+        if self._most_bytes and size_bytes > 0 and held_bytes > self._most_bytes:
+            raise RequestError(
+                f"other requests' bodies take all of the {self._most_bytes // 2**20} MiB that this "
+                f"server reads at once; send it again in a moment (a body of up to "
+                f"{SMALL_BODY_BYTES // 1024} KiB is always read)",
+                status=503,
+                code="bodies_too_large",
+            )
+        self.held_bytes = held_bytes

@@ -1,0 +1,138 @@
+"""The two routes that generate: from a request's bytes to whole answers or an event stream.
+
+What chat and plain completions have in common; what differs is a `Dialect`. A request's body is
+held only until its prompts are queued: an answer may take minutes. No shapes of the API here.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import Response
+
+from atom.entrypoints.openai.acceptance import accepted
+from atom.entrypoints.openai.body import read_body, timeout_of
+from atom.entrypoints.openai.body_budget import BodyShare
+from atom.entrypoints.openai.choices import AnswerHead, Answers
+from atom.entrypoints.openai.frames import AnswerFrames, EventShape
+from atom.entrypoints.openai.openapi import answers_of, body_of
+from atom.entrypoints.openai.protocol import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerationRequest,
+)
+from atom.entrypoints.openai.responses import ChatCompletion, TextCompletion
+from atom.entrypoints.openai.serving_chat import ChatEvents, complete_chat, start_chat
+from atom.entrypoints.openai.serving_completion import (
+    TextEvents,
+    complete_text,
+    start_completion,
+)
+from atom.entrypoints.openai.sse import EventStream, until_disconnect
+from atom.entrypoints.openai.state import ServerState
+
+_CLIENT_LEFT = Response(status_code=499)  # for the access log; nobody reads it
+
+_Asked = TypeVar("_Asked", bound=GenerationRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect(Generic[_Asked]):
+    """One endpoint's. start: queues what a request asks for; complete: whole answers as JSON."""
+
+    path: str
+    id_prefix: str
+    request: type[_Asked]
+    answer: type[msgspec.Struct]
+    start: Callable[..., Awaitable[Answers]]
+    complete: Callable[[Answers, AnswerHead], Awaitable[bytes]]
+    events: Callable[..., EventShape]
+
+
+DIALECTS: tuple[Dialect[Any], ...] = (
+    Dialect(
+        "/v1/chat/completions", "chatcmpl", ChatCompletionRequest, ChatCompletion,
+        start_chat, complete_chat, ChatEvents,
+    ),
+    Dialect(
+        "/v1/completions", "cmpl", CompletionRequest, TextCompletion,
+        start_completion, complete_text, TextEvents,
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Answers that were queued, and what else their request said of how they are to come."""
+
+    answers: Answers
+    head: AnswerHead
+    streams: bool
+    with_usage: bool
+    may_be_refused: bool
+
+
+def add_generation_routes(app: FastAPI, state: ServerState) -> None:
+    for dialect in DIALECTS:
+        _add_route(app, state, dialect)
+
+
+def _add_route(app: FastAPI, state: ServerState, dialect: Dialect[Any]) -> None:
+    """A plain route, the first that is looked at, because FastAPI's own costs as much as half of
+    what the endpoint does; and FastAPI's, which is the one that the document shows."""
+
+    async def generate(http: Request) -> Response:
+        with state.bodies.share() as share:
+            begun = await _begin(http, state, dialect, share)
+        return await _answer(http, dialect, begun)
+
+    app.add_route(dialect.path, generate, methods=["POST"], include_in_schema=False)
+    app.post(
+        dialect.path,
+        name=dialect.path.removeprefix("/v1/").replace("/", "_"),
+        openapi_extra=body_of(dialect.request),
+        responses=answers_of(dialect.answer, streams=True),
+        tags=["generation"],
+    )(generate)
+
+
+async def _begin(
+    http: Request, state: ServerState, dialect: Dialect[Any], share: BodyShare
+) -> _Begun:
+    """Everything that needs the request itself, which ends here."""
+    request = await read_body(http, dialect.request, share)
+    engine = state.serving_engine(request.model)
+    name = engine.config.model.served_name
+    head = AnswerHead(f"{dialect.id_prefix}-{uuid.uuid4().hex}", int(time.time()), name)
+    answers = await dialect.start(
+        engine, request, head.id, timeout_seconds=timeout_of(http, request)
+    )
+    return _Begun(
+        answers,
+        head,
+        streams=bool(request.stream),
+        with_usage=request.wants_usage_chunk,
+        may_be_refused=request.asks_for_structure,
+    )
+
+
+async def _answer(http: Request, dialect: Dialect[Any], begun: _Begun) -> Response:
+    answers, head = begun.answers, begun.head
+    if begun.streams:
+        if begun.may_be_refused and not await accepted(http, answers):
+            return _CLIENT_LEFT
+        events = dialect.events(answers, head, with_usage=begun.with_usage)
+        return EventStream(AnswerFrames(answers, events))
+    try:
+        # As one body, unless the client leaves before it is complete.
+        body = await until_disconnect(http.receive, lambda: dialect.complete(answers, head))
+    finally:
+        answers.close()
+    return _CLIENT_LEFT if body is None else Response(body, media_type="application/json")
