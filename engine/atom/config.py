@@ -7,17 +7,21 @@ start-up finds out later (KV blocks, device) is reported in `EngineReport`, neve
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import logging
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from atom.checkpoint import Checkpoint, find_checkpoint, open_checkpoint
-from atom.errors import ConfigError, ModelError
+from atom.errors import ConfigError, ModelError, RequestError
+from atom.sampling_params import SamplingParams
 from atom.sizing.engine_support import unsupported, unsupported_architecture
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
 from atom.sizing.model_facts import ModelFacts
+
+logger = logging.getLogger(__name__)
 
 SchedulingPolicy = Literal["mixed", "prefill_first"]
 RoutingPolicy = Literal["least_tokens", "round_robin"]
@@ -65,6 +69,11 @@ class GenerationDefaults:
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+
+
+_GENERATION_FIELDS = tuple(field.name for field in fields(GenerationDefaults))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,9 +281,21 @@ def _eos_token_ids(checkpoint: Checkpoint) -> tuple[int, ...]:
 
 
 def _generation_defaults(config: dict[str, Any]) -> GenerationDefaults:
-    if not config.get("do_sample", True):
-        # Hugging Face's greedy: its sampling fields are then without effect.
-        return GenerationDefaults(temperature=0.0)
-    return GenerationDefaults(
-        temperature=config.get("temperature"), top_k=config.get("top_k"), top_p=config.get("top_p")
-    )
+    # Hugging Face's greedy: its other sampling fields are then without effect.
+    greedy = not config.get("do_sample", True)
+    asked = config | {"temperature": 0.0} if greedy else config
+    names = ("temperature", "repetition_penalty") if greedy else _GENERATION_FIELDS
+    return GenerationDefaults(**{name: _sampling_default(name, asked.get(name)) for name in names})
+
+
+def _sampling_default(name: str, value: Any) -> Any:
+    """The value; None, said in the log, for one that every request would be refused for."""
+    if value is None:
+        return None
+    try:
+        sound = msgspec.convert({name: value}, GenerationDefaults)
+        SamplingParams(**{name: getattr(sound, name)})
+    except (msgspec.ValidationError, RequestError) as error:
+        logger.warning("generation_config.json: %s; the model's %s is not used", error, name)
+        return None
+    return value

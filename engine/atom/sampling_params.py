@@ -24,6 +24,8 @@ MAX_BAD_WORDS = 256
 MAX_BAD_WORD_CHARS = 256
 # Tokens of one bad word: as many as the device remembers of every answer that has bad words.
 MAX_BAD_WORD_TOKENS = 16
+# As in vLLM. What a float32 division by it would make of logits is no number.
+_GREEDY_BELOW = 1e-5
 _INT64_MAX = 2**63 - 1
 _INT32_MAX = 2**31 - 1
 
@@ -32,7 +34,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     """Sampling controls of one request. Raises `RequestError` on a value out of range.
 
     n: independent answers; the front end makes a request of each.
-    temperature: 0 is greedy; larger flattens the distribution.
+    temperature: 0 is greedy, and so is less than 0.00001; larger flattens the distribution.
     top_k: keep the k most likely tokens (and those as likely as the last of them); -1 or 0 keeps
     all.
     top_p: then keep the smallest set of tokens whose probability reaches p, in (0, 1].
@@ -44,7 +46,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_ids: generation ends at one of these tokens, besides the model's own end tokens.
     ignore_eos: the model's end tokens do not end generation (for benchmarks).
     repetition_penalty: above 1 makes tokens of prompt and answer less likely (positive logits are
-    divided by it, negative ones multiplied), below 1 more likely; 1 is off.
+    divided by it, negative ones multiplied), below 1 more likely; 1 is off. 0.01 to 100.
     presence_penalty: subtracted from the logit of every token that the answer has.
     frequency_penalty: the same times how often the answer has it.
     logit_bias: token id → added to its logit, -100 to 100.
@@ -92,12 +94,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not 0.0 < self.top_p <= 1.0:
             raise RequestError(f"top_p must be in (0, 1], got {self.top_p}", param="top_p")
-        if not 0.0 < self.repetition_penalty <= 100.0:
-            raise RequestError(
-                f"repetition_penalty must be above 0 and at most 100, got "
-                f"{self.repetition_penalty}",
-                param="repetition_penalty",
-            )
+        _within("repetition_penalty", self.repetition_penalty, 0.01, 100)
         if self.seed is not None and not -_INT64_MAX - 1 <= self.seed <= _INT64_MAX:
             raise RequestError("seed must fit in 64 bits", param="seed")
         for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
@@ -156,7 +153,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0.0
+        return self.temperature < _GREEDY_BELOW
 
     @property
     def penalizes(self) -> bool:

@@ -58,6 +58,8 @@ def sampling_from_args(args: argparse.Namespace, defaults: GenerationDefaults) -
         temperature=chosen(args.temperature, defaults.temperature, 1.0),
         top_k=int(chosen(args.top_k, defaults.top_k, -1)),
         top_p=chosen(args.top_p, defaults.top_p, 1.0),
+        min_p=chosen(None, defaults.min_p, 0.0),
+        repetition_penalty=chosen(None, defaults.repetition_penalty, 1.0),
         max_tokens=args.max_tokens,
         stop_strings=tuple(args.stop),
         ignore_eos=args.ignore_eos,

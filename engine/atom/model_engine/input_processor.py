@@ -59,7 +59,7 @@ class InputProcessor:
         may be long."""
         if params.structured_outputs is not None:
             self._check_structured(params.structured_outputs)
-        changes: dict[str, Any] = {}
+        changes: dict[str, Any] = {"temperature": 0.0} if params.greedy else {}
         if params.top_k >= self._model.vocab_size:
             changes["top_k"] = -1
         context_tokens = self._model.max_model_len
@@ -162,21 +162,27 @@ class InputProcessor:
         for param, token_ids in named.items():
             for token_id in token_ids:
                 self._check_token(token_id, param)
-        if params.allowed_token_ids is not None:
-            self._check_something_allowed(params.allowed_token_ids, params)
+        self._check_something_allowed(params)
 
-    def _check_something_allowed(self, allowed: Iterable[int], params: SamplingParams) -> None:
-        """What is allowed must not all be forbidden by something else."""
-        forbidden = {word[0] for word in params.bad_words_token_ids if len(word) == 1}
+    def _check_something_allowed(self, params: SamplingParams) -> None:
+        """What is allowed must not all be forbidden by something else, at any point: a word of
+        several tokens forbids its last one only sometimes, but then it may be the only one left."""
+        forbidden = {word[-1] for word in params.bad_words_token_ids}
         if params.min_tokens:
             forbidden.update(params.stop_token_ids)
             forbidden.update(() if params.ignore_eos else self._model.eos_token_ids)
-        if forbidden.issuperset(allowed):
-            raise RequestError(
-                "bad_words, or min_tokens and what would end the answer, forbid every token of "
-                "allowed_token_ids; allow another token",
-                param="allowed_token_ids",
-            )
+        allowed = params.allowed_token_ids
+        if allowed is None:
+            nothing_is_left = len(forbidden) >= self._model.vocab_size
+        else:
+            nothing_is_left = forbidden.issuperset(allowed)
+        if not nothing_is_left:
+            return
+        raise RequestError(
+            "bad_words, or min_tokens and what would end the answer, can forbid every token that "
+            "is allowed; allow another token",
+            param="bad_words" if allowed is None else "allowed_token_ids",
+        )
 
     def _checked_ids(self, token_ids: Sequence[int]) -> list[int]:
         ids = [index(token_id) for token_id in token_ids]  # numpy's integers too

@@ -145,6 +145,7 @@ def test_several_answers_are_several_requests(inputs: InputProcessor) -> None:
     "params",
     [
         {"allowed_token_ids": (7,), "bad_words_token_ids": ((7,),)},
+        {"allowed_token_ids": (7, 7), "bad_words_token_ids": ((7, 7),)},
         {"allowed_token_ids": (7, 293), "min_tokens": 1, "stop_token_ids": (7,)},
     ],
 )
@@ -155,3 +156,20 @@ def test_a_request_that_forbids_every_token_it_allows_is_refused(
     with pytest.raises(RequestError, match="allow another token"):
         build(inputs, [1], **params)
     build(inputs, [1], **params | {"allowed_token_ids": (7, 8, 293)})
+
+
+def test_bad_words_may_not_forbid_the_whole_vocabulary(inputs: InputProcessor) -> None:
+    """Each forbids its last token only after its first, which may be what the prompt ends with."""
+    words = tuple((1, token) for token in range(294))
+    with pytest.raises(RequestError, match="allow another token") as caught:
+        build(inputs, [1], bad_words_token_ids=words)
+    assert caught.value.param == "bad_words"
+    build(inputs, [1], bad_words_token_ids=words[1:])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-50, 1e-42, 9e-6])
+def test_a_temperature_that_float32_could_not_divide_by_is_greedy(
+    inputs: InputProcessor, temperature: float
+) -> None:
+    assert build(inputs, [1], temperature=temperature).params.temperature == 0.0
+    assert build(inputs, [1], temperature=1e-5).params.temperature == 1e-5

@@ -22,7 +22,9 @@ CONTEXT = 64
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     folder = tmp_path_factory.mktemp("model")
-    generation = {"temperature": 0.25, "top_k": 20, "top_p": 0.5}
+    generation = {
+        "temperature": 0.25, "top_k": 20, "top_p": 0.5, "min_p": 0.125, "repetition_penalty": 1.5
+    }  # fmt: skip
     return build_test_config(write_model_folder(folder, context_tokens=CONTEXT, **generation))
 
 
@@ -167,6 +169,7 @@ async def test_the_models_own_sampling_applies_when_the_client_says_nothing(rig:
     await rig.post("/v1/completions", prompt="a", temperature=None)
     params = rig.core.added[0].params
     assert (params.temperature, params.top_k, params.top_p) == (0.25, 20, 0.5)
+    assert (params.min_p, params.repetition_penalty) == (0.125, 1.5)
     await rig.post("/v1/completions", prompt="a", temperature=0)
     assert rig.core.added[1].params.greedy
 

@@ -26,20 +26,20 @@ def sampling_params_of(
     """Raises `RequestError` naming the field that is out of range. logprobs, prompt_logprobs: as
     the endpoint's own fields ask for them."""
     stop = [] if request.stop is None else request.stop
-    allowed = request.allowed_token_ids or None
+    allowed = request.allowed_token_ids
     return SamplingParams(
         n=_chosen(request.n, None, 1),
         temperature=_chosen(request.temperature, defaults.temperature, 1.0),
         top_k=_chosen(request.top_k, defaults.top_k, -1),
         top_p=_chosen(request.top_p, defaults.top_p, 1.0),
-        min_p=_chosen(request.min_p, None, 0.0),
+        min_p=_chosen(request.min_p, defaults.min_p, 0.0),
         seed=request.seed,
         max_tokens=max_tokens,
         min_tokens=_chosen(request.min_tokens, None, 0),
         stop_strings=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(request.stop_token_ids or ()),
         ignore_eos=bool(request.ignore_eos),
-        repetition_penalty=_chosen(request.repetition_penalty, None, 1.0),
+        repetition_penalty=_chosen(request.repetition_penalty, defaults.repetition_penalty, 1.0),
         presence_penalty=_chosen(request.presence_penalty, None, 0.0),
         frequency_penalty=_chosen(request.frequency_penalty, None, 0.0),
         logit_bias=_logit_bias(request.logit_bias or {}),
