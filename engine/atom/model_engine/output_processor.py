@@ -142,12 +142,14 @@ class OutputProcessor:
         entries: list[TokenLogprobs],
         now: float,
     ) -> RequestOutput:
-        """The last output. A stop string wins over the engine's reason: the text ends there."""
+        """The last output. A stop string wins over the engine's reason, since the text ends there;
+        an error wins over one that the very token at fault completes."""
         text = ""
         if not answer.stopped:
             for _ in tokens:
                 self._record_token(answer, now)
-            text, answer.stopped = _last_text(answer, tokens, row)
+            if row.reason != FinishReason.ERROR:
+                text, answer.stopped = _last_text(answer, tokens, row)
         reason, detail, stop_reason = FinishReason(row.reason), row.detail, _stop_token(row.detail)
         if answer.stopped and answer.matcher is not None:
             reason, detail, stop_reason = FinishReason.STOP, STOP_SEQUENCE, answer.matcher.found
@@ -162,7 +164,7 @@ class OutputProcessor:
             finish_detail=detail,
             stop_reason=stop_reason,
             num_cached_tokens=row.num_cached_tokens,
-            error_param=row.param,
+            error_param=row.param if reason is FinishReason.ERROR else None,
         )
 
     def _record_end(self, answer: _Answer, reason: FinishReason) -> None:

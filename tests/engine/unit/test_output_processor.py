@@ -141,6 +141,27 @@ def test_a_stop_string_in_the_last_token_wins_over_the_length(driver: Driver) ->
     assert aborts == []  # the engine has ended it already
 
 
+def test_an_error_behind_a_stop_string_is_nobodys(driver: Driver) -> None:
+    driver.add(1, "b")
+    a, b, c = driver.tokens("abc")
+    driver.step([(1, a)])
+    driver.step([(1, b)])
+    error = FinishedRow(1, "error", "no token is left", 0, param="guided_regex")
+    ((_, last),) = driver.step([(1, c)], (error,)).outputs
+    assert (last.finish_reason, last.finish_detail) == (FinishReason.STOP, "stop_sequence")
+    assert last.refusal() is None
+
+
+def test_the_token_at_fault_for_an_error_completes_no_stop_string(driver: Driver) -> None:
+    driver.add(1, "b")
+    a, b = driver.tokens("ab")
+    driver.step([(1, a)])
+    error = FinishedRow(1, "error", "no token is left", 0, param="guided_regex")
+    ((_, last),) = driver.step([(1, b)], (error,)).outputs
+    assert last.finish_reason is FinishReason.ERROR
+    assert str(last.refusal()) == "no token is left"
+
+
 def test_text_held_back_for_a_stop_string_is_shown_at_the_end(driver: Driver) -> None:
     driver.add(1, "stopped")
     outputs, _ = driver.play(1, driver.tokens("now stop"), "length", "max_tokens")
