@@ -9,6 +9,7 @@ rows, it also compares what it was told of them with what they are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -41,6 +42,7 @@ class PagedModel:
     batches: list[ScheduledBatch] = field(default_factory=list)
     scheduled_rows: RowTable | None = None  # the scheduler's, as they are when a batch comes
     num_drafts: int = 0  # per decode, each with a place in the row's blocks
+    draw: Callable[[int, int], int] = drawn_token  # the token of a request at a position
 
     def __post_init__(self) -> None:
         self.cache = [_EMPTY] * (self.num_blocks * self.block_size)
@@ -50,7 +52,7 @@ class PagedModel:
         for new in batch.new_rows:
             tokens = new.token_ids.tolist()
             for position in range(new.num_prompt_tokens, len(tokens)):
-                expected = drawn_token(new.request_id, position)
+                expected = self.draw(new.request_id, position)
                 assert tokens[position] == expected, "a placeholder came back"
             self.rows[new.slot] = _Row(new.request_id, tokens, list(new.block_ids))
         for slot, index, block in batch.block_appends.tolist():
@@ -75,7 +77,7 @@ class PagedModel:
             self._compute(row, computed, count)
             assert samples == (computed + count == len(row.tokens))
             if samples:
-                drawn.append(drawn_token(request, len(row.tokens)))
+                drawn.append(self.draw(request, len(row.tokens)))
                 row.tokens.append(drawn[-1])
         return ScheduledBatchOutput(token_ids=np.array(drawn, dtype=np.int32))
 
