@@ -64,7 +64,8 @@ class Scheduler:
         self._prefilling: list[int] = []  # those with given tokens left to compute, same order
         self._batches = BatchBuilder(self.rows)
         self._stops = StopConditions(self.rows, eos_token_ids)
-        self._delay = PromptDelay(config.delay_factor)
+        # `mixed` computes prompts beside decodes: there is nothing to gather them for.
+        self._delay = PromptDelay(config.delay_factor if config.policy == "prefill_first" else 0.0)
         self._seeds = random.Random(seed)
         self._lookahead = config.num_speculative_tokens
         self._watermark_blocks = int(_WATERMARK * blocks.pool.num_blocks)
@@ -277,6 +278,8 @@ class Scheduler:
         rows = self.rows
         self._outstanding -= 1
         self._steps += 1
+        if batch.num_decodes < len(batch.slots):
+            self._delay.ended()
         alive = rows.request_ids[batch.slots] == batch.req_ids  # not ended while this ran
         context_lens = batch.context_lens
         if self.blocks.enable_prefix_caching:

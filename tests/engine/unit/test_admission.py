@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import pytest
+
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.step_pipeline import StepPipeline
 from tests.support.builders_engine import FakeModel, make_request, make_scheduler
+from tests.support.paged_model import PagedModel
 
 
 def test_a_prompt_waits_while_the_step_has_no_token_left_for_it() -> None:
@@ -59,6 +66,46 @@ def test_a_delay_holds_nobody_up_when_nothing_runs() -> None:
     batch = model.step()
     assert batch is not None
     assert batch.req_ids.tolist() == [1]
+
+
+@dataclass
+class SlowPrompts(PagedModel):
+    """A step takes a second, one with prompts ten."""
+
+    clock: float = 0.0
+    collected: int = 0
+
+    def collect(self, handle: ScheduledBatchOutput) -> ScheduledBatchOutput:
+        self.clock += 10.0 if self.batches[self.collected].total_seqs_num_prefill else 1.0
+        self.collected += 1
+        return handle
+
+
+def steps_until_the_next_prompt(policy: str, depth: int) -> list[ScheduledBatch]:
+    """The decodes that run first, with a delay as long as a prompt takes, or somewhat longer when
+    the host is a step behind."""
+    scheduler = make_scheduler(policy=policy, delay_factor=1.0, prefix_caching=False)
+    model = SlowPrompts(4, 64)
+    pipeline = StepPipeline(scheduler, model, depth=depth)
+    scheduler.add(make_request(0, 5, max_tokens=40, ignore_eos=True))
+    while len(model.batches) < 3:
+        pipeline.step(model.clock)
+    count = len(model.batches)
+    scheduler.add(make_request(1, 5, arrive_time=model.clock))
+    while 1 not in model.batches[-1].req_ids:
+        pipeline.step(model.clock)
+    return model.batches[count:-1]
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_delay_is_of_what_prompts_took_however_far_behind_the_host_is(depth: int) -> None:
+    waited = steps_until_the_next_prompt("prefill_first", depth)
+    assert 10 <= len(waited) <= 12
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_prompts_that_disturb_no_decode_are_not_delayed(depth: int) -> None:
+    assert steps_until_the_next_prompt("mixed", depth) == []
 
 
 def test_who_had_to_make_room_comes_before_those_that_arrived_later() -> None:
