@@ -25,14 +25,14 @@ from atom.utils.row_groups import are_even, long_prompts
 @dataclass(frozen=True, slots=True)
 class StepInputs:
     """input_ids, positions: [T] int64; last_tokens: of the rows that sample (of the first row when
-    none does); sample_slots: [R'] int64, their slots; sample_positions: [R'] int64, of the tokens
-    that they draw; slots: [R] int64 of all rows."""
+    none does), None when they are all the step's tokens; sample_slots: [R'] int64, their slots;
+    sample_positions: [R'] int64, of the tokens that they draw; slots: [R] int64 of all rows."""
 
     input_ids: torch.Tensor
     positions: torch.Tensor
     attention: AttentionMetaData
     slots: torch.Tensor
-    last_tokens: LastTokens
+    last_tokens: LastTokens | None
     sample_slots: torch.Tensor
     sample_positions: torch.Tensor
 
@@ -167,7 +167,9 @@ class InputBatch:
 
     def _last_tokens(
         self, batch: ScheduledBatch, starts: NDArray[np.int32], slot_mapping: NDArray[np.int64]
-    ) -> LastTokens:
+    ) -> LastTokens | None:
+        if len(slot_mapping) == np.count_nonzero(batch.samples):
+            return None
         rows = np.flatnonzero(batch.samples) if batch.samples.any() else np.zeros(1, dtype=np.int64)
         tokens = starts[1:][rows].astype(np.int64) - 1
         context_lens = batch.context_lens[rows]

@@ -119,7 +119,8 @@ class StepRunner:
         self.inputs.advance(inputs)
         if batch.prompt_scores:
             step.prompt_logprobs = self._score_prompts(batch, hidden)
-            hidden = hidden[inputs.last_tokens.tokens]
+            if inputs.last_tokens is not None:
+                hidden = hidden[inputs.last_tokens.tokens]
         if not batch.samples.any():
             return
         slots, state = inputs.sample_slots, self.inputs.state
