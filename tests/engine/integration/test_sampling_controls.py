@@ -181,6 +181,14 @@ def test_no_schedule_changes_what_is_drawn(checkpoint, alone, run) -> None:
     assert answers(checkpoint, **RUNS[run]) == alone
 
 
+def test_no_cached_prefix_changes_what_is_drawn(checkpoint, alone) -> None:
+    """Penalties and bad words look at tokens that are not computed again."""
+    driver = driver_of(checkpoint, depth=1, num_kv_blocks=256)
+    asked = mixed_requests(driver.vocab_size, NEW_TOKENS)
+    assert [driver.generate_each(asked) for _ in range(2)] == [alone, alone]
+    assert driver.scheduler.stats().cached_tokens_total > 0
+
+
 def test_no_order_of_arrival_changes_what_is_drawn(checkpoint, alone) -> None:
     assert answers(checkpoint, backwards=True) == alone
 
