@@ -29,6 +29,7 @@ def make_scheduler(
     delay_factor: float = 0.0,
     prefix_caching: bool = True,
     num_speculative_tokens: int = 0,
+    blocks_type: type[BlockManager] = BlockManager,
 ) -> Scheduler:
     config = SchedulerConfig(
         policy=policy,
@@ -38,7 +39,7 @@ def make_scheduler(
         delay_factor=delay_factor,
         num_speculative_tokens=num_speculative_tokens,
     )
-    blocks = BlockManager(num_blocks, block_size, enable_prefix_caching=prefix_caching)
+    blocks = blocks_type(num_blocks, block_size, enable_prefix_caching=prefix_caching)
     return Scheduler(config, blocks, max_model_len=max_model_len, eos_token_ids=[EOS])
 
 

@@ -33,15 +33,12 @@ from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.engine_protocol import FinishedRow, StatsBody
 from atom.model_engine.prompt_delay import PromptDelay
 from atom.model_engine.request import FinishReason, Request
+from atom.model_engine.row_blocks import RowBlocks
 from atom.model_engine.row_table import RowTable
 from atom.model_engine.sequence import Sequence, SequenceStatus, SequenceType
 from atom.model_engine.step_result import StepResult
 from atom.model_engine.stop_conditions import StopConditions
 from atom.model_engine.waiting_queue import WaitingQueue, rank_of
-
-# Blocks kept free when admitting beside running sequences, as a share of the pool: each of them
-# will soon need one more, and admitting into the last block would only cause a preemption.
-_WATERMARK = 0.01
 
 
 class Scheduler:
@@ -62,13 +59,12 @@ class Scheduler:
         self._order = np.zeros(0, dtype=np.int32)  # running slots, oldest admission first
         self._blocked: Sequence | None = None  # first in the queue, and blocks are short for it
         self._prefilling: list[int] = []  # those with given tokens left to compute, same order
+        self._row_blocks = RowBlocks(blocks, self.rows, lookahead=config.num_speculative_tokens)
         self._batches = BatchBuilder(self.rows)
         self._stops = StopConditions(self.rows, eos_token_ids)
         # `mixed` computes prompts beside decodes: there is nothing to gather them for.
         self._delay = PromptDelay(config.delay_factor if config.policy == "prefill_first" else 0.0)
         self._seeds = random.Random(seed)
-        self._lookahead = config.num_speculative_tokens
-        self._watermark_blocks = int(_WATERMARK * blocks.pool.num_blocks)
         self._outstanding = 0  # batches scheduled and not updated yet
         self._preemptions = 0
         self._prompt_tokens = 0
@@ -147,10 +143,7 @@ class Scheduler:
         if self._prefilling:
             able &= rows.num_computed[order] >= rows.num_given[order]
         slots: NDArray[np.int32] = order[able]
-        last_written = rows.num_computed[slots]
-        if self._lookahead:  # drafts behind the row's own token, but none behind its end
-            last_written = np.minimum(last_written + self._lookahead, rows.max_total[slots] - 1)
-        full = slots[last_written == rows.num_blocks[slots] * self.blocks.block_size]
+        full = self._row_blocks.full(slots)
         if len(full) <= self.blocks.num_free_blocks:
             if len(full):
                 self._append_blocks(full)
@@ -159,13 +152,7 @@ class Scheduler:
 
     def _append_blocks(self, slots: NDArray[np.int32]) -> None:
         """One more block for each; there are enough."""
-        rows = self.rows
-        listed = slots.tolist()
-        tables = [sequence.block_table for slot in listed if (sequence := rows.sequences[slot])]
-        block_ids = self.blocks.append_each(tables)
-        indices = rows.num_blocks[slots].tolist()
-        self._batches.append_blocks(zip(listed, indices, block_ids, strict=True))
-        rows.num_blocks[slots] += 1
+        self._batches.append_blocks(self._row_blocks.append(slots))
 
     def _append_blocks_preempting(
         self, slots: NDArray[np.int32], full: list[int]
@@ -213,31 +200,17 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence, now: float) -> bool:
         """Give the first waiting sequence blocks and a slot; False when blocks are short."""
-        if self.blocks.num_free_blocks == 0 or sequence is self._blocked:
+        if sequence is self._blocked:
             return False
-        # What the cache spares is not computed, and so has no logits to look at.
-        cacheable = sequence.token_ids[: 0 if sequence.num_unscored else None]
-        match = self.blocks.match_prefix(cacheable, sequence.cache_salt)
-        spare = self._watermark_blocks if self.num_running else 0
-        num_tokens = min(sequence.num_tokens + self._lookahead, sequence.max_total_tokens)
-        if not self.blocks.can_allocate(num_tokens, match, spare_blocks=spare):
+        match = self._row_blocks.find(sequence, others_run=self.num_running > 0)
+        if match is None:
             self._blocked = sequence
             return False
         self.waiting.remove(sequence)
-        sequence.block_table = self.blocks.allocate(num_tokens, match)
-        sequence.chain_hash = match.last_hash
-        sequence.num_published = len(match.block_ids)
-        cached = len(match.block_ids) * self.blocks.block_size
+        cached = self._row_blocks.give(sequence, match)
         slot = self.rows.enter(sequence, num_computed=cached)
         if sequence.seed is None:
-            sequence.seed = self._seed_of(sequence)
-            sequence.scheduled_time = now
-            sequence.num_cached_tokens = cached
-            self._prompt_tokens += sequence.num_tokens
-            if self.blocks.enable_prefix_caching and len(cacheable):
-                self._cache_requests += 1
-                self._cache_full_tokens += len(cacheable)
-                self._cached_tokens += cached
+            self._enter_first_time(sequence, cached, now)
         sequence.status = SequenceStatus.RUNNING
         sequence.type = SequenceType.PREFILL
         self._order = np.append(self._order, np.int32(slot))
@@ -245,6 +218,18 @@ class Scheduler:
         self._stops.enter(sequence)
         self._batches.enter(sequence)
         return True
+
+    def _enter_first_time(self, sequence: Sequence, cached: int, now: float) -> None:
+        """Note what no preemption changes, and count."""
+        sequence.seed = self._seed_of(sequence)
+        sequence.scheduled_time = now
+        sequence.num_cached_tokens = cached
+        self._prompt_tokens += sequence.num_tokens
+        looked_up = len(sequence.cacheable_token_ids)
+        if self.blocks.enable_prefix_caching and looked_up:
+            self._cache_requests += 1
+            self._cache_full_tokens += looked_up
+            self._cached_tokens += cached
 
     def _seed_of(self, sequence: Sequence) -> int:
         given = sequence.params.seed
@@ -283,7 +268,7 @@ class Scheduler:
         alive = rows.request_ids[batch.slots] == batch.req_ids  # not ended while this ran
         context_lens = batch.context_lens
         if self.blocks.enable_prefix_caching:
-            self._publish_full_blocks(batch, alive, context_lens)
+            self._row_blocks.publish(batch, alive, context_lens)
         slots, lengths, request_ids = batch.slots, context_lens, batch.req_ids
         tokens = output.token_ids
         taken = alive & batch.samples
@@ -298,25 +283,6 @@ class Scheduler:
             ends = zip(slots[ended].tolist(), tokens[ended].tolist(), strict=True)
             finished = [self._finish_row(slot, token) for slot, token in ends]
         return StepResult(request_ids, tokens, finished, output.logprobs, output.prompt_logprobs)
-
-    def _publish_full_blocks(
-        self, batch: ScheduledBatch, alive: NDArray[np.bool_], context_lens: NDArray[np.int32]
-    ) -> None:
-        size = self.blocks.block_size
-        full_after = context_lens // size
-        grew = alive & (full_after > batch.num_computed_tokens // size)
-        if not np.count_nonzero(grew):
-            return
-        for slot, full in zip(batch.slots[grew].tolist(), full_after[grew].tolist(), strict=True):
-            sequence = self.rows.sequence_in(slot)
-            first = sequence.num_published
-            sequence.chain_hash = self.blocks.publish(
-                sequence.block_table,
-                self.rows.token_ids[slot, first * size : full * size],
-                first,
-                sequence.chain_hash,
-            )
-            sequence.num_published = full
 
     def _finish_row(self, slot: int, token: int) -> FinishedRow:
         sequence = self.rows.sequence_in(slot)
@@ -344,7 +310,7 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot
-        self.blocks.free(sequence.block_table)
+        self._row_blocks.take_back(sequence)
         self._blocked = None
         self.rows.leave(sequence)
         sequence.type = SequenceType.DUMMY

@@ -134,6 +134,12 @@ class Sequence:
         return len(self.block_table)
 
     @property
+    def cacheable_token_ids(self) -> NDArray[np.int32]:
+        """What the prefix cache may spare. What it spares has no logits, so nothing while some of
+        the prompt's are to be looked at."""
+        return self.token_ids[: 0 if self.num_unscored else None]
+
+    @property
     def num_unscored(self) -> int:
         """Positions of the prompt that `prompt_logprobs` has still to look at: its last one tells
         of the answer."""

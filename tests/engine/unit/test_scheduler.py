@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -126,8 +128,8 @@ class CountingBlocks(BlockManager):
 
 
 def test_a_prompt_that_blocks_are_short_for_is_looked_up_again_only_after_some_were_freed() -> None:
-    model = FakeModel(make_scheduler(num_blocks=16, max_num_seqs=4))
-    model.scheduler.blocks = blocks = CountingBlocks(16, 4, enable_prefix_caching=True)
+    model = FakeModel(make_scheduler(num_blocks=16, max_num_seqs=4, blocks_type=CountingBlocks))
+    blocks = cast(CountingBlocks, model.scheduler.blocks)
     model.scheduler.add(make_request(0, 30, max_tokens=20))
     model.step()
     model.scheduler.add(make_request(1, [3] * 40, max_tokens=1))
