@@ -13,6 +13,18 @@ from atom.model_ops.backends.interface import AttentionShape, Ops
 from atom.model_ops.layernorm import RMSNorm
 from atom.utils.forward_context import LastTokens, get_forward_context
 
+# Shape, weights of the norms of q and k, their epsilon, cos_sin, positions, and both caches.
+_Rotary = tuple[
+    AttentionShape,
+    torch.Tensor | None,
+    torch.Tensor | None,
+    float,
+    torch.Tensor,
+    torch.Tensor,
+    torch.Tensor,
+    torch.Tensor,
+]
+
 
 class Attention(nn.Module):
     def __init__(
@@ -42,10 +54,18 @@ class Attention(nn.Module):
         last: LastTokens | None = None,
     ) -> torch.Tensor:
         """qkv [T, (Hq + 2·Hkv)·D] → [T, Hq·D]; with `last` only its rows, [R', Hq·D]."""
-        q_norm, k_norm = self._norms
         metadata = get_forward_context().attn_metadata
-        args = (
-            qkv,
+        if last is None:
+            return self._ops.attention(qkv, *self._rotary(cos_sin, positions), metadata)
+        # Attended to as decodes are, which stores the keys and values of these rows once more.
+        rows, row_positions = qkv[last.tokens], positions[last.tokens]
+        self._ops.qk_norm_rope_store(qkv, *self._rotary(cos_sin, positions), metadata.slot_mapping)
+        return self._ops.attention(rows, *self._rotary(cos_sin, row_positions), last.attention)
+
+    def _rotary(self, cos_sin: torch.Tensor, positions: torch.Tensor) -> _Rotary:
+        """What both operations take between qkv and the step's metadata."""
+        q_norm, k_norm = self._norms
+        return (
             self.shape,
             None if q_norm is None else q_norm.weight,
             None if k_norm is None else k_norm.weight,
@@ -54,10 +74,4 @@ class Attention(nn.Module):
             positions,
             self._k_cache,
             self._v_cache,
-        )
-        if last is None:
-            return self._ops.attention(*args, metadata)
-        q = self._ops.qk_norm_rope_store(*args, metadata.slot_mapping)
-        return self._ops.paged_attention(
-            q[last.tokens], self._k_cache, self._v_cache, self.shape, last.attention
         )

@@ -43,12 +43,14 @@ _ENOUGH_PROGRAMS = 3
 # Where they do, and a row may still outlast the rest: how many splits, and no shorter than what.
 _LONG_ROW_SPLITS = 16
 _LONG_CONTEXT = 1024
+# Splits that a program combines, at most; more than any table asks for.
+_COMBINED = (8, 16, 64, 1024)
 
 
 @triton.jit
-def _split_length(context, least, SPLITS: tl.constexpr, BLOCK_N: tl.constexpr):
+def _split_length(context, least, splits, BLOCK_N: tl.constexpr):
     """Tokens of each of a row's splits: whole tiles, and not fewer than `least`."""
-    return tl.cdiv(tl.maximum(tl.cdiv(context, SPLITS), least), BLOCK_N) * BLOCK_N
+    return tl.cdiv(tl.maximum(tl.cdiv(context, splits), least), BLOCK_N) * BLOCK_N
 
 
 @triton.jit
@@ -69,26 +71,27 @@ def _rotate(
     return (first * cos - second * sin).to(dtype), (second * cos + first * sin).to(dtype)
 
 
-@triton.jit(do_not_specialize=["table_stride", "least"])
+@triton.jit(do_not_specialize=["table_stride", "least", "splits"])
 def _decode_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, contexts_ptr, out_ptr, partial_ptr, lse_ptr,
     q_weight_ptr, k_weight_ptr, cos_sin_ptr, positions_ptr, slots_ptr,
-    table_stride, least, scale, eps,
+    table_stride, least, splits, scale, eps,
     GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, IS_SPLIT: tl.constexpr,
     APPEND: tl.constexpr, HAS_NORM: tl.constexpr,
 ):  # fmt: skip
-    """q_ptr: [R, Hq, D]; with APPEND [R, Hq + 2·Hkv, D], straight from the projection."""
+    """q_ptr: [R, Hq, D]; with APPEND [R, Hq + 2·Hkv, D], straight from the projection. How many
+    splits there are is no constant: it follows from the number of rows, and a step may have any."""
     head, row, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     context = tl.load(contexts_ptr + row)
-    if SPLITS == 1:
-        start, end, length = 0, context, context
-    else:
-        length = _split_length(context, least, SPLITS, BLOCK_N)
+    if IS_SPLIT:
+        length = _split_length(context, least, splits, BLOCK_N)
         start = split * length
         end = tl.minimum(start + length, context)
         if (start >= context) & (split > 0):
             return
+    else:
+        start, end, length = 0, context, context
 
     dtype = out_ptr.dtype.element_ty
     member = tl.arange(0, GROUP_PADDED)
@@ -166,25 +169,25 @@ def _decode_kernel(
         out_at = out_ptr + query_head[:, None] * D + dim[None, :]
         tl.store(out_at, result.to(dtype), mask=real)
     else:
-        at = query_head * SPLITS + split
+        at = query_head * splits + split
         tl.store(partial_ptr + at[:, None] * D + dim[None, :], result, mask=real)
         tl.store(lse_ptr + at, running_max + tl.log2(total), mask=member < GROUP)
 
 
-@triton.jit(do_not_specialize=["least"])
+@triton.jit(do_not_specialize=["least", "splits"])
 def _combine_kernel(
-    partial_ptr, lse_ptr, contexts_ptr, out_ptr, least,
-    HQ: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr,
+    partial_ptr, lse_ptr, contexts_ptr, out_ptr, least, splits,
+    HQ: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """Weigh the splits of one row and head by their sums of exponentials."""
     row, head = tl.program_id(0), tl.program_id(1)
     context = tl.load(contexts_ptr + row)
-    length = _split_length(context, least, SPLITS, BLOCK_N)
+    length = _split_length(context, least, splits, BLOCK_N)
     if context <= length:
         return
-    split = tl.arange(0, SPLITS)
-    written = split * length < context
-    at = (row.to(tl.int64) * HQ + head) * SPLITS + split
+    split = tl.arange(0, PADDED)
+    written = (split < splits) & (split * length < context)
+    at = (row.to(tl.int64) * HQ + head) * splits + split
     lse = tl.load(lse_ptr + at, mask=written, other=float("-inf"))
     dim = tl.arange(0, D)
     partial = tl.load(
@@ -198,10 +201,12 @@ def _combine_kernel(
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """count: most splits of a row, a power of two; least: fewest tokens of one."""
+    """count: most splits of a row, a power of two; least: fewest tokens of one. whole: rows are not
+    split at all, which takes a kernel that cannot."""
 
     count: int
     least: int
+    whole: bool = False
 
 
 def choose_splits(
@@ -211,7 +216,7 @@ def choose_splits(
     them could outlast all others; `even` says that none does."""
     programs = rows * kv_heads
     if even and programs >= _ENOUGH_PROGRAMS * units:
-        return Splits(1, max_context)
+        return Splits(1, max_context, whole=True)
     wanted = config.programs_per_unit * units / programs
     if programs >= _ENOUGH_PROGRAMS * units:
         wanted = _LONG_ROW_SPLITS
@@ -278,7 +283,7 @@ def _launch(
         even=metadata.even_contexts,
     )  # fmt: skip
     partial = lse = out
-    if splits.count > 1:
+    if not splits.whole:
         size = rows * heads * splits.count
         partial = torch.empty((size, dim), dtype=torch.float32, device=q.device)
         lse = torch.empty((size,), dtype=torch.float32, device=q.device)
@@ -288,16 +293,18 @@ def _launch(
         q, k_cache, v_cache, tables, contexts, out, partial, lse,
         rotary and rotary.q_norm, rotary and rotary.k_norm, rotary and rotary.cos_sin,
         rotary and rotary.positions, rotary and metadata.slot_mapping,
-        tables.stride(0), splits.least, shape.scale * math.log2(math.e),
+        tables.stride(0), splits.least, splits.count, shape.scale * math.log2(math.e),
         rotary.eps if rotary else 0.0,
         GROUP=group, GROUP_PADDED=max(_MIN_GROUP, next_power_of_2(group)), HKV=kv_heads, D=dim,
-        BLOCK_SIZE=k_cache.shape[1], BLOCK_N=config.block_n, SPLITS=splits.count,
+        BLOCK_SIZE=k_cache.shape[1], BLOCK_N=config.block_n, IS_SPLIT=not splits.whole,
         APPEND=rotary is not None, HAS_NORM=rotary is not None and rotary.q_norm is not None,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     if splits.count > 1:
+        # Few sizes of tile, so that few kernels serve any number of rows.
+        padded = next(size for size in _COMBINED if size >= splits.count)
         _combine_kernel[(rows, heads)](
-            partial, lse, contexts, out, splits.least,
-            HQ=heads, D=dim, BLOCK_N=config.block_n, SPLITS=splits.count,
-            num_warps=2 if splits.count * dim <= 4096 else 4,
+            partial, lse, contexts, out, splits.least, splits.count,
+            HQ=heads, D=dim, BLOCK_N=config.block_n, PADDED=padded,
+            num_warps=2 if padded * dim <= 4096 else 4,
         )  # fmt: skip

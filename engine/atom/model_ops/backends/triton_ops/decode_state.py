@@ -19,6 +19,8 @@ from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 # Entries of a block table that one program copies, and of a letter that are read at once.
 _TABLE_STRETCH = 1024
 _LETTER_STRETCH = 512
+# Rows whose tokens one program commits.
+_FEW_ROWS, _MANY_ROWS = 32, 256
 
 
 @triton.jit
@@ -145,9 +147,10 @@ def commit_tokens(
     mail: StepMail | None = None,
 ) -> None:
     rows = slots.shape[0]
-    block = min(256, next_power_of_2(rows))
+    # Two sizes of program, so that two kernels serve any number of rows.
+    block = _FEW_ROWS if rows <= _FEW_ROWS else _MANY_ROWS
     _commit_kernel[(triton.cdiv(rows, block),)](
         slots, token_ids, state.last_token, state.num_computed, mail and mail.turn,
         mail and mail.answers, state.padding_slot, rows, mail.answers.shape[1] if mail else 0,
-        BLOCK=block, ANSWERS=mail is not None, num_warps=1 if block <= 32 else 4,
+        BLOCK=block, ANSWERS=mail is not None, num_warps=1 if block == _FEW_ROWS else 4,
     )  # fmt: skip

@@ -105,7 +105,11 @@ def _is_limited(row, top_k_ptr, top_p_ptr, min_p_ptr, VOCAB):
     return few | (tl.load(top_p_ptr + row) < 1) | (tl.load(min_p_ptr + row) > 0)
 
 
-@triton.jit(do_not_specialize=["VOCAB"])
+# A row's limits are one number of each column, wherever the column begins.
+_COLUMNS = ["temperature_ptr", "top_k_ptr", "top_p_ptr", "min_p_ptr"]
+
+
+@triton.jit(do_not_specialize=["VOCAB"], do_not_specialize_on_alignment=_COLUMNS)
 def _groups_kernel(
     logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, highest_ptr, mass_ptr,
     VOCAB, GROUPS, STRETCH: tl.constexpr,
@@ -134,7 +138,7 @@ def _rate(temperature):
     return _LOG2E / tl.where(temperature == 0, 1.0, temperature)
 
 
-@triton.jit(do_not_specialize=["VOCAB"])
+@triton.jit(do_not_specialize=["VOCAB"], do_not_specialize_on_alignment=_COLUMNS)
 def _least_kernel(
     logits_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, highest_ptr, mass_ptr,
     chosen_ptr, least_ptr, VOCAB, GROUPS,
