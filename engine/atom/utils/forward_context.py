@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 class EqualPrompts:
     """Neighbouring rows of a step that compute whole prompts of one length, with no history.
 
-    first_row, rows: which; first_token: where in the step they begin; length: tokens of each.
+    first_row, rows: which; first_token: where in the step they begin; length: tokens of each;
+    leading: of these, those that a dense attention is to compute, fewer only of a single prompt.
     """
 
     first_row: int
     rows: int
     first_token: int
     length: int
+    leading: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,11 @@ from atom.utils.forward_context import EqualPrompts
 # A row with more than this share of all cached tokens may be read for longer than all the others
 # together take: one program reads about 100 GB/s of a card's 4,000, and a row has several programs.
 _LONGEST_SHARE = 1 / 12
-# Prompts of one length that are worth a library's call (docs/results/gpu-log.md).
-_MIN_GROUP_TOKENS = 4096
-_MIN_PROMPT_TOKENS = 512
+# Prompts that are worth a library's call (docs/results/gpu-log.md). A library makes a plan for each
+# length that it meets, which takes longer than many a step: so a group has a round length, and of
+# a single prompt the library gets as much as has one of a few lengths.
+_MIN_DENSE_TOKENS = 4096
+_ROUND_TOKENS = 512
 
 
 def are_even(contexts: NDArray[np.integer]) -> bool:
@@ -29,14 +31,36 @@ def are_even(contexts: NDArray[np.integer]) -> bool:
 def long_prompts(
     num_computed: NDArray[np.integer], num_scheduled: NDArray[np.integer], first_row: int
 ) -> tuple[EqualPrompts, ...]:
-    """Groups of neighbouring rows from `first_row` on that compute whole prompts of one length."""
+    """Of the rows from `first_row` on: neighbours that compute whole prompts of one round length,
+    and single long prompts."""
     token = int(num_scheduled[:first_row].sum())
     row = first_row
     groups: list[EqualPrompts] = []
     rows = zip(num_computed[first_row:].tolist(), num_scheduled[first_row:].tolist(), strict=True)
     for (computed, length), same in itertools.groupby(rows):
         count = len(list(same))
-        if computed == 0 and length >= _MIN_PROMPT_TOKENS and count * length >= _MIN_GROUP_TOKENS:
-            groups.append(EqualPrompts(row, count, token, length))
+        if computed == 0 and count * length >= _MIN_DENSE_TOKENS:
+            if count > 1 and length % _ROUND_TOKENS == 0:
+                groups.append(EqualPrompts(row, count, token, length, length))
+            elif length >= _MIN_DENSE_TOKENS:
+                leading = leading_tokens(length)
+                groups += [
+                    EqualPrompts(row + index, 1, token + index * length, length, leading)
+                    for index in range(count)
+                ]
         row, token = row + count, token + count * length
     return tuple(groups)
+
+
+def leading_tokens(length: int) -> int:
+    """Of a single prompt of at least 4,096 tokens, those that a dense attention computes: a power
+    of two, or one and a half times one, of which there are few."""
+    power = 1 << (length.bit_length() - 1)
+    return power + power // 2 if length >= power + power // 2 else power
+
+
+def dense_lengths(most: int) -> list[int]:
+    """The lengths of single prompts that a dense attention may meet, up to `most` tokens."""
+    powers = [_MIN_DENSE_TOKENS << shift for shift in range(max(0, most).bit_length())]
+    lengths = [length for power in powers for length in (power, power + power // 2)]
+    return [length for length in lengths if length <= most]

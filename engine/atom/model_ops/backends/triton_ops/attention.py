@@ -73,6 +73,10 @@ def attention(
             if result.shape == out.shape:  # the whole step: nothing to copy together
                 return result.flatten(1)
             out[group.first_token : group.first_token + len(result)] = result
+            if group.leading < group.length:
+                rest = group.length - group.leading
+                span = RowSpan(group.first_row, 1, rest, skipped=group.leading)
+                _prefill(q, k_cache, v_cache, shape, metadata, span, out)
         for span in _spans_between_groups(metadata, qkv.shape[0]):
             _prefill(q, k_cache, v_cache, shape, metadata, span, out)
     return out.flatten(1)

@@ -1,8 +1,9 @@
 """Causal attention of whole prompts by the library: no history, so no cache to look into.
 
-`scaled_dot_product_attention` reaches 450 to 540 TFLOP/s on an H200 where the paged kernel reaches
-300 to 390 (docs/results/gpu-log.md), but it starts once per group of equal prompts and a short
-prompt does not fill the card: the step's metadata names the groups that are worth it.
+`scaled_dot_product_attention` reaches 450 to 610 TFLOP/s on an H200 where the paged kernel reaches
+300 to 410 (docs/results/gpu-log.md), but it starts once per group of equal prompts, a short prompt
+does not fill the card, and the first call of a length costs some 40 ms on the host, for the plan:
+the step's metadata names the groups, and of odd lengths the leading part, that are worth it.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ def dense_attention(
     group: EqualPrompts,
 ) -> torch.Tensor:
     """q [T, Hq, D] and qkv [T, (Hq + 2·Hkv)·D], with rotated keys in their places, of the whole
-    step → the group's tokens, [t, Hq, D]."""
-    tokens = slice(group.first_token, group.first_token + group.rows * group.length)
-    heads = qkv[tokens].view(group.rows, group.length, -1, shape.head_dim).transpose(1, 2)
+    step → the leading tokens of the group's prompts, [rows · leading, Hq, D]."""
+    tokens = slice(group.first_token, group.first_token + group.rows * group.leading)
+    heads = qkv[tokens].view(group.rows, group.leading, -1, shape.head_dim).transpose(1, 2)
     key, value = heads[:, shape.num_heads :].split(shape.num_kv_heads, dim=1)
-    query = q[tokens].view(group.rows, group.length, -1, shape.head_dim).transpose(1, 2)
+    query = q[tokens].view(group.rows, group.leading, -1, shape.head_dim).transpose(1, 2)
     result = F.scaled_dot_product_attention(
         query, key, value, is_causal=True, scale=shape.scale, enable_gqa=True
     )

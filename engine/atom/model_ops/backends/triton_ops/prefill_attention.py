@@ -76,19 +76,20 @@ def _attend(
     return running_max, running_sum, acc
 
 
-@triton.jit(do_not_specialize=["table_stride", "first_row", "rows"])
+@triton.jit(do_not_specialize=["table_stride", "first_row", "rows", "skipped"])
 def _prefill_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, contexts_ptr, starts_ptr, out_ptr,
-    table_stride, first_row, rows, scale,
+    table_stride, first_row, rows, skipped, scale,
     GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
+    """skipped: leading queries of the only row that others compute."""
     tokens_per_tile: tl.constexpr = BLOCK_M // GROUP_PADDED
     tile, head = tl.program_id(0), tl.program_id(1)
     index = _find_row(starts_ptr, tile, first_row, rows, tokens_per_tile)
     row = first_row + index
-    start = tl.load(starts_ptr + row)
-    base = tl.load(starts_ptr + first_row)
+    start = tl.load(starts_ptr + row) + skipped
+    base = tl.load(starts_ptr + first_row) + skipped
     queries = tl.load(starts_ptr + row + 1) - start
     tile = tile - ((start - base) // tokens_per_tile + index)
     tiles = tl.cdiv(queries, tokens_per_tile)
@@ -128,11 +129,13 @@ def _prefill_kernel(
 
 @dataclass(frozen=True, slots=True)
 class RowSpan:
-    """Neighbouring rows of a step, and how many tokens they have together (or more)."""
+    """Neighbouring rows of a step, and how many queries they have together (or more). skipped: of
+    a single row, the leading queries that are not of the span."""
 
     first_row: int
     rows: int
     tokens: int
+    skipped: int = 0
 
 
 def prefill_attention(
@@ -157,7 +160,8 @@ def prefill_attention(
     limits = {} if config.max_registers is None else {"maxnreg": config.max_registers}
     _prefill_kernel[(tiles, shape.num_kv_heads)](
         q, k_cache, v_cache, block_tables, context_lens, query_starts, out,
-        block_tables.stride(0), span.first_row, span.rows, shape.scale * math.log2(math.e),
+        block_tables.stride(0), span.first_row, span.rows, span.skipped,
+        shape.scale * math.log2(math.e),
         GROUP=group, GROUP_PADDED=group_padded, HKV=shape.num_kv_heads, D=shape.head_dim,
         BLOCK_SIZE=k_cache.shape[1], BLOCK_M=block_m, BLOCK_N=config.block_n,
         num_warps=config.num_warps, num_stages=config.num_stages, **limits,
