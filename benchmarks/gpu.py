@@ -20,6 +20,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from atom.sampling_params import SamplingParams
+from benchmarks.compiled_kernels import compiled_kernels
 from benchmarks.limits import H200, decode_seconds, prefill_tokens_per_second
 from benchmarks.nano_workload import nano_requests
 from benchmarks.offline_engine import OfflineEngine
@@ -136,13 +137,15 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         temperature=args.temperature, top_k=args.top_k, top_p=args.top_p, ignore_eos=True
     )
     wanted = ("decode", "prefill", "nano") if args.workload == "all" else (args.workload,)
-    if "decode" in wanted:
-        results["decode"] = {str(rows): decode(engine, rows, sampling) for rows in args.rows}
-    if "prefill" in wanted:
-        results["prefill"] = prefill(engine)
-    if "nano" in wanted:
-        nano(engine, sampling, scale=8)  # kernels, allocator and caches warm
-        results["nano"] = nano(engine, sampling, scale=1)
+    with compiled_kernels() as compiled:
+        if "decode" in wanted:
+            results["decode"] = {str(rows): decode(engine, rows, sampling) for rows in args.rows}
+        if "prefill" in wanted:
+            results["prefill"] = prefill(engine)
+        if "nano" in wanted:
+            nano(engine, sampling, scale=8)  # allocator and caches warm
+            results["nano"] = nano(engine, sampling, scale=1)
+    results["compiled_after_start"] = dict(compiled)
     return results
 
 
@@ -159,6 +162,8 @@ def table(results: dict[str, Any]) -> str:
         if name in results:
             row = results[name]
             lines.append(f"  {name:<15} {row[key]:9,.0f} {unit:<9} {row['limit_share']:6.1%}")
+    compiled = sum(results["compiled_after_start"].values())
+    lines.append(f"  kernels first met after the start: {compiled}")
     return "\n".join(lines)
 
 

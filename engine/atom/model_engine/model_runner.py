@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-import numpy as np
 import torch
 
 import atom
@@ -18,15 +17,15 @@ from atom.checkpoint import open_checkpoint
 from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_engine import kv_cache
-from atom.model_engine.batch import NewRow, ScheduledBatch, ScheduledBatchOutput, TokenMask
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.engine_protocol import ConcurrencyRow, EngineReport
 from atom.model_engine.graph_runner import DecodeGraphs
 from atom.model_engine.step_runner import StepRunner, SubmittedStep
+from atom.model_engine.warm_up import prompt_batch, warm_up
 from atom.model_loader.loader import fill_dummy, load_model
 from atom.model_ops.backends import resolve_ops
 from atom.models.decoder import CausalLM
 from atom.models.registry import build_model, support_model_arch_dict
-from atom.sampling_params import SamplingParams
 from atom.sizing.kv_budget import KvBudget, concurrency_table
 from atom.sizing.overheads import activation_bytes
 from atom.utils.device import Device, detect_device
@@ -71,6 +70,7 @@ class ModelRunner:
 
         Raises `ModelError` or `ConfigError`: before reading weights that cannot fit.
         """
+        config = self._config
         if not self._device.is_gpu:
             torch.set_num_threads(self._device.threads())
         self._plan(self._predicted_weights_bytes(), self._predicted_activation_bytes(), 0)
@@ -85,6 +85,8 @@ class ModelRunner:
             self._model.attention_layers(), budget, self._kv_dtype, self._device.torch_device
         )
         self._steps.graphs = self._capture_graphs(progress)
+        if self._device.is_gpu:
+            warm_up(self._steps, config, lambda share: progress("warming up", share))
         return self._report(budget, weights_bytes, weights_bytes + activations + overhead)
 
     def call_after_layers(self, callback: Callable[[], None]) -> None:
@@ -186,30 +188,7 @@ class ModelRunner:
         )
         counts = [length] * (tokens // length) + ([tokens % length] if tokens % length else [])
         counts = counts[: config.scheduler.max_num_seqs]
-        rows = tuple(
-            NewRow(
-                slot=slot,
-                request_id=slot,
-                token_ids=np.zeros(count, dtype=np.int32),
-                num_prompt_tokens=count,
-                block_ids=list(range(-(-count // config.cache.block_size))),
-                params=SamplingParams(),
-                seed=0,
-            )
-            for slot, count in enumerate(counts)
-        )
-        self.submit(
-            ScheduledBatch(
-                new_rows=rows,
-                block_appends=np.zeros((0, 3), dtype=np.int32),
-                slots=np.arange(len(rows), dtype=np.int32),
-                req_ids=np.arange(len(rows), dtype=np.int64),
-                num_computed_tokens=np.zeros(len(rows), dtype=np.int32),
-                num_scheduled_tokens=np.array(counts, dtype=np.int32),
-                samples=np.ones(len(rows), dtype=np.bool_),
-                num_decodes=0,
-            )
-        )
+        self.submit(prompt_batch(counts, config.cache.block_size))
 
     def _report(self, budget: KvBudget, weights_bytes: int, peak_bytes: int) -> EngineReport:
         config = self._config
