@@ -56,12 +56,14 @@ class LinearBase(nn.Module):
 
 
 class RowParallelLinear(LinearBase):
-    """A projection back to the residual stream: the input is what tensor parallelism splits.
+    """A projection back to the residual stream: the input is what tensor parallelism splits."""
 
-    Returns [T, out], or the parts of it that the next norm adds up (Ops.linear_addend)."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._ops.linear_addend(x, self.weight, self.bias)
+    def into(
+        self, residual: torch.Tensor, x: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """What the next norm takes for residual + self(x): (self(x), perhaps in parts, residual),
+        or (their sum, None). See Ops.linear_addend."""
+        return self._ops.linear_addend(x, self.weight, self.bias, residual)
 
 
 class MergedColumnParallelLinear(LinearBase):

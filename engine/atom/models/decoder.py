@@ -69,12 +69,12 @@ class SelfAttention(nn.Module):
         residual: torch.Tensor | None,
         positions: torch.Tensor,
         cos_sin: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         qkv, residual = self.qkv_proj.after_norm(norm, x, residual)
         last = get_forward_context().last_tokens if self._is_last else None
         if last is not None:
             residual = residual[last.tokens]
-        return self.o_proj(self.attn(qkv, positions, cos_sin, last)), residual
+        return self.o_proj.into(residual, self.attn(qkv, positions, cos_sin, last))
 
 
 class MLP(nn.Module):
@@ -88,14 +88,15 @@ class MLP(nn.Module):
         )
 
     def forward(
-        self, norm: RMSNorm, x: torch.Tensor, residual: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self, norm: RMSNorm, x: torch.Tensor, residual: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         gated, residual = self.gate_up_proj.after_norm(norm, x, residual)
-        return self.down_proj(gated), residual
+        return self.down_proj.into(residual, gated)
 
 
 class DecoderLayer(nn.Module):
-    """What attention and MLP return is still to be added to the residual: the next norm does.
+    """What attention and MLP return is still to be added to the residual, unless there is none:
+    the next norm does.
     is_last: it goes on with no more tokens than the step looks at (LastTokens)."""
 
     def __init__(self, spec: DecoderSpec, ops: Ops, *, is_last: bool) -> None:
@@ -111,7 +112,7 @@ class DecoderLayer(nn.Module):
         residual: torch.Tensor | None,
         positions: torch.Tensor,
         cos_sin: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         x, residual = self.self_attn(self.input_layernorm, x, residual, positions, cos_sin)
         return self.mlp(self.post_attention_layernorm, x, residual)
 

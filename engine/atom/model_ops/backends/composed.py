@@ -16,9 +16,13 @@ from atom.utils.forward_context import AttentionMetaData
 
 
 def linear_addend(
-    ops: Ops, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    return ops.linear(x, weight, bias)
+    ops: Ops,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    residual: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    return ops.linear(x, weight, bias), residual
 
 
 def norm_linear(

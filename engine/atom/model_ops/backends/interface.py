@@ -172,10 +172,16 @@ class Ops(Protocol):
         of context 0 (padding, in a capturable backend) yields zeros."""
 
     def linear_addend(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
-        """`linear` whose result is only ever added to the residual: [T, out], or parts [S, T, out]
-        float32 that `add_rms_norm` and the norm_* operations of the same backend add up."""
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        residual: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """`linear` whose result is only ever added to residual [T, out]. Returns what the next norm
+        takes: (the product, residual), the product [T, out] or parts [S, T, out] float32 that
+        `add_rms_norm` and the norm_* operations of the same backend add up; or (their sum, None),
+        with which the residual begins anew. May overwrite residual."""
 
     def norm_linear(
         self,

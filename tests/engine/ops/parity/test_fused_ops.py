@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +12,7 @@ import torch
 
 from atom.model_ops.backends.composed import COMPOSED
 from atom.model_ops.backends.interface import FUSED_OPS, OPS, AttentionShape, Backend, Ops
-from atom.utils.forward_context import AttentionMetaData
+from atom.utils.forward_context import AttentionMetaData, EqualPrompts
 from atom.utils.row_groups import are_even, long_prompts
 from tests.engine.ops.inputs import TOLERANCE, assert_rows_agree, paged_case
 
@@ -82,7 +83,7 @@ def test_norm_and_product_of_real_shapes(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("tokens", [2, 17, pytest.param(64, marks=gpu)])
+@pytest.mark.parametrize("tokens", [2, 17, pytest.param(64, marks=gpu), 2048])
 @pytest.mark.parametrize(("outputs", "inner"), [(64, 128), pytest.param(1024, 3072, marks=gpu)])
 def test_an_addend_and_the_norm_that_adds_it(
     fused: Backend, reference: Backend, device: torch.device, outputs: int, inner: int,
@@ -95,16 +96,37 @@ def test_an_addend_and_the_norm_that_adds_it(
     expected = reference.operations["add_rms_norm"](
         product, residual.double(), norm[0].double(), 1e-6
     )
-    addend = fused.operations["linear_addend"](x, weight, None)
-    out = fused.operations["add_rms_norm"](addend, residual.clone(), norm[0], 1e-6)
+    out = normed(fused, *linear_addend(fused, x, weight, residual), norm[0])
     for got, want in zip(out, expected, strict=True):
         assert got.dtype == dtype
         assert_rows_agree(got, want, dtype)
 
 
+def linear_addend(
+    backend: Backend, x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    pair: tuple[torch.Tensor, torch.Tensor | None] = backend.operations["linear_addend"](
+        x, weight, None, residual.clone()
+    )
+    return pair
+
+
+def normed(
+    backend: Backend, x: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As a layer does: without a residual x begins it."""
+    if residual is None:
+        return backend.operations["rms_norm"](x, norm, 1e-6), x
+    pair: tuple[torch.Tensor, torch.Tensor] = backend.operations["add_rms_norm"](
+        x, residual, norm, 1e-6
+    )
+    return pair
+
+
 DECODES = [(1, 1), (100, 1), (33, 1), (64, 1)]
 CHUNKS = [(40, 40), (33, 2), (90, 17)]
 PROMPTS = [(7, 7), (2048, 2048), (2048, 2048), (30, 30)]
+ODD_PROMPTS = [(7, 7), (4133, 4133), (30, 30), (6200, 6200)]
 
 
 @pytest.mark.parametrize("norm", [True, False])
@@ -117,6 +139,7 @@ PROMPTS = [(7, 7), (2048, 2048), (2048, 2048), (30, 30)]
         (DECODES + CHUNKS, (4, 2), 32, None),
         (CHUNKS, (4, 4), 16, None),
         pytest.param(DECODES + PROMPTS, (16, 8), 128, None, marks=gpu),
+        pytest.param(DECODES + ODD_PROMPTS, (16, 8), 64, None, marks=gpu),
         pytest.param([(1 + 97 * i % 2500, 1) for i in range(70)], (32, 8), 128, 4096, marks=gpu),
     ],
 )
@@ -150,6 +173,26 @@ def test_attention_from_the_projection(
         caches[0].float(), twins[0].float(), rtol=0, atol=12 * TOLERANCE[dtype]
     )
     assert torch.equal(caches[1], twins[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_rest_of_a_prompt_whose_leading_part_is_dense(
+    fused: Backend, reference: Backend, device: torch.device, dtype: torch.dtype
+) -> None:
+    rows = [(33, 1), (40, 40), (90, 90), (50, 2)]
+    case = paged_case(rows, device=device, dtype=dtype, heads=(4, 2), head_dim=32)
+    contexts, counts = torch.tensor(rows).T
+    qkv = torch.randn(int(counts.sum()), 8 * 32, device=device).to(dtype)
+    cos_sin = torch.randn(90, 32, device=device)
+    positions, metadata = place(case.metadata, contexts, counts)
+    metadata = replace(metadata, long_prompts=(EqualPrompts(2, 1, 41, 90, leading=64),))
+    caches = [cache.nan_to_num(0.0) for cache in (case.k_cache, case.v_cache)]
+    args = (AttentionShape(4, 2, 32, 32**-0.5), None, None, 1e-6, cos_sin, positions)
+    expected = composed(reference, "attention")(
+        qkv.clone(), *args, *[cache.clone() for cache in caches], metadata
+    )
+    out = fused.operations["attention"](qkv.clone(), *args, *caches, metadata)
+    assert_rows_agree(out, expected, dtype, slack=3)
 
 
 def place(

@@ -22,7 +22,6 @@ def backend() -> Backend:
         operations={
             "prepare_linear": dense.prepare_linear,
             "linear": dense.linear,
-            "linear_addend": dense.linear,
             "norm_linear": dense.norm_linear,
             "norm_gated_linear": dense.norm_gated_linear,
             "rms_norm": dense.rms_norm,
