@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from atom.model_engine.batch import NewRow, ScheduledBatch
 from atom.model_ops.backends.interface import SlotTensors
-from atom.utils.device import upload
+from atom.utils.device import upload, upload_together
 from atom.utils.forward_context import AttentionMetaData, LastTokens
 from atom.utils.row_groups import are_even, long_prompts
 
@@ -88,14 +88,21 @@ class InputBatch:
             self._token_ids[row.slot, : len(row.token_ids)] = row.token_ids
             self._block_tables[row.slot, : len(row.block_ids)] = row.block_ids
         slots = np.array([row.slot for row in rows], dtype=np.int64)
-        at = self._to_device(slots)
-        state = self.state
         # No longer than the longest of them: rows of the table are mostly unused.
         used = max(len(row.block_ids) for row in rows)
-        state.block_tables[at, :used] = self._to_device(self._block_tables[slots, :used])
-        temperatures = np.array([row.params.temperature for row in rows], dtype=np.float32)
-        state.temperature[at] = self._to_device(temperatures)
-        state.seed[at] = self._to_device(np.array([row.seed for row in rows], dtype=np.int64))
+        sent = upload_together(
+            {
+                "slots": slots,
+                "tables": self._block_tables[slots, :used],
+                "temperatures": np.array([row.params.temperature for row in rows], np.float32),
+                "seeds": np.array([row.seed for row in rows], dtype=np.int64),
+            },
+            self._device,
+        )
+        at, state = sent["slots"], self.state
+        state.block_tables[at, :used] = sent["tables"]
+        state.temperature[at] = sent["temperatures"]
+        state.seed[at] = sent["seeds"]
 
     # ---- a ragged step ------------------------------------------------------------------------
 
@@ -108,25 +115,82 @@ class InputBatch:
         # row stands.
         positions = np.arange(starts[-1], dtype=np.int64)
         positions += np.repeat(batch.num_computed_tokens - starts[:-1], counts)
-        token_slots = np.repeat(batch.slots, counts)
-        blocks = self._block_tables[token_slots, positions // self._block_size]
-        slot_mapping = blocks.astype(np.int64) * self._block_size + positions % self._block_size
-        slots = self._to_device(batch.slots.astype(np.int64))
-        # Of decodes only the device knows the newest token; of prompts the host does.
-        input_ids = self._to_device(self._token_ids[token_slots, positions].astype(np.int64))
+        slot_mapping = self._slot_mapping(batch, positions)
+        samples, context_lens = batch.samples, batch.context_lens
+        last_rows = _last_rows(batch)
+        arrays: dict[str, NDArray[np.generic]] = {
+            "input_ids": self._input_ids(batch),
+            "positions": positions,
+            "slot_mapping": slot_mapping,
+            "slots": batch.slots.astype(np.int64),
+            "sample_slots": batch.slots[samples].astype(np.int64),
+            "sample_positions": context_lens[samples].astype(np.int64),
+            "starts": starts,
+            "contexts": context_lens,
+            "tables": self._used_tables(batch.slots, context_lens),
+        }
+        if last_rows is not None:
+            arrays |= self._last_arrays(batch, last_rows, starts, slot_mapping)
+        sent = upload_together(arrays, self._device)
+        # Of decodes only the device knows the newest token.
         decodes = batch.num_decodes
-        input_ids[:decodes] = self.state.last_token[slots[:decodes]]
-        samples = batch.samples
-        sample_positions = batch.context_lens[samples].astype(np.int64)
+        if decodes:
+            sent["input_ids"][:decodes] = self.state.last_token[sent["slots"][:decodes]]
         return StepInputs(
-            input_ids=input_ids,
-            positions=self._to_device(positions),
-            attention=self._attention(batch, starts, slot_mapping),
-            last_tokens=self._last_tokens(batch, starts, slot_mapping),
-            slots=slots,
-            sample_slots=self._to_device(batch.slots[samples].astype(np.int64)),
-            sample_positions=self._to_device(sample_positions),
+            input_ids=sent["input_ids"],
+            positions=sent["positions"],
+            attention=_attention(batch, sent),
+            last_tokens=None if last_rows is None else _last_tokens(context_lens[last_rows], sent),
+            slots=sent["slots"],
+            sample_slots=sent["sample_slots"],
+            sample_positions=sent["sample_positions"],
         )
+
+    def _last_arrays(
+        self,
+        batch: ScheduledBatch,
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int32],
+        slot_mapping: NDArray[np.int64],
+    ) -> dict[str, NDArray[np.generic]]:
+        """What LastTokens needs on the device of these rows."""
+        tokens = starts[1:][rows].astype(np.int64) - 1
+        context_lens = batch.context_lens[rows]
+        return {
+            "last_tokens": tokens,
+            "last_starts": np.arange(len(rows) + 1, dtype=np.int32),
+            "last_contexts": context_lens,
+            "last_tables": self._used_tables(batch.slots[rows], context_lens),
+            "last_mapping": slot_mapping[tokens],
+        }
+
+    def _input_ids(self, batch: ScheduledBatch) -> NDArray[np.int64]:
+        """[T], of decodes 0."""
+        decodes = batch.num_decodes
+        chunks = zip(
+            batch.slots[decodes:].tolist(),
+            batch.num_computed_tokens[decodes:].tolist(),
+            batch.context_lens[decodes:].tolist(),
+            strict=True,
+        )
+        parts = [self._token_ids[slot, first:end] for slot, first, end in chunks]
+        return np.concatenate([np.zeros(decodes, np.int64), *parts], dtype=np.int64)
+
+    def _slot_mapping(
+        self, batch: ScheduledBatch, positions: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        max_blocks = self._block_tables.shape[1]
+        index = positions // self._block_size
+        at = np.repeat(batch.slots.astype(np.int64) * max_blocks, batch.num_scheduled_tokens)
+        blocks = self._block_tables.ravel().take(at + index)
+        # block · size + offset, the offset being what `index` leaves of the position.
+        return (blocks - index) * self._block_size + positions
+
+    def _used_tables(
+        self, slots: NDArray[np.int32], context_lens: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
+        """The slots' block tables as far as the longest of them reaches."""
+        return self._block_tables[slots, : -(-int(context_lens.max()) // self._block_size)]
 
     def prompt_targets(self, batch: ScheduledBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """For every position that `prompt_scores` names: its index in the step, and the token that
@@ -145,47 +209,44 @@ class InputBatch:
         """Move the slots past what the step computed; the tokens it samples follow on their own."""
         self.state.num_computed[inputs.slots] = inputs.attention.context_lens.long()
 
-    def _attention(
-        self, batch: ScheduledBatch, starts: NDArray[np.int32], slot_mapping: NDArray[np.int64]
-    ) -> AttentionMetaData:
-        context_lens = batch.context_lens
-        longest = int(context_lens.max())
-        used_blocks = -(-longest // self._block_size)
-        return AttentionMetaData(
-            query_starts=self._to_device(starts),
-            context_lens=self._to_device(context_lens),
-            block_tables=self._to_device(self._block_tables[batch.slots, :used_blocks]),
-            slot_mapping=self._to_device(slot_mapping),
-            num_decodes=batch.num_decodes,
-            max_query_len=int(batch.num_scheduled_tokens.max()),
-            max_context_len=longest,
-            even_contexts=are_even(context_lens[: batch.num_decodes]),
-            long_prompts=long_prompts(
-                batch.num_computed_tokens, batch.num_scheduled_tokens, batch.num_decodes
-            ),
-        )
-
-    def _last_tokens(
-        self, batch: ScheduledBatch, starts: NDArray[np.int32], slot_mapping: NDArray[np.int64]
-    ) -> LastTokens | None:
-        if len(slot_mapping) == np.count_nonzero(batch.samples):
-            return None
-        rows = np.flatnonzero(batch.samples) if batch.samples.any() else np.zeros(1, dtype=np.int64)
-        tokens = starts[1:][rows].astype(np.int64) - 1
-        context_lens = batch.context_lens[rows]
-        longest = int(context_lens.max())
-        used_blocks = -(-longest // self._block_size)
-        attention = AttentionMetaData(
-            query_starts=self._to_device(np.arange(len(rows) + 1, dtype=np.int32)),
-            context_lens=self._to_device(context_lens),
-            block_tables=self._to_device(self._block_tables[batch.slots[rows], :used_blocks]),
-            slot_mapping=self._to_device(slot_mapping[tokens]),
-            num_decodes=len(rows),
-            max_query_len=1,
-            max_context_len=longest,
-            even_contexts=are_even(context_lens),
-        )
-        return LastTokens(self._to_device(tokens), attention)
-
     def _to_device(self, array: NDArray[np.generic]) -> torch.Tensor:
         return upload(array, self._device)
+
+
+def _last_rows(batch: ScheduledBatch) -> NDArray[np.int64] | None:
+    """The rows whose last tokens alone are looked at; None when the step has no other tokens."""
+    if batch.total_tokens_num == np.count_nonzero(batch.samples):
+        return None
+    return np.flatnonzero(batch.samples) if batch.samples.any() else np.zeros(1, dtype=np.int64)
+
+
+def _attention(batch: ScheduledBatch, sent: dict[str, torch.Tensor]) -> AttentionMetaData:
+    context_lens = batch.context_lens
+    return AttentionMetaData(
+        query_starts=sent["starts"],
+        context_lens=sent["contexts"],
+        block_tables=sent["tables"],
+        slot_mapping=sent["slot_mapping"],
+        num_decodes=batch.num_decodes,
+        max_query_len=int(batch.num_scheduled_tokens.max()),
+        max_context_len=int(context_lens.max()),
+        even_contexts=are_even(context_lens[: batch.num_decodes]),
+        long_prompts=long_prompts(
+            batch.num_computed_tokens, batch.num_scheduled_tokens, batch.num_decodes
+        ),
+    )
+
+
+def _last_tokens(context_lens: NDArray[np.int32], sent: dict[str, torch.Tensor]) -> LastTokens:
+    """context_lens: of the rows that it is about."""
+    attention = AttentionMetaData(
+        query_starts=sent["last_starts"],
+        context_lens=sent["last_contexts"],
+        block_tables=sent["last_tables"],
+        slot_mapping=sent["last_mapping"],
+        num_decodes=len(context_lens),
+        max_query_len=1,
+        max_context_len=int(context_lens.max()),
+        even_contexts=are_even(context_lens),
+    )
+    return LastTokens(sent["last_tokens"], attention)

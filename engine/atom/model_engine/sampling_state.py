@@ -21,7 +21,7 @@ from atom.model_ops.backends.interface import LikelyLimits, SlotLimits
 from atom.model_ops.logit_shaping import Penalties
 from atom.model_ops.sampler import ShapedRows
 from atom.sampling_params import SamplingParams
-from atom.utils.device import upload
+from atom.utils.device import upload, upload_together
 
 # Logits of so many numbers are shaped at once; more rows take turns, so that the memory it takes
 # is bounded (a few times 64 MiB) whatever the batch.
@@ -125,11 +125,18 @@ class SamplingState:
         return self._is_changed[slots] | self._bans.must_go_on(slots, positions)
 
     def _send_limits(self, slots: NDArray[np.int64]) -> None:
-        at = upload(slots, self._device)
-        self.limits.top_k[at] = upload(self._top_k[slots], self._device)
-        top_p, min_p = upload(self._floats[1:3, slots], self._device)
-        self.limits.top_p[at] = top_p
-        self.limits.min_p[at] = min_p
+        sent = upload_together(
+            {
+                "slots": slots,
+                "top_k": self._top_k[slots],
+                "top_p": self._floats[1, slots],
+                "min_p": self._floats[2, slots],
+            },
+            self._device,
+        )
+        self.limits.top_k[sent["slots"]] = sent["top_k"]
+        self.limits.top_p[sent["slots"]] = sent["top_p"]
+        self.limits.min_p[sent["slots"]] = sent["min_p"]
 
     def _shaped_rows(
         self, rows: NDArray[np.intp], slots: _Slots, positions: NDArray[np.int32]
