@@ -70,7 +70,9 @@ test-long: $(STAMP) ## The tests that take minutes each, with and without a clus
 	@$(PY) -m tools.cluster_tests --long
 
 .PHONY: test
-test: lint types layers test-unit test-cluster ## Everything: the only command a change needs
+test: lint types layers ## Everything: the only command a change needs
+	@echo "unit and cluster tests, side by side; each one's output follows when it has ended"
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-unit test-cluster
 
 # ---- cluster and demo ----------------------------------------------------------------------------
 
