@@ -23,6 +23,7 @@ from typing import Any
 
 from atom.config import Config, EngineOptions, build_config
 from atom.errors import EngineDeadError, RequestError
+from atom.model_engine.async_text import AsyncText
 from atom.model_engine.core_events import (
     CoreEvent,
     CoreFailed,
@@ -44,18 +45,16 @@ from atom.model_engine.engine_protocol import (
 from atom.model_engine.input_output_processor import InputOutputProcessor
 from atom.model_engine.input_processor import Prompt
 from atom.model_engine.open_requests import OpenRequests
-from atom.model_engine.rank_answers import add_stats
+from atom.model_engine.rank_stats import RankStatsBoard
 from atom.model_engine.reader_wake import ReaderWake
 from atom.model_engine.request import Request, RequestOutput
 from atom.model_engine.request_size import check_size
 from atom.model_engine.request_stream import ReaderLimits, RequestGroup, RequestStream
+from atom.model_engine.step_delivery import StepDelivery
 from atom.model_engine.utility_calls import UtilityCalls
 from atom.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
-
-# What is longer, also by many prompts, is tokenised on a thread: no other request waits for it.
-_LONG_TEXT_CHARACTERS = 8192
 
 
 class AsyncLLMEngine:
@@ -81,7 +80,8 @@ class AsyncLLMEngine:
         stream's reader may lag; None for as far as it likes. Raises `ModelError`."""
         self.config = config
         self.processor = processor or InputOutputProcessor(config)
-        self.stats_by_rank: dict[int, StatsBody] = {}
+        self._text = AsyncText(self.processor)
+        self._rank_stats = RankStatsBoard()
         self._lifecycle = EngineLifecycle(on_progress)
         self._requests = OpenRequests(self._tell_of_abort)
         self._calls = UtilityCalls()
@@ -89,9 +89,11 @@ class AsyncLLMEngine:
         self._reader_limits = reader_limits
         self._clock = clock
         self._wall_clock = wall_clock
-        self._stats_told_at: dict[int, float] = {}
         self._arrived: deque[CoreEvent] = deque()  # not handled yet
         self._core = core_factory(config, self._on_event)
+        self._delivery = StepDelivery(
+            self.processor, self._requests, self._core.abort_requests, clock
+        )
         self._loop: asyncio.AbstractEventLoop
         self._ids = itertools.count(first_id(client))
 
@@ -135,15 +137,19 @@ class AsyncLLMEngine:
         return self._lifecycle.status
 
     @property
+    def stats_by_rank(self) -> dict[int, StatsBody]:
+        """What each rank told last."""
+        return self._rank_stats.by_rank
+
+    @property
     def stats(self) -> StatsBody | None:
-        """Of all ranks together; None before the first has reported."""
-        parts = list(self.stats_by_rank.values())
-        return add_stats(parts) if parts else None
+        """Of all ranks together; None before the first has told any."""
+        return self._rank_stats.total
 
     @property
     def stats_told_at(self) -> float | None:
         """Since when every rank has told its numbers again, in seconds since 1970."""
-        return min(self._stats_told_at.values(), default=None)
+        return self._rank_stats.told_at
 
     async def wait_dead(self) -> str:
         """Returns the reason once the engine process is gone."""
@@ -222,7 +228,7 @@ class AsyncLLMEngine:
         self._check_admission(len(prompts) * params.n)
         inputs = self.processor.inputs
         prepared = inputs.prepare(params)
-        tokens = await self._tokenize_each(prompts, add_special_tokens=add_special_tokens)
+        tokens = await self._text.tokenize(prompts, add_special_tokens=add_special_tokens)
         check_size(tokens, prepared)
         requests = [
             request
@@ -251,26 +257,12 @@ class AsyncLLMEngine:
 
     async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt. Raises `RequestError`."""
-        (token_ids,) = await self._tokenize_each([prompt], add_special_tokens=add_special_tokens)
+        (token_ids,) = await self._text.tokenize([prompt], add_special_tokens=add_special_tokens)
         return token_ids
-
-    async def _tokenize_each(
-        self, prompts: Sequence[Prompt], *, add_special_tokens: bool
-    ) -> list[list[int]]:
-        def work() -> list[list[int]]:
-            tokenize = self.processor.inputs.tokenize
-            return [tokenize(prompt, add_special_tokens=add_special_tokens) for prompt in prompts]
-
-        if sum(map(len, prompts)) > _LONG_TEXT_CHARACTERS:
-            return await asyncio.to_thread(work)
-        return work()
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         """The text of these tokens, without special ones. Raises `RequestError`."""
-        detokenize = self.processor.inputs.detokenize
-        if len(token_ids) > _LONG_TEXT_CHARACTERS:
-            return await asyncio.to_thread(detokenize, token_ids)
-        return detokenize(token_ids)
+        return await self._text.detokenize(token_ids)
 
     async def call_utility(self, method: str, *args: Any) -> list[Any]:
         """What the engine cores' utility of this name returns, by rank. Raises `EngineDeadError`
@@ -330,21 +322,18 @@ class AsyncLLMEngine:
     def _handle_arrived(self) -> None:
         """Whatever has come, in order. The tokens of steps that the loop is late for go to their
         readers together."""
-        outputs: list[tuple[int, RequestOutput]] = []
         while self._arrived:
             event = self._arrived.popleft()
             if isinstance(event, StreamBody):
-                self._add_outputs(outputs, event)
+                self._delivery.take(event)
             else:
-                self._requests.deliver(outputs)
-                outputs = []
+                self._delivery.deliver()
                 self._handle(event)
-        self._requests.deliver(outputs)
+        self._delivery.deliver()
 
     def _handle(self, event: CoreEvent) -> None:
         if isinstance(event, RankStats):
-            self.stats_by_rank[event.rank] = event.stats
-            self._stats_told_at[event.rank] = self._wall_clock()
+            self._rank_stats.put(event.rank, event.stats, self._wall_clock())
         elif isinstance(event, CoreFailed):
             self._die(event.message)
         elif isinstance(event, CoreStalled):
@@ -358,31 +347,8 @@ class AsyncLLMEngine:
         elif isinstance(event, ProgressBody):
             self._lifecycle.progress(event)
 
-    def _add_outputs(self, outputs: list[tuple[int, RequestOutput]], body: StreamBody) -> None:
-        """outputs: of steps before this one, which are still to be delivered."""
-        try:
-            step = self.processor.outputs.process(body, self._clock())
-        except Exception as error:
-            cause = error
-            # A fault of ours must not leave callers waiting, nor end the others' requests.
-            logger.exception("the outputs of a step could not be processed")
-            self._requests.deliver(outputs)  # a failure comes behind what came before it
-            outputs.clear()
-            concerned = {*body.rows()[0].tolist(), *(row.request_id for row in body.finished)}
-            self._requests.fail_each(concerned, lambda: _unprocessed(cause))
-            return
-        if step.abort_ids:
-            self._core.abort_requests(step.abort_ids)
-        outputs += step.outputs
-
     def _die(self, reason: str) -> None:
         if self._lifecycle.die(reason):
             message = f"the engine stopped: {reason}"
             self._requests.fail_all(lambda: EngineDeadError(message))
             self._calls.fail_all(lambda: EngineDeadError(message))
-
-
-def _unprocessed(cause: Exception) -> RuntimeError:
-    error = RuntimeError("the answer could not be processed")
-    error.__cause__ = cause
-    return error

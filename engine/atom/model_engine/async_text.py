@@ -1,0 +1,40 @@
+"""AsyncText: text to tokens and back for an event loop that others wait on too.
+
+What is short is done at once; what is long, also by being many, on a thread: the tokenizer lets
+others run meanwhile. Owned by AsyncLLMEngine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from atom.model_engine.input_output_processor import InputOutputProcessor
+from atom.model_engine.input_processor import Prompt
+
+_LONG_TEXT_CHARACTERS = 8192  # or as many tokens
+
+
+class AsyncText:
+    def __init__(self, processor: InputOutputProcessor) -> None:
+        self._processor = processor
+
+    async def tokenize(
+        self, prompts: Sequence[Prompt], *, add_special_tokens: bool
+    ) -> list[list[int]]:
+        """Token ids of each. Raises `RequestError`."""
+
+        def work() -> list[list[int]]:
+            tokenize = self._processor.inputs.tokenize
+            return [tokenize(prompt, add_special_tokens=add_special_tokens) for prompt in prompts]
+
+        if sum(map(len, prompts)) > _LONG_TEXT_CHARACTERS:
+            return await asyncio.to_thread(work)
+        return work()
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of these tokens, without special ones. Raises `RequestError`."""
+        detokenize = self._processor.inputs.detokenize
+        if len(token_ids) > _LONG_TEXT_CHARACTERS:
+            return await asyncio.to_thread(detokenize, token_ids)
+        return detokenize(token_ids)
