@@ -25,7 +25,7 @@
 
 #define SHARES 4       /* of what is left a thread takes one at a time, of its even part */
 #define LOOKS 32       /* at a word between two looks at the clock */
-#define SPIN_NS 200000L /* before going to sleep: more than lies between two loops of a step */
+#define SPIN_NS 100000L /* before going to sleep: more than lies between two loops of a step */
 
 typedef struct {
     Part part;
