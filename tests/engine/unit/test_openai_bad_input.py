@@ -213,8 +213,8 @@ async def test_one_wrong_prompt_of_many_leaves_nothing_running(rig: AppRig) -> N
     assert rig.engine.open_requests == 0
 
 
-async def test_a_list_of_a_million_wrong_items_costs_one_error(rig: AppRig) -> None:
-    body = b'{"prompt": [1' + b',"a"' * 1_000_000 + b"]}"
+async def test_a_list_of_many_wrong_items_costs_one_error(rig: AppRig) -> None:
+    body = b'{"prompt": [1' + b',"a"' * 40_000 + b"]}"
     status, error = await refusal(rig, TEXT, body)
     assert status == 400
     assert len(error["message"]) < 500

@@ -19,6 +19,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from atom.entrypoints.openai.body_budget import BodyShare
 from atom.entrypoints.openai.protocol import MAX_TIMEOUT_SECONDS, REFUSED, GenerationRequest
+from atom.entrypoints.openai.value_count import check_value_count
 from atom.errors import RequestError
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
@@ -34,6 +35,7 @@ async def read_body(request: Request, kind: type[Body], share: BodyShare) -> Bod
     """The parsed body. share: what it may hold of the server's memory. Raises `RequestError` (400,
     408, 413, 415, or 503 while others' bodies take all there is)."""
     data = await _read_bytes(request, share)
+    check_value_count(data)
     try:
         body = kind.model_validate_json(data)
     except ValidationError as error:

@@ -1,0 +1,76 @@
+"""How many values a large body may have, counted before anything is made of them.
+
+Parsing holds up every other request, and what it costs is the values, not the bytes: a long text is
+nothing, two million empty lists are a second, wherever they stand and whether or not they are
+wanted. Prompts as token ids are the one honest use of many values, and numbers are cheap. Called by
+body.py; small bodies cannot have many.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from atom.errors import RequestError
+
+MAX_VALUES = 100_000
+MAX_NUMBERS = 2**20
+SMALL_BODY_BYTES = 2 * MAX_VALUES  # a value and what separates it from the next
+
+_SEPARATORS = (b'"', b",", b"[", b"{")
+_Raw = msgspec.Raw | msgspec.UnsetType
+_OF_NUMBERS = b"0123456789,[] \t\r\n"
+
+
+class _NumberLists(msgspec.Struct):
+    """The fields that may be long lists of numbers; all others are passed over."""
+
+    prompt: _Raw = msgspec.UNSET
+    tokens: _Raw = msgspec.UNSET
+    allowed_token_ids: _Raw = msgspec.UNSET
+
+
+_number_lists = msgspec.json.Decoder(_NumberLists)
+
+
+def check_value_count(data: bytes | bytearray) -> None:
+    """Raises `RequestError` (413, or 400 for what is no JSON) for a body of too many values."""
+    if len(data) <= SMALL_BODY_BYTES:
+        return
+    values = count_values(data)
+    if values > MAX_VALUES:
+        numbers = _count_numbers(data) if values <= MAX_VALUES + MAX_NUMBERS else 0
+        if values - numbers > MAX_VALUES:
+            raise RequestError(
+                f"the body has about {values} values (fields, items, texts); this server reads "
+                f"{MAX_VALUES}, of any length, and {MAX_NUMBERS} token ids besides",
+                status=413,
+            )
+
+
+def count_values(data: bytes | bytearray) -> int:
+    """At least as many as a JSON text has, and at most its texts, fields and items, each counted by
+    itself. Where there are far too many texts, these alone."""
+    signs = sum(map(data.count, _SEPARATORS))
+    if signs <= MAX_VALUES:  # also with those inside of texts
+        return signs
+    # Escaped backslashes first, so that the ones left escape what is behind them.
+    plain = bytes(data).replace(rb"\\", b"").replace(rb"\"", b"")
+    quotes = plain.count(b'"')
+    if quotes > 2 * MAX_VALUES:
+        return quotes // 2
+    outside = b"".join(plain.split(b'"')[::2])
+    return quotes // 2 + sum(map(outside.count, (b",", b"[", b"{")))
+
+
+def _count_numbers(data: bytes | bytearray) -> int:
+    """At most so many of the values are token ids."""
+    try:
+        found = _number_lists.decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    lists = (found.prompt, found.tokens, found.allowed_token_ids)
+    return sum(
+        bytes(value).count(b",") + 1
+        for value in lists
+        if value is not msgspec.UNSET and not bytes(value).translate(None, _OF_NUMBERS)
+    )
