@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from torch import nn
 
+from atom.utils.forward_context import get_forward_context
 from tests.support.core_driver import CoreDriver
 from tests.support.tiny_model import make_tiny_checkpoint
 
@@ -45,6 +46,19 @@ def test_the_last_layer_computes_one_token_of_a_row_that_samples(checkpoint: Pat
     assert first[:2] == [32, 23]
     assert last[:2] == [1, 3]
     assert first[2:] == last[2:], "decodes are looked at anyway"
+
+
+def test_a_step_of_decodes_picks_none_out(checkpoint: Path) -> None:
+    driver = CoreDriver(
+        str(checkpoint), max_num_batched_tokens=64, max_num_seqs=4, num_kv_blocks=64
+    )
+    picked: list[bool] = []
+    layer = next(module for module in modules(driver) if type(module).__name__ == "DecoderLayer")
+    layer.register_forward_pre_hook(
+        lambda *_: picked.append(get_forward_context().last_tokens is not None)
+    )
+    driver.generate(PROMPTS, max_tokens=3, ignore_eos=True)
+    assert picked == [True, False, False]
 
 
 def test_answers_are_those_of_all_tokens_computed(checkpoint: Path) -> None:
