@@ -70,10 +70,11 @@ class InputBatch:
     # ---- changes ------------------------------------------------------------------------------
 
     def apply(self, batch: ScheduledBatch) -> None:
-        """Bring host and device up to date with what the batch says has changed, except the
-        appended blocks on the device: see `append_blocks`."""
-        if batch.new_rows:
-            self._enter(batch.new_rows)
+        """Bring the host up to date with what the batch says has changed; of the device see `enter`
+        and `append_blocks`."""
+        for row in batch.new_rows:
+            self._token_ids[row.slot, : len(row.token_ids)] = row.token_ids
+            self._block_tables[row.slot, : len(row.block_ids)] = row.block_ids
         slots, indices, block_ids = batch.block_appends.T
         self._block_tables[slots, indices] = block_ids
 
@@ -83,10 +84,9 @@ class InputBatch:
             slots, indices, block_ids = self._to_device(batch.block_appends.T)
             self.state.block_tables[slots.long(), indices.long()] = block_ids
 
-    def _enter(self, rows: tuple[NewRow, ...]) -> None:
-        for row in rows:
-            self._token_ids[row.slot, : len(row.token_ids)] = row.token_ids
-            self._block_tables[row.slot, : len(row.block_ids)] = row.block_ids
+    def enter(self, rows: tuple[NewRow, ...]) -> None:
+        """Tell the device of rows that take a slot, after `apply`: what their sampling needs, and
+        steps whose inputs the device itself gathers. A step of `prepare` needs none of it."""
         slots = np.array([row.slot for row in rows], dtype=np.int64)
         # No longer than the longest of them: rows of the table are mostly unused.
         used = max(len(row.block_ids) for row in rows)

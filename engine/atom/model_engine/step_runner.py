@@ -74,13 +74,12 @@ class StepRunner:
         Of a batch that `samples_later` only the layers are run: `sample` follows, before the next
         batch is submitted."""
         self.inputs.apply(batch)
-        if batch.new_rows:
-            self._sampling.enter(batch.new_rows)
         samples = batch.samples
         step = SubmittedStep(
             batch.slots[samples], batch.req_ids[samples], batch.context_lens[samples]
         )
         if self.graphs is not None and batch.num_decodes == len(batch.slots):
+            self._enter(batch)
             step.forward = self.graphs.forward(batch)
         else:
             self._forward(batch, step)
@@ -109,6 +108,11 @@ class StepRunner:
             prompt_logprobs=step.prompt_logprobs.wait() if step.prompt_logprobs else None,
         )
 
+    def _enter(self, batch: ScheduledBatch) -> None:
+        if batch.new_rows:
+            self.inputs.enter(batch.new_rows)
+            self._sampling.enter(batch.new_rows)
+
     def _forward(self, batch: ScheduledBatch, step: SubmittedStep) -> None:
         self.inputs.append_blocks(batch)
         inputs = self.inputs.prepare(batch)
@@ -116,6 +120,8 @@ class StepRunner:
         last_tokens = None if batch.prompt_scores else inputs.last_tokens
         with set_forward_context(ForwardContext(inputs.attention, last_tokens)):
             hidden = self._model(inputs.input_ids, inputs.positions)
+        # Behind the layers: the device is busy while the host does this.
+        self._enter(batch)
         self.inputs.advance(inputs)
         if batch.prompt_scores:
             step.prompt_logprobs = self._score_prompts(batch, hidden)
