@@ -6,6 +6,8 @@ step's metadata from the forward context. Knows neither scheduling nor how block
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -13,9 +15,8 @@ from atom.model_ops.backends.interface import AttentionShape, Ops
 from atom.model_ops.layernorm import RMSNorm
 from atom.utils.forward_context import LastTokens, get_forward_context
 
-# Shape, weights of the norms of q and k, their epsilon, cos_sin, positions, and both caches.
+# Weights of the norms of q and k, their epsilon, cos_sin, positions, and both caches.
 _Rotary = tuple[
-    AttentionShape,
     torch.Tensor | None,
     torch.Tensor | None,
     float,
@@ -52,21 +53,24 @@ class Attention(nn.Module):
         positions: torch.Tensor,
         cos_sin: torch.Tensor,
         last: LastTokens | None = None,
+        keys_values: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """qkv [T, (Hq + 2·Hkv)·D] → [T, Hq·D]; with `last` only its rows, [R', Hq·D]."""
+        """qkv [T, (Hq + 2·Hkv)·D] → [T, Hq·D]; positions of all T tokens. With `last` qkv is of its
+        rows alone, [R', ..] → [R', Hq·D], and keys_values [T, 2·Hkv·D] are all tokens'."""
         metadata = get_forward_context().attn_metadata
-        if last is None:
-            return self._ops.attention(qkv, *self._rotary(cos_sin, positions), metadata)
+        if last is None or keys_values is None:
+            return self._ops.attention(qkv, self.shape, *self._rotary(cos_sin, positions), metadata)
+        rotary = self._rotary(cos_sin, positions)
+        no_queries = replace(self.shape, num_heads=0)
+        self._ops.qk_norm_rope_store(keys_values, no_queries, *rotary, metadata.slot_mapping)
         # Attended to as decodes are, which stores the keys and values of these rows once more.
-        rows, row_positions = qkv[last.tokens], positions[last.tokens]
-        self._ops.qk_norm_rope_store(qkv, *self._rotary(cos_sin, positions), metadata.slot_mapping)
-        return self._ops.attention(rows, *self._rotary(cos_sin, row_positions), last.attention)
+        rotary = self._rotary(cos_sin, positions[last.tokens])
+        return self._ops.attention(qkv, self.shape, *rotary, last.attention)
 
     def _rotary(self, cos_sin: torch.Tensor, positions: torch.Tensor) -> _Rotary:
-        """What both operations take between qkv and the step's metadata."""
+        """What both operations take between the shape and the step's metadata."""
         q_norm, k_norm = self._norms
         return (
-            self.shape,
             None if q_norm is None else q_norm.weight,
             None if k_norm is None else k_norm.weight,
             0.0 if q_norm is None else q_norm.eps,

@@ -99,9 +99,12 @@ class GatedLinear(MergedColumnParallelLinear):
 
 
 class QKVParallelLinear(MergedColumnParallelLinear):
-    """Queries, keys and values in one matrix, in this order of rows."""
+    """Queries, keys and values in one matrix, in this order of rows. last: of the last layer, which
+    computes no more than keys and values of most tokens."""
 
-    def __init__(self, hidden_size: int, shape: AttentionShape, *, bias: bool, ops: Ops) -> None:
+    def __init__(
+        self, hidden_size: int, shape: AttentionShape, *, bias: bool, last: bool, ops: Ops
+    ) -> None:
         kv_size = shape.num_kv_heads * shape.head_dim
         shards = {
             "q_proj": shape.num_heads * shape.head_dim,
@@ -109,3 +112,17 @@ class QKVParallelLinear(MergedColumnParallelLinear):
             "v_proj": kv_size,
         }
         super().__init__(hidden_size, shards, bias=bias, ops=ops)
+        self._query_rows = shards["q_proj"]
+        self._last = last
+        self._kv_weight: torch.Tensor | None = None
+
+    def prepare(self) -> None:
+        rows = self.weight.data[self._query_rows :]
+        super().prepare()
+        if self._last:
+            self._kv_weight = self._ops.prepare_linear(rows)
+
+    def keys_values(self, x: torch.Tensor) -> torch.Tensor:  # [T, in] → [T, 2·Hkv·D]
+        assert self._kv_weight is not None, "prepared, and of the last layer"
+        bias = None if self.bias is None else self.bias[self._query_rows :]
+        return self._ops.linear(x, self._kv_weight, bias)

@@ -47,7 +47,7 @@ class SelfAttention(nn.Module):
         self._is_last = is_last
         shape = spec.attention
         self.qkv_proj = QKVParallelLinear(
-            spec.hidden_size, shape, bias=spec.attention_bias, ops=ops
+            spec.hidden_size, shape, bias=spec.attention_bias, last=is_last, ops=ops
         )
         self.o_proj = RowParallelLinear(
             shape.num_heads * shape.head_dim, spec.hidden_size, bias=spec.output_bias, ops=ops
@@ -70,11 +70,15 @@ class SelfAttention(nn.Module):
         positions: torch.Tensor,
         cos_sin: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        qkv, residual = self.qkv_proj.after_norm(norm, x, residual)
         last = get_forward_context().last_tokens if self._is_last else None
-        if last is not None:
-            residual = residual[last.tokens]
-        return self.o_proj.into(residual, self.attn(qkv, positions, cos_sin, last))
+        if last is None:
+            qkv, residual = self.qkv_proj.after_norm(norm, x, residual)
+            return self.o_proj.into(residual, self.attn(qkv, positions, cos_sin))
+        normed, residual = norm(x, residual)
+        keys_values = self.qkv_proj.keys_values(normed)
+        qkv = self.qkv_proj(normed[last.tokens])
+        attended = self.attn(qkv, positions, cos_sin, last, keys_values)
+        return self.o_proj.into(residual[last.tokens], attended)
 
 
 class MLP(nn.Module):

@@ -157,8 +157,9 @@ class Ops(Protocol):
     ) -> torch.Tensor:
         """Split qkv [T, (Hq + 2·Hkv)·D], normalise q and k per head (if given weights [D]), rotate
         them (neox halves; cos_sin [positions, D] float32: cosines then sines), write k and v to
-        their cache slots [N, S, Hkv, D]; returns q [T, Hq, D]. May overwrite qkv. A capturable
-        backend takes slots below 0 as padding: nothing is written for them."""
+        their cache slots [N, S, Hkv, D]; returns q [T, Hq, D]. Hq may be 0, for keys and values
+        alone. May overwrite qkv. A capturable backend takes slots below 0 as padding: nothing is
+        written for them."""
 
     def paged_attention(
         self,

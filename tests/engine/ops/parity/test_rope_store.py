@@ -21,6 +21,7 @@ BLOCKS, BLOCK_SIZE = 40, 16
         ((3, 1), 64, 1),
         ((7, 1), 16, 20),
         ((4, 4), 16, 70),
+        ((0, 2), 32, 9),
         pytest.param((16, 8), 128, 9, marks=gpu),
         pytest.param((32, 8), 128, 300, marks=gpu),
         pytest.param((8, 2), 256, 65, marks=gpu),
