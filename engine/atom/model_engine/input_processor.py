@@ -160,8 +160,7 @@ class InputProcessor:
             "bad_words": (token for word in params.bad_words_token_ids for token in word),
         }
         for param, token_ids in named.items():
-            for token_id in token_ids:
-                self._check_token(token_id, param)
+            self._check_tokens_of(list(token_ids), param)
         self._check_something_allowed(params)
 
     def _check_something_allowed(self, params: SamplingParams) -> None:
@@ -186,9 +185,13 @@ class InputProcessor:
 
     def _checked_ids(self, token_ids: Sequence[int]) -> list[int]:
         ids = [index(token_id) for token_id in token_ids]  # numpy's integers too
-        for extreme in (min(ids), max(ids)) if ids else ():
-            self._check_token(extreme, "prompt")
+        self._check_tokens_of(ids, "prompt")
         return ids
+
+    def _check_tokens_of(self, token_ids: Sequence[int], param: str) -> None:
+        """There may be very many."""
+        for extreme in (min(token_ids), max(token_ids)) if token_ids else ():
+            self._check_token(extreme, param)
 
     def _check_token(self, token_id: int, param: str) -> None:
         if not 0 <= token_id < self._model.vocab_size:

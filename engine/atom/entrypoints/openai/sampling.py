@@ -5,6 +5,7 @@ The order for each value: the client's, then the checkpoint's generation_config.
 
 from __future__ import annotations
 
+import re
 from typing import TypeVar
 
 from atom.config import GenerationDefaults
@@ -13,6 +14,7 @@ from atom.errors import RequestError
 from atom.sampling_params import SamplingParams
 
 _Number = TypeVar("_Number", int, float)
+_TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
 def sampling_params_of(
@@ -52,13 +54,13 @@ def sampling_params_of(
 
 
 def _logit_bias(biases: dict[str, float]) -> dict[int, float] | None:
-    """JSON's keys are texts."""
-    try:
-        return {int(token): bias for token, bias in biases.items()} or None
-    except ValueError:
+    """JSON's keys are texts. Each id has one spelling, so that none is named twice."""
+    found = {int(token): bias for token, bias in biases.items() if _TOKEN_ID.fullmatch(token)}
+    if len(found) < len(biases):
         raise RequestError(
             "logit_bias: its keys must be token ids, as texts of digits", param="logit_bias"
-        ) from None
+        )
+    return found or None
 
 
 def _chosen(asked: _Number | None, default: _Number | None, otherwise: _Number) -> _Number:
