@@ -42,7 +42,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     seed: same seed, same prompt, same tokens, whatever else is in the batch; None draws one.
     max_tokens: most tokens to generate; None means as many as the context allows.
     min_tokens: until so many are generated no end token, stop token or stop string ends it.
-    stop_strings: generation ends before the first of these texts; never part of the output.
+    stop_strings: generation ends before the first of these texts; never part of the output. One
+    that is the name of a special token stands for that token.
     stop_token_ids: generation ends at one of these tokens, besides the model's own end tokens.
     ignore_eos: the model's end tokens do not end generation (for benchmarks).
     repetition_penalty: above 1 makes tokens of prompt and answer less likely (positive logits are

@@ -92,6 +92,11 @@ class Tokenizer:
         found = {name: _token_text(self.settings.get(name)) for name in names}
         return {name: text for name, text in found.items() if text is not None}
 
+    def special_token_id(self, text: str) -> int | None:
+        """Of the special token that is written like this; None when it is ordinary text."""
+        token_id = self._tokenizer.token_to_id(text)
+        return token_id if token_id in self._special_ids else None
+
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes that a token stands for, for vocabularies of bytes; empty for special tokens."""
         known = self._bytes_of_token.get(token_id)

@@ -67,6 +67,8 @@ class InputProcessor:
             asked = getattr(params, name)
             if asked is not None and asked > context_tokens:
                 changes[name] = context_tokens
+        if params.stop_strings and (named := self._named_by(params.stop_strings)):
+            changes["stop_token_ids"] = tuple(dict.fromkeys((*params.stop_token_ids, *named)))
         if params.bad_words:
             found = (*params.bad_words_token_ids, *self._bad_words(params.bad_words))
             changes |= {"bad_words": (), "bad_words_token_ids": found}
@@ -135,6 +137,14 @@ class InputProcessor:
                 "(pip install xgrammar)"
             )
         asked.check_schema()
+
+    def _named_by(self, stop_strings: Sequence[str]) -> list[int]:
+        """Special tokens among the texts that are to end an answer: they never become text, so
+        that only their ids can end it."""
+        if self._tokenizer is None:
+            return []
+        ids = map(self._tokenizer.special_token_id, stop_strings)
+        return [token_id for token_id in ids if token_id is not None]
 
     def _bad_words(self, words: Sequence[str]) -> list[tuple[int, ...]]:
         """Each word as it is spelled at the start of a text and behind a space."""

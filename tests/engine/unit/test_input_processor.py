@@ -13,6 +13,7 @@ from atom.model_engine.input_output_processor import InputOutputProcessor
 from atom.model_engine.input_processor import InputProcessor
 from atom.model_engine.request import Request
 from atom.sampling_params import SamplingParams
+from tests.support.byte_tokenizer import TURN_END, TURN_START
 from tests.support.front_half import build_test_config, write_model_folder
 
 CONTEXT = 64
@@ -173,3 +174,15 @@ def test_a_temperature_that_float32_could_not_divide_by_is_greedy(
 ) -> None:
     assert build(inputs, [1], temperature=temperature).params.temperature == 0.0
     assert build(inputs, [1], temperature=1e-5).params.temperature == 1e-5
+
+
+def test_a_stop_text_that_names_a_special_token_stands_for_it(inputs: InputProcessor) -> None:
+    """Special tokens are left out of the text, where no stop string could be found."""
+    params = build(
+        inputs, [1], stop_strings=(TURN_START, "end", TURN_END), stop_token_ids=(293, 5)
+    ).params
+    turn_start, turn_end = inputs.tokenize(TURN_START + TURN_END)
+    assert turn_end == 293
+    assert params.stop_token_ids == (293, 5, turn_start)
+    assert params.stop_strings == (TURN_START, "end", TURN_END)
+    assert build(inputs, [1], stop_strings=("end",)).params.stop_token_ids == ()
