@@ -41,6 +41,12 @@ class TokenStream(Protocol):
         ...
 
 
+# A text of more characters per token than this is unusual, and shorter than this is soon encoded.
+_MOST_USUAL_CHARACTERS = 6
+_LEAST_WINDOW_CHARACTERS = 8192
+_MOST_WINDOW_CHARACTERS = 1 << 18
+
+
 class Tokenizer:
     """One model's vocabulary. Thread-safe: nothing changes after it is loaded."""
 
@@ -76,6 +82,22 @@ class Tokenizer:
             [text], add_special_tokens=add_special_tokens
         )
         return list(encoding.ids)
+
+    def has_far_more_than(self, count: int, text: str) -> bool:
+        """Whether a long text has more than twice so many tokens, at the cost of about so many.
+        Encoding the whole of it could take a thousand times its size in memory. False for one that
+        is not much longer than so many tokens may be."""
+        usual = _MOST_USUAL_CHARACTERS * count
+        if len(text) <= max(usual, _LEAST_WINDOW_CHARACTERS):
+            return False
+        window = min(max(usual, _LEAST_WINDOW_CHARACTERS), _MOST_WINDOW_CHARACTERS)
+        found = 0
+        for start in range(0, len(text), window):
+            part = text[start : start + window]
+            found += len(self.encode(part, add_special_tokens=False))
+            if found > 2 * count:
+                return True
+        return False
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The whole text, without special tokens; ids outside the vocabulary give nothing."""

@@ -256,8 +256,10 @@ class AsyncLLMEngine:
         self._requests.check_room(count, self.config.scheduler.max_waiting_requests)
 
     async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of a prompt. Raises `RequestError`."""
-        (token_ids,) = await self._text.tokenize([prompt], add_special_tokens=add_special_tokens)
+        """Token ids of a prompt, which may be longer than the context. Raises `RequestError`."""
+        (token_ids,) = await self._text.tokenize(
+            [prompt], add_special_tokens=add_special_tokens, for_answer=False
+        )
         return token_ids
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:

@@ -20,13 +20,18 @@ class AsyncText:
         self._processor = processor
 
     async def tokenize(
-        self, prompts: Sequence[Prompt], *, add_special_tokens: bool
+        self, prompts: Sequence[Prompt], *, add_special_tokens: bool, for_answer: bool = True
     ) -> list[list[int]]:
-        """Token ids of each. Raises `RequestError`."""
+        """Token ids of each. for_answer: none may exceed the context. Raises `RequestError`."""
 
         def work() -> list[list[int]]:
-            tokenize = self._processor.inputs.tokenize
-            return [tokenize(prompt, add_special_tokens=add_special_tokens) for prompt in prompts]
+            inputs = self._processor.inputs
+            return [
+                inputs.tokenize(
+                    prompt, add_special_tokens=add_special_tokens, for_answer=for_answer
+                )
+                for prompt in prompts
+            ]
 
         if sum(map(len, prompts)) > _LONG_TEXT_CHARACTERS:
             return await asyncio.to_thread(work)

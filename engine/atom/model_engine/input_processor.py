@@ -24,6 +24,8 @@ from atom.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
 
+MOST_TOKENS = 2**18  # of a text that is only to be tokenised, or the context if that is more
+
 
 class InputProcessor:
     """Knows one model's tokenizer and limits."""
@@ -33,15 +35,23 @@ class InputProcessor:
         self._model = model
         self._tokenizer = tokenizer
 
-    def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `prompt`; ids are taken as they are, after a look at the vocabulary."""
+    def tokenize(
+        self, prompt: Prompt, *, add_special_tokens: bool = True, for_answer: bool = True
+    ) -> list[int]:
+        """Token ids of `prompt`; ids are taken as they are, after a look at the vocabulary.
+
+        for_answer: a text far beyond the context is refused before all of it is tokenised."""
         if not isinstance(prompt, str):
             return self._checked_ids(prompt)
         if self._tokenizer is None:
             raise RequestError(
                 f"{self._model.path} has no tokenizer; give prompts as token ids", param="prompt"
             )
+        context_tokens = self._model.max_model_len
+        most_tokens = context_tokens if for_answer else max(MOST_TOKENS, context_tokens)
         try:
+            if self._tokenizer.has_far_more_than(most_tokens, prompt):
+                raise self._too_long(f"more than {2 * most_tokens}", for_answer=for_answer)
             return self._tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
         except (UnicodeError, TypeError) as error:
             raise RequestError("the prompt is not valid Unicode text", param="prompt") from error
@@ -118,14 +128,25 @@ class InputProcessor:
             raise RequestError("the prompt is empty; give at least one token", param="prompt")
         room_tokens = self._model.max_model_len - len(token_ids)
         if room_tokens < 1:
-            raise RequestError(
-                f"the prompt has {len(token_ids)} tokens, but the context of "
-                f"{self._model.served_name} is {self._model.max_model_len} tokens for prompt and "
-                f"answer together; shorten the prompt to at most {self._model.max_model_len - 1}",
-                param="prompt",
-                code="context_length_exceeded",
-            )
+            raise self._too_long(str(len(token_ids)), for_answer=True)
         return room_tokens
+
+    def _too_long(self, tokens: str, *, for_answer: bool) -> RequestError:
+        """tokens: how many the text has."""
+        if not for_answer:
+            return RequestError(
+                f"the text has {tokens} tokens, more than this server tokenises at once; send it "
+                f"in parts",
+                param="prompt",
+                status=413,
+            )
+        return RequestError(
+            f"the prompt has {tokens} tokens, but the context of "
+            f"{self._model.served_name} is {self._model.max_model_len} tokens for prompt and "
+            f"answer together; shorten the prompt to at most {self._model.max_model_len - 1}",
+            param="prompt",
+            code="context_length_exceeded",
+        )
 
     def _check_structured(self, asked: StructuredOutputsParams) -> None:
         """What needs no compiling; the engine compiles it and may refuse it yet."""

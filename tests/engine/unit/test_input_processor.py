@@ -186,3 +186,16 @@ def test_a_stop_text_that_names_a_special_token_stands_for_it(inputs: InputProce
     assert params.stop_token_ids == (293, 5, turn_start)
     assert params.stop_strings == (TURN_START, "end", TURN_END)
     assert build(inputs, [1], stop_strings=("end",)).params.stop_token_ids == ()
+
+
+def test_a_text_far_beyond_the_context_is_refused_before_all_of_it_is_tokenised(
+    inputs: InputProcessor,
+) -> None:
+    text = "x" * 1_000_000
+    with pytest.raises(RequestError, match=f"more than {2 * CONTEXT} tokens") as caught:
+        inputs.tokenize(text)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
+    assert len(inputs.tokenize(text[:100_000], for_answer=False)) == 100_000
+    with pytest.raises(RequestError, match="in parts") as caught:
+        inputs.tokenize(text * 2, for_answer=False)
+    assert caught.value.status == 413

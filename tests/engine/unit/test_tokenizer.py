@@ -143,3 +143,21 @@ def test_damaged_tokenizer_settings_are_named(tmp_path: Path, content: str) -> N
     (tmp_path / "tokenizer_config.json").write_text(content)
     with pytest.raises(ModelError, match=r"tokenizer_config\.json"):
         Tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "far_more"),
+    [
+        ("x" * 100_000, 10_000, True),
+        ("x" * 100_000, 49_999, False),  # soon encoded, and not much more
+        (" the" * 20_000, 5_000, True),
+        (" the" * 20_000, 12_000, False),
+        (" the" * 20_000 + "x" * 100_000, 20_000, True),
+        ("x" * 8192, 1, False),
+        ("", 1, False),
+    ],
+)
+def test_a_text_of_far_more_tokens_is_known_before_all_of_it_is_encoded(
+    tokenizer: Tokenizer, text: str, count: int, far_more: bool
+) -> None:
+    assert tokenizer.has_far_more_than(count, text) is far_more
