@@ -10,6 +10,7 @@
 
 #define TILE 64     /* tokens whose scores are kept */
 #define SUMS 8      /* vectors of a result that are summed in registers at a time */
+#define SHORT 64    /* longest head whose keys are scored several at a time */
 #define QUERIES 8   /* query vectors of a task */
 #define PIECE (1L << 15) /* numbers of keys met by queries that one thread takes at a time */
 
@@ -45,37 +46,56 @@ INLINE void place(const Cases *c, long row, long kv_head, long first, long count
     }
 }
 
+INLINE void score_one(const float *q, const float *k, long dim, float scale, float *score) {
+    vec products = {0};
+    long d = 0;
+    for (; d + LANES <= dim; d += LANES) products += load(q + d) * load(k + d);
+    float sum = sum_of(products);
+    for (; d < dim; d++) sum += q[d] * k[d];
+    *score = sum * scale;
+}
+
+/* As many keys at a time as a vector has lanes, where heads are whole vectors and short: adding up
+ * a vector's lanes is then as much work as the products. */
 INLINE void score(const float *q, const float *keys, const long *at, long count, long dim, float scale, float *scores) {
-    for (long i = 0; i < count; i++) {
-        const float *k = keys + at[i];
-        vec products = {0};
-        long d = 0;
-        for (; d + LANES <= dim; d += LANES) products += load(q + d) * load(k + d);
-        float sum = sum_of(products);
-        for (; d < dim; d++) sum += q[d] * k[d];
-        scores[i] = sum * scale;
+    long i = 0;
+    for (; dim <= SHORT && dim % LANES == 0 && i + LANES <= count; i += LANES) {
+        vec products[LANES];
+#pragma GCC unroll 16
+        for (int j = 0; j < LANES; j++) {
+            const float *k = keys + at[i + j];
+            products[j] = load(q) * load(k);
+            for (long d = LANES; d < dim; d += LANES) products[j] += load(q + d) * load(k + d);
+        }
+        store(scores + i, sums_of(products) * scale);
     }
+    for (; i < count; i++) score_one(q, keys + at[i], dim, scale, scores + i);
+}
+
+/* `vectors` whole ones of out, from d on, in registers. */
+INLINE void add_vectors(
+    const int vectors, const float *weights, const float *values, const long *at, long count, long d,
+    float keep, float *out
+) {
+    vec sums[SUMS];
+#pragma GCC unroll 8
+    for (int j = 0; j < vectors; j++) sums[j] = load(out + d + j * LANES) * keep;
+    for (long i = 0; i < count; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < vectors; j++) sums[j] += weights[i] * load(values + at[i] + d + j * LANES);
+#pragma GCC unroll 8
+    for (int j = 0; j < vectors; j++) store(out + d + j * LANES, sums[j]);
 }
 
 /* out = out · keep + Σ weights · values; whole vectors in registers, the rest one by one. */
 INLINE void add_values(const float *weights, const float *values, const long *at, long count, long dim, float keep, float *out) {
     long d = 0;
-    for (; d + SUMS * LANES <= dim; d += SUMS * LANES) {
-        vec sums[SUMS];
-        for (int j = 0; j < SUMS; j++) sums[j] = load(out + d + j * LANES) * keep;
-        for (long i = 0; i < count; i++)
-            for (int j = 0; j < SUMS; j++) sums[j] += weights[i] * load(values + at[i] + d + j * LANES);
-        for (int j = 0; j < SUMS; j++) store(out + d + j * LANES, sums[j]);
-    }
-    for (; d + 2 * LANES <= dim; d += 2 * LANES) {
-        vec low = load(out + d) * keep, high = load(out + d + LANES) * keep;
-        for (long i = 0; i < count; i++) {
-            low += weights[i] * load(values + at[i] + d);
-            high += weights[i] * load(values + at[i] + d + LANES);
-        }
-        store(out + d, low);
-        store(out + d + LANES, high);
-    }
+    for (; d + SUMS * LANES <= dim; d += SUMS * LANES)
+        add_vectors(SUMS, weights, values, at, count, d, keep, out);
+    for (; d + SUMS / 2 * LANES <= dim; d += SUMS / 2 * LANES)
+        add_vectors(SUMS / 2, weights, values, at, count, d, keep, out);
+    for (; d + LANES <= dim; d += LANES)
+        add_vectors(1, weights, values, at, count, d, keep, out);
     for (; d < dim; d++) {
         float sum = out[d] * keep;
         for (long i = 0; i < count; i++) sum += weights[i] * values[at[i] + d];
