@@ -80,8 +80,10 @@ def test_the_server_benchmark_counts_what_it_got(server: ServerProcess, tmp_path
     assert (report["completed"], report["failed"]) == (6, 0)
     assert (report["total_input_tokens"], report["total_output_tokens"]) == (60, 48)
     assert report["request_goodput"] == report["request_throughput"] > 0
-    for metric in ("ttft", "tpot", "itl", "e2el"):
+    for metric in ("ttft", "e2el"):
         assert 0 < report[f"p25_{metric}_ms"] <= report[f"p99.9_{metric}_ms"]
+    for metric in ("tpot", "itl"):  # 0 where a busy machine lets several tokens come at once
+        assert 0 <= report[f"p25_{metric}_ms"] <= report[f"p99.9_{metric}_ms"]
     assert report["mean_ttft_ms"] < report["mean_e2el_ms"]
     assert json.loads((tmp_path / "r.json").read_text()) == report
 
