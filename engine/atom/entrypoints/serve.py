@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from atom.entrypoints.engine_args import add_engine_arguments, options_from_args
 from atom.entrypoints.logs import configure_logging
+from atom.entrypoints.openai.body_budget import DEFAULT_BYTES
 from atom.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--body-memory-mib",
         type=_mebibytes,
-        default=256,
+        default=DEFAULT_BYTES // 2**20,
         help="MiB that the bodies of requests may take while they are read, in each HTTP process; "
         "more get HTTP 503; 0: any",
     )

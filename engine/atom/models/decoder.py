@@ -99,9 +99,9 @@ class MLP(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """What attention and MLP return is still to be added to the residual, unless there is none:
-    the next norm does.
-    is_last: it goes on with no more tokens than the step looks at (LastTokens)."""
+    """What attention and MLP return is still to be added to the residual, which the next norm does,
+    unless there is none. is_last: it goes on with no more tokens than the step looks at
+    (LastTokens)."""
 
     def __init__(self, spec: DecoderSpec, ops: Ops, *, is_last: bool) -> None:
         super().__init__()
