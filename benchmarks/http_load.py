@@ -1,29 +1,37 @@
 """Streams many completions at once and notes when something came; a reader that costs little.
 
-Each request has a connection of its own and a protocol that looks only at what it must: the status
-line, whether a piece of the stream has text, and the end. Runs in a child process per load, so that
-the caller's interpreter lock is not in the way. Used by benchmarks/server.py.
+It shares the machine with what it measures, so while answers come it does next to nothing: sockets,
+one epoll, a time per piece, no event loop and no parsing. What came is judged when all have ended.
+Between two looks it rests a few microseconds for each open stream (a millisecond for 256), since
+being woken by each piece would cost the server and the reader more than the piece itself. Times can
+therefore be that much too late, never too early. Runs in a child process per load, so that the
+caller's interpreter lock is not in the way. Used by benchmarks/{server, token_path}.py.
 """
 
 from __future__ import annotations
 
-import asyncio
+import gc
+import itertools
 import json
 import re
+import select
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
-from typing import cast
-
-import uvloop
 
 LIMIT_SECONDS = 120.0
+REST_SECONDS = 4e-6  # for each open stream
+_RECEIVE_BYTES = 1 << 18
+_LONGEST_BROKEN_BYTES = 1024  # of an answer that is shown because it is not what was expected
+_OK = b"HTTP/1.1 200 "
+_END_OF_CHUNKS = b"\r\n0\r\n\r\n"
+_CHUNK_SIZE = re.compile(rb"([0-9a-f]+)\r\n")
 _TEXT = b'"text":'
-_DONE = b"data: [DONE]"
+_DONE = b"data: [DONE]\n\n"
 _USAGE = re.compile(rb'"completion_tokens":(\d+)')
-_TAIL_BYTES = 1024  # the last event but one has the usage
 
 
 @dataclass(slots=True)
@@ -38,69 +46,106 @@ class LoadResult:
     failures: list[str] = field(default_factory=list)
 
 
-class _Reader(asyncio.Protocol):
-    """One request. `ended` is settled with None, or with what was wrong."""
+class Stream:
+    """One request on a connection of its own, and what has come of its answer."""
 
-    def __init__(self, body: bytes, output_tokens: int) -> None:
-        self._body = body
-        self._output_tokens = output_tokens
-        self._transport: asyncio.Transport
-        self._status = b""
-        self._tail = b""
-        self.started = 0.0
-        self.times: list[float] = []
-        self.ended: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by class
+    def __init__(self, port: int, body: bytes) -> None:
         self.started = time.perf_counter()
-        head = b"POST /v1/completions HTTP/1.1\r\nhost: bench\r\n"
-        self._transport.write(head + b"content-length: %d\r\n\r\n" % len(self._body) + self._body)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=LIMIT_SECONDS)
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: bench\r\ncontent-length: %d\r\n\r\n"
+        self.socket.sendall(head % len(body) + body)
+        self.socket.setblocking(False)
+        self.data = bytearray()
+        self.pieces: list[tuple[int, float]] = []  # (bytes so far, seconds)
 
-    def data_received(self, data: bytes) -> None:
-        if not self._status:
-            self._status = data.split(b"\r\n", 1)[0]
-        if _TEXT in data:
-            self.times.append(time.perf_counter())
-        self._tail = (self._tail + data)[-_TAIL_BYTES:]
-        if _DONE in self._tail:
-            self._end(self._judge())
+    def take(self, buffer: bytearray, view: memoryview) -> bool:
+        """Takes what is there; whether nothing more will come."""
+        try:
+            count = self.socket.recv_into(buffer)
+        except OSError:  # the server is gone
+            count = 0
+        self.data += view[:count]
+        self.pieces.append((len(self.data), time.perf_counter()))
+        ended = not count or self.data.endswith(_END_OF_CHUNKS) or not self.data.startswith(_OK)
+        if ended:
+            self.socket.close()
+        return ended
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._end(f"the connection ended early: {self._status!r} {self._tail!r} {exc}")
+    def times_of_text(self) -> list[float]:
+        """When each piece that has some came."""
+        found, begin = [], 0
+        for end, seconds in self.pieces:
+            if self.data.find(_TEXT, begin, end) >= 0:
+                found.append(seconds)
+            begin = end
+        return found
 
-    def _judge(self) -> str | None:
-        count = _USAGE.findall(self._tail)
-        if b" 200 " in self._status and count == [b"%d" % self._output_tokens]:
+    def failure(self, output_tokens: int) -> str | None:
+        """What is wrong with the answer, if anything is."""
+        body = body_of_chunks(bytes(self.data)) if self.data.startswith(_OK) else None
+        count = _USAGE.findall(body) if body is not None and body.endswith(_DONE) else []
+        if count == [b"%d" % output_tokens]:
             return None
-        return f"{self._status!r}, {self._output_tokens} tokens wanted: {self._tail!r}"
-
-    def _end(self, failure: str | None) -> None:
-        if not self.ended.done():
-            self.ended.set_result(failure)
-        self._transport.close()
+        return f"{output_tokens} tokens wanted: {bytes(self.data[-_LONGEST_BROKEN_BYTES:])!r}"
 
 
-def _same(reader: _Reader) -> _Reader:
-    return reader
+def body_of_chunks(answer: bytes) -> bytes | None:
+    """The body of a whole answer in chunks; None when it is not one."""
+    _, _, rest = answer.partition(b"\r\n\r\n")
+    parts: list[bytes] = []
+    position = 0
+    while (found := _CHUNK_SIZE.match(rest, position)) is not None:
+        size = int(found[1], 16)
+        begin, end = found.end(), found.end() + size
+        if rest[end : end + 2] != b"\r\n":
+            return None
+        if not size:
+            return b"".join(parts) if end + 2 == len(rest) else None
+        parts.append(rest[begin:end])
+        position = end + 2
+    return None
 
 
-async def _load(port: int, bodies: list[str], output_tokens: list[int]) -> LoadResult:
-    loop = asyncio.get_running_loop()
-    readers = [
-        _Reader(body.encode(), count) for body, count in zip(bodies, output_tokens, strict=True)
-    ]
-    started = time.perf_counter()
-    for reader in readers:
-        await loop.create_connection(partial(_same, reader), "127.0.0.1", port)
-    async with asyncio.timeout(LIMIT_SECONDS):
-        failures = await asyncio.gather(*(reader.ended for reader in readers))
-    result = LoadResult(time.perf_counter() - started)
-    result.failures = [failure for failure in failures if failure is not None]
-    for reader in readers:
-        if reader.times:
-            result.ttft_seconds.append(reader.times[0] - reader.started)
-        result.gap_seconds += [b - a for a, b in zip(reader.times, reader.times[1:], strict=False)]
+def read_all(port: int, bodies: Sequence[bytes]) -> tuple[list[Stream], float]:
+    """The answers, and the seconds from the first connection's start to the last one's end. Raises
+    `TimeoutError` when they take longer than LIMIT_SECONDS."""
+    buffer = bytearray(_RECEIVE_BYTES)
+    view = memoryview(buffer)
+    streams: list[Stream] = []
+    by_number: dict[int, Stream] = {}
+    with select.epoll() as epoll:
+
+        def look(seconds: float) -> None:
+            for number, _ in epoll.poll(seconds):
+                if by_number[number].take(buffer, view):
+                    del by_number[number]
+
+        started = time.perf_counter()
+        for body in bodies:
+            stream = Stream(port, body)
+            streams.append(stream)
+            by_number[stream.socket.fileno()] = stream
+            epoll.register(stream.socket, select.EPOLLIN)
+            look(0.0)
+        while by_number:
+            left_seconds = started + LIMIT_SECONDS - time.perf_counter()
+            if left_seconds < 0:
+                raise TimeoutError(f"{len(by_number)} answers not complete in {LIMIT_SECONDS:g} s")
+            look(left_seconds)
+            time.sleep(REST_SECONDS * len(by_number))
+        return streams, time.perf_counter() - started
+
+
+def load(port: int, bodies: list[str], output_tokens: list[int]) -> LoadResult:
+    streams, elapsed_seconds = read_all(port, [body.encode() for body in bodies])
+    result = LoadResult(elapsed_seconds)
+    for stream, count in zip(streams, output_tokens, strict=True):
+        if (failure := stream.failure(count)) is not None:
+            result.failures.append(failure)
+        times = stream.times_of_text()
+        if times:
+            result.ttft_seconds.append(times[0] - stream.started)
+        result.gap_seconds += [b - a for a, b in itertools.pairwise(times)]
     return result
 
 
@@ -115,8 +160,8 @@ def run_load(port: int, bodies: list[str], output_tokens: list[int]) -> LoadResu
 
 def main() -> int:
     port, bodies, output_tokens = json.load(sys.stdin)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        print(json.dumps(asdict(runner.run(_load(port, bodies, output_tokens)))))
+    gc.disable()  # what comes is kept to the end
+    print(json.dumps(asdict(load(port, bodies, output_tokens))))
     return 0
 
 
