@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,7 @@ async def serve_app(
     request_timeout_seconds: float | None = None,
     reader_limits: ReaderLimits | None = None,
     api_key: str | None = None,
+    allowed_origins: Sequence[str] = (),
     **core_options: Any,
 ) -> AsyncIterator[AppRig]:
     """The HTTP application over an engine without a model."""
@@ -112,7 +113,7 @@ async def serve_app(
         request_timeout_seconds=request_timeout_seconds,
         reader_limits=reader_limits,
     )
-    async with _listen(engine, api_key) as rig:
+    async with _listen(engine, api_key, allowed_origins) as rig:
         if core_options.get("ready_on_start", True):
             await engine.wait_ready()
         yield AppRig(rig.state, rig.engine, rig.client, rig.port, cores[0])
@@ -129,12 +130,14 @@ async def serve_model(
 
 
 @contextlib.asynccontextmanager
-async def _listen(engine: AsyncLLMEngine, api_key: str | None) -> AsyncIterator[HttpRig]:
+async def _listen(
+    engine: AsyncLLMEngine, api_key: str | None, allowed_origins: Sequence[str] = ()
+) -> AsyncIterator[HttpRig]:
     state = ServerState(engine=engine)
     listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
     port = listener.getsockname()[1]
     settings = uvicorn.Config(
-        build_app(state, api_key=api_key),
+        build_app(state, api_key=api_key, allowed_origins=allowed_origins),
         log_config=None,
         access_log=False,
         http=BoundedHttpProtocol,

@@ -97,7 +97,11 @@ class HttpProcess:
         )
         self._http = _HttpServer(
             uvicorn.Config(
-                build_app(self._state, api_key=options.api_key),
+                build_app(
+                    self._state,
+                    api_key=options.api_key,
+                    allowed_origins=options.allowed_origins,
+                ),
                 log_config=None,
                 access_log=options.access_log,
                 http=BoundedHttpProtocol,

@@ -12,6 +12,7 @@ import logging.handlers
 import queue
 
 LEVELS = ("debug", "info", "warning", "error")
+_LONGEST_PATH = 500  # characters
 _PROBED_PATHS = frozenset({"/health", "/ready", "/startup", "/live", "/metrics"})
 
 
@@ -28,6 +29,14 @@ class _QueuedLogs(logging.handlers.QueueHandler):
         )
         self.writer = logging.handlers.QueueListener(records, console)
         self.writer.start()
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """A path may have 64 KiB, all of them the client's choice."""
+        arguments = _access_arguments(record)
+        if arguments and len(path := str(arguments[2])) > _LONGEST_PATH:
+            record.args = (*arguments[:2], f"{path[:_LONGEST_PATH]}...", *arguments[3:])
+        prepared: logging.LogRecord = super().prepare(record)
+        return prepared
 
 
 def configure_logging(level: str, *, process: str = "") -> None:
@@ -54,7 +63,13 @@ def flush_logs() -> None:
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
     """Probes and scrapes come every few seconds and say nothing new: what makes a probe fail is
     logged where it happens."""
+    arguments = _access_arguments(record)
+    return not arguments or str(arguments[2]).partition("?")[0] not in _PROBED_PATHS
+
+
+def _access_arguments(record: logging.LogRecord) -> tuple[object, ...]:
+    """Client, method, path, version and status of a line of the access log; else nothing."""
     arguments = record.args
     if record.name != "uvicorn.access" or not isinstance(arguments, tuple) or len(arguments) != 5:
-        return True
-    return str(arguments[2]).partition("?")[0] not in _PROBED_PATHS
+        return ()
+    return arguments

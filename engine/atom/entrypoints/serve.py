@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from atom.entrypoints.engine_args import add_engine_arguments, options_from_args
 from atom.entrypoints.logs import configure_logging
@@ -76,6 +77,15 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         default=None,
         help=f"file with the key that clients must send (default: ${API_KEY_VARIABLE}, else none)",
     )
+    add(
+        "--allowed-origins",
+        type=_origin,
+        nargs="+",
+        default=[],
+        metavar="ORIGIN",
+        help="web pages that may ask this server from a browser (CORS), such as "
+        "https://chat.example.com; * for all (default: none)",
+    )
     add("--timeout-keep-alive", type=int, default=5, help="seconds an idle connection is kept")
     add("--disable-access-log", action="store_true", help="no log line per HTTP request")
 
@@ -104,6 +114,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         access_log=not args.disable_access_log,
         request_timeout_seconds=args.request_timeout_seconds or None,
         reader_timeout_seconds=args.reader_timeout_seconds or None,
+        allowed_origins=tuple(args.allowed_origins),
         body_memory_bytes=args.body_memory_mib * 2**20,
     )
 
@@ -150,6 +161,16 @@ def _mebibytes(text: str) -> int:
             f"{count} is neither 0 nor within {_LEAST_BODY_MEMORY_MIB} to {_MOST_BODY_MEMORY_MIB}"
         )
     return count
+
+
+def _origin(text: str) -> str:
+    parts = urlsplit(text)
+    if text != "*" and text != f"{parts.scheme}://{parts.netloc}":
+        raise argparse.ArgumentTypeError(
+            f"{text} is neither * nor an origin such as https://chat.example.com, without a path "
+            f"or a slash at its end"
+        )
+    return text
 
 
 def _seconds(text: str) -> float:

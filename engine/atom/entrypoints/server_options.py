@@ -15,7 +15,8 @@ from atom.entrypoints.openai.body_budget import DEFAULT_BYTES
 class ServerOptions:
     """api_servers: HTTP processes on the one port. created: seconds since 1970 that the API shows
     as the model's, the same in all of them; None for the time of the start. body_memory_bytes: for
-    the bodies of requests that are being read, in each of them; 0 for no bound."""
+    the bodies of requests that are being read, in each of them; 0 for no bound. allowed_origins: of
+    web pages whose requests browsers are told to let through."""
 
     engine: EngineOptions
     host: str = "0.0.0.0"
@@ -29,6 +30,7 @@ class ServerOptions:
     request_timeout_seconds: float | None = None
     reader_timeout_seconds: float | None = 60.0
     body_memory_bytes: int = DEFAULT_BYTES
+    allowed_origins: tuple[str, ...] = ()
     api_key: str | None = field(default=None, repr=False)
     created: int | None = None
 

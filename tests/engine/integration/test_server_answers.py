@@ -167,8 +167,10 @@ def test_a_reader_that_leaves_frees_its_place_and_its_blocks(server: ServerProce
 def test_a_client_that_gives_up_waiting_frees_its_place(server: ServerProcess) -> None:
     body = {"prompt": "x", "max_tokens": 4000, "ignore_eos": True}
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{server.url}/v1/completions", json=body, timeout=0.5)
+        httpx.post(f"{server.url}/v1/completions?mark=impatient", json=body, timeout=0.5)
     wait_until(lambda: server.metric("requests_running") == 0, "the request was aborted")
+    line = '"POST /v1/completions?mark=impatient HTTP/1.1" 499'
+    wait_until(lambda: server.log.count(line) == 1, "the access log tells")
     wait_until(lambda: server.metric("kv_cache_blocks_used") == 0, "its blocks are free")
 
 

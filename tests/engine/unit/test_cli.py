@@ -86,6 +86,9 @@ def test_server_flags() -> None:
     assert server.body_memory_bytes == ServerOptions(engine=server.engine).body_memory_bytes
     args = build_parser().parse_args([*words, "--body-memory-mib", "9"])
     assert server_options(args).body_memory_bytes == 9 * 2**20
+    assert server.allowed_origins == ()
+    args = build_parser().parse_args([*words, "--allowed-origins", "*", "http://a:3000"])
+    assert server_options(args).allowed_origins == ("*", "http://a:3000")
 
 
 @pytest.mark.parametrize(
@@ -99,6 +102,8 @@ def test_server_flags() -> None:
         ["serve", "--model", "m", "--server-port", "70000"],
         ["serve", "--model", "m", "--drain-seconds", "-1"],
         ["serve", "--model", "m", "--body-memory-mib", "7"],
+        ["serve", "--model", "m", "--allowed-origins", "https://a/"],
+        ["serve", "--model", "m", "--allowed-origins", "a.example.com"],
         ["serve", "--model", "m", "--kv-cache-dtype", "int2"],
         ["serve", "--model", "m", "--seed", "x"],
         ["bench"],

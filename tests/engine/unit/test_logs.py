@@ -16,6 +16,7 @@ line = '%s - "%s %s HTTP/%s" %d'
 for path in ("/health", "/startup", "/live", "/metrics?x=1", "/v1/models"):
     access.info(line, "1.2.3.4:5", "GET", path, "1.1", 200)
 access.info(line, "1.2.3.4:5", "GET", "/health", "1.1", 503)
+access.info(line, "1.2.3.4:5", "GET", "/long?" + "x" * 60_000, "1.1", 404)
 logging.getLogger("uvicorn.error").info("chatter")
 logging.getLogger("uvicorn.error").error("trouble")
 logging.getLogger("atom").debug("too fine")
@@ -27,7 +28,7 @@ logging.getLogger("atom").info("last words")
 """
 
 
-def test_records_are_all_written_at_exit_but_probes_and_chatter_never() -> None:
+def test_records_are_all_written_at_exit_but_probes_chatter_and_endless_paths_never() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         env=command_environment(),
@@ -38,8 +39,11 @@ def test_records_are_all_written_at_exit_but_probes_and_chatter_never() -> None:
     )
     lines = done.stderr.splitlines()
     assert '"GET /v1/models HTTP/1.1" 200' in lines[0]
-    assert lines[1].endswith("ERROR uvicorn.error: trouble")
-    assert lines[2].endswith("ERROR atom: failed")
+    assert '"GET /long?xxx' in lines[1]
+    assert lines[1].endswith('xxx... HTTP/1.1" 404')
+    assert len(lines[1]) < 1000
+    assert lines[2].endswith("ERROR uvicorn.error: trouble")
+    assert lines[3].endswith("ERROR atom: failed")
     assert "ZeroDivisionError" in done.stderr
     assert lines[-1].endswith("INFO atom: last words")
     for silent in ("/health", "/startup", "/live", "/metrics", "chatter", "too fine"):

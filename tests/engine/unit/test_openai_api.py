@@ -136,6 +136,15 @@ async def test_stop_may_be_a_string_or_a_list(rig: AppRig) -> None:
         assert (choice["finish_detail"], choice["stop_reason"]) == ("stop_sequence", "c")
 
 
+async def test_a_whole_number_may_be_written_with_a_point(rig: AppRig) -> None:
+    fields = {"max_tokens": 3.0, "seed": 7.0, "top_k": 5.0, "n": 1.0, "logprobs": 0.0}
+    response = await rig.post("/v1/completions", prompt="ab", **fields)
+    assert response.status_code == 200, response.text
+    params = rig.core.added[0].params
+    assert (params.max_tokens, params.seed, params.top_k, params.logprobs) == (3, 7, 5, 0)
+    assert type(params.max_tokens) is int
+
+
 async def test_sampling_fields_reach_the_engine(rig: AppRig) -> None:
     await rig.post(
         "/v1/completions",

@@ -58,6 +58,7 @@ async def refusal(rig: AppRig, path: str, body: bytes | dict[str, Any]) -> tuple
         b'{"messages": "\xff\xfe"}',
         b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
         b'{"temperature": NaN1}',
+        '{"prompt": "a"}'.encode("utf-16"),
         b"[" * 100_000,
         b'{"prompt":' * 50_000,
     ],
@@ -223,6 +224,13 @@ async def test_a_list_of_many_wrong_items_costs_one_error(rig: AppRig) -> None:
     assert len(error["message"]) < 500
 
 
+async def test_remedies_are_spelled_as_the_client_would_send_them(rig: AppRig) -> None:
+    refused = {"skip_special_tokens": False, "modalities": ["audio"], "suffix": "x"}
+    said = [(await refusal(rig, TEXT, {"prompt": "a", key: refused[key]}))[1] for key in refused]
+    for error, remedy in zip(said, ("true", '["text"]', '""'), strict=True):
+        assert error["message"].endswith(f"send {remedy}")
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -250,6 +258,11 @@ async def test_an_unknown_model_is_404_and_the_served_one_is_named(rig: AppRig) 
         status, error = await refusal(rig, path, {**fields, "model": "gpt-5"})
         assert (status, error["code"], error["param"]) == (404, "model_not_found", "model")
         assert repr(SERVED_NAME) in error["message"]
+    _, error = await refusal(rig, TEXT, {"prompt": "a", "model": "x" * 100_000})
+    assert len(error["message"]) < 500
+    response = await rig.client.get("/nothing/" + "x" * 50_000)
+    assert response.status_code == 404
+    assert len(response.json()["error"]["message"]) < 500
     response = await rig.client.get("/v1/models/some/other")
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "model_not_found"
@@ -314,6 +327,18 @@ async def test_a_compressed_body_is_415(rig: AppRig) -> None:
     response = await rig.client.post(TEXT, content=body, headers={"content-encoding": "gzip"})
     assert response.status_code == 415
     assert "gzip" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("encoding", ["identity", "Identity", ""])
+async def test_a_body_that_says_it_is_not_compressed_is_read(rig: AppRig, encoding: str) -> None:
+    body = b'{"prompt": "a", "max_tokens": 2}'
+    headers = {"content-encoding": encoding}
+    assert (await rig.client.post(TEXT, content=body, headers=headers)).status_code == 200
+
+
+async def test_a_byte_order_mark_is_passed_over(rig: AppRig) -> None:
+    body = '{"prompt": "a", "max_tokens": 2}'.encode("utf-8-sig")
+    assert (await rig.client.post(TEXT, content=body)).status_code == 200
 
 
 async def test_only_content_is_said_to_be_text(rig: AppRig) -> None:

@@ -7,17 +7,19 @@ signals is entrypoints/server.py.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 
 import atom
 from atom.entrypoints.openai.access import ApiKeyCheck
 from atom.entrypoints.openai.control import control_routes
-from atom.entrypoints.openai.errors import http_error, response_for
+from atom.entrypoints.openai.errors import http_error, response_for, shortened
 from atom.entrypoints.openai.generation import add_generation_routes
 from atom.entrypoints.openai.health import health_routes
 from atom.entrypoints.openai.metrics import metrics_routes
@@ -39,7 +41,10 @@ from atom.errors import AtomError, RequestError
 logger = logging.getLogger(__name__)
 
 
-def build_app(state: ServerState, *, api_key: str | None = None) -> FastAPI:
+def build_app(
+    state: ServerState, *, api_key: str | None = None, allowed_origins: Sequence[str] = ()
+) -> FastAPI:
+    """allowed_origins: web pages' that browsers may let ask this server; "*" for all."""
     app = FastAPI(title="ATOM", version=atom.__version__, redirect_slashes=False)
     add_generation_routes(app, state)
     _add_model_routes(app, state)
@@ -50,6 +55,15 @@ def build_app(state: ServerState, *, api_key: str | None = None) -> FastAPI:
     _add_error_handlers(app)
     document_bodies(app)
     app.add_middleware(ApiKeyCheck, api_key=api_key)
+    if allowed_origins:
+        # Before the key: browsers ask without it whether they may send it.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=allowed_origins,
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=[ID_HEADER, "retry-after"],
+        )
     # Outermost: refusals carry the headers too.
     app.add_middleware(ResponseHeaders, is_ending=lambda: state.is_ending)
     return app
@@ -75,7 +89,7 @@ def _add_model_routes(app: FastAPI, state: ServerState) -> None:
         found = card()
         if name != found.id:
             raise RequestError(
-                f"the model {name!r} is not served here; this server has {found.id!r}",
+                f"the model {shortened(name)!r} is not served here; this server has {found.id!r}",
                 param="model",
                 status=404,
                 code="model_not_found",
@@ -90,7 +104,7 @@ def _add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_layer(http: Request, error: HTTPException) -> Response:
-        place = f"{http.method} {http.url.path}"
+        place = f"{http.method} {shortened(http.url.path)}"
         if error.status_code == 404:
             return http_error(404, f"there is no {place}; /openapi.json lists what there is")
         if error.status_code == 405:

@@ -8,6 +8,7 @@ a body may be full of them, and others wait while it is parsed. Called first by 
 from __future__ import annotations
 
 import asyncio
+import codecs
 from collections.abc import Iterable
 from functools import cache
 from typing import Any, TypeVar
@@ -45,8 +46,8 @@ async def read_body(request: Request, kind: type[Body], share: BodyShare) -> Bod
 
 
 async def _read_bytes(request: Request, share: BodyShare) -> bytearray:
-    encoding = request.headers.get("content-encoding", "identity")
-    if encoding != "identity":
+    encoding = request.headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity"):
         raise RequestError(
             f"the body's content-encoding is {encoding}; this server reads plain JSON", status=415
         )
@@ -68,6 +69,9 @@ async def _read_bytes(request: Request, share: BodyShare) -> bytearray:
         ) from None
     except ClientDisconnect:
         raise RequestError("the client left before the body was complete", status=499) from None
+    # RFC 8259 lets readers pass over a byte order mark, which some clients of Windows write.
+    if data.startswith(codecs.BOM_UTF8):
+        del data[: len(codecs.BOM_UTF8)]
     return data
 
 
@@ -144,7 +148,7 @@ def refuse_unsupported(data: bytes | bytearray, kind: type[BaseModel]) -> None:
         value = getattr(found, name)
         if value is msgspec.UNSET or _asks_nothing(memoryview(value), REFUSED[name]):
             continue
-        harmless = ", ".join(repr(item) for item in REFUSED[name])
+        harmless = " or ".join(msgspec.json.encode(item).decode() for item in REFUSED[name])
         remedy = f"leave it out or send {harmless}" if harmless else "leave it out"
         raise RequestError(
             f"{name} is not supported by this server; {remedy}",

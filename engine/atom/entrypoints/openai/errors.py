@@ -13,6 +13,7 @@ from atom.entrypoints.openai.responses import to_json
 from atom.errors import AtomError, EngineDeadError, RequestError
 
 RETRY_AFTER_SECONDS = 5
+_LONGEST_QUOTE = 200  # characters
 
 _TYPE_OF_STATUS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -26,6 +27,11 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 class ErrorResponse(msgspec.Struct, frozen=True):
     error: ErrorBody
+
+
+def shortened(text: str) -> str:
+    """What a client has sent, or the start of it, for a message."""
+    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}..."
 
 
 def describe(error: Exception) -> tuple[int, ErrorResponse]:

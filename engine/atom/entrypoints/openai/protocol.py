@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 from atom.entrypoints.openai.structured import StructuredFields
 from atom.sampling_params import MAX_BAD_WORDS, MAX_LOGIT_BIASES, MAX_LOGPROBS
@@ -55,6 +55,12 @@ REFUSED: dict[str, tuple[Any, ...]] = {
 }
 
 
+def _whole(value: Any) -> Any:
+    """JSON has one kind of number, and some clients write 3 as 3.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_Whole = Annotated[int, BeforeValidator(_whole)]
 _Timeout = Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS)]
 
 
@@ -79,26 +85,26 @@ class GenerationRequest(StructuredFields):
     model_config = _STRICT
 
     model: str | None = None
-    n: int | None = None
+    n: _Whole | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: _Whole | None = None
     min_p: float | None = None
-    seed: int | None = None
-    max_tokens: int | None = None
-    min_tokens: int | None = None
+    seed: _Whole | None = None
+    max_tokens: _Whole | None = None
+    min_tokens: _Whole | None = None
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=MAX_LOGIT_BIASES)] | None = None
     allowed_token_ids: Annotated[list[int], Field(fail_fast=True)] | None = None
     bad_words: Annotated[list[str], Field(fail_fast=True, max_length=MAX_BAD_WORDS)] | None = None
-    prompt_logprobs: int | None = None
+    prompt_logprobs: _Whole | None = None
     stop: _TextOrTexts | None = None
     stop_token_ids: Annotated[list[int], Field(fail_fast=True)] | None = None
     ignore_eos: bool | None = None
     # Lower is served sooner; one step is worth a second of waiting.
-    priority: Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
+    priority: Annotated[_Whole, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     # Only requests of the same salt share cached prompts: one per tenant hides them by time too.
     cache_salt: Annotated[str, Field(max_length=MAX_SALT_CHARS)] | None = None
     timeout_seconds: _Timeout | None = None
@@ -176,9 +182,9 @@ class TemplateFields(BaseModel):
 
 class ChatCompletionRequest(GenerationRequest, TemplateFields):
     messages: _Messages
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[_Whole, Field(ge=1)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    top_logprobs: Annotated[_Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
 
 
 def _kind_of_prompt(value: Any) -> str:
@@ -205,7 +211,7 @@ class CompletionRequest(GenerationRequest):
     """echo: the prompt before each answer; with max_tokens 0 nothing but the prompt."""
 
     prompt: _Prompt
-    logprobs: int | None = None
+    logprobs: _Whole | None = None
     echo: bool | None = None
 
 

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from atom.entrypoints.openai.body_budget import BodyBudget
+from atom.entrypoints.openai.errors import shortened
 from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
 from atom.entrypoints.startup_timeline import StartupTimeline
 from atom.errors import EngineDeadError, RequestError
@@ -77,7 +78,7 @@ class ServerState:
         served = self.engine.config.model.served_name
         if model is not None and model != served:
             raise RequestError(
-                f"the model {model!r} is not served here; this server has {served!r}",
+                f"the model {shortened(model)!r} is not served here; this server has {served!r}",
                 param="model",
                 status=404,
                 code="model_not_found",

@@ -6,6 +6,9 @@ exactly as /v1/chat/completions does it.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -36,7 +39,8 @@ def token_routes(state: ServerState) -> APIRouter:
             else:
                 assert request.prompt is not None
                 text, special = request.prompt, request.add_special_tokens is not False
-            tokens = await engine.tokenize(text, add_special_tokens=special)
+            with _naming("prompt" if request.messages is None else "messages"):
+                tokens = await engine.tokenize(text, add_special_tokens=special)
         return _json(Tokens(len(tokens), engine.config.model.max_model_len, tokens))
 
     @router.post(
@@ -46,9 +50,21 @@ def token_routes(state: ServerState) -> APIRouter:
         with state.bodies.share() as share:
             request = await read_body(http, DetokenizeRequest, share)
             engine = state.serving_engine(request.model)
-            return _json(Text(await engine.detokenize(request.tokens)))
+            with _naming("tokens"):
+                return _json(Text(await engine.detokenize(request.tokens)))
 
     return router
+
+
+@contextlib.contextmanager
+def _naming(field: str) -> Iterator[None]:
+    """What the engine calls the prompt is this field of the request."""
+    try:
+        yield
+    except RequestError as error:
+        if error.param is not None:
+            error.param = field
+        raise
 
 
 def _json(body: msgspec.Struct) -> Response:
