@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from atom.model_engine.logprob_rows import LogprobRows
 from atom.sampling_params import SamplingParams
 
+# Slots of rows. numpy looks up with this type as it is; int32 it converts, element by element.
+Slots = NDArray[np.intp]
+
 
 @dataclass(frozen=True, slots=True)
 class NewRow:
@@ -51,10 +54,10 @@ class ScheduledBatch:
     prefill chunks.
 
     new_rows: enter before the step. block_appends: [n, 3] int32 of (slot, index, block id).
-    slots, num_computed_tokens (already in the cache), num_scheduled_tokens: int32 per row;
-    req_ids: int64 per row; samples: whether the row's last scheduled token is its last known one,
-    so that the step yields its next token. num_decodes: rows whose one
-    input is a token that an earlier step sampled, which the runner may know before anyone else.
+    slots, req_ids, num_computed_tokens (already in the cache), num_scheduled_tokens: per row;
+    samples: whether the row's last scheduled token is its last known one, so that the step yields
+    its next token. num_decodes: rows whose one input is a token that an earlier step sampled, which
+    the runner may know before anyone else. Arrays are not to be changed: batches share them.
     samples_later: the runner only runs the layers; the batch is sampled by a call of its own, since
     something that its rows may choose from is still being computed. prompt_scores: the prompts'
     tokens to report log-probabilities of.
@@ -62,7 +65,7 @@ class ScheduledBatch:
 
     new_rows: tuple[NewRow, ...]
     block_appends: NDArray[np.int32]
-    slots: NDArray[np.int32]
+    slots: Slots
     req_ids: NDArray[np.int64]
     num_computed_tokens: NDArray[np.int32]
     num_scheduled_tokens: NDArray[np.int32]

@@ -8,11 +8,12 @@ Building a batch also advances its rows in the table, since from then on it coun
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch
+from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, Slots
 from atom.model_engine.row_table import RowTable
 from atom.model_engine.sequence import Sequence
 
@@ -21,13 +22,33 @@ _NO_APPENDS = np.zeros((0, 3), dtype=np.int32)
 Chunk = tuple[int, int]  # slot, tokens of its prompt
 
 
+@dataclass(frozen=True, slots=True)
+class _Decodes:
+    """Rows that decode together, step after step, and what does not change while they do.
+
+    given: their slots as the scheduler gave them; in the order in which they are executed: slots,
+    req_ids, ones (their scheduled tokens), all (whether they sample).
+    """
+
+    given: Slots
+    slots: Slots
+    req_ids: NDArray[np.int64]
+    ones: NDArray[np.int32]
+    all: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, given: Slots, slots: Slots, rows: RowTable) -> _Decodes:
+        ones = np.ones(len(slots), dtype=np.int32)
+        return cls(given, slots, rows.request_ids[slots], ones, ones.astype(np.bool_))
+
+
 class BatchBuilder:
     def __init__(self, rows: RowTable) -> None:
         self._rows = rows
         self._new_rows: list[NewRow] = []
         self._block_appends: list[tuple[int, int, int]] = []
-        # Of the newest batch, and in the order in which they are executed.
-        self._last_decodes = self._longest = np.zeros(0, dtype=np.int32)
+        nobody = np.zeros(0, dtype=np.intp)
+        self._decodes = _Decodes.of(nobody, nobody, rows)
 
     # ---- what changed -------------------------------------------------------------------------
 
@@ -57,17 +78,22 @@ class BatchBuilder:
 
     # ---- the batch ----------------------------------------------------------------------------
 
-    def build(self, decodes: NDArray[np.int32], chunks: list[Chunk]) -> ScheduledBatch:
+    def build(self, decodes: Slots, chunks: list[Chunk]) -> ScheduledBatch:
+        """decodes: not to be changed any more; the same array as before says the same rows."""
         rows = self._rows
-        decodes = self._longest_first(decodes)
-        slots, scheduled = decodes, np.ones(len(decodes), dtype=np.int32)
+        if decodes is not self._decodes.given:
+            self._decodes = self._next_decodes(decodes)
+        steady = self._decodes
+        slots, scheduled, req_ids, samples = steady.slots, steady.ones, steady.req_ids, steady.all
         if chunks:
             chunk_array = np.array(chunks, dtype=np.int32)
-            slots = np.concatenate([decodes, chunk_array[:, 0]])
+            slots = np.concatenate([slots, chunk_array[:, 0]])
             scheduled = np.concatenate([scheduled, chunk_array[:, 1]])
+            req_ids = rows.request_ids[slots]
         computed = rows.num_computed[slots]
         after = computed + scheduled
-        samples = after == rows.num_tokens[slots]
+        if chunks:
+            samples = after == rows.num_tokens[slots]
         scores = self._prompt_scores(len(decodes), chunks) if chunks else ()
         rows.num_computed[slots] = after
         rows.num_tokens[slots] += samples  # a token that is known by value only at update()
@@ -75,7 +101,7 @@ class BatchBuilder:
             new_rows=tuple(self._new_rows),
             block_appends=self._take_block_appends(),
             slots=slots,
-            req_ids=rows.request_ids[slots],
+            req_ids=req_ids,
             num_computed_tokens=computed,
             num_scheduled_tokens=scheduled,
             samples=samples,
@@ -101,14 +127,14 @@ class BatchBuilder:
                     sequence.num_scored += wanted
         return tuple(scores)
 
-    def _longest_first(self, decodes: NDArray[np.int32]) -> NDArray[np.int32]:
-        """A device that computes rows in this order ends with short ones, and none of its units
+    def _next_decodes(self, given: Slots) -> _Decodes:
+        """A device that computes the longest rows first ends with short ones, and none of its units
         waits long for the last. Rows that go on together keep their order: each grows by one."""
-        if not np.array_equal(decodes, self._last_decodes):
-            self._last_decodes = decodes
-            order = np.argsort(-self._rows.num_computed[decodes], kind="stable")
-            self._longest = decodes[order]
-        return self._longest
+        last = self._decodes
+        if np.array_equal(given, last.given):
+            return _Decodes.of(given, last.slots, self._rows)
+        order = np.argsort(-self._rows.num_computed[given], kind="stable")
+        return _Decodes.of(given, given[order], self._rows)
 
     def _take_block_appends(self) -> NDArray[np.int32]:
         if not self._block_appends:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from atom.model_engine.batch import NewRow, ScheduledBatch
+from atom.model_engine.batch import NewRow, ScheduledBatch, Slots
 from atom.model_ops.backends.interface import SlotTensors
 from atom.utils.device import upload, upload_together
 from atom.utils.forward_context import AttentionMetaData, LastTokens
@@ -122,8 +122,8 @@ class InputBatch:
             "input_ids": self._input_ids(batch),
             "positions": positions,
             "slot_mapping": slot_mapping,
-            "slots": batch.slots.astype(np.int64),
-            "sample_slots": batch.slots[samples].astype(np.int64),
+            "slots": batch.slots,
+            "sample_slots": batch.slots[samples],
             "sample_positions": context_lens[samples].astype(np.int64),
             "starts": starts,
             "contexts": context_lens,
@@ -181,14 +181,12 @@ class InputBatch:
     ) -> NDArray[np.int64]:
         max_blocks = self._block_tables.shape[1]
         index = positions // self._block_size
-        at = np.repeat(batch.slots.astype(np.int64) * max_blocks, batch.num_scheduled_tokens)
+        at = np.repeat(batch.slots * max_blocks, batch.num_scheduled_tokens)
         blocks = self._block_tables.ravel().take(at + index)
         # block · size + offset, the offset being what `index` leaves of the position.
         return (blocks - index) * self._block_size + positions
 
-    def _used_tables(
-        self, slots: NDArray[np.int32], context_lens: NDArray[np.int32]
-    ) -> NDArray[np.int32]:
+    def _used_tables(self, slots: Slots, context_lens: NDArray[np.int32]) -> NDArray[np.int32]:
         """The slots' block tables as far as the longest of them reaches."""
         return self._block_tables[slots, : -(-int(context_lens.max()) // self._block_size)]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from atom.model_engine.batch import ScheduledBatch
+from atom.model_engine.batch import ScheduledBatch, Slots
 from atom.model_engine.block_manager import BlockManager, PrefixMatch
 from atom.model_engine.row_table import RowTable
 from atom.model_engine.sequence import Sequence
@@ -41,12 +41,17 @@ class RowBlocks:
         return match if fits else None
 
     def give(self, sequence: Sequence, match: PrefixMatch) -> int:
-        """Its block table, beginning with the cached blocks that `find` found; how many of its
-        tokens these spare."""
+        """A sequence that has its slot gets its block table, beginning with the cached blocks that
+        `find` found; how many of its tokens these spare."""
+        rows, slot, size = self._rows, sequence.slot, self._blocks.block_size
         sequence.block_table = self._blocks.allocate(self._num_tokens(sequence), match)
         sequence.chain_hash = match.last_hash
         sequence.num_published = len(match.block_ids)
-        return len(match.block_ids) * self._blocks.block_size
+        cached = sequence.num_published * size
+        rows.num_computed[slot] = cached
+        rows.next_full[slot] = cached + size
+        rows.room[slot] = len(sequence.block_table) * size
+        return cached
 
     def take_back(self, sequence: Sequence) -> None:
         self._blocks.free(sequence.block_table)
@@ -56,26 +61,24 @@ class RowBlocks:
 
     # ---- one more block ------------------------------------------------------------------------
 
-    def full(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
+    def full(self, slots: Slots) -> Slots:
         """Those whose next token has no block to be written to."""
         rows = self._rows
         last_written = rows.num_computed[slots]
         if self._lookahead:  # drafts behind the row's own token, but none behind its end
-            last_written = np.minimum(last_written + self._lookahead, rows.max_total[slots] - 1)
-        full: NDArray[np.int32] = slots[
-            last_written == rows.num_blocks[slots] * self._blocks.block_size
-        ]
+            last_written = np.minimum(last_written + self._lookahead, rows.last_position[slots])
+        full: Slots = slots[last_written == rows.room[slots]]
         return full
 
-    def append(self, slots: NDArray[np.int32]) -> list[tuple[int, int, int]]:
+    def append(self, slots: Slots) -> list[tuple[int, int, int]]:
         """One more block for each, of which there are enough: (slot, index in its block table,
         block id)."""
         rows = self._rows
         listed = slots.tolist()
         tables = [sequence.block_table for slot in listed if (sequence := rows.sequences[slot])]
+        indices = [len(table) for table in tables]
         block_ids = self._blocks.append_each(tables)
-        indices = rows.num_blocks[slots].tolist()
-        rows.num_blocks[slots] += 1
+        rows.room[slots] += self._blocks.block_size
         return list(zip(listed, indices, block_ids, strict=True))
 
     # ---- shareable -----------------------------------------------------------------------------
@@ -85,18 +88,20 @@ class RowBlocks:
     ) -> None:
         """A batch was computed: the blocks that it filled, of rows that are still there (`alive`),
         can be shared from now on."""
-        size = self._blocks.block_size
-        full_after = context_lens // size
-        grew = alive & (full_after > batch.num_computed_tokens // size)
+        rows, size = self._rows, self._blocks.block_size
+        grew = alive & (context_lens >= rows.next_full[batch.slots])
         if not np.count_nonzero(grew):
             return
-        for slot, full in zip(batch.slots[grew].tolist(), full_after[grew].tolist(), strict=True):
-            sequence = self._rows.sequence_in(slot)
-            first = sequence.num_published
+        for slot, length in zip(
+            batch.slots[grew].tolist(), context_lens[grew].tolist(), strict=True
+        ):
+            sequence = rows.sequence_in(slot)
+            first, full = sequence.num_published, length // size
             sequence.chain_hash = self._blocks.publish(
                 sequence.block_table,
-                self._rows.token_ids[slot, first * size : full * size],
+                rows.token_ids[slot, first * size : full * size],
                 first,
                 sequence.chain_hash,
             )
             sequence.num_published = full
+            rows.next_full[slot] = (full + 1) * size

@@ -20,18 +20,21 @@ class RowTable:
     num_given: tokens that the sequence entered with and the runner knows (the prompt; after a
     preemption also what was generated); num_tokens: tokens of prompt and answer, those included
     that a submitted step will sample; num_computed: tokens whose KV is (or is being) computed;
-    num_blocks: length of the block table; max_total: length at which the row ends; ignore_eos: the
-    model's end tokens do not end the row; request_ids: the sequence's id, NO_REQUEST in a free
-    slot. token_ids: [num_slots, max_model_len] int32, valid up to num_tokens but for the tokens
-    still to be sampled.
+    last_position: of the last token that is ever computed, one before the length at which the row
+    ends; ignore_eos: the model's end tokens do not end the row; request_ids: the sequence's id,
+    NO_REQUEST in a free slot. Kept by RowBlocks: room: tokens that the row's blocks can hold;
+    next_full: how many tokens have to be computed until its next block is full.
+    token_ids: [num_slots, max_model_len] int32, valid up to num_tokens but for the tokens still to
+    be sampled.
     """
 
     def __init__(self, num_slots: int, max_model_len: int) -> None:
         self.num_given = np.zeros(num_slots, dtype=np.int32)
         self.num_tokens = np.zeros(num_slots, dtype=np.int32)
         self.num_computed = np.zeros(num_slots, dtype=np.int32)
-        self.num_blocks = np.zeros(num_slots, dtype=np.int32)
-        self.max_total = np.zeros(num_slots, dtype=np.int32)
+        self.last_position = np.zeros(num_slots, dtype=np.int32)
+        self.room = np.zeros(num_slots, dtype=np.int32)
+        self.next_full = np.zeros(num_slots, dtype=np.int32)
         self.ignore_eos = np.zeros(num_slots, dtype=np.bool_)
         self.request_ids = np.full(num_slots, NO_REQUEST, dtype=np.int64)
         # The system gives zeroed pages on first touch: short sequences never pay for long rows.
@@ -49,17 +52,15 @@ class RowTable:
         assert sequence is not None, "the slot is free"
         return sequence
 
-    def enter(self, sequence: Sequence, *, num_computed: int) -> int:
-        """Give the sequence a slot and fill its row; its block table must be allocated.
-        num_computed: of its tokens, those whose KV is there already."""
+    def enter(self, sequence: Sequence) -> int:
+        """Give the sequence a slot and fill its row; of its tokens none is computed."""
         slot = self._free_slots.pop()
         sequence.slot = slot
         count = sequence.num_tokens
         self.token_ids[slot, :count] = sequence.token_ids
         self.num_given[slot] = self.num_tokens[slot] = count
-        self.num_computed[slot] = num_computed
-        self.num_blocks[slot] = len(sequence.block_table)
-        self.max_total[slot] = sequence.max_total_tokens
+        self.num_computed[slot] = 0
+        self.last_position[slot] = sequence.max_total_tokens - 1
         self.ignore_eos[slot] = sequence.params.ignore_eos
         self.request_ids[slot] = sequence.id
         self.sequences[slot] = sequence

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from atom.model_engine.batch import NewRow
+from atom.model_engine.batch import NewRow, Slots
 from atom.model_engine.token_bans import TokenBans
 from atom.model_engine.token_history import TokenHistory
 from atom.model_ops.backends.interface import LikelyLimits, SlotLimits
@@ -29,7 +29,6 @@ _SHAPED_NUMBERS = 1 << 24
 
 _FEW = 1024
 _NO_LOGPROBS = -1
-_Slots = NDArray[np.int32]
 
 
 class Asked(Enum):
@@ -79,23 +78,23 @@ class SamplingState:
             self._is_changed[slot] = self._bans.enter(row) or params.penalizes
         self._send_limits(np.array([row.slot for row in rows], dtype=np.int64))
 
-    def temperature(self, slots: _Slots) -> NDArray[np.float32]:
+    def temperature(self, slots: Slots) -> NDArray[np.float32]:
         temperatures: NDArray[np.float32] = self._floats[0, slots]
         return temperatures
 
-    def asked(self, slots: _Slots, positions: NDArray[np.int32]) -> Asked:
+    def asked(self, slots: Slots, positions: NDArray[np.int32]) -> Asked:
         """What these rows, about to draw the tokens at `positions`, need."""
         reported = self._num_logprobs[slots] != _NO_LOGPROBS
         if (reported | self._changed(slots, positions)).any():
             return Asked.MORE
         return Asked.LIKELY if self._is_limited[slots].any() else Asked.DRAW
 
-    def logprob_rows(self, slots: _Slots) -> tuple[NDArray[np.intp], int]:
+    def logprob_rows(self, slots: Slots) -> tuple[NDArray[np.intp], int]:
         """Which of the rows report log-probabilities, and the most likely tokens that any wants."""
         wanted = self._num_logprobs[slots]
         return np.flatnonzero(wanted != _NO_LOGPROBS), int(wanted.max(initial=0))
 
-    def shaped_rows(self, slots: _Slots, positions: NDArray[np.int32]) -> list[ShapedRows]:
+    def shaped_rows(self, slots: Slots, positions: NDArray[np.int32]) -> list[ShapedRows]:
         """What the rows of `slots` (in this order) ask for beyond a draw, in groups of a kind and
         of bounded size; nobody is in two."""
         rows = np.flatnonzero(self._is_limited[slots] | self._changed(slots, positions))
@@ -109,18 +108,18 @@ class SamplingState:
         ]
         return [self._shaped_rows(group, slots[group], positions[group]) for group in groups]
 
-    def record(self, slots: _Slots, token_ids: torch.Tensor) -> None:
+    def record(self, slots: Slots, token_ids: torch.Tensor) -> None:
         """The rows of `slots` got these tokens [R] int64, on the device."""
         self._history.append(slots, token_ids)
 
-    def _needs_order(self, slots: _Slots) -> NDArray[np.bool_]:
+    def _needs_order(self, slots: Slots) -> NDArray[np.bool_]:
         """Rows whose limits take more than a few of the likeliest tokens to find: kept apart, so
         that the others do not pay for a sorted vocabulary."""
         top_k = self._top_k[slots]
         alone: NDArray[np.bool_] = (top_k == self._vocab_size) & (self._floats[1, slots] < 1)
         return alone | ((top_k > _FEW) & (top_k < self._vocab_size))
 
-    def _changed(self, slots: _Slots, positions: NDArray[np.int32]) -> NDArray[np.bool_]:
+    def _changed(self, slots: Slots, positions: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Rows whose logits are not those that the model gave."""
         return self._is_changed[slots] | self._bans.must_go_on(slots, positions)
 
@@ -139,7 +138,7 @@ class SamplingState:
         self.limits.min_p[sent["slots"]] = sent["min_p"]
 
     def _shaped_rows(
-        self, rows: NDArray[np.intp], slots: _Slots, positions: NDArray[np.int32]
+        self, rows: NDArray[np.intp], slots: Slots, positions: NDArray[np.int32]
     ) -> ShapedRows:
         columns = self._floats[:, slots]
         floats = upload(columns, self._device)
@@ -153,7 +152,7 @@ class SamplingState:
             limits=self._likely_limits(slots, columns, floats),
         )
 
-    def _penalties(self, slots: _Slots, floats: torch.Tensor) -> Penalties | None:
+    def _penalties(self, slots: Slots, floats: torch.Tensor) -> Penalties | None:
         table = self._history.occurrences
         rows = table.rows_of(slots)
         if not rows.any():
@@ -162,7 +161,7 @@ class SamplingState:
         return Penalties(occurrences, repetition=floats[3], presence=floats[4], frequency=floats[5])
 
     def _likely_limits(
-        self, slots: _Slots, columns: NDArray[np.float32], floats: torch.Tensor
+        self, slots: Slots, columns: NDArray[np.float32], floats: torch.Tensor
     ) -> LikelyLimits | None:
         top_k, top_p, min_p = self._top_k[slots], columns[1], columns[2]
         limited = top_k[top_k < self._vocab_size]

@@ -24,10 +24,9 @@ import random
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from atom.config import SchedulerConfig
-from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots
 from atom.model_engine.batch_builder import BatchBuilder, Chunk
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.engine_protocol import FinishedRow, StatsBody
@@ -56,7 +55,7 @@ class Scheduler:
         self.rows = RowTable(config.max_num_seqs, max_model_len)
         self.waiting = WaitingQueue()
         self._sequences: dict[int, Sequence] = {}
-        self._order = np.zeros(0, dtype=np.int32)  # running slots, oldest admission first
+        self._order = np.zeros(0, dtype=np.intp)  # running slots, oldest admission first
         self._blocked: Sequence | None = None  # first in the queue, and blocks are short for it
         self._prefilling: list[int] = []  # those with given tokens left to compute, same order
         self._row_blocks = RowBlocks(blocks, self.rows, lookahead=config.num_speculative_tokens)
@@ -133,16 +132,16 @@ class Scheduler:
             return None
         return self._build_batch(decodes, chunks)
 
-    def _decodes(self) -> NDArray[np.int32] | None:
+    def _decodes(self) -> Slots | None:
         """Rows whose next input is a token that was sampled, each with a block to write it to;
         None if that takes a preemption which has to wait for outstanding tokens."""
         rows = self.rows
         order = self._order
         # A row at its full length only waits for its last token's value.
-        able = rows.num_tokens[order] < rows.max_total[order]
+        able = rows.num_tokens[order] <= rows.last_position[order]
         if self._prefilling:
             able &= rows.num_computed[order] >= rows.num_given[order]
-        slots: NDArray[np.int32] = order[able]
+        slots: Slots = order if np.count_nonzero(able) == len(order) else order[able]
         full = self._row_blocks.full(slots)
         if len(full) <= self.blocks.num_free_blocks:
             if len(full):
@@ -150,13 +149,11 @@ class Scheduler:
             return slots
         return self._append_blocks_preempting(slots, full.tolist())
 
-    def _append_blocks(self, slots: NDArray[np.int32]) -> None:
+    def _append_blocks(self, slots: Slots) -> None:
         """One more block for each; there are enough."""
         self._batches.append_blocks(self._row_blocks.append(slots))
 
-    def _append_blocks_preempting(
-        self, slots: NDArray[np.int32], full: list[int]
-    ) -> NDArray[np.int32] | None:
+    def _append_blocks_preempting(self, slots: Slots, full: list[int]) -> Slots | None:
         """The same one by one, making room at the expense of who is due last. Returns who is left
         of `slots`; None if it would take an outstanding token."""
         rows = self.rows
@@ -170,7 +167,7 @@ class Scheduler:
                 preempted = True
                 sequence = rows.sequences[slot]  # None once it was preempted itself
             if sequence is not None:
-                self._append_blocks(np.array([slot], dtype=np.int32))
+                self._append_blocks(np.array([slot], dtype=np.intp))
         if preempted:
             slots = slots[np.isin(slots, self._order)]
         return slots
@@ -207,13 +204,13 @@ class Scheduler:
             self._blocked = sequence
             return False
         self.waiting.remove(sequence)
+        slot = self.rows.enter(sequence)
         cached = self._row_blocks.give(sequence, match)
-        slot = self.rows.enter(sequence, num_computed=cached)
         if sequence.seed is None:
             self._enter_first_time(sequence, cached, now)
         sequence.status = SequenceStatus.RUNNING
         sequence.type = SequenceType.PREFILL
-        self._order = np.append(self._order, np.int32(slot))
+        self._order = np.append(self._order, slot)
         self._prefilling.append(slot)
         self._stops.enter(sequence)
         self._batches.enter(sequence)
@@ -244,7 +241,7 @@ class Scheduler:
         self.waiting.add(last)
         self._preemptions += 1
 
-    def _build_batch(self, decodes: NDArray[np.int32], chunks: list[Chunk]) -> ScheduledBatch:
+    def _build_batch(self, decodes: Slots, chunks: list[Chunk]) -> ScheduledBatch:
         batch = self._batches.build(decodes, chunks)
         self._outstanding += 1
         if chunks:

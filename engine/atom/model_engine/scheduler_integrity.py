@@ -53,14 +53,15 @@ def _check_rows(scheduler: Scheduler) -> None:
         assert sequence.slot == slot
         assert rows.request_ids[slot] == sequence.id
         given, computed = int(rows.num_given[slot]), int(rows.num_computed[slot])
-        tokens, total = int(rows.num_tokens[slot]), int(rows.max_total[slot])
+        tokens, total = int(rows.num_tokens[slot]), int(rows.last_position[slot]) + 1
         assert sequence.num_prompt_tokens <= given <= tokens <= total == sequence.max_total_tokens
         expected = SequenceType.PREFILL if computed < given else SequenceType.DECODE
         assert sequence.type is expected
         # All but the newest token are computed, unless some were given and are still to come.
         assert computed == tokens - 1 or computed < given
-        assert rows.num_blocks[slot] == len(sequence.block_table)
+        assert rows.room[slot] == len(sequence.block_table) * size
         assert computed <= len(sequence.block_table) * size, "tokens computed into no block"
         assert sequence.num_published * size <= computed
+        assert rows.next_full[slot] == (sequence.num_published + 1) * size
         prompt = sequence.prompt_token_ids
         assert np.array_equal(rows.token_ids[slot, : len(prompt)], prompt), "the prompt changed"

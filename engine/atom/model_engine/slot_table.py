@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from atom.model_engine.batch import Slots
+
 _FIRST_ROWS = 8
 
 
@@ -42,7 +44,7 @@ class SlotTable:
             self._free.append(row)
             self._row_of_slot[slot] = 0
 
-    def rows_of(self, slots: NDArray[np.int32]) -> NDArray[np.int64]:
+    def rows_of(self, slots: Slots) -> NDArray[np.int64]:
         """Which row each slot has, 0 for none."""
         return self._row_of_slot[slots]
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from atom.model_engine.batch import Slots
 from atom.model_engine.host_tokens import PendingTokens
 from atom.model_ops.backends.step_mail import LETTERS, empty_mail
 
@@ -29,7 +30,7 @@ class StepMailbox:
         self.mail.turn.zero_()
         self._posted = 0
 
-    def post(self, slots: NDArray[np.int32], appends: NDArray[np.int32]) -> None:
+    def post(self, slots: Slots, appends: NDArray[np.int32]) -> None:
         """Of the next step: the slots of its rows, and its appended blocks [A, 3] as slot, index in
         its table, block id."""
         letter = self._said[self._posted % LETTERS]

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from atom.config import Config
-from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots, TokenMask
 from atom.model_engine.graph_runner import DecodeGraphs, ForwardOutput
 from atom.model_engine.host_tokens import HostTokens, PendingLogprobs, PendingTokens
 from atom.model_engine.input_batch import InputBatch
@@ -36,7 +36,7 @@ class SubmittedStep:
     sample, in order, and of the tokens that they draw; forward: None when none does, and once it
     was sampled; pending, logprobs: its tokens, once sampled, and what was asked about them."""
 
-    sample_slots: NDArray[np.int32]
+    sample_slots: Slots
     request_ids: NDArray[np.int64]
     positions: NDArray[np.int32]
     forward: ForwardOutput | None = None

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from atom.model_engine.batch import Slots
 from atom.model_engine.request import FinishReason
 from atom.model_engine.row_table import RowTable
 from atom.model_engine.sequence import Sequence
@@ -35,10 +36,10 @@ class StopConditions:
         self._stop_tokens.pop(slot, None)
 
     def ended(
-        self, slots: NDArray[np.int32], lengths: NDArray[np.int32], tokens: NDArray[np.int32]
+        self, slots: Slots, lengths: NDArray[np.int32], tokens: NDArray[np.int32]
     ) -> NDArray[np.bool_]:
         """Per row: whether `tokens`, which come after `lengths` tokens, end it."""
-        ended: NDArray[np.bool_] = lengths + 1 >= self._rows.max_total[slots]
+        ended: NDArray[np.bool_] = lengths >= self._rows.last_position[slots]
         for eos in self._eos:  # one or a few: cheaper than a set operation of numpy
             hit = tokens == eos
             if np.count_nonzero(hit):
@@ -47,9 +48,7 @@ class StopConditions:
             ended |= self._hit_stop_tokens(slots, tokens)
         return ended
 
-    def _hit_stop_tokens(
-        self, slots: NDArray[np.int32], tokens: NDArray[np.int32]
-    ) -> NDArray[np.bool_]:
+    def _hit_stop_tokens(self, slots: Slots, tokens: NDArray[np.int32]) -> NDArray[np.bool_]:
         return np.fromiter(
             (
                 token in self._stop_tokens.get(slot, _NO_TOKENS)

@@ -14,14 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from atom.model_engine.batch import NewRow
+from atom.model_engine.batch import NewRow, Slots
 from atom.model_engine.slot_table import SlotTable
 from atom.model_engine.token_history import WINDOW
 from atom.model_ops.logit_shaping import BadWords
 from atom.sampling_params import SamplingParams
 from atom.utils.device import upload
-
-_Slots = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +58,11 @@ class TokenBans:
             self._words[slot] = _listed(words)
         return has_bias or bool(words)
 
-    def must_go_on(self, slots: _Slots, positions: NDArray[np.int32]) -> NDArray[np.bool_]:
+    def must_go_on(self, slots: Slots, positions: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Which rows must not end with the token that they draw at `positions`."""
         return positions < self._least_total[slots]
 
-    def bias(self, slots: _Slots) -> torch.Tensor | None:
+    def bias(self, slots: Slots) -> torch.Tensor | None:
         """[n, V] float32 to add to the rows' logits; None when no row has any."""
         rows = self._bias.rows_of(slots)
         if not rows.any():
@@ -72,7 +70,7 @@ class TokenBans:
         return self._bias.rows.index_select(0, upload(rows, self._device))
 
     def forbidden(
-        self, slots: _Slots, positions: NDArray[np.int32]
+        self, slots: Slots, positions: NDArray[np.int32]
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
         """(row, token) pairs, int64, that may not be drawn in this step."""
         rows = np.flatnonzero(self.must_go_on(slots, positions))
@@ -83,7 +81,7 @@ class TokenBans:
         pairs = upload(np.stack([np.repeat(rows, counts), np.concatenate(ends)]), self._device)
         return pairs[0], pairs[1]
 
-    def bad_words(self, slots: _Slots, recent: SlotTable) -> BadWords | None:
+    def bad_words(self, slots: Slots, recent: SlotTable) -> BadWords | None:
         """The rows' bad words of several tokens; `recent` has their newest tokens."""
         found = [
             (row, self._words[slot])

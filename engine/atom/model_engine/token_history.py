@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from atom.model_engine.batch import NewRow
+from atom.model_engine.batch import NewRow, Slots
 from atom.model_engine.slot_table import SlotTable
 from atom.model_ops.logit_shaping import IN_PROMPT
 from atom.sampling_params import MAX_BAD_WORD_TOKENS
@@ -44,7 +43,7 @@ class TokenHistory:
         else:
             self.recent.release(row.slot)
 
-    def append(self, slots: NDArray[np.int32], token_ids: torch.Tensor) -> None:
+    def append(self, slots: Slots, token_ids: torch.Tensor) -> None:
         """The slots' rows got these tokens [n] int64."""
         counted = self.occurrences.rows_of(slots)
         if counted.any():

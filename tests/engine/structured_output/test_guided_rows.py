@@ -68,7 +68,7 @@ def batch_of(*request_ids: int, samples: list[bool] | None = None) -> ScheduledB
     return ScheduledBatch(
         new_rows=(),
         block_appends=np.zeros((0, 3), dtype=np.int32),
-        slots=np.arange(count, dtype=np.int32),
+        slots=np.arange(count, dtype=np.intp),
         req_ids=np.array(request_ids, dtype=np.int64),
         num_computed_tokens=np.zeros(count, dtype=np.int32),
         num_scheduled_tokens=np.ones(count, dtype=np.int32),

@@ -36,7 +36,7 @@ def drawn(backend: str, **params: Any) -> torch.Tensor:
         params=SamplingParams(max_tokens=None, **params),
     )  # fmt: skip
     state.enter((row,))
-    slots = np.zeros(DRAWS, dtype=np.int32)
+    slots = np.zeros(DRAWS, dtype=np.intp)
     positions = np.arange(FIRST, FIRST + DRAWS, dtype=np.int32)
     sampling = SamplingTensors(
         temperature=torch.from_numpy(state.temperature(slots)),

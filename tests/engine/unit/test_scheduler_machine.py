@@ -156,7 +156,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def _rows_that_can_decode(self) -> set[tuple[int, int]]:
         """(request, tokens it entered its slot with) of the rows whose next input was sampled."""
         rows = self.scheduler.rows
-        able = (rows.num_computed >= rows.num_given) & (rows.num_tokens < rows.max_total)
+        able = (rows.num_computed >= rows.num_given) & (rows.num_tokens <= rows.last_position)
         return {entry for entry in self._entered() if able[self._slot_of(entry[0])]}
 
     def _entered(self) -> set[tuple[int, int]]:

@@ -25,7 +25,7 @@ def test_every_slot_keeps_its_own_row_whoever_comes_and_goes(
             table.release(slot)
             expected.pop(slot, None)
         most = max(most, len(expected))
-    rows = table.rows_of(np.arange(SLOTS, dtype=np.int32))
+    rows = table.rows_of(np.arange(SLOTS))
     held = {slot: int(table.rows[row, 0]) for slot, row in enumerate(rows.tolist()) if row}
     assert held == expected
     assert table.rows[0].tolist() == [0, 0]

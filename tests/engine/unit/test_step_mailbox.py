@@ -20,7 +20,7 @@ def test_letters_are_received_and_answered_in_turn() -> None:
     none = np.zeros((0, 3), dtype=np.int32)
     for step in range(8):
         appends = np.array([[step % SLOTS, step, 100 + step]], dtype=np.int32) if step % 2 else none
-        rows = np.arange(step % 4 + 1, dtype=np.int32)[::-1]
+        rows = np.arange(step % 4 + 1)[::-1]
         mailbox.post(rows, appends)
         receive_step(mailbox.mail, slots, state)
         assert slots.tolist() == [*rows.tolist(), *[SLOTS] * (SLOTS - len(rows))]
@@ -40,6 +40,6 @@ def test_a_restart_counts_from_the_first_letter() -> None:
     for _ in range(2):
         receive_step(mailbox.mail, slots, state)  # as steps do that run for their capture
     mailbox.restart()
-    mailbox.post(np.array([3, 1], dtype=np.int32), none)
+    mailbox.post(np.array([3, 1]), none)
     receive_step(mailbox.mail, slots, state)
     assert slots.tolist()[:2] == [3, 1]
