@@ -37,6 +37,7 @@ class ChatTemplate:
         """tool_source: the template for conversations with tools, where a model has its own.
 
         Raises `ModelError` on a syntax error."""
+        self.source = tool_source or source  # of conversations with tools
         self._template = _compile(source)
         self._tool_template = _compile(tool_source) if tool_source else self._template
         self._special_tokens = dict(special_tokens)

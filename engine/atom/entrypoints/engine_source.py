@@ -43,7 +43,16 @@ class EngineSource(Protocol):
 def open_model(options: ServerOptions) -> tuple[Config, InputOutputProcessor]:
     """Everything that can be wrong before a device is touched. Raises `AtomError`."""
     config = build_config(options.engine)
-    return config, InputOutputProcessor(config, chat_template_file=options.chat_template)
+    return config, _processor_of(config, options)
+
+
+def _processor_of(config: Config, options: ServerOptions) -> InputOutputProcessor:
+    return InputOutputProcessor(
+        config,
+        chat_template_file=options.chat_template,
+        tool_call_parser=options.tool_call_parser,
+        reasoning_parser=options.reasoning_parser,
+    )
 
 
 class OwnEngine:
@@ -96,10 +105,7 @@ class AttachedEngine:
         opened = await self._opened
         config = _with_its_share(Config.from_json(bytes(opened.config)), self._options.api_servers)
         address = ClientAddress(Path(opened.folder), self._client)
-        template = self._options.chat_template
-        processor = await asyncio.to_thread(
-            InputOutputProcessor, config, chat_template_file=template
-        )
+        processor = await asyncio.to_thread(_processor_of, config, self._options)
 
         def attach(config: Config, on_event: Callable[[CoreEvent], None]) -> CoreManager:
             self._manager = CoreManager(config, on_event, attachment=address)

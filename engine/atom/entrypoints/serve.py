@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from atom.answer_parsing.families import AUTO, CALL_PARSERS, REASONING_PARSERS
 from atom.entrypoints.engine_args import add_engine_arguments, options_from_args
 from atom.entrypoints.logs import configure_logging
 from atom.entrypoints.openai.body_budget import DEFAULT_BYTES
@@ -88,6 +89,28 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--timeout-keep-alive", type=int, default=5, help="seconds an idle connection is kept")
     add("--disable-access-log", action="store_true", help="no log line per HTTP request")
+    _add_parser_flags(parser)
+
+
+def _add_parser_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("answers of chats").add_argument
+    add(
+        "--tool-call-parser",
+        choices=CALL_PARSERS,
+        default=AUTO,
+        help="how the model writes tool calls; auto: as its chat template tells, else none",
+    )
+    add(
+        "--reasoning-parser",
+        choices=REASONING_PARSERS,
+        default=AUTO,
+        help="how the model writes reasoning before its answer; auto: as its chat template tells",
+    )
+    add(
+        "--enable-auto-tool-choice",
+        action="store_true",
+        help="taken for vLLM's sake: here a tool call parser is enough",
+    )
 
 
 def run_serve(args: argparse.Namespace) -> int:
@@ -110,6 +133,8 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         drain_seconds=args.drain_seconds,
         startup_budget_seconds=args.startup_budget_seconds or None,
         chat_template=args.chat_template,
+        tool_call_parser=args.tool_call_parser,
+        reasoning_parser=args.reasoning_parser,
         keep_alive_seconds=args.timeout_keep_alive,
         access_log=not args.disable_access_log,
         request_timeout_seconds=args.request_timeout_seconds or None,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from atom.answer_parsing.families import AUTO
 from atom.config import EngineOptions
 from atom.entrypoints.openai.body_budget import DEFAULT_BYTES
 
@@ -16,7 +17,8 @@ class ServerOptions:
     """api_servers: HTTP processes on the one port. created: seconds since 1970 that the API shows
     as the model's, the same in all of them; None for the time of the start. body_memory_bytes: for
     the bodies of requests that are being read, in each of them; 0 for no bound. allowed_origins: of
-    web pages whose requests browsers are told to let through."""
+    web pages whose requests browsers are told to let through. tool_call_parser, reasoning_parser:
+    names out of `answer_parsing.families`."""
 
     engine: EngineOptions
     host: str = "0.0.0.0"
@@ -25,6 +27,8 @@ class ServerOptions:
     drain_seconds: float = 30.0
     startup_budget_seconds: float | None = None
     chat_template: Path | None = None
+    tool_call_parser: str = AUTO
+    reasoning_parser: str = AUTO
     keep_alive_seconds: int = 5
     access_log: bool = True
     request_timeout_seconds: float | None = None

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from atom.answer_parsing import AnswerFormats, resolve_formats
+from atom.answer_parsing.families import AUTO
 from atom.chat_template import ChatTemplate, Message, load_chat_template
 from atom.config import Config
 from atom.errors import RequestError
@@ -20,12 +22,21 @@ from atom.tokenizer import TOKENIZER_FILE, Tokenizer
 
 
 class InputOutputProcessor:
-    """inputs: prompt → Request. outputs: tokens → text. metrics: what the outputs recorded."""
+    """inputs: prompt → Request. outputs: tokens → text. metrics: what the outputs recorded.
+    answer_formats: how the model writes tool calls and reasoning in a chat."""
 
-    def __init__(self, config: Config, *, chat_template_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        *,
+        chat_template_file: Path | None = None,
+        tool_call_parser: str = AUTO,
+        reasoning_parser: str = AUTO,
+    ) -> None:
         """Loads the tokenizer and the chat template; raises `ModelError` or `ConfigError`.
 
-        A model with random weights (load_dummy) may lack a tokenizer: token-id prompts only.
+        A model with random weights (load_dummy) may lack a tokenizer: token-id prompts only. The
+        parsers are names out of `answer_parsing.families`.
         """
         self._served_name = config.model.served_name
         self.tokenizer = _load_tokenizer(config)
@@ -34,6 +45,10 @@ class InputOutputProcessor:
             self._chat_template = load_chat_template(
                 config.model.path, self.tokenizer, chat_template_file
             )
+        template = self._chat_template
+        self.answer_formats: AnswerFormats = resolve_formats(
+            tool_call_parser, reasoning_parser, None if template is None else template.source
+        )
         self.metrics = RequestMetrics()
         self.inputs = InputProcessor(config.model, self.tokenizer)
         self.outputs = OutputProcessor(self.tokenizer, self.metrics)

@@ -24,7 +24,7 @@ MAX_GRAMMAR_CHARS = 64 * 1024
 MAX_REGEX_CHARS = 4096
 MAX_CHOICES = 1024
 MAX_CHOICE_CHARS = 1024
-_KINDS = ("json", "json_object", "regex", "grammar", "choice")
+_KINDS = ("json", "json_object", "regex", "grammar", "choice", "structural_tag")
 _ANY_OBJECT = '{"type": "object"}'
 
 
@@ -36,7 +36,7 @@ class GrammarSpec:
     blank after comma and colon.
     """
 
-    kind: Literal["json", "regex", "grammar"]
+    kind: Literal["json", "regex", "grammar", "structural_tag"]
     text: str
     compact: bool = False
 
@@ -50,6 +50,8 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
     regex: the whole answer matches it (xgrammar's dialect: no lookaround, no back-references).
     grammar: EBNF in llama.cpp's notation (GBNF), with a rule named root.
     choice: the answer is one of these texts.
+    structural_tag: xgrammar's, as JSON text: schemas between fixed texts. Made by the server, which
+    has checked the schemas in it.
     disable_any_whitespace: JSON comes on one line, with single blanks.
     field: how the client calls the field that asks for it; errors name it.
     """
@@ -59,6 +61,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
     regex: str | None = None
     grammar: str | None = None
     choice: Sequence[str] | None = None
+    structural_tag: str | None = None
     disable_any_whitespace: bool = False
     field: str = "structured_outputs"
 
@@ -68,7 +71,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
             asked.insert(0, "json")
         if len(asked) != 1:
             found = " and ".join(asked) or "none"
-            raise self.refusal(f"give exactly one of {', '.join(_KINDS)}; got {found}")
+            raise self.refusal(f"give exactly one of {', '.join(_KINDS[:-1])}; got {found}")
         if self.json is not None:
             self._check_text("the JSON schema", self._schema_text(), MAX_SCHEMA_CHARS)
         elif self.regex is not None:
@@ -84,6 +87,8 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
             return GrammarSpec("regex", self.regex)
         if self.grammar is not None:
             return GrammarSpec("grammar", self.grammar)
+        if self.structural_tag is not None:
+            return GrammarSpec("structural_tag", self.structural_tag)
         if self.choice is not None:
             return GrammarSpec("grammar", _grammar_of_choices(self.choice))
         text = _ANY_OBJECT if self.json is None else self._schema_text()

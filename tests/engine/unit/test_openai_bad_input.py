@@ -132,7 +132,7 @@ async def test_json_that_is_not_an_object_is_400(rig: AppRig, body: bytes) -> No
         ({"messages": [USER], "stream": "yes"}, "stream", "valid boolean"),
         ({"messages": [USER], "stream_options": {"include_usage": 3}}, "stream_options", ""),
         ({"messages": [USER], "tools": [{}] * 129}, "tools", "at most 128"),
-        ({"messages": [USER], "tool_choice": "required"}, "tool_choice", "'none' or 'auto'"),
+        ({"messages": [USER], "tool_choice": "any"}, "tool_choice", "'auto' or 'required'"),
         ({"messages": [USER], "n": 0}, "n", "between 1 and 128"),
         ({"messages": [USER], "n": 1_000_000}, "n", "between 1 and 128"),
         ({"messages": [USER], "n": 10**30}, "n", "between 1 and 128"),

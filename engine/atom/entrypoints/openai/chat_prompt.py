@@ -14,8 +14,8 @@ from atom.entrypoints.openai.protocol import (
     ChatMessage,
     TemplateFields,
     TokenizeRequest,
-    ToolCall,
 )
+from atom.entrypoints.openai.tools import NamedTool, ToolCall
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 
@@ -33,7 +33,7 @@ def _template_message(index: int, message: ChatMessage) -> dict[str, Any]:
     """A message as chat templates know it: plain values, only the keys that it has."""
     content = message.content
     if content is None:
-        if not message.tool_calls:
+        if not (message.tool_calls or message.reasoning or message.reasoning_content):
             raise RequestError(
                 f"messages[{index}].content: is required for role {message.role}",
                 param="messages",
@@ -44,10 +44,13 @@ def _template_message(index: int, message: ChatMessage) -> dict[str, Any]:
     # Templates know "system"; "developer" is its newer name in the API.
     role = "system" if message.role == "developer" else message.role
     found: dict[str, Any] = {"role": role, "content": content}
-    for key in ("name", "reasoning_content", "tool_call_id"):
+    for key in ("name", "tool_call_id"):
         value = getattr(message, key)
         if value is not None:
             found[key] = value
+    reasoning = message.reasoning_content if message.reasoning is None else message.reasoning
+    if reasoning is not None:  # each template knows it by one of its names
+        found["reasoning"] = found["reasoning_content"] = reasoning
     if message.tool_calls:
         found["tool_calls"] = [_template_tool_call(index, call) for call in message.tool_calls]
     return found
@@ -82,6 +85,8 @@ def _template_variables(request: TemplateFields) -> dict[str, Any]:
     variables = dict(request.chat_template_kwargs or {})
     if request.reasoning_effort is not None:
         variables.setdefault("reasoning_effort", request.reasoning_effort)
-    if request.tool_choice is not None:
-        variables.setdefault("tool_choice", request.tool_choice)
+    choice = request.tool_choice
+    if choice is not None:
+        plain = choice.model_dump() if isinstance(choice, NamedTool) else choice
+        variables.setdefault("tool_choice", plain)
     return variables

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from atom.answer_parsing import AnswerParsing
 from atom.entrypoints.openai.logprobs import (
     LogprobFeed,
     PlacedLogprobs,
@@ -40,7 +41,7 @@ class Shown:
     n: choices per prompt. logprobs: with the tokens' log-probabilities. prompt_logprobs: with the
     prompt's, in a field of their own. echoes: the text to put before the choices of each prompt;
     empty for none. prompt_only: the answer itself is left out. holds_back: stop strings may hold
-    text back.
+    text back. parsing: what is to be found in the text; None where it is all content.
     """
 
     n: int = 1
@@ -49,6 +50,7 @@ class Shown:
     echoes: tuple[str, ...] = ()
     prompt_only: bool = False
     holds_back: bool = False
+    parsing: AnswerParsing | None = None
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -99,7 +101,7 @@ class ChoiceReader:
         """Whether of an output that does not end the choice nothing is shown but its own text."""
         shown = self._shown
         aside = shown.logprobs or shown.prompt_logprobs or shown.prompt_only
-        return not (aside or self._echoes)
+        return not (aside or self._echoes or shown.parsing is not None)
 
     def read(self, output: RequestOutput) -> Piece:
         """Raises `RequestError` when the engine ended the request without an answer."""

@@ -119,7 +119,7 @@ async def _begin(
         head,
         streams=bool(request.stream),
         with_usage=request.wants_usage_chunk,
-        may_be_refused=request.asks_for_structure,
+        may_be_refused=request.compiles_grammar,
     )
 
 

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 from atom.entrypoints.openai.structured import StructuredFields
+from atom.entrypoints.openai.tools import MAX_TOOLS, ToolCall, ToolFields
 from atom.sampling_params import MAX_BAD_WORDS, MAX_LOGIT_BIASES, MAX_LOGPROBS
 
 MAX_MESSAGES = 2048
 MAX_CONTENT_PARTS = 1024
-MAX_TOOLS = 128
 MAX_PROMPTS = 128
 MAX_ANSWERS = 1024  # prompts times n
 MAX_PRIORITY = 100
@@ -113,6 +113,11 @@ class GenerationRequest(StructuredFields):
     stream_options: StreamOptions | None = None
 
     @property
+    def compiles_grammar(self) -> bool:
+        """Whether the engine may yet refuse what is asked for."""
+        return self.asks_for_structure
+
+    @property
     def wants_usage_chunk(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
@@ -123,19 +128,6 @@ class TextPart(BaseModel):
     model_config = _STRICT
     type: Literal["text"]
     text: str
-
-
-class FunctionCall(BaseModel):
-    model_config = _STRICT
-    name: str
-    arguments: str | dict[str, Any] = ""
-
-
-class ToolCall(BaseModel):
-    model_config = _STRICT
-    id: str | None = None
-    type: Literal["function"] = "function"
-    function: FunctionCall
 
 
 def _kind_of_content(value: Any) -> str:
@@ -156,7 +148,8 @@ class ChatMessage(BaseModel):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: _Content | None = None
     name: str | None = None
-    reasoning_content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None  # the same
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
     tool_call_id: str | None = None
 
@@ -166,14 +159,11 @@ _Messages = Annotated[
 ]
 
 
-class TemplateFields(BaseModel):
+class TemplateFields(ToolFields):
     """What goes into a chat template besides the messages."""
 
     model_config = _STRICT
 
-    tools: Annotated[list[dict[str, Any]], Field(max_length=MAX_TOOLS)] | None = None
-    # "required", or a tool by name, would be a promise that nothing here keeps.
-    tool_choice: Literal["none", "auto"] | None = None
     chat_template_kwargs: (
         Annotated[dict[str, Any], Field(max_length=MAX_TEMPLATE_ARGUMENTS)] | None
     ) = None
@@ -185,6 +175,11 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
     max_completion_tokens: Annotated[_Whole, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[_Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    include_reasoning: bool | None = None  # false: it is generated all the same, and left out
+
+    @property
+    def compiles_grammar(self) -> bool:
+        return self.asks_for_structure or self.forces_call
 
 
 def _kind_of_prompt(value: Any) -> str:

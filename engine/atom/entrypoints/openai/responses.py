@@ -28,12 +28,30 @@ class Usage(msgspec.Struct, frozen=True):
     prompt_tokens_details: PromptTokensDetails
 
 
-class ChatAnswer(msgspec.Struct, frozen=True):
-    """refusal: always null; clients with strict types expect the field."""
+class CalledFunction(msgspec.Struct, frozen=True):
+    """arguments: JSON text, as the model wrote it."""
 
-    content: str
+    name: str
+    arguments: str
+
+
+class AnswerToolCall(msgspec.Struct, frozen=True):
+    id: str
+    function: CalledFunction
+    type: Literal["function"] = "function"
+
+
+class ChatAnswer(msgspec.Struct, frozen=True):
+    """content: null where there are only calls or reasoning. refusal: always null; clients with
+    strict types expect the field. reasoning and reasoning_content: the same, by both of the names
+    that clients look for."""
+
+    content: str | None
     role: Literal["assistant"] = "assistant"
     refusal: None = None
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[AnswerToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True):
@@ -57,9 +75,28 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
+class FunctionDelta(msgspec.Struct, frozen=True):
+    arguments: str
+    name: str | UnsetType = UNSET
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True):
+    """The first of a call has its id, type and name, and arguments that are empty yet."""
+
+    index: int
+    function: FunctionDelta
+    id: str | UnsetType = UNSET
+    type: Literal["function"] | UnsetType = UNSET
+
+
 class Delta(msgspec.Struct, frozen=True):
+    """reasoning, reasoning_content: as in `ChatAnswer`."""
+
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True):

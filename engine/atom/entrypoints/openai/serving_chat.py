@@ -8,10 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
+from atom.answer_parsing import AnswerParser, AnswerParsing
+from atom.entrypoints.openai.chat_parsing import (
+    answer_parsing,
+    delta_of,
+    message_of,
+    shown_reason,
+)
 from atom.entrypoints.openai.chat_prompt import chat_prompt
 from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, Shown
+from atom.entrypoints.openai.forced_calls import forced_calls_params
 from atom.entrypoints.openai.logprobs import (
     PromptLogprobs,
     TokenNames,
@@ -32,9 +41,11 @@ from atom.entrypoints.openai.responses import (
 )
 from atom.entrypoints.openai.sampling import sampling_params_of
 from atom.entrypoints.openai.sse import frame
+from atom.entrypoints.openai.tools import Tool
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.request import RequestOutput
+from atom.sampling_params import SamplingParams
 
 
 async def start_chat(
@@ -53,7 +64,11 @@ async def start_chat(
         logprobs=_asked_logprobs(request),
         prompt_logprobs=request.prompt_logprobs,
     )
+    tools = request.callable_tools()
     prompt = chat_prompt(engine, request)
+    parsing = answer_parsing(engine.processor.answer_formats, request, tools, prompt)
+    if request.forces_call:
+        params = _with_forced_call(params, parsing, tools)
     try:
         group = await engine.add_requests(
             [prompt],
@@ -73,9 +88,23 @@ async def start_chat(
         logprobs=params.logprobs is not None,
         prompt_logprobs=params.prompt_logprobs is not None,
         holds_back=bool(params.stop_strings),
+        parsing=parsing,
     )
     tokenizer = engine.processor.tokenizer
     return Answers(group, shown, tokenizer, TokenNames(tokenizer))
+
+
+def _with_forced_call(
+    params: SamplingParams, parsing: AnswerParsing | None, tools: Sequence[Tool]
+) -> SamplingParams:
+    asked = params.structured_outputs
+    if asked is not None or parsing is None:
+        field = "response_format" if asked is None else asked.field
+        raise RequestError(
+            f"tool_choice and {field} both ask for structured output; send one of them",
+            param="tool_choice",
+        )
+    return msgspec.structs.replace(params, structured_outputs=forced_calls_params(parsing, tools))
 
 
 def _asked_logprobs(request: ChatCompletionRequest) -> int | None:
@@ -107,10 +136,13 @@ async def complete_chat(answers: Answers, head: AnswerHead) -> bytes:
 def _whole(answers: Answers, index: int, choice: Choice) -> ChatChoice:
     last = cast(RequestOutput, choice.last)
     shown = chat_logprobs(choice.logprobs, answers.names) if answers.shown.logprobs else None
+    text, reason = "".join(choice.texts), str(last.finish_reason)
+    parsing = answers.shown.parsing
+    message = ChatAnswer(text) if parsing is None else message_of(parsing, text)
     return ChatChoice(
         index,
-        ChatAnswer("".join(choice.texts)),
-        str(last.finish_reason),
+        message,
+        shown_reason(reason, called=message.tool_calls is not UNSET),
         str(last.finish_detail),
         last.stop_reason,
         shown,
@@ -124,6 +156,8 @@ class ChatEvents:
         self._answers = answers
         self._head = head
         self._with_usage = with_usage
+        parsing = answers.shown.parsing
+        self._parsers = [parsing.parser() for _ in answers.readers] if parsing else []
 
     def opening(self) -> bytes:
         role = Delta(role="assistant", content="")
@@ -134,12 +168,30 @@ class ChatEvents:
         return self._event([ChatChunkChoice(index, Delta(content=text))])
 
     def piece(self, index: int, piece: Piece) -> bytes:
+        if self._parsers:
+            return self._parsed(index, piece, self._parsers[index])
         output = piece.output
         events = []
         if piece.text or piece.logprobs or piece.prompt:
-            events.append(self._addition(index, piece))
+            events.append(self._addition(index, piece, Delta(content=piece.text)))
         if output.finished:
             events.append(self._event([_end_choice(index, output)]))
+        return b"".join(events)
+
+    def _parsed(self, index: int, piece: Piece, parser: AnswerParser) -> bytes:
+        """The first event has what is told besides the text, which may be held back yet."""
+        output = piece.output
+        found = parser.feed(piece.text)
+        if output.finished:
+            found += parser.finish()
+        deltas = [delta_of(event) for event in found]
+        events = []
+        if piece.logprobs or piece.prompt:
+            first = deltas.pop(0) if deltas else Delta()
+            events.append(self._addition(index, piece, first))
+        events += (self._event([ChatChunkChoice(index, delta)]) for delta in deltas)
+        if output.finished:
+            events.append(self._event([_end_choice(index, output, called=parser.called)]))
         return b"".join(events)
 
     def usage(self, lasts: Sequence[RequestOutput]) -> bytes:
@@ -147,10 +199,10 @@ class ChatEvents:
             return b""
         return self._event([], usage=usage_of(lasts, self._answers.shown.n))
 
-    def _addition(self, index: int, piece: Piece) -> bytes:
+    def _addition(self, index: int, piece: Piece, delta: Delta) -> bytes:
         names = self._answers.names
         logprobs = None if piece.logprobs is None else chat_logprobs(piece.logprobs, names)
-        choice = ChatChunkChoice(index, Delta(content=piece.text), logprobs=logprobs)
+        choice = ChatChunkChoice(index, delta, logprobs=logprobs)
         if piece.prompt is None or index > 0:
             return self._event([choice])
         return self._event([choice], prompt_logprobs(piece.prompt, names))
@@ -173,11 +225,11 @@ class ChatEvents:
         )
 
 
-def _end_choice(index: int, output: RequestOutput) -> ChatChunkChoice:
+def _end_choice(index: int, output: RequestOutput, *, called: bool = False) -> ChatChunkChoice:
     return ChatChunkChoice(
         index,
         Delta(),
-        output.finish_reason,
+        shown_reason(str(output.finish_reason), called=called),
         finish_detail=str(output.finish_detail),
         stop_reason=output.stop_reason,
     )

@@ -31,6 +31,7 @@ from atom.model_engine.structured_output.token_info import build_token_info
 from atom.model_engine.structured_output.xgrammar_import import import_xgrammar
 from atom.structured_outputs import GrammarSpec
 from atom.structured_outputs.json_schema import with_lengths_as_patterns
+from atom.structured_outputs.structural_tag import tag_with_lengths_as_patterns
 from atom.tokenizer import Tokenizer
 
 _BACKLOG = 64
@@ -125,6 +126,8 @@ def _compile_kind(compiler: Any, spec: GrammarSpec) -> Any:
         return compiler.compile_regex(spec.text)
     if spec.kind == "grammar":
         return compiler.compile_grammar(spec.text)
+    if spec.kind == "structural_tag":
+        return compiler.compile_structural_tag(tag_with_lengths_as_patterns(spec.text))
     schema = json.dumps(with_lengths_as_patterns(json.loads(spec.text)), ensure_ascii=False)
     if spec.compact:
         return compiler.compile_json_schema(schema, any_whitespace=False)

@@ -1,0 +1,50 @@
+"""What parsers find in an answer, in the order of its text."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class Content(msgspec.Struct, frozen=True):
+    """Text for the user."""
+
+    text: str
+
+
+class Reasoning(msgspec.Struct, frozen=True):
+    """Text that the model wrote to itself before it answered."""
+
+    text: str
+
+
+class CallStart(msgspec.Struct, frozen=True):
+    """A tool call begins; its arguments follow. index: among the answer's calls, from 0."""
+
+    index: int
+    name: str
+
+
+class CallArguments(msgspec.Struct, frozen=True):
+    """A piece of the JSON text of a call's arguments, as the model wrote it."""
+
+    index: int
+    text: str
+
+
+CallEvent = Content | CallStart | CallArguments
+Event = CallEvent | Reasoning
+
+
+class CallParser(Protocol):
+    """Text to content and calls. What only looks like a call is content, to the letter; blanks
+    beside calls are nobody's."""
+
+    def feed(self, piece: str) -> list[CallEvent]:
+        """What is certain now."""
+        ...
+
+    def finish(self) -> list[CallEvent]:
+        """What was held back. Nothing is fed afterwards."""
+        ...

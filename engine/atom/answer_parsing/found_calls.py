@@ -1,0 +1,56 @@
+"""FoundCalls: what a parser of calls has found and not handed on yet."""
+
+from __future__ import annotations
+
+from atom.answer_parsing.call_object import CallObject
+from atom.answer_parsing.events import CallArguments, CallEvent, CallStart, Content
+from atom.answer_parsing.held_text import BlankHolder
+
+
+class FoundCalls:
+    """Of one answer: content with the blanks held back that may stand beside a call, and calls
+    numbered as they come."""
+
+    def __init__(self) -> None:
+        self._events: list[CallEvent] = []
+        self._blanks = BlankHolder()
+        self._current: CallObject | None = None
+        self._count = 0
+        self._has_content = False
+
+    def content(self, text: str) -> None:
+        shown = self._blanks.pass_on(text)
+        if shown:
+            if self._count and not self._has_content:
+                shown = shown.lstrip()
+            self._has_content = True
+            self._events.append(Content(shown))
+
+    def separator(self, text: str) -> None:
+        """Content only if content follows."""
+        self._blanks.hold(text)
+
+    def follow(self, call: CallObject, text: str, position: int) -> int:
+        """Feed the object from this position on; the position behind what it took."""
+        position = call.feed(text, position)
+        if call.name:
+            if call is not self._current:
+                self._current = call
+                self._blanks.drop()
+                self._events.append(CallStart(self._count, call.name))
+                self._count += 1
+            arguments = call.take_arguments()
+            if arguments:
+                self._events.append(CallArguments(self._count - 1, arguments))
+        return position
+
+    def take(self) -> list[CallEvent]:
+        events, self._events = self._events, []
+        return events
+
+    def end(self) -> list[CallEvent]:
+        """The same when nothing more comes."""
+        blanks = self._blanks.flush()
+        if blanks and not self._count:
+            self._events.append(Content(blanks))
+        return self.take()

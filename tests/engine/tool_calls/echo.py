@@ -1,0 +1,61 @@
+"""A server whose answers are the prompts of its requests: what a test lets the model say.
+
+The chat template shows the last message alone, and its comment has the marks of a family, by which
+the server knows how to read answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from tests.support.front_half import build_test_config, write_model_folder
+from tests.support.http_app import AppRig, serve_app
+
+CHAT = "/v1/chat/completions"
+END = "<END>"  # a stop string: with it the model's own end
+MARKS = {
+    "hermes": '{# <tool_call> "arguments" </think> #}',
+    "llama3_json": '{# ipython "parameters": #}',
+    "unknown": "",
+}
+
+
+def tool(name: str, **parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+TOOLS = [
+    tool("weather", type="object", properties={"city": {"type": "string"}}, required=["city"]),
+    tool("time", type="object", properties={}),
+]
+
+
+@contextlib.asynccontextmanager
+async def echoing(
+    folder: Path, family: str = "hermes", *, template: str = "{{ messages[-1].content }}"
+) -> AsyncIterator[AppRig]:
+    write_model_folder(folder, context_tokens=4096)
+    (folder / "chat_template.jinja").write_text(MARKS[family] + template)
+    async with serve_app(build_test_config(folder)) as rig:
+        yield rig
+        assert rig.engine.open_requests == 0
+
+
+async def whole(rig: AppRig, answer: str, **fields: Any) -> dict[str, Any]:
+    """The only choice of an answer to its end, or cut where max_tokens says."""
+    body = {"messages": [{"role": "user", "content": answer + END}], "stop": END, "tools": TOOLS}
+    response = await rig.post(CHAT, **{**body, **fields})
+    assert response.status_code == 200, response.text
+    (choice,) = response.json()["choices"]
+    return dict(choice)
+
+
+async def streamed(rig: AppRig, answer: str, **fields: Any) -> list[dict[str, Any]]:
+    """The choices of the events of the same answer."""
+    body = {"messages": [{"role": "user", "content": answer + END}], "stop": END, "tools": TOOLS}
+    events = await rig.events(CHAT, **{**body, **fields})
+    assert events[-1] == "[DONE]"
+    return [choice for event in events[:-1] for choice in event["choices"]]
