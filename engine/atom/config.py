@@ -8,6 +8,7 @@ start-up finds out later (KV blocks, device) is reported in `EngineReport`, neve
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -220,7 +221,7 @@ def _check_options(options: EngineOptions) -> None:
 
 
 def _at_least(name: str, value: float, least: float) -> None:
-    if value < least:
+    if not least <= value < math.inf:
         raise ConfigError(f"{name} must be at least {least:g}, got {value}")
 
 

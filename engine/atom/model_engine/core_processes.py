@@ -59,9 +59,10 @@ class CoreProcesses:
         deadline = time.monotonic() + timeout_seconds
         for rank, child in enumerate(self._children):
             if not child.wait(deadline - time.monotonic()):
-                logger.warning(
-                    "engine process %d did not end in %.0f s; killing it", rank, timeout_seconds
-                )
+                # Without time to end, as while it loads, it was not expected to.
+                level = logging.WARNING if timeout_seconds >= 1 else logging.DEBUG
+                message = "engine process %d did not end in %g s; killing it"
+                logger.log(level, message, rank, timeout_seconds)
                 child.kill()
 
     def close(self) -> None:

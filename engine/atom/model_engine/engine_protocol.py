@@ -135,7 +135,7 @@ class EngineReport(msgspec.Struct, frozen=True):
     kv_cache_bytes: int
     kv_bytes_per_token: int
     total_memory_bytes: int
-    limited_by: str  # what bounded the number of blocks: "memory" or "max_num_seqs"
+    limited_by: str  # what bounded the number of blocks: KvBudget.limited_by
     concurrency: list[ConcurrencyRow]
     tensor_parallel_size: int
     data_parallel_size: int

@@ -32,20 +32,8 @@ def plan_blocks(
     layout = kv_layout(facts, KvElement(kv_dtype.itemsize))
     block_bytes = layout.bytes_per_token * cache.block_size
     if cache.num_kv_blocks is not None:
-        tokens = cache.num_kv_blocks * cache.block_size
-        if tokens < config.model.max_model_len:
-            raise ConfigError(
-                f"num_kv_blocks {cache.num_kv_blocks} holds {tokens} tokens, fewer than one "
-                f"sequence of max_model_len {config.model.max_model_len}; raise the one or lower "
-                f"the other"
-            )
-        return KvBudget(
-            num_blocks=cache.num_kv_blocks,
-            block_size=cache.block_size,
-            block_bytes=block_bytes,
-            limited_by="memory",
-            available_bytes=cache.num_kv_blocks * block_bytes,
-        )
+        left_bytes = total_bytes - weights_bytes - activation_bytes - overhead_bytes
+        return _chosen_blocks(config, cache.num_kv_blocks, block_bytes, left_bytes)
     try:
         return plan_kv_cache(
             total_bytes=total_bytes,
@@ -60,6 +48,29 @@ def plan_blocks(
         )
     except DoesNotFitError as error:
         raise ConfigError(f"{config.model.served_name} does not fit: {error}") from error
+
+
+def _chosen_blocks(config: Config, count: int, block_bytes: int, left_bytes: int) -> KvBudget:
+    """As many as the user asked for. left_bytes: of the device, beside everything else."""
+    block_size = config.cache.block_size
+    if count * block_size < config.model.max_model_len:
+        raise ConfigError(
+            f"num_kv_blocks {count} holds {count * block_size} tokens, fewer than one sequence of "
+            f"max_model_len {config.model.max_model_len}; raise the one or lower the other"
+        )
+    if count * block_bytes > left_bytes:
+        raise ConfigError(
+            f"num_kv_blocks {count} takes {count * block_bytes // 2**20:,} MiB, but the device has "
+            f"{max(left_bytes, 0) // 2**20:,} MiB beside weights, activations and runtime; use at "
+            f"most {max(left_bytes, 0) // block_bytes}, or leave it out"
+        )
+    return KvBudget(
+        num_blocks=count,
+        block_size=block_size,
+        block_bytes=block_bytes,
+        limited_by="num_kv_blocks",
+        available_bytes=count * block_bytes,
+    )
 
 
 def allocate(

@@ -25,13 +25,13 @@ class KvBudget:
     Of the layers that keep every token, as many as there are when sequences of the full length
     fill the memory; `windows` are the layers beside them (kv_layout.py). `available_bytes` is what
     was left for the cache; `limited_by` says whether that decided the number of blocks, or
-    `max_num_seqs` full sequences need no more.
+    `max_num_seqs` full sequences need no more, or the user chose them.
     """
 
     num_blocks: int
     block_size: int  # tokens per block
     block_bytes: int
-    limited_by: Literal["memory", "max_num_seqs"]
+    limited_by: Literal["memory", "max_num_seqs", "num_kv_blocks"]
     available_bytes: int
     windows: tuple[WindowedKv, ...] = ()
 
