@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from atom.config import Config, EngineOptions, build_config
+from atom.entrypoints.upstream_flags import remedy_of
 from atom.errors import ConfigError
 
 _SNAKE_FLAG = re.compile(r"(--[a-z0-9_-]*_[a-z0-9_-]*)(=.*)?", re.DOTALL)
@@ -51,7 +52,16 @@ class FlagParser(argparse.ArgumentParser):
         return super().parse_known_args([_kebab(word) for word in given], namespace)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}\nTry '{self.prog} --help'.\n")
+        self.exit(2, f"error: {_with_remedies(message)}\nTry '{self.prog} --help'.\n")
+
+
+def _with_remedies(message: str) -> str:
+    """argparse's words, and what to use instead of each flag that another server has."""
+    _, unknown, words = message.partition("unrecognized arguments: ")
+    if not unknown:
+        return message
+    found = {word: remedy for word in words.split() if (remedy := remedy_of(word)) is not None}
+    return "\n".join([message, *(f"  {word}: {remedy}" for word, remedy in found.items())])
 
 
 def _kebab(word: str) -> str:

@@ -121,6 +121,58 @@ def test_wrong_usage_is_one_line_and_code_2(
     assert "--help" in message
 
 
+# All flags of upstream's engine and server.
+TAKEN = [
+    "--served-model-name=s", "--tensor-parallel-size=1", "-tp=1", "--data-parallel-size=1", "-dp=1",
+    "--enforce-eager", "--enable_prefix_caching", "--no-enable_prefix_caching",
+    "--kv_cache_dtype=bf16", "--block-size=16", "--max-model-len=64", "--load_dummy",
+    "--torch-profiler-dir=d", "--max-num-batched-tokens=512", "--long-prefill-token-threshold=1",
+    "--max-num-seqs=1", "--gpu-memory-utilization=0.5", "--scheduler-delay-factor=1", "--host=h",
+    "--server-port=1", "--timeout-keep-alive=1", "--chat-template=t",
+]  # fmt: skip
+REFUSED = [
+    "--trust-remote-code", "--pipeline-parallel-size=1", "-pp=1", "-pcp=1", "-dcp=1",
+    "--prefill-context-parallel-size=1", "--decode-context-parallel-size=1", "--port=8006",
+    "--index_cache_dtype=fp8", "--cudagraph-capture-sizes=[1,2]", "--level=3",
+    "--cudagraph-mode=FULL", "--enable-expert-parallel", "--fake-eplb", "--enable-dp-attention",
+    "--dp-load-balance=round_robin", "--enable-tbo=all", "--all2all-backend=low-latency",
+    "--moe-backend=mega", "--method=mtp", "--num-speculative-tokens=1", "--draft-model=d",
+    "--spec-decode-acceptance-length=1", "--spec-decode-acceptance-rate=1",
+    "--attn-prefill-chunk-size=16", "--state-checkpoint-interval-tokens=16",
+    "--enable_chunked_prefill", "--no-enable_chunked_prefill", "--kv-transfer-config={}",
+    "--mark-trace", "--enable-rapidserve", "--disagg-prefill-max-num-seqs=1",
+    "--disagg-constrained", "--online_quant_config={}", "--hf-overrides={}", "--dspark-config={}",
+    "--dcp-config={}", "--eplb-enable", "--enable-eplb", "--eplb-config={}",
+    "--disable-uvicorn-access-log", "--default-chat-template-kwargs={}", "--request-log=l",
+]  # fmt: skip
+
+
+def parse_flag(flag: str) -> None:
+    name, _, value = flag.partition("=")
+    build_parser().parse_args(["serve", "--model", "m", name, *([value] if value else [])])
+
+
+@pytest.mark.parametrize("flag", TAKEN)
+def test_upstreams_flags_are_taken(flag: str) -> None:
+    parse_flag(flag)
+
+
+@pytest.mark.parametrize("flag", REFUSED)
+def test_upstreams_flags_that_are_not_here_are_refused_with_a_remedy(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_flag(flag)
+    assert ended.value.code == 2
+    assert f"\n  {flag.partition('=')[0].replace('_', '-')}: " in capsys.readouterr().err
+
+
+def test_a_flag_that_nobody_knows_is_just_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["serve", "--model", "m", "--frobnicate"])
+    assert capsys.readouterr().err.count("--frobnicate") == 1
+
+
 def test_a_malformed_backend_override_is_refused() -> None:
     with pytest.raises(ConfigError, match="OP=NAME"):
         options("--op-backend", "attention")

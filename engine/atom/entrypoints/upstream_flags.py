@@ -1,0 +1,76 @@
+"""Flags that upstream ATOM or vLLM has and this version has not: why, and what to do instead.
+
+So that a launch line from a recipe is refused with the remedy and not only as unknown. Knows
+nothing of the flags that there are; asked by the parser for each word that it does not know.
+"""
+
+from __future__ import annotations
+
+_NO_SPECULATION = "speculative decoding is not in this version; leave it out"
+_NO_EXPERTS = "this version runs no mixture of experts, dense models only; leave it out"
+_NO_SPLIT = (
+    "this version runs one device per rank; leave it out, and use --data-parallel-size or "
+    "more replicas"
+)
+_NO_TRANSFER = "prompts and answers run in one engine here; leave it out"
+_NO_LEVELS = (
+    "there are no levels of compilation here: decode steps are graphs unless --enforce-eager"
+)
+
+REMEDIES: dict[str, str] = {
+    "--port": "the HTTP port is --server-port, and the engine needs no port of its own",
+    "--trust-remote-code": "a model's own code is never run; leave it out",
+    "--enable-chunked-prefill": (
+        "prompts are always split where a step is full; --scheduling-policy says what runs first"
+    ),
+    "--no-enable-chunked-prefill": "the same is --scheduling-policy prefill_first",
+    "--level": _NO_LEVELS,
+    "--cudagraph-mode": _NO_LEVELS,
+    "--cudagraph-capture-sizes": "the sizes follow from --max-num-seqs; leave it out",
+    "--attn-prefill-chunk-size": "prompts are split by --max-num-batched-tokens",
+    "--dp-load-balance": "this is --data-parallel-routing",
+    "--disable-uvicorn-access-log": "this is --disable-access-log",
+    "--index-cache-dtype": "no model of this version has an indexer; leave it out",
+    "--state-checkpoint-interval-tokens": "no model of this version has states; leave it out",
+    "--online-quant-config": "quantised weights are not in this version; leave it out",
+    "--quantization": "quantised weights are not in this version; leave it out",
+    "--hf-overrides": "edit the model's config.json instead",
+    "--mark-trace": "--torch-profiler-dir and POST /start_profile write traces",
+    "--request-log": "what is asked is not logged; the access log has each request's line",
+    "--default-chat-template-kwargs": "send chat_template_kwargs, or set them in a --chat-template",
+    "--pipeline-parallel-size": _NO_SPLIT,
+    "--prefill-context-parallel-size": _NO_SPLIT,
+    "--decode-context-parallel-size": _NO_SPLIT,
+    "--dcp-config": _NO_SPLIT,
+    "--enable-dp-attention": _NO_SPLIT,
+    "--enable-expert-parallel": _NO_EXPERTS,
+    "--fake-eplb": _NO_EXPERTS,
+    "--eplb-enable": _NO_EXPERTS,
+    "--enable-eplb": _NO_EXPERTS,
+    "--eplb-config": _NO_EXPERTS,
+    "--enable-tbo": _NO_EXPERTS,
+    "--all2all-backend": _NO_EXPERTS,
+    "--moe-backend": _NO_EXPERTS,
+    "--method": _NO_SPECULATION,
+    "--num-speculative-tokens": _NO_SPECULATION,
+    "--draft-model": _NO_SPECULATION,
+    "--speculative-config": _NO_SPECULATION,
+    "--spec-decode-acceptance-length": _NO_SPECULATION,
+    "--spec-decode-acceptance-rate": _NO_SPECULATION,
+    "--dspark-config": _NO_SPECULATION,
+    "--kv-transfer-config": _NO_TRANSFER,
+    "--enable-rapidserve": _NO_TRANSFER,
+    "--disagg-prefill-max-num-seqs": _NO_TRANSFER,
+    "--disagg-constrained": _NO_TRANSFER,
+}
+_SHORT = {
+    "-pp": "--pipeline-parallel-size",
+    "-pcp": "--prefill-context-parallel-size",
+    "-dcp": "--decode-context-parallel-size",
+}
+
+
+def remedy_of(word: str) -> str | None:
+    """What to do instead of a flag, as it was written; None for one that nobody knows."""
+    flag = word.partition("=")[0]
+    return REMEDIES.get(_SHORT.get(flag, flag))
