@@ -53,9 +53,9 @@ class Histogram:
         made.counts, made.total = list(counts), total
         return made
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
 
     def cumulative(self) -> list[tuple[float, int]]:
         """(upper bound, observations at most that large) pairs, ending with infinity."""

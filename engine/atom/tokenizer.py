@@ -168,6 +168,9 @@ class Tokenizer:
             return piece.encode()
 
 
+_new_decoder = codecs.getincrementaldecoder("utf-8")
+
+
 class _ByteStream:
     """For vocabularies whose tokens are bytes (GPT-2's alphabet: Qwen, Llama 3, DeepSeek). Nearly
     all tokens are whole characters, and then there is nothing to decode."""
@@ -176,7 +179,7 @@ class _ByteStream:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder: codecs.IncrementalDecoder | None = None  # most answers need none
         self._within_character = False
 
     def push(self, token_id: int) -> str:
@@ -184,13 +187,16 @@ class _ByteStream:
             text = self._tokenizer.token_text(token_id)
             if text is not None:
                 return text
-        text = self._decoder.decode(self._tokenizer.token_bytes(token_id))
-        self._within_character = bool(self._decoder.getstate()[0])
+        decoder = self._decoder
+        if decoder is None:
+            decoder = self._decoder = _new_decoder("replace")
+        text = decoder.decode(self._tokenizer.token_bytes(token_id))
+        self._within_character = bool(decoder.getstate()[0])
         return text
 
     def flush(self) -> str:
         self._within_character = False
-        return self._decoder.decode(b"", True)
+        return "" if self._decoder is None else self._decoder.decode(b"", True)
 
 
 class _WindowStream:

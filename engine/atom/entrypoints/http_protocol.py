@@ -20,6 +20,7 @@ from uvicorn._types import Scope as AsgiScope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
 
+from atom.entrypoints.open_response import OpenResponse
 from atom.entrypoints.openai.errors import describe
 from atom.entrypoints.openai.responses import to_json
 from atom.errors import RequestError
@@ -47,6 +48,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
     _running: RequestResponseCycle | None = None  # the request that is being answered
+    _response: OpenResponse | None = None  # to it
 
     # ---- the connection -----------------------------------------------------------------------
 
@@ -63,6 +65,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if self.access_log and not running.response_started:
                 self._log_leaving(running)
         super().connection_lost(exc)
+        if self._response is not None:
+            self._response.lost()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """A client that ends its side has left, as far as anyone can tell, and an answer that
@@ -146,6 +150,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
+        self._response = OpenResponse(cycle)
+        self._response.offer()
         if cycle.scope["http_version"] == "1.0":
             app = _ending_with_connection(app, cycle)
         super()._start_asgi_task(cycle, app)

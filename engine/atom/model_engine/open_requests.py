@@ -69,12 +69,14 @@ class OpenRequests:
     def deliver(self, outputs: Sequence[tuple[int, RequestOutput]]) -> None:
         """Of one step; those of requests that are no longer open are dropped."""
         wakes: dict[ReaderWake, None] = {}  # in order, each once
+        streams, unanswered = self._streams, self._unanswered
         for number, output in outputs:
-            stream = self._streams.get(number)
+            stream = streams.get(number)
             if stream is not None:
                 stream.put(output)
                 wakes[stream.wake] = None
-                self._unanswered.discard(number)
+                if unanswered:
+                    unanswered.discard(number)
                 if output.finished:
                     self._forget(number)
         for wake in wakes:

@@ -45,14 +45,16 @@ class _NoText:
 
 @dataclass(slots=True)
 class _Answer:
-    """An open request's state. stopped: a stop string ended the text, the engine does not know
-    yet: its further tokens are nobody's. prompt_logprobs: what has come of them, until they are
-    shown; None when they were not asked for."""
+    """An open request's state. plain: tokens and text are all that its outputs have. stopped: a
+    stop string ended the text, the engine does not know yet: its further tokens are nobody's.
+    prompt_logprobs: what has come of them, until they are shown; None when they were not asked
+    for."""
 
     name: str
     stream: TokenStream
     matcher: StopMatcher | None
     params: SamplingParams
+    plain: bool
     num_prompt_tokens: int
     arrive_time: float
     prompt_logprobs: list[TokenLogprobs | None] | None
@@ -73,15 +75,17 @@ class OutputProcessor:
 
     def add(self, request: Request, name: str) -> None:
         """Expect tokens of `request`; its outputs carry `name`."""
-        stops = request.params.stop_strings
+        params = request.params
+        stops = params.stop_strings
         self._answers[request.id] = _Answer(
             name=name,
             stream=self._tokenizer.stream() if self._tokenizer else _NoText(),
             matcher=StopMatcher(stops) if stops else None,
-            params=request.params,
+            params=params,
+            plain=params.logprobs is None and params.prompt_logprobs is None,
             num_prompt_tokens=len(request.prompt_token_ids),
             arrive_time=request.arrive_time,
-            prompt_logprobs=None if request.params.prompt_logprobs is None else [None],
+            prompt_logprobs=None if params.prompt_logprobs is None else [None],
         )
 
     def discard(self, request_id: int) -> None:
@@ -98,17 +102,26 @@ class OutputProcessor:
         logprobs = _by_request(body.logprobs)
         ends = {row.request_id: row for row in body.finished}
         last_tokens: dict[int, list[int]] = {}
+        times = _TokenTimes(self._metrics, now)
         request_ids, token_ids = body.rows()
         for request_id, token_id in zip(request_ids.tolist(), token_ids.tolist(), strict=True):
             if request_id in ends:
                 last_tokens.setdefault(request_id, []).append(token_id)
                 continue
             answer = self._answers.get(request_id)
-            if answer is not None and not answer.stopped:
-                self._record_token(answer, now)
-                text = self._text_of(step, request_id, answer, token_id)
+            if answer is None or answer.stopped:
+                continue
+            times.note(answer)
+            text = answer.stream.push(token_id)
+            if answer.matcher is not None:
+                text = self._without_stops(step, request_id, answer, answer.matcher, text)
+            if answer.plain:
+                output = _plain_output(answer, token_id, text)
+            else:
                 entries = [logprobs[request_id].pop(0)] if request_id in logprobs else []
-                step.outputs.append((request_id, _output(answer, [token_id], text, entries)))
+                output = _output(answer, [token_id], text, entries)
+            step.outputs.append((request_id, output))
+        times.record()
         for row in body.finished:
             ended = self._answers.pop(row.request_id, None)
             if ended is not None:
@@ -125,13 +138,13 @@ class OutputProcessor:
                 wanted = answer.params.prompt_logprobs
                 answer.prompt_logprobs.append(_trimmed(entry, wanted or 0))
 
-    def _text_of(self, step: StepOutputs, request_id: int, answer: _Answer, token_id: int) -> str:
-        """The text that the token completes; an answer that a stop string ends is to be aborted."""
-        text = answer.stream.push(token_id)
-        if answer.matcher is not None:
-            text, answer.stopped = _match(answer, answer.matcher, text)
-            if answer.stopped:
-                step.abort_ids.append(request_id)
+    def _without_stops(
+        self, step: StepOutputs, request_id: int, answer: _Answer, matcher: StopMatcher, text: str
+    ) -> str:
+        """The text that is certain; an answer that a stop string ends is to be aborted."""
+        text, answer.stopped = _match(answer, matcher, text)
+        if answer.stopped:
+            step.abort_ids.append(request_id)
         return text
 
     def _finish(
@@ -146,8 +159,10 @@ class OutputProcessor:
         an error wins over one that the very token at fault completes."""
         text = ""
         if not answer.stopped:
+            times = _TokenTimes(self._metrics, now)
             for _ in tokens:
-                self._record_token(answer, now)
+                times.note(answer)
+            times.record()
             if row.reason != FinishReason.ERROR:
                 text, answer.stopped = _last_text(answer, tokens, row)
         reason, detail, stop_reason = FinishReason(row.reason), row.detail, _stop_token(row.detail)
@@ -170,13 +185,31 @@ class OutputProcessor:
     def _record_end(self, answer: _Answer, reason: FinishReason) -> None:
         self._metrics.record_end(reason, answer.num_prompt_tokens, answer.num_output_tokens)
 
-    def _record_token(self, answer: _Answer, now: float) -> None:
+
+class _TokenTimes:
+    """The times of a step's tokens. Nearly all of them follow tokens of one and the same step, so
+    each such step is observed once."""
+
+    __slots__ = ("_counts", "_metrics", "_now")
+
+    def __init__(self, metrics: RequestMetrics, now: float) -> None:
+        self._metrics = metrics
+        self._now = now
+        self._counts: dict[float, int] = {}  # when the tokens before came → how many
+
+    def note(self, answer: _Answer) -> None:
+        """One more token of it."""
         answer.num_output_tokens += 1
-        if answer.last_token_time is None:
-            self._metrics.time_to_first_token.observe(now - answer.arrive_time)
+        before = answer.last_token_time
+        answer.last_token_time = self._now
+        if before is None:
+            self._metrics.time_to_first_token.observe(self._now - answer.arrive_time)
         else:
-            self._metrics.inter_token.observe(now - answer.last_token_time)
-        answer.last_token_time = now
+            self._counts[before] = self._counts.get(before, 0) + 1
+
+    def record(self) -> None:
+        for before, count in self._counts.items():
+            self._metrics.inter_token.observe(self._now - before, count)
 
 
 def _stop_token(detail: str) -> str | int | None:
@@ -219,6 +252,21 @@ def _by_request(body: LogprobsBody | None) -> dict[int, list[TokenLogprobs]]:
         for request_id, entry in body.rows().entries():
             found.setdefault(request_id, []).append(entry)
     return found
+
+
+def _plain_output(answer: _Answer, token_id: int, text: str) -> RequestOutput:
+    """What nearly every token is. (By position, which is the cheapest way to make one.)"""
+    return RequestOutput(
+        answer.name,
+        [token_id],
+        text,
+        False,
+        None,
+        None,
+        answer.num_prompt_tokens,
+        answer.num_output_tokens,
+        0,
+    )
 
 
 def _output(

@@ -59,8 +59,9 @@ class TokenLogprobs:
     top_logprobs: tuple[tuple[int, float], ...] = ()
 
 
-class RequestOutput(msgspec.Struct, frozen=True):
-    """What one engine step added to one request. (A struct because one is made per token.)
+class RequestOutput(msgspec.Struct, frozen=True, gc=False):
+    """What one engine step added to one request. (A struct, and none of the
+    garbage collector's, because one is made per token.)
 
     request_id: the caller's name of the request.
     output_tokens: token ids new in this step; text: the text they completed (may be empty while

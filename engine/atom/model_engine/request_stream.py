@@ -118,6 +118,16 @@ class RequestStream(AsyncIterator[RequestOutput]):
             raise self._error
         return None
 
+    def take_text(self) -> str | None:
+        """The same where text is all that the reader shows: None, and nothing taken, unless there
+        is exactly one output and it does not end the answer."""
+        unread = self._unread
+        if len(unread) != 1 or unread[0].finished:
+            return None
+        text = unread[0].text
+        self._unread, self._unread_tokens = [], 0
+        return text
+
     async def wait_accepted(self) -> None:
         """Wait until something can be read, without taking it. Raises `RequestError` when it is
         that the request cannot be served as asked: its status can then still be sent."""

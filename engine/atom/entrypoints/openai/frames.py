@@ -15,6 +15,7 @@ from atom.entrypoints.openai.choices import Answers, Piece
 from atom.entrypoints.openai.responses import to_json
 from atom.entrypoints.openai.sse import DONE
 from atom.model_engine.request import RequestOutput
+from atom.model_engine.request_stream import RequestStream
 
 
 class EventShape(Protocol):
@@ -56,17 +57,19 @@ class AnswerFrames:
         self._templates: dict[int, TextTemplate] = {}
         self._lasts: dict[int, RequestOutput] = {}
         self._opened = False
-        self._ended = False
-
-    @property
-    def ended(self) -> bool:
-        return self._ended
+        self._lone: tuple[RequestStream, TextTemplate] | None = None  # of a single choice
+        self.ended = False
 
     def listen(self, listener: Callable[[], None] | None) -> None:
         self._answers.group.listen(listener)
 
     def take(self) -> bytes:
         """Raises the error that an answer ended with, after what came before it."""
+        if self._lone is not None:  # nearly every call, with a token of one more answer
+            stream, template = self._lone
+            text = stream.take_text()
+            if text is not None:
+                return template.fill(text) if text else b""
         group = self._answers.group
         events = []
         if not self._opened:
@@ -74,8 +77,8 @@ class AnswerFrames:
             events.append(self._shape.opening())
         for index, output in group.take():
             events.append(self._events_of(index, output))
-        if group.drained and not self._ended:
-            self._ended = True
+        if group.drained and not self.ended:
+            self.ended = True
             events += (self._shape.usage([last for _, last in sorted(self._lasts.items())]), DONE)
         return b"".join(events)
 
@@ -97,4 +100,7 @@ class AnswerFrames:
             return None
         template = TextTemplate(lambda text: self._shape.text(index, text))
         self._templates[index] = template
+        streams = self._answers.group.streams
+        if len(streams) == 1:
+            self._lone = streams[0], template
         return template

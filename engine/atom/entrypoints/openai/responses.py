@@ -5,7 +5,7 @@ Plain frozen structs; UNSET fields are left out, None is null. No engine, no HTT
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -179,8 +179,7 @@ class Empty(msgspec.Struct, frozen=True):
     """{}: it was done."""
 
 
-def to_json(body: object) -> bytes:
-    return _ENCODER.encode(body)
+to_json: Callable[[object], bytes] = _ENCODER.encode
 
 
 def usage_of(lasts: Sequence[RequestOutput], n: int, *, prompt_only: bool = False) -> Usage:

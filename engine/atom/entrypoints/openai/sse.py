@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from atom.entrypoints.open_response import OpenResponse, open_response_of
 from atom.entrypoints.openai.errors import describe
 from atom.entrypoints.openai.response_headers import body_sender
 from atom.entrypoints.openai.responses import to_json
@@ -67,8 +68,12 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            writer = FrameWriter(self._frames, body_sender(scope, send))
-            await until_disconnect(receive, writer.run)
+            response = open_response_of(scope)
+            writer = FrameWriter(self._frames, body_sender(scope, send), response)
+            if response is None:
+                await until_disconnect(receive, writer.run)
+            else:
+                await _run_until_lost(writer, response)
         finally:
             self._frames.close()
 
@@ -76,9 +81,11 @@ class EventStream(Response):
 class FrameWriter:
     """Frames to the body of one response."""
 
-    def __init__(self, frames: Frames, send: Send) -> None:
+    def __init__(self, frames: Frames, send: Send, response: OpenResponse | None = None) -> None:
+        """response: where pieces may go at once, past `send`."""
         self._frames = frames
         self._send = send
+        self._write_piece = _never if response is None else response.write_piece
         self._busy = True  # a task is sending, and takes what comes meanwhile
         self._catching_up: asyncio.Task[None] | None = None
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -94,12 +101,16 @@ class FrameWriter:
             if self._catching_up is not None:
                 self._catching_up.cancel()
 
+    def stop(self) -> None:
+        """Nobody reads any more: `run` returns."""
+        self._end()
+
     def _write(self) -> None:
         """Send what there is, within the turn that brought it if the reader has room."""
         if self._busy or self._ended.done():
             return
         data, more = self._take()
-        if not data and more:
+        if more and (not data or self._write_piece(data)):
             return
         try:
             rest = run_eagerly(self._send(_body(data, more)))
@@ -151,8 +162,21 @@ class FrameWriter:
             return frame(describe(error)[1]), False
 
 
+def _never(data: bytes) -> bool:
+    return False
+
+
 def _body(data: bytes, more: bool) -> Message:
     return {"type": "http.response.body", "body": data, "more_body": more}
+
+
+async def _run_until_lost(writer: FrameWriter, response: OpenResponse) -> None:
+    """The same as `until_disconnect`, without a task to run it in and another one that waits."""
+    response.when_lost(writer.stop)
+    try:
+        await writer.run()
+    finally:
+        response.when_lost(None)
 
 
 async def until_disconnect(
