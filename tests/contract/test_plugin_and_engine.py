@@ -29,6 +29,24 @@ async def test_a_conversation_streams_answers_and_keeps_its_history(tmp_path: Pa
     assert len(prompts[1]) > len(prompts[0]), "the second question follows the first answer"
 
 
+async def test_what_a_model_thinks_is_shown_and_not_said_to_it_again(tmp_path: Path) -> None:
+    folder = write_model_folder(tmp_path, context_tokens=256)
+    said_so_far = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    (folder / "chat_template.jinja").write_text("{# </think> #}" + said_so_far)
+    question = "<think>hm</think>yes"  # an engine without a model answers the prompt itself
+    written: list[str] = []
+    async with serve_app(build_test_config(folder)) as rig:
+        tokens = len(await rig.engine.tokenize(question))
+        questions = iter([question, "more"])
+        model = Model(f"http://127.0.0.1:{rig.port}")
+        await asyncio.to_thread(
+            converse, model, lambda: next(questions, None), written.append, tokens
+        )
+        history = await rig.engine.detokenize(rig.core.added[1].prompt_token_ids)
+    assert "".join(written).startswith("hm\n\nyes\n")
+    assert history == question + "yes" + "more"
+
+
 async def test_a_refusal_is_shown_in_the_servers_words(tmp_path: Path) -> None:
     config = build_test_config(write_model_folder(tmp_path, context_tokens=64))
     async with serve_app(config, api_key="secret") as rig:

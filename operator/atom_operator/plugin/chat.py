@@ -20,6 +20,14 @@ Message = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
+class Piece:
+    """Of an answer; or of what the model thinks before it."""
+
+    text: str
+    is_reasoning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """One model behind `base_url`."""
 
@@ -34,8 +42,8 @@ class Model:
 
     def answer(
         self, name: str, messages: Sequence[Message], max_tokens: int | None
-    ) -> Iterator[str]:
-        """Pieces of the answer's text; raises KubectlError with the server's words."""
+    ) -> Iterator[Piece]:
+        """Pieces of the answer; raises KubectlError with the server's words."""
         body: dict[str, Any] = {"model": name, "messages": list(messages), "stream": True}
         if max_tokens is not None:
             body["max_tokens"] = max_tokens
@@ -48,7 +56,7 @@ class Model:
                 if "error" in event:
                     raise KubectlError(str(event["error"].get("message", event["error"])))
                 for choice in event.get("choices", ()):
-                    yield choice.get("delta", {}).get("content") or ""
+                    yield from _pieces_of(choice.get("delta", {}))
 
     def _open(self, path: str, body: Mapping[str, Any] | None) -> Any:
         headers = {"Content-Type": "application/json"}
@@ -67,20 +75,31 @@ class Model:
             raise KubectlError(f"the server does not answer: {error}") from error
 
 
+def _pieces_of(delta: Mapping[str, Any]) -> Iterator[Piece]:
+    if delta.get("reasoning"):
+        yield Piece(delta["reasoning"], is_reasoning=True)
+    if delta.get("content"):
+        yield Piece(delta["content"])
+
+
 def converse(
     model: Model,
     read: Callable[[], str | None],
     write: Callable[[str], None],
     max_tokens: int | None = None,
 ) -> None:
-    """Ask what `read` gives until it gives None, and `write` the answers."""
+    """Ask what `read` gives until it gives None, and `write` the answers. What the model thinks is
+    shown before its answer, and not said to it again."""
     name = model.name()
     messages: list[Message] = []
     while (question := read()) is not None:
         messages.append({"role": "user", "content": question})
-        answer = ""
+        answer, thinks = "", False
         for piece in model.answer(name, messages, max_tokens):
-            answer += piece
-            write(piece)
+            if thinks and not piece.is_reasoning:
+                write("\n\n")
+            thinks = piece.is_reasoning
+            answer += "" if thinks else piece.text
+            write(piece.text)
         write("\n")
         messages.append({"role": "assistant", "content": answer})
