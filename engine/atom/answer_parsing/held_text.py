@@ -28,6 +28,8 @@ class BlankHolder:
         if not text or text.isspace():
             self._blanks += text
             return ""
+        if not (self._blanks or text[-1].isspace()):
+            return text
         whole = self._blanks + text
         shown = whole.rstrip()
         self._blanks = whole[len(shown) :]

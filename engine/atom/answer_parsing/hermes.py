@@ -32,6 +32,10 @@ class HermesParser:
         self._closing = False  # behind a complete object
 
     def feed(self, piece: str) -> list[CallEvent]:
+        plain = "<" not in piece and not (self._text or self._object or self._closing)
+        if plain:
+            self._found.content(piece)
+            return self._found.take()
         self._text += piece
         while self._step():
             pass

@@ -38,6 +38,10 @@ class Llama3JsonParser:
         self._behind_call = False
 
     def feed(self, piece: str) -> list[CallEvent]:
+        decided = not (self._text or self._object or self._behind_call)
+        if decided and "{" not in piece and "<" not in piece:
+            self._found.content(piece)
+            return self._found.take()
         self._text += piece
         while self._step():
             pass

@@ -55,6 +55,9 @@ class ReasoningSplitter:
     def feed(self, piece: str) -> tuple[str, str]:
         if self.is_over:
             return "", piece
+        plain = self._within is _Within.REASONING and not (self._text or self._at_start)
+        if plain and "<" not in piece:
+            return self._blanks.pass_on(piece), ""
         self._text += piece
         reasoning = ""
         if self._within is _Within.OPENING and not self._open():

@@ -101,7 +101,7 @@ class ChoiceReader:
         """Whether of an output that does not end the choice nothing is shown but its own text."""
         shown = self._shown
         aside = shown.logprobs or shown.prompt_logprobs or shown.prompt_only
-        return not (aside or self._echoes or shown.parsing is not None)
+        return not (aside or self._echoes)
 
     def read(self, output: RequestOutput) -> Piece:
         """Raises `RequestError` when the engine ended the request without an answer."""

@@ -24,6 +24,9 @@ class EventShape(Protocol):
     def opening(self) -> bytes:
         """What comes before any output."""
 
+    def shows_as_is(self, index: int) -> bool:
+        """Whether all text that a choice adds from now on is shown as it is."""
+
     def text(self, index: int, text: str) -> bytes:
         """Text that is added to a choice which goes on, and nothing else."""
 
@@ -37,15 +40,15 @@ class EventShape(Protocol):
 class TextTemplate:
     """Bytes around a JSON string: what `make` gives for any text, at a fraction of the cost."""
 
-    __slots__ = ("_after", "_before")
+    __slots__ = ("_around",)
 
     def __init__(self, make: Callable[[str], bytes]) -> None:
-        """make: bytes that hold their text once, as a JSON string."""
+        """make: bytes that hold their text as a JSON string, once or several times."""
         mark = uuid.uuid4().hex
-        self._before, _, self._after = make(mark).partition(to_json(mark))
+        self._around = make(mark).split(to_json(mark))
 
     def fill(self, text: str) -> bytes:
-        return b"%b%b%b" % (self._before, to_json(text), self._after)
+        return to_json(text).join(self._around)
 
 
 class AnswerFrames:
@@ -96,7 +99,7 @@ class AnswerFrames:
 
     def _template(self, index: int) -> TextTemplate | None:
         """For a choice of which nothing but text is shown until it ends."""
-        if not self._answers.readers[index].shows_text_alone:
+        if not (self._answers.readers[index].shows_text_alone and self._shape.shows_as_is(index)):
             return None
         template = TextTemplate(lambda text: self._shape.text(index, text))
         self._templates[index] = template

@@ -11,7 +11,7 @@ from typing import cast
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from atom.answer_parsing import AnswerParser, AnswerParsing
+from atom.answer_parsing import AnswerParser, AnswerParsing, CallArguments, CallStart, Event
 from atom.entrypoints.openai.chat_parsing import (
     answer_parsing,
     delta_of,
@@ -21,6 +21,7 @@ from atom.entrypoints.openai.chat_parsing import (
 from atom.entrypoints.openai.chat_prompt import chat_prompt
 from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, Shown
 from atom.entrypoints.openai.forced_calls import forced_calls_params
+from atom.entrypoints.openai.frames import TextTemplate
 from atom.entrypoints.openai.logprobs import (
     PromptLogprobs,
     TokenNames,
@@ -158,11 +159,15 @@ class ChatEvents:
         self._with_usage = with_usage
         parsing = answers.shown.parsing
         self._parsers = [parsing.parser() for _ in answers.readers] if parsing else []
+        self._templates: dict[tuple[int, type[Event], int], TextTemplate] = {}
 
     def opening(self) -> bytes:
         role = Delta(role="assistant", content="")
         choices = range(len(self._answers.readers))
         return b"".join(self._event([ChatChunkChoice(index, role)]) for index in choices)
+
+    def shows_as_is(self, index: int) -> bool:
+        return not self._parsers or self._parsers[index].passes_on
 
     def text(self, index: int, text: str) -> bytes:
         return self._event([ChatChunkChoice(index, Delta(content=text))])
@@ -184,15 +189,29 @@ class ChatEvents:
         found = parser.feed(piece.text)
         if output.finished:
             found += parser.finish()
-        deltas = [delta_of(event) for event in found]
         events = []
         if piece.logprobs or piece.prompt:
-            first = deltas.pop(0) if deltas else Delta()
+            first = delta_of(found.pop(0)) if found else Delta()
             events.append(self._addition(index, piece, first))
-        events += (self._event([ChatChunkChoice(index, delta)]) for delta in deltas)
+        events += (self._told(index, event) for event in found)
         if output.finished:
             events.append(self._event([_end_choice(index, output, called=parser.called)]))
         return b"".join(events)
+
+    def _told(self, index: int, event: Event) -> bytes:
+        """Events that differ in their text alone are cut from a template."""
+        if isinstance(event, CallStart):
+            return self._event([ChatChunkChoice(index, delta_of(event))])
+        call = event.index if isinstance(event, CallArguments) else 0
+        key = (index, type(event), call)
+        template = self._templates.get(key)
+        if template is None:
+            template = self._templates[key] = TextTemplate(
+                lambda text: self._event(
+                    [ChatChunkChoice(index, delta_of(msgspec.structs.replace(event, text=text)))]
+                )
+            )
+        return template.fill(event.text)
 
     def usage(self, lasts: Sequence[RequestOutput]) -> bytes:
         if not self._with_usage:

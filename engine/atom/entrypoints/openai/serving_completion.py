@@ -142,6 +142,9 @@ class TextEvents:
     def opening(self) -> bytes:
         return b""
 
+    def shows_as_is(self, index: int) -> bool:
+        return True
+
     def text(self, index: int, text: str) -> bytes:
         return self._event([TextChoice(index, text)])
 
