@@ -263,7 +263,8 @@ def _collect(item: _Collected, output: RequestOutput) -> None:
         if item.first_token_time is None:
             item.first_token_time = item.last_token_time
     item.logprobs += output.logprobs or ()
-    item.prompt_logprobs = item.prompt_logprobs or output.prompt_logprobs
+    if output.prompt_logprobs is not None:
+        item.prompt_logprobs = list(output.prompt_logprobs)
     item.last = output
 
 

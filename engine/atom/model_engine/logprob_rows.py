@@ -6,8 +6,9 @@ have thousands of tokens. Torch-free.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -49,6 +50,40 @@ class LogprobRows:
         ):
             likeliest = tuple(zip(top_ids, top, strict=True))
             yield request_id, TokenLogprobs(token_id, logprob, rank, likeliest)
+
+
+class PromptEntries(Sequence[TokenLogprobs | None]):
+    """One entry per token of a prompt, the first None: nothing comes before it. Kept as arrays,
+    which are a tenth of the entries, and made into these by whoever looks."""
+
+    def __init__(self, wanted: int) -> None:
+        """wanted: how many of the likeliest tokens the request asked for."""
+        self._wanted = wanted
+        self._parts: list[LogprobRows] = []
+
+    def add(self, rows: LogprobRows) -> None:
+        """What a step found out; others of that step may have wanted more."""
+        columns = 1 + self._wanted
+        self._parts.append(
+            LogprobRows(
+                rows.request_ids,
+                rows.token_ids[:, :columns].copy(),
+                rows.logprobs[:, :columns].copy(),
+                rows.ranks,
+            )
+        )
+
+    def __len__(self) -> int:
+        return 1 + sum(len(part.ranks) for part in self._parts)
+
+    def __iter__(self) -> Iterator[TokenLogprobs | None]:
+        yield None
+        for part in self._parts:
+            for _, entry in part.entries():
+                yield entry
+
+    def __getitem__(self, index: Any) -> Any:
+        return list(self)[index]
 
 
 class LogprobsBody(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ import msgspec
 
 from atom.metrics import RequestMetrics
 from atom.model_engine.engine_protocol import FinishedRow, StreamBody
-from atom.model_engine.logprob_rows import LogprobsBody
+from atom.model_engine.logprob_rows import LogprobsBody, PromptEntries
 from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
 from atom.model_engine.stop_strings import StopMatcher
 from atom.sampling_params import SamplingParams
@@ -57,7 +57,7 @@ class _Answer:
     plain: bool
     num_prompt_tokens: int
     arrive_time: float
-    prompt_logprobs: list[TokenLogprobs | None] | None
+    prompt_logprobs: PromptEntries | None
     num_output_tokens: int = 0
     last_token_time: float | None = None
     stopped: bool = False
@@ -76,7 +76,7 @@ class OutputProcessor:
     def add(self, request: Request, name: str) -> None:
         """Expect tokens of `request`; its outputs carry `name`."""
         params = request.params
-        stops = params.stop_strings
+        stops, scores = params.stop_strings, params.prompt_logprobs
         self._answers[request.id] = _Answer(
             name=name,
             stream=self._tokenizer.stream() if self._tokenizer else _NoText(),
@@ -85,7 +85,7 @@ class OutputProcessor:
             plain=params.logprobs is None and params.prompt_logprobs is None,
             num_prompt_tokens=len(request.prompt_token_ids),
             arrive_time=request.arrive_time,
-            prompt_logprobs=None if params.prompt_logprobs is None else [None],
+            prompt_logprobs=None if scores is None else PromptEntries(scores),
         )
 
     def discard(self, request_id: int) -> None:
@@ -132,11 +132,12 @@ class OutputProcessor:
         return step
 
     def _take_prompt_logprobs(self, body: LogprobsBody) -> None:
-        for request_id, entry in body.rows().entries():
+        rows = body.rows()
+        for request_id in dict.fromkeys(rows.request_ids.tolist()):
             answer = self._answers.get(request_id)
-            if answer is not None and answer.prompt_logprobs is not None:
-                wanted = answer.params.prompt_logprobs
-                answer.prompt_logprobs.append(_trimmed(entry, wanted or 0))
+            mine = rows.where(rows.request_ids == request_id)
+            if mine is not None and answer is not None and answer.prompt_logprobs is not None:
+                answer.prompt_logprobs.add(mine)
 
     def _without_stops(
         self, step: StepOutputs, request_id: int, answer: _Answer, matcher: StopMatcher, text: str

@@ -8,6 +8,7 @@ something for the request.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -85,7 +86,7 @@ class RequestOutput(msgspec.Struct, frozen=True, gc=False):
     num_output_tokens: int
     num_cached_tokens: int
     logprobs: list[TokenLogprobs] | None = None
-    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
     stop_reason: str | int | None = None
     error_param: str | None = None
 

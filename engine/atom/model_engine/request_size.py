@@ -17,13 +17,16 @@ from atom.model_engine.request import Request
 from atom.sampling_params import SamplingParams
 
 MOST_CALL_BYTES = 128 * 2**20
+MOST_PROMPT_SCORES = 2**19  # they are kept and shown together
 _PART_BYTES = 20 * 2**20
 _TOKEN_BYTES = 5  # at most, on the wire
 
 
 def check_size(prompts: Sequence[Sequence[int]], params: SamplingParams) -> None:
     """Raises `RequestError` for a call whose answers together would be too large."""
-    size_bytes = sum(map(len, prompts)) * _TOKEN_BYTES + len(prompts) * _bytes_of(params)
+    tokens = sum(map(len, prompts))
+    _check_scores(tokens, params)
+    size_bytes = tokens * _TOKEN_BYTES + len(prompts) * _bytes_of(params)
     size_bytes *= params.n
     if size_bytes > MOST_CALL_BYTES:
         raise RequestError(
@@ -31,6 +34,19 @@ def check_size(prompts: Sequence[Sequence[int]], params: SamplingParams) -> None
             f"make {size_bytes // 2**20} MiB for the engine, which takes {MOST_CALL_BYTES // 2**20}"
             f" MiB at once; ask for fewer answers (n) or prompts, or shorten what they list",
             param="n" if params.n > 1 else "prompt",
+        )
+
+
+def _check_scores(tokens: int, params: SamplingParams) -> None:
+    if params.prompt_logprobs is None:
+        return
+    scores = tokens * params.n * (1 + params.prompt_logprobs)
+    if scores > MOST_PROMPT_SCORES:
+        raise RequestError(
+            f"{tokens} prompt tokens, with {params.prompt_logprobs} alternatives each, for "
+            f"{params.n} answers are {scores} log-probabilities; one call brings at most "
+            f"{MOST_PROMPT_SCORES}: ask for fewer alternatives or answers, or send fewer prompts",
+            param="prompt_logprobs",
         )
 
 

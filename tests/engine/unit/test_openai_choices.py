@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
 
 from atom.config import Config
+from atom.entrypoints.openai.choices import Choice, render
+from atom.entrypoints.openai.logprobs import PlacedLogprobs
 from atom.errors import RequestError
 from atom.model_engine.fan_out import params_of_each_answer
-from atom.model_engine.request import FinishReason, RequestOutput
+from atom.model_engine.request import FinishReason, RequestOutput, TokenLogprobs
 from atom.model_engine.request_stream import ReaderLimits, RequestStream
 from atom.sampling_params import SamplingParams
 from tests.support.front_half import build_test_config, write_model_folder
@@ -170,3 +173,16 @@ async def test_an_answer_that_is_complete_waits_for_its_reader() -> None:
     now = 100.0
     stream.put(output("b", finished=True))
     assert [item.text async for item in stream] == ["ab"]
+
+
+@pytest.mark.parametrize("tokens", [10, 5000])
+async def test_what_tells_of_many_tokens_is_written_where_nobody_waits(tokens: int) -> None:
+    entry = PlacedLogprobs(1, 0, TokenLogprobs(1, -0.5, 1))
+    written_on: list[threading.Thread] = []
+
+    def make() -> bytes:
+        written_on.append(threading.current_thread())
+        return b"{}"
+
+    assert await render([Choice(logprobs=[entry] * tokens)], make) == b"{}"
+    assert (written_on == [threading.current_thread()]) == (tokens == 10)

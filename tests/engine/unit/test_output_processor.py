@@ -253,7 +253,9 @@ def test_the_prompts_log_probabilities_come_with_the_first_output_and_once(
     assert dict(driver.processor.process(early, 101.0).outputs)[2].prompt_logprobs is None
     late = stream_body([(1, 9)], prompt_logprobs=logprob_rows((1, 3)))
     ((_, output),) = driver.processor.process(late, 102.0).outputs
-    assert output.prompt_logprobs == [None, told(2, (7, -0.5)), told(3, (7, -0.5))]
+    assert output.prompt_logprobs is not None
+    assert len(output.prompt_logprobs) == 3
+    assert list(output.prompt_logprobs) == [None, told(2, (7, -0.5)), told(3, (7, -0.5))]
     ((_, output),) = driver.processor.process(stream_body([(1, 9)]), 103.0).outputs
     assert output.prompt_logprobs is None
 

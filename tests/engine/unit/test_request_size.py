@@ -7,7 +7,12 @@ import pytest
 from atom.errors import RequestError
 from atom.model_engine.engine_protocol import MAX_MESSAGE_BYTES, AddBody, encode
 from atom.model_engine.request import Request
-from atom.model_engine.request_size import MOST_CALL_BYTES, check_size, parts_of
+from atom.model_engine.request_size import (
+    MOST_CALL_BYTES,
+    MOST_PROMPT_SCORES,
+    check_size,
+    parts_of,
+)
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs import StructuredOutputsParams
 
@@ -57,3 +62,14 @@ def test_answers_to_a_long_prompt_are_bounded_by_what_they_make_together() -> No
     with pytest.raises(RequestError, match="fewer answers") as caught:
         check_size([prompt], SamplingParams(n=128))
     assert caught.value.param == "n"
+
+
+def test_what_is_told_of_prompts_is_bounded_with_the_numbers() -> None:
+    prompt = [5] * 2**13
+    check_size([prompt] * 32, SamplingParams(prompt_logprobs=1))
+    check_size([prompt] * 64, SamplingParams(prompt_logprobs=0))
+    check_size([prompt] * 65, SamplingParams(logprobs=20))  # of the answers only
+    for params in (SamplingParams(prompt_logprobs=20), SamplingParams(prompt_logprobs=1, n=8)):
+        with pytest.raises(RequestError, match=f"at most {MOST_PROMPT_SCORES}") as caught:
+            check_size([prompt] * 5, params)
+        assert caught.value.param == "prompt_logprobs"

@@ -7,8 +7,11 @@ collected. Shared by both endpoints; knows no JSON and no HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
@@ -23,6 +26,9 @@ from atom.errors import RequestError
 from atom.model_engine.request import FinishReason, RequestOutput, TokenLogprobs
 from atom.model_engine.request_stream import RequestGroup
 from atom.tokenizer import Tokenizer
+
+_Result = TypeVar("_Result")
+_MANY_ENTRIES = 500  # log-probabilities of tokens, some milliseconds of work
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,7 @@ class Piece(msgspec.Struct, frozen=True):
 
     text: str
     logprobs: list[PlacedLogprobs] | None
-    prompt: list[TokenLogprobs | None] | None
+    prompt: Sequence[TokenLogprobs | None] | None
     output: RequestOutput
 
 
@@ -69,7 +75,7 @@ class Choice:
 
     texts: list[str] = field(default_factory=list)
     logprobs: list[PlacedLogprobs] = field(default_factory=list)
-    prompt: list[TokenLogprobs | None] | None = None
+    prompt: Sequence[TokenLogprobs | None] | None = None
     last: RequestOutput | None = None
 
     def add(self, piece: Piece) -> None:
@@ -146,7 +152,8 @@ class Answers:
         choices = [Choice() for _ in self.readers]
         async for outputs in self.group:
             for index, output in outputs:
-                choices[index].add(self.readers[index].read(output))
+                read = partial(self.readers[index].read, output)
+                choices[index].add(await _beside(read, len(output.prompt_logprobs or ())))
         if any(choice.last is None or not choice.last.finished for choice in choices):
             raise RequestError("the request was aborted", status=499)
         return choices
@@ -154,6 +161,17 @@ class Answers:
     def close(self) -> None:
         """Abort what is still running. May be called again."""
         self.group.close()
+
+
+async def render(choices: Sequence[Choice], make: Callable[[], bytes]) -> bytes:
+    """What `make` writes of collected choices, which may tell of very many tokens."""
+    told = sum(len(choice.logprobs) + len(choice.prompt or ()) for choice in choices)
+    return await _beside(make, told)
+
+
+async def _beside(work: Callable[[], _Result], entries: int) -> _Result:
+    """What `work` gives; on a thread where it takes long, because others wait on this one."""
+    return await asyncio.to_thread(work) if entries > _MANY_ENTRIES else work()
 
 
 def _check(output: RequestOutput) -> None:

@@ -72,9 +72,16 @@ class TokenNames:
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
+        self._known: dict[int, tuple[str, list[int]]] = {}
 
     def of(self, token_id: int) -> tuple[str, list[int]]:
         """(name, bytes) of a token."""
+        known = self._known.get(token_id)
+        if known is None:
+            known = self._known[token_id] = self._look_up(token_id)
+        return known
+
+    def _look_up(self, token_id: int) -> tuple[str, list[int]]:
         if self._tokenizer is None:
             return f"token_id:{token_id}", []
         data = self._tokenizer.spelling(token_id)

@@ -19,7 +19,7 @@ from atom.entrypoints.openai.chat_parsing import (
     shown_reason,
 )
 from atom.entrypoints.openai.chat_prompt import chat_prompt
-from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, Shown
+from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, Shown, render
 from atom.entrypoints.openai.forced_calls import forced_calls_params
 from atom.entrypoints.openai.frames import TextTemplate
 from atom.entrypoints.openai.logprobs import (
@@ -120,18 +120,21 @@ async def complete_chat(answers: Answers, head: AnswerHead) -> bytes:
     """The whole answer as one JSON body."""
     choices = await answers.collect()
     prompt = choices[0].prompt
-    return to_json(
-        ChatCompletion(
-            id=head.id,
-            created=head.created,
-            model=head.model,
-            choices=[_whole(answers, index, choice) for index, choice in enumerate(choices)],
-            usage=usage_of(
-                [cast(RequestOutput, choice.last) for choice in choices], answers.shown.n
-            ),
-            prompt_logprobs=UNSET if prompt is None else prompt_logprobs(prompt, answers.names),
+
+    def body() -> bytes:
+        lasts = [cast(RequestOutput, choice.last) for choice in choices]
+        return to_json(
+            ChatCompletion(
+                id=head.id,
+                created=head.created,
+                model=head.model,
+                choices=[_whole(answers, index, choice) for index, choice in enumerate(choices)],
+                usage=usage_of(lasts, answers.shown.n),
+                prompt_logprobs=UNSET if prompt is None else prompt_logprobs(prompt, answers.names),
+            )
         )
-    )
+
+    return await render(choices, body)
 
 
 def _whole(answers: Answers, index: int, choice: Choice) -> ChatChoice:

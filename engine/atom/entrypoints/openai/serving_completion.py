@@ -10,7 +10,7 @@ from typing import cast
 
 from msgspec import UNSET
 
-from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, Shown
+from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, Shown, render
 from atom.entrypoints.openai.logprobs import TokenNames, prompt_logprobs, text_logprobs
 from atom.entrypoints.openai.protocol import (
     DEFAULT_COMPLETION_TOKENS,
@@ -96,19 +96,20 @@ async def _text_of(engine: AsyncLLMEngine, prompt: Prompt) -> str:
 async def complete_text(answers: Answers, head: AnswerHead) -> bytes:
     """All answers as one JSON body."""
     choices = await answers.collect()
-    return to_json(
-        TextCompletion(
-            id=head.id,
-            created=head.created,
-            model=head.model,
-            choices=[_whole(answers, index, choice) for index, choice in enumerate(choices)],
-            usage=usage_of(
-                [cast(RequestOutput, choice.last) for choice in choices],
-                answers.shown.n,
-                prompt_only=answers.shown.prompt_only,
-            ),
+
+    def body() -> bytes:
+        lasts = [cast(RequestOutput, choice.last) for choice in choices]
+        return to_json(
+            TextCompletion(
+                id=head.id,
+                created=head.created,
+                model=head.model,
+                choices=[_whole(answers, index, choice) for index, choice in enumerate(choices)],
+                usage=usage_of(lasts, answers.shown.n, prompt_only=answers.shown.prompt_only),
+            )
         )
-    )
+
+    return await render(choices, body)
 
 
 def _whole(answers: Answers, index: int, choice: Choice) -> TextChoice:
