@@ -28,6 +28,11 @@ class OpenResponse:
         """Let handlers of this request find it."""
         self._cycle.scope["state"][_STATE_KEY] = self
 
+    @property
+    def whole_request_came(self) -> bool:
+        """Whether reading the request's body need not wait."""
+        return not self._cycle.more_body
+
     def write_piece(self, data: bytes) -> bool:
         """Put a piece of the body (not empty, not the last) on its way at once; False, and nothing
         done, when it has to be sent in the ordinary way."""

@@ -215,7 +215,7 @@ class InputProcessor:
         )
 
     def _checked_ids(self, token_ids: Sequence[int]) -> list[int]:
-        ids = [index(token_id) for token_id in token_ids]  # numpy's integers too
+        ids = list(map(index, token_ids))  # numpy's integers too
         self._check_tokens_of(ids, "prompt")
         return ids
 

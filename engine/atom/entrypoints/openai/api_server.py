@@ -15,12 +15,14 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 import atom
 from atom.entrypoints.openai.access import ApiKeyCheck
 from atom.entrypoints.openai.control import control_routes
+from atom.entrypoints.openai.dispatch import Dispatch, Endpoint
 from atom.entrypoints.openai.errors import http_error, response_for, shortened
-from atom.entrypoints.openai.generation import add_generation_routes
+from atom.entrypoints.openai.generation import generation_handlers
 from atom.entrypoints.openai.health import health_routes
 from atom.entrypoints.openai.metrics import metrics_routes
 from atom.entrypoints.openai.openapi import answers_of, document_bodies
@@ -43,10 +45,10 @@ logger = logging.getLogger(__name__)
 
 def build_app(
     state: ServerState, *, api_key: str | None = None, allowed_origins: Sequence[str] = ()
-) -> FastAPI:
+) -> ASGIApp:
     """allowed_origins: web pages' that browsers may let ask this server; "*" for all."""
     app = FastAPI(title="ATOM", version=atom.__version__, redirect_slashes=False)
-    add_generation_routes(app, state)
+    handlers = generation_handlers(app, state)
     _add_model_routes(app, state)
     app.include_router(health_routes(state))
     app.include_router(metrics_routes(state))
@@ -54,19 +56,19 @@ def build_app(
     app.include_router(control_routes(state))
     _add_error_handlers(app)
     document_bodies(app)
-    app.add_middleware(ApiKeyCheck, api_key=api_key)
+    endpoints = {path: Endpoint(handle) for path, handle in handlers.items()}
+    checked: ASGIApp = ApiKeyCheck(Dispatch(app, endpoints), api_key)
     if allowed_origins:
         # Before the key: browsers ask without it whether they may send it.
-        app.add_middleware(
-            CORSMiddleware,
+        checked = CORSMiddleware(
+            checked,
             allow_origins=allowed_origins,
             allow_methods=["*"],
             allow_headers=["*"],
             expose_headers=[ID_HEADER, "retry-after"],
         )
     # Outermost: refusals carry the headers too.
-    app.add_middleware(ResponseHeaders, is_ending=lambda: state.is_ending)
-    return app
+    return ResponseHeaders(checked, is_ending=lambda: state.is_ending)
 
 
 def _add_model_routes(app: FastAPI, state: ServerState) -> None:
@@ -118,6 +120,4 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def unknown(http: Request, error: Exception) -> Response:
         logger.error("request %s failed by a fault of the server", request_id_of(http))
-        response = response_for(error)
-        response.headers[ID_HEADER] = request_id_of(http)  # it leaves outside of the middleware
-        return response
+        return response_for(error)

@@ -18,8 +18,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
+from atom.entrypoints.open_response import open_response_of
 from atom.entrypoints.openai.body_budget import BodyShare
 from atom.entrypoints.openai.protocol import MAX_TIMEOUT_SECONDS, REFUSED, GenerationRequest
+from atom.entrypoints.openai.response_headers import header_of
 from atom.entrypoints.openai.value_count import check_value_count
 from atom.errors import RequestError
 
@@ -46,23 +48,22 @@ async def read_body(request: Request, kind: type[Body], share: BodyShare) -> Bod
 
 
 async def _read_bytes(request: Request, share: BodyShare) -> bytearray:
-    encoding = request.headers.get("content-encoding", "").strip().lower()
+    encoding = (header_of(request.scope, "content-encoding") or "").strip().lower()
     if encoding not in ("", "identity"):
         raise RequestError(
             f"the body's content-encoding is {encoding}; this server reads plain JSON", status=415
         )
-    declared = request.headers.get("content-length", "")
+    declared = header_of(request.scope, "content-length") or ""
     if declared.isdigit() and int(declared) > MAX_BODY_BYTES:
         raise _too_large()
-    data = bytearray()
+    response = open_response_of(request.scope)
+    waits = response is None or not response.whole_request_came
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
-            async for chunk in request.stream():
-                size_bytes = len(data) + len(chunk)
-                if size_bytes > MAX_BODY_BYTES:
-                    raise _too_large()
-                share.grow(size_bytes)
-                data += chunk
+        if waits:
+            async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
+                data = await _join_chunks(request, share)
+        else:
+            data = await _join_chunks(request, share)
     except TimeoutError:
         raise RequestError(
             f"the body did not arrive within {BODY_TIMEOUT_SECONDS:g} s", status=408
@@ -75,11 +76,22 @@ async def _read_bytes(request: Request, share: BodyShare) -> bytearray:
     return data
 
 
+async def _join_chunks(request: Request, share: BodyShare) -> bytearray:
+    data = bytearray()
+    async for chunk in request.stream():
+        size_bytes = len(data) + len(chunk)
+        if size_bytes > MAX_BODY_BYTES:
+            raise _too_large()
+        share.grow(size_bytes)
+        data += chunk
+    return data
+
+
 def timeout_of(request: Request, body: GenerationRequest) -> float | None:
     """The shortest of the times that the request gives itself, in seconds. Raises `RequestError`
     when the header does not hold one."""
     bounds = [body.timeout_seconds, body.timeout]
-    header = request.headers.get(TIMEOUT_HEADER)
+    header = header_of(request.scope, TIMEOUT_HEADER)
     if header is not None:
         bounds.append(_seconds(header))
     return min((bound for bound in bounds if bound is not None), default=None)

@@ -8,9 +8,6 @@ loop.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-
 from atom.errors import RequestError
 
 SMALL_BODY_BYTES = 64 * 1024
@@ -18,11 +15,17 @@ DEFAULT_BYTES = 256 * 2**20
 
 
 class BodyShare:
-    """What one body holds of a budget."""
+    """What one body holds of a budget; given back where its context ends."""
 
     def __init__(self, budget: BodyBudget) -> None:
         self._budget = budget
         self._held_bytes = 0
+
+    def __enter__(self) -> BodyShare:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.grow(0)
 
     def grow(self, size_bytes: int) -> None:
         """So much of the body has come. Raises `RequestError` (503) when there is no room for it;
@@ -38,14 +41,9 @@ class BodyBudget:
         self._most_bytes = most_bytes
         self.held_bytes = 0
 
-    @contextlib.contextmanager
-    def share(self) -> Iterator[BodyShare]:
-        """For one body; what it holds is given back at the end."""
-        share = BodyShare(self)
-        try:
-            yield share
-        finally:
-            share.grow(0)
+    def share(self) -> BodyShare:
+        """For one body."""
+        return BodyShare(self)
 
     def change(self, size_bytes: int) -> None:
         """Hold so much more, or less. Raises `RequestError` (503) past the bound."""

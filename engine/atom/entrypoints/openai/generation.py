@@ -7,9 +7,9 @@ held only until its prompts are queued: an answer may take minutes. No shapes of
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -79,21 +79,20 @@ class _Begun:
     may_be_refused: bool
 
 
-def add_generation_routes(app: FastAPI, state: ServerState) -> None:
-    for dialect in DIALECTS:
-        _add_route(app, state, dialect)
+Handler = Callable[[Request], Awaitable[Response]]
 
 
-def _add_route(app: FastAPI, state: ServerState, dialect: Dialect[Any]) -> None:
-    """A plain route, the first that is looked at, because FastAPI's own costs as much as half of
-    what the endpoint does; and FastAPI's, which is the one that the document shows."""
+def generation_handlers(app: FastAPI, state: ServerState) -> dict[str, Handler]:
+    """What answers a POST, by path. `app` is told of them for its document."""
+    return {dialect.path: _handler(app, state, dialect) for dialect in DIALECTS}
 
+
+def _handler(app: FastAPI, state: ServerState, dialect: Dialect[Any]) -> Handler:
     async def generate(http: Request) -> Response:
         with state.bodies.share() as share:
             begun = await _begin(http, state, dialect, share)
         return await _answer(http, dialect, begun)
 
-    app.add_route(dialect.path, generate, methods=["POST"], include_in_schema=False)
     app.post(
         dialect.path,
         name=dialect.path.removeprefix("/v1/").replace("/", "_"),
@@ -101,6 +100,7 @@ def _add_route(app: FastAPI, state: ServerState, dialect: Dialect[Any]) -> None:
         responses=answers_of(dialect.answer, streams=True),
         tags=["generation"],
     )(generate)
+    return generate
 
 
 async def _begin(
@@ -110,7 +110,7 @@ async def _begin(
     request = await read_body(http, dialect.request, share)
     engine = state.serving_engine(request.model)
     name = engine.config.model.served_name
-    head = AnswerHead(f"{dialect.id_prefix}-{uuid.uuid4().hex}", int(time.time()), name)
+    head = AnswerHead(f"{dialect.id_prefix}-{token_hex(16)}", int(time.time()), name)
     answers = await dialect.start(
         engine, request, head.id, timeout_seconds=timeout_of(http, request)
     )

@@ -9,15 +9,15 @@ Pure ASGI.
 from __future__ import annotations
 
 import re
-import uuid
 from collections.abc import Callable
+from secrets import token_hex
 from typing import Any
 
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ID_HEADER = "x-request-id"
+_ID_NAME = ID_HEADER.encode()
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
@@ -32,18 +32,19 @@ class ResponseHeaders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(ID_HEADER, "")
-        request_id = given if _SAFE_ID.fullmatch(given) else uuid.uuid4().hex
+        given = header_of(scope, ID_HEADER) or ""
+        request_id = given if _SAFE_ID.fullmatch(given) else token_hex(16)
         state: dict[str, Any] = scope.setdefault("state", {})
         state["request_id"] = request_id
         state["send_body"] = send
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers[ID_HEADER] = request_id
+                headers = [*message.get("headers", ()), (_ID_NAME, request_id.encode())]
                 if self._is_ending():
-                    headers["connection"] = "close"
+                    headers = [each for each in headers if each[0] != b"connection"]
+                    headers.append((b"connection", b"close"))
+                message["headers"] = headers
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
@@ -54,6 +55,17 @@ def body_sender(scope: Scope, send: Send) -> Send:
     would cost every token a call. `send` itself where there are none."""
     found: Send = scope.get("state", {}).get("send_body", send)
     return found
+
+
+def header_of(scope: Scope, name: str) -> str | None:
+    """The request's first header of this name, which must be in lower case. (Most are not there,
+    and Starlette raises and catches an exception for each of those.)"""
+    wanted = name.encode()
+    for found, value in scope["headers"]:
+        if found == wanted:
+            text: str = value.decode("latin-1")
+            return text
+    return None
 
 
 def request_id_of(http: Request) -> str:

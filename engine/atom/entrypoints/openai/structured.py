@@ -65,7 +65,7 @@ class StructuredFields(BaseModel):
 
     def structured_outputs_params(self) -> StructuredOutputsParams | None:
         """Raises `RequestError` naming the field that cannot be served; None when none asks."""
-        asked = [name for name in StructuredFields.model_fields if self._asks(name)]
+        asked = self._asked()
         if not asked:
             return None
         if len(asked) > 1:
@@ -83,13 +83,21 @@ class StructuredFields(BaseModel):
 
     @property
     def asks_for_structure(self) -> bool:
-        return any(self._asks(name) for name in StructuredFields.model_fields)
+        return bool(self._asked())
 
-    def _asks(self, name: str) -> bool:
-        value = getattr(self, name)
-        return value is not None and not (
-            isinstance(value, ResponseFormat) and value.type == "text"
-        )
+    def _asked(self) -> list[str]:
+        """The fields that ask for a structure, in their order."""
+        given = self.model_fields_set
+        if given.isdisjoint(_FIELDS):  # nearly always
+            return []
+        return [name for name in _FIELDS if name in given and _asks(getattr(self, name))]
+
+
+_FIELDS = tuple(StructuredFields.model_fields)
+
+
+def _asks(value: object) -> bool:
+    return value is not None and not (isinstance(value, ResponseFormat) and value.type == "text")
 
 
 def _of_format(response_format: ResponseFormat | None) -> StructuredOutputsParams:
