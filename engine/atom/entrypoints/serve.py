@@ -87,7 +87,13 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="web pages that may ask this server from a browser (CORS), such as "
         "https://chat.example.com; * for all (default: none)",
     )
-    add("--timeout-keep-alive", type=int, default=5, help="seconds an idle connection is kept")
+    add(
+        "--timeout-keep-alive",
+        type=_whole_seconds,
+        default=75,
+        help="seconds that an idle connection is kept; clients and proxies should keep theirs for "
+        "less",
+    )
     add("--disable-access-log", action="store_true", help="no log line per HTTP request")
     _add_parser_flags(parser)
 
@@ -196,6 +202,10 @@ def _origin(text: str) -> str:
             f"or a slash at its end"
         )
     return text
+
+
+def _whole_seconds(text: str) -> int:
+    return int(_seconds(text))
 
 
 def _seconds(text: str) -> float:

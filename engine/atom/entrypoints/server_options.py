@@ -17,8 +17,9 @@ class ServerOptions:
     """api_servers: HTTP processes on the one port. created: seconds since 1970 that the API shows
     as the model's, the same in all of them; None for the time of the start. body_memory_bytes: for
     the bodies of requests that are being read, in each of them; 0 for no bound. allowed_origins: of
-    web pages whose requests browsers are told to let through. tool_call_parser, reasoning_parser:
-    names out of `answer_parsing.families`."""
+    web pages whose requests browsers are told to let through. keep_alive_seconds: longer than
+    clients keep a connection that nobody uses (5 to 60 s), which they would find closed as they use
+    it again. tool_call_parser, reasoning_parser: names out of `answer_parsing.families`."""
 
     engine: EngineOptions
     host: str = "0.0.0.0"
@@ -29,7 +30,7 @@ class ServerOptions:
     chat_template: Path | None = None
     tool_call_parser: str = AUTO
     reasoning_parser: str = AUTO
-    keep_alive_seconds: int = 5
+    keep_alive_seconds: int = 75
     access_log: bool = True
     request_timeout_seconds: float | None = None
     reader_timeout_seconds: float | None = 60.0

@@ -19,6 +19,7 @@ from openai import AsyncOpenAI
 
 from atom.config import Config, EngineOptions, build_config
 from atom.entrypoints.openai.errors import RETRY_AFTER_SECONDS
+from atom.entrypoints.server_options import ServerOptions
 from tests.support.front_half import SERVED_NAME, build_test_config
 from tests.support.http_app import AppRig, HttpRig, serve_app, serve_model
 from tests.support.tiny_model import make_tiny_checkpoint
@@ -137,6 +138,16 @@ async def test_what_ran_out_of_its_time_is_not_sent_again(rig: AppRig) -> None:
 
 
 # ---- a server that ends -------------------------------------------------------------------------
+
+
+async def test_a_client_keeps_its_idle_connections_for_less_time_than_the_server() -> None:
+    """Else it sends a request just when the server closes, and finds its connection reset."""
+    kept_seconds = ServerOptions(engine=EngineOptions(model="m")).keep_alive_seconds
+    async with AsyncOpenAI(base_url="http://x", api_key="none") as client:
+        pool = client._client._transport._pool  # type: ignore[attr-defined]
+        assert 0 < pool._keepalive_expiry < kept_seconds
+    nginx_seconds = 60  # also the usual load balancers'
+    assert nginx_seconds < kept_seconds
 
 
 async def test_a_server_that_ends_lets_go_of_its_connections(rig: AppRig) -> None:

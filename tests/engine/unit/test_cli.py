@@ -87,6 +87,7 @@ def test_server_flags() -> None:
     args = build_parser().parse_args([*words, "--body-memory-mib", "9"])
     assert server_options(args).body_memory_bytes == 9 * 2**20
     assert server.allowed_origins == ()
+    assert server.keep_alive_seconds == ServerOptions(engine=server.engine).keep_alive_seconds
     args = build_parser().parse_args([*words, "--allowed-origins", "*", "http://a:3000"])
     assert server_options(args).allowed_origins == ("*", "http://a:3000")
 
