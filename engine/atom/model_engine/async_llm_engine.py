@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import time
 import uuid
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
 from atom.config import Config, EngineOptions, build_config
 from atom.errors import EngineDeadError, RequestError
 from atom.model_engine.async_text import AsyncText
+from atom.model_engine.core_event_hop import CoreEventHop
 from atom.model_engine.core_events import (
     CoreEvent,
     CoreFailed,
@@ -46,15 +45,12 @@ from atom.model_engine.input_output_processor import InputOutputProcessor
 from atom.model_engine.input_processor import Prompt
 from atom.model_engine.open_requests import OpenRequests
 from atom.model_engine.rank_stats import RankStatsBoard
-from atom.model_engine.reader_wake import ReaderWake
-from atom.model_engine.request import Request, RequestOutput
-from atom.model_engine.request_size import check_size
+from atom.model_engine.request import RequestOutput
+from atom.model_engine.request_intake import RequestIntake
 from atom.model_engine.request_stream import ReaderLimits, RequestGroup, RequestStream
 from atom.model_engine.step_delivery import StepDelivery
 from atom.model_engine.utility_calls import UtilityCalls
 from atom.sampling_params import SamplingParams
-
-logger = logging.getLogger(__name__)
 
 
 class AsyncLLMEngine:
@@ -86,16 +82,16 @@ class AsyncLLMEngine:
         self._requests = OpenRequests(self._tell_of_abort)
         self._calls = UtilityCalls()
         self._request_timeout_seconds = request_timeout_seconds
-        self._reader_limits = reader_limits
-        self._clock = clock
         self._wall_clock = wall_clock
-        self._arrived: deque[CoreEvent] = deque()  # not handled yet
-        self._core = core_factory(config, self._on_event)
+        self._events = CoreEventHop(self._handle_arrived)
+        self._core = core_factory(config, self._events.put)
         self._delivery = StepDelivery(
             self.processor, self._requests, self._core.abort_requests, clock
         )
-        self._loop: asyncio.AbstractEventLoop
         self._ids = itertools.count(first_id(client))
+        self._intake = RequestIntake(
+            self.processor, self._text, self._requests, self._ids, reader_limits, clock
+        )
 
     @staticmethod
     def of_model(model: str, **options: Any) -> AsyncLLMEngine:
@@ -108,7 +104,7 @@ class AsyncLLMEngine:
 
     async def start(self) -> None:
         """Begin to load; `status` tells how far it is, `wait_ready` waits for it."""
-        self._loop = asyncio.get_running_loop()
+        self._events.start()
         self._core.start()
 
     async def wait_ready(self) -> EngineReport:
@@ -224,28 +220,17 @@ class AsyncLLMEngine:
         timeout_seconds: the streams raise `RequestError` (status 504) after it, and what runs is
         aborted; the server's own bound holds besides. cache_salt: only requests of the same one
         share cached prompts."""
-        arrive_time = self._clock()
         self._check_admission(len(prompts) * params.n)
-        inputs = self.processor.inputs
-        prepared = inputs.prepare(params)
-        tokens = await self._text.tokenize(prompts, add_special_tokens=add_special_tokens)
-        check_size(tokens, prepared)
-        requests = [
-            request
-            for token_ids in tokens
-            for request in inputs.build_requests(
-                self._ids,
-                token_ids,
-                prepared,
-                arrive_time=arrive_time,
-                priority=priority,
-                cache_salt=cache_salt,
-            )
-        ]
+        requests = await self._intake.requests_of(
+            prompts,
+            params,
+            add_special_tokens=add_special_tokens,
+            priority=priority,
+            cache_salt=cache_salt,
+        )
         # Both may have changed while a long text was tokenised.
         self._check_admission(len(requests))
-        name, wake = request_id or f"req-{uuid.uuid4().hex}", ReaderWake()
-        group = RequestGroup([self._open(name, item, wake) for item in requests], wake)
+        group = self._intake.open(request_id or f"req-{uuid.uuid4().hex}", requests)
         numbers = [request.id for request in requests]
         self._requests.limit_time(numbers, [timeout_seconds, self._request_timeout_seconds])
         self._core.add_requests(requests)
@@ -276,22 +261,6 @@ class AsyncLLMEngine:
         )
         return answers
 
-    def _open(self, name: str, request: Request, wake: ReaderWake) -> RequestStream:
-        number = request.id
-        tells_of_prompt = request.params.prompt_logprobs is not None
-        stream = RequestStream(
-            name,
-            len(request.prompt_token_ids),
-            abort=lambda: self._requests.leave(number),
-            prompt_token_ids=request.prompt_token_ids if tells_of_prompt else (),
-            wake=wake,
-            limits=self._reader_limits,
-            clock=self._clock,
-        )
-        self.processor.outputs.add(request, name)
-        self._requests.open(number, stream)
-        return stream
-
     async def abort(self, request_id: str) -> None:
         """End the requests of this name that are open; their readers get an error."""
         self._requests.fail_named(
@@ -313,19 +282,10 @@ class AsyncLLMEngine:
 
     # ---- events -------------------------------------------------------------------------------
 
-    def _on_event(self, event: CoreEvent) -> None:
-        """On the core's thread: one hop to the loop, nothing else."""
-        self._arrived.append(event)
-        try:
-            self._loop.call_soon_threadsafe(self._handle_arrived)
-        except RuntimeError:  # the loop is closed: nobody is left to be told
-            logger.debug("an event came after the event loop had ended")
-
-    def _handle_arrived(self) -> None:
+    def _handle_arrived(self, events: Iterable[CoreEvent]) -> None:
         """Whatever has come, in order. The tokens of steps that the loop is late for go to their
         readers together."""
-        while self._arrived:
-            event = self._arrived.popleft()
+        for event in events:
             if isinstance(event, StreamBody):
                 self._delivery.take(event)
             else:
