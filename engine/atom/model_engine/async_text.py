@@ -7,7 +7,7 @@ others run meanwhile. Owned by AsyncLLMEngine.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 
 from atom.model_engine.input_output_processor import InputOutputProcessor
 from atom.model_engine.input_processor import Prompt
@@ -33,7 +33,11 @@ class AsyncText:
                 for prompt in prompts
             ]
 
-        if sum(map(len, prompts)) > _LONG_TEXT_CHARACTERS:
+        # One without a length is no prompt; `work` says so.
+        if (
+            sum(len(prompt) for prompt in prompts if isinstance(prompt, Sized))
+            > _LONG_TEXT_CHARACTERS
+        ):
             return await asyncio.to_thread(work)
         return work()
 

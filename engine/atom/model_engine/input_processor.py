@@ -7,6 +7,7 @@ run on any thread. Called by LLMEngine and AsyncLLMEngine.
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from operator import index
@@ -215,7 +216,16 @@ class InputProcessor:
         )
 
     def _checked_ids(self, token_ids: Sequence[int]) -> list[int]:
-        ids = list(map(index, token_ids))  # numpy's integers too
+        try:
+            if isinstance(token_ids, bytes | bytearray):
+                raise TypeError
+            ids = list(map(index, token_ids))  # numpy's integers too
+        except TypeError:
+            raise RequestError(
+                f"a prompt must be a text (str) or a list of token ids (int), not "
+                f"{reprlib.repr(token_ids)}",
+                param="prompt",
+            ) from None
         self._check_tokens_of(ids, "prompt")
         return ids
 

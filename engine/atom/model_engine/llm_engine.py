@@ -235,6 +235,10 @@ def _params_of_each(
         raise RequestError("prompts must be a list; put the one prompt into brackets")
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * len(prompts)
+    if not all(isinstance(each, SamplingParams) for each in params):
+        raise RequestError(
+            "params must be SamplingParams, or a list of them: SamplingParams(max_tokens=32)"
+        )
     if len(params) != len(prompts):
         raise RequestError(
             f"{len(prompts)} prompts but {len(params)} sampling params; give one, or one each"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,6 +91,13 @@ async def test_a_stop_string_aborts_the_rest_in_the_engine(rig: Rig) -> None:
     assert "".join(output.text for output in outputs) == "ab"
     assert outputs[-1].finish_detail == "stop_sequence"
     assert rig.core.aborted == [1]
+
+
+@pytest.mark.parametrize("prompt", [None, 5, b"bytes", [1.5]])
+async def test_what_is_no_prompt_is_refused(rig: Rig, prompt: Any) -> None:
+    with pytest.raises(RequestError, match="a prompt must be a text"):
+        await rig.engine.add_request(prompt, SamplingParams())
+    assert rig.engine.open_requests == 0
 
 
 async def test_a_reader_that_leaves_aborts_its_request(rig: Rig) -> None:

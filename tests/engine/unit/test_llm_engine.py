@@ -65,6 +65,20 @@ def test_a_string_instead_of_a_list_is_refused(config: Config) -> None:
         Rig(config).engine.generate("abc")
 
 
+@pytest.mark.parametrize("prompt", [None, 5, b"bytes", [1.5], ["a"], {"prompt": "a"}])
+def test_what_is_no_prompt_is_refused_with_what_would_be_one(config: Config, prompt: Any) -> None:
+    rig = Rig(config)
+    with pytest.raises(RequestError, match=r"text .* or a list of token ids"):
+        rig.engine.generate([prompt], use_tqdm=False)
+    assert rig.core.added == []
+
+
+def test_a_dictionary_is_no_sampling_params(config: Config) -> None:
+    params: Any = {"max_tokens": 3}
+    with pytest.raises(RequestError, match="must be SamplingParams"):
+        Rig(config).engine.generate(["a"], params, use_tqdm=False)
+
+
 def test_leaving_a_stream_early_aborts_what_is_open(config: Config) -> None:
     rig = Rig(config)
     outputs = rig.engine.stream(["ab", "cd"], SamplingParams(max_tokens=9))
