@@ -12,6 +12,13 @@ from atom.errors import ConfigError
 
 BACKLOG = 2048
 READER_TIMEOUT_SECONDS = 60.0
+_EVERY_ADDRESS = "::"  # of IPv4 too
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where to reach it; an IPv6 address stands in brackets."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def listen(
@@ -37,7 +44,11 @@ def _listen(host: str, port: int, reader_timeout_seconds: float, *, shared: bool
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server(
-            (host, port), family=family, backlog=BACKLOG, reuse_port=shared
+            (host, port),
+            family=family,
+            backlog=BACKLOG,
+            reuse_port=shared,
+            dualstack_ipv6=host == _EVERY_ADDRESS and socket.has_dualstack_ipv6(),
         )
     except (OSError, OverflowError, ValueError) as error:
         raise ConfigError(

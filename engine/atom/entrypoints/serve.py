@@ -31,7 +31,7 @@ _MOST_BODY_MEMORY_MIB = 2**20
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_arguments(parser)
     add = parser.add_argument_group("server").add_argument
-    add("--host", default="0.0.0.0", help="address to listen on")
+    add("--host", default="0.0.0.0", help="address to listen on; :: for every one of IPv6 and IPv4")
     add("--server-port", type=_port, default=8000, help="port to listen on; 0 picks a free one")
     add(
         "--api-server-count",

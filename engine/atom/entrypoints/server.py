@@ -19,7 +19,7 @@ import uvloop
 from atom.entrypoints.api_fleet import ApiFleet
 from atom.entrypoints.engine_source import OPENING_THREAD, OwnEngine
 from atom.entrypoints.http_process import HttpProcess
-from atom.entrypoints.listener import listen, listen_shared
+from atom.entrypoints.listener import listen, listen_shared, url_of
 from atom.entrypoints.logs import flush_logs
 from atom.entrypoints.open_files import allow_many_open_files
 from atom.entrypoints.server_options import ServerOptions
@@ -54,10 +54,8 @@ def run_server(options: ServerOptions) -> int:
 
 
 async def _run(options: ServerOptions, listeners: list[socket.socket]) -> int:
-    host, port = listeners[0].getsockname()[:2]
-
     def announce(report: EngineReport) -> None:
-        print_startup_table(report, f"http://{host}:{port}")
+        print_startup_table(report, url_of(listeners[0]))
         logger.info("ready")
 
     if len(listeners) > 1:
