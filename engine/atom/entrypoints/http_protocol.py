@@ -12,10 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
+from typing import Any
 
 import httptools
-from uvicorn._types import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, ASGISendEvent
+from uvicorn._types import (
+    ASGI3Application,
+    ASGIReceiveCallable,
+    ASGISendCallable,
+    ASGISendEvent,
+    HTTPScope,
+)
 from uvicorn._types import Scope as AsgiScope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
@@ -89,7 +96,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         return None if running is None or running.response_complete else running
 
     def _log_leaving(self, cycle: RequestResponseCycle) -> None:
-        self.access_logger.info(
+        cycle.access_logger.info(
             '%s - "%s %s HTTP/%s" %d',
             get_client_addr(cycle.scope),
             cycle.scope["method"],
@@ -150,6 +157,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
+        if self.access_log:
+            cycle.access_logger = _WithRequestId(self.access_logger, cycle.scope)  # type: ignore[assignment]
         self._response = OpenResponse(cycle)
         self._response.offer()
         if cycle.scope["http_version"] == "1.0":
@@ -203,6 +212,20 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             )
             self.transport.write(head.encode() + body)
         self.transport.close()
+
+
+class _WithRequestId(logging.LoggerAdapter[logging.Logger]):
+    """Lines of the access log end with the request's id, which the application finds or makes."""
+
+    def __init__(self, log: logging.Logger, scope: HTTPScope) -> None:
+        super().__init__(log)
+        self._scope = scope
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        # Ids have no percent sign (response_headers.py).
+        return f"{msg} {self._scope.get('state', {}).get('request_id', '-')}", kwargs
 
 
 def _head_without_offer(first: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -167,10 +167,30 @@ def test_a_reader_that_leaves_frees_its_place_and_its_blocks(server: ServerProce
 def test_a_client_that_gives_up_waiting_frees_its_place(server: ServerProcess) -> None:
     body = {"prompt": "x", "max_tokens": 4000, "ignore_eos": True}
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(f"{server.url}/v1/completions?mark=impatient", json=body, timeout=0.5)
+        httpx.post(
+            f"{server.url}/v1/completions",
+            json=body,
+            headers={"x-request-id": "impatient"},
+            timeout=0.5,
+        )
     wait_until(lambda: server.metric("requests_running") == 0, "the request was aborted")
-    line = '"POST /v1/completions?mark=impatient HTTP/1.1" 499'
+    line = '"POST /v1/completions HTTP/1.1" 499 impatient\n'
     wait_until(lambda: server.log.count(line) == 1, "the access log tells")
+
+
+def test_the_access_log_names_each_request_by_its_id(server: ServerProcess) -> None:
+    with server.client() as http:
+        given = http.get("/v1/models?a=%25s", headers={"x-request-id": "mine-1"})
+        made = http.post("/v1/completions", content=b"{")
+    assert given.status_code == 200
+    wait_until(
+        lambda: (
+            '"GET /v1/models?a=%25s HTTP/1.1" 200 mine-1\n' in server.log
+            and f'"POST /v1/completions HTTP/1.1" 400 {made.headers["x-request-id"]}\n'
+            in server.log
+        ),
+        "both are in the log",
+    )
     wait_until(lambda: server.metric("kv_cache_blocks_used") == 0, "its blocks are free")
 
 
