@@ -1,7 +1,8 @@
-"""The grammar of answers that must call a tool, as xgrammar's structural tag.
+"""What an answer must keep to, as xgrammar's structural tags: calls, or another structure, behind
+the reasoning that may come first.
 
-The call is written as the model's family writes it, so that what is enforced is what the model was
-trained on; where the answer may begin with reasoning, that is free, and the call follows it. Pure.
+Calls are written as the model's family writes them, so that what is enforced is what the model was
+trained on. Reasoning is free; where the answer may begin with it, the structure follows it. Pure.
 """
 
 from __future__ import annotations
@@ -9,37 +10,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from atom.answer_parsing.answer_parser import AnswerParsing
 from atom.answer_parsing.families import CallFormat
 from atom.answer_parsing.reasoning import CLOSING, OPENING, ReasoningStart
 
-# White space between two parts of the JSON; an answer must not be white space to its end.
+# White space between two parts of JSON; an answer must not be white space to its end.
 _MOST_BLANKS = 10
-_BLANKS_AFTER_REASONING = {"type": "regex", "pattern": r"[ \n]{0,4}"}
+_LINES_AFTER_REASONING = {"type": "regex", "pattern": r"\n{0,4}"}
+
+Format = dict[str, Any]
 
 
-def forced_calls(parsing: AnswerParsing, schemas: Mapping[str, Any]) -> dict[str, Any]:
-    """parsing: of the answers, with calls. schemas: of the arguments, by tool: one of these is
-    called, or several one after the other where the request allows it."""
-    assert parsing.calls is not None
-    calls = _calls(parsing.calls, schemas, several=parsing.several)
-    found = calls
-    if parsing.reasoning is not ReasoningStart.OVER:
-        reasoning = _reasoning(parsing.reasoning)
-        found = {"type": "sequence", "elements": [reasoning, _BLANKS_AFTER_REASONING, calls]}
+def after_reasoning(start: ReasoningStart, structure: Format) -> dict[str, Any]:
+    """The structural tag of answers that begin there. structure: a format of xgrammar's."""
+    found = structure
+    if start is ReasoningStart.OPEN:
+        found = _sequence(_thought(""), _LINES_AFTER_REASONING, structure)
+    elif start is ReasoningStart.POSSIBLE:
+        thought = _sequence(_thought(OPENING), _LINES_AFTER_REASONING)
+        found = _sequence({"type": "optional", "content": thought}, structure)
     return {"type": "structural_tag", "format": found}
 
 
-def _calls(family: CallFormat, schemas: Mapping[str, Any], *, several: bool) -> dict[str, Any]:
+def calls(family: CallFormat, schemas: Mapping[str, Any], *, several: bool) -> Format:
+    """schemas: of the arguments, by tool. One of these is called; or several, one after the
+    other."""
     tags = [
         {
             "type": "tag",
             "begin": family.opening(tool),
-            "content": {
-                "type": "json_schema",
-                "json_schema": schema,
-                "max_whitespace_cnt": _MOST_BLANKS,
-            },
+            "content": json_value(schema),
             "end": family.after,
         }
         for tool, schema in schemas.items()
@@ -53,7 +52,13 @@ def _calls(family: CallFormat, schemas: Mapping[str, Any], *, several: bool) -> 
     }
 
 
-def _reasoning(start: ReasoningStart) -> dict[str, Any]:
-    opening = "" if start is ReasoningStart.OPEN else OPENING
-    tag = {"type": "tag", "begin": opening, "content": {"type": "any_text"}, "end": CLOSING}
-    return tag if start is ReasoningStart.OPEN else {"type": "optional", "content": tag}
+def json_value(schema: Any) -> Format:
+    return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": _MOST_BLANKS}
+
+
+def _thought(opening: str) -> Format:
+    return {"type": "tag", "begin": opening, "content": {"type": "any_text"}, "end": CLOSING}
+
+
+def _sequence(*elements: Format) -> Format:
+    return {"type": "sequence", "elements": list(elements)}

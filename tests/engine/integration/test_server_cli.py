@@ -133,3 +133,27 @@ def test_the_server_benchmark_brings_the_servers_key(checkpoint: Path, tmp_path:
         without = run_atom("bench", "serve", *words)
     assert without.returncode == 1
     assert "--api-key-file" in without.stderr
+
+
+def test_a_server_parses_answers_as_its_flags_say(checkpoint: Path, tmp_path: Path) -> None:
+    """As a command line of vLLM has them, and in each of several HTTP processes."""
+    flags = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--num-kv-blocks", "100"]
+    flags += ["--reasoning-parser", "deepseek_r1", "--api-server-count", "2"]
+    body = {
+        "messages": [{"role": "user", "content": "hello"}],
+        "tools": [{"type": "function", "function": {"name": "ping"}}],
+        "max_tokens": 5,
+    }
+    with server_process(checkpoint, tmp_path / "log", *flags) as server:
+        server.wait_ready()
+        with server.client() as client:
+            answer = client.post("/v1/chat/completions", json=body).json()
+    message = answer["choices"][0]["message"]
+    assert message["content"] is None  # this model's answers begin with reasoning, the flag says
+    assert message["reasoning"]
+
+
+def test_an_unknown_parser_is_refused_with_the_names_there_are(checkpoint: Path) -> None:
+    done = run_atom("serve", "--model", str(checkpoint), "--tool-call-parser", "qwen")
+    assert done.returncode == 2
+    assert "hermes" in done.stderr

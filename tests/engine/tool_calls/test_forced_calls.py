@@ -138,6 +138,19 @@ async def test_a_forced_call_streams_its_arguments(client: AsyncOpenAI) -> None:
     assert usage.completion_tokens > 3
 
 
+async def test_a_structure_is_kept_to_where_a_model_may_reason_first(client: AsyncOpenAI) -> None:
+    """Here it is kept from reasoning, which with random weights would hardly end."""
+    schema = {"name": "weather", "schema": WEATHER}
+    answer = await ask(
+        client, n=3, seed=2, tools=None, extra_body={"bad_words": ["<"]},
+        response_format={"type": "json_schema", "json_schema": schema},
+    )  # fmt: skip
+    for item in answer.choices:
+        assert item.finish_reason == "stop"
+        assert item.message.tool_calls is None
+        jsonschema.validate(json.loads(item.message.content), WEATHER)
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_schema_that_does_not_compile_is_400_also_for_a_stream(
     client: AsyncOpenAI, stream: bool

@@ -40,11 +40,13 @@ CALLS_REASON = "tool_calls"
 def answer_parsing(
     formats: AnswerFormats, request: ChatCompletionRequest, tools: Sequence[Tool], prompt: str
 ) -> AnswerParsing | None:
-    """tools: that may be called; prompt: as the model reads it. None: answers are all content, also
-    those that keep to a structure of the client's own."""
-    if request.asks_for_structure:
+    """tools: that may be called; prompt: as the model reads it. None: answers are all content.
+
+    Those that keep to a structure of the client's own hold no calls; JSON on one line comes at
+    once, because what is enforced behind reasoning cannot say so."""
+    if request.asks_for_one_line:
         return None
-    calls = formats.calls if tools else None
+    calls = formats.calls if tools and not request.asks_for_structure else None
     if request.forces_call and calls is None:
         calls = PLAIN_JSON
     start = ReasoningStart.OVER

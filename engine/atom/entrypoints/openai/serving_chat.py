@@ -11,7 +11,7 @@ from typing import cast
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from atom.answer_parsing import AnswerParser, AnswerParsing, CallArguments, CallStart, Event
+from atom.answer_parsing import AnswerParser, CallArguments, CallStart, Event
 from atom.entrypoints.openai.chat_parsing import (
     answer_parsing,
     delta_of,
@@ -19,8 +19,8 @@ from atom.entrypoints.openai.chat_parsing import (
     shown_reason,
 )
 from atom.entrypoints.openai.chat_prompt import chat_prompt
+from atom.entrypoints.openai.chat_structure import chat_structure
 from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, Shown, render
-from atom.entrypoints.openai.forced_calls import forced_calls_params
 from atom.entrypoints.openai.frames import TextTemplate
 from atom.entrypoints.openai.logprobs import (
     PromptLogprobs,
@@ -42,11 +42,9 @@ from atom.entrypoints.openai.responses import (
 )
 from atom.entrypoints.openai.sampling import sampling_params_of
 from atom.entrypoints.openai.sse import frame
-from atom.entrypoints.openai.tools import Tool
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.request import RequestOutput
-from atom.sampling_params import SamplingParams
 
 
 async def start_chat(
@@ -68,8 +66,9 @@ async def start_chat(
     tools = request.callable_tools()
     prompt = chat_prompt(engine, request)
     parsing = answer_parsing(engine.processor.answer_formats, request, tools, prompt)
-    if request.forces_call:
-        params = _with_forced_call(params, parsing, tools)
+    structure = chat_structure(params.structured_outputs, request, parsing, tools)
+    if structure is not params.structured_outputs:
+        params = msgspec.structs.replace(params, structured_outputs=structure)
     try:
         group = await engine.add_requests(
             [prompt],
@@ -93,19 +92,6 @@ async def start_chat(
     )
     tokenizer = engine.processor.tokenizer
     return Answers(group, shown, tokenizer, TokenNames(tokenizer))
-
-
-def _with_forced_call(
-    params: SamplingParams, parsing: AnswerParsing | None, tools: Sequence[Tool]
-) -> SamplingParams:
-    asked = params.structured_outputs
-    if asked is not None or parsing is None:
-        field = "response_format" if asked is None else asked.field
-        raise RequestError(
-            f"tool_choice and {field} both ask for structured output; send one of them",
-            param="tool_choice",
-        )
-    return msgspec.structs.replace(params, structured_outputs=forced_calls_params(parsing, tools))
 
 
 def _asked_logprobs(request: ChatCompletionRequest) -> int | None:

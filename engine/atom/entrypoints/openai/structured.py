@@ -85,6 +85,11 @@ class StructuredFields(BaseModel):
     def asks_for_structure(self) -> bool:
         return bool(self._asked())
 
+    @property
+    def asks_for_one_line(self) -> bool:
+        asked = self.structured_outputs
+        return asked is not None and bool(asked.disable_any_whitespace)
+
     def _asked(self) -> list[str]:
         """The fields that ask for a structure, in their order."""
         given = self.model_fields_set
