@@ -18,8 +18,9 @@ from atom.answer_parsing.found_calls import FoundCalls
 from atom.answer_parsing.held_text import partial_length
 
 MARK = "<|python_tag|>"
-_BEGIN = re.compile(r"(?:<\|python_tag\|>\s*)?\{")
-_MARK_AT_END = re.compile(r"<\|python_tag\|>\s*\Z")
+# A mark with an object behind it; of an object the next character is looked at, if it is there.
+_BEGIN = re.compile(r"(?:<\|python_tag\|>\s{0,8})?\{(?=[\"\s]|\Z)")
+_MARK_AT_END = re.compile(r"<\|python_tag\|>\s{0,8}\Z")
 _BETWEEN = re.compile(r"[;\s]+")
 
 
@@ -62,7 +63,8 @@ class Llama3JsonParser:
             self._keep(self._possible_mark())
             return False
         self._keep(begin.start())
-        self._object, self._position = CallObject(self._keys), begin.end() - begin.start() - 1
+        mark = len(begin[0]) - 1
+        self._object, self._position = CallObject(self._keys), mark
         return True
 
     def _pass_separators(self) -> None:

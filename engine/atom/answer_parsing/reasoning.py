@@ -13,6 +13,7 @@ from atom.answer_parsing.held_text import BlankHolder, partial_length
 
 OPENING = "<think>"
 CLOSING = "</think>"
+_MOST_BLANKS = 32  # before the opening mark
 
 
 class ReasoningStart(Enum):
@@ -78,7 +79,9 @@ class ReasoningSplitter:
     def _open(self) -> bool:
         """Whether it is decided how the answer begins."""
         begun = self._text.lstrip()
-        if OPENING.startswith(begun) and begun != OPENING:
+        if len(self._text) - len(begun) > _MOST_BLANKS:
+            begun = self._text  # no mark any more
+        elif OPENING.startswith(begun) and begun != OPENING:
             return False
         if begun.startswith(OPENING):
             self._text = begun.removeprefix(OPENING)

@@ -26,7 +26,7 @@ PARTS = (
     '{"type": "function", "name": "weather", "parameters": {"a": [1, {"b": "}\\""}]}}',
     '{"arguments": {"x": 1}, "name": "time"}', '{"name": "time", "arguments": "{}"}',
     '{"name": ', '"weather"', ', "arguments": ', "{", "}", "[", "]", '"', "\\", ":", ";", ",",
-    '{"a": 1}', "null", "7", " ", "\n", "\n\n", "text", "ü", "<", ">", "x",
+    '{"a": 1}', "null", "7", " ", "\n", "\n\n", "text", "ü", "<", ">", "x", " " * 9, "\n" * 33,
 )  # fmt: skip
 
 answers = st.lists(st.sampled_from(PARTS), max_size=14).map("".join)

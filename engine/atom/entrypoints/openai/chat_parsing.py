@@ -35,6 +35,7 @@ from atom.entrypoints.openai.tools import Tool
 from atom.model_engine.request import FinishReason
 
 CALLS_REASON = "tool_calls"
+_PART_CHARACTERS = 2048
 
 
 def answer_parsing(
@@ -65,7 +66,10 @@ def answer_parsing(
 def message_of(parsing: AnswerParsing, text: str) -> ChatAnswer:
     """A whole answer's."""
     parser = parsing.parser()
-    events = parser.feed(text) + parser.finish()
+    events: list[Event] = []
+    for start in range(0, len(text), _PART_CHARACTERS):  # what is held back is small then
+        events += parser.feed(text[start : start + _PART_CHARACTERS])
+    events += parser.finish()
     content = "".join(event.text for event in events if isinstance(event, Content))
     reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
     calls = _calls_of(events)

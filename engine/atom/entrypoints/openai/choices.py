@@ -29,6 +29,7 @@ from atom.tokenizer import Tokenizer
 
 _Result = TypeVar("_Result")
 _MANY_ENTRIES = 500  # log-probabilities of tokens, some milliseconds of work
+_ENTRY_CHARACTERS = 32  # of a text that is parsed cost as much as one of these, at the worst
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +164,14 @@ class Answers:
         self.group.close()
 
 
-async def render(choices: Sequence[Choice], make: Callable[[], bytes]) -> bytes:
-    """What `make` writes of collected choices, which may tell of very many tokens."""
+async def render(
+    choices: Sequence[Choice], make: Callable[[], bytes], *, parses: bool = False
+) -> bytes:
+    """What `make` writes of collected choices, which may tell of very many tokens. parses: it looks
+    for calls or reasoning in their texts."""
     told = sum(len(choice.logprobs) + len(choice.prompt or ()) for choice in choices)
+    if parses:
+        told += sum(len(text) for choice in choices for text in choice.texts) // _ENTRY_CHARACTERS
     return await _beside(make, told)
 
 

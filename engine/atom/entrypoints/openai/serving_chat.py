@@ -120,7 +120,7 @@ async def complete_chat(answers: Answers, head: AnswerHead) -> bytes:
             )
         )
 
-    return await render(choices, body)
+    return await render(choices, body, parses=answers.shown.parsing is not None)
 
 
 def _whole(answers: Answers, index: int, choice: Choice) -> ChatChoice:
