@@ -6,6 +6,7 @@ Torch-free and quick to import: what a command needs is imported when it runs.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -19,10 +20,12 @@ from atom.entrypoints.serve import add_serve_arguments, run_serve
 from atom.errors import AtomError
 
 _INTERRUPTED = 130  # what shells expect after Ctrl-C
+_PIPE_CLOSED = 141  # and after SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code: 0 done, 1 an error (one line on stderr), 2 wrong usage, 130 interrupted."""
+    """The exit code: 0 done, 1 an error (one line on stderr), 2 wrong usage, 130 interrupted,
+    141 nobody reads what is printed."""
     args = build_parser().parse_args(argv)
     try:
         return int(args.run(args))
@@ -33,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return _INTERRUPTED
+    except BrokenPipeError:  # whoever reads what we print has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the exit
+        return _PIPE_CLOSED
 
 
 def build_parser() -> argparse.ArgumentParser:

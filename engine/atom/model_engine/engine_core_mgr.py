@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import logging
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -51,6 +49,7 @@ from atom.model_engine.rank_answers import RankAnswers
 from atom.model_engine.request import Request
 from atom.model_engine.request_router import RequestRouter
 from atom.model_engine.request_size import parts_of
+from atom.utils.socket_folder import make_socket_folder
 
 logger = logging.getLogger(__name__)
 
@@ -75,12 +74,12 @@ class CoreManager:
         clients: int = 1,
     ) -> None:
         """attachment: which client of somebody else's cores this is; None to own the cores as
-        client 0. clients: how many there will be, for an owner."""
+        client 0. clients: how many there will be, for an owner. Raises `ConfigError`."""
         ranks = config.parallel.data_parallel_size
         self._config = config
         self._on_event = on_event
         self._owns = attachment is None
-        self.address = attachment or ClientAddress(Path(tempfile.mkdtemp(prefix="atom-")), 0)
+        self.address = attachment or ClientAddress(make_socket_folder("atom-"), 0)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._lock = threading.Lock()  # of the router and of the requests' socket
         # A core sends one message this way, and after READY nothing reads it any more.

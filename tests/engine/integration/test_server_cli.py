@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.server_process import ServerProcess, run_atom, server_process
+from tests.support.server_process import (
+    ServerProcess,
+    command_environment,
+    run_atom,
+    server_process,
+)
 from tests.support.tiny_model import make_tiny_checkpoint
 
 
@@ -38,6 +45,23 @@ def test_generate_refuses_a_bad_value_in_one_line(checkpoint: Path) -> None:
     done = run_atom(*words)
     assert done.returncode == 1
     assert done.stderr == "error: temperature must be between 0 and 100, got -1.0\n"
+
+
+def test_generate_ends_quietly_when_nobody_reads_on(checkpoint: Path) -> None:
+    command = [sys.executable, "-m", "atom.entrypoints.cli", "generate", "--model", str(checkpoint)]
+    command += ["--device", "cpu", "--num-kv-blocks", "64", "--ignore-eos", "--max-tokens", "400"]
+    with subprocess.Popen(
+        [*command, "--prompt", *"abcdefgh"],
+        env=command_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+    assert process.returncode == 141
 
 
 def test_offline_benchmarks_end_with_one_json_object(checkpoint: Path) -> None:

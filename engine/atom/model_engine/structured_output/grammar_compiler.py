@@ -14,12 +14,10 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -36,6 +34,7 @@ from atom.model_engine.structured_output.xgrammar_import import (
     import_xgrammar,
 )
 from atom.structured_outputs import GrammarSpec
+from atom.utils.socket_folder import make_socket_folder
 
 CACHE_BYTES = 256 << 20
 _CACHED_REFUSALS = 256
@@ -117,7 +116,7 @@ class _CompileServer:
         """Raises `XGrammarMissingError`."""
         self._setup = setup
         self._xgrammar = import_xgrammar()
-        self._folder = Path(tempfile.mkdtemp(prefix="atom-grammar-"))  # created with mode 0700
+        self._folder = make_socket_folder("atom-grammar-")
         self._address = str(self._folder / "socket")
         self._process = subprocess.Popen(
             [sys.executable, "-m", _SERVER_MODULE, self._address],
