@@ -51,7 +51,8 @@ class Stream:
 
     def __init__(self, port: int, body: bytes) -> None:
         self.started = time.perf_counter()
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=LIMIT_SECONDS)
+        self.socket = socket.socket()
+        self.socket.connect(("127.0.0.1", port))
         head = b"POST /v1/completions HTTP/1.1\r\nhost: bench\r\ncontent-length: %d\r\n\r\n"
         self.socket.sendall(head % len(body) + body)
         self.socket.setblocking(False)

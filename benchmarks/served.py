@@ -42,11 +42,14 @@ ENGINE_OPTIONS = {
 
 
 def write_tokenizer(folder: Path, vocab_size: int) -> None:
-    """Every id a different short byte string: detokenising costs what a real vocabulary costs."""
+    """Every id a different short text: detokenising costs what a real vocabulary costs, of whose
+    tokens nearly all are whole characters."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = itertools.chain.from_iterable(
-        ("".join(letters) for letters in itertools.product(alphabet, repeat=length))
-        for length in (1, 2, 3)
+    plain = [letter for letter in alphabet if letter.isascii()]
+    words = itertools.chain(
+        alphabet,
+        ("".join(letters) for letters in itertools.product(plain, repeat=2)),
+        ("".join(letters) for letters in itertools.product(plain, repeat=3)),
     )
     vocabulary = {word: index for index, word in enumerate(itertools.islice(words, vocab_size))}
     tokenizer = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=alphabet[0]))
