@@ -50,6 +50,11 @@ class AnswerFormats:
     calls: CallFormat | None = None
     reasoning: ReasoningFormat | None = None
 
+    def __str__(self) -> str:
+        calls = NONE if self.calls is None else self.calls.name
+        reasoning = NONE if self.reasoning is None else self.reasoning.name
+        return f"tool call parser {calls}, reasoning parser {reasoning}"
+
 
 HERMES = CallFormat(
     name="hermes",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +27,8 @@ from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.input_output_processor import InputOutputProcessor
 from atom.model_engine.request_stream import reader_limits
 
+logger = logging.getLogger(__name__)
+
 OPENING_THREAD = "open-model"
 
 ShowProgress = Callable[[str, float], None]
@@ -43,7 +46,9 @@ class EngineSource(Protocol):
 def open_model(options: ServerOptions) -> tuple[Config, InputOutputProcessor]:
     """Everything that can be wrong before a device is touched. Raises `AtomError`."""
     config = build_config(options.engine)
-    return config, _processor_of(config, options)
+    processor = _processor_of(config, options)
+    logger.info("answers of chats: %s", processor.answer_formats)
+    return config, processor
 
 
 def _processor_of(config: Config, options: ServerOptions) -> InputOutputProcessor:

@@ -172,6 +172,7 @@ def test_a_server_parses_answers_as_its_flags_say(checkpoint: Path, tmp_path: Pa
         server.wait_ready()
         with server.client() as client:
             answer = client.post("/v1/chat/completions", json=body).json()
+        assert "tool call parser hermes, reasoning parser deepseek_r1" in server.log
     message = answer["choices"][0]["message"]
     assert message["content"] is None  # this model's answers begin with reasoning, the flag says
     assert message["reasoning"]

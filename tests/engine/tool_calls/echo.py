@@ -7,9 +7,12 @@ the server knows how to read answers.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from tokenizers import AddedToken, Tokenizer
 
 from tests.support.front_half import build_test_config, write_model_folder
 from tests.support.http_app import AppRig, serve_app
@@ -35,13 +38,29 @@ TOOLS = [
 
 @contextlib.asynccontextmanager
 async def echoing(
-    folder: Path, family: str = "hermes", *, template: str = "{{ messages[-1].content }}"
+    folder: Path,
+    family: str = "hermes",
+    *,
+    template: str = "{{ messages[-1].content }}",
+    marks: Sequence[AddedToken] = (),
 ) -> AsyncIterator[AppRig]:
+    """marks: tokens of their own, as the marks of real models are."""
     write_model_folder(folder, context_tokens=4096)
+    if marks:
+        _add_tokens(folder, marks)
     (folder / "chat_template.jinja").write_text(MARKS[family] + template)
     async with serve_app(build_test_config(folder)) as rig:
         yield rig
         assert rig.engine.open_requests == 0
+
+
+def _add_tokens(folder: Path, marks: Sequence[AddedToken]) -> None:
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_tokens(list(marks))
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = json.loads((folder / "config.json").read_text())
+    config["vocab_size"] = tokenizer.get_vocab_size()
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 async def whole(rig: AppRig, answer: str, **fields: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from tokenizers import AddedToken
 
 from tests.engine.tool_calls.echo import CHAT, END, TOOLS, echoing, streamed, whole
 from tests.support.http_app import AppRig
@@ -171,6 +172,40 @@ async def test_bare_objects_are_calls_of_a_llama(tmp_path: Path) -> None:
     assert choice["message"]["content"] is None
     assert choice["message"]["tool_calls"][0]["function"] == {"name": "weather", "arguments": PARIS}
     assert made["tool_calls"][0][:2] == ("weather", PARIS)
+
+
+async def test_marks_may_be_tokens_of_their_own(tmp_path: Path) -> None:
+    """As Qwen's are, which are text; Llama's is a special token, which is none."""
+    qwen = [AddedToken(text) for text in ("<think>", "</think>", "<tool_call>", "</tool_call>")]
+    async with echoing(tmp_path / "qwen", marks=qwen) as rig:
+        choice = await whole(rig, THOUGHT + CALL)
+        made = message_in(await streamed(rig, THOUGHT + CALL))
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "weather", "arguments": PARIS}
+    assert choice["message"]["reasoning"] == made["reasoning"] == "The city?"
+    assert made["tool_calls"][0][:2] == ("weather", PARIS)
+
+    llama = [AddedToken("<|python_tag|>", special=True)]
+    answer = '<|python_tag|>{"name": "weather", "parameters": {"city": "Paris"}}'
+    async with echoing(tmp_path / "llama", "llama3_json", marks=llama) as rig:
+        choice = await whole(rig, answer)
+        made = message_in(await streamed(rig, answer))
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "weather", "arguments": PARIS}
+    assert choice["message"]["content"] is None
+    assert made["tool_calls"][0][:2] == ("weather", PARIS)
+
+
+async def test_reasoning_that_the_template_began_needs_no_opening_mark(rig: AppRig) -> None:
+    """The prompt, which is also what is answered here, ends with the mark."""
+    content = f"The city?\n</think>\n\nParis.{END}<think>\n"
+    message = (await whole(rig, "", messages=[{"role": "user", "content": content}]))["message"]
+    assert (message["reasoning"], message["content"]) == ("The city?", "Paris.")
+
+
+async def test_where_thinking_is_switched_off_nothing_is_taken_for_it(rig: AppRig) -> None:
+    content = f"<think>It is a mark.{END}<think>\n\n</think>\n\n"
+    message = (await whole(rig, "", messages=[{"role": "user", "content": content}]))["message"]
+    assert message["content"] == "<think>It is a mark."
+    assert "reasoning" not in message
 
 
 async def test_a_family_that_is_not_known_is_passed_on_as_it_is(tmp_path: Path) -> None:
