@@ -186,3 +186,25 @@ async def test_what_tells_of_many_tokens_is_written_where_nobody_waits(tokens: i
 
     assert await render([Choice(logprobs=[entry] * tokens)], make) == b"{}"
     assert (written_on == [threading.current_thread()]) == (tokens == 10)
+
+
+async def test_text_taken_alone_counts_as_read() -> None:
+    aborted: list[int] = []
+    stream = RequestStream("r", 1, lambda: aborted.append(1), limits=ReaderLimits(tokens=1))
+    for letter in "abc":
+        stream.put(output(letter))
+        assert stream.take_text() == letter
+    assert (stream.take_text(), aborted) == (None, [])
+
+
+async def test_more_than_one_text_and_the_end_are_not_taken_as_text_alone() -> None:
+    stream = RequestStream("r", 1, lambda: None)
+    stream.put(output("a"))
+    stream.put(output("b"))
+    assert stream.take_text() is None
+    both = stream.take()
+    assert both is not None
+    assert both.text == "ab"
+    stream.put(output("c", finished=True))
+    assert stream.take_text() is None
+    assert [item.text async for item in stream] == ["c"]
