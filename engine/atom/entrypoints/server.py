@@ -54,8 +54,10 @@ def run_server(options: ServerOptions) -> int:
 
 
 async def _run(options: ServerOptions, listeners: list[socket.socket]) -> int:
+    url = url_of(listeners[0])  # while they are open here: several processes take them over
+
     def announce(report: EngineReport) -> None:
-        print_startup_table(report, url_of(listeners[0]))
+        print_startup_table(report, url)
         logger.info("ready")
 
     if len(listeners) > 1:
