@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest_asyncio
 from openai import AsyncOpenAI
 
 from atom.config import EngineOptions, build_config
+from atom.entrypoints.openai.choices import takes_long
 from tests.support.http_app import HttpRig, serve_model
 from tests.support.tiny_model import make_tiny_checkpoint
 
@@ -140,6 +142,33 @@ async def test_an_echo_with_log_probabilities_streams_the_prompt_first(
     assert offsets[0] == 0
     assert len(tokens) == prompt_tokens + 8
     assert "".join(tokens[:prompt_tokens]) == "hello"
+
+
+async def test_a_long_prompts_log_probabilities_stream_as_they_are_answered_whole(
+    rig: HttpRig,
+) -> None:
+    """They are written on a thread, and what comes meanwhile waits for them."""
+    length = 505
+    assert takes_long(length)
+    asked: dict[str, Any] = {
+        "prompt": [5 + place % 90 for place in range(length)],
+        "prompt_logprobs": 2,
+        "max_tokens": 6,
+        "temperature": 0,
+        "n": 2,
+    }
+    whole = (await rig.post("/v1/completions", **asked)).json()["choices"]
+    lines = (await rig.post("/v1/completions", **asked, stream=True)).text.split("\n\n")
+    assert [lines.pop(), lines.pop()] == ["", "data: [DONE]"]
+    told: list[Any] = []
+    texts = ["", ""]
+    for line in lines:
+        for choice in json.loads(line.removeprefix("data: "))["choices"]:
+            told += [choice["prompt_logprobs"]] if choice.get("prompt_logprobs") else []
+            texts[choice["index"]] += choice["text"]
+    assert texts == [choice["text"] for choice in whole]
+    assert len(told[0]) == length
+    assert told[0] == whole[0]["prompt_logprobs"]
 
 
 async def test_nothing_of_a_stop_string_is_told_by_log_probabilities(client: AsyncOpenAI) -> None:

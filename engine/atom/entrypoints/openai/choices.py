@@ -177,7 +177,12 @@ async def render(
 
 async def _beside(work: Callable[[], _Result], entries: int) -> _Result:
     """What `work` gives; on a thread where it takes long, because others wait on this one."""
-    return await asyncio.to_thread(work) if entries > _MANY_ENTRIES else work()
+    return await asyncio.to_thread(work) if takes_long(entries) else work()
+
+
+def takes_long(entries: int) -> bool:
+    """Whether so many log-probabilities are written where nobody waits."""
+    return entries > _MANY_ENTRIES
 
 
 def _check(output: RequestOutput) -> None:

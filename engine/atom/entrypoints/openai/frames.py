@@ -7,11 +7,13 @@ template. No HTTP; read by sse.py.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from atom.entrypoints.openai.choices import Answers, Piece
+from atom.entrypoints.openai.choices import Answers, Piece, takes_long
 from atom.entrypoints.openai.responses import to_json
 from atom.entrypoints.openai.sse import DONE
 from atom.model_engine.request import RequestOutput
@@ -52,7 +54,11 @@ class TextTemplate:
 
 
 class AnswerFrames:
-    """What has come of an answer's choices, as events; ends with [DONE]."""
+    """What has come of an answer's choices, as events; ends with [DONE].
+
+    The log-probabilities of a long prompt are written on a thread, since others wait on this one;
+    what came behind them waits for them.
+    """
 
     def __init__(self, answers: Answers, shape: EventShape) -> None:
         self._answers = answers
@@ -60,10 +66,14 @@ class AnswerFrames:
         self._templates: dict[int, TextTemplate] = {}
         self._lasts: dict[int, RequestOutput] = {}
         self._opened = False
+        self._listener: Callable[[], None] | None = None
+        self._taken: deque[tuple[int, RequestOutput]] = deque()  # and no events made of it yet
+        self._writing: asyncio.Future[bytes] | None = None
         self._lone: tuple[RequestStream, TextTemplate] | None = None  # of a single choice
         self.ended = False
 
     def listen(self, listener: Callable[[], None] | None) -> None:
+        self._listener = listener
         self._answers.group.listen(listener)
 
     def take(self) -> bytes:
@@ -78,15 +88,36 @@ class AnswerFrames:
         if not self._opened:
             self._opened = True
             events.append(self._shape.opening())
-        for index, output in group.take():
-            events.append(self._events_of(index, output))
-        if group.drained and not self.ended:
+        if self._writing is None:
+            self._taken.extend(group.take())
+        elif self._writing.done():
+            events.append(self._writing.result())
+            self._writing = None
+            # What came meanwhile, an error perhaps, is for a call of its own.
+            asyncio.get_running_loop().call_soon(self._tell)
+        while self._taken and self._writing is None:
+            index, output = self._taken.popleft()
+            if takes_long(len(output.prompt_logprobs or ())):
+                self._writing = self._write_beside(index, output)
+            else:
+                events.append(self._events_of(index, output))
+        if group.drained and not (self._taken or self._writing or self.ended):
             self.ended = True
             events += (self._shape.usage([last for _, last in sorted(self._lasts.items())]), DONE)
         return b"".join(events)
 
     def close(self) -> None:
         self._answers.close()
+
+    def _write_beside(self, index: int, output: RequestOutput) -> asyncio.Future[bytes]:
+        loop = asyncio.get_running_loop()
+        writing = loop.run_in_executor(None, self._events_of, index, output)
+        writing.add_done_callback(lambda _: self._tell())
+        return writing
+
+    def _tell(self) -> None:
+        if self._listener is not None:
+            self._listener()
 
     def _events_of(self, index: int, output: RequestOutput) -> bytes:
         if output.finished:
