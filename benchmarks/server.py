@@ -5,7 +5,8 @@
 A random fp32 model (the "tiny" shape) on the CPU, with a tokenizer so that text is made; the nano
 workload at 1/8 length. For each number of streams that many requests are sent at once, each over a
 connection of its own, and the same requests are given to `LLMEngine.generate`; `added` is what the
-server's wall time is above the offline one, both the best of --repeats. The reader is as lean as a
+server's wall time is above the offline one, both the best of --repeats; `added_median` is the
+median over neighbouring runs. The reader is as lean as a
 reader can be, because it shares the machine with what it measures. Prints a table; the last line is
 one JSON object.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import statistics
 import sys
 import tempfile
 import time
@@ -146,6 +148,9 @@ def measure(all_streams: list[int], repeats: int) -> dict[int, dict[str, Any]]:
                 failure for result in served if result is not best for failure in result.failures
             )
             results[streams] = figures(works, best, min(offline))
+            pairs = zip(served, offline, strict=True)
+            ratios = [result.elapsed_seconds / alone for result, alone in pairs]
+            results[streams]["added_median"] = statistics.median(ratios) - 1
     return results
 
 
