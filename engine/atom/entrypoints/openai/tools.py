@@ -2,7 +2,7 @@
 
 Shapes and what is wrong with them. A tool goes to the chat template as it was sent, so it stays a
 plain value here. How a call is written, and how it is enforced, is answer_parsing's and
-forced_calls.py's business.
+chat_structure.py's business.
 """
 
 from __future__ import annotations
