@@ -125,6 +125,15 @@ def test_a_result_that_is_too_large_is_refused(make: Make) -> None:
         compiler.compile(GrammarSpec("json", '{"type": "object"}')).result(LIMIT_SECONDS)
 
 
+def test_grammars_that_wait_while_it_closes_start_no_other_server(make: Make) -> None:
+    compiler = make()
+    waiting = [compiler.compile(GrammarSpec("regex", f"{letter}+")) for letter in "abcdef"]
+    wait_until(lambda: bool(servers()), "it starts")
+    compiler.close()
+    wait_until(lambda: all(future.done() for future in waiting), "they have ended")
+    assert servers() == []
+
+
 def test_a_server_that_died_is_replaced(make: Make) -> None:
     compiler = make()
     compiler.compile(GrammarSpec("regex", "a")).result(LIMIT_SECONDS)

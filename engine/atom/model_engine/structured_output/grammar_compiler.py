@@ -58,6 +58,7 @@ class GrammarCompiler:
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="grammar")
         self._known: OrderedDict[GrammarSpec, Future[Any]] = OrderedDict()
         self._server: _CompileServer | None = None
+        self._closed = False
         self._server_lock = threading.Lock()
 
     def compile(self, spec: GrammarSpec) -> Future[Any]:
@@ -73,10 +74,11 @@ class GrammarCompiler:
 
     def close(self) -> None:
         """End the server; compilations that run are given up."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
         with self._server_lock:
+            self._closed = True  # whoever waits for the lock must not start another one
             if self._server is not None:
                 self._server.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _forget_oldest(self) -> None:
         """Keep what is kept within its bounds; those still compiling stay."""
@@ -96,6 +98,8 @@ class GrammarCompiler:
 
     def _compile(self, spec: GrammarSpec) -> Any:
         with self._server_lock:
+            if self._closed:
+                raise CompilerLostError("the grammar compiler has ended, with its engine")
             if self._server is not None and not self._server.alive:
                 self._server.close()
                 self._server = None
