@@ -6,9 +6,8 @@ A random fp32 model (the "tiny" shape) on the CPU, with a tokenizer so that text
 workload at 1/8 length. For each number of streams that many requests are sent at once, each over a
 connection of its own, and the same requests are given to `LLMEngine.generate`; `added` is what the
 server's wall time is above the offline one, both the best of --repeats; `added_median` is the
-median over neighbouring runs. The reader is as lean as a
-reader can be, because it shares the machine with what it measures. Prints a table; the last line is
-one JSON object.
+median over neighbouring runs. The reader is as lean as a reader can be, because it shares the
+machine with what it measures. Prints a table; the last line is one JSON object.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import uvicorn
+from openai import AsyncOpenAI
 
 from atom.config import Config
 from atom.entrypoints.http_protocol import BoundedHttpProtocol
@@ -45,6 +46,10 @@ class HttpRig:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def openai_client(self) -> AsyncOpenAI:
+        """The official one, which here asks only once; to be closed."""
+        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
 
     async def post(self, path: str, **fields: Any) -> httpx.Response:
         return await self.client.post(path, json=fields)

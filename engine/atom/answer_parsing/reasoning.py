@@ -85,11 +85,10 @@ class ReasoningSplitter:
             return False
         if begun.startswith(OPENING):
             self._text = begun.removeprefix(OPENING)
-            self._within, self._at_start = _Within.REASONING, True
-        elif self._may_lack_opening:
-            self._within, self._at_start = _Within.REASONING, True
-        else:
+        elif not self._may_lack_opening:
             self._within = _Within.CONTENT
+            return True
+        self._within, self._at_start = _Within.REASONING, True
         return True
 
     def _reason(self) -> str:

@@ -85,17 +85,16 @@ class BatchBuilder:
             self._decodes = self._next_decodes(decodes)
         steady = self._decodes
         slots, scheduled, req_ids, samples = steady.slots, steady.ones, steady.req_ids, steady.all
+        scores: tuple[PromptScore, ...] = ()
         if chunks:
             chunk_array = np.array(chunks, dtype=np.int32)
             slots = np.concatenate([slots, chunk_array[:, 0]])
             scheduled = np.concatenate([scheduled, chunk_array[:, 1]])
             req_ids = rows.request_ids[slots]
+            samples = rows.num_computed[slots] + scheduled == rows.num_tokens[slots]
+            scores = self._prompt_scores(len(decodes), chunks)
         computed = rows.num_computed[slots]
-        after = computed + scheduled
-        if chunks:
-            samples = after == rows.num_tokens[slots]
-        scores = self._prompt_scores(len(decodes), chunks) if chunks else ()
-        rows.num_computed[slots] = after
+        rows.num_computed[slots] = computed + scheduled
         rows.num_tokens[slots] += samples  # a token that is known by value only at update()
         batch = ScheduledBatch(
             new_rows=tuple(self._new_rows),

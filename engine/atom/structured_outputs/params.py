@@ -24,7 +24,8 @@ MAX_GRAMMAR_CHARS = 64 * 1024
 MAX_REGEX_CHARS = 4096
 MAX_CHOICES = 1024
 MAX_CHOICE_CHARS = 1024
-_KINDS = ("json", "json_object", "regex", "grammar", "choice", "structural_tag")
+_ASKED_KINDS = ("json", "json_object", "regex", "grammar", "choice")
+_KINDS = (*_ASKED_KINDS, "structural_tag")  # the last is made by the server only
 _ANY_OBJECT = '{"type": "object"}'
 
 
@@ -71,7 +72,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
             asked.insert(0, "json")
         if len(asked) != 1:
             found = " and ".join(asked) or "none"
-            raise self.refusal(f"give exactly one of {', '.join(_KINDS[:-1])}; got {found}")
+            raise self.refusal(f"give exactly one of {', '.join(_ASKED_KINDS)}; got {found}")
         if self.json is not None:
             self._check_text("the JSON schema", self._schema_text(), MAX_SCHEMA_CHARS)
         elif self.regex is not None:

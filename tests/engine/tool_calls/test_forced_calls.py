@@ -63,7 +63,7 @@ async def rig(
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def client(rig: HttpRig) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=f"{rig.url}/v1", api_key="none", max_retries=0) as client:
+    async with rig.openai_client() as client:
         yield client
 
 

@@ -36,8 +36,7 @@ async def rig(config: Config) -> AsyncIterator[AppRig]:
 
 @pytest.fixture
 async def client(rig: AppRig) -> AsyncIterator[AsyncOpenAI]:
-    url = f"http://127.0.0.1:{rig.port}/v1"
-    async with AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+    async with rig.openai_client() as client:
         yield client
 
 

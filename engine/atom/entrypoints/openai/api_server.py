@@ -6,7 +6,6 @@ signals is entrypoints/server.py.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from fastapi import FastAPI
@@ -20,7 +19,7 @@ from starlette.types import ASGIApp
 import atom
 from atom.entrypoints.openai.access import ApiKeyCheck
 from atom.entrypoints.openai.control import control_routes
-from atom.entrypoints.openai.dispatch import Dispatch, Endpoint
+from atom.entrypoints.openai.dispatch import Dispatch, Endpoint, response_for_fault
 from atom.entrypoints.openai.errors import http_error, response_for, shortened
 from atom.entrypoints.openai.generation import generation_handlers
 from atom.entrypoints.openai.health import health_routes
@@ -29,7 +28,6 @@ from atom.entrypoints.openai.openapi import answers_of, document_bodies
 from atom.entrypoints.openai.response_headers import (
     ID_HEADER,
     ResponseHeaders,
-    request_id_of,
 )
 from atom.entrypoints.openai.responses import (
     ModelCard,
@@ -39,8 +37,6 @@ from atom.entrypoints.openai.responses import (
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.openai.tokens import token_routes
 from atom.errors import AtomError, RequestError
-
-logger = logging.getLogger(__name__)
 
 
 def build_app(
@@ -119,5 +115,4 @@ def _add_error_handlers(app: FastAPI) -> None:
     # Starlette re-raises after this answer, so that the traceback is logged.
     @app.exception_handler(Exception)
     async def unknown(http: Request, error: Exception) -> Response:
-        logger.error("request %s failed by a fault of the server", request_id_of(http))
-        return response_for(error)
+        return response_for_fault(http, error)

@@ -22,6 +22,12 @@ from atom.errors import AtomError
 logger = logging.getLogger(__name__)
 
 
+def response_for_fault(http: Request, error: Exception) -> Response:
+    """Of an exception that is a fault of ours, which is noted with the request's id."""
+    logger.error("request %s failed by a fault of the server", request_id_of(http))
+    return response_for(error)
+
+
 class Dispatch:
     def __init__(self, others: ASGIApp, posts: Mapping[str, ASGIApp]) -> None:
         """posts: by path, what answers POST there."""
@@ -48,7 +54,6 @@ class Endpoint:
         except AtomError as error:
             response = response_for(error)
         except Exception as error:
-            logger.error("request %s failed by a fault of the server", request_id_of(http))
-            await response_for(error)(scope, receive, send)
+            await response_for_fault(http, error)(scope, receive, send)
             raise  # the server logs where it happened
         await response(scope, receive, send)
