@@ -33,7 +33,7 @@ class NewRow:
     request_id: int
     token_ids: NDArray[np.int32]
     num_prompt_tokens: int
-    block_ids: list[int]
+    block_ids: tuple[list[int], ...]
     params: SamplingParams
     seed: int
 

@@ -61,7 +61,7 @@ class BatchBuilder:
                 request_id=sequence.id,
                 token_ids=sequence.token_ids,
                 num_prompt_tokens=sequence.num_prompt_tokens,
-                block_ids=list(sequence.block_table),
+                block_ids=(list(sequence.block_table),),
                 params=sequence.params,
                 seed=sequence.seed,
             )

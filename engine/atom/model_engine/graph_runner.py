@@ -22,15 +22,11 @@ import torch
 from atom.model_engine.batch import ScheduledBatch
 from atom.model_engine.host_tokens import PendingTokens
 from atom.model_engine.step_mailbox import StepMailbox
-from atom.model_ops.backends.interface import (
-    LikelyLimits,
-    Ops,
-    SamplingTensors,
-    SlotLimits,
-    SlotTensors,
-)
+from atom.model_ops.attention.step_plan import plan_captured_step
+from atom.model_ops.backends.interface import LikelyLimits, Ops, SamplingTensors
+from atom.model_ops.slots import SlotTensors
 from atom.models.decoder import CausalLM
-from atom.utils.forward_context import AttentionMetaData, ForwardContext, set_forward_context
+from atom.utils.forward_context import ForwardContext, set_forward_context
 from atom.utils.row_groups import are_even
 
 # Buckets from which a step of even rows has a graph of its own; below, every row is split anyway.
@@ -81,14 +77,12 @@ class DecodeGraphs:
         model: CausalLM,
         ops: Ops,
         state: SlotTensors,
-        limits: SlotLimits,
         block_size: int,
         max_model_len: int,
     ) -> None:
         self._model = model
         self._ops = ops
         self._state = state
-        self._limits = limits
         self._block_size = block_size
         self._max_model_len = max_model_len
         num_slots = state.padding_slot
@@ -99,7 +93,7 @@ class DecodeGraphs:
         self._query_starts = torch.arange(
             num_slots + 1, dtype=torch.int32, device=state.last_token.device
         )
-        self._mailbox = StepMailbox(num_slots, num_slots, state.last_token.device)
+        self._mailbox = StepMailbox(state)
         self._pool: Any = None  # torch's handle of the pool that all graphs share
 
     def capture(self, progress: Callable[[float], None]) -> None:
@@ -164,17 +158,9 @@ class DecodeGraphs:
         slots, state = self._slots[:size], self._state
         self._ops.receive_step(self._mailbox.mail, self._slots, state)
         step = self._ops.prepare_decode(slots, state, self._block_size)
-        metadata = AttentionMetaData(
-            query_starts=self._query_starts[: size + 1],
-            context_lens=step.context_lens,
-            block_tables=step.block_tables,
-            slot_mapping=step.slot_mapping,
-            num_decodes=size,
-            max_query_len=1,
-            max_context_len=self._max_model_len,
-            even_contexts=variant.even,
-        )
-        with set_forward_context(ForwardContext(attn_metadata=metadata)):
+        starts = self._query_starts[: size + 1]
+        attention = plan_captured_step(step, starts, self._max_model_len, even=variant.even)
+        with set_forward_context(ForwardContext(attention)):
             hidden = self._model(step.input_ids, step.positions)
         return hidden, SamplingTensors(step.temperature, step.seed, step.sample_positions)
 
@@ -195,9 +181,9 @@ class DecodeGraphs:
         """Whatever limits the rows may have when the graph is replayed."""
         return LikelyLimits(
             temperature=sampling.temperature,
-            top_k=self._limits.top_k[slots],
-            top_p=self._limits.top_p[slots],
-            min_p=self._limits.min_p[slots],
+            top_k=self._state.top_k[slots],
+            top_p=self._state.top_p[slots],
+            min_p=self._state.min_p[slots],
             candidates=logits.shape[1],
             any_top_p=True,
             any_min_p=True,

@@ -5,6 +5,10 @@ The arithmetic is `atom.sizing`, shared with the operator; here it gets measured
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
+import numpy as np
 import psutil
 import torch
 
@@ -74,19 +78,35 @@ def _chosen_blocks(config: Config, count: int, block_bytes: int, left_bytes: int
 
 
 def allocate(
-    layers: list[Attention], budget: KvBudget, dtype: torch.dtype, device: torch.device
+    layers: Sequence[Attention],
+    groups: Sequence[Sequence[int]],
+    budget: KvBudget,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> None:
-    """Give every attention layer its K and V blocks, [blocks, block_size, kv_heads, head_dim]."""
-    for layer in layers:
-        shape = (
-            budget.num_blocks,
-            budget.block_size,
-            layer.shape.num_kv_heads,
-            layer.shape.head_dim,
-        )
-        # Zeros on the CPU are untouched pages: memory is taken as blocks are used.
-        k_cache, v_cache = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
-        layer.bind_cache(k_cache, v_cache)
+    """Give every attention layer its cache: the layers at the same place of each group (of indices
+    into `layers`) share tensors, [blocks, ..] each, since a block is in use by one group alone."""
+    for place in range(max(map(len, groups))):
+        sharing = [
+            (group[place], number) for number, group in enumerate(groups) if place < len(group)
+        ]
+        layouts = {layers[index].cache_layout(budget.block_size, dtype) for index, _ in sharing}
+        assert len(layouts) == 1, "layers that share blocks keep the same of a token"
+        (layout,) = layouts
+        tensors = [
+            _reserved((budget.num_blocks, *tensor.shape), tensor.dtype, device)
+            for tensor in layout.tensors
+        ]
+        for index, number in sharing:
+            layers[index].bind(tensors, number)
+
+
+def _reserved(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros; on the CPU as pages that are only taken as blocks are used."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    untouched = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(untouched).view(dtype).view(shape)
 
 
 def overhead_bytes(device: Device, weights_bytes: int) -> int:

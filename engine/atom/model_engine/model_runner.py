@@ -24,8 +24,9 @@ from atom.model_engine.step_runner import StepRunner, SubmittedStep
 from atom.model_engine.warm_up import prompt_batch, warm_up
 from atom.model_loader.loader import fill_dummy, load_model
 from atom.model_ops.backends import resolve_ops
+from atom.model_ops.linear import Build
 from atom.models.decoder import CausalLM
-from atom.models.registry import build_model, support_model_arch_dict
+from atom.models.registry import build_model, model_spec, support_model_arch_dict
 from atom.sizing.kv_budget import KvBudget, concurrency_table
 from atom.sizing.overheads import activation_bytes
 from atom.utils.device import Device, detect_device
@@ -52,11 +53,12 @@ class ModelRunner:
         self._device = detect_device(config.device, sharers=config.parallel.data_parallel_size)
         self._dtype = _model_dtype(config, self._device)
         self._kv_dtype = _kv_dtype(config, self._dtype)
+        self._spec = model_spec(config.model)
         self._resolved = resolve_ops(
             self._device.type,
+            self._spec.op_case(self._dtype, self._kv_dtype, config.cache.block_size),
             config.backend,
             config.op_backends,
-            dtypes=(self._dtype, self._kv_dtype),
         )
         self._ops = self._resolved.ops
         self._model: CausalLM
@@ -76,14 +78,14 @@ class ModelRunner:
         self._plan(self._predicted_weights_bytes(), self._predicted_activation_bytes(), 0)
         self._load(progress)
         weights_bytes = sum(p.nbytes for p in self._model.parameters())
-        self._steps = StepRunner(self._model, self._ops, self._config, self._device)
+        self._steps = StepRunner(
+            self._model, self._ops, self._config, self._device, len(self._groups)
+        )
         progress("sizing the KV cache", 0.0)
         activations = self._activation_bytes()
         overhead = kv_cache.overhead_bytes(self._device, weights_bytes)
         budget = self._plan(weights_bytes, activations, overhead)
-        kv_cache.allocate(
-            self._model.attention_layers(), budget, self._kv_dtype, self._device.torch_device
-        )
+        self._allocate_cache(budget)
         self._steps.graphs = self._capture_graphs(progress)
         if self._device.is_gpu:
             warm_up(self._steps, config, lambda share: progress("warming up", share))
@@ -114,8 +116,7 @@ class ModelRunner:
         graphs = DecodeGraphs(
             self._model,
             self._ops,
-            self._steps.inputs.state,
-            self._steps.limits,
+            self._steps.slots.device,
             config.cache.block_size,
             config.model.max_model_len,
         )
@@ -129,7 +130,7 @@ class ModelRunner:
         torch.set_default_dtype(self._dtype)
         try:
             with self._device.torch_device:
-                self._model = build_model(model_config, self._ops)
+                self._model = build_model(self._spec, Build(self._ops))
         finally:
             torch.set_default_dtype(previous)
         self._model.to(self._device.torch_device)  # tables that were computed on the host
@@ -138,8 +139,17 @@ class ModelRunner:
         else:
             checkpoint = open_checkpoint(model_config.path)
             load_model(self._model, checkpoint, lambda share: progress("loading weights", share))
-        self._model.prepare_weights()
+        self._model.finish_weights()
         self._model.eval()
+
+    @property
+    def _groups(self) -> tuple[tuple[int, ...], ...]:
+        """The layers that share a block table, by their numbers."""
+        return (tuple(range(len(self._spec.layers))),)
+
+    def _allocate_cache(self, budget: KvBudget) -> None:
+        layers, device = self._model.attention_layers(), self._device.torch_device
+        kv_cache.allocate(layers, self._groups, budget, self._kv_dtype, device)
 
     def _plan(self, weights: int, activations: int, overhead: int) -> KvBudget:
         return kv_cache.plan_blocks(
@@ -168,6 +178,10 @@ class ModelRunner:
         no peak and where a full step could take minutes."""
         if not self._device.is_gpu:
             return self._predicted_activation_bytes()
+        config = self._config
+        blocks = -(-config.model.max_model_len // config.cache.block_size)
+        # Of one sequence, that all rows share: no part of what is measured.
+        self._allocate_cache(KvBudget(blocks, config.cache.block_size, 0, "memory", 0))
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -178,14 +192,9 @@ class ModelRunner:
         return peak
 
     def _run_full_step(self) -> None:
-        """The largest step there can be, on a cache of one sequence that all rows share."""
+        """The largest step there can be."""
         config = self._config
         tokens, length = config.scheduler.max_num_batched_tokens, config.model.max_model_len
-        blocks = -(-length // config.cache.block_size)
-        budget = KvBudget(blocks, config.cache.block_size, 0, "memory", 0)
-        kv_cache.allocate(
-            self._model.attention_layers(), budget, self._kv_dtype, self._device.torch_device
-        )
         counts = [length] * (tokens // length) + ([tokens % length] if tokens % length else [])
         counts = counts[: config.scheduler.max_num_seqs]
         self.submit(prompt_batch(counts, config.cache.block_size))

@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from atom.model_engine.batch import Slots
 from atom.model_engine.host_tokens import PendingTokens
 from atom.model_ops.backends.step_mail import LETTERS, empty_mail
+from atom.model_ops.slots import SlotTensors
 
 
 class StepMailbox:
-    def __init__(self, num_slots: int, padding_slot: int, device: torch.device) -> None:
-        self.mail = empty_mail(num_slots, padding_slot, device)
+    def __init__(self, state: SlotTensors) -> None:
+        self.mail = empty_mail(state)
         self._said: NDArray[np.int32] = self.mail.said.numpy()
-        self._padding_slot = padding_slot
-        count = LETTERS if device.type == "cuda" else 0
+        self._padding_slot = state.padding_slot
+        count = LETTERS if state.last_token.is_cuda else 0
         self._answered = [torch.cuda.Event() for _ in range(count)]
         self._posted = 0
 
@@ -31,8 +32,8 @@ class StepMailbox:
         self._posted = 0
 
     def post(self, slots: Slots, appends: NDArray[np.int32]) -> None:
-        """Of the next step: the slots of its rows, and its appended blocks [A, 3] as slot, index in
-        its table, block id."""
+        """Of the next step: the slots of its rows, and its appended blocks [A, 3] as slot, column
+        of its tables, block id."""
         letter = self._said[self._posted % LETTERS]
         self._posted += 1
         letter[0, : len(slots)] = slots

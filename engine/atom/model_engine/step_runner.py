@@ -18,8 +18,9 @@ from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots,
 from atom.model_engine.graph_runner import DecodeGraphs, ForwardOutput
 from atom.model_engine.host_tokens import HostTokens, PendingLogprobs, PendingTokens
 from atom.model_engine.input_batch import InputBatch
-from atom.model_engine.sampling_state import Asked, SamplingState
-from atom.model_ops.backends.interface import Ops, SamplingTensors, SlotLimits
+from atom.model_engine.sampling_state import SamplingNeeds, SamplingState
+from atom.model_engine.slot_columns import SlotState, TableSize
+from atom.model_ops.backends.interface import Ops, SamplingTensors
 from atom.model_ops.logprobs import joined, token_logprobs
 from atom.model_ops.sampler import Sampler
 from atom.models.decoder import CausalLM
@@ -46,34 +47,34 @@ class SubmittedStep:
 
 
 class StepRunner:
-    """graphs: set once captured; without them every step runs eagerly."""
+    """graphs: set once captured; without them every step runs eagerly. num_groups: of layers, each
+    with a block table per slot."""
 
-    def __init__(self, model: CausalLM, ops: Ops, config: Config, device: Device) -> None:
+    def __init__(
+        self, model: CausalLM, ops: Ops, config: Config, device: Device, num_groups: int
+    ) -> None:
         num_slots = config.scheduler.max_num_seqs
         self._model = model
         self._ops = ops
         self._device = device
         self._sampler = Sampler(ops)
+        vocab_size, length = config.model.vocab_size, config.model.max_model_len
+        block_size = config.cache.block_size
+        tables = TableSize(num_groups, -(-length // block_size))
+        self.slots = SlotState(num_slots, vocab_size, tables, device.torch_device)
         self._sampling = SamplingState(
-            num_slots, config.model.vocab_size, config.model.eos_token_ids, device.torch_device
+            self.slots, vocab_size, config.model.eos_token_ids, device.torch_device
         )
         self._host_tokens = HostTokens(num_slots, device)
-        self.inputs = InputBatch(
-            num_slots, config.model.max_model_len, config.cache.block_size, device.torch_device
-        )
+        self._inputs = InputBatch(self.slots, length, block_size, device.torch_device)
         self.graphs: DecodeGraphs | None = None
-
-    @property
-    def limits(self) -> SlotLimits:
-        """What graphs need to know of the slots' draws."""
-        return self._sampling.limits
 
     def submit(self, batch: ScheduledBatch) -> SubmittedStep:
         """Start computing the batch; on a GPU this returns before the device is done.
 
         Of a batch that `samples_later` only the layers are run: `sample` follows, before the next
         batch is submitted."""
-        self.inputs.apply(batch)
+        self._inputs.apply(batch)
         samples = batch.samples
         step = SubmittedStep(
             batch.slots[samples], batch.req_ids[samples], batch.context_lens[samples]
@@ -110,26 +111,26 @@ class StepRunner:
 
     def _enter(self, batch: ScheduledBatch) -> None:
         if batch.new_rows:
-            self.inputs.enter(batch.new_rows)
+            self._inputs.enter(batch.new_rows)
             self._sampling.enter(batch.new_rows)
 
     def _forward(self, batch: ScheduledBatch, step: SubmittedStep) -> None:
-        self.inputs.append_blocks(batch)
-        inputs = self.inputs.prepare(batch)
+        self._inputs.append_blocks(batch)
+        inputs = self._inputs.prepare(batch)
         # Log-probabilities of a prompt look at all of its tokens.
-        last_tokens = None if batch.prompt_scores else inputs.last_tokens
-        with set_forward_context(ForwardContext(inputs.attention, last_tokens)):
+        looked_at = None if batch.prompt_scores else inputs.looked_at
+        with set_forward_context(ForwardContext(inputs.attention, looked_at)):
             hidden = self._model(inputs.input_ids, inputs.positions)
         # Behind the layers: the device is busy while the host does this.
         self._enter(batch)
-        self.inputs.advance(inputs)
+        self._inputs.advance(inputs)
         if batch.prompt_scores:
             step.prompt_logprobs = self._score_prompts(batch, hidden)
-            if inputs.last_tokens is not None:
-                hidden = hidden[inputs.last_tokens.tokens]
+            if inputs.looked_at is not None:
+                hidden = hidden[inputs.looked_at]
         if not batch.samples.any():
             return
-        slots, state = inputs.sample_slots, self.inputs.state
+        slots, state = inputs.sample_slots, self.slots.device
         step.forward = ForwardOutput(
             hidden=hidden,
             slots=slots,
@@ -143,9 +144,9 @@ class StepRunner:
         self, step: SubmittedStep, forward: ForwardOutput, mask: TokenMask | None
     ) -> PendingTokens:
         if self.graphs is not None and forward.variant is not None and mask is None:
-            asked = self._sampling.asked(step.sample_slots, step.positions)
-            if asked is not Asked.MORE:
-                return self.graphs.sample(forward, likely=asked is Asked.LIKELY)
+            needs = self._sampling.needs(step.sample_slots, step.positions)
+            if needs is not SamplingNeeds.MORE:
+                return self.graphs.sample(forward, likely=needs is SamplingNeeds.LIKELY)
         return self._copy_out(self._sample_eagerly(step, forward, mask))
 
     def _sample_eagerly(
@@ -171,7 +172,7 @@ class StepRunner:
             found = token_logprobs(raw_logits, token_ids[on_device], num_top)
             step.logprobs = PendingLogprobs.send(step.request_ids[asking], found)
         self._sampling.record(slots, token_ids)
-        state = self.inputs.state
+        state = self.slots.device
         if forward.variant is not None:
             self._ops.commit_tokens(forward.slots, token_ids, state)
         else:
@@ -180,7 +181,7 @@ class StepRunner:
 
     def _score_prompts(self, batch: ScheduledBatch, hidden: torch.Tensor) -> PendingLogprobs:
         """Log-probabilities of prompt tokens; logits only a few positions at a time."""
-        indices, targets = self.inputs.prompt_targets(batch)
+        indices, targets = self._inputs.prompt_targets(batch)
         found = [
             token_logprobs(self._model.compute_logits(hidden[at]), tokens, MAX_LOGPROBS)
             for at, tokens in zip(

@@ -13,13 +13,16 @@ import torch
 
 from atom.model_engine.batch import NewRow
 from atom.model_engine.sampling_state import SamplingState
+from atom.model_engine.slot_columns import SlotState, TableSize
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.sampler import Sampler
 from atom.sampling_params import SamplingParams
+from tests.engine.ops.inputs import FLOAT32
 
 LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -3.0])
 VOCAB = len(LOGITS)
+CPU = torch.device("cpu")
 EOS = 1
 PROMPT, ANSWER = [0, 4], [1, 3, 1, 2]
 FIRST = len(PROMPT) + len(ANSWER)
@@ -29,12 +32,14 @@ NEVER = -torch.inf
 
 def drawn(backend: str, **params: Any) -> torch.Tensor:
     """Tokens of a sequence that stands behind PROMPT and ANSWER, as if at many positions."""
-    state = SamplingState(1, VOCAB, [EOS], torch.device("cpu"))
+    columns = SlotState(1, VOCAB, TableSize(num_groups=1, max_blocks=1), CPU)
+    state = SamplingState(columns, VOCAB, [EOS], CPU)
     row = NewRow(
         slot=0, request_id=7, token_ids=np.array(PROMPT + ANSWER, dtype=np.int32),
-        num_prompt_tokens=len(PROMPT), block_ids=[], seed=5,
+        num_prompt_tokens=len(PROMPT), block_ids=([],), seed=5,
         params=SamplingParams(max_tokens=None, **params),
     )  # fmt: skip
+    columns.enter((row,), np.zeros((1, 0), dtype=np.int32), np.zeros(0, dtype=np.intp))
     state.enter((row,))
     slots = np.zeros(DRAWS, dtype=np.intp)
     positions = np.arange(FIRST, FIRST + DRAWS, dtype=np.int32)
@@ -44,7 +49,7 @@ def drawn(backend: str, **params: Any) -> torch.Tensor:
         position=torch.from_numpy(positions.astype(np.int64)),
         any_greedy=False,
     )
-    sampler = Sampler(resolve_ops("cpu", backend=backend).ops)
+    sampler = Sampler(resolve_ops("cpu", FLOAT32, backend=backend).ops)
     return sampler(LOGITS.repeat(DRAWS, 1), sampling, state.shaped_rows(slots, positions))
 
 

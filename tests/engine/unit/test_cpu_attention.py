@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from atom.model_ops.backends.torch_cpu.attention import length_groups, paged_attention
 from atom.model_ops.backends.torch_ref.attention import paged_attention as reference
+from atom.model_ops.values import LayerCache
 from tests.engine.ops.inputs import assert_rows_agree, paged_case
 
 
@@ -37,8 +38,8 @@ def test_one_long_row_does_not_make_all_others_as_long() -> None:
 def test_layers_of_one_step_share_the_rows_and_not_the_caches() -> None:
     rows = [(700, 1), (3, 1), (40, 1), (650, 1), (30, 12)]
     case = paged_case(rows, device=torch.device("cpu"), dtype=torch.float32)
-    _, k, v = case.double()
+    clean = case.clean_cache(torch.float32)
     for layer in range(3):
-        k_cache, v_cache = (cache.roll(layer, dims=2).float() for cache in (k, v))
-        args = (case.q, k_cache, v_cache, case.shape, case.metadata)
+        cache = LayerCache(*(tensor.roll(layer, dims=2) for tensor in (clean.k, clean.v)))
+        args = (case.q, case.shape, cache, case.step)
         assert_rows_agree(paged_attention(*args), reference(*args), torch.float32)

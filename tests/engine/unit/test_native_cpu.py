@@ -20,7 +20,6 @@ import torch.nn.functional as F
 
 from atom.errors import ConfigError
 from atom.model_ops.backends import resolve_ops
-from atom.model_ops.backends.interface import AttentionShape
 from atom.model_ops.backends.native_cpu import attention, dense
 from atom.model_ops.backends.native_cpu.build import (
     BuildError,
@@ -30,8 +29,16 @@ from atom.model_ops.backends.native_cpu.build import (
 )
 from atom.model_ops.backends.native_cpu.library import why_not
 from atom.model_ops.backends.torch_ref.attention import paged_attention as reference
+from atom.model_ops.values import (
+    Activation,
+    AttentionShape,
+    LayerCache,
+    LinearWeight,
+    NormWeight,
+    Rotary,
+)
 from atom.utils.device import usable_cpus
-from tests.engine.ops.inputs import PagedCase, assert_rows_agree, paged_case
+from tests.engine.ops.inputs import BFLOAT16, FLOAT32, PagedCase, assert_rows_agree, paged_case
 
 CPU = torch.device("cpu")
 SHAPE = AttentionShape(num_heads=4, num_kv_heads=2, head_dim=32, scale=32**-0.5)
@@ -94,7 +101,10 @@ def test_a_compiler_that_fails_is_quoted(
 def test_without_a_compiler_pytorch_computes_and_the_log_says_so() -> None:
     script = (
         "from atom.model_ops.backends import resolve_ops\n"
-        "print(sorted(set(resolve_ops('cpu').chosen.values())))\n"
+        "import torch\n"
+        "from atom.model_ops.backends.interface import OpCase\n"
+        "case = OpCase(dtype=torch.float32, kv_dtype=torch.float32)\n"
+        "print(sorted(set(resolve_ops('cpu', case).chosen.values())))\n"
     )
     ran = subprocess.run(
         [sys.executable, "-c", script],
@@ -107,25 +117,37 @@ def test_without_a_compiler_pytorch_computes_and_the_log_says_so() -> None:
     assert "no C compiler (no-such-compiler); install gcc" in ran.stderr
 
 
-def test_other_dtypes_are_left_to_pytorch(kernels: None) -> None:
-    assert resolve_ops("cpu", dtypes=(torch.float32,)).chosen["linear"] == "native_cpu"
-    mixed = resolve_ops("cpu", dtypes=(torch.float32, torch.bfloat16))
+def test_other_dtypes_are_left_to_pytorch_which_the_log_says(
+    kernels: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert resolve_ops("cpu", FLOAT32).chosen["linear"] == "native_cpu"
+    caplog.set_level("INFO", logger="atom.model_ops.backends")
+    mixed = resolve_ops("cpu", replace(FLOAT32, kv_dtype=torch.bfloat16))
     assert "native_cpu" not in mixed.chosen.values()
+    (line,) = [message for message in caplog.messages if "native_cpu" in message]
+    assert "made for float32, not bfloat16 and float32" in line
+    assert "paged_attention" in line
+
+
+def test_capped_scores_are_left_to_the_reference_alone(kernels: None) -> None:
+    capped = replace(FLOAT32, attention=(replace(SHAPE, softcap=50.0),))
+    chosen = resolve_ops("cpu", capped).chosen
+    assert (chosen["paged_attention"], chosen["linear"]) == ("torch_ref", "native_cpu")
 
 
 def test_a_backend_by_name_leaves_the_rest_to_those_after_it(kernels: None) -> None:
-    chosen = resolve_ops("cpu", "torch_cpu").chosen
+    chosen = resolve_ops("cpu", FLOAT32, "torch_cpu").chosen
     assert (chosen["paged_attention"], chosen["linear"]) == ("torch_cpu", "torch_ref")
-    chosen = resolve_ops("cpu", "native_cpu", {"linear": "torch_ref"}).chosen
+    chosen = resolve_ops("cpu", FLOAT32, "native_cpu", {"linear": "torch_ref"}).chosen
     assert (chosen["sample"], chosen["linear"]) == ("native_cpu", "torch_ref")
     assert chosen["keep_likely"] == "torch_cpu"
 
 
-def test_a_backend_by_name_that_cannot_work_is_refused(kernels: None) -> None:
+def test_a_backend_by_name_that_cannot_compute_an_operation_is_refused(kernels: None) -> None:
     with pytest.raises(ConfigError, match="native_cpu: made for float32, not bfloat16"):
-        resolve_ops("cpu", "native_cpu", dtypes=(torch.bfloat16,))
+        resolve_ops("cpu", BFLOAT16, overrides={"linear": "native_cpu"})
     with pytest.raises(ConfigError, match="torch_cpu: does not provide linear"):
-        resolve_ops("cpu", overrides={"linear": "torch_cpu"})
+        resolve_ops("cpu", FLOAT32, overrides={"linear": "torch_cpu"})
 
 
 # ---- results ---------------------------------------------------------------------------------
@@ -135,27 +157,27 @@ def test_a_backend_by_name_that_cannot_work_is_refused(kernels: None) -> None:
 @pytest.mark.parametrize(("inputs", "outputs"), [(256, 512), (300, 77), (513, 64), (7, 130)])
 def test_products_of_any_size(kernels: None, rows: int, inputs: int, outputs: int) -> None:
     x, bias = torch.randn(rows, inputs), torch.randn(outputs)
-    weight = dense.prepare_linear(torch.randn(outputs, inputs))
-    expected = F.linear(x.double(), weight.double(), bias.double())
-    assert_rows_agree(dense.linear(x, weight, bias), expected, torch.float32)
+    w = dense.prepare_linear(LinearWeight(torch.randn(outputs, inputs), bias))
+    expected = F.linear(x.double(), w.data.double(), bias.double())
+    assert_rows_agree(dense.linear(x, w), expected, torch.float32)
 
 
 def test_long_prompts_between_short_rows(kernels: None) -> None:
     rows = [(700, 1), (3, 1), (40, 12), (600, 300), (20, 20), (257, 257)]
     case = paged_case(rows, device=CPU, dtype=torch.float32)
     out = attend(case)
-    assert_rows_agree(out, reference(*case.double(), case.shape, case.metadata), torch.float32)
+    assert_rows_agree(out, reference(*case.doubled), torch.float32)
 
 
 @pytest.mark.parametrize("head_dim", [8, 20, 40, 80])
 def test_head_sizes_that_are_no_whole_vectors(kernels: None, head_dim: int) -> None:
     case = paged_case([(70, 1), (30, 9)], device=CPU, dtype=torch.float32, head_dim=head_dim)
     out = attend(case)
-    assert_rows_agree(out, reference(*case.double(), case.shape, case.metadata), torch.float32)
+    assert_rows_agree(out, reference(*case.doubled), torch.float32)
 
 
 def attend(case: PagedCase) -> torch.Tensor:
-    return attention.paged_attention(case.q, case.k_cache, case.v_cache, case.shape, case.metadata)
+    return attention.paged_attention(*case.arguments)
 
 
 # ---- threads ---------------------------------------------------------------------------------
@@ -171,9 +193,9 @@ def more_threads_than_cores() -> Iterator[None]:
 
 def doubled(x: torch.Tensor) -> torch.Tensor:
     """In hundreds of short loops: an identity times two, whose sums have one term."""
-    weight = dense.prepare_linear(2 * torch.eye(x.shape[1]))
+    w = dense.prepare_linear(LinearWeight(2 * torch.eye(x.shape[1])))
     for _ in range(300):
-        assert torch.equal(dense.linear(x, weight, None), 2 * x)
+        assert torch.equal(dense.linear(x, w), 2 * x)
     return 2 * x
 
 
@@ -194,13 +216,13 @@ def test_callers_at_the_same_time_do_not_disturb_each_other(
 def test_a_forked_process_computes_with_threads_of_its_own(
     kernels: None, more_threads_than_cores: None
 ) -> None:
-    x, weight = torch.randn(40, 400), dense.prepare_linear(torch.eye(400))
-    dense.linear(x, weight, None)
+    x, w = torch.randn(40, 400), dense.prepare_linear(LinearWeight(torch.eye(400)))
+    dense.linear(x, w)
     child = os.fork()
     if child == 0:  # torch's own threads do not survive a fork: none of its loops here
         failed = True
         try:
-            same = np.array_equal(dense.linear(x, weight, None).numpy(), x.numpy())
+            same = np.array_equal(dense.linear(x, w).numpy(), x.numpy())
             failed = not same or len(list(Path("/proc/self/task").iterdir())) < 2
         finally:
             os._exit(failed)
@@ -225,7 +247,7 @@ def test_signals_are_left_to_the_programs_own_threads(
 @pytest.mark.parametrize("block", [-1, 10**6])
 def test_a_block_outside_the_cache_is_refused(kernels: None, block: int) -> None:
     case = paged_case([(40, 1), (20, 20)], device=CPU, dtype=torch.float32)
-    case.metadata.block_tables[0, 2] = block
+    case.step.block_tables[0, 2] = block
     with pytest.raises(IndexError, match="block outside"):
         attend(case)
 
@@ -235,7 +257,7 @@ def test_a_context_that_fits_no_table_or_no_queries_is_refused(
     kernels: None, row: int, context: int
 ) -> None:
     case = paged_case([(40, 1), (20, 20)], device=CPU, dtype=torch.float32)
-    case.metadata.context_lens[row] = context
+    case.step.context_lens[row] = context
     with pytest.raises(IndexError, match="lengths"):
         attend(case)
 
@@ -250,14 +272,14 @@ def test_a_position_or_slot_out_of_range_writes_nothing(
     caches = torch.zeros(2, 10, 16, 2, 32)
     with pytest.raises(IndexError, match=what):
         attention.qk_norm_rope_store(
-            torch.randn(2, 8 * 32), SHAPE, None, None, 1e-6, torch.randn(64, 32),
-            torch.tensor([3, position]), *caches, torch.tensor([5, slot]),
+            torch.randn(2, 8 * 32), SHAPE, Rotary(torch.randn(64, 32), torch.tensor([3, position])),
+            LayerCache(*caches), torch.tensor([5, slot]),
         )  # fmt: skip
     assert not caches.any()
 
 
 def test_tensors_of_another_layout_are_refused(kernels: None) -> None:
     with pytest.raises(TypeError, match="contiguous float32"):
-        dense.silu_and_mul(torch.randn(8, 4).t())
+        dense.act_and_mul(torch.randn(8, 4).t(), Activation.SILU)
     with pytest.raises(ValueError, match="norm of 3"):
-        dense.rms_norm(torch.randn(2, 4), torch.randn(3), 1e-6)
+        dense.rms_norm(torch.randn(2, 4), NormWeight(torch.randn(3), 1e-6))

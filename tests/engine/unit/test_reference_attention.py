@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from atom.model_ops.backends.interface import AttentionShape
 from atom.model_ops.backends.torch_ref.attention import paged_attention
+from atom.model_ops.values import AttentionShape, LayerCache
 from atom.utils.forward_context import AttentionMetaData
 
 SHAPE = AttentionShape(num_heads=4, num_kv_heads=2, head_dim=8, scale=8**-0.5)
@@ -23,7 +23,7 @@ def decode(k_cache: torch.Tensor, v_cache: torch.Tensor, q: torch.Tensor) -> tor
         max_query_len=1,
         max_context_len=max(LENGTHS),
     )
-    return paged_attention(q, k_cache, v_cache, SHAPE, metadata)
+    return paged_attention(q, SHAPE, LayerCache(k_cache, v_cache), metadata)
 
 
 def test_what_lies_past_a_rows_end_does_not_matter_even_if_it_is_not_a_number() -> None:

@@ -10,17 +10,18 @@ import torch
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.interface import LikelyLimits, SamplingTensors
 from atom.model_ops.sampler import Sampler, ShapedRows
+from tests.engine.ops.inputs import FLOAT32
 
 LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -3.0])
 VOCAB = len(LOGITS)
 DRAWS = 50_000
-SAMPLER = Sampler(resolve_ops("cpu").ops)
+SAMPLER = Sampler(resolve_ops("cpu", FLOAT32).ops)
 
 
 @pytest.fixture(autouse=True, params=["auto", "torch_ref"])
 def sampler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The backend that the CPU gets, and the reference that every other follows."""
-    chosen = resolve_ops("cpu", backend=request.param).ops
+    chosen = resolve_ops("cpu", FLOAT32, backend=request.param).ops
     monkeypatch.setattr(sys.modules[__name__], "SAMPLER", Sampler(chosen))
 
 

@@ -14,7 +14,8 @@ CPU = torch.device("cpu")
 
 
 def test_letters_are_received_and_answered_in_turn() -> None:
-    state, mailbox = slot_tensors(SLOTS, 8, CPU), StepMailbox(SLOTS, SLOTS, CPU)
+    state = slot_tensors(SLOTS, 8, CPU)
+    mailbox = StepMailbox(state)
     slots = torch.zeros(SLOTS, dtype=torch.int64)
     expected = state.block_tables.clone()
     none = np.zeros((0, 3), dtype=np.int32)
@@ -34,7 +35,8 @@ def test_letters_are_received_and_answered_in_turn() -> None:
 
 
 def test_a_restart_counts_from_the_first_letter() -> None:
-    state, mailbox = slot_tensors(SLOTS, 8, CPU), StepMailbox(SLOTS, SLOTS, CPU)
+    state = slot_tensors(SLOTS, 8, CPU)
+    mailbox = StepMailbox(state)
     slots = torch.zeros(SLOTS, dtype=torch.int64)
     none = np.zeros((0, 3), dtype=np.int32)
     for _ in range(2):
