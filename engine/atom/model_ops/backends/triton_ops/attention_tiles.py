@@ -72,7 +72,7 @@ def cache_offsets(
 @triton.jit
 def cap_scores(scores, scale, SOFTCAP: tl.constexpr):
     """Bound scores, still to be scaled by `scale` (which carries log2(e)), by a soft cap."""
-    if SOFTCAP:
+    if SOFTCAP > 0:
         wanted = scores * (scale * (0.6931471805599453 / SOFTCAP))
         scores = (1.0 - 2.0 / (1.0 + tl.exp(2.0 * wanted))) * (
             SOFTCAP / (scale * 0.6931471805599453)

@@ -171,8 +171,8 @@ def _decode_kernel(
         acc += tl.where(owner, new_value.to(dtype).to(tl.float32), 0.0)[None, :]
         end = tl.where(owner, end - 1, end)
     else:
-        at = q_ptr + query_head[:, None] * D + element[None, :]
-        q = tl.load(at, mask=stored_lanes, other=0.0)
+        query_at = q_ptr + query_head[:, None] * D + element[None, :]
+        q = tl.load(query_at, mask=stored_lanes, other=0.0)
 
     block = load_blocks(table_ptr, start, low, end, BLOCK_SIZE, BLOCK_N, False)
     for first in range(start, end, BLOCK_N):

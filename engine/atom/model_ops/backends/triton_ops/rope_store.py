@@ -69,11 +69,11 @@ def _rope_store_kernel(
         weight_ptr = q_weight_ptr if first_head < HQ else k_weight_ptr
         squares = tl.sum(first * first, axis=2) + tl.sum(second * second, axis=2)
         scale = tl.rsqrt(squares / D + eps)[:, :, None]
-        within = half < D // 2
-        weight = tl.load(weight_ptr + half, mask=within, other=0.0)[None, None, :].to(tl.float32)
+        half_real = half < D // 2
+        weight = tl.load(weight_ptr + half, mask=half_real, other=0.0)[None, None, :].to(tl.float32)
         first = (weight * (first * scale).to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
         weight_ptr += D // 2
-        weight = tl.load(weight_ptr + half, mask=within, other=0.0)[None, None, :].to(tl.float32)
+        weight = tl.load(weight_ptr + half, mask=half_real, other=0.0)[None, None, :].to(tl.float32)
         second = (weight * (second * scale).to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
     rotated_first = (first * cos - second * sin).to(dtype)
     rotated_second = (second * cos + first * sin).to(dtype)
