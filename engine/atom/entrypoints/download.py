@@ -16,11 +16,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from atom.entrypoints.engine_args import FlagParser
-from atom.entrypoints.logs import LEVELS, configure_logging
-from atom.entrypoints.progress_server import ProgressServer
-from atom.entrypoints.startup_timeline import DOWNLOADING_WEIGHTS, StartupTimeline
-from atom.entrypoints.termination import leave_message
+from atom.entrypoints.flags.engine_args import FlagParser
+from atom.entrypoints.process.logs import LEVELS, configure_logging
+from atom.entrypoints.process.termination import leave_message
+from atom.entrypoints.startup.progress_server import ProgressServer
+from atom.entrypoints.startup.startup_timeline import DOWNLOADING_WEIGHTS, StartupTimeline
 from atom.errors import AtomError
 from atom.model_loader.hub_snapshot import Snapshot, bytes_present, ensure_snapshot
 

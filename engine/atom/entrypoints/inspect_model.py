@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from atom.checkpoint import open_checkpoint
-from atom.entrypoints.engine_args import FlagParser
-from atom.entrypoints.termination import MOST_BYTES, leave_message
+from atom.entrypoints.flags.engine_args import FlagParser
+from atom.entrypoints.process.termination import MOST_BYTES, leave_message
 from atom.errors import AtomError, ModelError
 from atom.model_loader.hub_errors import hub_error
 

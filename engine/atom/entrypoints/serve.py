@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from atom.answer_parsing.families import AUTO, CALL_PARSERS, REASONING_PARSERS
-from atom.entrypoints.engine_args import add_engine_arguments, options_from_args
-from atom.entrypoints.logs import configure_logging
-from atom.entrypoints.openai.body_budget import DEFAULT_BYTES
+from atom.entrypoints.flags.engine_args import add_engine_arguments, options_from_args
+from atom.entrypoints.http.body_budget import DEFAULT_BYTES
+from atom.entrypoints.process.logs import configure_logging
 from atom.errors import ConfigError
 
 if TYPE_CHECKING:
-    from atom.entrypoints.server_options import ServerOptions
+    from atom.entrypoints.server.server_options import ServerOptions
 
 API_KEY_VARIABLE = "ATOM_API_KEY"
 _MOST_SECONDS = 24 * 3600
@@ -121,14 +121,14 @@ def _add_parser_flags(parser: argparse.ArgumentParser) -> None:
 
 def run_serve(args: argparse.Namespace) -> int:
     """Serve until a signal. Raises `AtomError` when it could not start or had to stop."""
-    from atom.entrypoints.server import run_server
+    from atom.entrypoints.server.run_server import run_server
 
     configure_logging(args.log_level)
     return run_server(server_options(args))
 
 
 def server_options(args: argparse.Namespace) -> ServerOptions:
-    from atom.entrypoints.server_options import ServerOptions
+    from atom.entrypoints.server.server_options import ServerOptions
 
     return ServerOptions(
         api_key=read_api_key(args.api_key_file, os.environ),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from atom.model_engine.logprob_rows import LogprobRows
+from atom.model_engine.wire.logprob_rows import LogprobRows
 from atom.sampling_params import SamplingParams
 
 # Slots of rows. numpy looks up with this type as it is; int32 it converts, element by element.

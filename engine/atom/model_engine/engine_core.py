@@ -20,8 +20,13 @@ from numpy.typing import NDArray
 
 from atom.config import Config
 from atom.model_engine.async_proc import AsyncIOProcManager
-from atom.model_engine.core_sockets import CoreSockets
-from atom.model_engine.engine_protocol import (
+from atom.model_engine.request import Request
+from atom.model_engine.runner.profiler import TorchProfiler
+from atom.model_engine.schedule.step_result import StepResult
+from atom.model_engine.scheduler import Scheduler
+from atom.model_engine.step_pipeline import StepPipeline, build_guided, build_scheduler
+from atom.model_engine.wire.core_sockets import CoreSockets
+from atom.model_engine.wire.engine_protocol import (
     AbortBody,
     AddBody,
     EngineReport,
@@ -35,13 +40,8 @@ from atom.model_engine.engine_protocol import (
     client_of,
     clients_of,
 )
-from atom.model_engine.heartbeat import BEAT_SECONDS, Pulse
-from atom.model_engine.logprob_rows import LogprobsBody
-from atom.model_engine.profiler import TorchProfiler
-from atom.model_engine.request import Request
-from atom.model_engine.scheduler import Scheduler
-from atom.model_engine.step_pipeline import StepPipeline, build_guided, build_scheduler
-from atom.model_engine.step_result import StepResult
+from atom.model_engine.wire.heartbeat import BEAT_SECONDS, Pulse
+from atom.model_engine.wire.logprob_rows import LogprobsBody
 
 logger = logging.getLogger(__name__)
 

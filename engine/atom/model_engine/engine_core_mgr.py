@@ -19,16 +19,17 @@ import msgspec
 import zmq
 
 from atom.config import Config
-from atom.model_engine.core_events import (
+from atom.model_engine.request import Request
+from atom.model_engine.wire.core_events import (
     CoreEvent,
     CoreFailed,
     CoreResumed,
     CoreStalled,
     RankStats,
 )
-from atom.model_engine.core_processes import CoreProcesses
-from atom.model_engine.core_sockets import ClientAddress, has_message, open_socket
-from atom.model_engine.engine_protocol import (
+from atom.model_engine.wire.core_processes import CoreProcesses
+from atom.model_engine.wire.core_sockets import ClientAddress, has_message, open_socket
+from atom.model_engine.wire.engine_protocol import (
     AbortBody,
     AddBody,
     EngineReport,
@@ -44,11 +45,10 @@ from atom.model_engine.engine_protocol import (
     encode,
     identity_of,
 )
-from atom.model_engine.heartbeat import HeartbeatWatch
-from atom.model_engine.rank_answers import RankAnswers
-from atom.model_engine.request import Request
-from atom.model_engine.request_router import RequestRouter
-from atom.model_engine.request_size import parts_of
+from atom.model_engine.wire.heartbeat import HeartbeatWatch
+from atom.model_engine.wire.rank_answers import RankAnswers
+from atom.model_engine.wire.request_router import RequestRouter
+from atom.model_engine.wire.request_size import parts_of
 from atom.utils.socket_folder import make_socket_folder
 
 logger = logging.getLogger(__name__)

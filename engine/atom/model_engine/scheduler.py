@@ -27,17 +27,17 @@ import numpy as np
 
 from atom.config import SchedulerConfig
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots
-from atom.model_engine.batch_builder import BatchBuilder, Chunk
 from atom.model_engine.block_manager import BlockManager
-from atom.model_engine.engine_protocol import FinishedRow, StatsBody
-from atom.model_engine.prompt_delay import PromptDelay
 from atom.model_engine.request import FinishReason, Request
-from atom.model_engine.row_blocks import RowBlocks
-from atom.model_engine.row_table import RowTable
+from atom.model_engine.schedule.batch_builder import BatchBuilder, Chunk
+from atom.model_engine.schedule.prompt_delay import PromptDelay
+from atom.model_engine.schedule.row_blocks import RowBlocks
+from atom.model_engine.schedule.row_table import RowTable
+from atom.model_engine.schedule.step_result import StepResult
+from atom.model_engine.schedule.stop_conditions import StopConditions
+from atom.model_engine.schedule.waiting_queue import WaitingQueue, rank_of
 from atom.model_engine.sequence import Sequence, SequenceStatus, SequenceType
-from atom.model_engine.step_result import StepResult
-from atom.model_engine.stop_conditions import StopConditions
-from atom.model_engine.waiting_queue import WaitingQueue, rank_of
+from atom.model_engine.wire.engine_protocol import FinishedRow, StatsBody
 
 
 class Scheduler:

@@ -34,8 +34,8 @@ from atom.entrypoints.bench.workload import (
     random_asks,
     sharegpt_asks,
 )
-from atom.entrypoints.logs import configure_logging
-from atom.entrypoints.open_files import allow_many_open_files
+from atom.entrypoints.process.logs import configure_logging
+from atom.entrypoints.process.open_files import allow_many_open_files
 from atom.entrypoints.serve import read_api_key
 from atom.errors import ConfigError
 

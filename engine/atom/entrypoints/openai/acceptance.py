@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
+from atom.entrypoints.http.sse import until_disconnect
 from atom.entrypoints.openai.choices import Answers
-from atom.entrypoints.openai.sse import until_disconnect
 
 
 async def accepted(http: Request, answers: Answers) -> bool:

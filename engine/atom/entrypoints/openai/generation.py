@@ -17,9 +17,10 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
+from atom.entrypoints.http.body_budget import BodyShare
+from atom.entrypoints.http.sse import EventStream, until_disconnect
 from atom.entrypoints.openai.acceptance import accepted
 from atom.entrypoints.openai.body import read_body, timeout_of
-from atom.entrypoints.openai.body_budget import BodyShare
 from atom.entrypoints.openai.choices import AnswerHead, Answers
 from atom.entrypoints.openai.frames import AnswerFrames, EventShape
 from atom.entrypoints.openai.openapi import answers_of, body_of
@@ -35,7 +36,6 @@ from atom.entrypoints.openai.serving_completion import (
     complete_text,
     start_completion,
 )
-from atom.entrypoints.openai.sse import EventStream, until_disconnect
 from atom.entrypoints.openai.state import ServerState
 
 _CLIENT_LEFT = Response(status_code=499)  # for the access log; nobody reads it
