@@ -12,8 +12,8 @@ import hmac
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from atom.entrypoints.http.api_key import API_KEY_VARIABLE
 from atom.entrypoints.http.errors import http_error
-from atom.entrypoints.serve import API_KEY_VARIABLE
 
 OPEN_PATHS = frozenset(
     {"/health", "/ready", "/startup", "/live", "/metrics", "/version", "/server_info"}

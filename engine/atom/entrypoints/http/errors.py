@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from atom.entrypoints.openai.responses import to_json
+from atom.entrypoints.http.json_body import to_json
 from atom.errors import AtomError, EngineDeadError, RequestError
 
 RETRY_AFTER_SECONDS = 5

@@ -28,8 +28,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
 
 from atom.entrypoints.http.errors import describe
+from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.open_response import OpenResponse
-from atom.entrypoints.openai.responses import to_json
 from atom.errors import RequestError
 
 logger = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from atom.entrypoints.http.errors import describe
+from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.open_response import OpenResponse, open_response_of
 from atom.entrypoints.http.response_headers import body_sender
-from atom.entrypoints.openai.responses import to_json
 from atom.errors import AtomError
 from atom.utils.eager import run_eagerly
 

@@ -20,6 +20,7 @@ import atom
 from atom.entrypoints.http.access import ApiKeyCheck
 from atom.entrypoints.http.dispatch import Dispatch, Endpoint, response_for_fault
 from atom.entrypoints.http.errors import http_error, response_for, shortened
+from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.response_headers import (
     ID_HEADER,
     ResponseHeaders,
@@ -29,11 +30,7 @@ from atom.entrypoints.openai.generation import generation_handlers
 from atom.entrypoints.openai.health import health_routes
 from atom.entrypoints.openai.metrics import metrics_routes
 from atom.entrypoints.openai.openapi import answers_of, document_bodies
-from atom.entrypoints.openai.responses import (
-    ModelCard,
-    ModelList,
-    to_json,
-)
+from atom.entrypoints.openai.responses import ModelCard, ModelList
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.openai.tokens import token_routes
 from atom.errors import AtomError, RequestError

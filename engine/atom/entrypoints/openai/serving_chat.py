@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from atom.answer_parsing import AnswerParser, CallArguments, CallStart, Event
+from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.sse import frame
 from atom.entrypoints.openai.chat_parsing import (
     answer_parsing,
@@ -38,7 +39,6 @@ from atom.entrypoints.openai.responses import (
     ChatCompletion,
     Delta,
     Usage,
-    to_json,
     usage_of,
 )
 from atom.entrypoints.openai.sampling import sampling_params_of

@@ -10,6 +10,7 @@ from typing import cast
 
 from msgspec import UNSET
 
+from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.sse import frame
 from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, Shown, render
 from atom.entrypoints.openai.logprobs import TokenNames, prompt_logprobs, text_logprobs
@@ -18,13 +19,7 @@ from atom.entrypoints.openai.protocol import (
     MAX_ANSWERS,
     CompletionRequest,
 )
-from atom.entrypoints.openai.responses import (
-    TextChoice,
-    TextCompletion,
-    Usage,
-    to_json,
-    usage_of,
-)
+from atom.entrypoints.openai.responses import TextChoice, TextCompletion, Usage, usage_of
 from atom.entrypoints.openai.sampling import sampling_params_of
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine

@@ -11,8 +11,9 @@ import pytest
 
 from atom.entrypoints.bench.arrivals import arrival_seconds
 from atom.entrypoints.bench.exchange import Exchange
+from atom.entrypoints.bench.report_options import ReportOptions
 from atom.entrypoints.bench.serve_args import report_options
-from atom.entrypoints.bench.serving_report import ReportOptions, serving_report
+from atom.entrypoints.bench.serving_report import serving_report
 from atom.entrypoints.bench.workload import (
     Ask,
     RandomLengths,

@@ -10,7 +10,7 @@ import pytest
 
 from atom.config import Config, EngineOptions
 from atom.entrypoints.http.access import OPEN_PATHS
-from atom.entrypoints.serve import read_api_key
+from atom.entrypoints.http.api_key import read_api_key
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.errors import AtomError, ConfigError
 from tests.support.front_half import build_test_config, write_model_folder

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.sse import EventStream, FrameWriter
 from atom.entrypoints.openai.choices import AnswerHead
 from atom.entrypoints.openai.frames import TextTemplate
-from atom.entrypoints.openai.responses import TextChoice, TextCompletion, to_json
+from atom.entrypoints.openai.responses import TextChoice, TextCompletion
 from atom.errors import RequestError
 from atom.utils.eager import run_eagerly
 
