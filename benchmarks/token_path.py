@@ -34,7 +34,7 @@ from atom.entrypoints.server.server_options import ServerOptions
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.request_stream import reader_limits
 from atom.model_engine.request import FinishReason, Request
-from atom.model_engine.wire.core_events import CoreEvent
+from atom.model_engine.wire.core_port import CoreEvent
 from atom.model_engine.wire.engine_protocol import (
     EngineReport,
     FinishedRow,

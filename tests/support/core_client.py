@@ -15,7 +15,7 @@ import psutil
 from atom.config import Config
 from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.request import Request
-from atom.model_engine.wire.core_events import CoreEvent, CoreFailed
+from atom.model_engine.wire.core_port import CoreEvent, CoreFailed
 from atom.model_engine.wire.engine_protocol import (
     EngineReport,
     FinishedRow,

@@ -18,7 +18,7 @@ import numpy as np
 
 from atom.config import Config, EngineOptions, build_config
 from atom.model_engine.request import Request
-from atom.model_engine.wire.core_events import CoreEvent, CoreFailed, RankStats
+from atom.model_engine.wire.core_port import CoreEvent, CoreFailed, RankStats
 from atom.model_engine.wire.engine_protocol import (
     ConcurrencyRow,
     EngineReport,

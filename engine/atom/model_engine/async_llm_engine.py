@@ -33,14 +33,14 @@ from atom.model_engine.front.request_stream import ReaderLimits, RequestGroup, R
 from atom.model_engine.front.step_delivery import StepDelivery
 from atom.model_engine.front.utility_calls import UtilityCalls
 from atom.model_engine.request import RequestOutput
-from atom.model_engine.wire.core_events import (
+from atom.model_engine.wire.core_port import (
     CoreEvent,
+    CoreFactory,
     CoreFailed,
     CoreResumed,
     CoreStalled,
     RankStats,
 )
-from atom.model_engine.wire.core_port import CoreFactory
 from atom.model_engine.wire.engine_protocol import (
     EngineReport,
     ProgressBody,

@@ -20,7 +20,7 @@ import zmq
 
 from atom.config import Config
 from atom.model_engine.request import Request
-from atom.model_engine.wire.core_events import (
+from atom.model_engine.wire.core_port import (
     CoreEvent,
     CoreFailed,
     CoreResumed,

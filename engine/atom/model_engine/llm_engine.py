@@ -29,8 +29,13 @@ from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.input_processor import Prompt
 from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
-from atom.model_engine.wire.core_events import CoreEvent, CoreFailed, CoreStalled
-from atom.model_engine.wire.core_port import CoreFactory, CorePort
+from atom.model_engine.wire.core_port import (
+    CoreEvent,
+    CoreFactory,
+    CoreFailed,
+    CorePort,
+    CoreStalled,
+)
 from atom.model_engine.wire.engine_protocol import EngineReport, ProgressBody, StreamBody
 from atom.progress import StartupProgress
 from atom.sampling_params import SamplingParams

@@ -15,7 +15,7 @@ import zmq
 
 from atom.config import Config, EngineOptions, build_config
 from atom.model_engine.request import Request
-from atom.model_engine.wire.core_events import CoreFailed, CoreResumed, CoreStalled, RankStats
+from atom.model_engine.wire.core_port import CoreFailed, CoreResumed, CoreStalled, RankStats
 from atom.model_engine.wire.core_sockets import ClientAddress
 from atom.model_engine.wire.engine_protocol import (
     MAX_MESSAGE_BYTES,

@@ -36,7 +36,7 @@ from atom.entrypoints.server.owner_messages import (
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.errors import EngineDeadError
 from atom.model_engine.engine_core_mgr import CoreManager
-from atom.model_engine.wire.core_events import CoreEvent, CoreFailed
+from atom.model_engine.wire.core_port import CoreEvent, CoreFailed
 from atom.model_engine.wire.engine_protocol import EngineReport, ProgressBody
 from atom.progress import StartupProgress
 from atom.utils.child_process import ChildProcess

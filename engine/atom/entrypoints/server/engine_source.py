@@ -24,7 +24,7 @@ from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.request_stream import reader_limits
-from atom.model_engine.wire.core_events import CoreEvent
+from atom.model_engine.wire.core_port import CoreEvent
 from atom.model_engine.wire.core_sockets import ClientAddress
 
 logger = logging.getLogger(__name__)

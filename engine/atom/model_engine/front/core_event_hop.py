@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
-from atom.model_engine.wire.core_events import CoreEvent
+from atom.model_engine.wire.core_port import CoreEvent
 
 logger = logging.getLogger(__name__)
 

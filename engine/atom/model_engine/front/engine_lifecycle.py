@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from atom.errors import EngineDeadError, RequestError
-from atom.model_engine.wire.core_events import CoreResumed, CoreStalled
+from atom.model_engine.wire.core_port import CoreResumed, CoreStalled
 from atom.model_engine.wire.engine_protocol import EngineReport, ProgressBody
 
 logger = logging.getLogger(__name__)

@@ -1,5 +1,6 @@
-"""What an engine needs of the thing that runs its requests: CoreManager's calls, as a type.
+"""CorePort: what an engine asks of what runs its requests, and the events that come back.
 
+The messages of all ranks come as one engine's; AsyncLLMEngine and LLMEngine handle every kind.
 CoreManager is the only implementation the product has; tests drive both engines with an in-process
 one, without a model or sockets.
 """
@@ -7,11 +8,59 @@ one, without a model or sockets.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from atom.config import Config
 from atom.model_engine.request import Request
-from atom.model_engine.wire.core_events import CoreEvent
+from atom.model_engine.wire.engine_protocol import (
+    EngineReport,
+    ProgressBody,
+    StatsBody,
+    StreamBody,
+    UtilityResponseBody,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CoreFailed:
+    """An engine process is dead or could not start; the last event there is."""
+
+    message: str
+    user_error: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RankStats:
+    """What one rank last said of itself."""
+
+    rank: int
+    stats: StatsBody
+
+
+@dataclass(frozen=True, slots=True)
+class CoreStalled:
+    """A rank has computed nothing for too long; CoreResumed follows if it recovers."""
+
+    rank: int
+    silent_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CoreResumed:
+    rank: int
+
+
+CoreEvent = (
+    EngineReport
+    | ProgressBody
+    | StreamBody
+    | RankStats
+    | UtilityResponseBody
+    | CoreStalled
+    | CoreResumed
+    | CoreFailed
+)
 
 
 class CorePort(Protocol):

@@ -13,7 +13,7 @@ from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.engine_lifecycle import EngineState
 from atom.model_engine.front.request_stream import RequestStream
 from atom.model_engine.request import FinishReason, RequestOutput
-from atom.model_engine.wire.core_events import CoreResumed, CoreStalled
+from atom.model_engine.wire.core_port import CoreResumed, CoreStalled
 from atom.model_engine.wire.engine_protocol import FinishedRow, ProgressBody
 from atom.sampling_params import SamplingParams
 from atom.tokenizer import Tokenizer
