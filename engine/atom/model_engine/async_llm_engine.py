@@ -49,7 +49,7 @@ from atom.model_engine.wire.engine_protocol import (
     UtilityResponseBody,
     first_id,
 )
-from atom.model_engine.wire.rank_stats import RankStatsBoard
+from atom.model_engine.wire.rank_answers import RankStatsBoard
 from atom.sampling_params import SamplingParams
 
 

@@ -1,7 +1,8 @@
-"""RankAnswers: what the ranks say one by one, turned into what the engine says as a whole.
+"""RankAnswers and RankStatsBoard: what ranks say one by one, as what the engine says as a whole.
 
 READY and UTILITY_RESPONSE are complete when every rank has answered; progress is that of the rank
-which is furthest behind. Pure; CoreManager's output thread is the only caller.
+which is furthest behind; stats are sums. Pure. RankAnswers belongs to CoreManager's output thread,
+the board to AsyncLLMEngine, for /metrics and /server_info.
 """
 
 from __future__ import annotations
@@ -91,3 +92,27 @@ def add_stats(parts: Sequence[StatsBody]) -> StatsBody:
         if name != "dp_wave"
     }
     return StatsBody(**sums, dp_wave=max((part.dp_wave for part in parts), default=0))
+
+
+class RankStatsBoard:
+    """The newest stats of each rank (by_rank), and since when they are all told."""
+
+    def __init__(self) -> None:
+        self.by_rank: dict[int, StatsBody] = {}
+        self._told_at: dict[int, float] = {}
+
+    def put(self, rank: int, stats: StatsBody, now: float) -> None:
+        """now: seconds since 1970."""
+        self.by_rank[rank] = stats
+        self._told_at[rank] = now
+
+    @property
+    def total(self) -> StatsBody | None:
+        """Of all ranks together; None before the first has told any."""
+        parts = list(self.by_rank.values())
+        return add_stats(parts) if parts else None
+
+    @property
+    def told_at(self) -> float | None:
+        """Since when every rank has told its numbers again, in seconds since 1970."""
+        return min(self._told_at.values(), default=None)
