@@ -12,8 +12,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Sequence
 
 from atom.errors import RequestError
-from atom.model_engine.front.reader_wake import ReaderWake
-from atom.model_engine.front.request_stream import RequestStream
+from atom.model_engine.front.request_stream import ReaderWake, RequestStream
 from atom.model_engine.request import RequestOutput
 
 

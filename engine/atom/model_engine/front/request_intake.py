@@ -13,8 +13,12 @@ from atom.model_engine.front.async_text import AsyncText
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.input_processor import Prompt
 from atom.model_engine.front.open_requests import OpenRequests
-from atom.model_engine.front.reader_wake import ReaderWake
-from atom.model_engine.front.request_stream import ReaderLimits, RequestGroup, RequestStream
+from atom.model_engine.front.request_stream import (
+    ReaderLimits,
+    ReaderWake,
+    RequestGroup,
+    RequestStream,
+)
 from atom.model_engine.request import Request
 from atom.model_engine.wire.request_size import check_size
 from atom.sampling_params import SamplingParams

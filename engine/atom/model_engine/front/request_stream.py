@@ -2,12 +2,13 @@
 
 Outputs that come while the consumer is busy are merged into one, so that a slow reader costs
 the engine nothing; one that lags for too long, or by too much, has its request aborted. Several
-streams of one call share a wake-up and are read as a `RequestGroup`. Made by
+streams of one call share a `ReaderWake` and are read as a `RequestGroup`. Made by
 AsyncLLMEngine.add_requests; belongs to the event loop that made it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from types import TracebackType
 import msgspec
 
 from atom.errors import RequestError
-from atom.model_engine.front.reader_wake import ReaderWake
 from atom.model_engine.request import RequestOutput
 
 MOST_UNREAD_TOKENS = 16_384
@@ -34,6 +34,37 @@ class ReaderLimits:
 def reader_limits(seconds: float | None) -> ReaderLimits | None:
     """A server's: a client that reads nothing for that long is given up; None for no limits."""
     return None if seconds is None else ReaderLimits(seconds, MOST_UNREAD_TOKENS)
+
+
+class ReaderWake:
+    """Tells the one reader of a call's streams that there is something to take.
+
+    A reader either waits, as a task, or listens: then it is called in the very turn of the event
+    loop that brought the outputs, which costs no task switch per token. Each step notifies once.
+    """
+
+    __slots__ = ("_listener", "_something")
+
+    def __init__(self) -> None:
+        self._something = asyncio.Event()
+        self._listener: Callable[[], None] | None = None
+
+    def notify(self) -> None:
+        if self._listener is not None:
+            self._listener()
+        else:
+            self._something.set()
+
+    def listen(self, listener: Callable[[], None] | None) -> None:
+        """Call it from now on; it must not raise. None: no listener any more."""
+        self._listener = listener
+
+    def clear(self) -> None:
+        """What comes from now on is what `wait` waits for."""
+        self._something.clear()
+
+    async def wait(self) -> None:
+        await self._something.wait()
 
 
 class RequestStream(AsyncIterator[RequestOutput]):

@@ -9,8 +9,7 @@ import pytest
 
 from atom.errors import RequestError
 from atom.model_engine.front.open_requests import OpenRequests
-from atom.model_engine.front.reader_wake import ReaderWake
-from atom.model_engine.front.request_stream import RequestGroup, RequestStream
+from atom.model_engine.front.request_stream import ReaderWake, RequestGroup, RequestStream
 from atom.model_engine.request import FinishReason, RequestOutput
 from tests.support.waiting import within
 
