@@ -1,4 +1,4 @@
-"""A prompt and its SamplingParams to a Request that the engine can serve, or a clear refusal.
+"""Turns a prompt and its SamplingParams into Requests that the engine can serve, or refuses them.
 
 Everything that can be wrong with a request's content is found here, before it is queued: length,
 vocabulary, limits that depend on the model. It knows nothing of HTTP and keeps no state, so it may
@@ -17,7 +17,6 @@ import msgspec
 
 from atom.config import ModelConfig
 from atom.errors import RequestError
-from atom.model_engine.front.fan_out import params_of_each_answer
 from atom.model_engine.request import Request
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs import StructuredOutputsParams
@@ -26,6 +25,8 @@ from atom.tokenizer import Tokenizer
 Prompt = str | Sequence[int]
 
 MOST_TOKENS = 2**18  # of a text that is only to be tokenised, or the context if that is more
+_SEEDS = 1 << 64
+_LEAST_SEED = -(1 << 63)
 
 
 class InputProcessor:
@@ -241,3 +242,19 @@ class InputProcessor:
                 f"which has ids 0 to {self._model.vocab_size - 1}",
                 param=param,
             )
+
+
+def params_of_each_answer(params: SamplingParams) -> tuple[SamplingParams, ...]:
+    """Split params of `n` answers into params for one answer each: the engine core never sees n.
+    Answer i has the seed `seed + i` (within 64 bits), so
+    that the first is what n = 1 gives; without a seed each draws its own."""
+    if params.n == 1:
+        return (params,)
+    if params.seed is None:
+        return (msgspec.structs.replace(params, n=1),) * params.n
+    seeds = [_wrapped(params.seed + index) for index in range(params.n)]
+    return tuple(msgspec.structs.replace(params, n=1, seed=seed) for seed in seeds)
+
+
+def _wrapped(seed: int) -> int:
+    return (seed - _LEAST_SEED) % _SEEDS + _LEAST_SEED

@@ -12,7 +12,7 @@ from atom.config import Config
 from atom.entrypoints.openai.choices import Choice, render
 from atom.entrypoints.openai.logprobs import PlacedLogprobs
 from atom.errors import RequestError
-from atom.model_engine.front.fan_out import params_of_each_answer
+from atom.model_engine.front.input_processor import params_of_each_answer
 from atom.model_engine.front.request_stream import ReaderLimits, RequestStream
 from atom.model_engine.request import FinishReason, RequestOutput, TokenLogprobs
 from atom.sampling_params import SamplingParams
