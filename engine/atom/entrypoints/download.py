@@ -18,7 +18,7 @@ from pathlib import Path
 
 from atom.entrypoints.flags.engine_args import FlagParser
 from atom.entrypoints.process.logs import LEVELS, configure_logging
-from atom.entrypoints.process.termination import leave_message
+from atom.entrypoints.process.process_conduct import leave_message
 from atom.entrypoints.startup.progress_server import ProgressServer
 from atom.entrypoints.startup.startup_timeline import DOWNLOADING_WEIGHTS, StartupTimeline
 from atom.errors import AtomError

@@ -36,7 +36,7 @@ from atom.entrypoints.bench.workload import (
 )
 from atom.entrypoints.http.api_key import read_api_key
 from atom.entrypoints.process.logs import configure_logging
-from atom.entrypoints.process.open_files import allow_many_open_files
+from atom.entrypoints.process.process_conduct import allow_many_open_files
 from atom.errors import ConfigError
 
 _FALLBACK_VOCAB_SIZE = 256  # for servers that do not tell theirs; every vocabulary has as many

@@ -18,7 +18,7 @@ import uvloop
 
 from atom.entrypoints.http.listener import listen, listen_shared, url_of
 from atom.entrypoints.process.logs import flush_logs
-from atom.entrypoints.process.open_files import allow_many_open_files
+from atom.entrypoints.process.process_conduct import allow_many_open_files
 from atom.entrypoints.server.api_fleet import ApiFleet
 from atom.entrypoints.server.engine_source import OPENING_THREAD, OwnEngine
 from atom.entrypoints.server.http_process import HttpProcess
