@@ -35,10 +35,6 @@ _PREFERENCES: dict[str, tuple[str, ...]] = {
 }
 
 
-def available_backends() -> tuple[str, ...]:
-    return tuple(_FACTORIES)
-
-
 @dataclass(frozen=True, slots=True)
 class ResolvedOps:
     """ops: the operations to call; chosen: op → backend name, for people; uncapturable: those that
