@@ -76,9 +76,13 @@ class SlowPrompts(PagedModel):
     collected: int = 0
 
     def collect(self, handle: ScheduledBatchOutput) -> ScheduledBatchOutput:
-        self.clock += 10.0 if self.batches[self.collected].total_seqs_num_prefill else 1.0
+        self.clock += 10.0 if self._ran_prompts(self.batches[self.collected]) else 1.0
         self.collected += 1
         return handle
+
+    @staticmethod
+    def _ran_prompts(batch: ScheduledBatch) -> bool:
+        return len(batch.slots) > batch.num_decodes
 
 
 def steps_until_the_next_prompt(policy: str, depth: int) -> list[ScheduledBatch]:

@@ -22,7 +22,6 @@ def test_prompts_and_decodes_share_one_batch_decodes_first() -> None:
     assert batch.req_ids.tolist() == [0, 1]
     assert batch.num_scheduled_tokens.tolist() == [1, 6]
     assert batch.num_decodes == 1
-    assert batch.total_tokens_num_prefill == 6
 
 
 def test_long_prompt_is_computed_in_chunks_within_the_token_budget() -> None:
@@ -61,7 +60,7 @@ def test_prefill_first_runs_prompts_alone_then_decodes() -> None:
     model.step()
     model.scheduler.add(make_request(1, 6, max_tokens=3))
     model.run()
-    shapes = [(b.num_decodes, b.total_seqs_num_prefill) for b in model.batches]
+    shapes = [(b.num_decodes, len(b.slots) - b.num_decodes) for b in model.batches]
     assert shapes == [(0, 1), (0, 1), (2, 0), (2, 0)]
 
 
