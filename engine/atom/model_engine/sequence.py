@@ -110,28 +110,12 @@ class Sequence:
         self._status = new
 
     @property
-    def is_finished(self) -> bool:
-        return self._status is SequenceStatus.FINISHED
-
-    @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
 
     @property
-    def num_completion_tokens(self) -> int:
-        return self.num_tokens - self.num_prompt_tokens
-
-    @property
     def prompt_token_ids(self) -> NDArray[np.int32]:
         return self.token_ids[: self.num_prompt_tokens]
-
-    @property
-    def completion_token_ids(self) -> NDArray[np.int32]:
-        return self.token_ids[self.num_prompt_tokens :]
-
-    @property
-    def num_blocks(self) -> int:
-        return len(self.block_table)
 
     @property
     def cacheable_token_ids(self) -> NDArray[np.int32]:

@@ -60,7 +60,7 @@ def test_type_says_what_the_next_step_does() -> None:
         seen.append(sequence.type)
     dummy, prefill, decode = SequenceType
     assert seen == [dummy, prefill, decode, decode, dummy]
-    assert sequence.is_finished
+    assert sequence.status is FINISHED
 
 
 def test_tokens_of_prompt_and_answer_are_told_apart() -> None:
@@ -69,6 +69,6 @@ def test_tokens_of_prompt_and_answer_are_told_apart() -> None:
     (sequence,) = model.scheduler.waiting
     model.run()
     assert sequence.prompt_token_ids.tolist() == [30, 31, 32]
-    assert sequence.completion_token_ids.tolist() == [7, 7]
-    assert (sequence.num_tokens, sequence.num_completion_tokens) == (5, 2)
-    assert sequence.num_blocks == 0, "given back"
+    assert sequence.token_ids.tolist() == [30, 31, 32, 7, 7]
+    assert sequence.num_tokens == 5
+    assert not sequence.block_table, "given back"
