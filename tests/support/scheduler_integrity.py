@@ -1,7 +1,6 @@
 """What must be true of a scheduler between any two calls: its queues, rows and blocks agree.
 
-Reads public state only and changes nothing. Called by tests after every step, and by nobody on the
-way of a request: it walks everything.
+Reads public state only and changes nothing. Called by tests after every step; it walks everything.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import numpy as np
 
 from atom.model_engine.schedule.row_table import NO_REQUEST
 from atom.model_engine.scheduler import Scheduler
-from atom.model_engine.sequence import NO_SLOT, SequenceStatus, SequenceType
+from atom.model_engine.sequence import NO_SLOT, SequenceStatus
 
 
 def check_integrity(scheduler: Scheduler) -> None:
@@ -40,7 +39,6 @@ def _check_queues(scheduler: Scheduler) -> None:
     for sequence in waiting:
         assert sequence.status is SequenceStatus.WAITING
         assert sequence.slot == NO_SLOT
-        assert sequence.type is SequenceType.DUMMY
         assert not sequence.block_table, "it waits and holds memory"
 
 
@@ -55,8 +53,6 @@ def _check_rows(scheduler: Scheduler) -> None:
         given, computed = int(rows.num_given[slot]), int(rows.num_computed[slot])
         tokens, total = int(rows.num_tokens[slot]), int(rows.last_position[slot]) + 1
         assert sequence.num_prompt_tokens <= given <= tokens <= total == sequence.max_total_tokens
-        expected = SequenceType.PREFILL if computed < given else SequenceType.DECODE
-        assert sequence.type is expected
         # All but the newest token are computed, unless some were given and are still to come.
         assert computed == tokens - 1 or computed < given
         assert rows.room[slot] == len(sequence.block_table) * size

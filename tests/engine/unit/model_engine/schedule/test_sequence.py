@@ -10,19 +10,16 @@ from atom.model_engine.sequence import (
     LEGAL_TRANSITIONS,
     Sequence,
     SequenceStatus,
-    SequenceType,
 )
 from tests.support.builders_engine import FakeModel, make_request, make_scheduler
 
 WAITING, RUNNING = SequenceStatus.WAITING, SequenceStatus.RUNNING
-FINISHED, EXIT_ENGINE = SequenceStatus.FINISHED, SequenceStatus.EXIT_ENGINE
+FINISHED = SequenceStatus.FINISHED
 LEGAL = {
     (WAITING, RUNNING),  # admitted
     (RUNNING, WAITING),  # preempted
     (WAITING, FINISHED),  # aborted
     (RUNNING, FINISHED),
-    (WAITING, EXIT_ENGINE),
-    (RUNNING, EXIT_ENGINE),
 }
 
 
@@ -50,17 +47,15 @@ def test_any_other_change_raises(old: SequenceStatus, new: SequenceStatus) -> No
     assert sequence.status is old
 
 
-def test_type_says_what_the_next_step_does() -> None:
+def test_a_status_follows_the_request_from_arrival_to_end() -> None:
     model = FakeModel(make_scheduler(max_num_batched_tokens=8))
     model.scheduler.add(make_request(0, 12, max_tokens=3))
     (sequence,) = model.scheduler.waiting
-    seen = [sequence.type]
+    seen = [sequence.status]
     while model.scheduler.has_work():
         model.step()
-        seen.append(sequence.type)
-    dummy, prefill, decode = SequenceType
-    assert seen == [dummy, prefill, decode, decode, dummy]
-    assert sequence.status is FINISHED
+        seen.append(sequence.status)
+    assert seen == [WAITING, RUNNING, RUNNING, RUNNING, FINISHED]
 
 
 def test_tokens_of_prompt_and_answer_are_told_apart() -> None:
