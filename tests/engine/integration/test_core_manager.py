@@ -95,19 +95,6 @@ def test_a_call_reaches_every_rank(two_ranks: CoreClient) -> None:
     assert "; rank 1: no utility" in unknown
 
 
-def test_every_rank_notes_the_wave_that_begins_after_a_pause(two_ranks: CoreClient) -> None:
-    two_ranks.assert_well()
-    wave = two_ranks.next_of(RankStats).stats.dp_wave
-    assert wave > 0
-    two_ranks.answer([9, 9])
-    told: set[int] = set()
-    while told != {0, 1}:
-        event = two_ranks.next_of(RankStats)
-        assert event.stats.dp_wave <= wave + 1, "one wave per pause"
-        if event.stats.dp_wave == wave + 1:
-            told.add(event.rank)
-
-
 def test_unseeded_requests_of_two_ranks_draw_apart(checkpoint: Path) -> None:
     config = config_of(checkpoint, data_parallel_size=2, data_parallel_routing="round_robin")
     with core_client(config) as client:

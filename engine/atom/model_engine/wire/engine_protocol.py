@@ -30,7 +30,7 @@ class EngineCoreRequestType(enum.Enum):
 
     ADD = b"\x00"
     ABORT = b"\x01"
-    START_DP_WAVE = b"\x02"
+    START_DP_WAVE = b"\x02"  # kept for ranks that exchange data; this version sends none
     UTILITY = b"\x03"
     EXECUTOR_FAILED = b"\x04"
     SHUTDOWN = b"\x05"
@@ -51,15 +51,6 @@ class AbortBody(msgspec.Struct, frozen=True):
 
 class ShutdownBody(msgspec.Struct, frozen=True):
     """Sent by the manager to end the core; the core answers by exiting with code 0."""
-
-
-class StartDpWaveBody(msgspec.Struct, frozen=True):
-    """Requests come again after a pause: to every rank, with the number of the busy period.
-
-    Ranks whose layers exchange data must step together from here until all are idle. The models of
-    this version keep each rank to itself, so a core only notes the number (StatsBody.dp_wave)."""
-
-    wave: int
 
 
 class UtilityBody(msgspec.Struct, frozen=True):
@@ -211,13 +202,11 @@ class StatsBody(msgspec.Struct, frozen=True):
     cache_full_tokens_total: int  # tokens of these prompts
     generation_tokens_total: int
     steps_total: int
-    dp_wave: int = 0  # the latest START_DP_WAVE
 
 
 BODY_TYPES: dict[EngineCoreRequestType, type[msgspec.Struct]] = {
     EngineCoreRequestType.ADD: AddBody,
     EngineCoreRequestType.ABORT: AbortBody,
-    EngineCoreRequestType.START_DP_WAVE: StartDpWaveBody,
     EngineCoreRequestType.SHUTDOWN: ShutdownBody,
     EngineCoreRequestType.UTILITY: UtilityBody,
     EngineCoreRequestType.UTILITY_RESPONSE: UtilityResponseBody,
@@ -284,5 +273,5 @@ def client_of(number: int) -> int:
 
 
 def clients_of(request_ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The same for many, [rows]."""
+    """The clients of these request ids, [rows]."""
     return request_ids >> _CLIENT_SHIFT

@@ -85,13 +85,10 @@ def merge_reports(reports: Sequence[EngineReport]) -> EngineReport:
 
 
 def add_stats(parts: Sequence[StatsBody]) -> StatsBody:
-    """The sums over ranks; the wave, of which there is one at a time, is the latest."""
-    sums = {
-        name: sum(getattr(part, name) for part in parts)
-        for name in StatsBody.__struct_fields__
-        if name != "dp_wave"
-    }
-    return StatsBody(**sums, dp_wave=max((part.dp_wave for part in parts), default=0))
+    """Add up what the ranks told, field by field."""
+    return StatsBody(
+        **{name: sum(getattr(part, name) for part in parts) for name in StatsBody.__struct_fields__}
+    )
 
 
 class RankStatsBoard:

@@ -33,10 +33,6 @@ class RequestRouter:
         self._next_rank = first_rank % ranks
         self._placed: dict[int, _Placed] = {}
 
-    def __len__(self) -> int:
-        """How many requests are open."""
-        return len(self._placed)
-
     @property
     def outstanding_tokens(self) -> Sequence[int]:
         """Per rank: prompt tokens and expected answer tokens of its open requests."""

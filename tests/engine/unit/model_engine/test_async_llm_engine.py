@@ -339,12 +339,11 @@ async def test_a_drain_is_not_undone_by_a_stall_that_ends(rig: Rig) -> None:
 
 
 async def test_stats_are_the_sum_over_ranks(rig: Rig) -> None:
-    rig.core.report_stats(rank=0, requests_running=2, steps_total=10, dp_wave=3)
-    rig.core.report_stats(rank=1, requests_running=1, steps_total=5, dp_wave=4)
+    rig.core.report_stats(rank=0, requests_running=2, steps_total=10)
+    rig.core.report_stats(rank=1, requests_running=1, steps_total=5)
     await eventually(lambda: len(rig.engine.stats_by_rank) == 2, "both ranks")
     assert rig.engine.stats is not None
     assert (rig.engine.stats.requests_running, rig.engine.stats.steps_total) == (3, 15)
-    assert rig.engine.stats.dp_wave == 4
 
 
 async def test_shutdown_ends_the_core(rig: Rig, tmp_path: Path) -> None:
