@@ -1,7 +1,7 @@
 """`python -m atom.entrypoints.download`: put a hub model into a folder, whole or not at all.
 
 What the operator's weights Job runs. While it works it answers /health like a starting engine, so
-that whoever watches engines can watch it; what it did is its last line of output, and the pod's
+that it can be watched as engines are; what it did is its last line of output, and the pod's
 termination message. Exit codes: 0 complete, 1 a fault that its one line explains.
 """
 
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Watched:
-    """Serves the progress of a folder while it fills: measured when somebody asks."""
+    """Serves the progress of a folder while it fills: measured when it is asked for."""
 
     def __init__(self, folder: Path, port: int | None) -> None:
         self._folder = folder

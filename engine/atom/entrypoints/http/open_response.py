@@ -1,7 +1,7 @@
-"""OpenResponse: the response under way on one connection, for whoever sends it piece by piece.
+"""OpenResponse: the response under way on one connection, sent piece by piece.
 
 An ASGI server takes every piece as a message through a coroutine, and tells that the client has
-left only to whoever waits for it in a task. For a token that is most of what sending costs, so our
+left only to a task that waits for it. For a token that is most of what sending costs, so our
 own protocol (http_protocol.py) offers the same without either: it writes what uvicorn's cycle would
 write, when that cycle would write it at once, and says so when it would not. Found by handlers in
 the scope's state, where there is our protocol; everything works without it.

@@ -54,11 +54,11 @@ class Frames(Protocol):
         """Whether everything has been taken."""
 
     def close(self) -> None:
-        """Nobody takes any more. May be called again."""
+        """Take no more frames from it. May be called again."""
 
 
 class EventStream(Response):
-    """Sends frames as they come. A reader that does not read makes nobody else wait."""
+    """Sends frames as they come. A reader that does not read makes no other wait."""
 
     def __init__(self, frames: Frames) -> None:
         """frames: closed at the end in any case."""
@@ -102,7 +102,7 @@ class FrameWriter:
                 self._catching_up.cancel()
 
     def stop(self) -> None:
-        """Nobody reads any more: `run` returns."""
+        """Give up the reader, which has left: `run` returns."""
         self._end()
 
     def _write(self) -> None:
@@ -171,7 +171,7 @@ def _body(data: bytes, more: bool) -> Message:
 
 
 async def _run_until_lost(writer: FrameWriter, response: OpenResponse) -> None:
-    """The same as `until_disconnect`, without a task to run it in and another one that waits."""
+    """Run the writer until its client has left, without the two tasks of `until_disconnect`."""
     response.when_lost(writer.stop)
     try:
         await writer.run()

@@ -1,4 +1,4 @@
-"""Where an HTTP process gets its engine from: it starts its own, or shares somebody else's.
+"""Where an HTTP process gets its engine from: it starts its own, or shares the owner's.
 
 OwnEngine is the server of one process; AttachedEngine is one of several HTTP processes
 (api_process.py), whose owner (api_fleet.py) opens the model and starts the engine processes.

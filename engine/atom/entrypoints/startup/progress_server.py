@@ -30,7 +30,7 @@ class ProgressServer:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Nothing: somebody asks all the time."""
+                """Log nothing: probes ask all the time."""
 
         self._http = ThreadingHTTPServer(("", port), Handler)
         self._http.daemon_threads = True

@@ -102,7 +102,7 @@ class BlockPool:
         return self._contents.count_equal(block_ids, parents, packed) if block_ids else 0
 
     def count_unheld(self, block_ids: Sequence[int]) -> int:
-        """How many of these cached blocks nobody holds, so that sharing them uses up free ones."""
+        """How many of these cached blocks are not held, so that sharing them uses up free ones."""
         ref_counts = self._ref_counts
         return [ref_counts[block_id] for block_id in block_ids].count(0)
 
@@ -125,8 +125,8 @@ class BlockPool:
     def publish_all(
         self, block_ids: list[int], hashes: list[int], tokens: NDArray[np.int32]
     ) -> None:
-        """The same of blocks that follow each other. hashes: the one before the first block, then
-        the one after each; tokens [blocks, block_size]."""
+        """Publish blocks that follow each other. hashes: the one before the first block, then the
+        one after each; tokens [blocks, block_size]."""
         own, after = self._hashes, hashes[1:]
         placed = list(map(self._by_hash.setdefault, after, block_ids))
         if placed != block_ids:

@@ -1,6 +1,6 @@
 """CoreEventHop: what the core tells on its own thread, brought to the event loop in order.
 
-One hop per event; whoever handles them gets at once what has come meanwhile. Owned by
+One hop per event; the handler gets at once what has come meanwhile. Owned by
 AsyncLLMEngine; knows nothing of what events say.
 """
 

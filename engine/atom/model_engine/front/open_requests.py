@@ -18,7 +18,7 @@ from atom.model_engine.request import RequestOutput
 
 class OpenRequests:
     def __init__(self, abort: Callable[[int], None]) -> None:
-        """abort: tells the engine that nobody wants this request any more."""
+        """abort: tells the engine to end a request early."""
         self._abort = abort
         self._streams: dict[int, RequestStream] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
@@ -87,23 +87,23 @@ class OpenRequests:
         self.leave(number)
 
     def fail_each(self, numbers: Iterable[int], make_error: Callable[[], Exception]) -> None:
-        """The same for those of them that are open, with an error of its own for each."""
+        """End those of these requests that are open, each with an error of its own."""
         for number in self._streams.keys() & set(numbers):
             self.fail(number, make_error())
 
     def fail_named(self, name: str, make_error: Callable[[], Exception]) -> None:
-        """The same for those of the caller's request of this name."""
+        """End the open requests of the call of this name."""
         named = [number for number, stream in self._streams.items() if stream.name == name]
         self.fail_each(named, make_error)
 
     def fail_all(self, make_error: Callable[[], Exception]) -> int:
-        """The same for all; returns how many were open."""
+        """End every open request; how many there were."""
         count = len(self)
         self.fail_each(list(self._streams), make_error)
         return count
 
     def leave(self, number: int) -> None:
-        """Nobody waits for it any more: forget it, and tell the engine."""
+        """Forget a request whose reader is gone, and tell the engine."""
         self._abort(number)
         self._forget(number)
 

@@ -2,7 +2,7 @@
 loop is late.
 
 What a step gave is processed as it is taken and delivered together with what waits; a step that
-cannot be processed fails its own requests and nobody else's. Owned by AsyncLLMEngine; belongs to
+cannot be processed fails its own requests alone. Owned by AsyncLLMEngine; belongs to
 its event loop.
 """
 

@@ -44,8 +44,8 @@ class StopMatcher:
         return text[:certain], False
 
     def pass_over(self, piece: str) -> str:
-        """The same for text that must not end yet: stop strings that are complete within it are let
-        through, one that is only begun may still end what comes after it."""
+        """Take text that must not end yet: stop strings complete within it pass, one that is only
+        begun may still end what comes after it."""
         text = self._held + piece
         for position in range(len(self._held), len(text)):
             if self._advance(text[position]):

@@ -42,7 +42,7 @@ class ClientAddress:
 
     @property
     def metrics(self) -> Path:
-        """A socket file of its own, for whoever asks the client itself for its numbers."""
+        """The socket file at which a client answers for its own numbers."""
         return self.folder / f"client-{self.client}-metrics"
 
 

@@ -54,7 +54,7 @@ class LogprobRows:
 
 class PromptEntries(Sequence[TokenLogprobs | None]):
     """One entry per token of a prompt, the first None: nothing comes before it. Kept as arrays,
-    which are a tenth of the entries, and made into these by whoever looks."""
+    which are a tenth of the entries, and made into these when looked at."""
 
     def __init__(self, wanted: int) -> None:
         """wanted: how many of the likeliest tokens the request asked for."""
