@@ -9,9 +9,9 @@ import numpy as np
 from atom.config import SchedulerConfig
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
 from atom.model_engine.block_manager import BlockManager
-from atom.model_engine.engine_protocol import FinishedRow
 from atom.model_engine.request import Request
 from atom.model_engine.scheduler import Scheduler
+from atom.model_engine.wire.engine_protocol import FinishedRow
 from atom.sampling_params import SamplingParams
 
 EOS = 2

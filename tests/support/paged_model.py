@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
-from atom.model_engine.row_table import RowTable
+from atom.model_engine.schedule.row_table import RowTable
 from tests.support.builders_engine import EOS
 
 _EMPTY = 0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from atom.model_engine.logprob_rows import LogprobRows
+from atom.model_engine.wire.logprob_rows import LogprobRows
 from atom.sampling_params import SamplingParams
 
 # Slots of rows. numpy looks up with this type as it is; int32 it converts, element by element.
@@ -75,28 +75,8 @@ class ScheduledBatch:
     prompt_scores: tuple[PromptScore, ...] = ()
 
     @property
-    def total_seqs_num(self) -> int:
-        return len(self.slots)
-
-    @property
-    def total_seqs_num_decode(self) -> int:
-        return self.num_decodes
-
-    @property
-    def total_seqs_num_prefill(self) -> int:
-        return len(self.slots) - self.num_decodes
-
-    @property
     def total_tokens_num(self) -> int:
         return int(self.num_scheduled_tokens.sum())
-
-    @property
-    def total_tokens_num_decode(self) -> int:
-        return self.num_decodes
-
-    @property
-    def total_tokens_num_prefill(self) -> int:
-        return self.total_tokens_num - self.num_decodes
 
     @property
     def context_lens(self) -> NDArray[np.int32]:

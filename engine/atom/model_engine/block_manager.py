@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from atom.model_engine.block_pool import BlockPool
+from atom.model_engine.blocks.block_pool import BlockPool
 
 
 @dataclass(frozen=True, slots=True)

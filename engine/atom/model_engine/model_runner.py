@@ -16,12 +16,12 @@ import atom
 from atom.checkpoint import open_checkpoint
 from atom.config import Config
 from atom.errors import ConfigError
-from atom.model_engine import kv_cache
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
-from atom.model_engine.engine_protocol import ConcurrencyRow, EngineReport
-from atom.model_engine.graph_runner import DecodeGraphs
-from atom.model_engine.step_runner import StepRunner, SubmittedStep
-from atom.model_engine.warm_up import prompt_batch, warm_up
+from atom.model_engine.runner import kv_cache
+from atom.model_engine.runner.graph_runner import DecodeGraphs
+from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
+from atom.model_engine.runner.warm_up import prompt_batch, warm_up
+from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport
 from atom.model_loader.loader import fill_dummy, load_model
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.linear import Build

@@ -27,17 +27,17 @@ import numpy as np
 
 from atom.config import SchedulerConfig
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots
-from atom.model_engine.batch_builder import BatchBuilder, Chunk
 from atom.model_engine.block_manager import BlockManager
-from atom.model_engine.engine_protocol import FinishedRow, StatsBody
-from atom.model_engine.prompt_delay import PromptDelay
 from atom.model_engine.request import FinishReason, Request
-from atom.model_engine.row_blocks import RowBlocks
-from atom.model_engine.row_table import RowTable
-from atom.model_engine.sequence import Sequence, SequenceStatus, SequenceType
-from atom.model_engine.step_result import StepResult
-from atom.model_engine.stop_conditions import StopConditions
-from atom.model_engine.waiting_queue import WaitingQueue, rank_of
+from atom.model_engine.schedule.batch_builder import BatchBuilder, Chunk
+from atom.model_engine.schedule.prompt_delay import PromptDelay
+from atom.model_engine.schedule.row_blocks import RowBlocks
+from atom.model_engine.schedule.row_table import RowTable
+from atom.model_engine.schedule.step_result import StepResult
+from atom.model_engine.schedule.stop_conditions import StopConditions
+from atom.model_engine.schedule.waiting_queue import WaitingQueue, rank_of
+from atom.model_engine.sequence import Sequence, SequenceStatus
+from atom.model_engine.wire.engine_protocol import FinishedRow, StatsBody
 
 
 class Scheduler:
@@ -87,7 +87,7 @@ class Scheduler:
     def end(
         self, request_ids: Iterable[int], reason: FinishReason, detail: str
     ) -> list[FinishedRow]:
-        """The same for a reason of the caller's, who knows more than the scheduler sees."""
+        """End these requests for a reason that the caller knows; unknown ids are ignored."""
         ended = []
         for request_id in request_ids:
             sequence = self._sequences.get(request_id)
@@ -96,13 +96,8 @@ class Scheduler:
         return ended
 
     def exit_engine(self) -> int:
-        """The engine shuts down: what has not ended gives back what it holds; its number."""
-        unfinished = list(self._sequences.values())
-        for sequence in unfinished:
-            self._leave(sequence)
-            sequence.status = SequenceStatus.EXIT_ENGINE
-        self._sequences.clear()
-        return len(unfinished)
+        """End every request, since the engine shuts down; how many there were."""
+        return len(self.abort(list(self._sequences)))
 
     def has_work(self) -> bool:
         return bool(self._sequences)
@@ -209,7 +204,6 @@ class Scheduler:
         if sequence.seed is None:
             self._enter_first_time(sequence, cached, now)
         sequence.status = SequenceStatus.RUNNING
-        sequence.type = SequenceType.PREFILL
         self._order = np.append(self._order, slot)
         self._prefilling.append(slot)
         self._stops.enter(sequence)
@@ -248,8 +242,6 @@ class Scheduler:
             self._blocked = None  # what it waits for may be shareable soon
             computed, given = self.rows.num_computed, self.rows.num_given
             still = [slot for slot in self._prefilling if computed[slot] < given[slot]]
-            for slot in set(self._prefilling).difference(still):
-                self.rows.sequence_in(slot).type = SequenceType.DECODE
             self._prefilling = still
         return batch
 
@@ -310,7 +302,6 @@ class Scheduler:
         self._row_blocks.take_back(sequence)
         self._blocked = None
         self.rows.leave(sequence)
-        sequence.type = SequenceType.DUMMY
         self._batches.leave(slot)
         self._stops.leave(slot)
         if slot in self._prefilling:

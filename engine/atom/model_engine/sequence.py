@@ -20,26 +20,12 @@ class SequenceStatus(enum.Enum):
     WAITING = enum.auto()
     RUNNING = enum.auto()
     FINISHED = enum.auto()
-    EXIT_ENGINE = enum.auto()  # the engine shut down before the sequence ended
-
-
-class SequenceType(enum.Enum):
-    """What the next step does for the sequence."""
-
-    DUMMY = enum.auto()  # nothing: it has no slot
-    PREFILL = enum.auto()  # compute tokens that were given
-    DECODE = enum.auto()  # compute the token that was sampled last
 
 
 LEGAL_TRANSITIONS: dict[SequenceStatus, frozenset[SequenceStatus]] = {
-    SequenceStatus.WAITING: frozenset(
-        {SequenceStatus.RUNNING, SequenceStatus.FINISHED, SequenceStatus.EXIT_ENGINE}
-    ),
-    SequenceStatus.RUNNING: frozenset(
-        {SequenceStatus.WAITING, SequenceStatus.FINISHED, SequenceStatus.EXIT_ENGINE}
-    ),
+    SequenceStatus.WAITING: frozenset({SequenceStatus.RUNNING, SequenceStatus.FINISHED}),
+    SequenceStatus.RUNNING: frozenset({SequenceStatus.WAITING, SequenceStatus.FINISHED}),
     SequenceStatus.FINISHED: frozenset(),
-    SequenceStatus.EXIT_ENGINE: frozenset(),
 }
 
 NO_SLOT = -1
@@ -51,7 +37,6 @@ class Sequence:
     token_ids: prompt and generated tokens; while the sequence has a slot the row table's row is
     ahead of it. chain_hash, num_published: how far its blocks are shareable. seed: of its random
     draws, fixed at first admission. scheduled_time: of that, in the clock of arrive_time.
-    type: kept by the scheduler.
     num_scored: positions of the prompt whose logits were (or are being) looked at for
     `prompt_logprobs`.
     """
@@ -74,7 +59,6 @@ class Sequence:
         "seed",
         "slot",
         "token_ids",
-        "type",
     )
 
     def __init__(self, request: Request) -> None:
@@ -94,7 +78,6 @@ class Sequence:
         self.chain_hash = 0
         self.num_published = 0
         self.num_scored = 0
-        self.type = SequenceType.DUMMY
         self._status = SequenceStatus.WAITING
 
     @property
@@ -110,28 +93,12 @@ class Sequence:
         self._status = new
 
     @property
-    def is_finished(self) -> bool:
-        return self._status is SequenceStatus.FINISHED
-
-    @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
 
     @property
-    def num_completion_tokens(self) -> int:
-        return self.num_tokens - self.num_prompt_tokens
-
-    @property
     def prompt_token_ids(self) -> NDArray[np.int32]:
         return self.token_ids[: self.num_prompt_tokens]
-
-    @property
-    def completion_token_ids(self) -> NDArray[np.int32]:
-        return self.token_ids[self.num_prompt_tokens :]
-
-    @property
-    def num_blocks(self) -> int:
-        return len(self.block_table)
 
     @property
     def cacheable_token_ids(self) -> NDArray[np.int32]:

@@ -22,12 +22,12 @@ import numpy as np
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.block_manager import BlockManager
-from atom.model_engine.engine_protocol import EngineReport, FinishedRow, StatsBody
 from atom.model_engine.request import FinishReason, Request
+from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.scheduler import Scheduler
-from atom.model_engine.step_result import StepResult
 from atom.model_engine.structured_output.compile_messages import CompilerSetup
 from atom.model_engine.structured_output.guided_requests import GuidedRequests
+from atom.model_engine.wire.engine_protocol import EngineReport, FinishedRow, StatsBody
 
 GRAMMAR_COMPLETE = "grammar_complete"
 

@@ -10,12 +10,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from atom.sizing.layers import AttentionFacts, Experts, LayerCount, LayerFacts, MlpFacts
-
-if TYPE_CHECKING:
-    from atom.sizing.model_facts import ModelFacts
+from atom.sizing.quantization import Quantization
 
 _FLOAT32_BYTES = 4
 
@@ -61,6 +59,37 @@ class Projection:
         return self.rows, self.columns
 
 
+class WeightFacts(Protocol):
+    """The fields of ModelFacts that decide what its weights occupy."""
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def tie_word_embeddings(self) -> bool: ...
+
+    @property
+    def weight_dtype_bytes(self) -> int: ...
+
+    @property
+    def layer_counts(self) -> tuple[LayerCount, ...]: ...
+
+    @property
+    def draft_counts(self) -> tuple[LayerCount, ...]: ...
+
+    @property
+    def quantization(self) -> Quantization | None: ...
+
+    @property
+    def experts_block(self) -> str: ...
+
+    @property
+    def joined_size(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class WeightPart:
     """Bytes of one part of the model on one rank. `sharded` False: every rank holds all of it."""
@@ -71,7 +100,7 @@ class WeightPart:
 
 
 def weight_parts(
-    facts: ModelFacts, element_bytes: int | None, sharding: Sharding, *, drafts: bool
+    facts: WeightFacts, element_bytes: int | None, sharding: Sharding, *, drafts: bool
 ) -> tuple[WeightPart, ...]:
     """Every part that the model has; `element_bytes` None keeps the checkpoint's own formats."""
     ranks = sharding.tensor_parallel
@@ -85,7 +114,7 @@ def weight_parts(
     sizes["joining projection"] = facts.joined_size * facts.hidden_size * element
     replicated = {"compressing projections", "norms and routers", "joining projection"}
     parts = [WeightPart(name, size, name not in replicated) for name, size in sizes.items() if size]
-    if drafts and facts.drafts:
+    if drafts and facts.draft_counts:
         size = sum(
             _draft_bytes(facts, alike, element_bytes, sharding) for alike in facts.draft_counts
         )
@@ -100,7 +129,7 @@ def projections(layer: LayerFacts, hidden_size: int, experts_block: str) -> Iter
 
 
 def _draft_bytes(
-    facts: ModelFacts, alike: LayerCount, element_bytes: int | None, sharding: Sharding
+    facts: WeightFacts, alike: LayerCount, element_bytes: int | None, sharding: Sharding
 ) -> int:
     """A multi-token prediction layer: a layer, the matrix that joins hidden state and embedding,
     and three norms. Embedding and head are the model's own."""
@@ -113,7 +142,7 @@ def _draft_bytes(
 
 def _add_layers(
     sizes: dict[str, int],
-    facts: ModelFacts,
+    facts: WeightFacts,
     alike: LayerCount,
     element_bytes: int | None,
     sharding: Sharding,
@@ -145,7 +174,7 @@ def _part_of(matrix: Projection) -> str:
 
 
 def _projection_bytes(
-    facts: ModelFacts,
+    facts: WeightFacts,
     layer: LayerFacts,
     matrix: Projection,
     element_bytes: int | None,

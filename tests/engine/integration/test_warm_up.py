@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from atom.model_engine.model_runner import ModelRunner
-from atom.model_engine.warm_up import warm_up
+from atom.model_engine.runner.warm_up import warm_up
 from tests.support.core_driver import CoreDriver
 from tests.support.sampling_requests import mixed_requests
 from tests.support.tiny_model import make_tiny_checkpoint
