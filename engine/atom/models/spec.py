@@ -12,7 +12,7 @@ from atom.models.decoder import DecoderSpec
 def decoder_spec(config: ModelConfig) -> DecoderSpec:
     """Raises `ModelError` on a field whose meaning this version does not compute."""
     facts, raw = config.facts, config.hf_config
-    if len(facts.layers) != 1:
+    if len(facts.layer_counts) != 1:
         raise ModelError("config.json: layers that are not all alike are not supported")
     attention, mlp = facts.layers[0].attention, facts.layers[0].mlp
     shape = AttentionShape(

@@ -41,7 +41,8 @@ from atom.sizing.layers import (
     CacheKind,
     Experts,
     Latent,
-    LayerGroup,
+    LayerCount,
+    LayerFacts,
     MlpFacts,
 )
 from atom.sizing.model_facts import ModelFacts
@@ -66,7 +67,8 @@ __all__ = [
     "KvLayout",
     "KvTerm",
     "Latent",
-    "LayerGroup",
+    "LayerCount",
+    "LayerFacts",
     "MlpFacts",
     "ModelFacts",
     "ModelFactsError",

@@ -56,7 +56,7 @@ def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
             f"quantised checkpoints ({facts.quantization.method}) are not supported; use the "
             "bfloat16 checkpoint of this model",
         )
-    if any(group.attention.cache is CacheKind.WINDOW for group in facts.layers):
+    if any(layer.attention.cache is CacheKind.WINDOW for layer in facts.layers):
         yield Unsupported(
             "use_sliding_window",
             "use_sliding_window is not supported; set it to false if the model's layers all attend "

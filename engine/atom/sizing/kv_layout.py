@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from atom.sizing.layers import AttentionFacts, CacheKind, LayerGroup
+from atom.sizing.layers import AttentionFacts, CacheKind, LayerFacts
 from atom.sizing.model_facts import ModelFacts
 
 _INDEX_SCALE_BYTES = 4  # float32, beside the fp8 row of an indexer (DeepSeek-V3.2)
@@ -42,7 +42,7 @@ class Speculation:
     tokens: int
     draft: ModelFacts | None = None
 
-    def drafting_layers(self, facts: ModelFacts) -> tuple[LayerGroup, ...]:
+    def drafting_layers(self, facts: ModelFacts) -> tuple[LayerFacts, ...]:
         """The layers that keep a KV cache of their own beside the model's."""
         return facts.drafts if self.draft is None else self.draft.layers
 
@@ -156,12 +156,12 @@ def kv_terms(
 
 
 def _terms(
-    groups: Iterable[LayerGroup], element: KvElement, ranks: int, *, drafts: bool
+    layers: Iterable[LayerFacts], element: KvElement, ranks: int, *, drafts: bool
 ) -> Iterator[KvTerm]:
-    layers: dict[AttentionFacts, int] = {}
-    for group in groups:
-        layers[group.attention] = layers.get(group.attention, 0) + group.count
-    for attention, number in layers.items():
+    counts: dict[AttentionFacts, int] = {}
+    for layer in layers:
+        counts[layer.attention] = counts.get(layer.attention, 0) + 1
+    for attention, number in counts.items():
         yield KvTerm(
             layers=number,
             cache=attention.cache,

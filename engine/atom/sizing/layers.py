@@ -1,12 +1,14 @@
 """The layers of a decoder-only model as sizes: attention with its kind of cache, and its MLP.
 
 Values only: the readers of model families (families.py) build them, weights.py and kv_layout.py
-count what they occupy. A model is a list of groups of layers that are alike.
+count what they occupy. A model is its layers in order; where only sums matter, the distinct ones
+with their numbers.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -97,15 +99,30 @@ class MlpFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerGroup:
-    """`count` layers that are alike. `norms`: RMSNorms of the hidden size in each.
+class LayerFacts:
+    """One layer. `norms`: RMSNorms of the hidden size in it.
 
     `unquantized`: names of projections (weights.py) that the checkpoint's quantisation leaves in
     the model's own element type.
     """
 
-    count: int
     attention: AttentionFacts
     mlp: MlpFacts
     norms: int = 2
     unquantized: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCount:
+    """`count` layers of a model that are alike, wherever they stand."""
+
+    layer: LayerFacts
+    count: int
+
+
+def count_layers(layers: Iterable[LayerFacts]) -> tuple[LayerCount, ...]:
+    """Count the layers that are alike, in the order in which they first occur."""
+    counts: dict[LayerFacts, int] = {}
+    for layer in layers:
+        counts[layer] = counts.get(layer, 0) + 1
+    return tuple(LayerCount(layer, count) for layer, count in counts.items())

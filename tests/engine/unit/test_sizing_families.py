@@ -130,19 +130,19 @@ def test_parameters_are_those_of_the_real_module(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_as_many_layers_slide_as_transformers_makes_slide(case: str) -> None:
+def test_the_layers_that_slide_are_those_that_transformers_makes_slide(case: str) -> None:
     prefix, keys = CASES[case]
     config = oracle_config(prefix, keys)
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
-    sliding = 0
+    expected = [False] * config.num_hidden_layers
     if window is not None:
-        layers = config.num_hidden_layers
-        sliding = kinds.count("sliding_attention") if kinds else layers
-    groups = facts_of(prefix, keys).layers
-    found = [group for group in groups if group.attention.cache is CacheKind.WINDOW]
-    assert sum(group.count for group in found) == sliding
-    assert {group.attention.window for group in found} <= {window}
+        expected = (
+            [kind == "sliding_attention" for kind in kinds] if kinds else [True] * len(expected)
+        )
+    layers = facts_of(prefix, keys).layers
+    assert [layer.attention.cache is CacheKind.WINDOW for layer in layers] == expected
+    assert {layer.attention.window for layer in layers if layer.attention.window} <= {window}
 
 
 def test_every_family_is_compared() -> None:

@@ -18,7 +18,7 @@ from atom.sizing import (
     KvElement,
     KvLayout,
     Latent,
-    LayerGroup,
+    LayerFacts,
     MlpFacts,
     ModelFacts,
     Quantization,
@@ -43,19 +43,19 @@ LLAMA_70B = ModelFacts(
     tie_word_embeddings=False,
     weight_dtype_bytes=2,
     layers=(
-        LayerGroup(
-            count=80,
+        LayerFacts(
             attention=AttentionFacts(num_heads=64, num_kv_heads=8, head_dim=128),
             mlp=MlpFacts(intermediate_size=28672),
         ),
-    ),
+    )
+    * 80,
 )
 
 
 def with_kv_heads(kv_heads: int) -> ModelFacts:
-    (layer,) = LLAMA_70B.layers
+    layer = LLAMA_70B.layer(0)
     attention = replace(layer.attention, num_kv_heads=kv_heads)
-    return replace(LLAMA_70B, layers=(replace(layer, attention=attention),))
+    return replace(LLAMA_70B, layers=(replace(layer, attention=attention),) * 80)
 
 
 def table(blocks: int, block_size: int, *limits: int) -> tuple[Concurrency, ...]:
@@ -237,23 +237,23 @@ def test_a_cache_without_windows_is_planned_as_by_blocks() -> None:
 
 
 def test_drafts_widen_a_window_and_add_their_own_layers() -> None:
-    (layer,) = LLAMA_70B.layers
-    sliding = replace(layer, count=2, attention=replace(layer.attention, window=100))
-    facts = replace(LLAMA_70B, layers=(sliding,), drafts=(replace(layer, count=1),))
+    layer = LLAMA_70B.layer(0)
+    sliding = replace(layer, attention=replace(layer.attention, window=100))
+    facts = replace(LLAMA_70B, layers=(sliding, sliding), drafts=(layer,))
     one = 2 * 8 * 128 * 2
     assert kv_layout(facts, KvElement(2)) == KvLayout(0, (WindowedKv(2 * one, 100),))
     with_drafts = kv_layout(facts, KvElement(2), 1, Speculation(3))
     assert with_drafts == KvLayout(one, (WindowedKv(2 * one, 103),))
-    drafter = replace(LLAMA_70B, layers=(replace(layer, count=5),))
+    drafter = replace(LLAMA_70B, layers=(layer,) * 5)
     other = kv_layout(facts, KvElement(2), 1, Speculation(3, drafter))
     assert other == KvLayout(5 * one, (WindowedKv(2 * one, 103),))
 
 
 def test_latent_rows_are_whole_on_every_rank_and_have_no_scales() -> None:
-    (layer,) = LLAMA_70B.layers
+    layer = LLAMA_70B.layer(0)
     latent = Latent(query_rank=None, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
     attention = AttentionFacts(num_heads=64, num_kv_heads=64, head_dim=192, latent=latent)
-    facts = replace(LLAMA_70B, layers=(replace(layer, attention=attention),))
+    facts = replace(LLAMA_70B, layers=(replace(layer, attention=attention),) * 80)
     for ranks in (1, 2, 8):
         assert kv_layout(facts, KvElement(2), ranks) == KvLayout(80 * 576 * 2)
         assert kv_layout(facts, KV_ELEMENTS["fp8"], ranks) == KvLayout(80 * 576)
@@ -262,9 +262,9 @@ def test_latent_rows_are_whole_on_every_rank_and_have_no_scales() -> None:
 
 
 def test_activations_of_experts_count_every_expert_of_a_token() -> None:
-    (layer,) = LLAMA_70B.layers
+    layer = LLAMA_70B.layer(0)
     experts = Experts(count=8, per_token=2, intermediate_size=28672, shared_intermediate_size=100)
-    facts = replace(LLAMA_70B, layers=(replace(layer, mlp=MlpFacts(experts=experts)),))
+    facts = replace(LLAMA_70B, layers=(replace(layer, mlp=MlpFacts(experts=experts)),) * 80)
     widest = 3 * 8192 + 2 * (3 * 28672 + 8192) + 3 * 100
     assert activation_bytes(facts, 100, 10, 2) == 100 * widest * 2 + 10 * 128256 * 12
     drafting = activation_bytes(facts, 100, 10, 2, num_speculative_tokens=3)
@@ -272,13 +272,13 @@ def test_activations_of_experts_count_every_expert_of_a_token() -> None:
 
 
 def fp8_experts(width: int) -> ModelFacts:
-    (layer,) = LLAMA_70B.layers
+    layer = LLAMA_70B.layer(0)
     experts = Experts(count=12, per_token=2, intermediate_size=width)
     quantization = Quantization(
         method="fp8", bits=8, granularity="block", scale_bytes=4, block=(128, 128)
     )
-    groups = (replace(layer, mlp=MlpFacts(experts=experts)),)
-    return replace(LLAMA_70B, layers=groups, quantization=quantization)
+    layers = (replace(layer, mlp=MlpFacts(experts=experts)),) * 80
+    return replace(LLAMA_70B, layers=layers, quantization=quantization)
 
 
 def test_a_rank_must_hold_whole_scales_or_whole_experts() -> None:
