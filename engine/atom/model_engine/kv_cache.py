@@ -12,8 +12,8 @@ from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_ops.attention import Attention
 from atom.sizing.errors import DoesNotFitError
-from atom.sizing.kv_budget import KvBudget, plan_kv_cache
-from atom.sizing.kv_layout import KvElement, kv_layout
+from atom.sizing.kv_budget import KvBudget, filling_tokens, plan_kv_cache
+from atom.sizing.kv_layout import KvElement, KvLayout, kv_layout
 from atom.sizing.overheads import CPU_RUNTIME_BYTES
 from atom.utils.device import Device
 
@@ -30,10 +30,9 @@ def plan_blocks(
     """Blocks for the KV cache. Raises `ConfigError` with the numbers when it cannot fit."""
     facts, cache = config.model.facts, config.cache
     layout = kv_layout(facts, KvElement(kv_dtype.itemsize))
-    block_bytes = layout.bytes_per_token * cache.block_size
     if cache.num_kv_blocks is not None:
         left_bytes = total_bytes - weights_bytes - activation_bytes - overhead_bytes
-        return _chosen_blocks(config, cache.num_kv_blocks, block_bytes, left_bytes)
+        return _chosen_blocks(config, cache.num_kv_blocks, layout, left_bytes)
     try:
         return plan_kv_cache(
             total_bytes=total_bytes,
@@ -45,18 +44,21 @@ def plan_blocks(
             block_size=cache.block_size,
             max_num_seqs=config.scheduler.max_num_seqs,
             max_model_len=config.model.max_model_len,
+            max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
         )
     except DoesNotFitError as error:
         raise ConfigError(f"{config.model.served_name} does not fit: {error}") from error
 
 
-def _chosen_blocks(config: Config, count: int, block_bytes: int, left_bytes: int) -> KvBudget:
+def _chosen_blocks(config: Config, count: int, layout: KvLayout, left_bytes: int) -> KvBudget:
     """As many as the user asked for. left_bytes: of the device, beside everything else."""
-    block_size = config.cache.block_size
-    if count * block_size < config.model.max_model_len:
+    block_size, longest = config.cache.block_size, config.model.max_model_len
+    block_bytes = layout.bytes_per_token * block_size
+    tokens = filling_tokens(layout, count, block_size, longest)
+    if count < layout.blocks_of_sequence(longest, block_size):
         raise ConfigError(
-            f"num_kv_blocks {count} holds {count * block_size} tokens, fewer than one sequence of "
-            f"max_model_len {config.model.max_model_len}; raise the one or lower the other"
+            f"num_kv_blocks {count} holds {tokens} tokens, fewer than one sequence of "
+            f"max_model_len {longest}; raise the one or lower the other"
         )
     if count * block_bytes > left_bytes:
         raise ConfigError(
@@ -70,6 +72,8 @@ def _chosen_blocks(config: Config, count: int, block_bytes: int, left_bytes: int
         block_bytes=block_bytes,
         limited_by="num_kv_blocks",
         available_bytes=count * block_bytes,
+        tokens=tokens,
+        layout=layout,
     )
 
 

@@ -27,6 +27,7 @@ from atom.model_ops.backends import resolve_ops
 from atom.models.decoder import CausalLM
 from atom.models.registry import build_model, support_model_arch_dict
 from atom.sizing.kv_budget import KvBudget, concurrency_table
+from atom.sizing.kv_layout import KvLayout
 from atom.sizing.overheads import activation_bytes
 from atom.utils.device import Device, detect_device
 from atom.utils.versions import software_versions
@@ -182,7 +183,7 @@ class ModelRunner:
         config = self._config
         tokens, length = config.scheduler.max_num_batched_tokens, config.model.max_model_len
         blocks = -(-length // config.cache.block_size)
-        budget = KvBudget(blocks, config.cache.block_size, 0, "memory", 0)
+        budget = KvBudget(blocks, config.cache.block_size, 0, "memory", 0, length, KvLayout())
         kv_cache.allocate(
             self._model.attention_layers(), budget, self._kv_dtype, self._device.torch_device
         )
@@ -214,7 +215,9 @@ class ModelRunner:
             weights_bytes=weights_bytes,
             peak_bytes=peak_bytes,
             kv_cache_bytes=budget.num_blocks * budget.block_bytes,
-            kv_bytes_per_token=budget.block_bytes // budget.block_size,
+            kv_bytes_per_token=budget.layout.growing_bytes_per_token,
+            kv_tokens=budget.tokens,
+            cache_windows=tuple(group.window for group in budget.layout.groups),
             total_memory_bytes=self._device.total_memory_bytes(),
             limited_by=budget.limited_by,
             concurrency=[ConcurrencyRow(row.context_tokens, row.sequences) for row in table],
