@@ -74,7 +74,8 @@ class InputBatch:
         and `append_blocks`."""
         for row in batch.new_rows:
             self._token_ids[row.slot, : len(row.token_ids)] = row.token_ids
-            self._block_tables[row.slot, : len(row.block_ids)] = row.block_ids
+            (block_ids,) = row.block_ids
+            self._block_tables[row.slot, : len(block_ids)] = block_ids
         slots, indices, block_ids = batch.block_appends.T
         self._block_tables[slots, indices] = block_ids
 
@@ -89,7 +90,7 @@ class InputBatch:
         steps whose inputs the device itself gathers. A step of `prepare` needs none of it."""
         slots = np.array([row.slot for row in rows], dtype=np.int64)
         # No longer than the longest of them: rows of the table are mostly unused.
-        used = max(len(row.block_ids) for row in rows)
+        used = max(len(row.block_ids[0]) for row in rows)
         sent = upload_together(
             {
                 "slots": slots,

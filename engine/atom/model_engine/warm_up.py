@@ -119,7 +119,7 @@ def _row(slot: int, tokens: int, blocks: int, params: SamplingParams | None) -> 
         request_id=slot,
         token_ids=np.zeros(tokens, dtype=np.int32),
         num_prompt_tokens=tokens,
-        block_ids=list(range(blocks)),
+        block_ids=(list(range(blocks)),),
         params=params or SamplingParams(),
         seed=0,
     )

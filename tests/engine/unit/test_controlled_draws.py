@@ -32,7 +32,7 @@ def drawn(backend: str, **params: Any) -> torch.Tensor:
     state = SamplingState(1, VOCAB, [EOS], torch.device("cpu"))
     row = NewRow(
         slot=0, request_id=7, token_ids=np.array(PROMPT + ANSWER, dtype=np.int32),
-        num_prompt_tokens=len(PROMPT), block_ids=[], seed=5,
+        num_prompt_tokens=len(PROMPT), block_ids=([],), seed=5,
         params=SamplingParams(max_tokens=None, **params),
     )  # fmt: skip
     state.enter((row,))
