@@ -108,7 +108,7 @@ class PagedModel:
         for number, (slot, length) in enumerate(lengths):
             sequence, tables = scheduled.sequences[slot], self.rows[slot].tables
             assert sequence is not None, "a step for a row that has left"
-            assert sequence.block_tables == tables, "the blocks are not the scheduler's"
+            assert list(sequence.block_tables) == tables, "the blocks are not the scheduler's"
             longest = sequence.max_total_tokens
             assert length < longest, "a step for a token that nobody wants"
             if number < batch.num_decodes:

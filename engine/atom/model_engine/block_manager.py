@@ -23,7 +23,7 @@ from atom.model_engine.prefix_search import PrefixSearch
 from atom.sizing.cache_groups import CacheGroup
 
 # Of each group, by index in the sequence; what stands before the first that is held is void.
-BlockTables = list[list[int]]
+BlockTables = tuple[list[int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class BlockManager:
     def allocate(self, num_tokens: int, match: PrefixMatch) -> BlockTables:
         """Block tables that begin with the matched blocks: for all of `num_tokens` tokens in groups
         that see everything; in groups with a window more are appended as tokens are computed."""
-        tables: BlockTables = []
+        tables: list[list[int]] = []
         for block_ids in match.block_ids:
             self.pool.share(block_ids)
         new = self.blocks_for(num_tokens) - match.num_blocks
@@ -131,7 +131,7 @@ class BlockManager:
                 tables.append(block_ids + self.pool.allocate(new))
             else:
                 tables.append([0] * (match.num_blocks - len(block_ids)) + block_ids)
-        return tables
+        return tuple(tables)
 
     def append_each(self, block_tables: Sequence[list[int]]) -> list[int]:
         """One more block for each; the caller has checked `num_free_blocks`."""
@@ -154,13 +154,13 @@ class BlockManager:
         """
         if not self.enable_prefix_caching:
             return chain
-        packed, digest, publish = tokens.tobytes(), xxhash.xxh64_intdigest, self.pool.publish
+        packed, digest = tokens.tobytes(), xxhash.xxh64_intdigest
         if len(tokens) == self.block_size:  # a decode's, by far the most frequent
             hash_ = digest(packed, chain)
-            publish(block_tables[0][first_block], hash_, chain, packed)
+            self.pool.publish(block_tables[0][first_block], hash_, chain, packed)
             if self._search is not None:
                 for table, mark in zip(block_tables[1:], self._marks[1:], strict=True):
-                    publish(table[first_block], hash_ ^ mark, chain ^ mark, packed)
+                    self.pool.publish(table[first_block], hash_ ^ mark, chain ^ mark, packed)
             return hash_
         hashes = [chain]
         for (block_tokens,) in self._blocks_of(packed):
@@ -179,7 +179,6 @@ class BlockManager:
             self.pool.free(block_tables[0])
         else:
             self.pool.free(_by_depth(block_tables, first_blocks))
-        block_tables.clear()
 
     def reset_prefix_cache(self) -> None:
         self.pool.reset_cache()

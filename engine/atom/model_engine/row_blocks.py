@@ -30,7 +30,8 @@ class RowBlocks:
         self._rows = rows
         self._lookahead = lookahead
         self._watermark_blocks = spare = int(_WATERMARK * blocks.pool.num_blocks)
-        self._table_columns = blocks.blocks_for(rows.token_ids.shape[1])
+        columns = blocks.blocks_for(rows.token_ids.shape[1])
+        self._table_starts = [columns * number for number in range(len(blocks.groups))]
         self.windows: WindowBlocks | None = None
         if any(group.window is not None for group in blocks.groups):
             self.windows = WindowBlocks(blocks, rows, lookahead=lookahead, spare_blocks=spare)
@@ -76,6 +77,7 @@ class RowBlocks:
     def free(self, sequence: Sequence) -> None:
         """Give back all blocks of a sequence that leaves its slot."""
         self._blocks.free(sequence.block_tables, sequence.first_blocks)
+        sequence.block_tables, sequence.first_blocks = (), []
         if self.windows is not None:
             self.windows.leave(sequence.slot)
 
@@ -102,18 +104,13 @@ class RowBlocks:
         rows = self._rows
         listed = slots.tolist()
         sequences = [sequence for slot in listed if (sequence := rows.sequences[slot])]
-        tables = [table for sequence in sequences for table in sequence.block_tables]
-        columns = [len(table) for table in tables]
-        num_groups = len(self._blocks.groups)
-        if num_groups > 1:
-            starts = range(0, num_groups * self._table_columns, self._table_columns)
-            columns = [
-                at + column for at, column in zip([*starts] * len(listed), columns, strict=True)
-            ]
-            listed = [slot for slot in listed for _ in starts]
-        block_ids = self._blocks.append_each(tables)
         rows.room[slots] += self._blocks.block_size
-        return list(zip(listed, columns, block_ids, strict=True))
+        appends: list[Append] = []
+        for group, start in enumerate(self._table_starts):
+            tables = [sequence.block_tables[group] for sequence in sequences]
+            columns = [start + len(table) for table in tables]
+            appends += zip(listed, columns, self._blocks.append_each(tables), strict=True)
+        return appends
 
     # ---- shareable -----------------------------------------------------------------------------
 
@@ -126,11 +123,11 @@ class RowBlocks:
         grew = alive & (context_lens >= rows.next_full[batch.slots])
         if not np.count_nonzero(grew):
             return
-        for slot, length in zip(
-            batch.slots[grew].tolist(), context_lens[grew].tolist(), strict=True
-        ):
+        slots, full_blocks = batch.slots[grew], context_lens[grew] // size
+        rows.next_full[slots] = (full_blocks + 1) * size
+        for slot, full in zip(slots.tolist(), full_blocks.tolist(), strict=True):
             sequence = rows.sequence_in(slot)
-            first, full = sequence.num_published, length // size
+            first = sequence.num_published
             sequence.chain_hash = self._blocks.publish(
                 sequence.block_tables,
                 rows.token_ids[slot, first * size : full * size],
@@ -138,4 +135,3 @@ class RowBlocks:
                 sequence.chain_hash,
             )
             sequence.num_published = full
-            rows.next_full[slot] = (full + 1) * size

@@ -89,7 +89,7 @@ class Sequence:
         self.priority = request.priority
         self.cache_salt = request.cache_salt
         self.num_cached_tokens = 0
-        self.block_tables: list[list[int]] = []
+        self.block_tables: tuple[list[int], ...] = ()
         self.first_blocks: list[int] = []
         self.slot = NO_SLOT
         self.seed: int | None = None
