@@ -135,6 +135,7 @@ def _ready_message(config: Config) -> EngineReport:
         peak_bytes=0,
         kv_cache_bytes=0,
         kv_bytes_per_token=0,
+        kv_tokens=0,
         total_memory_bytes=0,
         limited_by="memory",
         concurrency=[],

@@ -96,6 +96,7 @@ def engine_report(config: Config) -> EngineReport:
         peak_bytes=2_000_000,
         kv_cache_bytes=3_000_000,
         kv_bytes_per_token=512,
+        kv_tokens=100 * config.cache.block_size,
         total_memory_bytes=10_000_000_000,
         limited_by="memory",
         concurrency=[ConcurrencyRow(config.model.max_model_len, 25)],

@@ -25,8 +25,9 @@ Slots = NDArray[np.intp]
 class NewRow:
     """A sequence that takes a slot: new, or back after preemption.
 
-    token_ids: all its known tokens, int32, the first num_prompt_tokens its prompt; seed: of its
-    random draws (given or drawn at arrival).
+    token_ids: all its known tokens, int32, the first num_prompt_tokens its prompt; block_ids: of
+    each group of layers, by index in the sequence (what stands before a window is not to be read);
+    seed: of its random draws (given or drawn at arrival).
     """
 
     slot: int
@@ -53,7 +54,9 @@ class ScheduledBatch:
     """One engine step. Rows are in execution order: decodes first, the longest in front, then
     prefill chunks.
 
-    new_rows: enter before the step. block_appends: [n, 3] int32 of (slot, index, block id).
+    new_rows: enter before the step. block_appends: [n, 3] int32 of (slot, column, block id); a
+    slot's block tables lie one behind the other, so column is group * max_blocks + index, with
+    max_blocks = ceil(max_model_len / block_size).
     slots, req_ids, num_computed_tokens (already in the cache), num_scheduled_tokens: per row;
     samples: whether the row's last scheduled token is its last known one, so that the step yields
     its next token. num_decodes: rows whose one input is a token that an earlier step sampled, which

@@ -1,7 +1,7 @@
 """Sequence: one request's life inside the engine core, and its legal state changes.
 
 Torch-free. While a sequence runs, its tokens and counters live in the scheduler's row table (one
-numpy row per slot); the Sequence keeps identity, parameters and the block table, and takes its
+numpy row per slot); the Sequence keeps identity, parameters and block tables, and takes its
 tokens back when it leaves its slot.
 """
 
@@ -35,8 +35,10 @@ class Sequence:
     """id, params: from the request. num_cached_tokens: prompt tokens the prefix cache spared.
 
     token_ids: prompt and generated tokens; while the sequence has a slot the row table's row is
-    ahead of it. chain_hash, num_published: how far its blocks are shareable. seed: of its random
-    draws, fixed at first admission. scheduled_time: of that, in the clock of arrive_time.
+    ahead of it. block_tables: of each group of layers, while it has a slot; first_blocks: the index
+    in each from which on its blocks are held. chain_hash, num_published: how far they are
+    shareable. seed: of its random draws, fixed at first admission. scheduled_time: of that, in the
+    clock of arrive_time.
     num_scored: positions of the prompt whose logits were (or are being) looked at for
     `prompt_logprobs`.
     """
@@ -44,9 +46,10 @@ class Sequence:
     __slots__ = (
         "_status",
         "arrive_time",
-        "block_table",
+        "block_tables",
         "cache_salt",
         "chain_hash",
+        "first_blocks",
         "id",
         "max_total_tokens",
         "num_cached_tokens",
@@ -71,7 +74,8 @@ class Sequence:
         self.priority = request.priority
         self.cache_salt = request.cache_salt
         self.num_cached_tokens = 0
-        self.block_table: list[int] = []
+        self.block_tables: tuple[list[int], ...] = ()
+        self.first_blocks: list[int] = []
         self.slot = NO_SLOT
         self.seed: int | None = None
         self.scheduled_time: float | None = None
@@ -99,6 +103,11 @@ class Sequence:
     @property
     def prompt_token_ids(self) -> NDArray[np.int32]:
         return self.token_ids[: self.num_prompt_tokens]
+
+    @property
+    def num_blocks(self) -> int:
+        """That it holds, of all groups."""
+        return sum(map(len, self.block_tables)) - sum(self.first_blocks)
 
     @property
     def cacheable_token_ids(self) -> NDArray[np.int32]:

@@ -170,6 +170,7 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
         report.block_size,
         enable_prefix_caching=config.cache.enable_prefix_caching,
         root=f"{model.path}|{report.dtype}|{report.kv_cache_dtype}",
+        windows=report.cache_windows,
     )
     return Scheduler(
         config.scheduler,

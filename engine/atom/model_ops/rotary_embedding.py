@@ -249,7 +249,6 @@ _READERS = {
     "llama3": _llama3,
     "yarn": _yarn,
     "longrope": _longrope,
-    "su": _longrope,  # its name in older checkpoints of Phi-3
     "proportional": _proportional,
 }
 

@@ -8,7 +8,7 @@ with their numbers.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -120,9 +120,16 @@ class LayerCount:
     count: int
 
 
-def count_layers(layers: Iterable[LayerFacts]) -> tuple[LayerCount, ...]:
-    """Count the layers that are alike, in the order in which they first occur."""
-    counts: dict[LayerFacts, int] = {}
+def count_layers(
+    layers: Sequence[LayerFacts],
+) -> tuple[tuple[LayerFacts, ...], tuple[LayerCount, ...]]:
+    """Make layers that are alike one object, and count them in the order of their first.
+
+    Such layers can be told apart by identity, which costs nothing like their hash.
+    """
+    alike: dict[LayerFacts, list[LayerFacts]] = {}
     for layer in layers:
-        counts[layer] = counts.get(layer, 0) + 1
-    return tuple(LayerCount(layer, count) for layer, count in counts.items())
+        alike.setdefault(layer, []).append(layer)
+    known = {id(layer): same[0] for same in alike.values() for layer in same}
+    shared = tuple([known[id(layer)] for layer in layers])
+    return shared, tuple([LayerCount(same[0], len(same)) for same in alike.values()])

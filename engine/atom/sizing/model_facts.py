@@ -45,8 +45,10 @@ class ModelFacts:
     draft_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layer_counts", count_layers(self.layers))
-        object.__setattr__(self, "draft_counts", count_layers(self.drafts))
+        for name, layers in (("layer", self.layers), ("draft", self.drafts)):
+            shared, counts = count_layers(layers)
+            object.__setattr__(self, f"{name}s", shared)
+            object.__setattr__(self, f"{name}_counts", counts)
 
     @classmethod
     def from_hf_config(cls, config: Mapping[str, object]) -> ModelFacts:

@@ -34,7 +34,7 @@ def warmed(driver: CoreDriver, shares: list[float]) -> CoreDriver:
     """As on a GPU: a CPU has nothing to warm."""
     runner: ModelRunner = driver.executor._runner
     with torch.inference_mode():
-        warm_up(runner._steps, driver.config, shares.append)
+        warm_up(runner._steps, driver.config, runner._cache_shape(64), shares.append)
     return driver
 
 

@@ -60,6 +60,10 @@ class BlockPool:
         """How many block tables list the block."""
         return self._ref_counts[block_id]
 
+    def is_findable(self, block_id: int) -> bool:
+        """Whether the block's content can be found by its hash."""
+        return self._hashes[block_id] is not None
+
     def allocate(self, count: int) -> list[int]:
         """Take `count` blocks with worthless content; the caller has checked `num_free`."""
         blank = self._blank

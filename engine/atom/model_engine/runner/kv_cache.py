@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import psutil
@@ -16,8 +17,8 @@ from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_ops.attention import Attention
 from atom.sizing.errors import DoesNotFitError
-from atom.sizing.kv_budget import KvBudget, plan_kv_cache
-from atom.sizing.kv_layout import KvElement, kv_layout
+from atom.sizing.kv_budget import KvBudget, filling_tokens, plan_kv_cache
+from atom.sizing.kv_layout import KvElement, KvLayout, kv_layout
 from atom.sizing.overheads import CPU_RUNTIME_BYTES
 from atom.utils.device import Device
 
@@ -34,10 +35,9 @@ def plan_blocks(
     """Blocks for the KV cache. Raises `ConfigError` with the numbers when it cannot fit."""
     facts, cache = config.model.facts, config.cache
     layout = kv_layout(facts, KvElement(kv_dtype.itemsize))
-    block_bytes = layout.bytes_per_token * cache.block_size
     if cache.num_kv_blocks is not None:
         left_bytes = total_bytes - weights_bytes - activation_bytes - overhead_bytes
-        return _chosen_blocks(config, cache.num_kv_blocks, block_bytes, left_bytes)
+        return _chosen_blocks(config, cache.num_kv_blocks, layout, left_bytes)
     try:
         return plan_kv_cache(
             total_bytes=total_bytes,
@@ -49,18 +49,21 @@ def plan_blocks(
             block_size=cache.block_size,
             max_num_seqs=config.scheduler.max_num_seqs,
             max_model_len=config.model.max_model_len,
+            max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
         )
     except DoesNotFitError as error:
         raise ConfigError(f"{config.model.served_name} does not fit: {error}") from error
 
 
-def _chosen_blocks(config: Config, count: int, block_bytes: int, left_bytes: int) -> KvBudget:
+def _chosen_blocks(config: Config, count: int, layout: KvLayout, left_bytes: int) -> KvBudget:
     """As many as the user asked for. left_bytes: of the device, beside everything else."""
-    block_size = config.cache.block_size
-    if count * block_size < config.model.max_model_len:
+    block_size, longest = config.cache.block_size, config.model.max_model_len
+    block_bytes = layout.bytes_per_token * block_size
+    tokens = filling_tokens(layout, count, block_size, longest)
+    if count < layout.blocks_of_sequence(longest, block_size):
         raise ConfigError(
-            f"num_kv_blocks {count} holds {count * block_size} tokens, fewer than one sequence of "
-            f"max_model_len {config.model.max_model_len}; raise the one or lower the other"
+            f"num_kv_blocks {count} holds {tokens} tokens, fewer than one sequence of "
+            f"max_model_len {longest}; raise the one or lower the other"
         )
     if count * block_bytes > left_bytes:
         raise ConfigError(
@@ -74,27 +77,40 @@ def _chosen_blocks(config: Config, count: int, block_bytes: int, left_bytes: int
         block_bytes=block_bytes,
         limited_by="num_kv_blocks",
         available_bytes=count * block_bytes,
+        tokens=tokens,
+        layout=layout,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a cache lives, and its elements' dtype."""
+
+    dtype: torch.dtype
+    device: torch.device
 
 
 def allocate(
     layers: Sequence[Attention],
     groups: Sequence[Sequence[int]],
-    budget: KvBudget,
-    dtype: torch.dtype,
-    device: torch.device,
+    num_blocks: int,
+    block_size: int,
+    place: Place,
 ) -> None:
-    """Give every attention layer its cache: the layers at the same place of each group (of indices
-    into `layers`) share tensors, [blocks, ..] each, since a block is in use by one group alone."""
-    for place in range(max(map(len, groups))):
+    """Give every attention layer its cache: the layers at the same position of each group (of
+    indices into `layers`) share tensors, [blocks, ..] each, since a block is in use by one group
+    alone."""
+    for position in range(max(map(len, groups))):
         sharing = [
-            (group[place], number) for number, group in enumerate(groups) if place < len(group)
+            (group[position], number)
+            for number, group in enumerate(groups)
+            if position < len(group)
         ]
-        layouts = {layers[index].cache_layout(budget.block_size, dtype) for index, _ in sharing}
+        layouts = {layers[index].cache_layout(block_size, place.dtype) for index, _ in sharing}
         assert len(layouts) == 1, "layers that share blocks keep the same of a token"
         (layout,) = layouts
         tensors = [
-            _reserved((budget.num_blocks, *tensor.shape), tensor.dtype, device)
+            _reserved((num_blocks, *tensor.shape), tensor.dtype, place.device)
             for tensor in layout.tensors
         ]
         for index, number in sharing:

@@ -61,14 +61,14 @@ class BatchBuilder:
                 request_id=sequence.id,
                 token_ids=sequence.token_ids,
                 num_prompt_tokens=sequence.num_prompt_tokens,
-                block_ids=(list(sequence.block_table),),
+                block_ids=tuple(map(list, sequence.block_tables)),
                 params=sequence.params,
                 seed=sequence.seed,
             )
         )
 
     def append_blocks(self, appends: Iterable[tuple[int, int, int]]) -> None:
-        """(slot, index in its block table, block id) each."""
+        """(slot, column of its block tables, block id) each."""
         self._block_appends += appends
 
     def leave(self, slot: int) -> None:

@@ -22,8 +22,9 @@ class RowTable:
     that a submitted step will sample; num_computed: tokens whose KV is (or is being) computed;
     last_position: of the last token that is ever computed, one before the length at which the row
     ends; ignore_eos: the model's end tokens do not end the row; request_ids: the sequence's id,
-    NO_REQUEST in a free slot. Kept by RowBlocks: room: tokens that the row's blocks can hold;
-    next_full: how many tokens have to be computed until its next block is full.
+    NO_REQUEST in a free slot. Kept by RowBlocks: room: tokens that the row's blocks can hold (in
+    groups with a window, once all that it entered with is computed); next_full: how many tokens
+    have to be computed until its next block is full.
     token_ids: [num_slots, max_model_len] int32, valid up to num_tokens but for the tokens still to
     be sampled.
     """

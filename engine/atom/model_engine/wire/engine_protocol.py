@@ -107,6 +107,8 @@ class RankReport(msgspec.Struct, frozen=True):
 class EngineReport(msgspec.Struct, frozen=True):
     """What start-up found out; the body of READY. Sizes in bytes and tokens, per rank.
 
+    kv_tokens: of sequences of max_model_len that fill the blocks; cache_windows: of each group of
+    layers that shares blocks the tokens that its queries see, None for all.
     ranks: every rank's own sizes; filled in when all reports have come together. versions: of the
     software that computes, by name."""
 
@@ -125,6 +127,7 @@ class EngineReport(msgspec.Struct, frozen=True):
     peak_bytes: int
     kv_cache_bytes: int
     kv_bytes_per_token: int
+    kv_tokens: int
     total_memory_bytes: int
     limited_by: str  # what bounded the number of blocks: KvBudget.limited_by
     concurrency: list[ConcurrencyRow]
@@ -133,15 +136,12 @@ class EngineReport(msgspec.Struct, frozen=True):
     version: str
     ranks: list[RankReport] = []
     versions: dict[str, str] = {}
+    cache_windows: tuple[int | None, ...] = (None,)
 
     @property
     def on_cpu(self) -> bool:
         """Whether the model computes on the processor's cores."""
         return self.device.startswith("cpu")
-
-    @property
-    def kv_tokens(self) -> int:
-        return self.num_blocks * self.block_size
 
 
 class FinishedRow(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ import pytest
 from atom.sizing import (
     KV_ELEMENTS,
     AttentionFacts,
+    CacheGroup,
     CacheKind,
     Concurrency,
     DoesNotFitError,
@@ -23,7 +24,6 @@ from atom.sizing import (
     ModelFacts,
     Quantization,
     Speculation,
-    WindowedKv,
     activation_bytes,
     concurrency_table,
     kv_bytes_per_token,
@@ -52,6 +52,9 @@ LLAMA_70B = ModelFacts(
 )
 
 
+ONE_GROUP = KvLayout(token_bytes=(6, 4))
+
+
 def with_kv_heads(kv_heads: int) -> ModelFacts:
     layer = LLAMA_70B.layer(0)
     attention = replace(layer.attention, num_kv_heads=kv_heads)
@@ -59,7 +62,8 @@ def with_kv_heads(kv_heads: int) -> ModelFacts:
 
 
 def table(blocks: int, block_size: int, *limits: int) -> tuple[Concurrency, ...]:
-    return concurrency_table(KvBudget(blocks, block_size, 0, "memory", 0), *limits)
+    budget = KvBudget(blocks, block_size, 0, "memory", 0, 0, KvLayout())
+    return concurrency_table(budget, *limits)
 
 
 def plan(**changes: Any) -> KvBudget:
@@ -69,10 +73,11 @@ def plan(**changes: Any) -> KvBudget:
         "weights_bytes": 4_000,
         "activation_bytes": 600,
         "overhead_bytes": 400,
-        "layout": KvLayout(10),
+        "layout": ONE_GROUP,
         "block_size": 16,
         "max_num_seqs": 100,
         "max_model_len": 64,
+        "max_num_batched_tokens": 64,
     }
     return plan_kv_cache(**{**arguments, **changes})
 
@@ -92,8 +97,7 @@ def test_kv_heads_are_replicated_when_there_are_more_ranks_than_heads() -> None:
 
 def test_blocks_are_what_memory_leaves_after_everything_else() -> None:
     budget = plan()  # 9000 - 5000 = 4000 bytes in blocks of 160
-    assert budget == KvBudget(25, 16, 160, "memory", 4_000)
-    assert budget.tokens == 400
+    assert budget == KvBudget(25, 16, 160, "memory", 4_000, 400, ONE_GROUP)
 
 
 def test_blocks_stop_at_what_all_sequences_can_use() -> None:
@@ -172,56 +176,80 @@ def test_runtime_overhead_grows_with_a_gpu_and_not_with_a_cpu() -> None:
     assert large - small == int((192 << 30) * 0.02) - int((64 << 30) * 0.02)
 
 
-# Two bytes a token in layers that keep everything, eight in layers that see the newest 100 tokens.
-HYBRID = KvLayout(2, (WindowedKv(8, 100),))
+# Layers that keep everything, and as many twice over that see the newest 100 tokens: 10 bytes of a
+# token in a block of any of the three groups.
+HYBRID = KvLayout((CacheGroup(), CacheGroup((), 100), CacheGroup((), 100)), (6, 4))
 
 
 def test_a_window_touches_a_block_more_than_it_fills() -> None:
+    def blocks(window: int, block_size: int, lookahead: int = 0) -> int:
+        return CacheGroup((), window).blocks(1 << 20, block_size, lookahead)
+
     # 100 tokens that begin at the last place of a block: 1 + 6 x 16 + 3
-    assert [WindowedKv(1, tokens).blocks(16) for tokens in (1, 2, 16, 17, 18, 100)] == [
-        *(1, 2, 2, 2, 3, 8)
-    ]
-    assert WindowedKv(1, 100).blocks(1) == 100
+    assert [blocks(tokens, 16) for tokens in (1, 2, 16, 17, 18, 100)] == [1, 2, 2, 2, 3, 8]
+    assert blocks(100, 1) == 100
+    assert blocks(97, 16, lookahead=3) == blocks(100, 16)
 
 
-def test_a_windowed_layer_stops_growing_at_its_window() -> None:
-    assert HYBRID.sequence_bytes(16, 16) == 16 * 2 + 16 * 8
-    assert HYBRID.sequence_bytes(128, 16) == 128 * 2 + 128 * 8  # 8 blocks of both
-    assert HYBRID.sequence_bytes(1024, 16) == 1024 * 2 + 128 * 8
+def test_what_a_token_sees_before_it_is_the_window_without_itself() -> None:
+    def matched(window: int | None, block_size: int) -> int:
+        return CacheGroup((), window).matched_blocks(50, block_size)
+
+    assert [matched(window, 16) for window in (1, 2, 17, 18, None)] == [0, 1, 1, 2, 50]
+    assert [matched(window, 1) for window in (1, 2, 40, 80)] == [0, 1, 39, 50]
 
 
-def test_sequences_of_a_hybrid_are_bounded_by_what_each_occupies() -> None:
-    # 2048 tokens: 4096 + 1024 bytes a sequence; 40,000 bytes hold seven, and of an eighth
-    # (40,000 - 7 x 5120 = 4160): 1024 of windows and 3136 for 98 blocks of 32
+def test_a_windowed_group_stops_growing_at_its_window() -> None:
+    assert HYBRID.blocks_of_sequence(16, 16) == 3
+    assert HYBRID.blocks_of_sequence(128, 16) == 3 * 8
+    assert HYBRID.blocks_of_sequence(1024, 16) == 64 + 2 * 8
+    assert HYBRID.sequence_bytes(1024, 16) == (64 + 2 * 8) * 160
+    assert HYBRID.window_blocks(1024, 16) == 2 * 8
+    assert (HYBRID.bytes_per_token, HYBRID.growing_bytes_per_token) == (10, 10)
+
+
+def test_sequences_of_a_hybrid_are_bounded_by_what_each_holds() -> None:
+    # 2048 tokens: 128 + 2 x 8 blocks a sequence; 250 blocks hold one, and of a second 106: 16 of
+    # windows and 90 that grow
     budget = plan(
         total_bytes=50_000, weights_bytes=4_000, layout=HYBRID, max_model_len=2048, max_num_seqs=100
     )
     assert budget.available_bytes == 40_000
-    assert (budget.num_blocks, budget.block_bytes) == (7 * 128 + 98, 32)
+    assert (budget.num_blocks, budget.block_bytes) == (250, 160)
     assert budget.limited_by == "memory"
+    assert budget.tokens == 2048 + 90 * 16
     assert concurrency_table(budget, 2048, 100) == (
-        Concurrency(1024, 40_000 // (2048 + 1024)),
-        Concurrency(2048, 7),
+        Concurrency(1024, 250 // 80),
+        Concurrency(2048, 1),
     )
-    assert concurrency_table(budget, 2048, 5)[0] == Concurrency(1024, 5)
+
+
+def test_blocks_that_all_sequences_can_use_are_joined_by_a_steps() -> None:
+    arguments: dict[str, Any] = {"layout": HYBRID, "max_model_len": 256, "max_num_seqs": 2}
+    budget = plan(total_bytes=50_000, max_num_batched_tokens=130, **arguments)
+    # two sequences of 16 + 2 x 8 blocks, and prompts of 130 tokens in two groups with windows
+    assert (budget.num_blocks, budget.limited_by) == (2 * 32 + 2 * 9, "max_num_seqs")
+    assert budget.tokens == 2 * 256
+    assert plan(max_num_seqs=3, max_num_batched_tokens=1 << 20).num_blocks == 12
 
 
 def test_a_hybrid_context_that_does_not_fit_names_the_longest_that_does() -> None:
-    # 4000 bytes: 1024 of windows, 2976 hold 93 blocks of 32
+    # 4000 bytes are 25 blocks: 16 of windows, and 9 that grow
     arguments: dict[str, Any] = {"layout": HYBRID, "max_num_seqs": 1}
     with pytest.raises(DoesNotFitError) as caught:
         plan(max_model_len=2048, **arguments)
-    assert caught.value.max_context_tokens == 93 * 16
-    assert caught.value.needed_bytes == 2048 * 2 + 1024
-    assert plan(max_model_len=93 * 16, **arguments).num_blocks == 93
+    assert caught.value.max_context_tokens == 9 * 16
+    assert caught.value.needed_bytes == (128 + 16) * 160
+    assert plan(max_model_len=9 * 16, **arguments).num_blocks == 25
     with pytest.raises(DoesNotFitError):
-        plan(max_model_len=93 * 16 + 1, **arguments)
+        plan(max_model_len=9 * 16 + 1, **arguments)
 
 
 def test_where_every_layer_slides_the_length_costs_nothing_beyond_the_window() -> None:
-    layout = KvLayout(0, (WindowedKv(10, 100),))
+    layout = KvLayout((CacheGroup((), 100),), (10,))
     budget = plan(layout=layout, max_model_len=1 << 20)  # 4000 bytes; 8 blocks of 160 a sequence
-    assert (budget.num_blocks, budget.block_bytes) == (3 * 8 + 1, 0)
+    assert (budget.num_blocks, budget.block_bytes) == (3 * 8 + 1, 160)
+    assert budget.tokens == 25 * 16
     table = concurrency_table(budget, 1 << 20, 100)
     assert {row.sequences for row in table} == {3}
 
@@ -241,12 +269,14 @@ def test_drafts_widen_a_window_and_add_their_own_layers() -> None:
     sliding = replace(layer, attention=replace(layer.attention, window=100))
     facts = replace(LLAMA_70B, layers=(sliding, sliding), drafts=(layer,))
     one = 2 * 8 * 128 * 2
-    assert kv_layout(facts, KvElement(2)) == KvLayout(0, (WindowedKv(2 * one, 100),))
+    assert kv_layout(facts, KvElement(2)) == KvLayout((CacheGroup((0, 1), 100),), (one, one))
     with_drafts = kv_layout(facts, KvElement(2), 1, Speculation(3))
-    assert with_drafts == KvLayout(one, (WindowedKv(2 * one, 103),))
+    sliders = (CacheGroup((0,), 100), CacheGroup((1,), 100))
+    assert with_drafts == KvLayout((*sliders, CacheGroup((2,))), (one,), 3)
+    assert with_drafts.blocks_of_sequence(1024, 16) == 64 + 2 * 8  # of 103 tokens
     drafter = replace(LLAMA_70B, layers=(layer,) * 5)
     other = kv_layout(facts, KvElement(2), 1, Speculation(3, drafter))
-    assert other == KvLayout(5 * one, (WindowedKv(2 * one, 103),))
+    assert [group.window for group in other.groups] == [100, 100, *[None] * 5]
 
 
 def test_latent_rows_are_whole_on_every_rank_and_have_no_scales() -> None:
@@ -254,9 +284,13 @@ def test_latent_rows_are_whole_on_every_rank_and_have_no_scales() -> None:
     latent = Latent(query_rank=None, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
     attention = AttentionFacts(num_heads=64, num_kv_heads=64, head_dim=192, latent=latent)
     facts = replace(LLAMA_70B, layers=(replace(layer, attention=attention),) * 80)
+
+    def one_group(size_bytes: int) -> KvLayout:
+        return KvLayout((CacheGroup(tuple(range(80))),), (size_bytes,) * 80)
+
     for ranks in (1, 2, 8):
-        assert kv_layout(facts, KvElement(2), ranks) == KvLayout(80 * 576 * 2)
-        assert kv_layout(facts, KV_ELEMENTS["fp8"], ranks) == KvLayout(80 * 576)
+        assert kv_layout(facts, KvElement(2), ranks) == one_group(576 * 2)
+        assert kv_layout(facts, KV_ELEMENTS["fp8"], ranks) == one_group(576)
     (term,) = kv_terms(facts, KvElement(2), 8)
     assert (term.cache, term.divided, term.token_bytes) == (CacheKind.LATENT, False, 1152)
 

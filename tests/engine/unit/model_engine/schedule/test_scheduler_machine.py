@@ -15,12 +15,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from atom.model_engine.batch import ScheduledBatch
 from atom.model_engine.step_pipeline import StepPipeline
+from atom.sizing import CacheGroup
 from tests.support.builders_engine import EOS, make_request, make_scheduler
 from tests.support.paged_model import PagedModel, drawn_token
 from tests.support.scheduler_integrity import check_integrity
 
-BLOCK_SIZE = 4
 MAX_MODEL_LEN = 48
+# What each group of layers sees: everything in one, one window, both, several of both.
+WINDOWS: list[tuple[int | None, ...]] = [
+    (None,), (None,), (5,), (None, 1), (None, 6), (4, None, 17), (None, 3, None, 9), (2, 64)
+]  # fmt: skip
 STOP_TOKEN = 150
 
 
@@ -32,12 +36,13 @@ class Arrival:
     new_tokens: int
     priority: int
     ends: frozenset[int]
+    salt: str
 
 
 # Prompts begin alike, so that the prefix cache has something to share.
 ARRIVALS = st.builds(
-    lambda kind, shared, own, new_tokens, priority, ends: Arrival(
-        [10 + kind] * shared + list(range(50, 50 + own)), new_tokens, priority, ends
+    lambda kind, shared, own, new_tokens, priority, ends, salt: Arrival(
+        [10 + kind] * shared + list(range(50, 50 + own)), new_tokens, priority, ends, salt
     ),
     kind=st.integers(0, 1),
     shared=st.integers(0, 20),
@@ -45,6 +50,7 @@ ARRIVALS = st.builds(
     new_tokens=st.integers(1, 16),
     priority=st.integers(-3, 3),
     ends=st.frozensets(st.sampled_from([EOS, STOP_TOKEN])),
+    salt=st.sampled_from(["", "", "a"]),
 )
 
 
@@ -59,17 +65,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         delay_factor=st.sampled_from([0.0, 2.0]),
         prefix_caching=st.sampled_from([True, True, False]),
         drafts=st.sampled_from([0, 0, 1, 3]),
+        block_size=st.sampled_from([4, 4, 1, 16]),
+        windows=st.sampled_from(WINDOWS),
     )
     def build(
         self, policy, depth, spare_blocks, max_num_seqs, budget, threshold, delay_factor,
-        prefix_caching, drafts,
+        prefix_caching, drafts, block_size, windows,
     ) -> None:  # fmt: skip
-        num_blocks = MAX_MODEL_LEN // BLOCK_SIZE + spare_blocks
+        groups = [CacheGroup((), window) for window in windows]
+        num_blocks = spare_blocks + sum(
+            group.blocks(MAX_MODEL_LEN, block_size, drafts) for group in groups
+        )
+        self.block_size, self.windows, self.drafts = block_size, windows, drafts
         self.policy, self.budget, self.threshold = policy, budget, threshold
         self.max_num_seqs = max_num_seqs
         self.scheduler = make_scheduler(
             num_blocks=num_blocks,
-            block_size=BLOCK_SIZE,
+            block_size=block_size,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
             max_model_len=MAX_MODEL_LEN,
@@ -78,9 +90,15 @@ class SchedulerMachine(RuleBasedStateMachine):
             delay_factor=delay_factor,
             prefix_caching=prefix_caching,
             num_speculative_tokens=drafts,
+            windows=windows,
         )
         self.model = PagedModel(
-            BLOCK_SIZE, num_blocks, scheduled_rows=self.scheduler.rows, num_drafts=drafts
+            block_size,
+            num_blocks,
+            scheduled_rows=self.scheduler.rows,
+            num_drafts=drafts,
+            windows=windows,
+            max_model_len=MAX_MODEL_LEN,
         )
         self.pipeline = StepPipeline(self.scheduler, self.model, depth=depth)
         self.numbers = itertools.count()
@@ -103,6 +121,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                     priority=arrival.priority,
                     ignore_eos=EOS not in arrival.ends,
                     stop_token_ids=tuple(arrival.ends - {EOS}),
+                    cache_salt=arrival.salt,
                 )
             )
 
@@ -144,6 +163,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         if len(self.model.batches) > before:
             self._check_batch(self.model.batches[-1], able)
         check_integrity(self.scheduler)
+        self._check_windows()
+        self._check_salts()
         if result is None:
             return
         rows = zip(result.request_ids.tolist(), result.token_ids.tolist(), strict=True)
@@ -152,6 +173,29 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.tokens.setdefault(request, []).append(token)
         for row in result.finished:
             self._end(row.request_id, row.reason)
+
+    def _check_windows(self) -> None:
+        """With no step in flight a row holds no more of a group than its window touches."""
+        if self.scheduler.num_outstanding:
+            return
+        rows = self.scheduler.rows
+        for sequence in filter(None, rows.sequences):
+            length = int(rows.num_computed[sequence.slot])
+            for group, table, first in zip(
+                self.scheduler.blocks.groups, sequence.block_tables, sequence.first_blocks,
+                strict=True,
+            ):  # fmt: skip
+                if group.window is not None:
+                    assert first == max(first, 0, (length - group.window + 1) // self.block_size)
+                    assert len(table) - first <= group.blocks(1 << 20, self.block_size, self.drafts)
+
+    def _check_salts(self) -> None:
+        """Only requests of one salt hold the same block."""
+        salts: dict[int, str] = {}
+        for sequence in filter(None, self.scheduler.rows.sequences):
+            for table, first in zip(sequence.block_tables, sequence.first_blocks, strict=True):
+                for block in table[first:]:
+                    assert salts.setdefault(block, sequence.cache_salt) == sequence.cache_salt
 
     def _rows_that_can_decode(self) -> set[tuple[int, int]]:
         """(request, tokens it entered its slot with) of the rows whose next input was sampled."""

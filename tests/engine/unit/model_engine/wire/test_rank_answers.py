@@ -19,7 +19,7 @@ def test_the_engine_is_ready_with_its_last_rank_and_counts_on_the_smallest(
     report: EngineReport,
 ) -> None:
     answers = RankAnswers(2)
-    small = msgspec.structs.replace(report, num_blocks=60, weights_bytes=5)
+    small = msgspec.structs.replace(report, num_blocks=60, kv_tokens=960, weights_bytes=5)
     assert answers.ready(1, small) is None
     assert answers.ready(1, small) is None, "the same rank twice is not two ranks"
     merged = answers.ready(0, report)
