@@ -23,19 +23,14 @@ from atom.config import Config, EngineOptions, build_config
 from atom.errors import EngineDeadError, RequestError
 from atom.model_engine.async_text import AsyncText
 from atom.model_engine.core_event_hop import CoreEventHop
-from atom.model_engine.core_events import (
-    CoreEvent,
-    CoreFailed,
-    CoreResumed,
-    CoreStalled,
-    RankStats,
-)
+from atom.model_engine.core_events import CoreEvent, CoreFailed, CoreResumed, CoreStalled
 from atom.model_engine.core_port import CoreFactory
 from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.engine_lifecycle import EngineLifecycle, EngineStatus
 from atom.model_engine.engine_protocol import (
     EngineReport,
     ProgressBody,
+    RankStats,
     StatsBody,
     StreamBody,
     UtilityResponseBody,
@@ -133,7 +128,7 @@ class AsyncLLMEngine:
         return self._lifecycle.status
 
     @property
-    def stats_by_rank(self) -> dict[int, StatsBody]:
+    def stats_by_rank(self) -> dict[int, RankStats]:
         """What each rank told last."""
         return self._rank_stats.by_rank
 
@@ -287,6 +282,7 @@ class AsyncLLMEngine:
         readers together."""
         for event in events:
             if isinstance(event, StreamBody):
+                self._note_stats(event.rank_stats)
                 self._delivery.take(event)
             else:
                 self._delivery.deliver()
@@ -295,7 +291,7 @@ class AsyncLLMEngine:
 
     def _handle(self, event: CoreEvent) -> None:
         if isinstance(event, RankStats):
-            self._rank_stats.put(event.rank, event.stats, self._wall_clock())
+            self._note_stats(event)
         elif isinstance(event, CoreFailed):
             self._die(event.message)
         elif isinstance(event, CoreStalled):
@@ -308,6 +304,10 @@ class AsyncLLMEngine:
             self._lifecycle.started(event)
         elif isinstance(event, ProgressBody):
             self._lifecycle.progress(event)
+
+    def _note_stats(self, told: RankStats | None) -> None:
+        if told is not None:
+            self._rank_stats.put(told, self._wall_clock())
 
     def _die(self, reason: str) -> None:
         if self._lifecycle.die(reason):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from atom.model_engine.engine_protocol import (
     EngineReport,
     ProgressBody,
-    StatsBody,
+    RankStats,
     StreamBody,
     UtilityResponseBody,
 )
@@ -22,14 +22,6 @@ class CoreFailed:
 
     message: str
     user_error: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RankStats:
-    """What one rank last said of itself."""
-
-    rank: int
-    stats: StatsBody
 
 
 @dataclass(frozen=True, slots=True)

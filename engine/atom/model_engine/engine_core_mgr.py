@@ -19,13 +19,7 @@ import msgspec
 import zmq
 
 from atom.config import Config
-from atom.model_engine.core_events import (
-    CoreEvent,
-    CoreFailed,
-    CoreResumed,
-    CoreStalled,
-    RankStats,
-)
+from atom.model_engine.core_events import CoreEvent, CoreFailed, CoreResumed, CoreStalled
 from atom.model_engine.core_processes import CoreProcesses
 from atom.model_engine.core_sockets import ClientAddress, has_message, open_socket
 from atom.model_engine.engine_protocol import (
@@ -34,9 +28,9 @@ from atom.model_engine.engine_protocol import (
     EngineReport,
     ExecutorFailedBody,
     ProgressBody,
+    RankStats,
     ShutdownBody,
     StartDpWaveBody,
-    StatsBody,
     StreamBody,
     UtilityBody,
     UtilityResponseBody,
@@ -235,9 +229,9 @@ class CoreManager:
                     for row in body.finished:
                         self._router.release(row.request_id)
             return body
-        if isinstance(body, StatsBody):
+        if isinstance(body, RankStats):
             self._hear(rank)
-            return RankStats(rank, body)
+            return body
         if isinstance(body, UtilityResponseBody):
             return self._answers.utility(rank, body)
         if isinstance(body, ProgressBody):

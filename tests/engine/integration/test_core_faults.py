@@ -14,12 +14,13 @@ import pytest
 import zmq
 
 from atom.config import Config, EngineOptions, build_config
-from atom.model_engine.core_events import CoreFailed, CoreResumed, CoreStalled, RankStats
+from atom.model_engine.core_events import CoreFailed, CoreResumed, CoreStalled
 from atom.model_engine.core_sockets import ClientAddress
 from atom.model_engine.engine_protocol import (
     MAX_MESSAGE_BYTES,
     AddBody,
     EngineCoreRequestType,
+    RankStats,
     StreamBody,
     encode,
     first_id,

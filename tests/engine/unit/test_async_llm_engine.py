@@ -12,7 +12,7 @@ from atom.errors import EngineDeadError, RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.core_events import CoreResumed, CoreStalled
 from atom.model_engine.engine_lifecycle import EngineState
-from atom.model_engine.engine_protocol import FinishedRow, ProgressBody
+from atom.model_engine.engine_protocol import FinishedRow, ProgressBody, StreamBody
 from atom.model_engine.request import FinishReason, RequestOutput
 from atom.model_engine.request_stream import RequestStream
 from atom.sampling_params import SamplingParams
@@ -20,6 +20,7 @@ from atom.tokenizer import Tokenizer
 from tests.support.front_half import (
     EchoCore,
     build_test_config,
+    rank_stats,
     stream_body,
     write_model_folder,
 )
@@ -345,6 +346,16 @@ async def test_stats_are_the_sum_over_ranks(rig: Rig) -> None:
     assert rig.engine.stats is not None
     assert (rig.engine.stats.requests_running, rig.engine.stats.steps_total) == (3, 15)
     assert rig.engine.stats.dp_wave == 4
+
+
+async def test_a_step_brings_its_totals_and_a_late_heartbeat_does_not_undo_them(rig: Rig) -> None:
+    late, step = rank_stats(rank=0, number=2), rank_stats(rank=0, number=3)
+    rig.core.on_event(StreamBody(b"", b"", [], rank_stats=step))
+    rig.core.on_event(late)
+    await eventually(lambda: rig.engine.stats_by_rank.get(0) == step, "the step's word")
+    rig.core.on_event(CoreStalled(rank=0, silent_seconds=130.0))
+    await eventually(lambda: rig.engine.status.state is EngineState.STALLED, "all is handled")
+    assert rig.engine.stats_by_rank == {0: step}
 
 
 async def test_shutdown_ends_the_core(rig: Rig, tmp_path: Path) -> None:
