@@ -24,8 +24,9 @@ from atom.model_engine.engine_protocol import (
 from atom.model_engine.request import Request
 from atom.sampling_params import SamplingParams
 from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.waiting import HANG_SECONDS
 
-WAIT_MS = 10_000
+WAIT_MS = 1000 * int(HANG_SECONDS)
 
 
 class SteppedCore:

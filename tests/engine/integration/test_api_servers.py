@@ -15,6 +15,7 @@ import pytest
 from tests.support.open_stream import OpenStream, error_of
 from tests.support.server_process import ServerProcess, run_atom, server_process
 from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.waiting import HANG_SECONDS
 
 FLAGS = ("--api-server-count", "2", "--data-parallel-size", "2", "--max-num-seqs", "8")
 SMALL = ("--num-kv-blocks", "1200")
@@ -41,7 +42,7 @@ def everyone(server: ServerProcess) -> list[psutil.Process]:
 
 def greedy(server: ServerProcess, prompt: str) -> str:
     body = {"prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
-    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=HANG_SECONDS)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["choices"][0]["text"])
 
@@ -100,7 +101,7 @@ def test_a_killed_child_of_any_kind_ends_everything_with_code_1(
         streams = [OpenStream(server, prompt=f"s {n}") for n in range(STREAMS)]
         victims = server.api_processes() if kind == "api" else server.engine_processes()
         victims[1].kill()
-        assert server.wait_exit(15) == 1
+        assert server.wait_exit() == 1
         ends = [stream.end_or_break()[-1] for stream in streams]
         # Those of a killed API process just break; every other client is told.
         told = [error_of(end) for end in ends if end.startswith('{"error"')]
@@ -124,7 +125,7 @@ def test_children_do_not_outlive_a_killed_server(checkpoint: Path, tmp_path: Pat
         children[3].suspend()
         server.signal(signal.SIGKILL)
         server.wait_exit()
-        gone, alive = psutil.wait_procs(children, timeout=10)
+        gone, alive = psutil.wait_procs(children, timeout=HANG_SECONDS)
         assert (len(gone), alive) == (4, [])
 
 

@@ -85,7 +85,7 @@ class EngineRig:
             found[:] = [line for line in lines if words in line]
             return bool(found)
 
-        wait_until(logged, f"the log says {words!r}", 30)
+        wait_until(logged, f"the log says {words!r}")
         self._read = self._log_path.read_text().splitlines().index(found[0]) + 1
         return found[0]
 
@@ -123,7 +123,7 @@ def raw_client(engine: CoreClient) -> Iterator[zmq.Socket[bytes]]:
                 return True
             return False
 
-        wait_until(connected, "the cores connect", 30)
+        wait_until(connected, "the cores connect")
         yield router
 
 
@@ -169,7 +169,7 @@ def test_a_manager_refuses_a_malformed_output_and_lives(
 ) -> None:
     with raw_core(engine) as push:
         push.send_multipart([identity_of(0), *frames])
-        wait_until(lambda: "refused a malformed message" in caplog.text, "it is logged", 30)
+        wait_until(lambda: "refused a malformed message" in caplog.text, "it is logged")
     engine.assert_well()
 
 
@@ -179,7 +179,7 @@ def test_a_manager_refuses_outputs_of_unknown_senders(
 ) -> None:
     with raw_core(engine) as push:
         push.send_multipart([sender, *FOR_THE_OTHER_SIDE])
-        wait_until(lambda: "unknown sender" in caplog.text, "it is logged", 30)
+        wait_until(lambda: "unknown sender" in caplog.text, "it is logged")
     engine.assert_well()
 
 
@@ -189,7 +189,7 @@ def test_tokens_that_do_not_match_their_requests_are_refused(
     uneven = [b"\x06", b"\x83\xabrequest_ids\xc4\x08" + bytes(8) + b"\xa9token_ids\xc4\x00"]
     with raw_core(engine) as push:
         push.send_multipart([identity_of(0), uneven[0], uneven[1] + b"\xa8finished\x90"])
-        wait_until(lambda: "do not match" in caplog.text, "it is logged", 30)
+        wait_until(lambda: "do not match" in caplog.text, "it is logged")
     engine.assert_well()
 
 

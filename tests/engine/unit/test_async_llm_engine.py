@@ -24,9 +24,7 @@ from tests.support.front_half import (
     stream_body,
     write_model_folder,
 )
-from tests.support.waiting import eventually, within
-
-LIMIT_SECONDS = 10
+from tests.support.waiting import HANG_SECONDS, eventually, within
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +148,7 @@ async def test_readers_that_wait_are_woken(rig: Rig) -> None:
     readers = [asyncio.create_task(read_all(stream)) for stream in streams]
     await hops()
     rig.core.release()
-    for outputs in await asyncio.wait_for(asyncio.gather(*readers), LIMIT_SECONDS):
+    for outputs in await asyncio.wait_for(asyncio.gather(*readers), HANG_SECONDS):
         assert "".join(output.text for output in outputs) == "aba"
 
 
@@ -219,7 +217,7 @@ async def test_requests_are_refused_with_the_progress_until_the_engine_is_ready(
         await rig.engine.add_request("a", SamplingParams())
     assert caught.value.status == 503
     rig.core.become_ready()
-    report = await asyncio.wait_for(rig.engine.wait_ready(), LIMIT_SECONDS)
+    report = await asyncio.wait_for(rig.engine.wait_ready(), HANG_SECONDS)
     assert rig.engine.status.report == report
     await rig.engine.add_request("a", SamplingParams())
     await rig.engine.shutdown()
@@ -231,7 +229,7 @@ async def test_a_failed_start_is_told_to_whoever_waits(config: Config) -> None:
     waiting = asyncio.create_task(rig.engine.wait_ready())
     rig.core.die("model.safetensors: truncated")
     with pytest.raises(EngineDeadError, match="truncated"):
-        await asyncio.wait_for(waiting, LIMIT_SECONDS)
+        await asyncio.wait_for(waiting, HANG_SECONDS)
 
 
 async def test_when_the_engine_dies_every_open_request_gets_the_reason(rig: Rig) -> None:
@@ -239,7 +237,7 @@ async def test_when_the_engine_dies_every_open_request_gets_the_reason(rig: Rig)
     streams = [await rig.engine.add_request("abcd", SamplingParams()) for _ in range(3)]
     rig.core.step()
     rig.core.die("killed by signal 9")
-    assert await asyncio.wait_for(rig.engine.wait_dead(), LIMIT_SECONDS) == "killed by signal 9"
+    assert await asyncio.wait_for(rig.engine.wait_dead(), HANG_SECONDS) == "killed by signal 9"
     for stream in streams:
         first = await within(anext(stream), "what had come is delivered")
         assert first.text == "a"
@@ -384,5 +382,5 @@ async def test_a_context_that_cannot_be_entered_leaves_no_process_behind(config:
     await eventually(lambda: rig.core.started, "started")
     rig.core.die("model.safetensors: truncated")
     with pytest.raises(EngineDeadError, match="truncated"):
-        await asyncio.wait_for(entering, LIMIT_SECONDS)
+        await asyncio.wait_for(entering, HANG_SECONDS)
     assert rig.core.stopped

@@ -12,9 +12,8 @@ from atom.model_engine.open_requests import OpenRequests
 from atom.model_engine.reader_wake import ReaderWake
 from atom.model_engine.request import FinishReason, RequestOutput
 from atom.model_engine.request_stream import RequestGroup, RequestStream
-from tests.support.waiting import within
+from tests.support.waiting import HANG_SECONDS, within
 
-LIMIT_SECONDS = 10
 NEVER_SECONDS = 3600.0  # a drain that nobody would wait for the end of
 
 
@@ -26,7 +25,7 @@ async def test_the_least_bound_ends_it_and_the_engine_is_told(bounds) -> None:
     requests.open(1, stream)
     requests.limit_time([1], bounds)
     with pytest.raises(RequestError, match=r"within 0\.01 s") as error:
-        await asyncio.wait_for(anext(stream), LIMIT_SECONDS)
+        await asyncio.wait_for(anext(stream), HANG_SECONDS)
     assert error.value.status == 504
     assert told == [1]
     assert len(requests) == 0
