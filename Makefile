@@ -58,7 +58,7 @@ docs: $(STAMP) ## Build the documentation site into site/
 
 .PHONY: test-unit
 test-unit: $(STAMP) ## Unit and integration tests; no cluster, no GPU
-	$(PYTEST) -m "not cluster and not gpu and not rocm and not slow"
+	$(PYTEST) --durations=10 -m "not cluster and not gpu and not rocm and not slow"
 
 .PHONY: test-cluster
 test-cluster: $(STAMP) ## Chart, API server and end-to-end tests on a real Kubernetes

@@ -28,10 +28,10 @@ from atom.model_engine.engine_protocol import (
 )
 from atom.model_engine.request import Request
 from atom.sampling_params import SamplingParams
-from tests.support.core_client import LIMIT_SECONDS, CoreClient, core_client
+from tests.support.core_client import CoreClient, core_client
 from tests.support.stderr_file import stderr_into
 from tests.support.tiny_model import make_tiny_checkpoint
-from tests.support.waiting import wait_until
+from tests.support.waiting import HANG_SECONDS, wait_until
 
 UNKNOWN_TYPE = [b"\xff", b"\x80"]
 TRUNCATED = [EngineCoreRequestType.ADD.value, b"\x81\xa8reque"]
@@ -225,7 +225,7 @@ def test_a_core_that_waits_for_work_is_not_stalled(engine: CoreClient) -> None:
     engine.assert_well()
     heard = {0: 0, 1: 0}
     while min(heard.values()) < 5:  # beats come each second, and the limit is three
-        event = engine.events.get(timeout=LIMIT_SECONDS)
+        event = engine.events.get(timeout=HANG_SECONDS)
         assert not isinstance(event, CoreStalled)
         if isinstance(event, RankStats):
             heard[event.rank] += 1
