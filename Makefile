@@ -19,12 +19,13 @@ help: ## Show this list
 .PHONY: setup
 setup: $(STAMP) ## Make the environment in .venv (every extra a CPU machine can use)
 
+# Bytecode once for all: the tests start many processes, and torch costs each 2 s more without.
 $(STAMP): requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "error: $$($(PYTHON) --version) is too old; install Python 3.11 or newer, or set PYTHON=" >&2; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@$(PY) -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	$(BIN)/uv pip install --python $(PY) --require-hashes --requirements requirements/dev.txt
+	$(BIN)/uv pip install --python $(PY) --require-hashes --compile-bytecode --requirements requirements/dev.txt
 	$(BIN)/uv pip install --python $(PY) --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
