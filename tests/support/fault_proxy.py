@@ -139,6 +139,11 @@ class FaultProxy:
         await self._stop_listening()
         if self._session is not None:
             await self._session.close()
+        # Requests whose client has left: aiohttp ends only those that still have a connection.
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         seen = Seen(request.method, request.path, dict(request.query))
