@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
@@ -35,9 +36,15 @@ def elapsed_text(seconds: float) -> str:
 class Step:
     """`with Step("build etcd"):` prints one line at the end, and signs of life until then."""
 
-    def __init__(self, title: str, stream: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        title: str,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.title = title
         self._stream = stream or sys.stderr
+        self._clock = clock
         self._detail = ""
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._show, daemon=True)
@@ -47,7 +54,7 @@ class Step:
         self._detail = text[:DETAIL_CHARS]
 
     def __enter__(self) -> Step:
-        self._started = time.monotonic()
+        self._started = self._clock()
         self._thread.start()
         return self
 
@@ -60,7 +67,7 @@ class Step:
         self._write(f"{self._clear()}{mark} {self.title} ({elapsed_text(self._elapsed())})\n")
 
     def _elapsed(self) -> float:
-        return time.monotonic() - self._started
+        return self._clock() - self._started
 
     def _clear(self) -> str:
         return "\r\x1b[K" if self._stream.isatty() else ""

@@ -32,9 +32,10 @@ class Terminal(io.StringIO):
 
 def test_a_step_without_a_terminal_is_one_line() -> None:
     out = io.StringIO()
-    with Step("build etcd", out):
+    times = iter([100.0, 112.0])
+    with Step("build etcd", out, clock=lambda: next(times)):
         pass
-    assert out.getvalue() == "✓ build etcd (0.0 s)\n"
+    assert out.getvalue() == "✓ build etcd (12 s)\n"
 
 
 def test_a_failed_step_is_marked() -> None:
@@ -47,7 +48,7 @@ def test_a_failed_step_is_marked() -> None:
 def test_a_long_step_shows_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "SPINNER_INTERVAL_SECONDS", 0.001)
     out = Terminal()
-    with Step("build", out) as step:
+    with Step("build", out, clock=lambda: 7.0) as step:
         step.detail("12 packages")
         while "12 packages" not in out.getvalue():
             pass

@@ -16,8 +16,8 @@ from devcluster.components import Component, Probe
 from devcluster.settings import REPOSITORY
 from devcluster.supervisor import LAST_BACKOFF_SECONDS, STEADY_SECONDS, next_backoff
 from tests.support import waiting
+from tests.support.waiting import HANG_SECONDS
 
-LIMIT_SECONDS = 20
 RUN = (
     "import json, sys; from devcluster.supervisor import Supervisor;"
     "Supervisor(json.load(open(sys.argv[1]))).run()"
@@ -58,7 +58,7 @@ def report(folder: Path) -> dict[str, Any]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    waiting.wait_until(condition, "what this test waits for", LIMIT_SECONDS)
+    waiting.wait_until(condition, "what this test waits for", HANG_SECONDS)
 
 
 def test_a_killed_component_is_started_again(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_sigterm_ends_the_supervisor(tmp_path: Path) -> None:
     with supervised(tmp_path, [Component("one", FOREVER)]) as process:
         wait_until(lambda: report(tmp_path).get("one", {}).get("ready", False))
         process.terminate()
-        assert process.wait(LIMIT_SECONDS) == 0
+        assert process.wait(HANG_SECONDS) == 0
 
 
 def test_the_pause_before_a_restart_grows_to_a_limit_and_is_forgotten() -> None:

@@ -14,8 +14,7 @@ from atom_operator.constants import LABEL_DEPLOYMENT
 from atom_operator.handlers.runtime import FOLLOWED_KINDS
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_watch import FakeWatch
-
-_STARTED_SECONDS = 10.0
+from tests.support.waiting import HANG_SECONDS
 
 
 @dataclass
@@ -49,7 +48,7 @@ async def followed(
     )
     task = asyncio.create_task(informers.run())
     try:
-        assert await informers.wait_tried(_STARTED_SECONDS)
+        assert await informers.wait_tried(HANG_SECONDS)
         announced.clear()
         yield Followed(cluster, watch, CachedCluster(behind or cluster, informers), announced)
     finally:

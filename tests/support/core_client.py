@@ -24,8 +24,7 @@ from atom.model_engine.wire.engine_protocol import (
     first_id,
 )
 from atom.sampling_params import SamplingParams
-
-LIMIT_SECONDS = 60.0
+from tests.support.waiting import HANG_SECONDS
 
 Event = TypeVar("Event", bound=CoreEvent)
 
@@ -51,7 +50,7 @@ class CoreClient:
     def next_of(self, kind: type[Event]) -> Event:
         """The next event of this kind; others before it are taken in, a failure is an error."""
         while True:
-            event = self.events.get(timeout=LIMIT_SECONDS)
+            event = self.events.get(timeout=HANG_SECONDS)
             if isinstance(event, StreamBody):
                 self._take(event)
             if isinstance(event, kind):

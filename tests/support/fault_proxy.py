@@ -24,8 +24,9 @@ import aiohttp
 import yaml
 from aiohttp import web
 
+from tests.support.waiting import HANG_SECONDS
+
 _WRITES = ("POST", "PUT", "PATCH", "DELETE")
-_START_SECONDS = 10.0
 # Of one hop only; lengths are found out anew.
 _HOP = {"connection", "transfer-encoding", "content-length", "content-encoding", "host"}
 
@@ -106,11 +107,11 @@ class FaultProxy:
     def stop(self) -> None:
         self._call(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_START_SECONDS)
+        self._thread.join(HANG_SECONDS)
         self._loop.close()
 
     def _call(self, what: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(what, self._loop).result(_START_SECONDS)
+        asyncio.run_coroutine_threadsafe(what, self._loop).result(HANG_SECONDS)
 
     async def _listen(self) -> None:
         if self._session is None:
@@ -138,6 +139,11 @@ class FaultProxy:
         await self._stop_listening()
         if self._session is not None:
             await self._session.close()
+        # Requests whose client has left: aiohttp ends only those that still have a connection.
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         seen = Seen(request.method, request.path, dict(request.query))

@@ -18,11 +18,12 @@ import numpy as np
 
 from atom.config import Config, EngineOptions, build_config
 from atom.model_engine.request import Request
-from atom.model_engine.wire.core_port import CoreEvent, CoreFailed, RankStats
+from atom.model_engine.wire.core_port import CoreEvent, CoreFailed
 from atom.model_engine.wire.engine_protocol import (
     ConcurrencyRow,
     EngineReport,
     FinishedRow,
+    RankStats,
     StatsBody,
     StreamBody,
     UtilityResponseBody,
@@ -106,6 +107,12 @@ def engine_report(config: Config) -> EngineReport:
     )
 
 
+def rank_stats(rank: int, number: int, **counts: int) -> RankStats:
+    """What is not named is 0."""
+    names = StatsBody.__struct_fields__
+    return RankStats(rank, number, StatsBody(**{name: counts.get(name, 0) for name in names}))
+
+
 @dataclass(slots=True)
 class _Echo:
     request: Request
@@ -130,6 +137,7 @@ class EchoCore:
     started: bool = False
     stopped: bool = False
     _open: dict[int, _Echo] = field(default_factory=dict)
+    _told: int = 0
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     # ---- the port -----------------------------------------------------------------------------
@@ -193,9 +201,8 @@ class EchoCore:
                 self.step()
 
     def report_stats(self, rank: int = 0, **counts: int) -> None:
-        names = StatsBody.__struct_fields__
-        stats = StatsBody(**{name: counts.get(name, 0) for name in names})
-        self.on_event(RankStats(rank, stats))
+        self._told += 1
+        self.on_event(rank_stats(rank, self._told, **counts))
 
     def die(self, message: str = "killed by the test") -> None:
         self._open.clear()

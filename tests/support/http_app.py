@@ -22,8 +22,7 @@ from atom.entrypoints.openai.state import ServerState
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.request_stream import ReaderLimits
 from tests.support.front_half import EchoCore
-
-LIMIT_SECONDS = 60
+from tests.support.waiting import HANG_SECONDS
 
 
 class QuietServer(uvicorn.Server):
@@ -154,8 +153,8 @@ async def _listen(
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     await engine.start()
     url = f"http://127.0.0.1:{port}"
-    async with httpx.AsyncClient(base_url=url, timeout=LIMIT_SECONDS) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=HANG_SECONDS) as client:
         yield HttpRig(state, engine, client, port)
     await engine.shutdown()
     server.should_exit = True
-    await asyncio.wait_for(serving, LIMIT_SECONDS)
+    await asyncio.wait_for(serving, HANG_SECONDS)

@@ -64,7 +64,7 @@ class LiveCluster:
         text = self.kubectl("get", kind, name, "-o", "json", "--ignore-not-found").stdout
         return json.loads(text) if text else None
 
-    def wait(self, what: str, look: Callable[[], T | None], seconds: float = 60.0) -> T:
+    def wait(self, what: str, look: Callable[[], T | None], seconds: float = 180.0) -> T:
         """The first result of `look` that is not None (or False)."""
         return wait_until(what, look, seconds=seconds)
 

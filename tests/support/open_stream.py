@@ -8,6 +8,7 @@ import threading
 import httpx
 
 from tests.support.server_process import ServerProcess
+from tests.support.waiting import HANG_SECONDS
 
 LONG = {"prompt": "x", "max_tokens": 8000, "ignore_eos": True, "stream": True}
 
@@ -23,12 +24,12 @@ class OpenStream:
         self._body = {**LONG, **fields}
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
-        assert self.begun.wait(30), "the stream did not begin"
+        assert self.begun.wait(HANG_SECONDS), "the stream did not begin"
 
     def _read(self) -> None:
         url = f"{self._server.url}/v1/completions"
         try:
-            with httpx.stream("POST", url, json=self._body, timeout=60) as response:
+            with httpx.stream("POST", url, json=self._body, timeout=HANG_SECONDS) as response:
                 for line in response.iter_lines():
                     if line:
                         self.events.append(line.removeprefix("data: "))
@@ -43,7 +44,7 @@ class OpenStream:
         return events
 
     def end_or_break(self) -> list[str]:
-        self._thread.join(60)
+        self._thread.join(HANG_SECONDS)
         assert not self._thread.is_alive(), "the stream did not end"
         return self.events
 

@@ -12,16 +12,33 @@ from typing import Any, Literal
 
 import torch
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
     PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
 
 from tests.support.byte_tokenizer import END_OF_TEXT, TURN_END, write_byte_tokenizer
 
-Architecture = Literal["qwen3", "llama"]
+Architecture = Literal["qwen3", "llama", "qwen2", "mistral", "gemma2", "gemma3"]
+
+_CLASSES: dict[str, tuple[Any, Any]] = {
+    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
+    "mistral": (MistralConfig, MistralForCausalLM),
+    "gemma2": (Gemma2Config, Gemma2ForCausalLM),
+    "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
+}
 
 LLAMA3_ROPE_SCALING: dict[str, Any] = {
     "rope_type": "llama3",
@@ -58,6 +75,7 @@ def make_tiny_checkpoint(
     generation: dict[str, Any] | None = None,
     dtype: torch.dtype = torch.float32,
     classic_config: bool = False,
+    extra: dict[str, Any] | None = None,
     seed: int = 0,
 ) -> Path:
     """Writes config, weights, tokenizer, chat template and generation config; returns `folder`.
@@ -67,6 +85,7 @@ def make_tiny_checkpoint(
     generation: extra keys of generation_config.json, such as GENERATION_DEFAULTS.
     classic_config: spell config.json as checkpoints before transformers 5 do, which most published
     ones still are: rope_theta, rope_scaling and torch_dtype at the top level.
+    extra: of config.json, beyond or instead of what the other arguments say.
     The model's end tokens are <|im_end|> and <|endoftext|>.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,6 +106,7 @@ def make_tiny_checkpoint(
         "eos_token_id": end_ids[0],
         "bos_token_id": end_ids[1],
         "pad_token_id": end_ids[1],
+        **(extra or {}),
     }
     model = _build(architecture, settings, seed).to(dtype)
     _save(model, folder, shards)
@@ -99,16 +119,19 @@ def make_tiny_checkpoint(
 def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: PreTrainedModel
-        if architecture == "qwen3":
-            model = Qwen3ForCausalLM(Qwen3Config(**settings, use_sliding_window=False))
-        else:
-            model = LlamaForCausalLM(LlamaConfig(**settings, mlp_bias=settings["attention_bias"]))
+        config_class, model_class = _CLASSES[architecture]
+        if architecture == "llama":
+            settings = {"mlp_bias": settings["attention_bias"], **settings}
+        elif architecture in ("qwen2", "qwen3"):
+            settings = {"use_sliding_window": False, **settings}
+        model: PreTrainedModel = model_class(config_class(**settings))
+        # What Gemma's norms hold is what they are more than 1.
+        norm = 0.0 if architecture.startswith("gemma") else 1.0
         # The library's initialisation (deviation 0.02, unit norms) makes logits so flat that every
         # prompt continues with one token; larger weights make an error in any layer visible.
         for name, weight in model.named_parameters():
             if weight.dim() == 1:
-                torch.nn.init.normal_(weight, mean=0.0 if "bias" in name else 1.0, std=0.1)
+                torch.nn.init.normal_(weight, mean=0.0 if "bias" in name else norm, std=0.1)
             else:
                 torch.nn.init.normal_(weight, std=0.12)
     return model.eval()

@@ -7,12 +7,14 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+# Only bounds a hang: nothing is ever waited for longer than it takes, however slow the machine.
+HANG_SECONDS = 120.0
 _POLL_SECONDS = 0.02
 
 Result = TypeVar("Result")
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = HANG_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -20,7 +22,9 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = 10.0) 
         time.sleep(_POLL_SECONDS)
 
 
-async def eventually(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
+async def eventually(
+    condition: Callable[[], bool], what: str, seconds: float = HANG_SECONDS
+) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -28,7 +32,7 @@ async def eventually(condition: Callable[[], bool], what: str, seconds: float = 
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def within(work: Awaitable[Result], what: str, seconds: float = 10.0) -> Result:
+async def within(work: Awaitable[Result], what: str, seconds: float = HANG_SECONDS) -> Result:
     """What `work` gives. A test that could hang says instead what did not happen."""
     try:
         return await asyncio.wait_for(work, seconds)

@@ -39,11 +39,11 @@ from atom.model_engine.wire.core_port import (
     CoreFailed,
     CoreResumed,
     CoreStalled,
-    RankStats,
 )
 from atom.model_engine.wire.engine_protocol import (
     EngineReport,
     ProgressBody,
+    RankStats,
     StatsBody,
     StreamBody,
     UtilityResponseBody,
@@ -133,7 +133,7 @@ class AsyncLLMEngine:
         return self._lifecycle.status
 
     @property
-    def stats_by_rank(self) -> dict[int, StatsBody]:
+    def stats_by_rank(self) -> dict[int, RankStats]:
         """What each rank told last."""
         return self._rank_stats.by_rank
 
@@ -287,6 +287,7 @@ class AsyncLLMEngine:
         readers together."""
         for event in events:
             if isinstance(event, StreamBody):
+                self._note_stats(event.rank_stats)
                 self._delivery.take(event)
             else:
                 self._delivery.deliver()
@@ -295,7 +296,7 @@ class AsyncLLMEngine:
 
     def _handle(self, event: CoreEvent) -> None:
         if isinstance(event, RankStats):
-            self._rank_stats.put(event.rank, event.stats, self._wall_clock())
+            self._note_stats(event)
         elif isinstance(event, CoreFailed):
             self._die(event.message)
         elif isinstance(event, CoreStalled):
@@ -308,6 +309,10 @@ class AsyncLLMEngine:
             self._lifecycle.started(event)
         elif isinstance(event, ProgressBody):
             self._lifecycle.progress(event)
+
+    def _note_stats(self, told: RankStats | None) -> None:
+        if told is not None:
+            self._rank_stats.put(told, self._wall_clock())
 
     def _die(self, reason: str) -> None:
         if self._lifecycle.die(reason):

@@ -7,6 +7,7 @@ poll when there is nothing to do, so an idle engine costs nothing.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -31,6 +32,7 @@ from atom.model_engine.wire.engine_protocol import (
     EngineReport,
     FinishedRow,
     ProgressBody,
+    RankStats,
     ShutdownBody,
     StreamBody,
     UtilityBody,
@@ -58,6 +60,7 @@ class EngineCore:
         self._running = True
         self._pulse = Pulse()
         self._ended = threading.Event()
+        self._tellings = itertools.count(1)
         self._progress_sent = ("", -1)
         self._profiler = TorchProfiler(
             config.torch_profiler_dir, config.parallel.data_parallel_rank
@@ -137,15 +140,16 @@ class EngineCore:
         """Each client the rows of its requests, in one message."""
         if not _says_anything(result):
             return
+        stats = self._stats()
         if self._sockets.clients == 1:
-            self._send_rows(0, result)
+            self._send_rows(0, result, stats)
             return
         for client in range(self._sockets.clients):
             part = result.where(partial(_is_of, client))
             if _says_anything(part):
-                self._send_rows(client, part)
+                self._send_rows(client, part, stats)
 
-    def _send_rows(self, client: int, result: StepResult) -> None:
+    def _send_rows(self, client: int, result: StepResult, stats: RankStats) -> None:
         self._sockets.send(
             client,
             StreamBody(
@@ -154,14 +158,26 @@ class EngineCore:
                 finished=result.finished,
                 logprobs=LogprobsBody.packed(result.logprobs),
                 prompt_logprobs=LogprobsBody.packed(result.prompt_logprobs),
+                rank_stats=stats,
             ),
         )
 
     def _publish_finished(self, finished: list[FinishedRow]) -> None:
         """Ends that came without a token."""
+        stats = self._stats()
         for client in {client_of(row.request_id) for row in finished}:
             rows = [row for row in finished if client_of(row.request_id) == client]
-            self._sockets.send(client, StreamBody(request_ids=b"", token_ids=b"", finished=rows))
+            self._sockets.send(client, StreamBody(b"", b"", rows, rank_stats=stats))
+
+    def _stats(self) -> RankStats:
+        """The core's numbers now. The heartbeat's thread reads them too, perhaps in the middle of
+        a step: what is read later must not be called older, so the number is taken first."""
+        number = next(self._tellings)
+        return RankStats(
+            rank=self._config.parallel.data_parallel_rank,
+            number=number,
+            stats=self._pipeline.stats(),
+        )
 
     # ---- heartbeat ----------------------------------------------------------------------------
 
@@ -169,8 +185,7 @@ class EngineCore:
         """On a thread of its own, so that a long step does not silence a core that gets on."""
         while not self._ended.wait(BEAT_SECONDS):
             if self._pulse.got_on():
-                # Plain numbers, each read at once; the loop may be in the middle of a step.
-                self._sockets.send_all(self._pipeline.stats())
+                self._sockets.send_all(self._stats())
 
     # ---- utilities ----------------------------------------------------------------------------
 

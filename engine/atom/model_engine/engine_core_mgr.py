@@ -25,7 +25,6 @@ from atom.model_engine.wire.core_port import (
     CoreFailed,
     CoreResumed,
     CoreStalled,
-    RankStats,
 )
 from atom.model_engine.wire.core_processes import CoreProcesses
 from atom.model_engine.wire.core_sockets import ClientAddress, has_message, open_socket
@@ -35,8 +34,8 @@ from atom.model_engine.wire.engine_protocol import (
     EngineReport,
     ExecutorFailedBody,
     ProgressBody,
+    RankStats,
     ShutdownBody,
-    StatsBody,
     StreamBody,
     UtilityBody,
     UtilityResponseBody,
@@ -224,9 +223,9 @@ class CoreManager:
                     for row in body.finished:
                         self._router.release(row.request_id)
             return body
-        if isinstance(body, StatsBody):
+        if isinstance(body, RankStats):
             self._hear(rank)
-            return RankStats(rank, body)
+            return body
         if isinstance(body, UtilityResponseBody):
             return self._answers.utility(rank, body)
         if isinstance(body, ProgressBody):

@@ -27,7 +27,6 @@ def inference_pool(plan: Plan, picker: EndpointPicker) -> Manifest:
         "spec": {
             "selector": {"matchLabels": naming.serving_labels(plan)},
             "targetPorts": [{"number": constants.ENGINE_PORT}],
-            "appProtocol": "http",
             "endpointPickerRef": {
                 "group": "",
                 "kind": "Service",

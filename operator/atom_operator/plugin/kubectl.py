@@ -35,7 +35,11 @@ class Kubectl:
         command = self.command(*arguments)
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False
+                command,
+                capture_output=True,
+                encoding="utf-8",
+                timeout=_COMMAND_SECONDS,
+                check=False,
             )
         except subprocess.TimeoutExpired as error:
             raise KubectlError(
@@ -80,7 +84,7 @@ class Kubectl:
             self.command("port-forward", target, f":{port}"),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
         )
         assert process.stdout is not None
         assert process.stderr is not None

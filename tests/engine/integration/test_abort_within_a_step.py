@@ -1,4 +1,4 @@
-"""A client that leaves costs at most the step that is being computed."""
+"""What a core tells its client with each step, and that a client which leaves costs one at most."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from atom.model_engine.wire.core_sockets import ClientAddress, CoreSockets
 from atom.model_engine.wire.engine_protocol import (
     AbortBody,
     AddBody,
+    StatsBody,
     StreamBody,
     decode_from_rank,
     encode,
@@ -23,8 +24,9 @@ from atom.model_engine.wire.engine_protocol import (
 )
 from atom.sampling_params import SamplingParams
 from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.waiting import HANG_SECONDS
 
-WAIT_MS = 10_000
+WAIT_MS = 1000 * int(HANG_SECONDS)
 
 
 class SteppedCore:
@@ -72,7 +74,7 @@ def stepped(tmp_path: Path) -> Iterator[SteppedCore]:
 
 def test_an_abort_ends_its_request_before_the_next_step(stepped: SteppedCore) -> None:
     leaving, staying = first_id(0), first_id(0) + 1
-    params = SamplingParams(temperature=0.0, max_tokens=50, ignore_eos=True)
+    params = greedy(max_tokens=50)
     stepped.send(
         AddBody([Request(number, [5, 6], params, 52, 0.0) for number in (leaving, staying)])
     )
@@ -87,3 +89,40 @@ def test_an_abort_ends_its_request_before_the_next_step(stepped: SteppedCore) ->
     assert stepped.steps_output().rows()[0].tolist() == [staying], (
         "the very next step is without it"
     )
+
+
+def test_every_step_brings_totals_that_hold_its_tokens(stepped: SteppedCore) -> None:
+    """No heartbeat beats here, so nothing else can bring them."""
+    short, long = first_id(0), first_id(0) + 1
+    bounds = {short: 1, long: 9}
+    stepped.send(
+        AddBody(
+            [
+                Request(number, [5, 6, 7], greedy(max_tokens=most), 3 + most, 0.0)
+                for number, most in bounds.items()
+            ]
+        )
+    )
+    tokens, before = 0, 0
+    for open_requests in (1, 1, 1):
+        stepped.core.turn()
+        body = stepped.steps_output()
+        tokens += len(body.rows()[1])
+        stats = told_by(body, after=before)
+        assert (stats.generation_tokens_total, stats.prompt_tokens_total) == (tokens, 6)
+        assert stats.requests_running == open_requests
+        before = body.rank_stats.number
+    stepped.send(AbortBody([long]))
+    stepped.core.turn()
+    stats = told_by(stepped.steps_output(), after=before)
+    assert (stats.requests_running, stats.kv_blocks_used) == (0, 0), "an end without a step too"
+
+
+def greedy(max_tokens: int) -> SamplingParams:
+    return SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+
+
+def told_by(body: StreamBody, after: int) -> StatsBody:
+    assert body.rank_stats is not None
+    assert body.rank_stats.number > after
+    return body.rank_stats.stats

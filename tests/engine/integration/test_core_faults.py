@@ -15,22 +15,23 @@ import zmq
 
 from atom.config import Config, EngineOptions, build_config
 from atom.model_engine.request import Request
-from atom.model_engine.wire.core_port import CoreFailed, CoreResumed, CoreStalled, RankStats
+from atom.model_engine.wire.core_port import CoreFailed, CoreResumed, CoreStalled
 from atom.model_engine.wire.core_sockets import ClientAddress
 from atom.model_engine.wire.engine_protocol import (
     MAX_MESSAGE_BYTES,
     AddBody,
     EngineCoreRequestType,
+    RankStats,
     StreamBody,
     encode,
     first_id,
     identity_of,
 )
 from atom.sampling_params import SamplingParams
-from tests.support.core_client import LIMIT_SECONDS, CoreClient, core_client
+from tests.support.core_client import CoreClient, core_client
 from tests.support.stderr_file import stderr_into
 from tests.support.tiny_model import make_tiny_checkpoint
-from tests.support.waiting import wait_until
+from tests.support.waiting import HANG_SECONDS, wait_until
 
 UNKNOWN_TYPE = [b"\xff", b"\x80"]
 TRUNCATED = [EngineCoreRequestType.ADD.value, b"\x81\xa8reque"]
@@ -84,7 +85,7 @@ class EngineRig:
             found[:] = [line for line in lines if words in line]
             return bool(found)
 
-        wait_until(logged, f"the log says {words!r}", 30)
+        wait_until(logged, f"the log says {words!r}")
         self._read = self._log_path.read_text().splitlines().index(found[0]) + 1
         return found[0]
 
@@ -122,7 +123,7 @@ def raw_client(engine: CoreClient) -> Iterator[zmq.Socket[bytes]]:
                 return True
             return False
 
-        wait_until(connected, "the cores connect", 30)
+        wait_until(connected, "the cores connect")
         yield router
 
 
@@ -168,7 +169,7 @@ def test_a_manager_refuses_a_malformed_output_and_lives(
 ) -> None:
     with raw_core(engine) as push:
         push.send_multipart([identity_of(0), *frames])
-        wait_until(lambda: "refused a malformed message" in caplog.text, "it is logged", 30)
+        wait_until(lambda: "refused a malformed message" in caplog.text, "it is logged")
     engine.assert_well()
 
 
@@ -178,7 +179,7 @@ def test_a_manager_refuses_outputs_of_unknown_senders(
 ) -> None:
     with raw_core(engine) as push:
         push.send_multipart([sender, *FOR_THE_OTHER_SIDE])
-        wait_until(lambda: "unknown sender" in caplog.text, "it is logged", 30)
+        wait_until(lambda: "unknown sender" in caplog.text, "it is logged")
     engine.assert_well()
 
 
@@ -188,7 +189,7 @@ def test_tokens_that_do_not_match_their_requests_are_refused(
     uneven = [b"\x06", b"\x83\xabrequest_ids\xc4\x08" + bytes(8) + b"\xa9token_ids\xc4\x00"]
     with raw_core(engine) as push:
         push.send_multipart([identity_of(0), uneven[0], uneven[1] + b"\xa8finished\x90"])
-        wait_until(lambda: "do not match" in caplog.text, "it is logged", 30)
+        wait_until(lambda: "do not match" in caplog.text, "it is logged")
     engine.assert_well()
 
 
@@ -224,7 +225,7 @@ def test_a_core_that_waits_for_work_is_not_stalled(engine: CoreClient) -> None:
     engine.assert_well()
     heard = {0: 0, 1: 0}
     while min(heard.values()) < 5:  # beats come each second, and the limit is three
-        event = engine.events.get(timeout=LIMIT_SECONDS)
+        event = engine.events.get(timeout=HANG_SECONDS)
         assert not isinstance(event, CoreStalled)
         if isinstance(event, RankStats):
             heard[event.rank] += 1

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from atom.config import Config, EngineOptions, build_config
-from atom.model_engine.wire.core_port import CoreFailed, RankStats
+from atom.model_engine.wire.core_port import CoreFailed
+from atom.model_engine.wire.engine_protocol import RankStats
 from tests.support.core_client import CoreClient, core_client
 from tests.support.tiny_model import make_tiny_checkpoint
 

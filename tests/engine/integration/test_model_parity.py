@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from atom.sizing import KvElement, ModelFacts, kv_layout
 from tests.support.core_driver import CoreDriver
 from tests.support.tiny_model import LLAMA3_ROPE_SCALING, make_tiny_checkpoint
 
@@ -32,12 +34,63 @@ def oracle(model: PreTrainedModel, prompt: list[int]) -> list[int]:
     return ids[0, len(prompt) :].tolist()
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+LONGROPE = {
+    "rope_type": "longrope",
+    "original_max_position_embeddings": 512,
+    "short_factor": [1.0 + 0.1 * pair for pair in range(8)],
+    "long_factor": [2.0 + 0.3 * pair for pair in range(8)],
+}
+# Every third layer attends in full; the others have a window, and a rope of their own.
+GEMMA3 = {
+    "sliding_window": 20,
+    "layer_types": [
+        "full_attention" if index % 3 == 2 else "sliding_attention" for index in range(7)
+    ],
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50_000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 5_000.0},
+    },
+    "query_pre_attn_scalar": 20,
+}
 CHECKPOINTS = {
     "qwen3": {"architecture": "qwen3"},
     "qwen3-tied-sharded": {"architecture": "qwen3", "tie_word_embeddings": True, "shards": 2},
     "llama": {"architecture": "llama"},
     "llama3-rope": {"architecture": "llama", "rope_scaling": LLAMA3_ROPE_SCALING},
-}
+    "linear-rope": {
+        "architecture": "llama",
+        "rope_scaling": {"rope_type": "linear", "factor": 4.0},
+    },
+    "dynamic-rope": {
+        "architecture": "llama",
+        "rope_scaling": {"rope_type": "dynamic", "factor": 4.0},
+    },
+    "yarn-rope": {"architecture": "qwen3", "rope_scaling": YARN},
+    "longrope": {"architecture": "llama", "rope_scaling": LONGROPE},
+    "llama-odd-heads": {
+        "architecture": "llama", "heads": 6, "kv_heads": 3, "head_dim": 40, "hidden": 96,
+        "attention_bias": True,
+    },
+    "qwen2": {"architecture": "qwen2"},
+    "qwen2-window": {
+        "architecture": "qwen2", "layers": 3,
+        "extra": {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1},
+    },
+    "mistral": {"architecture": "mistral", "extra": {"sliding_window": None}},
+    "mistral-window": {"architecture": "mistral", "extra": {"sliding_window": 24}},
+    "gemma2": {
+        "architecture": "gemma2", "layers": 3, "tie_word_embeddings": True,
+        "extra": {
+            "sliding_window": 20, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 8.0,
+            "query_pre_attn_scalar": 24, "hidden_activation": "gelu_pytorch_tanh",
+        },
+    },
+    "gemma3": {
+        "architecture": "gemma3", "layers": 7, "head_dim": 24, "tie_word_embeddings": True,
+        "extra": GEMMA3,
+    },
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=CHECKPOINTS, ids=str)
@@ -80,6 +133,13 @@ def test_greedy_tokens_equal_transformers_alone(checkpoint, expected):
         assert driver.generate([prompt], max_tokens=NEW_TOKENS, ignore_eos=True) == [tokens]
 
 
+def scarce_blocks(checkpoint: Path) -> int:
+    """A third more than one sequence of 192 tokens and its chunk of 48 take."""
+    facts = ModelFacts.from_hf_config(json.loads((checkpoint / "config.json").read_text()))
+    layout = kv_layout(facts, KvElement(4))
+    return (layout.blocks_of_sequence(192, 16) + layout.step_blocks(48, 16)) * 4 // 3
+
+
 @pytest.mark.parametrize("depth", [0, 1])
 def test_preempted_sequences_give_the_same_tokens(checkpoint, expected, depth):
     driver = CoreDriver(
@@ -88,7 +148,7 @@ def test_preempted_sequences_give_the_same_tokens(checkpoint, expected, depth):
         max_model_len=192,
         max_num_batched_tokens=48,
         max_num_seqs=8,
-        num_kv_blocks=16,
+        num_kv_blocks=scarce_blocks(checkpoint),
         enable_prefix_caching=False,
     )
     got = driver.generate(prompts(driver.vocab_size), max_tokens=NEW_TOKENS, ignore_eos=True)

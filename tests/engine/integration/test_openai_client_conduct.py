@@ -23,7 +23,7 @@ from atom.entrypoints.server.server_options import ServerOptions
 from tests.support.front_half import SERVED_NAME, build_test_config
 from tests.support.http_app import AppRig, HttpRig, serve_app, serve_model
 from tests.support.tiny_model import make_tiny_checkpoint
-from tests.support.waiting import eventually
+from tests.support.waiting import HANG_SECONDS, eventually
 
 MESSAGES: list[Any] = [{"role": "user", "content": "abcd"}]
 KEY = "sk-of-the-test"
@@ -227,8 +227,17 @@ async def leave_by_cancelling(client: AsyncOpenAI, rig: AppRig) -> None:
 
 
 async def leave_by_timing_out(client: AsyncOpenAI, rig: AppRig) -> None:
-    with pytest.raises(openai.APITimeoutError):
-        await ask(client.with_options(timeout=0.3, max_retries=0))
+    async def when_it_runs(event: str, _: Any) -> None:
+        if event == "http11.receive_response_headers.started":  # its time to read begins then
+            await eventually(lambda: bool(rig.core.added), "it runs")
+
+    async def trace(request: httpx.Request) -> None:
+        request.extensions["trace"] = when_it_runs
+
+    patience = httpx.Timeout(HANG_SECONDS, read=0.1)
+    async with httpx.AsyncClient(event_hooks={"request": [trace]}) as http:
+        with pytest.raises(openai.APITimeoutError):
+            await ask(client.with_options(timeout=patience, max_retries=0, http_client=http))
 
 
 @pytest.mark.parametrize(

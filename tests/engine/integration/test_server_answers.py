@@ -8,7 +8,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 import torch
 from openai import APIStatusError, BadRequestError, OpenAI
@@ -16,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.support.server_process import SERVED_NAME, ServerProcess, server_process
 from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.unanswered import unanswered
 from tests.support.waiting import wait_until
 
 CONTEXT = 4096
@@ -166,13 +166,8 @@ def test_a_reader_that_leaves_frees_its_place_and_its_blocks(server: ServerProce
 
 def test_a_client_that_gives_up_waiting_frees_its_place(server: ServerProcess) -> None:
     body = {"prompt": "x", "max_tokens": 4000, "ignore_eos": True}
-    with pytest.raises(httpx.ReadTimeout):
-        httpx.post(
-            f"{server.url}/v1/completions",
-            json=body,
-            headers={"x-request-id": "impatient"},
-            timeout=0.5,
-        )
+    with unanswered(server, "/v1/completions", body, "x-request-id: impatient\r\n"):
+        wait_until(lambda: server.metric("requests_running") == 1, "it runs")
     wait_until(lambda: server.metric("requests_running") == 0, "the request was aborted")
     line = '"POST /v1/completions HTTP/1.1" 499 impatient\n'
     wait_until(lambda: server.log.count(line) == 1, "the access log tells")

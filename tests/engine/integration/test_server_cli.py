@@ -108,7 +108,8 @@ def test_the_server_benchmark_counts_what_it_got(server: ServerProcess, tmp_path
         assert 0 < report[f"p25_{metric}_ms"] <= report[f"p99.9_{metric}_ms"]
     for metric in ("tpot", "itl"):  # 0 where a busy machine lets several tokens come at once
         assert 0 <= report[f"p25_{metric}_ms"] <= report[f"p99.9_{metric}_ms"]
-    assert report["mean_ttft_ms"] < report["mean_e2el_ms"]
+    # Equal where a busy machine lets each answer come in one piece.
+    assert report["mean_ttft_ms"] <= report["mean_e2el_ms"]
     assert json.loads((tmp_path / "r.json").read_text()) == report
 
 

@@ -21,9 +21,8 @@ from atom.model_engine.structured_output.grammar_compiler import (
 from atom.model_engine.structured_output.xgrammar_import import XGrammarMissingError
 from atom.structured_outputs import GrammarSpec
 from tests.support.byte_tokenizer import write_byte_tokenizer
-from tests.support.waiting import wait_until
+from tests.support.waiting import HANG_SECONDS, wait_until
 
-LIMIT_SECONDS = 60
 TOO_COSTLY = GrammarSpec(
     "json",
     json.dumps(
@@ -69,7 +68,7 @@ def servers() -> list[psutil.Process]:
 def test_nothing_is_started_before_the_first_grammar_and_nothing_left_after(make: Make) -> None:
     compiler = make()
     assert servers() == []
-    compiler.compile(GrammarSpec("regex", "a+")).result(LIMIT_SECONDS)
+    compiler.compile(GrammarSpec("regex", "a+")).result(HANG_SECONDS)
     (server,) = servers()
     assert not any("torch" in file.path for file in server.memory_maps())
     compiler.close()
@@ -81,8 +80,8 @@ def test_the_same_grammar_is_compiled_once(make: Make) -> None:
     compiler = make(told.release)
     first = compiler.compile(GrammarSpec("regex", "a+"))
     assert compiler.compile(GrammarSpec("regex", "a+")) is first
-    assert first.result(LIMIT_SECONDS).memory_size_bytes > 0
-    assert told.acquire(timeout=LIMIT_SECONDS)
+    assert first.result(HANG_SECONDS).memory_size_bytes > 0
+    assert told.acquire(timeout=HANG_SECONDS)
     assert compiler.compile(GrammarSpec("regex", "b+")) is not first
 
 
@@ -100,7 +99,7 @@ def test_the_librarys_reason_is_told_without_its_file_names(
     make: Make, spec: GrammarSpec, reason: str
 ) -> None:
     with pytest.raises(GrammarRefusedError) as caught:
-        make().compile(spec).result(LIMIT_SECONDS)
+        make().compile(spec).result(HANG_SECONDS)
     assert reason in str(caught.value)
     assert ".cc" not in str(caught.value)
 
@@ -112,9 +111,9 @@ def test_a_compilation_beyond_its_bounds_ends_and_others_go_on(
     compiler = make(**limits)
     costly = compiler.compile(TOO_COSTLY)
     cheap = compiler.compile(GrammarSpec("regex", "[0-9]{4}"))
-    assert cheap.result(LIMIT_SECONDS).memory_size_bytes > 0
+    assert cheap.result(HANG_SECONDS).memory_size_bytes > 0
     with pytest.raises(GrammarRefusedError, match="make it smaller"):
-        costly.result(LIMIT_SECONDS)
+        costly.result(HANG_SECONDS)
     assert compiler.compile(TOO_COSTLY) is costly  # refused at once the next time
     assert len(servers()) == 1
 
@@ -122,7 +121,7 @@ def test_a_compilation_beyond_its_bounds_ends_and_others_go_on(
 def test_a_result_that_is_too_large_is_refused(make: Make) -> None:
     compiler = make(limit_result_bytes=1000)
     with pytest.raises(GrammarRefusedError, match="compiled it takes"):
-        compiler.compile(GrammarSpec("json", '{"type": "object"}')).result(LIMIT_SECONDS)
+        compiler.compile(GrammarSpec("json", '{"type": "object"}')).result(HANG_SECONDS)
 
 
 def test_grammars_that_wait_while_it_closes_start_no_other_server(make: Make) -> None:
@@ -136,27 +135,27 @@ def test_grammars_that_wait_while_it_closes_start_no_other_server(make: Make) ->
 
 def test_a_server_that_died_is_replaced(make: Make) -> None:
     compiler = make()
-    compiler.compile(GrammarSpec("regex", "a")).result(LIMIT_SECONDS)
+    compiler.compile(GrammarSpec("regex", "a")).result(HANG_SECONDS)
     (first,) = servers()
     first.kill()
     wait_until(lambda: first.status() == psutil.STATUS_ZOMBIE, "it is dead")
-    compiler.compile(GrammarSpec("regex", "b")).result(LIMIT_SECONDS)
+    compiler.compile(GrammarSpec("regex", "b")).result(HANG_SECONDS)
     (second,) = servers()
     assert second.pid != first.pid
 
 
 def test_a_server_that_dies_meanwhile_fails_its_grammar_for_this_time_only(make: Make) -> None:
     compiler = make(limit_cpu_seconds=30)
-    compiler.compile(GrammarSpec("regex", "a")).result(LIMIT_SECONDS)
+    compiler.compile(GrammarSpec("regex", "a")).result(HANG_SECONDS)
     (server,) = servers()
     socket_path = Path(server.cmdline()[-1])
     socket_path.unlink()  # nobody can reach it any more, as if it were gone
     lost = compiler.compile(GrammarSpec("regex", "b"))
     with pytest.raises(CompilerLostError, match="send it again"):
-        lost.result(LIMIT_SECONDS)
+        lost.result(HANG_SECONDS)
     server.kill()
     wait_until(lambda: server.status() == psutil.STATUS_ZOMBIE, "it is dead")
-    assert compiler.compile(GrammarSpec("regex", "b")).result(LIMIT_SECONDS).memory_size_bytes > 0
+    assert compiler.compile(GrammarSpec("regex", "b")).result(HANG_SECONDS).memory_size_bytes > 0
 
 
 def test_without_the_library_every_grammar_is_refused_with_the_reason(
@@ -164,7 +163,7 @@ def test_without_the_library_every_grammar_is_refused_with_the_reason(
 ) -> None:
     monkeypatch.setitem(sys.modules, "xgrammar", None)
     with pytest.raises(XGrammarMissingError, match="pip install xgrammar"):
-        make().compile(GrammarSpec("regex", "a")).result(LIMIT_SECONDS)
+        make().compile(GrammarSpec("regex", "a")).result(HANG_SECONDS)
     assert servers() == []
 
 
@@ -172,7 +171,7 @@ def test_a_tokenizer_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     setup = CompilerSetup(tokenizer_folder=str(tmp_path), vocab_size=320, end_token_ids=[])
     compiler = GrammarCompiler(setup, lambda: None)
     with pytest.raises(XGrammarMissingError, match=r"tokenizer.json: missing"):
-        compiler.compile(GrammarSpec("regex", "a")).result(LIMIT_SECONDS)
+        compiler.compile(GrammarSpec("regex", "a")).result(HANG_SECONDS)
     compiler.close()
 
 
@@ -185,4 +184,4 @@ def test_importing_it_brings_no_transformers() -> None:
     )
     import subprocess
 
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=LIMIT_SECONDS)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=HANG_SECONDS)

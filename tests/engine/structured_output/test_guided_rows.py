@@ -23,9 +23,9 @@ from atom.sampling_params import SamplingParams
 from atom.structured_outputs import StructuredOutputsParams
 from atom.tokenizer import Tokenizer
 from tests.support.byte_tokenizer import TURN_END, write_byte_tokenizer
+from tests.support.waiting import HANG_SECONDS
 
 VOCAB = 320  # some ids more than the tokenizer has, as padded models have
-LIMIT_SECONDS = 60
 MOST_TOKENS = 3000
 
 
@@ -45,7 +45,7 @@ class Guided:
         """With one sequence in it."""
         sampling = SamplingParams(**params)
         assert sampling.structured_outputs is not None
-        grammar = self.compiler.compile(sampling.structured_outputs.spec()).result(LIMIT_SECONDS)
+        grammar = self.compiler.compile(sampling.structured_outputs.spec()).result(HANG_SECONDS)
         rows = GuidedRows(VOCAB, [self.end], clock=clock)
         rows.enter(request_id, xgrammar.GrammarMatcher(grammar), sampling)
         return rows
@@ -241,7 +241,7 @@ def test_without_end_tokens_a_text_ends_where_it_first_may(tmp_path: Path) -> No
     setup = CompilerSetup(tokenizer_folder=str(tmp_path), vocab_size=VOCAB, end_token_ids=[])
     compiler = GrammarCompiler(setup, lambda: None)
     params = SamplingParams(structured_outputs=StructuredOutputsParams(regex="[0-9]{2,4}"))
-    grammar = compiler.compile(params.structured_outputs.spec()).result(LIMIT_SECONDS)
+    grammar = compiler.compile(params.structured_outputs.spec()).result(HANG_SECONDS)
     rows = GuidedRows(VOCAB, [])
     rows.enter(1, xgrammar.GrammarMatcher(grammar, terminate_without_stop_token=True), params)
     (digit,) = tokenizer.encode("7", add_special_tokens=False)

@@ -19,6 +19,7 @@ from atom.model_engine.structured_output.grammar_compiler import GrammarCompiler
 from atom.structured_outputs import GrammarSpec
 from tests.engine.answer_parsing.pieces import calls_of, events_of
 from tests.support.byte_tokenizer import TURN_END, write_byte_tokenizer
+from tests.support.waiting import HANG_SECONDS
 
 SCHEMAS = {
     "weather": {
@@ -28,7 +29,6 @@ SCHEMAS = {
     },
     "time": {"type": "object", "properties": {}},
 }
-LIMIT_SECONDS = 60
 Writable = Callable[[dict[str, Any], str], bool]
 
 
@@ -45,7 +45,7 @@ def writable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Writable]:
         from xgrammar import GrammarMatcher
 
         spec = GrammarSpec("structural_tag", json.dumps(tag))
-        matcher = GrammarMatcher(compiler.compile(spec).result(LIMIT_SECONDS))
+        matcher = GrammarMatcher(compiler.compile(spec).result(HANG_SECONDS))
         tokens = tokenizer.encode(text, add_special_tokens=False).ids
         return all(matcher.accept_token(token) for token in (*tokens, end))
 

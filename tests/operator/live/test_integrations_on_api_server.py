@@ -6,7 +6,7 @@ No controller of theirs runs: accepted objects, ownership of fields and pruning 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -52,13 +52,9 @@ EVERYTHING: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def served(live_cluster: LiveCluster) -> Iterator[None]:
+def served(live_cluster: LiveCluster) -> None:
     """The upstream CRDs are there."""
-    folder = upstream_crds.find()
-    if isinstance(folder, str):
-        pytest.skip(folder)
-    upstream_crds.install(live_cluster, folder)
-    return
+    upstream_crds.install(live_cluster)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from tests.support.operator_process import operator
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("only_operator")]
 
 _LEASE = "atom-operator"
-_TAKEOVER_SECONDS = 20.0
 
 
 def replica(cluster: LiveCluster, name: str) -> dict[str, str]:
@@ -71,12 +69,8 @@ def test_a_replica_takes_over_a_rollout_when_the_holder_is_killed(
         cluster.wait("rollout by the first", lambda: drain_seconds(cluster) == 31)
         first.kill()
         first.wait()
-        killed = time.monotonic()
         apply(cluster, replicas=2, rollout={"drainSeconds": 32})
-        cluster.wait(
-            "rollout by the second", lambda: drain_seconds(cluster) == 32, _TAKEOVER_SECONDS
-        )
-        print(f"taken over {time.monotonic() - killed:.1f} s after SIGKILL")
+        cluster.wait("rollout by the second", lambda: drain_seconds(cluster) == 32)
         assert lease(cluster)["holderIdentity"] == "second"
         assert lease(cluster)["leaseTransitions"] == 1
 
@@ -114,6 +108,8 @@ def test_a_graceful_end_releases_the_lease_at_once(namespaced: LiveCluster, tmp_
     with operator(cluster, tmp_path / "only.log", replica(cluster, "only")):
         cluster.wait("holder", lambda: lease(cluster).get("holderIdentity") == "only")
     assert lease(cluster)["holderIdentity"] == ""
+    # One that is not released would now last for an hour.
+    lasting = '{"spec": {"leaseDurationSeconds": 3600}}'
+    cluster.kubectl("patch", "lease", _LEASE, "--type=merge", f"--patch={lasting}")
     with operator(cluster, tmp_path / "next.log", replica(cluster, "next")):
-        # Less than the released Lease would have lasted.
-        cluster.wait("next holder", lambda: lease(cluster).get("holderIdentity") == "next", 10)
+        cluster.wait("next holder", lambda: lease(cluster).get("holderIdentity") == "next")

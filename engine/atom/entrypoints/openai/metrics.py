@@ -75,7 +75,7 @@ class EngineCollector(Collector):
 
 
 def _engine_metrics(name: str, numbers: ServerNumbers) -> Iterator[Metric]:
-    by_rank = numbers.stats_by_rank
+    by_rank = {rank: told.stats for rank, told in numbers.stats_by_rank.items()}
     told = bool(by_rank)
     yield _gauge("metrics_snapshot_available", "1 once the engine has told numbers.", name, told)
     if by_rank:
@@ -139,15 +139,21 @@ def _request_metrics(metrics: RequestMetrics, name: str) -> Iterator[Metric]:
             metrics.inter_token,
         ),
         "e2e_request_latency_seconds": (
-            "From the arrival of a request to its end.",
+            "From the arrival of a request to its end, unless its client left.",
             metrics.end_to_end,
         ),
         "request_queue_time_seconds": (
             "From the arrival of a request to the step that began with its prompt.",
             metrics.queue,
         ),
-        "request_prompt_tokens": ("Prompt tokens of a request.", metrics.prompt_tokens),
-        "request_generation_tokens": ("Tokens generated for a request.", metrics.output_tokens),
+        "request_prompt_tokens": (
+            "Prompt tokens of a request that ended, whether it was begun or not.",
+            metrics.prompt_tokens,
+        ),
+        "request_generation_tokens": (
+            "Tokens of a request that ended, up to its stop string or its client's leave.",
+            metrics.output_tokens,
+        ),
     }
     for key, (help_text, histogram) in values.items():
         yield _histogram(f"atom:{key}", help_text, histogram, name)
@@ -188,7 +194,10 @@ def _gauge(key: str, help_text: str, name: str, value: float) -> Metric:
 
 def _counters(stats: StatsBody, name: str) -> Iterator[Metric]:
     values = {
-        "prompt_tokens": ("Prompt tokens computed or found cached.", stats.prompt_tokens_total),
+        "prompt_tokens": (
+            "Prompt tokens of requests that were begun, computed or found cached.",
+            stats.prompt_tokens_total,
+        ),
         "generation_tokens": ("Tokens generated.", stats.generation_tokens_total),
         "preemptions": ("Requests put back to make room.", stats.preemptions_total),
         "prefix_cache_cached_tokens": (

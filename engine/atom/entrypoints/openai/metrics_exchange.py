@@ -3,12 +3,16 @@
 A scrape reaches any of the processes, and its answer must not depend on which: each one listens on
 a Unix socket in the engine's private folder and answers a connection with what it has counted, and
 the one that is scraped asks all others at that moment. Copies kept from earlier would make counters
-go backwards from one scrape to the next.
+go backwards from one scrape to the next; a process that ends leaves its whole count in a file.
+
+The ranks' totals are never behind the requests': each process learns them with the very tokens that
+it counts, so the newest word of a rank holds everything that any process has counted.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,7 +20,10 @@ import msgspec
 
 from atom.errors import RequestError
 from atom.metrics import Histogram, RequestMetrics, merge_metrics
-from atom.model_engine.wire.engine_protocol import StatsBody
+from atom.model_engine.wire.engine_protocol import RankStats
+from atom.model_engine.wire.rank_answers import keep_newest
+
+logger = logging.getLogger(__name__)
 
 _ANSWER_SECONDS = 2.0
 _MOST_BYTES = 4 * 2**20
@@ -26,7 +33,7 @@ class ServerNumbers(msgspec.Struct, frozen=True):
     """What one HTTP process has counted, and the ranks' newest words that it has."""
 
     requests: RequestMetrics
-    stats_by_rank: dict[int, StatsBody]
+    stats_by_rank: dict[int, RankStats]
 
 
 _ENCODER = msgspec.msgpack.Encoder(
@@ -37,11 +44,9 @@ _DECODER = msgspec.msgpack.Decoder(ServerNumbers, dec_hook=lambda kind, parts: H
 
 def merge_numbers(parts: Sequence[ServerNumbers]) -> ServerNumbers:
     """Requests are added up; each rank is the same for all, so its newest word counts."""
-    newest: dict[int, StatsBody] = {}
+    newest: dict[int, RankStats] = {}
     for part in parts:
-        for rank, stats in part.stats_by_rank.items():
-            if rank not in newest or stats.steps_total > newest[rank].steps_total:
-                newest[rank] = stats
+        keep_newest(newest, part.stats_by_rank.values())
     return ServerNumbers(merge_metrics([part.requests for part in parts]), newest)
 
 
@@ -53,7 +58,6 @@ class MetricsExchange:
         self._own = own
         self._others = list(others)
         self._numbers = numbers
-        self._last: dict[Path, ServerNumbers] = {}
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -61,8 +65,14 @@ class MetricsExchange:
         self._server = await asyncio.start_unix_server(self._answer, self._own)
 
     def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        """Leave the others what was counted here; nothing is counted after this."""
+        if self._server is None:
+            return
+        try:
+            _last_words(self._own).write_bytes(_ENCODER.encode(self._numbers()))
+        except OSError as error:
+            logger.warning("the numbers of this process could not be left: %s", error)
+        self._server.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -76,25 +86,33 @@ class MetricsExchange:
     async def total(self) -> ServerNumbers:
         """Of all processes. Raises `RequestError` (503) when one of them does not answer: a sum
         without it would not be true."""
-        others = await asyncio.gather(*map(self._ask, self._others))
+        others = await asyncio.gather(*map(_numbers_of, self._others))
         return merge_numbers([self._numbers(), *others])
 
-    async def _ask(self, path: Path) -> ServerNumbers:
+
+async def _numbers_of(path: Path) -> ServerNumbers:
+    """What the process that listens there has counted, or what it left when it ended."""
+    try:
+        return _DECODER.decode(await _told_by(path) or _last_words(path).read_bytes())
+    except (OSError, TimeoutError, ValueError) as error:
+        raise _unknown(error) from error
+
+
+async def _told_by(path: Path) -> bytes:
+    """Empty when it listens no longer."""
+    async with asyncio.timeout(_ANSWER_SECONDS):
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                reader, writer = await asyncio.open_unix_connection(path, limit=_MOST_BYTES)
-                try:
-                    data = await reader.read(-1)
-                finally:
-                    writer.close()
-            self._last[path] = _DECODER.decode(data)
-        except (ConnectionError, FileNotFoundError) as error:
-            if path not in self._last:
-                raise _unknown(error) from error
-            # It has drained and ended before us: what it last said is its whole count.
-        except (TimeoutError, ValueError) as error:
-            raise _unknown(error) from error
-        return self._last[path]
+            reader, writer = await asyncio.open_unix_connection(path, limit=_MOST_BYTES)
+            try:
+                return await reader.read(-1)
+            finally:
+                writer.close()
+        except (ConnectionError, FileNotFoundError):
+            return b""
+
+
+def _last_words(socket: Path) -> Path:
+    return socket.with_name(f"{socket.name}-last")
 
 
 def _unknown(error: Exception) -> RequestError:

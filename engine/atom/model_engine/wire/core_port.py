@@ -16,7 +16,7 @@ from atom.model_engine.request import Request
 from atom.model_engine.wire.engine_protocol import (
     EngineReport,
     ProgressBody,
-    StatsBody,
+    RankStats,
     StreamBody,
     UtilityResponseBody,
 )
@@ -28,14 +28,6 @@ class CoreFailed:
 
     message: str
     user_error: bool
-
-
-@dataclass(frozen=True, slots=True)
-class RankStats:
-    """What one rank last said of itself."""
-
-    rank: int
-    stats: StatsBody
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,37 +157,8 @@ class FinishedRow(msgspec.Struct, frozen=True):
     param: str | None = None
 
 
-class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All tokens of one engine step: row i gave `token_ids[i]` to request `request_ids[i]`.
-
-    request_ids: packed int64; token_ids: packed int32, the same count. A request in `finished` has
-    its last token in this very message (none if it was aborted). logprobs: of these tokens;
-    prompt_logprobs: of prompt tokens, in order; both only for requests that asked, and perhaps for
-    some that have ended.
-    """
-
-    request_ids: bytes
-    token_ids: bytes
-    finished: list[FinishedRow]
-    logprobs: LogprobsBody | None = None
-    prompt_logprobs: LogprobsBody | None = None
-
-    def __post_init__(self) -> None:
-        if len(self.request_ids) % 8 or len(self.request_ids) != 2 * len(self.token_ids):
-            raise ValueError(
-                f"{len(self.request_ids)} bytes of request ids do not match "
-                f"{len(self.token_ids)} bytes of token ids"
-            )
-
-    def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        return (
-            np.frombuffer(self.request_ids, dtype="<i8"),
-            np.frombuffer(self.token_ids, dtype="<i4"),
-        )
-
-
 class StatsBody(msgspec.Struct, frozen=True):
-    """Gauges and running totals of one core; also its heartbeat (heartbeat.py)."""
+    """Gauges and running totals of one core."""
 
     requests_running: int
     requests_waiting: int
@@ -204,6 +175,48 @@ class StatsBody(msgspec.Struct, frozen=True):
     steps_total: int
 
 
+class RankStats(msgspec.Struct, frozen=True):
+    """What one rank says of itself; alone also its heartbeat (heartbeat.py).
+
+    number: counts up with everything that the rank says, to whichever client; the totals of a
+    higher one hold those of every lower one."""
+
+    rank: int
+    number: int
+    stats: StatsBody
+
+
+class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All tokens of one engine step: row i gave `token_ids[i]` to request `request_ids[i]`.
+
+    request_ids: packed int64; token_ids: packed int32, the same count. A request in `finished` has
+    its last token in this very message (none if it was aborted). logprobs: of these tokens;
+    prompt_logprobs: of prompt tokens, in order; both only for requests that asked, and perhaps for
+    some that have ended. rank_stats: of the core behind this step, so that its totals are never
+    behind what its clients have counted themselves; a core always tells them.
+    """
+
+    request_ids: bytes
+    token_ids: bytes
+    finished: list[FinishedRow]
+    logprobs: LogprobsBody | None = None
+    prompt_logprobs: LogprobsBody | None = None
+    rank_stats: RankStats | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.request_ids) % 8 or len(self.request_ids) != 2 * len(self.token_ids):
+            raise ValueError(
+                f"{len(self.request_ids)} bytes of request ids do not match "
+                f"{len(self.token_ids)} bytes of token ids"
+            )
+
+    def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        return (
+            np.frombuffer(self.request_ids, dtype="<i8"),
+            np.frombuffer(self.token_ids, dtype="<i4"),
+        )
+
+
 BODY_TYPES: dict[EngineCoreRequestType, type[msgspec.Struct]] = {
     EngineCoreRequestType.ADD: AddBody,
     EngineCoreRequestType.ABORT: AbortBody,
@@ -214,7 +227,7 @@ BODY_TYPES: dict[EngineCoreRequestType, type[msgspec.Struct]] = {
     EngineCoreRequestType.PROGRESS: ProgressBody,
     EngineCoreRequestType.READY: EngineReport,
     EngineCoreRequestType.STREAM: StreamBody,
-    EngineCoreRequestType.STATS: StatsBody,
+    EngineCoreRequestType.STATS: RankStats,
 }
 
 _TYPE_OF_BODY = {body: kind for kind, body in BODY_TYPES.items()}

@@ -7,7 +7,7 @@ the board to AsyncLLMEngine, for /metrics and /server_info.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -15,6 +15,7 @@ from atom.model_engine.wire.engine_protocol import (
     EngineReport,
     ProgressBody,
     RankReport,
+    RankStats,
     StatsBody,
     UtilityResponseBody,
 )
@@ -92,24 +93,33 @@ def add_stats(parts: Sequence[StatsBody]) -> StatsBody:
 
 
 class RankStatsBoard:
-    """The newest stats of each rank (by_rank), and since when they are all told."""
+    """by_rank: what each rank told last."""
 
     def __init__(self) -> None:
-        self.by_rank: dict[int, StatsBody] = {}
+        self.by_rank: dict[int, RankStats] = {}
         self._told_at: dict[int, float] = {}
 
-    def put(self, rank: int, stats: StatsBody, now: float) -> None:
-        """now: seconds since 1970."""
-        self.by_rank[rank] = stats
-        self._told_at[rank] = now
+    def put(self, told: RankStats, now: float) -> None:
+        """Take what a rank tells; now: seconds since 1970."""
+        # A heartbeat comes from a thread of its own, and may be overtaken by a step.
+        keep_newest(self.by_rank, [told])
+        self._told_at[told.rank] = now
 
     @property
     def total(self) -> StatsBody | None:
         """Of all ranks together; None before the first has told any."""
-        parts = list(self.by_rank.values())
+        parts = [told.stats for told in self.by_rank.values()]
         return add_stats(parts) if parts else None
 
     @property
     def told_at(self) -> float | None:
         """Since when every rank has told its numbers again, in seconds since 1970."""
         return min(self._told_at.values(), default=None)
+
+
+def keep_newest(by_rank: dict[int, RankStats], told: Iterable[RankStats]) -> None:
+    """Replace what is older than these."""
+    for one in told:
+        known = by_rank.get(one.rank)
+        if known is None or one.number >= known.number:
+            by_rank[one.rank] = one

@@ -14,18 +14,17 @@ from atom.model_engine.front.engine_lifecycle import EngineState
 from atom.model_engine.front.request_stream import RequestStream
 from atom.model_engine.request import FinishReason, RequestOutput
 from atom.model_engine.wire.core_port import CoreResumed, CoreStalled
-from atom.model_engine.wire.engine_protocol import FinishedRow, ProgressBody
+from atom.model_engine.wire.engine_protocol import FinishedRow, ProgressBody, StreamBody
 from atom.sampling_params import SamplingParams
 from atom.tokenizer import Tokenizer
 from tests.support.front_half import (
     EchoCore,
     build_test_config,
+    rank_stats,
     stream_body,
     write_model_folder,
 )
-from tests.support.waiting import eventually, within
-
-LIMIT_SECONDS = 10
+from tests.support.waiting import HANG_SECONDS, eventually, within
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +148,7 @@ async def test_readers_that_wait_are_woken(rig: Rig) -> None:
     readers = [asyncio.create_task(read_all(stream)) for stream in streams]
     await hops()
     rig.core.release()
-    for outputs in await asyncio.wait_for(asyncio.gather(*readers), LIMIT_SECONDS):
+    for outputs in await asyncio.wait_for(asyncio.gather(*readers), HANG_SECONDS):
         assert "".join(output.text for output in outputs) == "aba"
 
 
@@ -218,7 +217,7 @@ async def test_requests_are_refused_with_the_progress_until_the_engine_is_ready(
         await rig.engine.add_request("a", SamplingParams())
     assert caught.value.status == 503
     rig.core.become_ready()
-    report = await asyncio.wait_for(rig.engine.wait_ready(), LIMIT_SECONDS)
+    report = await asyncio.wait_for(rig.engine.wait_ready(), HANG_SECONDS)
     assert rig.engine.status.report == report
     await rig.engine.add_request("a", SamplingParams())
     await rig.engine.shutdown()
@@ -230,7 +229,7 @@ async def test_a_failed_start_is_told_to_whoever_waits(config: Config) -> None:
     waiting = asyncio.create_task(rig.engine.wait_ready())
     rig.core.die("model.safetensors: truncated")
     with pytest.raises(EngineDeadError, match="truncated"):
-        await asyncio.wait_for(waiting, LIMIT_SECONDS)
+        await asyncio.wait_for(waiting, HANG_SECONDS)
 
 
 async def test_when_the_engine_dies_every_open_request_gets_the_reason(rig: Rig) -> None:
@@ -238,7 +237,7 @@ async def test_when_the_engine_dies_every_open_request_gets_the_reason(rig: Rig)
     streams = [await rig.engine.add_request("abcd", SamplingParams()) for _ in range(3)]
     rig.core.step()
     rig.core.die("killed by signal 9")
-    assert await asyncio.wait_for(rig.engine.wait_dead(), LIMIT_SECONDS) == "killed by signal 9"
+    assert await asyncio.wait_for(rig.engine.wait_dead(), HANG_SECONDS) == "killed by signal 9"
     for stream in streams:
         first = await within(anext(stream), "what had come is delivered")
         assert first.text == "a"
@@ -346,6 +345,16 @@ async def test_stats_are_the_sum_over_ranks(rig: Rig) -> None:
     assert (rig.engine.stats.requests_running, rig.engine.stats.steps_total) == (3, 15)
 
 
+async def test_a_step_brings_its_totals_and_a_late_heartbeat_does_not_undo_them(rig: Rig) -> None:
+    late, step = rank_stats(rank=0, number=2), rank_stats(rank=0, number=3)
+    rig.core.on_event(StreamBody(b"", b"", [], rank_stats=step))
+    rig.core.on_event(late)
+    await eventually(lambda: rig.engine.stats_by_rank.get(0) == step, "the step's word")
+    rig.core.on_event(CoreStalled(rank=0, silent_seconds=130.0))
+    await eventually(lambda: rig.engine.status.state is EngineState.STALLED, "all is handled")
+    assert rig.engine.stats_by_rank == {0: step}
+
+
 async def test_shutdown_ends_the_core(rig: Rig, tmp_path: Path) -> None:
     await rig.engine.shutdown()
     assert rig.core.stopped
@@ -372,5 +381,5 @@ async def test_a_context_that_cannot_be_entered_leaves_no_process_behind(config:
     await eventually(lambda: rig.core.started, "started")
     rig.core.die("model.safetensors: truncated")
     with pytest.raises(EngineDeadError, match="truncated"):
-        await asyncio.wait_for(entering, LIMIT_SECONDS)
+        await asyncio.wait_for(entering, HANG_SECONDS)
     assert rig.core.stopped

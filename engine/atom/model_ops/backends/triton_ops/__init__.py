@@ -16,6 +16,9 @@ import torch
 
 from atom.model_ops.backends.interface import Backend
 
+# What the kernels are proven with; Triton 3.9 warns that its default will change.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
 
 def backend() -> Backend:
     reasons = _unusable()

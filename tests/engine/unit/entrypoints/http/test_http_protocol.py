@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 
@@ -67,10 +68,22 @@ async def test_a_client_that_never_asks_is_let_go(
 async def test_the_time_for_a_head_is_not_the_answers(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_SECONDS", 0.05)
+    loop, timers = asyncio.get_running_loop(), []
+    call_later = loop.call_later
+
+    def noting(seconds: float, *work: Any, **options: Any) -> asyncio.TimerHandle:
+        timer = call_later(seconds, *work, **options)
+        if seconds == http_protocol.HEAD_TIMEOUT_SECONDS:
+            timers.append(timer)
+        return timer
+
+    monkeypatch.setattr(http_protocol, "HEAD_TIMEOUT_SECONDS", 61.5)
+    monkeypatch.setattr(loop, "call_later", noting)
     async with serve_app(config, held=True) as rig:
         chat = asyncio.create_task(rig.chat("ab", max_tokens=2))
-        await asyncio.sleep(0.2)
+        await eventually(lambda: bool(rig.core.added), "the request is in")
+        assert timers
+        assert all(timer.cancelled() for timer in timers)
         rig.core.release()
         assert (await within(chat, "the answer came")).status_code == 200
 

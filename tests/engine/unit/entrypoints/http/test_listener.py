@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from atom.entrypoints.http.listener import listen, listen_shared, url_of
-
-LIMIT_SECONDS = 20
+from tests.support.waiting import HANG_SECONDS
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="an option of Linux")
@@ -22,7 +21,7 @@ def test_a_connection_whose_client_never_reads_breaks() -> None:
     ):
         connection, _ = listener.accept()
         with connection:
-            connection.settimeout(LIMIT_SECONDS)
+            connection.settimeout(HANG_SECONDS)
             with pytest.raises(OSError) as broken:
                 _send_for_ever(connection)
             assert broken.value.errno == errno.ETIMEDOUT, "not our own timeout, the kernel's"

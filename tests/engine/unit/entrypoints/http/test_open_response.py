@@ -14,7 +14,6 @@ from atom.entrypoints.http.open_response import OpenResponse, open_response_of
 
 GET = b"GET / HTTP/1.1\r\nhost: test\r\n\r\n"
 START = {"type": "http.response.start", "status": 200, "headers": []}
-LIMIT_SECONDS = 10
 
 
 class Wire(asyncio.Transport):

@@ -17,8 +17,8 @@ from atom.entrypoints.openai.frames import TextTemplate
 from atom.entrypoints.openai.responses import TextChoice, TextCompletion
 from atom.errors import RequestError
 from atom.utils.eager import run_eagerly
+from tests.support.waiting import HANG_SECONDS
 
-LIMIT_SECONDS = 10
 MOST_TURNS = 1000
 
 
@@ -92,7 +92,7 @@ async def test_a_frame_is_sent_in_the_turn_that_brought_it() -> None:
         "body": b"b",
         "more_body": False,
     }
-    await asyncio.wait_for(running, LIMIT_SECONDS)
+    await asyncio.wait_for(running, HANG_SECONDS)
 
 
 async def test_what_came_before_the_response_began_is_sent_first() -> None:
@@ -101,7 +101,7 @@ async def test_what_came_before_the_response_began_is_sent_first() -> None:
     running = asyncio.create_task(FrameWriter(source, reader.send).run())
     await settled(lambda: bool(reader.bodies))
     source.give(b"late", end=True)
-    await asyncio.wait_for(running, LIMIT_SECONDS)
+    await asyncio.wait_for(running, HANG_SECONDS)
     assert reader.bodies == [b"early", b"late"]
 
 
@@ -119,7 +119,7 @@ async def test_a_lagging_reader_gets_what_came_meanwhile_in_one_piece() -> None:
     source.give(b"d")
     assert reader.bodies == [b"a", b"bc", b"d"]  # at once again
     source.give(end=True)
-    await asyncio.wait_for(running, LIMIT_SECONDS)
+    await asyncio.wait_for(running, HANG_SECONDS)
 
 
 async def test_the_end_reaches_a_reader_that_lagged() -> None:
@@ -130,7 +130,7 @@ async def test_the_end_reaches_a_reader_that_lagged() -> None:
     source.give(b"a")
     source.give(b"b", end=True)
     reader.room.set()
-    await asyncio.wait_for(running, LIMIT_SECONDS)
+    await asyncio.wait_for(running, HANG_SECONDS)
     assert reader.bodies == [b"a", b"b"]
     assert reader.messages[-1]["more_body"] is False
 
@@ -146,7 +146,7 @@ async def test_a_failure_comes_behind_what_came_before_it_as_the_last_event(lags
     source.error = RequestError("too slow", status=408, code="slow_reader")
     source.notify()
     reader.room.set()
-    await asyncio.wait_for(running, LIMIT_SECONDS)
+    await asyncio.wait_for(running, HANG_SECONDS)
     assert reader.bodies[0] == b"a"
     assert b'"slow_reader"' in reader.bodies[-1]
     assert reader.messages[-1]["more_body"] is False
@@ -161,7 +161,7 @@ async def test_a_failure_of_sending_is_raised() -> None:
     await asyncio.sleep(0)
     source.give(b"a")
     with pytest.raises(OSError, match="gone"):
-        await asyncio.wait_for(running, LIMIT_SECONDS)
+        await asyncio.wait_for(running, HANG_SECONDS)
 
 
 @pytest.mark.parametrize("lags", [False, True])
@@ -179,7 +179,7 @@ async def test_a_client_that_leaves_closes_the_frames_and_gets_nothing_more(lags
         reader.room.clear()
         source.give(b"b")
     left.set()
-    await asyncio.wait_for(serving, LIMIT_SECONDS)
+    await asyncio.wait_for(serving, HANG_SECONDS)
     assert source.closed == 1
     reader.room.set()
     source.give(b"c", end=True)
@@ -221,7 +221,7 @@ async def test_the_rest_can_be_awaited_and_fails_as_the_whole_would() -> None:
         await asyncio.sleep(0)
         gate.set()
     with pytest.raises(ValueError, match="at last"):
-        await asyncio.wait_for(finishing, LIMIT_SECONDS)
+        await asyncio.wait_for(finishing, HANG_SECONDS)
     assert seen == gates
 
 

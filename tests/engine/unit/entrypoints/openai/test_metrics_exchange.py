@@ -8,26 +8,27 @@ import pytest
 from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
 from atom.errors import RequestError
 from atom.metrics import RequestMetrics
-from atom.model_engine.wire.engine_protocol import StatsBody
+from atom.model_engine.wire.engine_protocol import RankStats
+from tests.support.front_half import rank_stats
 
 
-def stats(**counts: int) -> StatsBody:
-    return StatsBody(**{name: counts.get(name, 0) for name in StatsBody.__struct_fields__})
-
-
-def numbers(*, answers: int, seconds: float, **by_rank: StatsBody) -> ServerNumbers:
+def numbers(*by_rank: RankStats, answers: int, seconds: float) -> ServerNumbers:
     requests = RequestMetrics()
     for _ in range(answers):
         requests.record_end("stop", 10, 4)
         requests.end_to_end.observe(seconds)
-    return ServerNumbers(requests, {int(name[4:]): value for name, value in by_rank.items()})
+    return ServerNumbers(requests, {one.rank: one for one in by_rank})
 
 
 async def test_the_total_is_the_same_whoever_is_asked(tmp_path: Path) -> None:
     parts = {
-        tmp_path / "a": numbers(answers=2, seconds=0.2, rank0=stats(steps_total=9)),
+        # Aborts take no step, so the newest word of a rank is not the one with most steps.
+        tmp_path / "a": numbers(rank_stats(0, 7, steps_total=9), answers=2, seconds=0.2),
         tmp_path / "b": numbers(
-            answers=3, seconds=7.0, rank0=stats(steps_total=8), rank1=stats(steps_total=4)
+            rank_stats(0, 6, steps_total=9, requests_running=1),
+            rank_stats(1, 3, steps_total=4),
+            answers=3,
+            seconds=7.0,
         ),
     }
     exchanges = [
@@ -41,13 +42,15 @@ async def test_the_total_is_the_same_whoever_is_asked(tmp_path: Path) -> None:
         assert total.requests.finished == {"stop": 5}
         assert total.requests.end_to_end.total == pytest.approx(21.4)
         assert sum(total.requests.prompt_tokens.counts) == 5
-        assert {rank: one.steps_total for rank, one in total.stats_by_rank.items()} == {0: 9, 1: 4}
+        newest = {rank: one.stats for rank, one in total.stats_by_rank.items()}
+        assert {rank: one.steps_total for rank, one in newest.items()} == {0: 9, 1: 4}
+        assert newest[0].requests_running == 0
     assert parts[tmp_path / "a"].requests.finished == {"stop": 2}, "the parts stay as they are"
     for exchange in exchanges:
         exchange.stop()
 
 
-async def test_what_a_process_said_before_it_ended_still_counts(tmp_path: Path) -> None:
+async def test_what_a_process_counted_until_it_ended_still_counts(tmp_path: Path) -> None:
     mine, theirs = numbers(answers=1, seconds=1.0), numbers(answers=2, seconds=1.0)
     exchange = MetricsExchange(tmp_path / "a", [tmp_path / "b"], lambda: mine)
     other = MetricsExchange(tmp_path / "b", [], lambda: theirs)
@@ -56,8 +59,9 @@ async def test_what_a_process_said_before_it_ended_still_counts(tmp_path: Path) 
     assert refused.value.status == 503
     await other.start()
     assert (await exchange.total()).requests.finished == {"stop": 3}
+    theirs.requests.record_end("stop", 10, 4)  # after it was asked last
     other.stop()
-    assert (await exchange.total()).requests.finished == {"stop": 3}
+    assert (await exchange.total()).requests.finished == {"stop": 4}
 
 
 async def test_an_answer_that_is_not_numbers_is_no_sum(tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ from atom.errors import RequestError
 from atom.model_engine.front.open_requests import OpenRequests
 from atom.model_engine.front.request_stream import ReaderWake, RequestGroup, RequestStream
 from atom.model_engine.request import FinishReason, RequestOutput
-from tests.support.waiting import within
+from tests.support.waiting import HANG_SECONDS, within
 
-LIMIT_SECONDS = 10
 NEVER_SECONDS = 3600.0  # a drain that nobody would wait for the end of
 
 
@@ -25,7 +24,7 @@ async def test_the_least_bound_ends_it_and_the_engine_is_told(bounds) -> None:
     requests.open(1, stream)
     requests.limit_time([1], bounds)
     with pytest.raises(RequestError, match=r"within 0\.01 s") as error:
-        await asyncio.wait_for(anext(stream), LIMIT_SECONDS)
+        await asyncio.wait_for(anext(stream), HANG_SECONDS)
     assert error.value.status == 504
     assert told == [1]
     assert len(requests) == 0
