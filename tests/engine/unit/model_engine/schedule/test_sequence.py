@@ -66,4 +66,4 @@ def test_tokens_of_prompt_and_answer_are_told_apart() -> None:
     assert sequence.prompt_token_ids.tolist() == [30, 31, 32]
     assert sequence.token_ids.tolist() == [30, 31, 32, 7, 7]
     assert sequence.num_tokens == 5
-    assert not sequence.block_table, "given back"
+    assert not sequence.block_tables, "given back"
