@@ -121,7 +121,10 @@ def _add_parser_flags(parser: argparse.ArgumentParser) -> None:
 
 def run_serve(args: argparse.Namespace) -> int:
     """Serve until a signal. Raises `AtomError` when it could not start or had to stop."""
-    from atom.entrypoints.server import run_server
+    from atom.entrypoints.uvicorn_points import require_uvicorn
+
+    require_uvicorn()
+    from atom.entrypoints.server import run_server  # which stands on it
 
     configure_logging(args.log_level)
     return run_server(server_options(args))
