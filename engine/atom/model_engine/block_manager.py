@@ -2,7 +2,7 @@
 
 Works on a sequence's tokens and block table, and keeps no per-sequence state of its own; no
 tensors. Called by Scheduler only. The prefix cache is a chain: a full block's hash covers the hash
-before it, so equal tokens after different prefixes never meet (guide: seeds/000, prefix caching).
+before it, so equal tokens after different prefixes never meet (docs/guides/scheduling.md, Memory).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The state of a decode lives on the device: last token, position, block table, temperature and seed
 of every slot. A step that only decodes needs nothing from the host but which slots run
 and which blocks were appended; the token that one step samples is the input of the next without
-visiting the host (deferred output, guide seeds/000). Prompts come from the host, which keeps their
+visiting the host (deferred output, docs/adr/0002). Prompts come from the host, which keeps their
 tokens and a copy of the block tables to build ragged steps with vector operations.
 """
 

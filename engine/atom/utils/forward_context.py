@@ -1,9 +1,8 @@
 """ForwardContext: what a forward pass needs besides its inputs, reachable without parameters.
 
 Layers ask `get_forward_context()` for the step's attention metadata, so that a model's signature
-stays `(input_ids, positions)` and a captured graph replays with the same objects (guide seeds/001
-§4). Data only: it knows no layer and no scheduler. Set by ModelRunner around one forward pass;
-nesting is refused.
+stays `(input_ids, positions)` and a captured graph replays with the same objects. Data only: it
+knows no layer and no scheduler. Set by ModelRunner around one forward pass; nesting is refused.
 """
 
 from __future__ import annotations
