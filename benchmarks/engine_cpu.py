@@ -26,8 +26,8 @@ import torch
 import torch.nn.functional as F
 
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
-from atom.model_engine.core_processes import thread_waiting
 from atom.model_engine.step_pipeline import Executor, StepPipeline
+from atom.model_engine.wire.core_processes import thread_waiting
 from atom.sampling_params import SamplingParams
 from benchmarks.nano_workload import NanoRequest, nano_requests
 from benchmarks.offline_engine import OfflineEngine

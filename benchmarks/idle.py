@@ -73,7 +73,7 @@ def _answer_once(address: str) -> None:
 
 def kind_of(process_id: int, root: int) -> str:
     words = Path(f"/proc/{process_id}/cmdline").read_text().split("\0")
-    kinds = {"atom.model_engine.core_main": "engine", "atom.entrypoints.api_process": "API"}
+    kinds = {"atom.model_engine.core_main": "engine", "atom.entrypoints.server.api_process": "API"}
     found = [kind for module, kind in kinds.items() if module in words]
     return "server" if process_id == root else found[0] if found else "other"
 

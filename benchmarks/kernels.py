@@ -20,16 +20,20 @@ import torch
 import torch.nn.functional as F
 
 from atom.model_ops.backends import resolve_ops
-from atom.model_ops.backends.interface import (
-    AttentionShape,
-    LikelyLimits,
-    Ops,
-    SamplingTensors,
-    SlotTensors,
-)
+from atom.model_ops.backends.interface import LikelyLimits, OpCase, Ops, SamplingTensors
 from atom.model_ops.backends.step_mail import empty_mail
 from atom.model_ops.backends.triton_ops.attention_cases import AttentionCase, attention_case
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
+from atom.model_ops.slots import SlotTensors
+from atom.model_ops.values import (
+    Activation,
+    AttentionShape,
+    LayerCache,
+    LinearWeight,
+    NormWeight,
+    Rotary,
+    Stream,
+)
 from benchmarks.limits import H200
 
 _DTYPE = torch.bfloat16
@@ -103,14 +107,10 @@ def prefill(ops: Ops, block_size: int) -> Iterator[Row]:
 
 def attention_row(ops: Ops, case: AttentionCase, kernel: str, name: str) -> Row:
     """Norms, rotation and the store of new keys and values included."""
-    rotary = case.rotary
     calls = [
-        partial(
-            ops.attention, case.qkv, case.shape, rotary.q_norm, rotary.k_norm, rotary.eps,
-            rotary.cos_sin, rotary.positions, k_cache, v_cache, case.metadata,
-        )
-        for k_cache, v_cache in case.caches
-    ]  # fmt: skip
+        partial(ops.attention, case.qkv, case.shape, case.rotary, cache, case.metadata)
+        for cache in case.caches
+    ]
     return Row(kernel, name, graph_microseconds(calls), case.kv_bytes, case.flops)
 
 
@@ -121,13 +121,17 @@ def linear(ops: Ops) -> Iterator[Row]:
             weights = [random(outputs, inner) for _ in range(copies_beyond_cache(size, most=64))]
             for tokens in (1, 2, 4, 8, 16, 64, 256):
                 x = random(tokens, inner)
-                for kernel, product in (("linear", ops.linear), ("  library", F.linear)):
+                for kernel, product in (("linear", ops.linear), ("  library", library)):
                     if kernel != "linear" and tokens > 16:
                         continue
-                    calls = [partial(product, x, weight, None) for weight in weights]
+                    calls = [partial(product, x, LinearWeight(weight)) for weight in weights]
                     name = f"{model} {outputs}×{inner}, {tokens} tokens"
                     flops = 2 * tokens * outputs * inner
                     yield Row(kernel, name, graph_microseconds(calls), size, flops)
+
+
+def library(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+    return F.linear(x, w.data)
 
 
 def sample(ops: Ops) -> Iterator[Row]:
@@ -170,17 +174,19 @@ def token_ops(ops: Ops) -> Iterator[Row]:
         ("0.6b", 1024, 3072, (16, 8)),
         ("8b", 4096, 12288, (32, 8)),
     ):
-        weight = random(hidden)
+        norm = NormWeight(random(hidden), 1e-6)
         for tokens in (1, 64, 256, 16384):
             name = f"{model} {tokens} tokens"
-            pairs = [(random(tokens, hidden), random(tokens, hidden)) for _ in range(24)]
-            calls = [partial(ops.add_rms_norm, x, y, weight, 1e-6) for x, y in pairs]
+            streams = [
+                Stream(random(tokens, hidden)).plus(random(tokens, hidden)) for _ in range(24)
+            ]
+            calls = [partial(ops.norm, stream, norm) for stream in streams]
             moved = tokens * hidden * 2 * 4
-            yield Row("add_rms_norm", name, graph_microseconds(calls), moved)
+            yield Row("norm", name, graph_microseconds(calls), moved)
             gates = [random(tokens, 2 * inner) for _ in range(8)]
-            gate_calls = [partial(ops.silu_and_mul, x) for x in gates]
+            gate_calls = [partial(ops.act_and_mul, x, Activation.SILU) for x in gates]
             moved = tokens * inner * 2 * 3
-            yield Row("silu_and_mul", name, graph_microseconds(gate_calls), moved)
+            yield Row("act_and_mul", name, graph_microseconds(gate_calls), moved)
             moved = tokens * (heads[0] + 2 * heads[1]) * 128 * 2 * 2
             yield Row(
                 "qk_norm_rope_store", name, graph_microseconds(rope(ops, tokens, heads)), moved
@@ -189,15 +195,16 @@ def token_ops(ops: Ops) -> Iterator[Row]:
 
 def rope(ops: Ops, tokens: int, heads: tuple[int, int]) -> list[Callable[[], torch.Tensor]]:
     size = (tokens // 16 + 1, 16, heads[1], 128)
-    k_cache, v_cache, norm = random(*size), random(*size), random(128)
+    cache, norm = LayerCache(random(*size), random(*size)), NormWeight(random(128), 1e-6)
     cos_sin = torch.randn(4096, 128, device="cuda")
     positions = torch.randint(0, 4096, (tokens,), device="cuda")
+    rotary = Rotary(cos_sin, positions, norm, norm)
     slots = torch.randperm(size[0] * 16, device="cuda")[:tokens]
     shape = AttentionShape(heads[0], heads[1], 128, 128**-0.5)
     return [
         partial(
-            ops.qk_norm_rope_store, random(tokens, (heads[0] + 2 * heads[1]) * 128), shape, norm,
-            norm, 1e-6, cos_sin, positions, k_cache, v_cache, slots,
+            ops.qk_norm_rope_store, random(tokens, (heads[0] + 2 * heads[1]) * 128), shape, rotary,
+            cache, slots,
         )
         for _ in range(8)
     ]  # fmt: skip
@@ -211,8 +218,11 @@ def decode_state(ops: Ops) -> Iterator[Row]:
         block_tables=torch.zeros((slots + 1, max_blocks), dtype=torch.int32, device="cuda"),
         temperature=torch.zeros(slots + 1, device="cuda"),
         seed=torch.zeros(slots + 1, dtype=torch.int64, device="cuda"),
+        top_k=torch.zeros(slots + 1, dtype=torch.int64, device="cuda"),
+        top_p=torch.ones(slots + 1, device="cuda"),
+        min_p=torch.zeros(slots + 1, device="cuda"),
     )
-    mail = empty_mail(slots, slots, torch.device("cuda"))
+    mail = empty_mail(state)
     received = torch.zeros(slots, dtype=torch.int64, device="cuda")
     took = graph_microseconds([partial(ops.receive_step, mail, received, state)])
     yield Row("receive_step", f"{slots} slots", took, slots * 24)
@@ -236,7 +246,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("error: kernels are timed on a GPU, and torch sees none here", file=sys.stderr)
         return 1
-    ops = resolve_ops("cuda", "triton").ops
+    ops = resolve_ops("cuda", OpCase(dtype=_DTYPE, kv_dtype=_DTYPE), "triton").ops
     groups: dict[str, Callable[[], Iterator[Row]]] = {
         "decode": lambda: decode(ops, args.block_size),
         "prefill": lambda: prefill(ops, args.block_size),

@@ -26,14 +26,14 @@ H200 = Ceilings(bytes_per_second=4.3e12, flops_per_second=790e12)
 
 
 def _layer_weights(facts: ModelFacts) -> int:
-    (layer,) = facts.layers  # the engine's models have layers that are all alike
+    layer = facts.layer(0)  # the engine's models have layers that are all alike
     kv = layer.attention.num_kv_heads * layer.attention.head_dim
     attention = 2 * facts.hidden_size * _query_width(facts) + 2 * facts.hidden_size * kv
-    return layer.count * (attention + 3 * facts.hidden_size * layer.mlp.intermediate_size)
+    return facts.num_layers * (attention + 3 * facts.hidden_size * layer.mlp.intermediate_size)
 
 
 def _query_width(facts: ModelFacts) -> int:
-    attention = facts.layers[0].attention
+    attention = facts.layer(0).attention
     return attention.num_heads * attention.head_dim
 
 

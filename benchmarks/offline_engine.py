@@ -15,10 +15,10 @@ import numpy as np
 
 from atom.config import EngineOptions, build_config
 from atom.model_engine.async_proc import AsyncIOProcManager
-from atom.model_engine.engine_protocol import EngineReport
 from atom.model_engine.request import Request
+from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.step_pipeline import StepPipeline, build_guided, build_scheduler
-from atom.model_engine.step_result import StepResult
+from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.sampling_params import SamplingParams
 
 

@@ -42,11 +42,11 @@ def _serve(blocks: BlockManager, tokens: Tokens) -> int:
     """One prompt as the scheduler does it, from lookup to the last block given back; the number of
     blocks that were found."""
     match = blocks.match_prefix(tokens)
-    table = blocks.allocate(len(tokens), match)
-    found = len(match.block_ids)
+    tables = blocks.allocate(len(tokens), match)
+    found = match.num_blocks
     full = len(tokens) // BLOCK_SIZE * BLOCK_SIZE
-    blocks.publish(table, tokens[found * BLOCK_SIZE : full], found, match.last_hash)
-    blocks.free(table)
+    blocks.publish(tables, tokens[found * BLOCK_SIZE : full], found, match.last_hash)
+    blocks.free(tables)
     return found
 
 
@@ -91,9 +91,9 @@ def matched_per_second(size: PoolSize) -> float:
     started = time.thread_time()
     for tokens in prompts:
         match = blocks.match_prefix(tokens)
-        table = blocks.allocate(len(tokens), match)
-        found += len(match.block_ids)
-        blocks.free(table)
+        tables = blocks.allocate(len(tokens), match)
+        found += match.num_blocks
+        blocks.free(tables)
     seconds = time.thread_time() - started
     assert found == NUM_PROMPTS * SHARED_TOKENS // BLOCK_SIZE, "the shared prefix was not found"
     blocks.pool.check_integrity()

@@ -26,7 +26,8 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from atom.entrypoints.bench.exchange import Exchange, Sender, exchange_once
-from atom.entrypoints.bench.serving_report import ReportOptions, serving_report
+from atom.entrypoints.bench.report_options import ReportOptions
+from atom.entrypoints.bench.serving_report import serving_report
 from atom.entrypoints.bench.workload import Ask
 from benchmarks.nano_workload import nano_requests
 from benchmarks.server_process import started_server

@@ -15,7 +15,7 @@ _NAMED = {
     "attention": ("_decode_kernel", "_combine_kernel", "_prefill_kernel", "sdpa", "flash"),
     "norm": ("_rms_norm_kernel",),
     "rope and store": ("_rope_store_kernel",),
-    "activation": ("_silu_and_mul_kernel",),
+    "activation": ("_act_and_mul_kernel",),
     "sampling": (
         "_score_kernel",
         "_pick_kernel",

@@ -27,15 +27,21 @@ import psutil
 import uvloop
 
 from atom.config import Config, EngineOptions, build_config
-from atom.entrypoints.http_process import HttpProcess
-from atom.entrypoints.listener import listen
+from atom.entrypoints.http.listener import listen
 from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
-from atom.entrypoints.server_options import ServerOptions
+from atom.entrypoints.server.http_process import HttpProcess
+from atom.entrypoints.server.server_options import ServerOptions
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
-from atom.model_engine.core_events import CoreEvent
-from atom.model_engine.engine_protocol import EngineReport, FinishedRow, StreamBody, decode, encode
+from atom.model_engine.front.request_stream import reader_limits
 from atom.model_engine.request import FinishReason, Request
-from atom.model_engine.request_stream import reader_limits
+from atom.model_engine.wire.core_port import CoreEvent
+from atom.model_engine.wire.engine_protocol import (
+    EngineReport,
+    FinishedRow,
+    StreamBody,
+    decode,
+    encode,
+)
 from benchmarks.http_load import run_load
 from benchmarks.server import OPTIONS, SHAPE, body_of, model_folder, report, work_of
 from benchmarks.server_process import end
@@ -129,6 +135,7 @@ def _ready_message(config: Config) -> EngineReport:
         peak_bytes=0,
         kv_cache_bytes=0,
         kv_bytes_per_token=0,
+        kv_tokens=0,
         total_memory_bytes=0,
         limited_by="memory",
         concurrency=[],

@@ -8,7 +8,7 @@ import yaml
 
 from atom.config import build_config
 from atom.entrypoints.cli import build_parser
-from atom.entrypoints.engine_args import options_from_args
+from atom.entrypoints.flags.engine_args import options_from_args
 from atom.sizing.kv_layout import kv_bytes_per_token
 from atom_operator import constants
 from atom_operator.children.engine_container import engine_args

@@ -10,7 +10,7 @@ import pytest
 from atom.config import EngineOptions, build_config
 from atom.errors import AtomError
 from atom.model_engine.model_runner import ModelRunner
-from atom.model_ops.rotary_embedding import rope_config
+from atom.model_ops.rotary_embedding import RopeLimits, cos_sin_table, rope_config
 from atom.models.registry import support_model_arch_dict
 from atom.sizing.engine_support import (
     SUPPORTED_ARCHITECTURES,
@@ -37,18 +37,16 @@ def test_the_table_has_the_architectures_that_have_a_model() -> None:
     assert set(SUPPORTED_ARCHITECTURES) == set(support_model_arch_dict)
 
 
-@pytest.mark.parametrize("kind", [*SUPPORTED_ROPE_TYPES, "yarn", "dynamic", "longrope"])
+@pytest.mark.parametrize("kind", [*SUPPORTED_ROPE_TYPES, "mrope"])
 def test_the_table_has_the_rope_types_that_are_computed(kind: str) -> None:
-    raw: dict[str, Any] = {
-        "max_position_embeddings": 512,
-        "rope_theta": 10_000.0,
-        "rope_scaling": {"rope_type": kind, **LLAMA3},
-    }
+    factors = {"short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
+    parameters: dict[str, Any] = {"rope_type": kind, "rope_theta": 1e4, **LLAMA3, **factors}
+    limits = RopeLimits(max_position=512, original=None, longest=256)
     if kind in SUPPORTED_ROPE_TYPES:
-        rope_config(raw, 64)
+        assert cos_sin_table(rope_config(parameters, 64, limits), 8).shape == (8, 64)
         return
     with pytest.raises(AtomError, match=kind):
-        rope_config(raw, 64)
+        rope_config(parameters, 64, limits)
 
 
 @pytest.mark.parametrize("dtype", KV_ELEMENTS)

@@ -14,7 +14,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
-from atom.entrypoints.upstream_switches import HONOURED, INSTEAD
+from atom.entrypoints.flags.upstream_switches import HONOURED, INSTEAD
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -9,9 +9,9 @@ import numpy as np
 from atom.config import SchedulerConfig
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
 from atom.model_engine.block_manager import BlockManager
-from atom.model_engine.engine_protocol import FinishedRow
 from atom.model_engine.request import Request
 from atom.model_engine.scheduler import Scheduler
+from atom.model_engine.wire.engine_protocol import FinishedRow
 from atom.sampling_params import SamplingParams
 
 EOS = 2
@@ -29,6 +29,7 @@ def make_scheduler(
     delay_factor: float = 0.0,
     prefix_caching: bool = True,
     num_speculative_tokens: int = 0,
+    windows: tuple[int | None, ...] = (None,),
     blocks_type: type[BlockManager] = BlockManager,
 ) -> Scheduler:
     config = SchedulerConfig(
@@ -39,7 +40,9 @@ def make_scheduler(
         delay_factor=delay_factor,
         num_speculative_tokens=num_speculative_tokens,
     )
-    blocks = blocks_type(num_blocks, block_size, enable_prefix_caching=prefix_caching)
+    blocks = blocks_type(
+        num_blocks, block_size, enable_prefix_caching=prefix_caching, windows=windows
+    )
     return Scheduler(config, blocks, max_model_len=max_model_len, eos_token_ids=[EOS])
 
 
@@ -50,6 +53,7 @@ def make_request(
     max_tokens: int = 4,
     arrive_time: float = 0.0,
     priority: int = 0,
+    cache_salt: str = "",
     **params: object,
 ) -> Request:
     """prompt: token ids, or how many distinct ones (from 10 on)."""
@@ -61,6 +65,7 @@ def make_request(
         max_total_tokens=len(tokens) + max_tokens,
         arrive_time=arrive_time,
         priority=priority,
+        cache_salt=cache_salt,
     )
 
 

@@ -13,16 +13,16 @@ from typing import Any, TypeVar
 import psutil
 
 from atom.config import Config
-from atom.model_engine.core_events import CoreEvent, CoreFailed
 from atom.model_engine.engine_core_mgr import CoreManager
-from atom.model_engine.engine_protocol import (
+from atom.model_engine.request import Request
+from atom.model_engine.wire.core_port import CoreEvent, CoreFailed
+from atom.model_engine.wire.engine_protocol import (
     EngineReport,
     FinishedRow,
     StreamBody,
     UtilityResponseBody,
     first_id,
 )
-from atom.model_engine.request import Request
 from atom.sampling_params import SamplingParams
 
 LIMIT_SECONDS = 60.0

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from atom.config import Config, EngineOptions, build_config
-from atom.model_engine.core_events import CoreEvent, CoreFailed, RankStats
-from atom.model_engine.engine_protocol import (
+from atom.model_engine.request import Request
+from atom.model_engine.wire.core_port import CoreEvent, CoreFailed, RankStats
+from atom.model_engine.wire.engine_protocol import (
     ConcurrencyRow,
     EngineReport,
     FinishedRow,
@@ -26,8 +27,7 @@ from atom.model_engine.engine_protocol import (
     StreamBody,
     UtilityResponseBody,
 )
-from atom.model_engine.logprob_rows import LogprobRows, LogprobsBody
-from atom.model_engine.request import Request
+from atom.model_engine.wire.logprob_rows import LogprobRows, LogprobsBody
 from tests.support.byte_tokenizer import END_OF_TEXT, TURN_END, write_byte_tokenizer
 
 SERVED_NAME = "tiny"
@@ -96,6 +96,7 @@ def engine_report(config: Config) -> EngineReport:
         peak_bytes=2_000_000,
         kv_cache_bytes=3_000_000,
         kv_bytes_per_token=512,
+        kv_tokens=100 * config.cache.block_size,
         total_memory_bytes=10_000_000_000,
         limited_by="memory",
         concurrency=[ConcurrencyRow(config.model.max_model_len, 25)],

@@ -15,12 +15,12 @@ import uvicorn
 from openai import AsyncOpenAI
 
 from atom.config import Config
-from atom.entrypoints.http_protocol import BoundedHttpProtocol
-from atom.entrypoints.listener import BACKLOG
+from atom.entrypoints.http.http_protocol import BoundedHttpProtocol
+from atom.entrypoints.http.listener import BACKLOG
 from atom.entrypoints.openai.api_server import build_app
 from atom.entrypoints.openai.state import ServerState
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
-from atom.model_engine.request_stream import ReaderLimits
+from atom.model_engine.front.request_stream import ReaderLimits
 from tests.support.front_half import EchoCore
 
 LIMIT_SECONDS = 60

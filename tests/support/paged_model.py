@@ -1,21 +1,22 @@
 """PagedModel: an executor without a model that notices every wrong block, token and position.
 
-Its KV cache holds, per cache slot, a hash of all tokens up to there: what attention would see. A
-step fails if a row's history in the cache is not the row's own tokens, if a decode's input was
-never sampled, or if a token is computed twice or left out. The token it draws is a function of the
+Its KV cache holds, per cache slot, a hash of the group of layers and of all tokens up to there:
+what attention would see. A step fails if what a row sees of its history in the cache, in each group
+of layers as far back as its window, is not the row's own tokens, if a decode's input was never
+sampled, or if a token is computed twice or left out. The token it draws is a function of the
 request and the position alone, as a deterministic model's is of the history. Shown the scheduler's
 rows, it also compares what it was told of them with what they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
-from atom.model_engine.row_table import RowTable
+from atom.model_engine.schedule.row_table import RowTable
 from tests.support.builders_engine import EOS
 
 _EMPTY = 0
@@ -31,7 +32,7 @@ def drawn_token(request: int, position: int) -> int:
 class _Row:
     request: int
     tokens: list[int]
-    blocks: list[int]
+    tables: list[list[int]]
 
 
 @dataclass
@@ -43,6 +44,8 @@ class PagedModel:
     scheduled_rows: RowTable | None = None  # the scheduler's, as they are when a batch comes
     num_drafts: int = 0  # per decode, each with a place in the row's blocks
     draw: Callable[[int, int], int] = drawn_token  # the token of a request at a position
+    windows: tuple[int | None, ...] = (None,)  # what each group of layers sees
+    max_model_len: int = 64
 
     def __post_init__(self) -> None:
         self.cache = [_EMPTY] * (self.num_blocks * self.block_size)
@@ -54,11 +57,11 @@ class PagedModel:
             for position in range(new.num_prompt_tokens, len(tokens)):
                 expected = self.draw(new.request_id, position)
                 assert tokens[position] == expected, "a placeholder came back"
-            self.rows[new.slot] = _Row(new.request_id, tokens, list(new.block_ids))
-        for slot, index, block in batch.block_appends.tolist():
-            blocks = self.rows[slot].blocks
-            assert index == len(blocks), "a block is appended out of turn"
-            blocks.append(block)
+            self.rows[new.slot] = _Row(new.request_id, tokens, list(map(list, new.block_ids)))
+        for slot, group, index, block in self._appends(batch):
+            table = self.rows[slot].tables[group]
+            assert index == len(table), "a block is appended out of turn"
+            table.append(block)
         if self.scheduled_rows is not None:
             self._compare(batch, self.scheduled_rows)
         assert len(set(batch.slots.tolist())) == len(batch.slots), "a row twice in one step"
@@ -70,11 +73,14 @@ class PagedModel:
             batch.num_scheduled_tokens,
         )
         table = zip(*(column.tolist() for column in columns), batch.samples.tolist(), strict=True)
-        for number, (slot, request, computed, count, samples) in enumerate(table):
+        steps = list(table)
+        for slot, request, computed, count, _ in steps:
+            assert self.rows[slot].request == request, "the slot is another request's"
+            self._write(self.rows[slot], computed, count)
+        for number, (slot, request, computed, count, samples) in enumerate(steps):
             row = self.rows[slot]
-            assert row.request == request, "the slot is another request's"
             assert (number < batch.num_decodes) <= (count == 1)
-            self._compute(row, computed, count)
+            self._read(row, computed, count)
             assert samples == (computed + count == len(row.tokens))
             if samples:
                 drawn.append(self.draw(request, len(row.tokens)))
@@ -84,31 +90,53 @@ class PagedModel:
     def collect(self, handle: ScheduledBatchOutput) -> ScheduledBatchOutput:
         return handle
 
+    def _appends(self, batch: ScheduledBatch) -> Iterator[tuple[int, int, int, int]]:
+        """Slot, group, index in its table, block."""
+        columns = -(-self.max_model_len // self.block_size)
+        for slot, column, block in batch.block_appends.tolist():
+            yield slot, *divmod(column, columns), block
+
     def _compare(self, batch: ScheduledBatch, scheduled: RowTable) -> None:
         """Every block goes to who holds it, and no row computes what nobody will ask for."""
-        for slot, index, block in batch.block_appends.tolist():
+        for slot, group, index, block in self._appends(batch):
             sequence = scheduled.sequences[slot]
             assert sequence is not None, "a block is appended to a row that has left"
-            assert sequence.block_table[index] == block, "a block is appended to another's row"
+            assert sequence.block_tables[group][index] == block, (
+                "a block is appended to another's row"
+            )
         lengths = zip(batch.slots.tolist(), batch.context_lens.tolist(), strict=True)
         for number, (slot, length) in enumerate(lengths):
-            sequence, blocks = scheduled.sequences[slot], self.rows[slot].blocks
+            sequence, tables = scheduled.sequences[slot], self.rows[slot].tables
             assert sequence is not None, "a step for a row that has left"
-            assert sequence.block_table == blocks, "the blocks are not the scheduler's"
+            assert list(sequence.block_tables) == tables, "the blocks are not the scheduler's"
             longest = sequence.max_total_tokens
             assert length < longest, "a step for a token that nobody wants"
             if number < batch.num_decodes:
                 drafted = min(length + self.num_drafts, longest)
-                assert len(blocks) * self.block_size >= drafted, "no block for the drafts"
+                for table in tables:
+                    assert len(table) * self.block_size >= drafted, "no block for the drafts"
 
-    def _compute(self, row: _Row, computed: int, count: int) -> None:
+    def _write(self, row: _Row, computed: int, count: int) -> None:
         assert computed + count <= len(row.tokens), "an input that nobody knows"
-        seen = 1
-        for position, token in enumerate(row.tokens[: computed + count]):
-            seen = hash((seen, token))
-            at = row.blocks[position // self.block_size] * self.block_size
-            at += position % self.block_size
-            if position < computed:
-                assert self.cache[at] == seen, f"position {position} of the history is not its own"
-            else:
+        assert len(row.tables) == len(self.windows)
+        for group in range(len(self.windows)):
+            for _, at, seen in self._places(row, group, computed, computed + count):
                 self.cache[at] = seen
+
+    def _read(self, row: _Row, computed: int, count: int) -> None:
+        """Once all rows have written theirs, as in a layer."""
+        for group, window in enumerate(self.windows):
+            first_seen = 0 if window is None else max(0, computed - window + 1)
+            for position, at, seen in self._places(row, group, first_seen, computed + count):
+                assert self.cache[at] == seen, f"position {position} is not the row's own"
+
+    def _places(
+        self, row: _Row, group: int, first: int, end: int
+    ) -> Iterator[tuple[int, int, int]]:
+        """Position, place in the cache and content of the row's tokens from `first` to `end`."""
+        table, seen = row.tables[group], group + 1
+        for position, token in enumerate(row.tokens[:end]):
+            seen = hash((seen, token))
+            if position >= first:
+                block, offset = divmod(position, self.block_size)
+                yield position, table[block] * self.block_size + offset, seen

@@ -96,7 +96,7 @@ class ServerProcess:
 
     def api_processes(self) -> list[psutil.Process]:
         """Those of a server that has several."""
-        return self._children("atom.entrypoints.api_process")
+        return self._children("atom.entrypoints.server.api_process")
 
     def _children(self, module: str) -> list[psutil.Process]:
         children = psutil.Process(self.process.pid).children()

@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 from atom.config import KV_CACHE_DTYPES, EngineOptions
 from atom.entrypoints.cli import build_parser
+from atom.entrypoints.flags.engine_args import BACKENDS
 from atom.entrypoints.serve import HTTP_PORT
-from atom.model_ops.backends import available_backends
 from atom.sizing.engine_support import SUPPORTED_ARCHITECTURES
 from atom_operator.api.v1alpha1.atomdeployment import (
     SOURCE_PATTERN,
@@ -31,7 +31,7 @@ def facts_of_code() -> dict[str, Fact]:
     commands = _subparsers(build_parser())
     return {
         "architectures": _some(a.removesuffix("ForCausalLM") for a in SUPPORTED_ARCHITECTURES),
-        "backends": _some(available_backends()),
+        "backends": _some(name for name in BACKENDS if name != "auto"),
         "block_size": _one(options.block_size),
         "gpu_memory_utilization": _one(options.gpu_memory_utilization),
         "kv_dtypes": _all(name for name in KV_CACHE_DTYPES if name != "auto"),

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import atom
 from atom.entrypoints.bench import add_bench_commands
-from atom.entrypoints.engine_args import FlagParser
+from atom.entrypoints.flags.engine_args import FlagParser
 from atom.entrypoints.generate import add_generate_arguments, run_generate
-from atom.entrypoints.logs import LEVELS
+from atom.entrypoints.process.logs import LEVELS
 from atom.entrypoints.serve import add_serve_arguments, run_serve
 from atom.errors import AtomError
 

@@ -1,7 +1,7 @@
 """`python -m atom.entrypoints.download`: put a hub model into a folder, whole or not at all.
 
 What the operator's weights Job runs. While it works it answers /health like a starting engine, so
-that whoever watches engines can watch it; what it did is its last line of output, and the pod's
+that it can be watched as engines are; what it did is its last line of output, and the pod's
 termination message. Exit codes: 0 complete, 1 a fault that its one line explains.
 """
 
@@ -16,11 +16,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from atom.entrypoints.engine_args import FlagParser
-from atom.entrypoints.logs import LEVELS, configure_logging
-from atom.entrypoints.progress_server import ProgressServer
-from atom.entrypoints.startup_timeline import DOWNLOADING_WEIGHTS, StartupTimeline
-from atom.entrypoints.termination import leave_message
+from atom.entrypoints.flags.engine_args import FlagParser
+from atom.entrypoints.process.logs import LEVELS, configure_logging
+from atom.entrypoints.process.process_conduct import leave_message
+from atom.entrypoints.startup.progress_server import ProgressServer
+from atom.entrypoints.startup.startup_timeline import DOWNLOADING_WEIGHTS, StartupTimeline
 from atom.errors import AtomError
 from atom.model_loader.hub_snapshot import Snapshot, bytes_present, ensure_snapshot
 
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Watched:
-    """Serves the progress of a folder while it fills: measured when somebody asks."""
+    """Serves the progress of a folder while it fills: measured when it is asked for."""
 
     def __init__(self, folder: Path, port: int | None) -> None:
         self._folder = folder

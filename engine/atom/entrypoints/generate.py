@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, TextIO
 
 from atom.config import GenerationDefaults
-from atom.entrypoints.engine_args import add_engine_arguments, config_from_args
+from atom.entrypoints.flags.engine_args import add_engine_arguments, config_from_args
 from atom.errors import EngineDeadError
 from atom.model_engine.request import FinishReason, RequestOutput
 from atom.sampling_params import SamplingParams
@@ -35,7 +35,7 @@ def add_generate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_generate(args: argparse.Namespace) -> int:
-    from atom.entrypoints.logs import configure_logging
+    from atom.entrypoints.process.logs import configure_logging
     from atom.model_engine.llm_engine import LLMEngine
 
     configure_logging(args.log_level)

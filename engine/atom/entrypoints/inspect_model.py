@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from atom.checkpoint import open_checkpoint
-from atom.entrypoints.engine_args import FlagParser
-from atom.entrypoints.termination import MOST_BYTES, leave_message
+from atom.entrypoints.flags.engine_args import FlagParser
+from atom.entrypoints.process.process_conduct import MOST_MESSAGE_BYTES, leave_message
 from atom.errors import AtomError, ModelError
 from atom.model_loader.hub_errors import hub_error
 
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         answer = {"model": args.model, "config": pack(read_config(args.model, args.revision))}
-        if len(json.dumps(answer)) > MOST_BYTES:
+        if len(json.dumps(answer)) > MOST_MESSAGE_BYTES:
             raise ModelError(
                 f"{args.model}: its config.json is too large to report; give it in a ConfigMap "
                 "(spec.model.configRef)"

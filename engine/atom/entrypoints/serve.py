@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from atom.answer_parsing.families import AUTO, CALL_PARSERS, REASONING_PARSERS
-from atom.entrypoints.engine_args import add_engine_arguments, options_from_args
-from atom.entrypoints.logs import configure_logging
-from atom.entrypoints.openai.body_budget import DEFAULT_BYTES
+from atom.entrypoints.flags.engine_args import add_engine_arguments, options_from_args
+from atom.entrypoints.http.api_key import API_KEY_VARIABLE, read_api_key
+from atom.entrypoints.http.body_budget import DEFAULT_BYTES
+from atom.entrypoints.process.logs import configure_logging
 from atom.errors import ConfigError
 
 if TYPE_CHECKING:
-    from atom.entrypoints.server_options import ServerOptions
+    from atom.entrypoints.server.server_options import ServerOptions
 
-API_KEY_VARIABLE = "ATOM_API_KEY"
 HTTP_PORT = 8000
 _MOST_SECONDS = 24 * 3600
 _MOST_API_SERVERS = 64
@@ -129,17 +128,17 @@ def _add_parser_flags(parser: argparse.ArgumentParser) -> None:
 
 def run_serve(args: argparse.Namespace) -> int:
     """Serve until a signal. Raises `AtomError` when it could not start or had to stop."""
-    from atom.entrypoints.uvicorn_points import require_uvicorn
+    from atom.entrypoints.http.uvicorn_points import require_uvicorn
 
     require_uvicorn()
-    from atom.entrypoints.server import run_server  # which stands on it
+    from atom.entrypoints.server.run_server import run_server  # which stands on it
 
     configure_logging(args.log_level)
     return run_server(server_options(args))
 
 
 def server_options(args: argparse.Namespace) -> ServerOptions:
-    from atom.entrypoints.server_options import ServerOptions
+    from atom.entrypoints.server.server_options import ServerOptions
 
     return ServerOptions(
         api_key=read_api_key(args.api_key_file, os.environ),
@@ -170,27 +169,6 @@ def _http_port(args: argparse.Namespace) -> int:
             "give one of them. (Upstream's --port is the engine's own, and this engine needs none.)"
         )
     return given.pop() if given else HTTP_PORT
-
-
-def read_api_key(file: Path | None, environment: Mapping[str, str]) -> str | None:
-    """The key from the file, else from the environment, else None. Never an argument: those are
-    seen by everybody on the machine. Raises `ConfigError`."""
-    if file is None:
-        source, text = f"the variable {API_KEY_VARIABLE}", environment.get(API_KEY_VARIABLE)
-        if text is None:
-            return None
-    else:
-        source = f"--api-key-file {file}"
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (OSError, UnicodeError) as error:
-            raise ConfigError(f"{source}: cannot be read ({error}); name a text file") from error
-    key = text.strip()
-    if not (key and key.isascii() and key.isprintable() and " " not in key):
-        raise ConfigError(
-            f"{source}: must hold one key of printable ASCII characters without spaces"
-        )
-    return key
 
 
 def _port(text: str) -> int:

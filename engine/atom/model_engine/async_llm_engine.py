@@ -21,19 +21,27 @@ from typing import Any
 
 from atom.config import Config, EngineOptions, build_config
 from atom.errors import EngineDeadError, RequestError
-from atom.model_engine.async_text import AsyncText
-from atom.model_engine.core_event_hop import CoreEventHop
-from atom.model_engine.core_events import (
+from atom.model_engine.engine_core_mgr import CoreManager
+from atom.model_engine.front.async_text import AsyncText
+from atom.model_engine.front.core_event_hop import CoreEventHop
+from atom.model_engine.front.engine_lifecycle import EngineLifecycle, EngineStatus
+from atom.model_engine.front.input_output_processor import InputOutputProcessor
+from atom.model_engine.front.input_processor import Prompt
+from atom.model_engine.front.open_requests import OpenRequests
+from atom.model_engine.front.request_intake import RequestIntake
+from atom.model_engine.front.request_stream import ReaderLimits, RequestGroup, RequestStream
+from atom.model_engine.front.step_delivery import StepDelivery
+from atom.model_engine.front.utility_calls import UtilityCalls
+from atom.model_engine.request import RequestOutput
+from atom.model_engine.wire.core_port import (
     CoreEvent,
+    CoreFactory,
     CoreFailed,
     CoreResumed,
     CoreStalled,
     RankStats,
 )
-from atom.model_engine.core_port import CoreFactory
-from atom.model_engine.engine_core_mgr import CoreManager
-from atom.model_engine.engine_lifecycle import EngineLifecycle, EngineStatus
-from atom.model_engine.engine_protocol import (
+from atom.model_engine.wire.engine_protocol import (
     EngineReport,
     ProgressBody,
     StatsBody,
@@ -41,15 +49,7 @@ from atom.model_engine.engine_protocol import (
     UtilityResponseBody,
     first_id,
 )
-from atom.model_engine.input_output_processor import InputOutputProcessor
-from atom.model_engine.input_processor import Prompt
-from atom.model_engine.open_requests import OpenRequests
-from atom.model_engine.rank_stats import RankStatsBoard
-from atom.model_engine.request import RequestOutput
-from atom.model_engine.request_intake import RequestIntake
-from atom.model_engine.request_stream import ReaderLimits, RequestGroup, RequestStream
-from atom.model_engine.step_delivery import StepDelivery
-from atom.model_engine.utility_calls import UtilityCalls
+from atom.model_engine.wire.rank_answers import RankStatsBoard
 from atom.sampling_params import SamplingParams
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from atom.model_engine.logprob_rows import LogprobRows
+from atom.model_engine.wire.logprob_rows import LogprobRows
 from atom.sampling_params import SamplingParams
 
 # Slots of rows. numpy looks up with this type as it is; int32 it converts, element by element.
@@ -25,15 +25,16 @@ Slots = NDArray[np.intp]
 class NewRow:
     """A sequence that takes a slot: new, or back after preemption.
 
-    token_ids: all its known tokens, int32, the first num_prompt_tokens its prompt; seed: of its
-    random draws (given or drawn at arrival).
+    token_ids: all its known tokens, int32, the first num_prompt_tokens its prompt; block_ids: of
+    each group of layers, by index in the sequence (what stands before a window is not to be read);
+    seed: of its random draws (given or drawn at arrival).
     """
 
     slot: int
     request_id: int
     token_ids: NDArray[np.int32]
     num_prompt_tokens: int
-    block_ids: list[int]
+    block_ids: tuple[list[int], ...]
     params: SamplingParams
     seed: int
 
@@ -53,7 +54,9 @@ class ScheduledBatch:
     """One engine step. Rows are in execution order: decodes first, the longest in front, then
     prefill chunks.
 
-    new_rows: enter before the step. block_appends: [n, 3] int32 of (slot, index, block id).
+    new_rows: enter before the step. block_appends: [n, 3] int32 of (slot, column, block id); a
+    slot's block tables lie one behind the other, so column is group * max_blocks + index, with
+    max_blocks = ceil(max_model_len / block_size).
     slots, req_ids, num_computed_tokens (already in the cache), num_scheduled_tokens: per row;
     samples: whether the row's last scheduled token is its last known one, so that the step yields
     its next token. num_decodes: rows whose one input is a token that an earlier step sampled, which
@@ -75,28 +78,8 @@ class ScheduledBatch:
     prompt_scores: tuple[PromptScore, ...] = ()
 
     @property
-    def total_seqs_num(self) -> int:
-        return len(self.slots)
-
-    @property
-    def total_seqs_num_decode(self) -> int:
-        return self.num_decodes
-
-    @property
-    def total_seqs_num_prefill(self) -> int:
-        return len(self.slots) - self.num_decodes
-
-    @property
     def total_tokens_num(self) -> int:
         return int(self.num_scheduled_tokens.sum())
-
-    @property
-    def total_tokens_num_decode(self) -> int:
-        return self.num_decodes
-
-    @property
-    def total_tokens_num_prefill(self) -> int:
-        return self.total_tokens_num - self.num_decodes
 
     @property
     def context_lens(self) -> NDArray[np.int32]:

@@ -1,50 +1,79 @@
 """BlockManager: KV blocks of sequences — prefix lookup, allocate, append, publish, free.
 
-Works on a sequence's tokens and block table, and keeps no per-sequence state of its own; no
-tensors. Called by Scheduler only. The prefix cache is a chain: a full block's hash covers the hash
-before it, so equal tokens after different prefixes never meet (docs/guides/scheduling.md, Memory).
+Works on a sequence's tokens and block tables, one of each group of layers (atom.sizing's
+CacheGroup), and keeps no per-sequence state of its own; no tensors. Called by RowBlocks and
+WindowBlocks. The prefix cache is a chain: a full block's hash covers the hash before it, so equal
+tokens after different prefixes never meet. Each group marks the hashes, since its blocks hold other
+layers' keys and values of the same tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from struct import Struct
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from atom.model_engine.block_pool import BlockPool
+from atom.model_engine.blocks.block_pool import BlockPool
+from atom.model_engine.blocks.prefix_search import PrefixSearch
+from atom.sizing.cache_groups import CacheGroup
+
+# Of each group, by index in the sequence; what stands before the first that is held is void.
+BlockTables = tuple[list[int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """block_ids: cached blocks of the longest known prefix; last_hash: the chain after them;
-    num_unheld: how many of them nobody holds, so that taking them uses up free blocks."""
+    """The longest known prefix of a sequence, in blocks of tokens. block_ids: of each group as many
+    of the last ones as are seen from behind them; last_hash: the chain after them; num_unheld: how
+    many of these blocks nobody holds, so that taking them uses up free ones."""
 
-    block_ids: list[int]
+    num_blocks: int
+    block_ids: list[list[int]]
     last_hash: int
     num_unheld: int
 
 
 class BlockManager:
     def __init__(
-        self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool, root: str = ""
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        enable_prefix_caching: bool,
+        root: str = "",
+        windows: Sequence[int | None] = (None,),
     ) -> None:
-        """root: identity of what the KV depends on besides tokens (model, adapter)."""
+        """root: identity of what the KV depends on besides tokens (model, adapter); windows: what
+        each group of layers sees."""
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
+        self.groups = tuple(CacheGroup((), window) for window in windows)
         self.pool = BlockPool(num_blocks, block_size)
         self._blocks_of = Struct(f"{4 * block_size}s").iter_unpack  # packed tokens, one by one
         self._root_hash = xxhash.xxh64_intdigest(root.encode())
-        self._no_match = PrefixMatch(block_ids=[], last_hash=self._root_hash, num_unheld=0)
+        nothing: list[list[int]] = [[] for _ in self.groups]
+        self._no_match = PrefixMatch(0, nothing, self._root_hash, 0)
+        # What a group's hashes differ by from the chain: the first one's by nothing.
+        others = range(1, len(self.groups))
+        self._marks = (
+            0,
+            *(xxhash.xxh64_intdigest(f"group {number}".encode()) for number in others),
+        )
+        self._search: PrefixSearch | None = None
+        if self.groups != (CacheGroup(),):
+            self._search = PrefixSearch(self.pool, self.groups, self._marks, block_size)
 
     @property
     def num_free_blocks(self) -> int:
         return self.pool.num_free
 
     def blocks_for(self, num_tokens: int) -> int:
+        """Blocks of so many tokens in one group."""
         return -(-num_tokens // self.block_size)
 
     def match_prefix(self, tokens: NDArray[np.int32], salt: str = "") -> PrefixMatch:
@@ -58,8 +87,10 @@ class BlockManager:
         size = self.block_size
         packed = tokens[: (len(tokens) - 1) // size * size].tobytes()
         digest, find = xxhash.xxh64_intdigest, self.pool.find
-        block_ids: list[int] = []
         chain = digest(salt.encode(), self._root_hash) if salt else self._root_hash
+        if self._search is not None:
+            return self._match_groups(self._search, packed, chain)
+        block_ids: list[int] = []
         hashes = [chain]
         for (block_tokens,) in self._blocks_of(packed):
             chain = digest(block_tokens, chain)
@@ -71,18 +102,36 @@ class BlockManager:
         proven = self.pool.count_proven(block_ids, hashes[:-1], packed)
         del block_ids[proven:]
         unheld = self.pool.count_unheld(block_ids)
-        return PrefixMatch(block_ids=block_ids, last_hash=hashes[proven], num_unheld=unheld)
+        return PrefixMatch(proven, [block_ids], hashes[proven], unheld)
 
-    def can_allocate(self, num_tokens: int, match: PrefixMatch, *, spare_blocks: int = 0) -> bool:
-        """Whether `allocate` for so many tokens leaves at least `spare_blocks` free."""
-        new = self.blocks_for(num_tokens) - len(match.block_ids)
+    def _match_groups(self, search: PrefixSearch, packed: bytes, chain: int) -> PrefixMatch:
+        hashes, block_ids = search.longest(packed, chain)
+        unheld = sum(map(self.pool.count_unheld, block_ids))
+        return PrefixMatch(len(hashes) - 1, block_ids, hashes[-1], unheld)
+
+    def can_allocate(
+        self, num_tokens: int, match: PrefixMatch, *, lookahead: int = 0, spare_blocks: int = 0
+    ) -> bool:
+        """Whether a sequence of so many tokens, drafts included, can hold its blocks and at least
+        `spare_blocks` stay free."""
+        size = self.block_size
+        needed = sum([group.blocks(num_tokens, size, lookahead) for group in self.groups])
+        new = needed - sum(map(len, match.block_ids))
         return new + match.num_unheld + spare_blocks <= self.pool.num_free
 
-    def allocate(self, num_tokens: int, match: PrefixMatch) -> list[int]:
-        """A block table for `num_tokens` tokens that begins with the matched blocks."""
-        self.pool.share(match.block_ids)
-        new = self.blocks_for(num_tokens) - len(match.block_ids)
-        return match.block_ids + self.pool.allocate(new)
+    def allocate(self, num_tokens: int, match: PrefixMatch) -> BlockTables:
+        """Block tables that begin with the matched blocks: for all of `num_tokens` tokens in groups
+        that see everything; in groups with a window more are appended as tokens are computed."""
+        tables: list[list[int]] = []
+        for block_ids in match.block_ids:
+            self.pool.share(block_ids)
+        new = self.blocks_for(num_tokens) - match.num_blocks
+        for group, block_ids in zip(self.groups, match.block_ids, strict=True):
+            if group.window is None:
+                tables.append(block_ids + self.pool.allocate(new))
+            else:
+                tables.append([0] * (match.num_blocks - len(block_ids)) + block_ids)
+        return tuple(tables)
 
     def append_each(self, block_tables: Sequence[list[int]]) -> list[int]:
         """One more block for each; the caller has checked `num_free_blocks`."""
@@ -93,12 +142,12 @@ class BlockManager:
 
     def publish(
         self,
-        block_table: list[int],
+        block_tables: BlockTables,
         tokens: NDArray[np.int32],
         first_block: int,
         chain: int,
     ) -> int:
-        """Make computed full blocks shareable.
+        """Make computed full blocks shareable, all of them held.
 
         tokens: those of the full blocks from index `first_block` on (a multiple of block_size);
         chain: the hash before them. Returns the hash after them.
@@ -108,20 +157,38 @@ class BlockManager:
         packed, digest = tokens.tobytes(), xxhash.xxh64_intdigest
         if len(tokens) == self.block_size:  # a decode's, by far the most frequent
             hash_ = digest(packed, chain)
-            self.pool.publish(block_table[first_block], hash_, chain, packed)
+            self.pool.publish(block_tables[0][first_block], hash_, chain, packed)
+            if self._search is not None:
+                for table, mark in zip(block_tables[1:], self._marks[1:], strict=True):
+                    self.pool.publish(table[first_block], hash_ ^ mark, chain ^ mark, packed)
             return hash_
         hashes = [chain]
         for (block_tokens,) in self._blocks_of(packed):
             chain = digest(block_tokens, chain)
             hashes.append(chain)
         count = len(hashes) - 1
-        ids = block_table[first_block : first_block + count]
-        self.pool.publish_all(ids, hashes, tokens.reshape(count, self.block_size))
+        rows = tokens.reshape(count, self.block_size)
+        for table, mark in zip(block_tables, self._marks, strict=True):
+            marked = [hash_ ^ mark for hash_ in hashes] if mark else hashes
+            self.pool.publish_all(table[first_block : first_block + count], marked, rows)
         return chain
 
-    def free(self, block_table: list[int]) -> None:
-        self.pool.free(block_table)
-        block_table.clear()
+    def free(self, block_tables: BlockTables, first_blocks: Sequence[int] = (0,)) -> None:
+        """Give back all blocks of a sequence. first_blocks: the first that each group holds."""
+        if self._search is None:
+            self.pool.free(block_tables[0])
+        else:
+            self.pool.free(_by_depth(block_tables, first_blocks))
 
     def reset_prefix_cache(self) -> None:
         self.pool.reset_cache()
+
+
+def _by_depth(block_tables: BlockTables, first_blocks: Sequence[int]) -> list[int]:
+    """The blocks that are held of all groups, the least deep first: a prefix needs a block of
+    each, so they are best evicted together."""
+    tables = zip(block_tables, first_blocks, strict=True)
+    deepest_first = zip_longest(*(reversed(table[first:]) for table, first in tables))
+    listed = [block for blocks in deepest_first for block in blocks if block is not None]
+    listed.reverse()
+    return listed

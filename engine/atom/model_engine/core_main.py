@@ -17,8 +17,8 @@ import zmq
 
 from atom.config import Config
 from atom.errors import AtomError
-from atom.model_engine.core_sockets import CoreSockets
-from atom.model_engine.engine_protocol import ExecutorFailedBody
+from atom.model_engine.wire.core_sockets import CoreSockets
+from atom.model_engine.wire.engine_protocol import ExecutorFailedBody
 from atom.utils.parent_watch import ParentLines, end_with_parent
 
 logger = logging.getLogger(__name__)

@@ -14,34 +14,32 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from atom.config import Config
 from atom.model_engine.async_proc import AsyncIOProcManager
-from atom.model_engine.core_sockets import CoreSockets
-from atom.model_engine.engine_protocol import (
+from atom.model_engine.request import Request
+from atom.model_engine.runner.profiler import TorchProfiler
+from atom.model_engine.schedule.step_result import StepResult
+from atom.model_engine.scheduler import Scheduler
+from atom.model_engine.step_pipeline import StepPipeline, build_guided, build_scheduler
+from atom.model_engine.wire.core_sockets import CoreSockets
+from atom.model_engine.wire.engine_protocol import (
     AbortBody,
     AddBody,
     EngineReport,
     FinishedRow,
     ProgressBody,
     ShutdownBody,
-    StartDpWaveBody,
     StreamBody,
     UtilityBody,
     UtilityResponseBody,
     client_of,
     clients_of,
 )
-from atom.model_engine.heartbeat import BEAT_SECONDS, Pulse
-from atom.model_engine.logprob_rows import LogprobsBody
-from atom.model_engine.profiler import TorchProfiler
-from atom.model_engine.request import Request
-from atom.model_engine.scheduler import Scheduler
-from atom.model_engine.step_pipeline import StepPipeline, build_guided, build_scheduler
-from atom.model_engine.step_result import StepResult
+from atom.model_engine.wire.heartbeat import BEAT_SECONDS, Pulse
+from atom.model_engine.wire.logprob_rows import LogprobsBody
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +58,6 @@ class EngineCore:
         self._running = True
         self._pulse = Pulse()
         self._ended = threading.Event()
-        self._wave = 0
         self._progress_sent = ("", -1)
         self._profiler = TorchProfiler(
             config.torch_profiler_dir, config.parallel.data_parallel_rank
@@ -125,8 +122,6 @@ class EngineCore:
             self._publish_finished(self._pipeline.abort(message.request_ids))
         elif isinstance(message, UtilityBody):
             self._answer(message)
-        elif isinstance(message, StartDpWaveBody):
-            self._wave = max(self._wave, message.wave)
         elif isinstance(message, ShutdownBody):
             self._running = False
         else:
@@ -175,8 +170,7 @@ class EngineCore:
         while not self._ended.wait(BEAT_SECONDS):
             if self._pulse.got_on():
                 # Plain numbers, each read at once; the loop may be in the middle of a step.
-                stats = self._pipeline.stats()
-                self._sockets.send_all(msgspec.structs.replace(stats, dp_wave=self._wave))
+                self._sockets.send_all(self._pipeline.stats())
 
     # ---- utilities ----------------------------------------------------------------------------
 

@@ -19,23 +19,23 @@ import msgspec
 import zmq
 
 from atom.config import Config
-from atom.model_engine.core_events import (
+from atom.model_engine.request import Request
+from atom.model_engine.wire.core_port import (
     CoreEvent,
     CoreFailed,
     CoreResumed,
     CoreStalled,
     RankStats,
 )
-from atom.model_engine.core_processes import CoreProcesses
-from atom.model_engine.core_sockets import ClientAddress, has_message, open_socket
-from atom.model_engine.engine_protocol import (
+from atom.model_engine.wire.core_processes import CoreProcesses
+from atom.model_engine.wire.core_sockets import ClientAddress, has_message, open_socket
+from atom.model_engine.wire.engine_protocol import (
     AbortBody,
     AddBody,
     EngineReport,
     ExecutorFailedBody,
     ProgressBody,
     ShutdownBody,
-    StartDpWaveBody,
     StatsBody,
     StreamBody,
     UtilityBody,
@@ -44,11 +44,10 @@ from atom.model_engine.engine_protocol import (
     encode,
     identity_of,
 )
-from atom.model_engine.heartbeat import HeartbeatWatch
-from atom.model_engine.rank_answers import RankAnswers
-from atom.model_engine.request import Request
-from atom.model_engine.request_router import RequestRouter
-from atom.model_engine.request_size import parts_of
+from atom.model_engine.wire.heartbeat import HeartbeatWatch
+from atom.model_engine.wire.rank_answers import RankAnswers
+from atom.model_engine.wire.request_router import RequestRouter
+from atom.model_engine.wire.request_size import parts_of
 from atom.utils.socket_folder import make_socket_folder
 
 logger = logging.getLogger(__name__)
@@ -93,7 +92,6 @@ class CoreManager:
         )
         self._answers = RankAnswers(ranks)
         self._watch: HeartbeatWatch | None = None  # from READY on
-        self._wave = 0
         self._cores = (
             CoreProcesses(config, self.address.folder, clients, self._on_core_exit)
             if self._owns
@@ -124,8 +122,6 @@ class CoreManager:
 
     def add_requests(self, requests: Sequence[Request]) -> None:
         with self._lock:
-            if not len(self._router):
-                self._start_wave()
             placed: dict[int, list[Request]] = {}
             for request in requests:
                 placed.setdefault(self._router.place(request), []).append(request)
@@ -163,13 +159,6 @@ class CoreManager:
             shutil.rmtree(self.address.folder, ignore_errors=True)
 
     # ---- sending (with the lock) --------------------------------------------------------------
-
-    def _start_wave(self) -> None:
-        self._wave += 1
-        ranks = self._config.parallel.data_parallel_size
-        if ranks > 1:
-            for rank in range(ranks):
-                self._send(rank, StartDpWaveBody(wave=self._wave))
 
     def _send_all(self, body: UtilityBody | ShutdownBody) -> None:
         with self._lock:

@@ -25,13 +25,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from atom.config import Config, EngineOptions, build_config
 from atom.errors import ConfigError, EngineDeadError, RequestError
-from atom.model_engine.core_events import CoreEvent, CoreFailed, CoreStalled
-from atom.model_engine.core_port import CoreFactory, CorePort
 from atom.model_engine.engine_core_mgr import CoreManager
-from atom.model_engine.engine_protocol import EngineReport, ProgressBody, StreamBody
-from atom.model_engine.input_output_processor import InputOutputProcessor
-from atom.model_engine.input_processor import Prompt
+from atom.model_engine.front.input_output_processor import InputOutputProcessor
+from atom.model_engine.front.input_processor import Prompt
 from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
+from atom.model_engine.wire.core_port import (
+    CoreEvent,
+    CoreFactory,
+    CoreFailed,
+    CorePort,
+    CoreStalled,
+)
+from atom.model_engine.wire.engine_protocol import EngineReport, ProgressBody, StreamBody
 from atom.progress import StartupProgress
 from atom.sampling_params import SamplingParams
 

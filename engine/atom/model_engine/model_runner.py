@@ -16,17 +16,19 @@ import atom
 from atom.checkpoint import open_checkpoint
 from atom.config import Config
 from atom.errors import ConfigError
-from atom.model_engine import kv_cache
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
-from atom.model_engine.engine_protocol import ConcurrencyRow, EngineReport
-from atom.model_engine.graph_runner import DecodeGraphs
-from atom.model_engine.step_runner import StepRunner, SubmittedStep
-from atom.model_engine.warm_up import prompt_batch, warm_up
+from atom.model_engine.runner import kv_cache
+from atom.model_engine.runner.graph_runner import DecodeGraphs
+from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
+from atom.model_engine.runner.warm_up import CacheShape, prompt_batch, warm_up
+from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport
 from atom.model_loader.loader import fill_dummy, load_model
 from atom.model_ops.backends import resolve_ops
+from atom.model_ops.linear import Build
 from atom.models.decoder import CausalLM
-from atom.models.registry import build_model, support_model_arch_dict
+from atom.models.registry import build_model, model_spec, support_model_arch_dict
 from atom.sizing.kv_budget import KvBudget, concurrency_table
+from atom.sizing.kv_layout import KvElement, KvLayout, kv_layout
 from atom.sizing.overheads import activation_bytes
 from atom.utils.device import Device, detect_device
 from atom.utils.versions import software_versions
@@ -52,11 +54,12 @@ class ModelRunner:
         self._device = detect_device(config.device, sharers=config.parallel.data_parallel_size)
         self._dtype = _model_dtype(config, self._device)
         self._kv_dtype = _kv_dtype(config, self._dtype)
+        self._spec = model_spec(config.model)
         self._resolved = resolve_ops(
             self._device.type,
+            self._spec.op_case(self._dtype, self._kv_dtype, config.cache.block_size),
             config.backend,
             config.op_backends,
-            dtypes=(self._dtype, self._kv_dtype),
         )
         self._ops = self._resolved.ops
         self._model: CausalLM
@@ -76,17 +79,22 @@ class ModelRunner:
         self._plan(self._predicted_weights_bytes(), self._predicted_activation_bytes(), 0)
         self._load(progress)
         weights_bytes = sum(p.nbytes for p in self._model.parameters())
-        self._steps = StepRunner(self._model, self._ops, self._config, self._device)
+        self._steps = StepRunner(
+            self._model, self._ops, self._config, self._device, len(self._layout.groups)
+        )
         progress("sizing the KV cache", 0.0)
         activations = self._activation_bytes()
         overhead = kv_cache.overhead_bytes(self._device, weights_bytes)
         budget = self._plan(weights_bytes, activations, overhead)
-        kv_cache.allocate(
-            self._model.attention_layers(), budget, self._kv_dtype, self._device.torch_device
-        )
+        self._allocate_cache(budget.num_blocks)
         self._steps.graphs = self._capture_graphs(progress)
         if self._device.is_gpu:
-            warm_up(self._steps, config, lambda share: progress("warming up", share))
+            warm_up(
+                self._steps,
+                config,
+                self._cache_shape(budget.num_blocks),
+                lambda share: progress("warming up", share),
+            )
         return self._report(budget, weights_bytes, weights_bytes + activations + overhead)
 
     def call_after_layers(self, callback: Callable[[], None]) -> None:
@@ -114,8 +122,7 @@ class ModelRunner:
         graphs = DecodeGraphs(
             self._model,
             self._ops,
-            self._steps.inputs.state,
-            self._steps.limits,
+            self._steps.slots.device,
             config.cache.block_size,
             config.model.max_model_len,
         )
@@ -129,7 +136,7 @@ class ModelRunner:
         torch.set_default_dtype(self._dtype)
         try:
             with self._device.torch_device:
-                self._model = build_model(model_config, self._ops)
+                self._model = build_model(self._spec, Build(self._ops))
         finally:
             torch.set_default_dtype(previous)
         self._model.to(self._device.torch_device)  # tables that were computed on the host
@@ -138,8 +145,22 @@ class ModelRunner:
         else:
             checkpoint = open_checkpoint(model_config.path)
             load_model(self._model, checkpoint, lambda share: progress("loading weights", share))
-        self._model.prepare_weights()
+        self._model.finish_weights()
         self._model.eval()
+
+    @property
+    def _layout(self) -> KvLayout:
+        """What the KV cache keeps, by groups of layers."""
+        return kv_layout(self._config.model.facts, KvElement(self._kv_dtype.itemsize))
+
+    def _cache_shape(self, num_blocks: int) -> CacheShape:
+        return CacheShape(num_blocks, self._config.cache.block_size, len(self._layout.groups))
+
+    def _allocate_cache(self, num_blocks: int) -> None:
+        place = kv_cache.Place(self._kv_dtype, self._device.torch_device)
+        layers, size = self._model.attention_layers(), self._config.cache.block_size
+        groups = [group.layers for group in self._layout.groups]
+        kv_cache.allocate(layers, groups, num_blocks, size, place)
 
     def _plan(self, weights: int, activations: int, overhead: int) -> KvBudget:
         return kv_cache.plan_blocks(
@@ -168,27 +189,26 @@ class ModelRunner:
         no peak and where a full step could take minutes."""
         if not self._device.is_gpu:
             return self._predicted_activation_bytes()
+        config = self._config
+        blocks = -(-config.model.max_model_len // config.cache.block_size)
+        # Blocks of one sequence, that all rows and groups share: no part of what is measured.
+        self._allocate_cache(blocks)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        self._run_full_step()
+        self._run_full_step(blocks)
         torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated() - before
         torch.cuda.empty_cache()
         return peak
 
-    def _run_full_step(self) -> None:
-        """The largest step there can be, on a cache of one sequence that all rows share."""
+    def _run_full_step(self, num_blocks: int) -> None:
+        """The largest step there can be."""
         config = self._config
         tokens, length = config.scheduler.max_num_batched_tokens, config.model.max_model_len
-        blocks = -(-length // config.cache.block_size)
-        budget = KvBudget(blocks, config.cache.block_size, 0, "memory", 0)
-        kv_cache.allocate(
-            self._model.attention_layers(), budget, self._kv_dtype, self._device.torch_device
-        )
         counts = [length] * (tokens // length) + ([tokens % length] if tokens % length else [])
         counts = counts[: config.scheduler.max_num_seqs]
-        self.submit(prompt_batch(counts, config.cache.block_size))
+        self.submit(prompt_batch(counts, self._cache_shape(num_blocks)))
 
     def _report(self, budget: KvBudget, weights_bytes: int, peak_bytes: int) -> EngineReport:
         config = self._config
@@ -214,7 +234,9 @@ class ModelRunner:
             weights_bytes=weights_bytes,
             peak_bytes=peak_bytes,
             kv_cache_bytes=budget.num_blocks * budget.block_bytes,
-            kv_bytes_per_token=budget.block_bytes // budget.block_size,
+            kv_bytes_per_token=budget.layout.growing_bytes_per_token,
+            kv_tokens=budget.tokens,
+            cache_windows=tuple(group.window for group in budget.layout.groups),
             total_memory_bytes=self._device.total_memory_bytes(),
             limited_by=budget.limited_by,
             concurrency=[ConcurrencyRow(row.context_tokens, row.sequences) for row in table],

@@ -13,9 +13,10 @@ that a submitted batch will sample counts as a token whose value comes with `upd
 ended meanwhile is recognised and its late tokens are dropped.
 
 Invariants: a running sequence has a slot and blocks for all its known tokens but at most the one
-it is about to write; a sequence that is alone always fits (the pool holds max_model_len tokens), so
-preempting who is due last always makes progress; nobody is preempted while a
-token of anybody is outstanding, since it would have to be computed again without being known.
+it is about to write (where layers see a window: for those that it sees, and for a chunk of a
+prompt once it is scheduled); a sequence that is alone always fits (the pool holds max_model_len
+tokens), so preempting who is due last always makes progress; nobody is preempted while a token of
+anybody is outstanding, since it would have to be computed again without being known.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ import numpy as np
 
 from atom.config import SchedulerConfig
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots
-from atom.model_engine.batch_builder import BatchBuilder, Chunk
 from atom.model_engine.block_manager import BlockManager
-from atom.model_engine.engine_protocol import FinishedRow, StatsBody
-from atom.model_engine.prompt_delay import PromptDelay
 from atom.model_engine.request import FinishReason, Request
-from atom.model_engine.row_blocks import RowBlocks
-from atom.model_engine.row_table import RowTable
-from atom.model_engine.sequence import Sequence, SequenceStatus, SequenceType
-from atom.model_engine.step_result import StepResult
-from atom.model_engine.stop_conditions import StopConditions
-from atom.model_engine.waiting_queue import WaitingQueue, rank_of
+from atom.model_engine.schedule.batch_builder import BatchBuilder, Chunk
+from atom.model_engine.schedule.prompt_delay import PromptDelay
+from atom.model_engine.schedule.row_blocks import RowBlocks
+from atom.model_engine.schedule.row_table import RowTable
+from atom.model_engine.schedule.step_result import StepResult
+from atom.model_engine.schedule.stop_conditions import StopConditions
+from atom.model_engine.schedule.waiting_queue import WaitingQueue, rank_of
+from atom.model_engine.sequence import Sequence, SequenceStatus
+from atom.model_engine.wire.engine_protocol import FinishedRow, StatsBody
 
 
 class Scheduler:
@@ -87,7 +88,7 @@ class Scheduler:
     def end(
         self, request_ids: Iterable[int], reason: FinishReason, detail: str
     ) -> list[FinishedRow]:
-        """The same for a reason of the caller's, who knows more than the scheduler sees."""
+        """End these requests for a reason that the caller knows; unknown ids are ignored."""
         ended = []
         for request_id in request_ids:
             sequence = self._sequences.get(request_id)
@@ -96,13 +97,8 @@ class Scheduler:
         return ended
 
     def exit_engine(self) -> int:
-        """The engine shuts down: what has not ended gives back what it holds; its number."""
-        unfinished = list(self._sequences.values())
-        for sequence in unfinished:
-            self._leave(sequence)
-            sequence.status = SequenceStatus.EXIT_ENGINE
-        self._sequences.clear()
-        return len(unfinished)
+        """End every request, since the engine shuts down; how many there were."""
+        return len(self.abort(list(self._sequences)))
 
     def has_work(self) -> bool:
         return bool(self._sequences)
@@ -111,11 +107,24 @@ class Scheduler:
     def num_running(self) -> int:
         return len(self._order)
 
+    @property
+    def num_outstanding(self) -> int:
+        """Batches that were scheduled and whose output was not taken in yet."""
+        return self._outstanding
+
     # ---- schedule -----------------------------------------------------------------------------
 
     def schedule(self, now: float) -> ScheduledBatch | None:
         """The next step's batch; None when nothing can run, or not before the output of a batch
         that is outstanding. `now`: monotonic seconds."""
+        batch = self._next_batch(now)
+        # Only in groups with a window: blocks are short for every chunk.
+        while batch is None and self._prefilling and not self._outstanding:
+            self._preempt_one()
+            batch = self._next_batch(now)
+        return batch
+
+    def _next_batch(self, now: float) -> ScheduledBatch | None:
         no_decodes = self._order[:0]
         if self._config.policy == "prefill_first":
             chunks = self._prefill_chunks(self._config.max_num_batched_tokens, now)
@@ -143,9 +152,10 @@ class Scheduler:
             able &= rows.num_computed[order] >= rows.num_given[order]
         slots: Slots = order if np.count_nonzero(able) == len(order) else order[able]
         full = self._row_blocks.full(slots)
-        if len(full) <= self.blocks.num_free_blocks:
-            if len(full):
-                self._append_blocks(full)
+        if not len(full):
+            return slots
+        if self._row_blocks.can_append(len(full)):
+            self._append_blocks(full)
             return slots
         return self._append_blocks_preempting(slots, full.tolist())
 
@@ -160,7 +170,7 @@ class Scheduler:
         preempted = False
         for slot in full:
             sequence = rows.sequences[slot]
-            while sequence is not None and self.blocks.num_free_blocks == 0:
+            while sequence is not None and not self._row_blocks.can_append(1):
                 if self._outstanding:
                     return None
                 self._preempt_one()
@@ -188,9 +198,12 @@ class Scheduler:
         return chunks
 
     def _add_chunk(self, chunks: list[Chunk], slot: int, budget: int) -> int:
-        """Append as much of the row as budget and threshold allow; the budget left."""
+        """Append as much of the row as budget, threshold and blocks allow; the budget left."""
         left = int(self.rows.num_given[slot] - self.rows.num_computed[slot])
         count = min(left, budget, self._config.long_prefill_token_threshold or left)
+        if count > 0 and self._row_blocks.windows is not None:
+            count, appends = self._row_blocks.windows.append_chunk(slot, count)
+            self._batches.append_blocks(appends)
         if count > 0:
             chunks.append((slot, count))
         return budget - count
@@ -199,17 +212,16 @@ class Scheduler:
         """Give the first waiting sequence blocks and a slot; False when blocks are short."""
         if sequence is self._blocked:
             return False
-        match = self._row_blocks.find(sequence, others_run=self.num_running > 0)
+        match = self._row_blocks.match(sequence, others_run=self.num_running > 0)
         if match is None:
             self._blocked = sequence
             return False
         self.waiting.remove(sequence)
         slot = self.rows.enter(sequence)
-        cached = self._row_blocks.give(sequence, match)
+        cached = self._row_blocks.allocate(sequence, match)
         if sequence.seed is None:
             self._enter_first_time(sequence, cached, now)
         sequence.status = SequenceStatus.RUNNING
-        sequence.type = SequenceType.PREFILL
         self._order = np.append(self._order, slot)
         self._prefilling.append(slot)
         self._stops.enter(sequence)
@@ -248,8 +260,6 @@ class Scheduler:
             self._blocked = None  # what it waits for may be shareable soon
             computed, given = self.rows.num_computed, self.rows.num_given
             still = [slot for slot in self._prefilling if computed[slot] < given[slot]]
-            for slot in set(self._prefilling).difference(still):
-                self.rows.sequence_in(slot).type = SequenceType.DECODE
             self._prefilling = still
         return batch
 
@@ -266,6 +276,9 @@ class Scheduler:
         context_lens = batch.context_lens
         if self.blocks.enable_prefix_caching:
             self._row_blocks.publish(batch, alive, context_lens)
+        windows = self._row_blocks.windows
+        if windows is not None and windows.free_left(batch, alive, context_lens):
+            self._blocked = None
         slots, lengths, request_ids = batch.slots, context_lens, batch.req_ids
         tokens = output.token_ids
         taken = alive & batch.samples
@@ -307,10 +320,9 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot
-        self._row_blocks.take_back(sequence)
+        self._row_blocks.free(sequence)
         self._blocked = None
         self.rows.leave(sequence)
-        sequence.type = SequenceType.DUMMY
         self._batches.leave(slot)
         self._stops.leave(slot)
         if slot in self._prefilling:

@@ -1,7 +1,7 @@
 """Sequence: one request's life inside the engine core, and its legal state changes.
 
 Torch-free. While a sequence runs, its tokens and counters live in the scheduler's row table (one
-numpy row per slot); the Sequence keeps identity, parameters and the block table, and takes its
+numpy row per slot); the Sequence keeps identity, parameters and block tables, and takes its
 tokens back when it leaves its slot.
 """
 
@@ -20,26 +20,12 @@ class SequenceStatus(enum.Enum):
     WAITING = enum.auto()
     RUNNING = enum.auto()
     FINISHED = enum.auto()
-    EXIT_ENGINE = enum.auto()  # the engine shut down before the sequence ended
-
-
-class SequenceType(enum.Enum):
-    """What the next step does for the sequence."""
-
-    DUMMY = enum.auto()  # nothing: it has no slot
-    PREFILL = enum.auto()  # compute tokens that were given
-    DECODE = enum.auto()  # compute the token that was sampled last
 
 
 LEGAL_TRANSITIONS: dict[SequenceStatus, frozenset[SequenceStatus]] = {
-    SequenceStatus.WAITING: frozenset(
-        {SequenceStatus.RUNNING, SequenceStatus.FINISHED, SequenceStatus.EXIT_ENGINE}
-    ),
-    SequenceStatus.RUNNING: frozenset(
-        {SequenceStatus.WAITING, SequenceStatus.FINISHED, SequenceStatus.EXIT_ENGINE}
-    ),
+    SequenceStatus.WAITING: frozenset({SequenceStatus.RUNNING, SequenceStatus.FINISHED}),
+    SequenceStatus.RUNNING: frozenset({SequenceStatus.WAITING, SequenceStatus.FINISHED}),
     SequenceStatus.FINISHED: frozenset(),
-    SequenceStatus.EXIT_ENGINE: frozenset(),
 }
 
 NO_SLOT = -1
@@ -49,9 +35,10 @@ class Sequence:
     """id, params: from the request. num_cached_tokens: prompt tokens the prefix cache spared.
 
     token_ids: prompt and generated tokens; while the sequence has a slot the row table's row is
-    ahead of it. chain_hash, num_published: how far its blocks are shareable. seed: of its random
-    draws, fixed at first admission. scheduled_time: of that, in the clock of arrive_time.
-    type: kept by the scheduler.
+    ahead of it. block_tables: of each group of layers, while it has a slot; first_blocks: the index
+    in each from which on its blocks are held. chain_hash, num_published: how far they are
+    shareable. seed: of its random draws, fixed at first admission. scheduled_time: of that, in the
+    clock of arrive_time.
     num_scored: positions of the prompt whose logits were (or are being) looked at for
     `prompt_logprobs`.
     """
@@ -59,9 +46,10 @@ class Sequence:
     __slots__ = (
         "_status",
         "arrive_time",
-        "block_table",
+        "block_tables",
         "cache_salt",
         "chain_hash",
+        "first_blocks",
         "id",
         "max_total_tokens",
         "num_cached_tokens",
@@ -74,7 +62,6 @@ class Sequence:
         "seed",
         "slot",
         "token_ids",
-        "type",
     )
 
     def __init__(self, request: Request) -> None:
@@ -87,14 +74,14 @@ class Sequence:
         self.priority = request.priority
         self.cache_salt = request.cache_salt
         self.num_cached_tokens = 0
-        self.block_table: list[int] = []
+        self.block_tables: tuple[list[int], ...] = ()
+        self.first_blocks: list[int] = []
         self.slot = NO_SLOT
         self.seed: int | None = None
         self.scheduled_time: float | None = None
         self.chain_hash = 0
         self.num_published = 0
         self.num_scored = 0
-        self.type = SequenceType.DUMMY
         self._status = SequenceStatus.WAITING
 
     @property
@@ -110,28 +97,17 @@ class Sequence:
         self._status = new
 
     @property
-    def is_finished(self) -> bool:
-        return self._status is SequenceStatus.FINISHED
-
-    @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
-
-    @property
-    def num_completion_tokens(self) -> int:
-        return self.num_tokens - self.num_prompt_tokens
 
     @property
     def prompt_token_ids(self) -> NDArray[np.int32]:
         return self.token_ids[: self.num_prompt_tokens]
 
     @property
-    def completion_token_ids(self) -> NDArray[np.int32]:
-        return self.token_ids[self.num_prompt_tokens :]
-
-    @property
     def num_blocks(self) -> int:
-        return len(self.block_table)
+        """That it holds, of all groups."""
+        return sum(map(len, self.block_tables)) - sum(self.first_blocks)
 
     @property
     def cacheable_token_ids(self) -> NDArray[np.int32]:

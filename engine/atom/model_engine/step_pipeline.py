@@ -22,12 +22,12 @@ import numpy as np
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.block_manager import BlockManager
-from atom.model_engine.engine_protocol import EngineReport, FinishedRow, StatsBody
 from atom.model_engine.request import FinishReason, Request
+from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.scheduler import Scheduler
-from atom.model_engine.step_result import StepResult
 from atom.model_engine.structured_output.compile_messages import CompilerSetup
 from atom.model_engine.structured_output.guided_requests import GuidedRequests
+from atom.model_engine.wire.engine_protocol import EngineReport, FinishedRow, StatsBody
 
 GRAMMAR_COMPLETE = "grammar_complete"
 
@@ -170,6 +170,7 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
         report.block_size,
         enable_prefix_caching=config.cache.enable_prefix_caching,
         root=f"{model.path}|{report.dtype}|{report.kv_cache_dtype}",
+        windows=report.cache_windows,
     )
     return Scheduler(
         config.scheduler,

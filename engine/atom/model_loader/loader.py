@@ -1,16 +1,19 @@
-"""Load safetensors into a model, with progress, and prove that nothing is missing.
+"""Load safetensors into a model, with progress, and prove that nothing is missing or left over.
 
-Opens each shard once and copies tensor by tensor (memory-mapped: no second copy of the checkpoint
-in memory). Which parameter a checkpoint tensor fills is the model's `packed_modules_mapping` and
-the parameter's own `weight_loader`. Called by ModelRunner.
+The model says where each part of its parameters comes from (`Placement`); a checkpoint's tensors
+are matched with that before anything is read, by the headers of its files. Then each file is opened
+once, and of each tensor the part that this rank holds is read (memory-mapped: no second copy of the
+checkpoint in memory). Called by ModelRunner.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -18,108 +21,151 @@ from torch import nn
 
 from atom.checkpoint import Checkpoint
 from atom.errors import ModelError
-from atom.model_ops.linear import ShapeMismatchError, copy_weight
+from atom.model_ops.placement import Placement
 
 logger = logging.getLogger(__name__)
 
 Progress = Callable[[float], None]
 
-
-class LoadableModel(Protocol):
-    """What a model must say of itself to be loaded.
-
-    packed_modules_mapping: checkpoint name of a projection → the merged module that holds it.
-    """
-
-    @property
-    def packed_modules_mapping(self) -> Mapping[str, str]: ...
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+_FLOATS = {torch.float32, torch.bfloat16, torch.float16}
+# What checkpoints hold beside a model's parameters: tables that are computed, a tied head.
+_COMPUTED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|masked_bias|attn\.bias)$")
+_HEAD = "lm_head.weight"
 
 
-def load_model(model: LoadableModel, checkpoint: Checkpoint, progress: Progress) -> None:
+class PlacedModel(Protocol):
+    """What a model must say of itself to be loaded: its modules by their checkpoint names, of which
+    those with parameters have `placements(name)`."""
+
+    def named_modules(self) -> Iterator[tuple[str, nn.Module]]: ...
+
+
+class Placed(Protocol):
+    """A module with parameters."""
+
+    def placements(self, name: str) -> Iterator[Placement]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """By file what is read from it: the placements of each of its tensors. total_bytes: of all."""
+
+    files: dict[Path, dict[str, list[Placement]]]
+    total_bytes: int
+
+
+def load_model(model: PlacedModel, checkpoint: Checkpoint, progress: Progress) -> None:
     """Fill every parameter of `model`. `progress` gets the share of bytes done, 0 to 1.
 
-    Raises `ModelError` naming the file (and tensor) that is damaged, mismatched or missing.
+    Raises `ModelError` naming the file (and tensor) that is damaged, misshapen, missing or left
+    over.
     """
-    files = checkpoint.weight_files()
-    parameters = dict(model.named_parameters())
-    loaded: set[tuple[str, str | None]] = set()
-    unused: list[str] = []
-    total_bytes = sum(file.stat().st_size for file in files) or 1
+    wanted = placements_of(model)
+    plan = plan_load(wanted, checkpoint)
     done_bytes = 0
-    for file in files:
-        for name, tensor in _tensors(file):
-            done_bytes += tensor.nbytes
-            target, shard = _target(name, model.packed_modules_mapping)
-            if target not in parameters:
-                unused.append(name)
-                continue
-            _fill(parameters[target], tensor, shard, where=f"{file}: tensor {name}")
-            loaded.add((target, shard))
-            progress(min(done_bytes / total_bytes, 1.0))
-    _check_complete(model, parameters, loaded, checkpoint.path)
-    if unused:
-        logger.info("%d checkpoint tensors have no use here, first %s", len(unused), unused[0])
+    for file, tensors in plan.files.items():
+        with _opened(file) as shard:
+            for name, placements in tensors.items():
+                for placement in placements:
+                    part = _read(shard, placement)
+                    _check_dtype(part, file, name)
+                    placement.fill(part)
+                    done_bytes += part.nbytes
+                progress(min(done_bytes / plan.total_bytes, 1.0))
     progress(1.0)
 
 
-def _tensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    try:
-        with safe_open(file, framework="pt") as shard:
+def placements_of(model: PlacedModel) -> list[Placement]:
+    """Every placement of the model's modules."""
+    return [
+        placement
+        for name, module in model.named_modules()
+        if hasattr(module, "placements")
+        for placement in cast(Placed, module).placements(name)
+    ]
+
+
+def plan_load(wanted: Sequence[Placement], checkpoint: Checkpoint) -> LoadPlan:
+    """Match what the model wants with what the checkpoint's files hold. Raises `ModelError`."""
+    by_name: dict[str, list[Placement]] = {}
+    for placement in wanted:
+        by_name.setdefault(placement.name, []).append(placement)
+    files: dict[Path, dict[str, list[Placement]]] = {}
+    left_over: list[str] = []
+    missing = dict.fromkeys(by_name)
+    for file in checkpoint.weight_files():
+        with _opened(file) as shard:
             for name in shard.keys():  # noqa: SIM118 - not a dict
-                yield name, shard.get_tensor(name)
+                if name not in by_name:
+                    left_over.append(name)
+                    continue
+                _check_shape(tuple(shard.get_slice(name).get_shape()), by_name[name][0], file)
+                files.setdefault(file, {})[name] = by_name[name]
+                missing.pop(name, None)
+    _check_complete(list(missing), left_over, _HEAD in by_name, checkpoint)
+    return LoadPlan(files, sum(placement.target.nbytes for placement in wanted) or 1)
+
+
+def _read(shard: Any, placement: Placement) -> torch.Tensor:
+    if all(
+        (0, size) == bounds for size, bounds in zip(placement.shape, placement.region, strict=True)
+    ):
+        whole: torch.Tensor = shard.get_tensor(placement.name)
+        return whole
+    bounds = tuple(slice(first, end) for first, end in placement.region)
+    part: torch.Tensor = shard.get_slice(placement.name)[bounds]
+    return part
+
+
+def _opened(file: Path) -> Any:
+    try:
+        return safe_open(file, framework="pt")
     except (SafetensorError, OSError) as error:
         raise ModelError(
             f"{file}: is truncated or not a safetensors file ({error}); copy or download it again"
         ) from error
 
 
-def _target(name: str, packed: Mapping[str, str]) -> tuple[str, str | None]:
-    """(parameter name, shard) of a checkpoint tensor."""
-    parts = name.split(".")
-    for index, part in enumerate(parts):
-        if part in packed:
-            return ".".join([*parts[:index], packed[part], *parts[index + 1 :]]), part
-    return name, None
-
-
-def _fill(parameter: nn.Parameter, tensor: torch.Tensor, shard: str | None, *, where: str) -> None:
-    load = getattr(parameter, "weight_loader", None)
-    try:
-        if load is None:
-            copy_weight(parameter.data, tensor)
-        else:
-            load(parameter, tensor, shard)
-    except ShapeMismatchError as error:
+def _check_shape(found: tuple[int, ...], placement: Placement, file: Path) -> None:
+    if found != placement.shape:
         raise ModelError(
-            f"{where} {error}; config.json and weights do not belong together"
-        ) from error
-
-
-def _check_complete(
-    model: LoadableModel,
-    parameters: dict[str, nn.Parameter],
-    loaded: set[tuple[str, str | None]],
-    folder: Path,
-) -> None:
-    shards_of: dict[str, list[str | None]] = {}
-    for merged_shard, packed in model.packed_modules_mapping.items():
-        shards_of.setdefault(packed, []).append(merged_shard)
-    missing: list[str] = []
-    for name in parameters:
-        module = name.split(".")[-2]
-        for shard in shards_of.get(module, [None]):
-            if (name, shard) not in loaded:
-                missing.append(name if shard is None else name.replace(module, shard))
-    if missing:
-        raise ModelError(
-            f"{folder}: {len(missing)} tensors of the model are in none of its safetensors files, "
-            f"first {missing[0]}; the checkpoint is incomplete or of another architecture"
+            f"{file}: tensor {placement.name} has shape {list(found)}, the configuration calls for "
+            f"{list(placement.shape)}; config.json and weights do not belong together"
         )
 
 
-def fill_dummy(model: LoadableModel, seed: int) -> None:
+def _check_dtype(part: torch.Tensor, file: Path, name: str) -> None:
+    if part.dtype not in _FLOATS:
+        kind = str(part.dtype).removeprefix("torch.")
+        raise ModelError(
+            f"{file}: tensor {name} holds {kind}, which is a quantised format that config.json's "
+            "quantization_config does not name; use the checkpoint that belongs to it"
+        )
+
+
+def _check_complete(
+    missing: list[str], left_over: list[str], own_head: bool, checkpoint: Checkpoint
+) -> None:
+    if missing:
+        raise ModelError(
+            f"{checkpoint.path}: {len(missing)} tensors of the model are in none of its "
+            f"safetensors files, first {missing[0]}; the checkpoint is incomplete or of another "
+            "architecture"
+        )
+    unknown = [
+        name
+        for name in left_over
+        if not _COMPUTED.search(name) and not (name == _HEAD and not own_head)
+    ]
+    if unknown:
+        raise ModelError(
+            f"{checkpoint.path}: {len(unknown)} tensors of the checkpoint are no part of a "
+            f"{checkpoint.architecture} of this config.json, first {unknown[0]}; the weights are "
+            "of another model, or of one that this version would compute without them"
+        )
+
+
+def fill_dummy(model: nn.Module, seed: int) -> None:
     """Random weights for benchmarks: small normal values, norms at one."""
     parameters = dict(model.named_parameters())
     device = next(iter(parameters.values())).device

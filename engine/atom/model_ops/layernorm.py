@@ -1,24 +1,87 @@
-"""RMSNorm, alone or fused with the addition of the residual stream before it."""
+"""RMSNorm, and what a layer gets from one: the norm of a stream that is computed when it is used.
+
+A norm that feeds a single product is one operation with it; one that feeds several (experts, a
+compressed query and a key) is computed once. `Normed` lets a block say neither.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 from torch import nn
 
 from atom.model_ops.backends.interface import Ops
+from atom.model_ops.placement import Placement
+from atom.model_ops.values import Activation, LinearWeight, NormWeight, Stream
+
+
+class Normed:
+    """The norm of a stream, not computed yet. `stream`: settled, once it has been used."""
+
+    def __init__(self, ops: Ops, stream: Stream, norm: NormWeight) -> None:
+        self._ops = ops
+        self._stream = stream
+        self._norm = norm
+        self._used = False
+
+    @property
+    def stream(self) -> Stream:
+        assert self._used, "use the norm first: it is what settles the stream"
+        return self._stream
+
+    def tensor(self) -> torch.Tensor:  # [T, H]
+        normed, self._stream = self._ops.norm(self._stream, self._norm)
+        self._used = True
+        return normed
+
+    def linear(self, w: LinearWeight) -> torch.Tensor:  # [T, out]
+        product, self._stream = self._ops.norm_linear(self._stream, self._norm, w)
+        self._used = True
+        return product
+
+    def gated_linear(self, w: LinearWeight, activation: Activation) -> torch.Tensor:  # [T, I]
+        gated, self._stream = self._ops.norm_gated_linear(self._stream, self._norm, w, activation)
+        self._used = True
+        return gated
 
 
 class RMSNorm(nn.Module):
-    def __init__(self, dim: int, eps: float, *, ops: Ops) -> None:
+    """unit_offset: the checkpoint holds what the weight is more than 1 (Gemma). order: in which the
+    checkpoint's elements stand here."""
+
+    def __init__(
+        self,
+        dim: int,
+        eps: float,
+        *,
+        ops: Ops,
+        unit_offset: bool = False,
+        order: torch.Tensor | None = None,
+    ) -> None:
         super().__init__()
         self._ops = ops
-        self.eps = eps
-        self.weight = nn.Parameter(torch.empty(dim), requires_grad=False)
+        self._unit_offset = unit_offset
+        self._order = order
+        # 1 + a small number would lose the small one's digits in a narrow dtype.
+        dtype = torch.float32 if unit_offset else None
+        self.weight = nn.Parameter(torch.empty(dim, dtype=dtype), requires_grad=False)
+        self.norm = NormWeight(self.weight.data, eps)
 
-    def forward(
-        self, x: torch.Tensor, residual: torch.Tensor | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """x [T, dim] → (normed, residual stream); a missing residual means x begins it."""
-        if residual is None:
-            return self._ops.rms_norm(x, self.weight, self.eps), x
-        return self._ops.add_rms_norm(x, residual, self.weight, self.eps)
+    def placements(self, name: str) -> Iterator[Placement]:
+        """Where the parameter comes from in a checkpoint."""
+        dim = len(self.weight)
+        yield Placement(f"{name}.weight", (dim,), ((0, dim),), self.weight.data, self._order)
+
+    def finish(self) -> None:
+        """Once, when the weights are loaded."""
+        if self._unit_offset:
+            self.weight.data += 1.0
+        self.norm = NormWeight(self.weight.data, self.norm.eps)
+
+    def forward(self, stream: Stream) -> Normed:
+        return Normed(self._ops, stream, self.norm)
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """Norm x [.., dim], which is no stream."""
+        return self._ops.rms_norm(x, self.norm)

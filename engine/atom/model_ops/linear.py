@@ -1,128 +1,101 @@
-"""Linear layers and how checkpoint tensors find their place in them.
+"""Linear: one or several projections of the same input, stored as one matrix.
 
-A parameter carries `weight_loader(param, loaded, shard)`: the loader calls it with each checkpoint
-tensor, and the layer knows which rows of a merged matrix that tensor fills. This version runs one
-device per engine, so every layer holds its whole matrix.
+Built from the model's blueprint (atom.sizing.weights.Projection): shapes, biases, and how a matrix
+is divided over ranks stand there alone. Fusion with a norm before or a residual after it is the
+operations' affair; a block hands over what it has, a tensor or a `Normed`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 
-from atom.model_ops.backends.interface import AttentionShape, Ops
-from atom.model_ops.layernorm import RMSNorm
+from atom.model_ops.backends.interface import Ops
+from atom.model_ops.layernorm import Normed
+from atom.model_ops.parallel import ONE_RANK, Ranks, Region
+from atom.model_ops.placement import Placement
+from atom.model_ops.values import Activation, LinearWeight, Stream
+from atom.sizing.weights import Projection
 
 
-class ShapeMismatchError(ValueError):
-    """A checkpoint tensor does not have the shape that the model's configuration calls for."""
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What every layer is built with: the operations it calls, and its place among the ranks."""
+
+    ops: Ops
+    ranks: Ranks = ONE_RANK
 
 
-def copy_weight(target: torch.Tensor, loaded: torch.Tensor) -> None:
-    """Copy with a conversion of dtype; raises `ShapeMismatchError` rather than broadcast."""
-    if target.shape != loaded.shape:
-        raise ShapeMismatchError(
-            f"has shape {list(loaded.shape)}, the configuration calls for {list(target.shape)}"
-        )
-    target.copy_(loaded)
-
-
-class LinearBase(nn.Module):
-    """y = x Wᵀ (+ b) with W [out_features, in_features]."""
-
-    def __init__(self, in_features: int, out_features: int, *, bias: bool, ops: Ops) -> None:
-        super().__init__()
-        self._ops = ops
-        self.weight = nn.Parameter(torch.empty(out_features, in_features), requires_grad=False)
-        self.bias = nn.Parameter(torch.empty(out_features), requires_grad=False) if bias else None
-        for parameter in self.parameters():
-            parameter.weight_loader = self.load  # type: ignore[attr-defined]
-
-    def load(self, parameter: nn.Parameter, loaded: torch.Tensor, shard: str | None) -> None:
-        copy_weight(parameter.data, loaded)
-
-    def prepare(self) -> None:
-        """Once, when the weights are loaded."""
-        self.weight.data = self._ops.prepare_linear(self.weight.data)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:  # [T, in] → [T, out]
-        return self._ops.linear(x, self.weight, self.bias)
-
-    def after_norm(
-        self, norm: RMSNorm, x: torch.Tensor, residual: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(self(norm(x + residual)), x + residual); a missing residual means x begins it."""
-        return self._ops.norm_linear(x, residual, norm.weight, norm.eps, self.weight, self.bias)
-
-
-class RowParallelLinear(LinearBase):
-    """A projection back to the residual stream: the input is what tensor parallelism splits."""
-
-    def into(
-        self, residual: torch.Tensor, x: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """What the next norm takes for residual + self(x): (self(x), perhaps in parts, residual),
-        or (their sum, None). See Ops.linear_addend."""
-        return self._ops.linear_addend(x, self.weight, self.bias, residual)
-
-
-class MergedColumnParallelLinear(LinearBase):
-    """Several projections of one input in one matrix; `shards`: checkpoint name → output size."""
-
-    def __init__(self, in_features: int, shards: dict[str, int], *, bias: bool, ops: Ops) -> None:
-        super().__init__(in_features, sum(shards.values()), bias=bias, ops=ops)
-        self._offsets: dict[str, tuple[int, int]] = {}
-        start = 0
-        for name, size in shards.items():
-            self._offsets[name] = (start, size)
-            start += size
-
-    def load(self, parameter: nn.Parameter, loaded: torch.Tensor, shard: str | None) -> None:
-        assert shard is not None, "a merged matrix is loaded by shards"
-        start, size = self._offsets[shard]
-        copy_weight(parameter.data[start : start + size], loaded)
-
-
-class GatedLinear(MergedColumnParallelLinear):
-    """silu(gate) · up of a gated MLP, in one matrix: gate's rows, then up's."""
-
-    def __init__(self, hidden_size: int, inner_size: int, *, bias: bool, ops: Ops) -> None:
-        shards = {"gate_proj": inner_size, "up_proj": inner_size}
-        super().__init__(hidden_size, shards, bias=bias, ops=ops)
-
-    def after_norm(
-        self, norm: RMSNorm, x: torch.Tensor, residual: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._ops.norm_gated_linear(
-            x, residual, norm.weight, norm.eps, self.weight, self.bias
-        )
-
-
-class QKVParallelLinear(MergedColumnParallelLinear):
-    """Queries, keys and values in one matrix, in this order of rows. last: of the last layer, which
-    computes no more than keys and values of most tokens."""
+class Linear(nn.Module):
+    """y = x Wᵀ (+ b), W [out, in]: the projections' rows one below the other. orders: by a
+    projection's name, the order of a head's rows (rotary_embedding.py)."""
 
     def __init__(
-        self, hidden_size: int, shape: AttentionShape, *, bias: bool, last: bool, ops: Ops
+        self,
+        projections: Sequence[Projection],
+        build: Build,
+        orders: dict[str, torch.Tensor | None] | None = None,
     ) -> None:
-        kv_size = shape.num_kv_heads * shape.head_dim
-        shards = {
-            "q_proj": shape.num_heads * shape.head_dim,
-            "k_proj": kv_size,
-            "v_proj": kv_size,
-        }
-        super().__init__(hidden_size, shards, bias=bias, ops=ops)
-        self._query_rows = shards["q_proj"]
-        self._last = last
-        self._kv_weight: torch.Tensor | None = None
+        super().__init__()
+        self._ops = build.ops
+        self._orders = orders or {}
+        self._parts: list[tuple[Projection, Region]] = [
+            (matrix, build.ranks.region(matrix)) for matrix in projections
+        ]
+        rows = sum(region.shape[0] for _, region in self._parts)
+        columns = self._parts[0][1].shape[1]
+        self.weight = nn.Parameter(torch.empty(rows, columns), requires_grad=False)
+        has_bias = projections[0].bias
+        self.bias = nn.Parameter(torch.empty(rows), requires_grad=False) if has_bias else None
+        self.w = LinearWeight(self.weight.data, None if self.bias is None else self.bias.data)
 
-    def prepare(self) -> None:
-        rows = self.weight.data[self._query_rows :]
-        super().prepare()
-        if self._last:
-            self._kv_weight = self._ops.prepare_linear(rows)
+    def placements(self, name: str) -> Iterator[Placement]:
+        """Where each projection's part comes from; `name`: this module's, whose last part the
+        projections' own take the place of."""
+        parent, first = name.rpartition(".")[0], 0
+        for matrix, region in self._parts:
+            own = f"{parent}.{matrix.name.rpartition('.')[2]}"
+            order = self._orders.get(matrix.name)
+            end = first + region.shape[0]
+            yield Placement(
+                name=f"{own}.weight",
+                shape=(matrix.rows, matrix.columns),
+                region=(region.rows, region.columns),
+                target=self.weight.data[first:end],
+                order=order,
+            )
+            if self.bias is not None:
+                target = self.bias.data[first:end]
+                yield Placement(f"{own}.bias", (matrix.rows,), (region.rows,), target, order)
+            first = end
 
-    def keys_values(self, x: torch.Tensor) -> torch.Tensor:  # [T, in] → [T, 2·Hkv·D]
-        assert self._kv_weight is not None, "prepared, and of the last layer"
-        bias = None if self.bias is None else self.bias[self._query_rows :]
-        return self._ops.linear(x, self._kv_weight, bias)
+    def finish(self) -> None:
+        """Once, when the weights are loaded."""
+        bias = None if self.bias is None else self.bias.data
+        self.w = self._ops.prepare_linear(LinearWeight(self.weight.data, bias))
+        self.weight.data = self.w.data
+
+    def forward(self, x: torch.Tensor | Normed) -> torch.Tensor:  # [T, in] → [T, out]
+        return x.linear(self.w) if isinstance(x, Normed) else self._ops.linear(x, self.w)
+
+    def add(self, stream: Stream, x: torch.Tensor) -> Stream:
+        """The stream plus this product, which the next norm may be what adds it."""
+        return self._ops.add(stream, x, self.w)
+
+
+class GatedLinear(Linear):
+    """activation(gate) · up of a gated MLP, in one matrix: gate's rows, then up's."""
+
+    def __init__(
+        self, projections: Sequence[Projection], activation: Activation, build: Build
+    ) -> None:
+        super().__init__(projections, build)
+        self._activation = activation
+
+    def forward(self, x: torch.Tensor | Normed) -> torch.Tensor:  # [T, in] → [T, I]
+        if isinstance(x, Normed):
+            return x.gated_linear(self.w, self._activation)
+        return self._ops.act_and_mul(self._ops.linear(x, self.w), self._activation)

@@ -1,7 +1,13 @@
-"""Rotary position embedding: the table of cosines and sines, with Llama 3's context scaling.
+"""Rotary position embedding: tables of cosines and sines, of every kind that config.json may name.
 
-Sources: RoFormer (Su et al. 2021); Llama 3.1's frequency scaling as in its configuration fields
-(factor, low_freq_factor, high_freq_factor, original_max_position_embeddings).
+Kernels know one form alone: all of a head's elements rotate, in pairs (i, i + D / 2). A head of
+which only a part rotates, or whose pairs are neighbours (interleaved), is brought into that form
+once: `head_order` says in which order its elements are loaded, and what does not rotate has cosine
+1 and sine 0. Queries and keys are ordered alike, so their products stay what they were.
+
+Sources: RoFormer (Su et al. 2021); YaRN (Peng et al. 2023); LongRoPE (Ding et al. 2024); linear and
+dynamic scaling, Llama 3.1's and the proportional kind as transformers' modeling_rope_utils defines
+them.
 """
 
 from __future__ import annotations
@@ -9,11 +15,69 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
+from torch import nn
 
 from atom.errors import ModelError
+from atom.model_ops.values import NormWeight, Rotary
+
+
+class Scaling(Protocol):
+    """What a kind of rope makes of the plain frequencies."""
+
+    def scale(self, frequencies: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
+        """[pairs] radians per position → the same of this kind."""
+
+    @property
+    def attention_factor(self) -> float:
+        """Multiplies cosines and sines."""
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """One kind of rope: the leading `rotary_dim` of a head's `head_dim` elements rotate, by
+    frequencies over `base_dim` elements; interleaved: pairs are neighbours."""
+
+    head_dim: int
+    rotary_dim: int
+    theta: float
+    scaling: Scaling | None = None
+    interleaved: bool = False
+    base_dim: int = 0
+
+    @property
+    def attention_factor(self) -> float:
+        return 1.0 if self.scaling is None else self.scaling.attention_factor
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScaling:
+    """Positions are divided by `factor`."""
+
+    factor: float
+    attention_factor: float = 1.0
+
+    def scale(self, frequencies: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
+        return frequencies / self.factor
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicScaling:
+    """The base grows with the length (NTK), here with the longest that the engine serves: keys stay
+    in the cache, so frequencies cannot follow each sequence."""
+
+    factor: float
+    original: int
+    longest: int
+    attention_factor: float = 1.0
+
+    def scale(self, frequencies: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
+        length, dim = max(self.longest, self.original), rope.rotary_dim
+        growth = self.factor * length / self.original - (self.factor - 1)
+        theta = rope.theta * growth ** (dim / (dim - 2))
+        return _frequencies(theta, dim, dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,60 +87,219 @@ class Llama3Scaling:
     factor: float
     low_freq_factor: float
     high_freq_factor: float
-    original_max_position_embeddings: int
+    original: int
+    attention_factor: float = 1.0
+
+    def scale(self, frequencies: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
+        wavelengths = 2 * math.pi / frequencies
+        # 0 where a wave spans the original context less than low_freq_factor times, 1 where at
+        # least high_freq_factor times.
+        keep = (self.original / wavelengths - self.low_freq_factor) / (
+            self.high_freq_factor - self.low_freq_factor
+        )
+        keep = keep.clamp(0, 1)
+        return (1 - keep) * frequencies / self.factor + keep * frequencies
 
 
 @dataclass(frozen=True, slots=True)
-class RopeConfig:
-    head_dim: int
-    theta: float
-    scaling: Llama3Scaling | None
+class YarnScaling:
+    """Between `fast` and `slow` rotations over the original context a ramp from the plain
+    frequencies to those divided by `factor`; truncate: its ends are whole pairs."""
+
+    factor: float
+    original: int
+    fast: float
+    slow: float
+    truncate: bool
+    attention_factor: float
+
+    def scale(self, frequencies: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
+        low, high = self._pair(self.fast, rope), self._pair(self.slow, rope)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, rope.rotary_dim - 1)
+        pairs = torch.arange(len(frequencies), dtype=torch.float32)
+        ramp = ((pairs - low) / (max(high - low, 0.001))).clamp(0, 1)
+        return frequencies / self.factor * ramp + frequencies * (1 - ramp)
+
+    def _pair(self, rotations: float, rope: RopeConfig) -> float:
+        """The pair that turns so often over the original context."""
+        turns = self.original / (rotations * 2 * math.pi)
+        return rope.rotary_dim * math.log(turns) / (2 * math.log(rope.theta))
 
 
-def rope_config(hf_config: Mapping[str, Any], head_dim: int) -> RopeConfig:
-    """Read either spelling of config.json: rope_parameters (transformers 5) or rope_theta and
-    rope_scaling. Raises `ModelError` on a scaling that this version does not compute."""
-    parameters = dict(hf_config.get("rope_parameters") or hf_config.get("rope_scaling") or {})
-    theta = float(parameters.get("rope_theta") or hf_config.get("rope_theta") or 10000.0)
-    kind = parameters.get("rope_type") or parameters.get("type") or "default"
-    if kind == "default":
-        return RopeConfig(head_dim=head_dim, theta=theta, scaling=None)
-    if kind != "llama3":
+@dataclass(frozen=True, slots=True)
+class LongRopeScaling:
+    """Each frequency is divided by a factor of its own."""
+
+    factors: tuple[float, ...]
+    attention_factor: float
+
+    def scale(self, frequencies: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
+        if len(self.factors) != len(frequencies):
+            raise ModelError(
+                f"config.json: longrope names {len(self.factors)} factors for the "
+                f"{len(frequencies)} pairs of a head"
+            )
+        return frequencies / torch.tensor(self.factors)
+
+
+@dataclass(frozen=True, slots=True)
+class RopeLimits:
+    """Lengths that kinds of rope refer to: the model's own, the one it was trained for if
+    config.json names it apart, and the longest that the engine serves."""
+
+    max_position: int
+    original: int | None
+    longest: int
+
+
+def rope_config(
+    parameters: Mapping[str, Any],
+    head_dim: int,
+    limits: RopeLimits,
+    *,
+    interleaved: bool = False,
+) -> RopeConfig:
+    """Read one rope's parameters, with rope_theta among them. Raises `ModelError` naming a kind
+    that is unknown or a key that is missing."""
+    kind = str(parameters.get("rope_type") or parameters.get("type") or "default")
+    share = float(parameters.get("partial_rotary_factor") or 1.0)
+    read = _READERS.get(kind)
+    if read is None:
         raise ModelError(
-            f"config.json: rope type {kind!r} is not supported; this version computes "
-            f"'default' and 'llama3'"
+            f"config.json: rope type {kind!r} is not supported; known: {', '.join(_READERS)}"
         )
     try:
-        scaling = Llama3Scaling(
-            factor=float(parameters["factor"]),
-            low_freq_factor=float(parameters["low_freq_factor"]),
-            high_freq_factor=float(parameters["high_freq_factor"]),
-            original_max_position_embeddings=int(parameters["original_max_position_embeddings"]),
-        )
+        scaling = read(parameters, limits)
+        theta = float(parameters["rope_theta"])
     except KeyError as error:
-        raise ModelError(f"config.json: llama3 rope scaling lacks {error}") from error
-    return RopeConfig(head_dim=head_dim, theta=theta, scaling=scaling)
+        raise ModelError(f"config.json: the parameters of {kind} rope lack {error}") from error
+    rotary_dim = int(head_dim * share)
+    # Of the proportional kind the frequencies are those of a whole head, of which the first turn.
+    if kind == "proportional":
+        return RopeConfig(head_dim, 2 * int(share * head_dim // 2), theta, scaling, False, head_dim)
+    return RopeConfig(head_dim, rotary_dim, theta, scaling, interleaved)
+
+
+def _linear(parameters: Mapping[str, Any], limits: RopeLimits) -> Scaling:
+    return LinearScaling(float(parameters["factor"]))
+
+
+def _proportional(parameters: Mapping[str, Any], limits: RopeLimits) -> Scaling:
+    return LinearScaling(float(parameters.get("factor") or 1.0))
+
+
+def _dynamic(parameters: Mapping[str, Any], limits: RopeLimits) -> Scaling:
+    return DynamicScaling(float(parameters["factor"]), limits.max_position, limits.longest)
+
+
+def _llama3(parameters: Mapping[str, Any], limits: RopeLimits) -> Scaling:
+    return Llama3Scaling(
+        factor=float(parameters["factor"]),
+        low_freq_factor=float(parameters["low_freq_factor"]),
+        high_freq_factor=float(parameters["high_freq_factor"]),
+        original=int(parameters["original_max_position_embeddings"]),
+    )
+
+
+def _yarn(parameters: Mapping[str, Any], limits: RopeLimits) -> Scaling:
+    original = _original(parameters, limits)
+    factor = float(parameters.get("factor") or limits.max_position / original)
+    given = parameters.get("attention_factor")
+    mscale, mscale_all = parameters.get("mscale"), parameters.get("mscale_all_dim")
+    if given is None and mscale and mscale_all:
+        given = yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all)
+    truncate = parameters.get("truncate")
+    return YarnScaling(
+        factor=factor,
+        original=original,
+        fast=float(parameters.get("beta_fast") or 32),
+        slow=float(parameters.get("beta_slow") or 1),
+        truncate=True if truncate is None else bool(truncate),
+        attention_factor=yarn_mscale(factor) if given is None else float(given),
+    )
+
+
+def yarn_mscale(factor: float, mscale: float = 1.0) -> float:
+    """What YaRN multiplies attention by for a context that is `factor` times longer."""
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+def _longrope(parameters: Mapping[str, Any], limits: RopeLimits) -> Scaling:
+    original = _original(parameters, limits)
+    factor = float(parameters.get("factor") or limits.max_position / original)
+    given = parameters.get("attention_factor")
+    if given is None:
+        given = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    # As with dynamic scaling, the longest length that is served decides for all.
+    name = "long_factor" if limits.longest > original else "short_factor"
+    return LongRopeScaling(tuple(float(value) for value in parameters[name]), float(given))
+
+
+def _original(parameters: Mapping[str, Any], limits: RopeLimits) -> int:
+    given = parameters.get("original_max_position_embeddings") or limits.original
+    return int(given or limits.max_position)
+
+
+_READERS = {
+    "default": lambda parameters, limits: None,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _longrope,
+    "proportional": _proportional,
+}
 
 
 def inverse_frequencies(rope: RopeConfig) -> torch.Tensor:
-    """[D/2] float32, radians per position of each pair."""
-    pairs = torch.arange(0, rope.head_dim, 2, dtype=torch.int64).float() / rope.head_dim
-    frequencies = 1.0 / rope.theta**pairs
-    if rope.scaling is None:
-        return frequencies
-    scaling = rope.scaling
-    context = scaling.original_max_position_embeddings
-    wavelengths = 2 * math.pi / frequencies
-    # 0 where a wave spans the original context less than low_freq_factor times, 1 where at least
-    # high_freq_factor times.
-    keep = (context / wavelengths - scaling.low_freq_factor) / (
-        scaling.high_freq_factor - scaling.low_freq_factor
-    )
-    keep = keep.clamp(0, 1)
-    return (1 - keep) * frequencies / scaling.factor + keep * frequencies
+    """[rotary_dim / 2] float32, radians per position of each pair."""
+    plain = _frequencies(rope.theta, rope.base_dim or rope.rotary_dim, rope.rotary_dim)
+    return plain if rope.scaling is None else rope.scaling.scale(plain, rope)
+
+
+def _frequencies(theta: float, dim: int, rotary_dim: int) -> torch.Tensor:
+    pairs = torch.arange(0, rotary_dim, 2, dtype=torch.int64).float() / dim
+    return 1.0 / theta**pairs
 
 
 def cos_sin_table(rope: RopeConfig, max_position: int) -> torch.Tensor:
     """[max_position, D] float32: D/2 cosines, then D/2 sines."""
     angles = torch.outer(torch.arange(max_position).float(), inverse_frequencies(rope))
-    return torch.cat((angles.cos(), angles.sin()), dim=-1)
+    still = (rope.head_dim - rope.rotary_dim) // 2
+    cosines, sines = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
+    cosines = nn.functional.pad(cosines, (0, still), value=1.0)
+    return torch.cat((cosines, nn.functional.pad(sines, (0, still))), dim=-1)
+
+
+def head_order(rope: RopeConfig) -> torch.Tensor | None:
+    """[D] int64: which of the checkpoint's elements of a head stands at each place here; None where
+    they stand as kernels want them."""
+    rotary, whole = rope.rotary_dim, rope.head_dim
+    if not rope.interleaved and (rotary == whole or rope.base_dim == whole):
+        return None
+    turning = torch.arange(rotary)
+    pairs = (
+        (turning[0::2], turning[1::2])
+        if rope.interleaved
+        else (turning[: rotary // 2], turning[rotary // 2 :])
+    )
+    still = torch.arange(rotary, whole).chunk(2) if rotary < whole else (turning[:0], turning[:0])
+    return torch.cat((pairs[0], still[0], pairs[1], still[1]))
+
+
+class RotaryEmbedding(nn.Module):
+    """The table of one kind of rope; layers of that kind share it."""
+
+    def __init__(self, rope: RopeConfig, max_position: int) -> None:
+        super().__init__()
+        self.cos_sin: torch.Tensor
+        with torch.device("cpu"):  # parameter-free: computed even where layers are meta
+            table = cos_sin_table(rope, max_position)
+        self.register_buffer("cos_sin", table, persistent=False)
+
+    def forward(
+        self, positions: torch.Tensor, q_norm: NormWeight | None, k_norm: NormWeight | None
+    ) -> Rotary:
+        return Rotary(self.cos_sin, positions, q_norm, k_norm)

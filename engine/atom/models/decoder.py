@@ -1,168 +1,146 @@
-"""The Llama-like decoder that most dense models are: pre-norm attention and a gated MLP.
+"""The decoder that dense models are: pre-norm attention and a gated MLP.
 
 x → x + Attention(RMSNorm(x)) → x + MLP(RMSNorm(x)), all norms RMS, rotary positions, grouped-query
-heads. A family (llama.py, qwen3.py) says what differs: norms on q and k, biases. It knows neither
-backends nor processes; layers do.
+heads. Built from a ModelSpec, layer by layer; a family (llama.py, gemma.py) says what differs. It
+knows neither backends nor processes; layers do.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import cast
 
 import torch
 from torch import nn
 
 from atom.model_ops.attention import Attention
-from atom.model_ops.backends.interface import AttentionShape, Ops
 from atom.model_ops.embed_head import ParallelLMHead, VocabParallelEmbedding
-from atom.model_ops.layernorm import RMSNorm
-from atom.model_ops.linear import GatedLinear, LinearBase, QKVParallelLinear, RowParallelLinear
-from atom.model_ops.rotary_embedding import RopeConfig, cos_sin_table
+from atom.model_ops.layernorm import Normed, RMSNorm
+from atom.model_ops.linear import Build, GatedLinear, Linear
+from atom.model_ops.rotary_embedding import RotaryEmbedding, head_order
+from atom.model_ops.values import Stream
+from atom.models.spec import LayerSpec, ModelSpec, NormSpec
 from atom.utils.forward_context import get_forward_context
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderSpec:
-    """Everything that distinguishes one decoder of this kind from another."""
-
-    num_layers: int
-    hidden_size: int
-    intermediate_size: int
-    vocab_size: int
-    max_position: int
-    attention: AttentionShape
-    rope: RopeConfig
-    rms_norm_eps: float
-    qk_norm: bool
-    attention_bias: bool  # on q, k, v
-    output_bias: bool  # on the projection after attention
-    mlp_bias: bool
-    tie_word_embeddings: bool
-
-
 class SelfAttention(nn.Module):
-    def __init__(self, spec: DecoderSpec, ops: Ops, *, is_last: bool) -> None:
+    def __init__(self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build) -> None:
         super().__init__()
-        self._is_last = is_last
-        shape = spec.attention
-        self.qkv_proj = QKVParallelLinear(
-            spec.hidden_size, shape, bias=spec.attention_bias, last=is_last, ops=ops
-        )
-        self.o_proj = RowParallelLinear(
-            shape.num_heads * shape.head_dim, spec.hidden_size, bias=spec.output_bias, ops=ops
-        )
-        if spec.qk_norm:
-            self.q_norm = RMSNorm(shape.head_dim, spec.rms_norm_eps, ops=ops)
-            self.k_norm = RMSNorm(shape.head_dim, spec.rms_norm_eps, ops=ops)
-        self.attn = Attention(
-            shape,
-            q_norm=self.q_norm if spec.qk_norm else None,
-            k_norm=self.k_norm if spec.qk_norm else None,
-            ops=ops,
-        )
+        q, k, v, o = (spec.matrices[f"self_attn.{name}_proj"] for name in "qkvo")
+        order = head_order(spec.rope)
+        self.qkv_proj = Linear((q, k, v), build, orders={q.name: order, k.name: order})
+        self.o_proj = Linear((o,), build)
+        norms = None
+        if spec.facts.attention.qk_norm:
+            size = spec.attention.head_dim
+            self.q_norm = _norm(size, spec.norm, build, order)
+            self.k_norm = _norm(size, spec.norm, build, order)
+            norms = (self.q_norm, self.k_norm)
+        self.attn = Attention(spec.attention, rotary, norms=norms, ops=build.ops)
 
-    def forward(
-        self,
-        norm: RMSNorm,
-        x: torch.Tensor,
-        residual: torch.Tensor | None,
-        positions: torch.Tensor,
-        cos_sin: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        last = get_forward_context().last_tokens if self._is_last else None
-        if last is None:
-            qkv, residual = self.qkv_proj.after_norm(norm, x, residual)
-            return self.o_proj.into(residual, self.attn(qkv, positions, cos_sin))
-        normed, residual = norm(x, residual)
-        keys_values = self.qkv_proj.keys_values(normed)
-        qkv = self.qkv_proj(normed[last.tokens])
-        attended = self.attn(qkv, positions, cos_sin, last, keys_values)
-        return self.o_proj.into(residual[last.tokens], attended)
+    def forward(self, h: Normed, positions: torch.Tensor) -> torch.Tensor:
+        """What every head found, [T, Hq·D]; `o_proj` is left to the layer."""
+        attended: torch.Tensor = self.attn(self.qkv_proj(h), positions)
+        return attended
 
 
 class MLP(nn.Module):
-    def __init__(self, spec: DecoderSpec, ops: Ops) -> None:
+    def __init__(self, spec: LayerSpec, build: Build) -> None:
         super().__init__()
-        self.gate_up_proj = GatedLinear(
-            spec.hidden_size, spec.intermediate_size, bias=spec.mlp_bias, ops=ops
-        )
-        self.down_proj = RowParallelLinear(
-            spec.intermediate_size, spec.hidden_size, bias=spec.mlp_bias, ops=ops
-        )
-
-    def forward(
-        self, norm: RMSNorm, x: torch.Tensor, residual: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        gated, residual = self.gate_up_proj.after_norm(norm, x, residual)
-        return self.down_proj.into(residual, gated)
+        gate, up, down = (spec.matrices[f"mlp.{name}_proj"] for name in ("gate", "up", "down"))
+        self.gate_up_proj = GatedLinear((gate, up), spec.activation, build)
+        self.down_proj = Linear((down,), build)
 
 
 class DecoderLayer(nn.Module):
-    """What attention and MLP return is still to be added to the residual, which the next norm does,
-    unless there is none. is_last: it goes on with no more tokens than the step looks at
-    (LastTokens)."""
+    """is_last: from its attention on it goes on with the tokens that are looked at alone."""
 
-    def __init__(self, spec: DecoderSpec, ops: Ops, *, is_last: bool) -> None:
+    is_last = False
+
+    def __init__(
+        self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build, hidden_size: int
+    ) -> None:
         super().__init__()
-        self.input_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops=ops)
-        self.self_attn = SelfAttention(spec, ops, is_last=is_last)
-        self.post_attention_layernorm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops=ops)
-        self.mlp = MLP(spec, ops)
+        self.input_layernorm = _norm(hidden_size, spec.norm, build)
+        self.self_attn = SelfAttention(spec, rotary, build)
+        self.post_attention_layernorm = _norm(hidden_size, spec.norm, build)
+        self.mlp = MLP(spec, build)
 
-    def forward(
-        self,
-        x: torch.Tensor,
-        residual: torch.Tensor | None,
-        positions: torch.Tensor,
-        cos_sin: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        x, residual = self.self_attn(self.input_layernorm, x, residual, positions, cos_sin)
-        return self.mlp(self.post_attention_layernorm, x, residual)
+    def forward(self, stream: Stream, positions: torch.Tensor) -> Stream:
+        h = self.input_layernorm(stream)
+        attended = self.self_attn(h, positions)
+        stream, attended = self.looked_at(h.stream, attended)
+        stream = self.self_attn.o_proj.add(stream, attended)
+        h = self.post_attention_layernorm(stream)
+        gated = self.mlp.gate_up_proj(h)
+        return self.mlp.down_proj.add(h.stream, gated)
+
+    def looked_at(self, stream: Stream, attended: torch.Tensor) -> tuple[Stream, torch.Tensor]:
+        """Of the last layer, the tokens whose hidden states are wanted."""
+        tokens = get_forward_context().looked_at if self.is_last else None
+        return (stream, attended) if tokens is None else (stream.of(tokens), attended[tokens])
+
+
+class SandwichLayer(DecoderLayer):
+    """What attention and MLP give is normed once more before it is added (Gemma 2 and 3)."""
+
+    def __init__(
+        self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build, hidden_size: int
+    ) -> None:
+        super().__init__(spec, rotary, build, hidden_size)
+        self.pre_feedforward_layernorm = _norm(hidden_size, spec.norm, build)
+        self.post_feedforward_layernorm = _norm(hidden_size, spec.norm, build)
+
+    def forward(self, stream: Stream, positions: torch.Tensor) -> Stream:
+        h = self.input_layernorm(stream)
+        attended = self.self_attn(h, positions)
+        stream, attended = self.looked_at(h.stream, attended)
+        projected = self.self_attn.o_proj(attended)
+        h = self.pre_feedforward_layernorm(stream.plus(self.post_attention_layernorm.of(projected)))
+        projected = self.mlp.down_proj(self.mlp.gate_up_proj(h))
+        return h.stream.plus(self.post_feedforward_layernorm.of(projected))
 
 
 class Decoder(nn.Module):
     """Embedding, layers and the last norm: `model.` in checkpoints."""
 
-    def __init__(self, spec: DecoderSpec, ops: Ops) -> None:
+    def __init__(self, spec: ModelSpec, build: Build) -> None:
         super().__init__()
-        self.embed_tokens = VocabParallelEmbedding(spec.vocab_size, spec.hidden_size, ops=ops)
-        self.layers = nn.ModuleList(
-            DecoderLayer(spec, ops, is_last=index == spec.num_layers - 1)
-            for index in range(spec.num_layers)
+        self.embed_tokens = VocabParallelEmbedding(
+            spec.vocab_size, spec.hidden_size, ops=build.ops, scale=spec.embedding_scale
         )
-        self.norm = RMSNorm(spec.hidden_size, spec.rms_norm_eps, ops=ops)
-        self.cos_sin: torch.Tensor
-        with torch.device("cpu"):  # a parameter-free table: computed even where layers are meta
-            table = cos_sin_table(spec.rope, spec.max_position)
-        self.register_buffer("cos_sin", table, persistent=False)
+        ropes = dict.fromkeys(layer.rope for layer in spec.layers)
+        self.ropes = nn.ModuleList(RotaryEmbedding(rope, spec.max_position) for rope in ropes)
+        rotary_of = {
+            rope: cast(RotaryEmbedding, module)
+            for rope, module in zip(ropes, self.ropes, strict=True)
+        }
+        self.layers = nn.ModuleList(
+            (SandwichLayer if layer.sandwich else DecoderLayer)(
+                layer, rotary_of[layer.rope], build, spec.hidden_size
+            )
+            for layer in spec.layers
+        )
+        cast(DecoderLayer, self.layers[-1]).is_last = True
+        self.norm = _norm(spec.hidden_size, spec.norm, build)
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        x, residual = self.embed_tokens(input_ids), None
+        stream = Stream(self.embed_tokens(input_ids))
         for layer in self.layers:
-            x, residual = layer(x, residual, positions, self.cos_sin)
-        x, _ = self.norm(x, residual)
-        return x
+            stream = layer(stream, positions)
+        return self.norm(stream).tensor()
 
 
 class CausalLM(nn.Module):
     """A decoder with its output head. forward: (input_ids [T], positions [T]) → hidden [T, H], or
-    [R', H] of the tokens that the forward context names."""
+    [n, H] of the tokens that the forward context says are looked at."""
 
-    # Checkpoint name of a projection → the merged parameter that holds it.
-    packed_modules_mapping: ClassVar[dict[str, str]] = {
-        "q_proj": "qkv_proj",
-        "k_proj": "qkv_proj",
-        "v_proj": "qkv_proj",
-        "gate_proj": "gate_up_proj",
-        "up_proj": "gate_up_proj",
-    }
-
-    def __init__(self, spec: DecoderSpec, ops: Ops) -> None:
+    def __init__(self, spec: ModelSpec, build: Build) -> None:
         super().__init__()
         self.spec = spec
-        self.model = Decoder(spec, ops)
-        self.lm_head = ParallelLMHead(spec.vocab_size, spec.hidden_size, ops=ops)
+        self.model = Decoder(spec, build)
+        self.lm_head = ParallelLMHead(
+            spec.vocab_size, spec.hidden_size, ops=build.ops, softcap=spec.logits_softcap
+        )
         if spec.tie_word_embeddings:
             self.lm_head.tie(self.model.embed_tokens)
 
@@ -172,11 +150,16 @@ class CausalLM(nn.Module):
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [R, H] → [R, V]
         return self.lm_head(hidden)
 
-    def prepare_weights(self) -> None:
+    def finish_weights(self) -> None:
         """Once, when the weights are loaded: let the backend arrange them as it wants them."""
         for module in self.modules():
-            if isinstance(module, LinearBase | ParallelLMHead):
-                module.prepare()
+            if isinstance(module, Linear | ParallelLMHead | RMSNorm):
+                module.finish()
 
     def attention_layers(self) -> list[Attention]:
+        """In the order of the layers."""
         return [module for module in self.modules() if isinstance(module, Attention)]
+
+
+def _norm(size: int, norm: NormSpec, build: Build, order: torch.Tensor | None = None) -> RMSNorm:
+    return RMSNorm(size, norm.eps, ops=build.ops, unit_offset=norm.unit_offset, order=order)

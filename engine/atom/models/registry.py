@@ -1,4 +1,7 @@
-"""Hugging Face architecture name → model class, imported when asked for."""
+"""Hugging Face architecture name → its family's file, imported when asked for.
+
+A family's module has `spec(config) -> ModelSpec`; all are built as a CausalLM.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +10,33 @@ from typing import cast
 
 from atom.config import ModelConfig
 from atom.errors import ModelError
-from atom.model_ops.backends.interface import Ops
+from atom.model_ops.linear import Build
 from atom.models.decoder import CausalLM
+from atom.models.spec import ModelSpec
 
-# The guide's name for it (seeds/001); kept importable from model_runner too.
+# The name that serving engines' guides give this table; importable from model_runner too.
 support_model_arch_dict: dict[str, str] = {
-    "Qwen3ForCausalLM": "atom.models.qwen3:Qwen3ForCausalLM",
-    "LlamaForCausalLM": "atom.models.llama:LlamaForCausalLM",
+    "LlamaForCausalLM": "atom.models.llama",
+    "Qwen2ForCausalLM": "atom.models.qwen",
+    "Qwen3ForCausalLM": "atom.models.qwen",
+    "MistralForCausalLM": "atom.models.mistral",
+    "Gemma2ForCausalLM": "atom.models.gemma",
+    "Gemma3ForCausalLM": "atom.models.gemma",
 }
 
 
-def build_model(config: ModelConfig, ops: Ops) -> CausalLM:
-    """The model with empty parameters, on the current default device and dtype."""
-    target = support_model_arch_dict.get(config.architecture)
-    if target is None:
+def model_spec(config: ModelConfig) -> ModelSpec:
+    """What the architecture computes by. Raises `ModelError` for one that is not supported, or on a
+    field of config.json whose meaning is not."""
+    module = support_model_arch_dict.get(config.architecture)
+    if module is None:
         raise ModelError(
             f"architecture {config.architecture} is not supported; "
             f"supported: {', '.join(support_model_arch_dict)}"
         )
-    module, name = target.split(":")
-    return cast(CausalLM, getattr(import_module(module), name)(config, ops))
+    return cast(ModelSpec, import_module(module).spec(config))
+
+
+def build_model(spec: ModelSpec, build: Build) -> CausalLM:
+    """The model with empty parameters, on the current default device and dtype."""
+    return CausalLM(spec, build)

@@ -9,6 +9,7 @@ written. Every quantity is an integer number of bytes or tokens, per device. Wha
 
 from __future__ import annotations
 
+from atom.sizing.cache_groups import CacheGroup
 from atom.sizing.engine_support import (
     SUPPORTED_ARCHITECTURES,
     SUPPORTED_KV_DTYPES,
@@ -23,7 +24,13 @@ from atom.sizing.errors import (
     SizingError,
     UnknownFamilyError,
 )
-from atom.sizing.kv_budget import Concurrency, KvBudget, concurrency_table, plan_kv_cache
+from atom.sizing.kv_budget import (
+    Concurrency,
+    KvBudget,
+    concurrency_table,
+    filling_tokens,
+    plan_kv_cache,
+)
 from atom.sizing.kv_layout import (
     KV_ELEMENTS,
     NO_SPECULATION,
@@ -31,7 +38,6 @@ from atom.sizing.kv_layout import (
     KvLayout,
     KvTerm,
     Speculation,
-    WindowedKv,
     kv_bytes_per_token,
     kv_layout,
     kv_terms,
@@ -41,7 +47,8 @@ from atom.sizing.layers import (
     CacheKind,
     Experts,
     Latent,
-    LayerGroup,
+    LayerCount,
+    LayerFacts,
     MlpFacts,
 )
 from atom.sizing.model_facts import ModelFacts
@@ -56,6 +63,7 @@ __all__ = [
     "SUPPORTED_ARCHITECTURES",
     "SUPPORTED_KV_DTYPES",
     "AttentionFacts",
+    "CacheGroup",
     "CacheKind",
     "Concurrency",
     "DoesNotFitError",
@@ -66,7 +74,8 @@ __all__ = [
     "KvLayout",
     "KvTerm",
     "Latent",
-    "LayerGroup",
+    "LayerCount",
+    "LayerFacts",
     "MlpFacts",
     "ModelFacts",
     "ModelFactsError",
@@ -77,9 +86,9 @@ __all__ = [
     "UnknownFamilyError",
     "Unsupported",
     "WeightPart",
-    "WindowedKv",
     "activation_bytes",
     "concurrency_table",
+    "filling_tokens",
     "kv_bytes_per_token",
     "kv_layout",
     "kv_terms",

@@ -9,12 +9,26 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from atom.sizing.layers import CacheKind
 from atom.sizing.model_facts import ModelFacts
 
-SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM", "Qwen3ForCausalLM")
-SUPPORTED_ROPE_TYPES = ("default", "llama3")
-SUPPORTED_ACTIVATIONS = ("silu",)
+SUPPORTED_ARCHITECTURES = (
+    "LlamaForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "MistralForCausalLM",
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+)
+SUPPORTED_ROPE_TYPES = (
+    "default",
+    "linear",
+    "dynamic",
+    "yarn",
+    "longrope",
+    "llama3",
+    "proportional",
+)
+SUPPORTED_ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
 SUPPORTED_KV_DTYPES = ("bf16", "fp32")
 
 
@@ -56,17 +70,12 @@ def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
             f"quantised checkpoints ({facts.quantization.method}) are not supported; use the "
             "bfloat16 checkpoint of this model",
         )
-    if any(group.attention.cache is CacheKind.WINDOW for group in facts.layers):
-        yield Unsupported(
-            "use_sliding_window",
-            "use_sliding_window is not supported; set it to false if the model's layers all attend "
-            "in full",
-        )
-    if facts.rope_type not in SUPPORTED_ROPE_TYPES:
+    kinds = set(facts.rope_type.split(", "))
+    if not kinds <= set(SUPPORTED_ROPE_TYPES):
+        unknown = ", ".join(sorted(kinds.difference(SUPPORTED_ROPE_TYPES)))
         yield Unsupported(
             "rope_scaling",
-            f"rope type {facts.rope_type!r} is not supported; supported: "
-            f"{', '.join(SUPPORTED_ROPE_TYPES)}",
+            f"rope type {unknown!r} is not supported; supported: {', '.join(SUPPORTED_ROPE_TYPES)}",
         )
     if facts.hidden_act not in SUPPORTED_ACTIVATIONS:
         yield Unsupported(

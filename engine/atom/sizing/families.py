@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from atom.sizing.config_fields import Config, count, flag, optional, positive, texts
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
-from atom.sizing.layers import AttentionFacts, Experts, Latent, LayerGroup, MlpFacts
+from atom.sizing.layers import AttentionFacts, Experts, Latent, LayerFacts, MlpFacts
 
 # transformers' classes fix these where config.json does not.
 _QWEN3_HEAD_DIM = 128
@@ -22,7 +22,7 @@ _DEFAULT_WINDOW = 4096
 _GPT_OSS_WINDOW = 128
 _GEMMA3_PATTERN = 6
 
-ReadLayer = Callable[[Config, int], LayerGroup]
+ReadLayer = Callable[[Config, int], LayerFacts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,78 +57,78 @@ def family_of(config: Config) -> tuple[str, Family]:
     return name, families[name]
 
 
-def _llama(config: Config, index: int) -> LayerGroup:
+def _llama(config: Config, index: int) -> LayerFacts:
     bias = flag(config, "attention_bias")
     mlp = MlpFacts(
         intermediate_size=positive(config, "intermediate_size"), bias=flag(config, "mlp_bias")
     )
-    return LayerGroup(count=1, attention=_grouped(config, qkv_bias=bias, output_bias=bias), mlp=mlp)
+    return LayerFacts(attention=_grouped(config, qkv_bias=bias, output_bias=bias), mlp=mlp)
 
 
-def _eagle3(config: Config, index: int) -> LayerGroup:
+def _eagle3(config: Config, index: int) -> LayerFacts:
     """A Llama layer over embedding and hidden state, each with a norm of its own."""
     layer = _llama(config, index)
     return replace(layer, attention=replace(layer.attention, reads_embedding=True), norms=3)
 
 
-def _mistral(config: Config, index: int) -> LayerGroup:
+def _mistral(config: Config, index: int) -> LayerFacts:
     # Only an explicit null turns the window off.
     window = optional(config, "sliding_window") if "sliding_window" in config else _DEFAULT_WINDOW
     attention = replace(_grouped(config), window=window)
-    return LayerGroup(count=1, attention=attention, mlp=_dense(config))
+    return LayerFacts(attention=attention, mlp=_dense(config))
 
 
-def _mixtral(config: Config, index: int) -> LayerGroup:
+def _mixtral(config: Config, index: int) -> LayerFacts:
     attention = replace(_grouped(config), window=optional(config, "sliding_window"))
     experts = Experts(
         count=positive(config, "num_local_experts", default=8),
         per_token=positive(config, "num_experts_per_tok", default=2),
         intermediate_size=positive(config, "intermediate_size"),
     )
-    return LayerGroup(count=1, attention=attention, mlp=MlpFacts(experts=experts))
+    return LayerFacts(attention=attention, mlp=MlpFacts(experts=experts))
 
 
-def _qwen2(config: Config, index: int) -> LayerGroup:
+def _qwen2(config: Config, index: int) -> LayerFacts:
     attention = _grouped(config, qkv_bias=True)
     window = _qwen_window(config, index)
-    return LayerGroup(count=1, attention=replace(attention, window=window), mlp=_dense(config))
+    return LayerFacts(attention=replace(attention, window=window), mlp=_dense(config))
 
 
-def _qwen3(config: Config, index: int) -> LayerGroup:
+def _qwen3(config: Config, index: int) -> LayerFacts:
     attention = replace(_qwen3_attention(config), window=_qwen_window(config, index))
-    return LayerGroup(count=1, attention=attention, mlp=_dense(config))
+    return LayerFacts(attention=attention, mlp=_dense(config))
 
 
-def _qwen3_moe(config: Config, index: int) -> LayerGroup:
+def _qwen3_moe(config: Config, index: int) -> LayerFacts:
     window = None
     if flag(config, "use_sliding_window"):
         window = positive(config, "sliding_window", default=_DEFAULT_WINDOW)
     attention = replace(_qwen3_attention(config), window=window)
     step = positive(config, "decoder_sparse_step", default=1)
     if index in _numbers(config, "mlp_only_layers") or (index + 1) % step:
-        return LayerGroup(count=1, attention=attention, mlp=_dense(config))
+        return LayerFacts(attention=attention, mlp=_dense(config))
     experts = Experts(
         count=positive(config, "num_experts", default=128),
         per_token=positive(config, "num_experts_per_tok", default=8),
         intermediate_size=positive(config, "moe_intermediate_size"),
     )
-    return LayerGroup(count=1, attention=attention, mlp=MlpFacts(experts=experts))
+    return LayerFacts(attention=attention, mlp=MlpFacts(experts=experts))
 
 
-def _glm4_moe(config: Config, index: int) -> LayerGroup:
+def _glm4_moe(config: Config, index: int) -> LayerFacts:
     attention = _grouped(config, qkv_bias=flag(config, "attention_bias"))
     attention = replace(attention, qk_norm=flag(config, "use_qk_norm"))
-    return LayerGroup(count=1, attention=attention, mlp=_deepseek_mlp(config, index, dense=1))
+    return LayerFacts(attention=attention, mlp=_deepseek_mlp(config, index, dense=1))
 
 
-def _deepseek_v2(config: Config, index: int) -> LayerGroup:
+def _deepseek_v2(config: Config, index: int) -> LayerFacts:
     mlp = _deepseek_mlp(config, index, dense=0, correction=False)
-    return LayerGroup(count=1, attention=_latent_attention(config), mlp=mlp)
+    return LayerFacts(attention=_latent_attention(config), mlp=mlp)
 
 
-def _deepseek_v3(config: Config, index: int) -> LayerGroup:
+def _deepseek_v3(config: Config, index: int) -> LayerFacts:
     mlp = _deepseek_mlp(config, index, dense=3)
-    return LayerGroup(count=1, attention=_latent_attention(config), mlp=mlp)
+    return LayerFacts(attention=_latent_attention(config), mlp=mlp)
 
 
 def _latent_attention(config: Config) -> AttentionFacts:
@@ -145,7 +145,7 @@ def _latent_attention(config: Config) -> AttentionFacts:
     )
 
 
-def _deepseek_v32(config: Config, index: int) -> LayerGroup:
+def _deepseek_v32(config: Config, index: int) -> LayerFacts:
     layer = _deepseek_v3(config, index)
     assert layer.attention.latent is not None
     latent = replace(
@@ -156,7 +156,7 @@ def _deepseek_v32(config: Config, index: int) -> LayerGroup:
     return replace(layer, attention=replace(layer.attention, latent=latent))
 
 
-def _gpt_oss(config: Config, index: int) -> LayerGroup:
+def _gpt_oss(config: Config, index: int) -> LayerFacts:
     bias = flag(config, "attention_bias", default=True)
     windowed = index % 2 == 0
     window = optional(config, "sliding_window") if "sliding_window" in config else _GPT_OSS_WINDOW
@@ -172,19 +172,19 @@ def _gpt_oss(config: Config, index: int) -> LayerGroup:
         bias=True,
         router_bias=True,
     )
-    return LayerGroup(count=1, attention=attention, mlp=MlpFacts(experts=experts))
+    return LayerFacts(attention=attention, mlp=MlpFacts(experts=experts))
 
 
-def _gemma2(config: Config, index: int) -> LayerGroup:
+def _gemma2(config: Config, index: int) -> LayerFacts:
     return _gemma(config, index, pattern=2, qk_norm=False)
 
 
-def _gemma3(config: Config, index: int) -> LayerGroup:
+def _gemma3(config: Config, index: int) -> LayerFacts:
     pattern = positive(config, "sliding_window_pattern", default=_GEMMA3_PATTERN)
     return _gemma(config, index, pattern=pattern, qk_norm=True)
 
 
-def _gemma(config: Config, index: int, *, pattern: int, qk_norm: bool) -> LayerGroup:
+def _gemma(config: Config, index: int, *, pattern: int, qk_norm: bool) -> LayerFacts:
     """Every `pattern`-th layer attends in full; four norms surround attention and MLP."""
     window = positive(config, "sliding_window", default=_DEFAULT_WINDOW)
     slides = _slides(config, index, default=bool((index + 1) % pattern))
@@ -194,7 +194,7 @@ def _gemma(config: Config, index: int, *, pattern: int, qk_norm: bool) -> LayerG
         window=window if slides else None,
         qk_norm=qk_norm,
     )
-    return LayerGroup(count=1, attention=attention, mlp=_dense(config), norms=4)
+    return LayerFacts(attention=attention, mlp=_dense(config), norms=4)
 
 
 FAMILIES: dict[str, Family] = {

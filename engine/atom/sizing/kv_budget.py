@@ -2,7 +2,7 @@
 
 Callers give the memory that is already spoken for: the engine measured it, the operator predicts
 it (atom.sizing.overheads). The result is a value; nobody's configuration is written back. Layers
-with a sliding window share the memory with the others: a sequence takes of it what it occupies.
+with a sliding window take their blocks from the same pool as the others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from atom.sizing.errors import DoesNotFitError, DoesNotFitReason
-from atom.sizing.kv_layout import KvLayout, WindowedKv
+from atom.sizing.kv_layout import KvLayout
 
 _MIB = 1024**2
 _TABLE_START_TOKENS = 1024
@@ -20,12 +20,11 @@ _SMALL_TABLE_START_TOKENS = 128
 
 @dataclass(frozen=True, slots=True)
 class KvBudget:
-    """Blocks of the KV cache of one device.
+    """Blocks of the KV cache of one device, for all groups of layers together.
 
-    Of the layers that keep every token, as many as there are when sequences of the full length
-    fill the memory; `windows` are the layers beside them (kv_layout.py). `available_bytes` is what
-    was left for the cache; `limited_by` says whether that decided the number of blocks, or
-    `max_num_seqs` full sequences need no more, or the user chose them.
+    `available_bytes` is what was left for the cache; `limited_by` says whether that decided the
+    number of blocks, or `max_num_seqs` full sequences need no more, or the user chose them.
+    `tokens` are those of sequences of the full length that fill the blocks.
     """
 
     num_blocks: int
@@ -33,18 +32,12 @@ class KvBudget:
     block_bytes: int
     limited_by: Literal["memory", "max_num_seqs", "num_kv_blocks"]
     available_bytes: int
-    windows: tuple[WindowedKv, ...] = ()
-
-    @property
-    def tokens(self) -> int:
-        return self.num_blocks * self.block_size
+    tokens: int
+    layout: KvLayout
 
     def sequences(self, tokens: int) -> int:
         """Sequences of `tokens` that fit at the same time."""
-        if not self.windows:
-            return self.num_blocks // -(-tokens // self.block_size)
-        layout = KvLayout(self.block_bytes // self.block_size, self.windows)
-        return self.available_bytes // layout.sequence_bytes(tokens, self.block_size)
+        return self.num_blocks // self.layout.blocks_of_sequence(tokens, self.block_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +59,17 @@ def plan_kv_cache(
     block_size: int,
     max_num_seqs: int,
     max_model_len: int,
+    max_num_batched_tokens: int,
 ) -> KvBudget:
     """Blocks that fit into total x utilization - weights - activation - overhead.
 
-    Never more than `max_num_seqs` sequences of `max_model_len` can use. Raises DoesNotFitError
-    when nothing is left beside the weights, or not enough for one sequence of `max_model_len`.
+    Never more than `max_num_seqs` sequences of `max_model_len` and a step beside them can use.
+    Raises DoesNotFitError when nothing is left beside the weights, or not enough for one sequence
+    of `max_model_len`.
     """
     budget_bytes = int(total_bytes * utilization)
     available_bytes = budget_bytes - weights_bytes - activation_bytes - overhead_bytes
-    least_bytes = block_size * layout.all_bytes_per_token
+    least_bytes = block_bytes = block_size * layout.bytes_per_token
     if available_bytes < least_bytes:
         needed_bytes = budget_bytes - available_bytes + least_bytes
         raise DoesNotFitError(
@@ -90,7 +85,8 @@ def plan_kv_cache(
     sequence_bytes = layout.sequence_bytes(max_model_len, block_size)
     most_blocks = -(-max_model_len // block_size)
     if available_bytes < sequence_bytes:
-        longest = layout.longest_blocks(available_bytes, block_size, most_blocks) * block_size
+        blocks = available_bytes // block_bytes
+        longest = layout.longest_blocks(blocks, block_size, most_blocks) * block_size
         raise DoesNotFitError(
             f"one sequence of {max_model_len} tokens needs "
             f"{_mib(sequence_bytes)} of KV cache, but "
@@ -102,19 +98,30 @@ def plan_kv_cache(
             available_bytes=available_bytes,
             max_context_tokens=longest,
         )
-    blocks_per_sequence = layout.blocks_of_sequence(max_model_len, block_size)
-    whole, rest = divmod(available_bytes, sequence_bytes)
-    begun = layout.longest_blocks(rest, block_size, most_blocks)
-    fitting_blocks = whole * blocks_per_sequence + min(begun, blocks_per_sequence)
-    useful_blocks = max_num_seqs * blocks_per_sequence
+    fitting_blocks = available_bytes // block_bytes
+    needed_blocks = max_num_seqs * layout.blocks_of_sequence(max_model_len, block_size)
+    useful_blocks = needed_blocks + layout.step_blocks(max_num_batched_tokens, block_size)
+    filled_blocks = min(fitting_blocks, needed_blocks)
     return KvBudget(
         num_blocks=min(fitting_blocks, useful_blocks),
         block_size=block_size,
-        block_bytes=block_size * layout.bytes_per_token,
+        block_bytes=block_bytes,
         limited_by="memory" if fitting_blocks <= useful_blocks else "max_num_seqs",
         available_bytes=available_bytes,
-        windows=layout.windows,
+        tokens=filling_tokens(layout, filled_blocks, block_size, max_model_len),
+        layout=layout,
     )
+
+
+def filling_tokens(layout: KvLayout, num_blocks: int, block_size: int, max_model_len: int) -> int:
+    """Tokens of sequences of `max_model_len` that fill the blocks, the last one perhaps shorter.
+
+    Where every layer has a window: of them those that are kept."""
+    sequence_blocks = layout.blocks_of_sequence(max_model_len, block_size)
+    kept_blocks = layout.table_blocks(max_model_len, block_size)
+    whole, rest = divmod(num_blocks, sequence_blocks)
+    begun = layout.longest_blocks(rest, block_size, -(-max_model_len // block_size))
+    return (whole * kept_blocks + min(begun, kept_blocks)) * block_size
 
 
 def concurrency_table(

@@ -1,8 +1,10 @@
-"""What the KV cache keeps of a sequence on one rank: bytes that grow, and bytes that do not.
+"""What the KV cache keeps of a sequence on one rank, in blocks of one pool.
 
 Layers with full attention and MLA layers keep every token; a layer with a sliding window keeps the
-blocks that its window can touch. MLA keeps one row for all heads, so every rank of tensor
-parallelism holds all of it; KV heads are divided, and replicated when there are more ranks. Pure.
+blocks that its window can touch. Layers that keep the same form groups (cache_groups.py), and a
+block holds `block_size` tokens of one group. MLA keeps one row for all heads, so every rank of
+tensor parallelism holds all of it; KV heads are divided, and replicated when there are more ranks.
+Pure.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from atom.sizing.layers import AttentionFacts, CacheKind, LayerGroup
+from atom.sizing.cache_groups import CachedLayer, CacheGroup, group_layers
+from atom.sizing.layers import AttentionFacts, CacheKind, LayerCount, LayerFacts
 from atom.sizing.model_facts import ModelFacts
 
 _INDEX_SCALE_BYTES = 4  # float32, beside the fp8 row of an indexer (DeepSeek-V3.2)
@@ -42,9 +45,17 @@ class Speculation:
     tokens: int
     draft: ModelFacts | None = None
 
-    def drafting_layers(self, facts: ModelFacts) -> tuple[LayerGroup, ...]:
+    def drafting_layers(self, facts: ModelFacts) -> tuple[LayerFacts, ...]:
         """The layers that keep a KV cache of their own beside the model's."""
+        if not self.tokens:
+            return ()
         return facts.drafts if self.draft is None else self.draft.layers
+
+    def drafting_counts(self, facts: ModelFacts) -> tuple[LayerCount, ...]:
+        """The distinct ones of these layers with their numbers."""
+        if not self.tokens:
+            return ()
+        return facts.draft_counts if self.draft is None else self.draft.layer_counts
 
 
 NO_SPECULATION = Speculation(0)
@@ -66,51 +77,61 @@ class KvTerm:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowedKv:
-    """Layers that keep the newest `tokens` tokens, `bytes_per_token` of each."""
-
-    bytes_per_token: int
-    tokens: int
-
-    def blocks(self, block_size: int) -> int:
-        """Blocks that the window can touch at most: it starts anywhere in a block."""
-        return 1 - (1 - self.tokens) // block_size
-
-
-@dataclass(frozen=True, slots=True)
 class KvLayout:
-    """`bytes_per_token` of the layers that keep every token, and the layers that do not."""
+    """Groups of layers over a pool of blocks. `token_bytes`: of one token in each of the pool's
+    tensors, the layers' at that position of the groups; `lookahead`: drafts behind a token.
 
-    bytes_per_token: int
-    windows: tuple[WindowedKv, ...] = ()
+    While a chunk of c tokens is computed, a group with a window of W holds blocks for W - 1 + c
+    tokens. What goes beyond the window is no part of a sequence here: the scheduler cuts chunks to
+    the blocks that are free, and `step_blocks` are those that no chunk is cut for.
+    """
+
+    groups: tuple[CacheGroup, ...] = (CacheGroup(),)
+    token_bytes: tuple[int, ...] = ()
+    lookahead: int = 0
 
     @property
-    def all_bytes_per_token(self) -> int:
-        """Of a token that every layer still keeps."""
-        return self.bytes_per_token + sum(window.bytes_per_token for window in self.windows)
+    def bytes_per_token(self) -> int:
+        """Of a token in a block, whichever group the block serves."""
+        return sum(self.token_bytes)
+
+    @property
+    def growing_bytes_per_token(self) -> int:
+        """Of a token in the layers that keep every token."""
+        return self.bytes_per_token * self._num_growing
+
+    @property
+    def _num_growing(self) -> int:
+        return sum(group.window is None for group in self.groups)
 
     def blocks_of_sequence(self, tokens: int, block_size: int) -> int:
-        """Blocks of the layers that keep every token; where none does, of the widest window."""
-        blocks = -(-tokens // block_size)
-        if self.bytes_per_token or not self.windows:
-            return blocks
-        return min(blocks, max(window.blocks(block_size) for window in self.windows))
+        """Blocks of the pool that a sequence of `tokens` holds while it decodes."""
+        return sum(group.blocks(tokens, block_size, self.lookahead) for group in self.groups)
+
+    def window_blocks(self, tokens: int, block_size: int) -> int:
+        """How many of them are of groups with a window."""
+        growing = self._num_growing * -(-tokens // block_size)
+        return self.blocks_of_sequence(tokens, block_size) - growing
+
+    def table_blocks(self, tokens: int, block_size: int) -> int:
+        """The most of them that one group has."""
+        return max(group.blocks(tokens, block_size, self.lookahead) for group in self.groups)
 
     def sequence_bytes(self, tokens: int, block_size: int) -> int:
-        """What a sequence of `tokens` occupies, in whole blocks of every layer."""
-        blocks = -(-tokens // block_size)
-        windowed = sum(
-            window.bytes_per_token * min(blocks, window.blocks(block_size))
-            for window in self.windows
-        )
-        return block_size * (self.bytes_per_token * blocks + windowed)
+        """What a sequence of `tokens` occupies, in whole blocks."""
+        return self.blocks_of_sequence(tokens, block_size) * self.bytes_per_token * block_size
 
-    def longest_blocks(self, size_bytes: int, block_size: int, most_blocks: int) -> int:
-        """Blocks of the longest sequence that `size_bytes` hold, at most `most_blocks`."""
+    def step_blocks(self, step_tokens: int, block_size: int) -> int:
+        """Blocks that a step of so many tokens of prompts takes beside what sequences hold."""
+        windows = len(self.groups) - self._num_growing
+        return windows * -(-step_tokens // block_size)
+
+    def longest_blocks(self, num_blocks: int, block_size: int, most_blocks: int) -> int:
+        """Length in blocks of the longest sequence that fits, at most `most_blocks`."""
         low, high = 0, most_blocks
         while low < high:
             middle = (low + high + 1) // 2
-            if self.sequence_bytes(middle * block_size, block_size) <= size_bytes:
+            if self.blocks_of_sequence(middle * block_size, block_size) <= num_blocks:
                 low = middle
             else:
                 high = middle - 1
@@ -124,21 +145,23 @@ def kv_layout(
     speculation: Speculation = NO_SPECULATION,
 ) -> KvLayout:
     """The cache of one rank."""
-    growing = 0
-    windows: dict[int, int] = {}
-    for term in kv_terms(facts, element, tensor_parallel, speculation):
-        size = term.layers * term.token_bytes
-        if term.window is None:
-            growing += size
-        else:
-            tokens = term.window + speculation.tokens
-            windows[tokens] = windows.get(tokens, 0) + size
-    return KvLayout(growing, tuple(WindowedKv(size, span) for span, size in windows.items()))
+    counts = (*facts.layer_counts, *speculation.drafting_counts(facts))
+    sizes = {
+        id(alike.layer): _token_bytes(alike.layer.attention, element, tensor_parallel)
+        for alike in counts
+    }
+    kinds: dict[int | None, list[CachedLayer]] = {}
+    for index, layer in enumerate((*facts.layers, *speculation.drafting_layers(facts))):
+        kind = kinds.setdefault(layer.attention.window, [])
+        kind.append(CachedLayer(index, sizes[id(layer)]))
+    grouping = group_layers(kinds, facts.max_position_embeddings)
+    return KvLayout(grouping.groups, grouping.token_bytes, speculation.tokens)
 
 
 def kv_bytes_per_token(facts: ModelFacts, element_bytes: int, tensor_parallel: int = 1) -> int:
-    """Bytes of one token that every layer keeps, in a cache without scales."""
-    return kv_layout(facts, KvElement(element_bytes), tensor_parallel).all_bytes_per_token
+    """Bytes of one token that every layer keeps, in a cache without scales and padding."""
+    terms = kv_terms(facts, KvElement(element_bytes), tensor_parallel)
+    return sum(term.layers * term.token_bytes for term in terms)
 
 
 def kv_terms(
@@ -148,20 +171,21 @@ def kv_terms(
     speculation: Speculation = NO_SPECULATION,
 ) -> tuple[KvTerm, ...]:
     """What the layout is the sum of, for people: one term for all layers that keep the same."""
-    drafting = speculation.drafting_layers(facts) if speculation.tokens else ()
+    drafting = speculation.drafting_counts(facts)
     return (
-        *_terms(facts.layers, element, tensor_parallel, drafts=False),
+        *_terms(facts.layer_counts, element, tensor_parallel, drafts=False),
         *_terms(drafting, element, tensor_parallel, drafts=True),
     )
 
 
 def _terms(
-    groups: Iterable[LayerGroup], element: KvElement, ranks: int, *, drafts: bool
+    layers: Iterable[LayerCount], element: KvElement, ranks: int, *, drafts: bool
 ) -> Iterator[KvTerm]:
-    layers: dict[AttentionFacts, int] = {}
-    for group in groups:
-        layers[group.attention] = layers.get(group.attention, 0) + group.count
-    for attention, number in layers.items():
+    counts: dict[AttentionFacts, int] = {}
+    for alike in layers:
+        attention = alike.layer.attention
+        counts[attention] = counts.get(attention, 0) + alike.count
+    for attention, number in counts.items():
         yield KvTerm(
             layers=number,
             cache=attention.cache,

@@ -1,12 +1,14 @@
 """The layers of a decoder-only model as sizes: attention with its kind of cache, and its MLP.
 
 Values only: the readers of model families (families.py) build them, weights.py and kv_layout.py
-count what they occupy. A model is a list of groups of layers that are alike.
+count what they occupy. A model is its layers in order; where only sums matter, the distinct ones
+with their numbers.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -97,15 +99,37 @@ class MlpFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerGroup:
-    """`count` layers that are alike. `norms`: RMSNorms of the hidden size in each.
+class LayerFacts:
+    """One layer. `norms`: RMSNorms of the hidden size in it.
 
     `unquantized`: names of projections (weights.py) that the checkpoint's quantisation leaves in
     the model's own element type.
     """
 
-    count: int
     attention: AttentionFacts
     mlp: MlpFacts
     norms: int = 2
     unquantized: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCount:
+    """`count` layers of a model that are alike, wherever they stand."""
+
+    layer: LayerFacts
+    count: int
+
+
+def count_layers(
+    layers: Sequence[LayerFacts],
+) -> tuple[tuple[LayerFacts, ...], tuple[LayerCount, ...]]:
+    """Make layers that are alike one object, and count them in the order of their first.
+
+    Such layers can be told apart by identity, which costs nothing like their hash.
+    """
+    alike: dict[LayerFacts, list[LayerFacts]] = {}
+    for layer in layers:
+        alike.setdefault(layer, []).append(layer)
+    known = {id(layer): same[0] for same in alike.values() for layer in same}
+    shared = tuple([known[id(layer)] for layer in layers])
+    return shared, tuple([LayerCount(same[0], len(same)) for same in alike.values()])

@@ -7,23 +7,24 @@ family. Absent keys mean what transformers' configuration classes make of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from atom.sizing.config_fields import Config, count, element_bytes, flag, positive
 from atom.sizing.families import Family, family_of
-from atom.sizing.layers import LayerGroup
+from atom.sizing.layers import LayerCount, LayerFacts, count_layers
 from atom.sizing.quantization import Quantization, read_quantization
 from atom.sizing.weights import Sharding, WeightPart, projections, weight_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """Shape of one model: groups of layers that are alike, in no order.
+    """Shape of one model: its layers in order.
 
     `weight_dtype_bytes` is the checkpoint's element size where nothing is quantised. `drafts` are
     the checkpoint's own multi-token prediction layers, which nothing but speculation uses.
     `joined_size`: width of what a draft model joins into its hidden state, 0 for other models.
+    `layer_counts`, `draft_counts`: the distinct layers with their numbers, for sums over a model.
     """
 
     architecture: str
@@ -32,13 +33,22 @@ class ModelFacts:
     max_position_embeddings: int
     tie_word_embeddings: bool
     weight_dtype_bytes: int
-    layers: tuple[LayerGroup, ...]
-    drafts: tuple[LayerGroup, ...] = ()
+    layers: tuple[LayerFacts, ...]
+    drafts: tuple[LayerFacts, ...] = ()
     quantization: Quantization | None = None
     experts_block: str = "mlp"
     rope_type: str = "default"
     hidden_act: str = "silu"
     joined_size: int = 0
+    # Counted once: what is told of a model sums over its layers again and again.
+    layer_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
+    draft_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, layers in (("layer", self.layers), ("draft", self.drafts)):
+            shared, counts = count_layers(layers)
+            object.__setattr__(self, f"{name}s", shared)
+            object.__setattr__(self, f"{name}_counts", counts)
 
     @classmethod
     def from_hf_config(cls, config: Mapping[str, object]) -> ModelFacts:
@@ -59,8 +69,8 @@ class ModelFacts:
             max_position_embeddings=positive(config, "max_position_embeddings"),
             tie_word_embeddings=flag(config, "tie_word_embeddings", default=family.tied),
             weight_dtype_bytes=element_bytes(config),
-            layers=_grouped(named[:num_layers]),
-            drafts=_grouped(named[num_layers:]),
+            layers=tuple(named[:num_layers]),
+            drafts=tuple(named[num_layers:]),
             quantization=quantization,
             experts_block=family.experts_block,
             rope_type=_rope_type(config),
@@ -71,15 +81,19 @@ class ModelFacts:
 
     @property
     def num_layers(self) -> int:
-        return sum(group.count for group in self.layers)
+        return len(self.layers)
+
+    def layer(self, index: int) -> LayerFacts:
+        """Layer `index` of the model, from 0."""
+        return self.layers[index]
 
     def parameter_count(self) -> int:
         """Parameters of the whole model; a tied output head is counted once, as the embedding.
         Draft layers and the routers' corrections of the balance are not parameters of it."""
         corrections = sum(
-            group.count * group.mlp.experts.count
-            for group in self.layers
-            if group.mlp.experts is not None and group.mlp.experts.router_correction
+            alike.count * alike.layer.mlp.experts.count
+            for alike in self.layer_counts
+            if alike.layer.mlp.experts is not None and alike.layer.mlp.experts.router_correction
         )
         return self.weight_bytes(1) - corrections
 
@@ -110,7 +124,7 @@ def _layer_count(config: Config) -> int:
 
 
 def _left_alone(
-    layer: LayerGroup,
+    layer: LayerFacts,
     index: int,
     hidden_size: int,
     family: Family,
@@ -120,13 +134,6 @@ def _left_alone(
         return ()
     names = (matrix.name for matrix in projections(layer, hidden_size, family.experts_block))
     return tuple(name for name in names if quantization.leaves(f"model.layers.{index}.{name}"))
-
-
-def _grouped(layers: Iterable[LayerGroup]) -> tuple[LayerGroup, ...]:
-    counts: dict[LayerGroup, int] = {}
-    for layer in layers:
-        counts[layer] = counts.get(layer, 0) + layer.count
-    return tuple(replace(layer, count=number) for layer, number in counts.items())
 
 
 def _rope_type(config: Config) -> str:

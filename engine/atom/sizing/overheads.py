@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from atom.sizing.layers import AttentionFacts, LayerGroup
+from atom.sizing.layers import AttentionFacts, MlpFacts
 from atom.sizing.model_facts import ModelFacts
 
 _MIB = 1024**2
@@ -44,10 +44,10 @@ def activation_bytes(
     """
     widest = max(
         max(
-            _attention_width(group.attention, tensor_parallel),
-            _mlp_width(facts, group, tensor_parallel),
+            _attention_width(alike.layer.attention, tensor_parallel),
+            _mlp_width(facts, alike.layer.mlp, tensor_parallel),
         )
-        for group in facts.layers
+        for alike in facts.layer_counts
     )
     width = 3 * facts.hidden_size + widest
     layers = max_num_batched_tokens * width * dtype_bytes
@@ -66,10 +66,10 @@ def _attention_width(attention: AttentionFacts, ranks: int) -> int:
     return unfolded + latent.cached_dim + (latent.query_rank or 0)
 
 
-def _mlp_width(facts: ModelFacts, group: LayerGroup, ranks: int) -> int:
-    experts = group.mlp.experts
+def _mlp_width(facts: ModelFacts, mlp: MlpFacts, ranks: int) -> int:
+    experts = mlp.experts
     if experts is None:
-        return 3 * -(-group.mlp.intermediate_size // ranks)
+        return 3 * -(-mlp.intermediate_size // ranks)
     # Every token goes through several experts, and each gives an output of the hidden size.
     routed = experts.per_token * (3 * -(-experts.intermediate_size // ranks) + facts.hidden_size)
     return routed + 3 * -(-experts.shared_intermediate_size // ranks)

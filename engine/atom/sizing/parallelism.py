@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from atom.sizing.layers import LayerGroup
+from atom.sizing.layers import LayerFacts
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.weights import Projection, Split, projections
 
@@ -23,15 +23,15 @@ def tensor_parallel_problems(
     if not 1 <= size <= most:
         return (f"tensor parallel size {size} is outside 1..{most}",)
     problems: dict[str, None] = {}  # in order, each once
-    for group in facts.layers:
-        for name, value in _divided(group, expert_parallel):
+    for alike in facts.layer_counts:
+        for name, value in _divided(alike.layer, expert_parallel):
             if value % size:
                 problems[f"{name} {value} is not divisible by {size}"] = None
     if facts.vocab_size % size:
         problems[f"vocabulary size {facts.vocab_size} is not divisible by {size}"] = None
-    for group in facts.layers:
-        kv_heads = group.attention.num_kv_heads
-        if group.attention.latent is None and kv_heads % size and size % kv_heads:
+    for alike in facts.layer_counts:
+        kv_heads = alike.layer.attention.num_kv_heads
+        if alike.layer.attention.latent is None and kv_heads % size and size % kv_heads:
             problems[f"{kv_heads} KV heads can be neither divided nor replicated over {size}"] = (
                 None
             )
@@ -52,11 +52,11 @@ def valid_tensor_parallel_sizes(
     )
 
 
-def _divided(group: LayerGroup, expert_parallel: bool) -> Iterator[tuple[str, int]]:
-    yield "attention heads", group.attention.num_heads
-    experts = group.mlp.experts
+def _divided(layer: LayerFacts, expert_parallel: bool) -> Iterator[tuple[str, int]]:
+    yield "attention heads", layer.attention.num_heads
+    experts = layer.mlp.experts
     if experts is None:
-        yield "intermediate size", group.mlp.intermediate_size
+        yield "intermediate size", layer.mlp.intermediate_size
         return
     if expert_parallel:
         yield "number of experts", experts.count
@@ -72,9 +72,10 @@ def _broken_scales(facts: ModelFacts, size: int, expert_parallel: bool) -> Itera
     if quantization is None:
         return
     told: set[int] = set()  # gate, up and down of one width are one problem
-    for group in facts.layers:
-        for matrix in projections(group, facts.hidden_size, facts.experts_block):
-            if _stays_whole(matrix, expert_parallel) or matrix.name in group.unquantized:
+    for alike in facts.layer_counts:
+        layer = alike.layer
+        for matrix in projections(layer, facts.hidden_size, facts.experts_block):
+            if _stays_whole(matrix, expert_parallel) or matrix.name in layer.unquantized:
                 continue
             rows, columns = matrix.on_rank(size)
             outputs = matrix.split is Split.OUTPUTS

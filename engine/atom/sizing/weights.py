@@ -10,12 +10,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from atom.sizing.layers import AttentionFacts, Experts, LayerGroup, MlpFacts
-
-if TYPE_CHECKING:
-    from atom.sizing.model_facts import ModelFacts
+from atom.sizing.layers import AttentionFacts, Experts, LayerCount, LayerFacts, MlpFacts
+from atom.sizing.quantization import Quantization
 
 _FLOAT32_BYTES = 4
 
@@ -61,6 +59,37 @@ class Projection:
         return self.rows, self.columns
 
 
+class WeightFacts(Protocol):
+    """The fields of ModelFacts that decide what its weights occupy."""
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def tie_word_embeddings(self) -> bool: ...
+
+    @property
+    def weight_dtype_bytes(self) -> int: ...
+
+    @property
+    def layer_counts(self) -> tuple[LayerCount, ...]: ...
+
+    @property
+    def draft_counts(self) -> tuple[LayerCount, ...]: ...
+
+    @property
+    def quantization(self) -> Quantization | None: ...
+
+    @property
+    def experts_block(self) -> str: ...
+
+    @property
+    def joined_size(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class WeightPart:
     """Bytes of one part of the model on one rank. `sharded` False: every rank holds all of it."""
@@ -71,7 +100,7 @@ class WeightPart:
 
 
 def weight_parts(
-    facts: ModelFacts, element_bytes: int | None, sharding: Sharding, *, drafts: bool
+    facts: WeightFacts, element_bytes: int | None, sharding: Sharding, *, drafts: bool
 ) -> tuple[WeightPart, ...]:
     """Every part that the model has; `element_bytes` None keeps the checkpoint's own formats."""
     ranks = sharding.tensor_parallel
@@ -79,54 +108,57 @@ def weight_parts(
     tables = 1 if facts.tie_word_embeddings else 2
     vocabulary = _ceil(facts.vocab_size, ranks) * facts.hidden_size * tables * element
     sizes: dict[str, int] = {"embedding and head": vocabulary}
-    for group in facts.layers:
-        _add_layers(sizes, facts, group, element_bytes, sharding)
+    for alike in facts.layer_counts:
+        _add_layers(sizes, facts, alike, element_bytes, sharding)
     sizes["norms and routers"] = sizes.pop("norms and routers") + facts.hidden_size * element
     sizes["joining projection"] = facts.joined_size * facts.hidden_size * element
     replicated = {"compressing projections", "norms and routers", "joining projection"}
     parts = [WeightPart(name, size, name not in replicated) for name, size in sizes.items() if size]
-    if drafts and facts.drafts:
-        size = sum(_draft_bytes(facts, group, element_bytes, sharding) for group in facts.drafts)
+    if drafts and facts.draft_counts:
+        size = sum(
+            _draft_bytes(facts, alike, element_bytes, sharding) for alike in facts.draft_counts
+        )
         parts.append(WeightPart("draft layers", size, True))
     return tuple(parts)
 
 
-def projections(group: LayerGroup, hidden_size: int, experts_block: str) -> Iterator[Projection]:
+def projections(layer: LayerFacts, hidden_size: int, experts_block: str) -> Iterator[Projection]:
     """Every matrix of a layer, undivided."""
-    yield from _attention(group.attention, hidden_size)
-    yield from _mlp(group.mlp, hidden_size, experts_block)
+    yield from _attention(layer.attention, hidden_size)
+    yield from _mlp(layer.mlp, hidden_size, experts_block)
 
 
 def _draft_bytes(
-    facts: ModelFacts, group: LayerGroup, element_bytes: int | None, sharding: Sharding
+    facts: WeightFacts, alike: LayerCount, element_bytes: int | None, sharding: Sharding
 ) -> int:
     """A multi-token prediction layer: a layer, the matrix that joins hidden state and embedding,
     and three norms. Embedding and head are the model's own."""
     sizes: dict[str, int] = {}
-    _add_layers(sizes, facts, group, element_bytes, sharding)
+    _add_layers(sizes, facts, alike, element_bytes, sharding)
     element = facts.weight_dtype_bytes if element_bytes is None else element_bytes
     joining = (2 * facts.hidden_size + 3) * facts.hidden_size * element
-    return sum(sizes.values()) + group.count * joining
+    return sum(sizes.values()) + alike.count * joining
 
 
 def _add_layers(
     sizes: dict[str, int],
-    facts: ModelFacts,
-    group: LayerGroup,
+    facts: WeightFacts,
+    alike: LayerCount,
     element_bytes: int | None,
     sharding: Sharding,
 ) -> None:
-    for matrix in projections(group, facts.hidden_size, facts.experts_block):
+    layer = alike.layer
+    for matrix in projections(layer, facts.hidden_size, facts.experts_block):
         part = _part_of(matrix)
-        size = _projection_bytes(facts, group, matrix, element_bytes, sharding)
-        sizes[part] = sizes.get(part, 0) + group.count * size
+        size = _projection_bytes(facts, layer, matrix, element_bytes, sharding)
+        sizes[part] = sizes.get(part, 0) + alike.count * size
     element = facts.weight_dtype_bytes if element_bytes is None else element_bytes
-    vectors = _vector_elements(group, facts.hidden_size, sharding.tensor_parallel) * element
-    experts = group.mlp.experts
+    vectors = _vector_elements(layer, facts.hidden_size, sharding.tensor_parallel) * element
+    experts = layer.mlp.experts
     if experts is not None and experts.router_correction:
         vectors += experts.count * (element_bytes or _FLOAT32_BYTES)
     rest = "norms and routers"
-    sizes[rest] = sizes.get(rest, 0) + group.count * vectors
+    sizes[rest] = sizes.get(rest, 0) + alike.count * vectors
 
 
 def _part_of(matrix: Projection) -> str:
@@ -142,8 +174,8 @@ def _part_of(matrix: Projection) -> str:
 
 
 def _projection_bytes(
-    facts: ModelFacts,
-    group: LayerGroup,
+    facts: WeightFacts,
+    layer: LayerFacts,
     matrix: Projection,
     element_bytes: int | None,
     sharding: Sharding,
@@ -154,16 +186,16 @@ def _projection_bytes(
     rows, columns = matrix.on_rank(ranks)
     element = facts.weight_dtype_bytes if element_bytes is None else element_bytes
     quantization = facts.quantization if element_bytes is None else None
-    if quantization is None or not matrix.quantizable or matrix.name in group.unquantized:
+    if quantization is None or not matrix.quantizable or matrix.name in layer.unquantized:
         size = rows * columns * element
     else:
         size = quantization.matrix_bytes(rows, columns)
     return copies * (size + (rows * element if matrix.bias else 0))
 
 
-def _vector_elements(group: LayerGroup, hidden_size: int, ranks: int) -> int:
-    attention = group.attention
-    count = group.norms * hidden_size
+def _vector_elements(layer: LayerFacts, hidden_size: int, ranks: int) -> int:
+    attention = layer.attention
+    count = layer.norms * hidden_size
     if attention.qk_norm:
         count += 2 * attention.head_dim
     if attention.sinks:

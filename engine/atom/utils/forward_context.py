@@ -2,7 +2,7 @@
 
 Layers ask `get_forward_context()` for the step's attention metadata, so that a model's signature
 stays `(input_ids, positions)` and a captured graph replays with the same objects. Data only: it
-knows no layer and no scheduler. Set by ModelRunner around one forward pass; nesting is refused.
+knows no layer and no scheduler. Set by the runner around one forward pass; nesting is refused.
 """
 
 from __future__ import annotations
@@ -58,24 +58,13 @@ class AttentionMetaData:
 
 
 @dataclass(frozen=True, slots=True)
-class LastTokens:
-    """The tokens whose hidden states will be looked at, one of each row that samples: of the others
-    the last layer computes keys and values and no more.
-
-    tokens: [R'] int64, where in the step, at least one; attention: of these rows, as decodes.
-    """
-
-    tokens: torch.Tensor
-    attention: AttentionMetaData
-
-
-@dataclass(frozen=True, slots=True)
 class ForwardContext:
-    """attn_metadata: of the step that is running; last_tokens: None when the hidden states of all
-    its tokens are wanted, else what the model returns is theirs."""
+    """attention: of the step that is running, one for each group of layers; looked_at [n] int64:
+    the tokens whose hidden states are wanted, at least one, so that the model returns these alone;
+    None for all."""
 
-    attn_metadata: AttentionMetaData
-    last_tokens: LastTokens | None = None
+    attention: tuple[AttentionMetaData, ...]
+    looked_at: torch.Tensor | None = None
 
 
 _current: ForwardContext | None = None

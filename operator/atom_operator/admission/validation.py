@@ -103,7 +103,7 @@ def _tensor_size_divides(options: EngineOptions, facts: ModelFacts) -> Iterator[
 
 
 def _experts_exist(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
-    if options.expert_parallel and not any(group.mlp.experts for group in facts.layers):
+    if options.expert_parallel and not any(layer.mlp.experts for layer in facts.layers):
         yield FieldProblem(
             "spec.parallelism.expert",
             "this model has no experts to spread; leave it out",

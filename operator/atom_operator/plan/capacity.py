@@ -186,23 +186,23 @@ def _capacity(
         block_size=options.block_size,
         max_num_seqs=options.max_num_seqs,
         max_model_len=max_model_len,
+        max_num_batched_tokens=options.max_num_batched_tokens,
     )
     one = concurrency_table(budget, max_model_len, options.max_num_seqs, drafts)
     # A request stays on one copy of the model: each holds as much, whatever the others do.
     copies = options.data_parallel
     table = tuple(replace(row, sequences=row.sequences * copies) for row in one)
-    whole = layout.sequence_bytes(max_model_len, options.block_size)
-    growing = KvLayout(layout.bytes_per_token).sequence_bytes(max_model_len, options.block_size)
+    window_blocks = layout.window_blocks(max_model_len, options.block_size)
     return Capacity(
         weights_bytes=weights_bytes,
-        kv_bytes_per_token=layout.bytes_per_token,
+        kv_bytes_per_token=layout.growing_bytes_per_token,
         num_blocks=budget.num_blocks * copies,
         kv_tokens=budget.tokens * copies,
         max_sequences=table[-1].sequences,
         max_model_len=max_model_len,
         limited_by=budget.limited_by,
         concurrency=table,
-        kv_window_bytes=whole - growing,
+        kv_window_bytes=window_blocks * budget.block_bytes,
         reserve_bytes=reserve_bytes,
         total_bytes=total_bytes,
     )

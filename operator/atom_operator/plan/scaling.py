@@ -39,7 +39,8 @@ def sequences_held(asked: AutoscalingSpec, options: EngineOptions, capacity: Cap
     context = min(asked.typical_context_tokens or _TYPICAL_CONTEXT_TOKENS, capacity.max_model_len)
     blocks = -(-context // options.block_size)
     copies = options.data_parallel  # a sequence is on one of them
-    each = min(options.max_num_seqs, capacity.num_blocks // copies // blocks)
+    held = capacity.kv_tokens // options.block_size // copies // blocks
+    each = min(options.max_num_seqs, held)
     return each * copies
 
 

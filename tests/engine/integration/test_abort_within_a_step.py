@@ -9,9 +9,10 @@ import pytest
 import zmq
 
 from atom.config import EngineOptions, build_config
-from atom.model_engine.core_sockets import ClientAddress, CoreSockets
 from atom.model_engine.engine_core import EngineCore
-from atom.model_engine.engine_protocol import (
+from atom.model_engine.request import Request
+from atom.model_engine.wire.core_sockets import ClientAddress, CoreSockets
+from atom.model_engine.wire.engine_protocol import (
     AbortBody,
     AddBody,
     StreamBody,
@@ -20,7 +21,6 @@ from atom.model_engine.engine_protocol import (
     first_id,
     identity_of,
 )
-from atom.model_engine.request import Request
 from atom.sampling_params import SamplingParams
 from tests.support.tiny_model import make_tiny_checkpoint
 

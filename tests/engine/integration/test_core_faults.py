@@ -14,9 +14,10 @@ import pytest
 import zmq
 
 from atom.config import Config, EngineOptions, build_config
-from atom.model_engine.core_events import CoreFailed, CoreResumed, CoreStalled, RankStats
-from atom.model_engine.core_sockets import ClientAddress
-from atom.model_engine.engine_protocol import (
+from atom.model_engine.request import Request
+from atom.model_engine.wire.core_port import CoreFailed, CoreResumed, CoreStalled, RankStats
+from atom.model_engine.wire.core_sockets import ClientAddress
+from atom.model_engine.wire.engine_protocol import (
     MAX_MESSAGE_BYTES,
     AddBody,
     EngineCoreRequestType,
@@ -25,7 +26,6 @@ from atom.model_engine.engine_protocol import (
     first_id,
     identity_of,
 )
-from atom.model_engine.request import Request
 from atom.sampling_params import SamplingParams
 from tests.support.core_client import LIMIT_SECONDS, CoreClient, core_client
 from tests.support.stderr_file import stderr_into

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from atom.config import Config, EngineOptions, build_config
-from atom.model_engine.core_events import CoreFailed, RankStats
+from atom.model_engine.wire.core_port import CoreFailed, RankStats
 from tests.support.core_client import CoreClient, core_client
 from tests.support.tiny_model import make_tiny_checkpoint
 
@@ -93,19 +93,6 @@ def test_a_call_reaches_every_rank(two_ranks: CoreClient) -> None:
     assert unknown is not None
     assert unknown.startswith("rank 0: no utility 'no_such_call'; there are: ")
     assert "; rank 1: no utility" in unknown
-
-
-def test_every_rank_notes_the_wave_that_begins_after_a_pause(two_ranks: CoreClient) -> None:
-    two_ranks.assert_well()
-    wave = two_ranks.next_of(RankStats).stats.dp_wave
-    assert wave > 0
-    two_ranks.answer([9, 9])
-    told: set[int] = set()
-    while told != {0, 1}:
-        event = two_ranks.next_of(RankStats)
-        assert event.stats.dp_wave <= wave + 1, "one wave per pause"
-        if event.stats.dp_wave == wave + 1:
-            told.add(event.rank)
 
 
 def test_unseeded_requests_of_two_ranks_draw_apart(checkpoint: Path) -> None:

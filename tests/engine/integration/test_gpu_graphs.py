@@ -18,6 +18,7 @@ from atom.model_engine.request import TokenLogprobs
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.model_ops.backends import resolve_ops
 from atom.utils.device import detect_device
+from tests.engine.ops.inputs import BFLOAT16
 from tests.support.core_driver import CoreDriver
 from tests.support.sampling_requests import mixed_requests
 from tests.support.tiny_model import LLAMA3_ROPE_SCALING, make_tiny_checkpoint
@@ -59,7 +60,7 @@ def tokens(checkpoint: Path, **options: Any) -> list[list[int]]:
 
 def test_every_operation_that_a_gpu_gets_may_be_captured() -> None:
     """Otherwise the tests below compare eager steps with eager steps."""
-    assert resolve_ops(detect_device("auto").type).uncapturable == ()
+    assert resolve_ops(detect_device("auto").type, BFLOAT16).uncapturable == ()
 
 
 @pytest.fixture(scope="module")

@@ -25,12 +25,12 @@ def run(checkpoint: Path, **params: Any) -> tuple[list[list[int]], list[int], li
     driver = CoreDriver(
         str(checkpoint), max_num_batched_tokens=32, max_num_seqs=4, num_kv_blocks=64
     )
-    mlps = [module for module in modules(driver) if type(module).__name__ == "MLP"]
+    mlps = [module for module in modules(driver) if type(module).__name__ == "GatedLinear"]
     seen: dict[int, list[int]] = {}
     for index in (0, len(mlps) - 1):
         counts = seen[index] = []
-        mlps[index].register_forward_pre_hook(
-            lambda _, args, counts=counts: counts.append(args[2].shape[0])
+        mlps[index].register_forward_hook(
+            lambda module, args, out, counts=counts: counts.append(len(out))
         )
     answers = driver.generate(PROMPTS, max_tokens=3, ignore_eos=True, **params)
     return answers, seen[0], seen[len(mlps) - 1]
@@ -55,7 +55,7 @@ def test_a_step_of_decodes_picks_none_out(checkpoint: Path) -> None:
     picked: list[bool] = []
     layer = next(module for module in modules(driver) if type(module).__name__ == "DecoderLayer")
     layer.register_forward_pre_hook(
-        lambda *_: picked.append(get_forward_context().last_tokens is not None)
+        lambda *_: picked.append(get_forward_context().looked_at is not None)
     )
     driver.generate(PROMPTS, max_tokens=3, ignore_eos=True)
     assert picked == [True, False, False]

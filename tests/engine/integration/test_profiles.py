@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from atom.config import Config, EngineOptions, build_config
-from atom.model_engine.profiler import LIMIT_SECONDS, TorchProfiler
+from atom.model_engine.runner.profiler import LIMIT_SECONDS, TorchProfiler
 from tests.support.http_app import HttpRig, serve_model
 from tests.support.tiny_model import make_tiny_checkpoint
 

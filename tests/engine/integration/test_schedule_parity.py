@@ -18,10 +18,10 @@ from transformers import AutoModelForCausalLM
 from atom.config import SchedulerConfig
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.scheduler import Scheduler
-from atom.model_engine.scheduler_integrity import check_integrity
 from atom.model_engine.step_pipeline import StepPipeline
 from tests.support.builders_engine import make_request
 from tests.support.core_driver import CoreDriver
+from tests.support.scheduler_integrity import check_integrity
 from tests.support.tiny_model import make_tiny_checkpoint
 
 NEW_TOKENS = 10

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from atom.model_engine.model_runner import ModelRunner
-from atom.model_engine.warm_up import warm_up
+from atom.model_engine.runner.warm_up import warm_up
 from tests.support.core_driver import CoreDriver
 from tests.support.sampling_requests import mixed_requests
 from tests.support.tiny_model import make_tiny_checkpoint
@@ -34,7 +34,7 @@ def warmed(driver: CoreDriver, shares: list[float]) -> CoreDriver:
     """As on a GPU: a CPU has nothing to warm."""
     runner: ModelRunner = driver.executor._runner
     with torch.inference_mode():
-        warm_up(runner._steps, driver.config, shares.append)
+        warm_up(runner._steps, driver.config, runner._cache_shape(64), shares.append)
     return driver
 
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from atom.model_ops.backends.composed import COMPOSED
-from atom.model_ops.backends.interface import FUSED_OPS, Backend
+from atom.model_ops.backends.interface import FUSED_OPS, Backend, OpCase
 from tests.engine.ops.inputs import load_backend
 
 _ON_GPU = torch.cuda.is_available()
@@ -46,8 +46,9 @@ def backend(request: pytest.FixtureRequest, reference: Backend) -> Backend:
         pytest.skip(f"{request.param}: {'; '.join(found.unusable)}")
     asked = getattr(request.node, "callspec", None)
     dtype = asked.params.get("dtype", torch.float32) if asked else torch.float32
-    if found.dtypes and dtype not in found.dtypes:
-        pytest.skip(f"{request.param} is not made for {dtype}")
+    reasons = found.reasons_against("linear", OpCase(dtype=dtype, kv_dtype=dtype))
+    if reasons:
+        pytest.skip(f"{request.param}: {'; '.join(reasons)}")
     if found.name == "triton":
         return found
     single = reference.operations | found.operations

@@ -12,10 +12,15 @@ from dataclasses import dataclass
 import torch
 
 from atom.model_ops.backends import _load as load_backend
-from atom.model_ops.backends.interface import AttentionShape, SlotTensors
+from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.slots import SlotTensors
+from atom.model_ops.values import AttentionShape, LayerCache
 from atom.utils.forward_context import AttentionMetaData
 
 __all__ = ["load_backend"]
+
+FLOAT32 = OpCase(dtype=torch.float32, kv_dtype=torch.float32)
+BFLOAT16 = OpCase(dtype=torch.bfloat16, kv_dtype=torch.bfloat16)
 
 # Of a row's result against a float64 reference: a few roundings of the dtype. float32 sums of
 # thousands of terms stay below 1e-5; half precision rounds probabilities once and results once.
@@ -47,17 +52,24 @@ class PagedCase:
     A row of no queries and no history is padding of a decode batch: one query, context 0."""
 
     q: torch.Tensor
-    k_cache: torch.Tensor
-    v_cache: torch.Tensor
     shape: AttentionShape
-    metadata: AttentionMetaData
+    cache: LayerCache
+    step: AttentionMetaData
 
-    def double(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    @property
+    def arguments(self) -> tuple[torch.Tensor, AttentionShape, LayerCache, AttentionMetaData]:
+        """Of `paged_attention`."""
+        return self.q.clone(), self.shape, self.cache, self.step
+
+    @property
+    def doubled(self) -> tuple[torch.Tensor, AttentionShape, LayerCache, AttentionMetaData]:
         """For the reference, whose masks do not hold against NaN: slots of no row hold zero."""
-        return (
-            self.q.double(),
-            self.k_cache.double().nan_to_num(0.0),
-            self.v_cache.double().nan_to_num(0.0),
+        return self.q.double(), self.shape, self.clean_cache(torch.float64), self.step
+
+    def clean_cache(self, dtype: torch.dtype) -> LayerCache:
+        """A copy whose slots of no row hold zero."""
+        return LayerCache(
+            self.cache.k.nan_to_num(0.0).to(dtype), self.cache.v.nan_to_num(0.0).to(dtype)
         )
 
 
@@ -70,15 +82,20 @@ def paged_case(
     head_dim: int = 32,
     block_size: int = 16,
     max_context: int | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
     seed: int = 0,
 ) -> PagedCase:
-    """Rows of (context, queries), those of one query first; their blocks are scattered."""
+    """Rows of (context, queries), those of one query first; their blocks are scattered. Blocks that
+    left the window of every query are other rows' by now: their entries of the table lead to NaN.
+    """
     draw = torch.Generator().manual_seed(seed)
     contexts = [context for context, _ in contexts_and_queries]
     counts = [queries for _, queries in contexts_and_queries]
     blocks_of = [-(-context // block_size) for context in contexts]
     total = sum(blocks_of) + 3
     order = torch.randperm(total, generator=draw).tolist()
+    unowned = order.pop()
     longest = max(max_context or 0, *contexts)
     tables = torch.zeros((len(contexts), max(1, -(-longest // block_size))), dtype=torch.int32)
     caches = [
@@ -87,9 +104,14 @@ def paged_case(
     ]
     for row, (context, blocks) in enumerate(zip(contexts, blocks_of, strict=True)):
         own = [order.pop() for _ in range(blocks)]
+        if window is not None:
+            reached = max(0, context - counts[row] + 1 - window) // block_size
+            own[:reached] = [unowned] * reached
         tables[row, :blocks] = torch.tensor(own, dtype=torch.int32)
         for cache in caches:
             for index, block in enumerate(own):
+                if block == unowned:
+                    continue
                 used = min(block_size, context - index * block_size)
                 cache[block, :used] = torch.randn((used, heads[1], head_dim), generator=draw).to(
                     dtype
@@ -97,7 +119,7 @@ def paged_case(
     starts = [0, *itertools.accumulate(counts)]
     q = torch.randn((starts[-1], heads[0], head_dim), generator=draw).to(dtype)
     decodes = next((i for i, count in enumerate(counts) if count > 1), len(counts))
-    metadata = AttentionMetaData(
+    step = AttentionMetaData(
         query_starts=torch.tensor(starts, dtype=torch.int32, device=device),
         context_lens=torch.tensor(contexts, dtype=torch.int32, device=device),
         block_tables=tables.to(device),
@@ -108,15 +130,16 @@ def paged_case(
     )
     return PagedCase(
         q=q.to(device),
-        k_cache=caches[0].to(device),
-        v_cache=caches[1].to(device),
-        shape=AttentionShape(heads[0], heads[1], head_dim, head_dim**-0.5),
-        metadata=metadata,
+        shape=AttentionShape(heads[0], heads[1], head_dim, head_dim**-0.5, window, softcap),
+        cache=LayerCache(caches[0].to(device), caches[1].to(device)),
+        step=step,
     )
 
 
-def slot_tensors(slots: int, max_blocks: int, device: torch.device, seed: int = 0) -> SlotTensors:
-    """Random state of `slots` sequences and the padding slot."""
+def slot_tensors(
+    slots: int, max_blocks: int, device: torch.device, groups: int = 1, seed: int = 0
+) -> SlotTensors:
+    """Random state of `slots` sequences and the padding slot; max_blocks: of each group."""
     draw = torch.Generator().manual_seed(seed)
 
     def integers(high: int, *shape: int) -> torch.Tensor:
@@ -125,7 +148,11 @@ def slot_tensors(slots: int, max_blocks: int, device: torch.device, seed: int = 
     return SlotTensors(
         last_token=integers(1000, slots + 1).to(device),
         num_computed=integers(max_blocks * 16 - 1, slots + 1).to(device),
-        block_tables=integers(500, slots + 1, max_blocks).to(torch.int32).to(device),
+        block_tables=integers(500, slots + 1, groups * max_blocks).to(torch.int32).to(device),
         temperature=torch.rand(slots + 1, generator=draw).to(device),
         seed=integers(2**62, slots + 1).to(device),
+        top_k=integers(50, slots + 1).to(device),
+        top_p=torch.rand(slots + 1, generator=draw).to(device),
+        min_p=torch.rand(slots + 1, generator=draw).to(device),
+        num_groups=groups,
     )

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from atom.model_engine.engine_protocol import FinishedRow
+from atom.model_engine.wire.engine_protocol import FinishedRow
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs import StructuredOutputsParams
 from atom.tokenizer import Tokenizer

@@ -6,11 +6,10 @@ import pytest
 
 from atom.sizing import (
     KV_ELEMENTS,
-    KvLayout,
     ModelFacts,
     Speculation,
-    WindowedKv,
     kv_layout,
+    kv_terms,
 )
 from atom_operator.plan.model_facts import catalogue_sources, facts_from_catalogue
 from tests.support.catalogue.case import Case
@@ -54,13 +53,21 @@ def test_cache_bytes_by_hand_are_the_plans(source: str) -> None:
     facts, case = facts_of(source), CASES[source]
     for ranks, expected in case.kv_token.items():
         layout = kv_layout(facts, KV_ELEMENTS["bf16"], ranks)
-        assert layout.bytes_per_token == expected, ranks
-        assert bool(layout.windows) == bool(case.window)
+        assert layout.growing_bytes_per_token == expected, ranks
+        windows = {group.window for group in layout.groups} - {None}
+        assert windows == ({case.window_tokens} if case.window else set())
     for ranks, expected in case.fp8_token.items():
-        assert kv_layout(facts, KV_ELEMENTS["fp8"], ranks).bytes_per_token == expected, ranks
+        assert kv_layout(facts, KV_ELEMENTS["fp8"], ranks).growing_bytes_per_token == expected, (
+            ranks
+        )
     for ranks, expected in case.window.items():
-        (window,) = kv_layout(facts, KV_ELEMENTS["bf16"], ranks).windows
-        assert window == WindowedKv(expected, case.window_tokens), ranks
+        terms = kv_terms(facts, KV_ELEMENTS["bf16"], ranks)
+        (term,) = [term for term in terms if term.window is not None]
+        assert (term.layers * term.token_bytes, term.window) == (expected, case.window_tokens)
+        layout = kv_layout(facts, KV_ELEMENTS["bf16"], ranks)
+        growing = 1 if case.kv_token[1] else 0
+        padded = (len(layout.groups) - growing) * layout.bytes_per_token
+        assert padded == expected + case.padding_bytes, ranks
     for ranks, expected in case.draft_token.items():
         layout = kv_layout(facts, KV_ELEMENTS["bf16"], ranks, Speculation(1))
-        assert layout == KvLayout(expected), ranks
+        assert (len(layout.groups), layout.growing_bytes_per_token) == (1, expected), ranks

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 class Case:
     """`weights`: bytes as the checkpoint stores them. `kv_token`: bytes of a token in a bf16 cache,
     of the layers that keep every token; `fp8_token` likewise in fp8, with its scales. `window`:
-    bytes of a token of the layers that keep only `window_tokens`. `expert_weights`: whole experts
+    bytes of a token of the layers that keep only `window_tokens`, `padding_bytes` what their groups
+    leave unused beside it. `expert_weights`: whole experts
     on each device. `draft_weights`, `draft_token`: of the multi-token prediction layers."""
 
     weights: Mapping[int, int]
@@ -18,6 +19,7 @@ class Case:
     fp8_token: Mapping[int, int] = field(default_factory=dict)
     window: Mapping[int, int] = field(default_factory=dict)
     window_tokens: int = 0
+    padding_bytes: int = 0
     expert_weights: Mapping[int, int] = field(default_factory=dict)
     draft_weights: Mapping[int, int] = field(default_factory=dict)
     draft_token: Mapping[int, int] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 
 from atom.entrypoints.bench.serve_args import add_serve_flags, whole
-from atom.entrypoints.engine_args import add_engine_arguments
+from atom.entrypoints.flags.engine_args import add_engine_arguments
 
 
 def add_bench_commands(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:

@@ -34,9 +34,9 @@ from atom.entrypoints.bench.workload import (
     random_asks,
     sharegpt_asks,
 )
-from atom.entrypoints.logs import configure_logging
-from atom.entrypoints.open_files import allow_many_open_files
-from atom.entrypoints.serve import read_api_key
+from atom.entrypoints.http.api_key import read_api_key
+from atom.entrypoints.process.logs import configure_logging
+from atom.entrypoints.process.process_conduct import allow_many_open_files
 from atom.errors import ConfigError
 
 _FALLBACK_VOCAB_SIZE = 256  # for servers that do not tell theirs; every vocabulary has as many

@@ -7,22 +7,14 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from atom.entrypoints.bench.report_options import METRICS, ReportOptions
 from atom.errors import ConfigError
-
-if TYPE_CHECKING:
-    from atom.entrypoints.bench.serving_report import ReportOptions
 
 COMPLETIONS = "/v1/completions"
 CHAT = "/v1/chat/completions"
 DATASETS = ("random", "sharegpt", "custom")
-METRICS = {
-    "ttft": "time to first token",
-    "tpot": "time per token after the first",
-    "itl": "between pieces of an answer",
-    "e2el": "whole answer",
-}
 
 
 def add_serve_flags(parser: argparse.ArgumentParser) -> None:
@@ -143,8 +135,6 @@ def base_url_of(args: argparse.Namespace) -> str:
 
 def report_options(args: argparse.Namespace) -> ReportOptions:
     """Raises `ConfigError` on a metric or percentile that does not exist."""
-    from atom.entrypoints.bench.serving_report import ReportOptions
-
     metrics = tuple(args.percentile_metrics.split(","))
     _check_metrics("--percentile-metrics", metrics)
     try:

@@ -10,7 +10,6 @@ import json
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -18,20 +17,10 @@ from rich.table import Table
 
 from atom.entrypoints.bench.exchange import Exchange
 from atom.entrypoints.bench.report import percentile
-from atom.entrypoints.bench.serve_args import METRICS
+from atom.entrypoints.bench.report_options import METRICS, ReportOptions
 
 _KINDS_OF_FAILURE_SHOWN = 3
 _MOST_CHARACTERS = 200
-
-
-@dataclass(frozen=True, slots=True)
-class ReportOptions:
-    """metrics: of METRICS, in this order; percentiles: of each, 0 to 100; goodput: metric → the
-    most milliseconds that a good request may take."""
-
-    metrics: tuple[str, ...] = tuple(METRICS)
-    percentiles: tuple[float, ...] = (50.0, 90.0, 99.0)
-    goodput: Mapping[str, float] | None = None
 
 
 def serving_report(

@@ -7,8 +7,8 @@ import time
 
 from atom.entrypoints.bench.report import Value, latency_summary, print_report
 from atom.entrypoints.bench.workload import random_prompts
-from atom.entrypoints.engine_args import config_from_args
-from atom.entrypoints.logs import configure_logging
+from atom.entrypoints.flags.engine_args import config_from_args
+from atom.entrypoints.process.logs import configure_logging
 from atom.model_engine.llm_engine import Completion, LLMEngine
 from atom.sampling_params import SamplingParams
 

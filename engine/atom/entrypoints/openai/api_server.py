@@ -1,7 +1,7 @@
 """The HTTP application: routes and error handlers, no logic of their own.
 
 `build_app` is given the state it serves from; who binds the port, starts the engine and handles
-signals is entrypoints/server.py.
+signals is entrypoints/server/run_server.py.
 """
 
 from __future__ import annotations
@@ -18,23 +18,20 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 import atom
-from atom.entrypoints.openai.access import ApiKeyCheck
+from atom.entrypoints.http.access import ApiKeyCheck
+from atom.entrypoints.http.dispatch import Dispatch, Endpoint, response_for_fault
+from atom.entrypoints.http.errors import http_error, response_for, shortened
+from atom.entrypoints.http.json_body import to_json
+from atom.entrypoints.http.response_headers import (
+    ID_HEADER,
+    ResponseHeaders,
+)
 from atom.entrypoints.openai.control import control_routes
-from atom.entrypoints.openai.dispatch import Dispatch, Endpoint, response_for_fault
-from atom.entrypoints.openai.errors import http_error, response_for, shortened
 from atom.entrypoints.openai.generation import generation_handlers
 from atom.entrypoints.openai.health import health_routes
 from atom.entrypoints.openai.metrics import metrics_routes
 from atom.entrypoints.openai.openapi import answers_of, document_bodies
-from atom.entrypoints.openai.response_headers import (
-    ID_HEADER,
-    ResponseHeaders,
-)
-from atom.entrypoints.openai.responses import (
-    ModelCard,
-    ModelList,
-    to_json,
-)
+from atom.entrypoints.openai.responses import ModelCard, ModelList
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.openai.tokens import token_routes
 from atom.errors import AtomError, RequestError

@@ -18,11 +18,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
-from atom.entrypoints.open_response import open_response_of
-from atom.entrypoints.openai.body_budget import BodyShare
+from atom.entrypoints.http.body_budget import BodyShare
+from atom.entrypoints.http.open_response import open_response_of
+from atom.entrypoints.http.response_headers import header_of
+from atom.entrypoints.http.value_count import check_value_count
 from atom.entrypoints.openai.protocol import MAX_TIMEOUT_SECONDS, REFUSED, GenerationRequest
-from atom.entrypoints.openai.response_headers import header_of
-from atom.entrypoints.openai.value_count import check_value_count
 from atom.errors import RequestError
 
 MAX_BODY_BYTES = 8 * 1024 * 1024

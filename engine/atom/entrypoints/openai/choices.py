@@ -23,8 +23,8 @@ from atom.entrypoints.openai.logprobs import (
     place_prompt,
 )
 from atom.errors import RequestError
+from atom.model_engine.front.request_stream import RequestGroup
 from atom.model_engine.request import FinishReason, RequestOutput, TokenLogprobs
-from atom.model_engine.request_stream import RequestGroup
 from atom.tokenizer import Tokenizer
 
 _Result = TypeVar("_Result")

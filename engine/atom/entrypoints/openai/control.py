@@ -6,8 +6,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.openai.openapi import answers_of
-from atom.entrypoints.openai.responses import Empty, Traces, to_json
+from atom.entrypoints.openai.responses import Empty, Traces
 from atom.entrypoints.openai.state import ServerState
 from atom.errors import AtomError, EngineDeadError, RequestError
 

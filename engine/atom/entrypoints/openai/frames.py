@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from atom.entrypoints.http.json_body import to_json
+from atom.entrypoints.http.sse import DONE
 from atom.entrypoints.openai.choices import Answers, Piece, takes_long
-from atom.entrypoints.openai.responses import to_json
-from atom.entrypoints.openai.sse import DONE
+from atom.model_engine.front.request_stream import RequestStream
 from atom.model_engine.request import RequestOutput
-from atom.model_engine.request_stream import RequestStream
 
 
 class EventShape(Protocol):

@@ -17,9 +17,9 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response
 
-from atom.entrypoints.openai.acceptance import accepted
+from atom.entrypoints.http.body_budget import BodyShare
+from atom.entrypoints.http.sse import EventStream, until_disconnect
 from atom.entrypoints.openai.body import read_body, timeout_of
-from atom.entrypoints.openai.body_budget import BodyShare
 from atom.entrypoints.openai.choices import AnswerHead, Answers
 from atom.entrypoints.openai.frames import AnswerFrames, EventShape
 from atom.entrypoints.openai.openapi import answers_of, body_of
@@ -35,7 +35,6 @@ from atom.entrypoints.openai.serving_completion import (
     complete_text,
     start_completion,
 )
-from atom.entrypoints.openai.sse import EventStream, until_disconnect
 from atom.entrypoints.openai.state import ServerState
 
 _CLIENT_LEFT = Response(status_code=499)  # for the access log; nobody reads it
@@ -126,7 +125,7 @@ async def _begin(
 async def _answer(http: Request, dialect: Dialect[Any], begun: _Begun) -> Response:
     answers, head = begun.answers, begun.head
     if begun.streams:
-        if begun.may_be_refused and not await accepted(http, answers):
+        if begun.may_be_refused and not await _accepted(http, answers):
             return _CLIENT_LEFT
         events = dialect.events(answers, head, with_usage=begun.with_usage)
         return EventStream(AnswerFrames(answers, events))
@@ -136,3 +135,23 @@ async def _answer(http: Request, dialect: Dialect[Any], begun: _Begun) -> Respon
     finally:
         answers.close()
     return _CLIENT_LEFT if body is None else Response(body, media_type="application/json")
+
+
+async def _accepted(http: Request, answers: Answers) -> bool:
+    """Wait until the engine takes a request with a grammar; False when the client left meanwhile.
+
+    A grammar is compiled in the engine; that it cannot be is known only there. An event stream
+    whose headers are sent could report it as an event, but clients look at the status. Raises
+    `RequestError` when it was refused; the answers are closed in both cases."""
+
+    async def wait_first() -> bool:
+        await answers.group.streams[0].wait_accepted()  # all have the same grammar
+        return True
+
+    taken = False
+    try:
+        taken = bool(await until_disconnect(http.receive, wait_first))
+    finally:
+        if not taken:
+            answers.close()
+    return taken

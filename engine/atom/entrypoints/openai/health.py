@@ -16,10 +16,10 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 import atom
-from atom.entrypoints.openai.errors import RETRY_AFTER_SECONDS
-from atom.entrypoints.openai.responses import to_json
+from atom.entrypoints.http.errors import RETRY_AFTER_SECONDS
+from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.openai.state import ServerState
-from atom.model_engine.engine_lifecycle import EngineState
+from atom.model_engine.front.engine_lifecycle import EngineState
 
 
 def health_routes(state: ServerState) -> APIRouter:

@@ -26,10 +26,10 @@ import atom
 from atom.entrypoints.openai.metrics_exchange import ServerNumbers
 from atom.entrypoints.openai.state import ServerState
 from atom.metrics import Histogram, RequestMetrics
-from atom.model_engine.engine_lifecycle import EngineState
-from atom.model_engine.engine_protocol import StatsBody
-from atom.model_engine.rank_answers import add_stats
+from atom.model_engine.front.engine_lifecycle import EngineState
 from atom.model_engine.request import FinishReason
+from atom.model_engine.wire.engine_protocol import StatsBody
+from atom.model_engine.wire.rank_answers import add_stats
 
 _REFRESH_HELP = "When the rank that is furthest behind told its numbers, in Unix time."
 

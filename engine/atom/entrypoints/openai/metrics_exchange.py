@@ -16,7 +16,7 @@ import msgspec
 
 from atom.errors import RequestError
 from atom.metrics import Histogram, RequestMetrics, merge_metrics
-from atom.model_engine.engine_protocol import StatsBody
+from atom.model_engine.wire.engine_protocol import StatsBody
 
 _ANSWER_SECONDS = 2.0
 _MOST_BYTES = 4 * 2**20

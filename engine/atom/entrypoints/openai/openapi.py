@@ -15,7 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from atom.entrypoints.openai.errors import ErrorResponse
+from atom.entrypoints.http.errors import ErrorResponse
 from atom.entrypoints.openai.protocol import (
     ChatCompletionRequest,
     CompletionRequest,

@@ -1,11 +1,11 @@
-"""What clients get: response bodies of the OpenAI API, encoded to JSON bytes.
+"""What clients get: response bodies of the OpenAI API.
 
 Plain frozen structs; UNSET fields are left out, None is null. No engine, no HTTP.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -13,8 +13,6 @@ from msgspec import UNSET, UnsetType
 
 from atom.entrypoints.openai.logprobs import ChatLogprobs, PromptLogprobs, TextLogprobs
 from atom.model_engine.request import RequestOutput
-
-_ENCODER = msgspec.json.Encoder()
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True):
@@ -177,9 +175,6 @@ class Traces(msgspec.Struct, frozen=True):
 
 class Empty(msgspec.Struct, frozen=True):
     """{}: it was done."""
-
-
-to_json: Callable[[object], bytes] = _ENCODER.encode
 
 
 def usage_of(lasts: Sequence[RequestOutput], n: int, *, prompt_only: bool = False) -> Usage:

@@ -12,6 +12,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from atom.answer_parsing import AnswerParser, CallArguments, CallStart, Event
+from atom.entrypoints.http.json_body import to_json
+from atom.entrypoints.http.sse import frame
 from atom.entrypoints.openai.chat_parsing import (
     answer_parsing,
     delta_of,
@@ -37,11 +39,9 @@ from atom.entrypoints.openai.responses import (
     ChatCompletion,
     Delta,
     Usage,
-    to_json,
     usage_of,
 )
 from atom.entrypoints.openai.sampling import sampling_params_of
-from atom.entrypoints.openai.sse import frame
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.request import RequestOutput

@@ -10,6 +10,8 @@ from typing import cast
 
 from msgspec import UNSET
 
+from atom.entrypoints.http.json_body import to_json
+from atom.entrypoints.http.sse import frame
 from atom.entrypoints.openai.choices import AnswerHead, Answers, Choice, Piece, Shown, render
 from atom.entrypoints.openai.logprobs import TokenNames, prompt_logprobs, text_logprobs
 from atom.entrypoints.openai.protocol import (
@@ -17,18 +19,11 @@ from atom.entrypoints.openai.protocol import (
     MAX_ANSWERS,
     CompletionRequest,
 )
-from atom.entrypoints.openai.responses import (
-    TextChoice,
-    TextCompletion,
-    Usage,
-    to_json,
-    usage_of,
-)
+from atom.entrypoints.openai.responses import TextChoice, TextCompletion, Usage, usage_of
 from atom.entrypoints.openai.sampling import sampling_params_of
-from atom.entrypoints.openai.sse import frame
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
-from atom.model_engine.input_processor import Prompt
+from atom.model_engine.front.input_processor import Prompt
 from atom.model_engine.request import FinishReason, RequestOutput
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 
-from atom.entrypoints.openai.body_budget import BodyBudget
-from atom.entrypoints.openai.errors import shortened
+from atom.entrypoints.http.body_budget import BodyBudget
+from atom.entrypoints.http.errors import shortened
 from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
-from atom.entrypoints.startup_timeline import StartupTimeline
+from atom.entrypoints.startup.startup_timeline import StartupTimeline
 from atom.errors import EngineDeadError, RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
-from atom.model_engine.engine_lifecycle import EngineState, EngineStatus
+from atom.model_engine.front.engine_lifecycle import EngineState, EngineStatus
 
 
 @dataclass(slots=True)

@@ -14,11 +14,12 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.openai.body import read_body
 from atom.entrypoints.openai.chat_prompt import chat_prompt
 from atom.entrypoints.openai.openapi import answers_of, body_of
 from atom.entrypoints.openai.protocol import DetokenizeRequest, TokenizeRequest
-from atom.entrypoints.openai.responses import Text, Tokens, to_json
+from atom.entrypoints.openai.responses import Text, Tokens
 from atom.entrypoints.openai.state import ServerState
 from atom.errors import RequestError
 

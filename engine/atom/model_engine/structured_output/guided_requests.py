@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from atom.model_engine.engine_protocol import FinishedRow
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.structured_output.compile_messages import CompilerSetup
 from atom.model_engine.structured_output.grammar_compiler import GrammarCompiler
 from atom.model_engine.structured_output.grammar_gate import GrammarGate, Passed
 from atom.model_engine.structured_output.guided_rows import GuidedRows, Matcher
+from atom.model_engine.wire.engine_protocol import FinishedRow
 
 
 class GuidedRequests:

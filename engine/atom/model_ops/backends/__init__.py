@@ -1,25 +1,27 @@
-"""Which backend computes which operation: resolved once at start, logged, never asked again.
+"""Which backend computes which operation: resolved once at start, before weights are read.
 
 Backends are lazy factories, so that an absent library costs nothing until it is asked for. `auto`
 takes the first usable backend of the device's preference list per operation, and a backend's name
-means that list from there on; an explicit choice that cannot work is refused with the reasons.
-Fused operations follow from the choice of their parts.
+means that list from there on; an explicit choice that cannot work is refused with the reasons, and
+a preferred one that is passed over is one line of the log with them. Fused operations follow from
+the choice of their parts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
 from typing import cast
 
-import torch
-
 from atom.errors import ConfigError
 from atom.model_ops.backends.composed import COMPOSED
-from atom.model_ops.backends.interface import FUSED_OPS, OPS, Backend, Ops
+from atom.model_ops.backends.interface import FUSED_OPS, OPS, Backend, OpCase, Ops
+
+logger = logging.getLogger(__name__)
 
 _FACTORIES = {
     "native_cpu": "atom.model_ops.backends.native_cpu:backend",
@@ -35,10 +37,6 @@ _PREFERENCES: dict[str, tuple[str, ...]] = {
 }
 
 
-def available_backends() -> tuple[str, ...]:
-    return tuple(_FACTORIES)
-
-
 @dataclass(frozen=True, slots=True)
 class ResolvedOps:
     """ops: the operations to call; chosen: op → backend name, for people; uncapturable: those that
@@ -51,45 +49,49 @@ class ResolvedOps:
 
 def resolve_ops(
     device_type: str,
+    case: OpCase,
     backend: str = "auto",
     overrides: dict[str, str] | None = None,
-    dtypes: Collection[torch.dtype] = (),
 ) -> ResolvedOps:
-    """Choose a backend per operation for a model and a KV cache of these dtypes. Raises
-    `ConfigError` on an unknown or unusable choice."""
+    """Choose a backend per operation for what `case` asks. Raises `ConfigError` on an unknown or
+    unusable choice."""
     overrides = overrides or {}
     for op in overrides:
         if op not in OPS:
             raise ConfigError(f"unknown operation {op!r}; operations: {', '.join(OPS)}")
-    chosen: dict[str, str] = {}
-    uncapturable: list[str] = []
-    table: dict[str, Callable[..., object]] = {}
-    names = _in_order(device_type, backend, dtypes)
+    chosen: dict[str, Backend] = {}
+    names = _in_order(device_type, backend)
+    passed_over: dict[str, list[str]] = {}  # backend and reasons → operations
     for op in OPS:
-        provider = _first_usable(op, (overrides[op],) if op in overrides else names, dtypes)
-        table[op], chosen[op] = provider.operations[op], provider.name
-        if not provider.capturable:
-            uncapturable.append(op)
-    ops = SimpleNamespace(**table)
+        candidates = (overrides[op],) if op in overrides else names
+        chosen[op] = _first_usable(op, candidates, case, passed_over)
+    for why, ops_of in passed_over.items():
+        logger.info("%s: computed by another backend: %s", why, ", ".join(ops_of))
+    ops = SimpleNamespace(**{op: provider.operations[op] for op, provider in chosen.items()})
     for op, parts in FUSED_OPS.items():
-        setattr(ops, op, _fused(op, {chosen[part] for part in parts}) or partial(COMPOSED[op], ops))
-    return ResolvedOps(cast(Ops, ops), chosen, tuple(uncapturable))
+        providers = {chosen[part].name: chosen[part] for part in parts}
+        setattr(ops, op, _fused(op, list(providers.values()), case) or partial(COMPOSED[op], ops))
+    return ResolvedOps(
+        ops=cast(Ops, ops),
+        chosen={op: provider.name for op, provider in chosen.items()},
+        uncapturable=tuple(op for op, provider in chosen.items() if op not in provider.capturable),
+    )
 
 
-def _fused(op: str, chosen_for_parts: set[str]) -> Callable[..., object] | None:
+def _fused(op: str, providers: list[Backend], case: OpCase) -> Callable[..., object] | None:
     """The fused operation of the backend that all of its parts were chosen from, if it has one."""
-    if len(chosen_for_parts) > 1:
+    if len(providers) > 1 or providers[0].reasons_against(op, case):
         return None
-    return _load(chosen_for_parts.pop()).operations.get(op)
+    return providers[0].operations.get(op)
 
 
-def _in_order(device_type: str, backend: str, dtypes: Collection[torch.dtype]) -> tuple[str, ...]:
+def _in_order(device_type: str, backend: str) -> tuple[str, ...]:
     """The backends to ask for an operation, first to last. One that was asked for by name must be
     usable; what it does not provide comes from those that the device prefers less."""
     preferred = _PREFERENCES[device_type]
     if backend == "auto":
         return preferred
-    reasons = _reasons_against(_load(backend), dtypes)
+    reasons = _load(backend).unusable
     if reasons:
         raise ConfigError(f"backend {backend}: {'; '.join(reasons)}; use auto or torch_ref")
     if backend in preferred:
@@ -97,26 +99,22 @@ def _in_order(device_type: str, backend: str, dtypes: Collection[torch.dtype]) -
     return (backend,)
 
 
-def _first_usable(op: str, names: tuple[str, ...], dtypes: Collection[torch.dtype]) -> Backend:
+def _first_usable(
+    op: str, names: tuple[str, ...], case: OpCase, passed_over: dict[str, list[str]]
+) -> Backend:
     found: list[str] = []
     for name in names:
         backend = _load(name)
-        reasons = _reasons_against(backend, dtypes)
+        reasons = backend.unusable or backend.reasons_against(op, case)
         if not reasons and op in backend.operations:
             return backend
-        found.append(f"{name}: {'; '.join(reasons) or f'does not provide {op}'}")
-    raise ConfigError(f"no usable backend for {op} ({' | '.join(found)}); use torch_ref")
-
-
-def _reasons_against(backend: Backend, dtypes: Collection[torch.dtype]) -> tuple[str, ...]:
-    if backend.dtypes and not set(dtypes) <= set(backend.dtypes):
-        made_for = f"made for {_names(backend.dtypes)}, not {_names(dtypes)}"
-        return (*backend.unusable, made_for)
-    return backend.unusable
-
-
-def _names(dtypes: Collection[torch.dtype]) -> str:
-    return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in set(dtypes)))
+        why = f"backend {name}: {'; '.join(reasons) or f'does not provide {op}'}"
+        found.append(why)
+        if reasons:
+            passed_over.setdefault(why, []).append(op)
+    raise ConfigError(
+        f"no usable backend for {op} ({' | '.join(found)}); use --op-backend {op}=torch_ref"
+    )
 
 
 def _load(name: str) -> Backend:

@@ -11,71 +11,51 @@ from typing import Any
 
 import torch
 
-from atom.model_ops.backends.interface import AttentionShape, Ops
+from atom.model_ops.backends.interface import Ops
+from atom.model_ops.values import (
+    Activation,
+    AttentionShape,
+    LayerCache,
+    LinearWeight,
+    NormWeight,
+    Rotary,
+    Stream,
+)
 from atom.utils.forward_context import AttentionMetaData
 
 
-def linear_addend(
-    ops: Ops,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    residual: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    return ops.linear(x, weight, bias), residual
+def add(ops: Ops, stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
+    return stream.plus(ops.linear(x, w))
 
 
 def norm_linear(
-    ops: Ops,
-    x: torch.Tensor,
-    residual: torch.Tensor | None,
-    norm_weight: torch.Tensor,
-    eps: float,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    if residual is None:
-        normed, residual = ops.rms_norm(x, norm_weight, eps), x
-    else:
-        normed, residual = ops.add_rms_norm(x, residual, norm_weight, eps)
-    return ops.linear(normed, weight, bias), residual
+    ops: Ops, stream: Stream, norm: NormWeight, w: LinearWeight
+) -> tuple[torch.Tensor, Stream]:
+    normed, stream = ops.norm(stream, norm)
+    return ops.linear(normed, w), stream
 
 
 def norm_gated_linear(
-    ops: Ops,
-    x: torch.Tensor,
-    residual: torch.Tensor | None,
-    norm_weight: torch.Tensor,
-    eps: float,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    gate_up, residual = norm_linear(ops, x, residual, norm_weight, eps, weight, bias)
-    return ops.silu_and_mul(gate_up), residual
+    ops: Ops, stream: Stream, norm: NormWeight, w: LinearWeight, activation: Activation
+) -> tuple[torch.Tensor, Stream]:
+    gate_up, stream = norm_linear(ops, stream, norm, w)
+    return ops.act_and_mul(gate_up, activation), stream
 
 
 def attention(
     ops: Ops,
     qkv: torch.Tensor,
     shape: AttentionShape,
-    q_norm: torch.Tensor | None,
-    k_norm: torch.Tensor | None,
-    eps: float,
-    cos_sin: torch.Tensor,
-    positions: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    metadata: AttentionMetaData,
+    rotary: Rotary,
+    cache: LayerCache,
+    step: AttentionMetaData,
 ) -> torch.Tensor:
-    q = ops.qk_norm_rope_store(
-        qkv, shape, q_norm, k_norm, eps, cos_sin, positions, k_cache, v_cache,
-        metadata.slot_mapping,
-    )  # fmt: skip
-    return ops.paged_attention(q, k_cache, v_cache, shape, metadata)
+    q = ops.qk_norm_rope_store(qkv, shape, rotary, cache, step.slot_mapping)
+    return ops.paged_attention(q, shape, cache, step)
 
 
 COMPOSED: dict[str, Callable[..., Any]] = {
-    "linear_addend": linear_addend,
+    "add": add,
     "norm_linear": norm_linear,
     "norm_gated_linear": norm_gated_linear,
     "attention": attention,

@@ -2,8 +2,9 @@
 
 Shapes: T tokens of a step, R its rows, H hidden size, V vocabulary; Hq, Hkv heads, D head size; N
 blocks of S tokens. Activations have the model's dtype and are contiguous unless said otherwise.
-No operation keeps references to its arguments. An implementation may be captured into a graph if
-its backend says so; it must not then read device values on the host.
+No operation keeps references to its arguments, and none but a stream's may be overwritten unless
+said. An implementation may be captured into a graph if its backend says so of it; it must not then
+read device values on the host.
 
 `OPS` names the operations; `torch_ref` provides all of them and is the oracle of the others.
 `FUSED_OPS` are several of them in one, which a backend may provide.
@@ -11,24 +12,25 @@ its backend says so; it must not then read device values on the host.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from atom.model_ops.backends.step_mail import StepMail
+from atom.model_ops.slots import DecodeInputs, SlotTensors
+from atom.model_ops.values import (
+    Activation,
+    AttentionShape,
+    LayerCache,
+    LinearWeight,
+    NormWeight,
+    Rotary,
+    Stream,
+    WeightFormat,
+)
 from atom.utils.forward_context import AttentionMetaData
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionShape:
-    """Heads of one attention layer on this rank; scale multiplies q·k."""
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    scale: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,160 +67,74 @@ class LikelyLimits:
     any_min_p: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SlotLimits:
-    """The limits of every slot's draws, on the device, the padding slot included: top_k [slots]
-    int64, V for off; top_p [slots] float32, 1 for off; min_p [slots] float32, 0 for off."""
-
-    top_k: torch.Tensor
-    top_p: torch.Tensor
-    min_p: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class SlotTensors:
-    """State of the running sequences, one entry per slot, on the device; `padding_slot` is the
-    last one, which no sequence has.
-
-    last_token [slots] int64; num_computed [slots] int64: position of last_token; block_tables
-    [slots, max_blocks] int32; temperature [slots] float32; seed [slots] int64.
-    """
-
-    last_token: torch.Tensor
-    num_computed: torch.Tensor
-    block_tables: torch.Tensor
-    temperature: torch.Tensor
-    seed: torch.Tensor
-
-    @property
-    def padding_slot(self) -> int:
-        return self.last_token.shape[0] - 1
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeInputs:
-    """Inputs of one decode step, one entry per row. Padding rows have token 0 at position 0,
-    slot_mapping -1 and context 0.
-
-    input_ids, positions, slot_mapping [R] int64; context_lens [R] int32; block_tables
-    [R, max_blocks] int32, valid as far as the row's context reaches; temperature [R] float32,
-    seed [R] int64 and sample_positions [R] int64: of the token that the step draws.
-    """
-
-    input_ids: torch.Tensor
-    positions: torch.Tensor
-    slot_mapping: torch.Tensor
-    context_lens: torch.Tensor
-    block_tables: torch.Tensor
-    temperature: torch.Tensor
-    seed: torch.Tensor
-    sample_positions: torch.Tensor
-
-
 class Ops(Protocol):
     """One callable per operation, bound to the backend chosen for it."""
 
     def embedding(self, ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """ids [T] int, weight [V, H] → [T, H]."""
 
-    def prepare_linear(self, weight: torch.Tensor) -> torch.Tensor:
-        """Once per weight of `linear`, after loading: the same shape, values and dtype, in the
-        order of memory that suits the backend. The layer keeps the result instead of the weight."""
+    def prepare_linear(self, w: LinearWeight) -> LinearWeight:
+        """Once per matrix, after loading: the same values, in the order of memory that suits the
+        backend. The layer keeps the result instead."""
 
-    def linear(
-        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
-        """x [T, in], weight [out, in], bias [out] → [T, out]."""
+    def linear(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+        """x [T, in] → [T, out]."""
 
-    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    def rms_norm(self, x: torch.Tensor, norm: NormWeight) -> torch.Tensor:
         """Over the last dimension, statistics in float32; returns a new tensor."""
 
-    def add_rms_norm(
-        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """residual' = x + residual; returns (rms_norm(residual'), residual'). May overwrite both
-        inputs: the caller must not use them again. x may be what `linear_addend` returned."""
+    def norm(self, stream: Stream, norm: NormWeight) -> tuple[torch.Tensor, Stream]:
+        """Settle the stream, whatever is pending, and norm it: (rms_norm(residual'), the stream
+        with residual' alone). May overwrite the stream's tensors: it must not be used again."""
 
-    def silu_and_mul(self, x: torch.Tensor) -> torch.Tensor:
-        """x [T, 2·I] → silu(x[:, :I]) * x[:, I:], [T, I]."""
+    def act_and_mul(self, x: torch.Tensor, activation: Activation) -> torch.Tensor:
+        """x [T, 2·I] → activation(x[:, :I]) * x[:, I:], [T, I]."""
 
     def qk_norm_rope_store(
         self,
         qkv: torch.Tensor,
         shape: AttentionShape,
-        q_norm: torch.Tensor | None,
-        k_norm: torch.Tensor | None,
-        eps: float,
-        cos_sin: torch.Tensor,
-        positions: torch.Tensor,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
+        rotary: Rotary,
+        cache: LayerCache,
         slot_mapping: torch.Tensor,
     ) -> torch.Tensor:
-        """Split qkv [T, (Hq + 2·Hkv)·D], normalise q and k per head (if given weights [D]), rotate
-        them (neox halves; cos_sin [positions, D] float32: cosines then sines), write k and v to
-        their cache slots [N, S, Hkv, D]; returns q [T, Hq, D]. Hq may be 0, for keys and values
-        alone. May overwrite qkv. A capturable backend takes slots below 0 as padding: nothing is
-        written for them."""
+        """Split qkv [T, (Hq + 2·Hkv)·D], norm q and k per head (if there are norms), rotate them,
+        write k and v to their cache slots [T] int64, block · S + offset; returns q [T, Hq, D]. May
+        overwrite qkv. Where it is captured it takes slots below 0 as padding: nothing is written
+        for them."""
 
     def paged_attention(
         self,
         q: torch.Tensor,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
         shape: AttentionShape,
-        metadata: AttentionMetaData,
+        cache: LayerCache,
+        step: AttentionMetaData,
     ) -> torch.Tensor:
-        """Causal attention of q [T, Hq, D] over each row's cached tokens → [T, Hq·D]. A decode row
-        of context 0 (padding, in a capturable backend) yields zeros."""
+        """Causal attention of q [T, Hq, D] over each row's cached tokens, as many of the newest as
+        the shape's window reaches → [T, Hq·D]. Blocks that no query of the row reaches are not
+        read. Where it is captured a decode row of context 0 (padding) yields zeros."""
 
-    def linear_addend(
-        self,
-        x: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        residual: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """`linear` whose result is only ever added to residual [T, out]. Returns what the next norm
-        takes: (the product, residual), the product [T, out] or parts [S, T, out] float32 that
-        `add_rms_norm` and the norm_* operations of the same backend add up; or (their sum, None),
-        with which the residual begins anew. May overwrite residual."""
+    def add(self, stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
+        """Add `linear(x, w)` to a settled stream: now, or as what the next norm of the same backend
+        adds, whole or in parts. May overwrite the stream's tensors."""
 
     def norm_linear(
-        self,
-        x: torch.Tensor,
-        residual: torch.Tensor | None,
-        norm_weight: torch.Tensor,
-        eps: float,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`add_rms_norm` (`rms_norm` where x begins the residual), then `linear`: (product [T,
-        out], residual'). May overwrite x and residual."""
+        self, stream: Stream, norm: NormWeight, w: LinearWeight
+    ) -> tuple[torch.Tensor, Stream]:
+        """`norm`, then `linear`: (product [T, out], the settled stream)."""
 
     def norm_gated_linear(
-        self,
-        x: torch.Tensor,
-        residual: torch.Tensor | None,
-        norm_weight: torch.Tensor,
-        eps: float,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """`norm_linear`, then `silu_and_mul`: weight [2·I, in] → ([T, I], residual')."""
+        self, stream: Stream, norm: NormWeight, w: LinearWeight, activation: Activation
+    ) -> tuple[torch.Tensor, Stream]:
+        """`norm_linear`, then `act_and_mul`: w [2·I, in] → ([T, I], the settled stream)."""
 
     def attention(
         self,
         qkv: torch.Tensor,
         shape: AttentionShape,
-        q_norm: torch.Tensor | None,
-        k_norm: torch.Tensor | None,
-        eps: float,
-        cos_sin: torch.Tensor,
-        positions: torch.Tensor,
-        k_cache: torch.Tensor,
-        v_cache: torch.Tensor,
-        metadata: AttentionMetaData,
+        rotary: Rotary,
+        cache: LayerCache,
+        step: AttentionMetaData,
     ) -> torch.Tensor:
         """`qk_norm_rope_store`, then `paged_attention` → [T, Hq·D]. May overwrite qkv."""
 
@@ -271,8 +187,8 @@ OPS = (
     "prepare_linear",
     "linear",
     "rms_norm",
-    "add_rms_norm",
-    "silu_and_mul",
+    "norm",
+    "act_and_mul",
     "qk_norm_rope_store",
     "paged_attention",
     "sample",
@@ -287,24 +203,41 @@ OPS = (
 # Operations that stand for several: composed of them (composed.py) unless one backend provides the
 # whole and is the choice for all of its parts.
 FUSED_OPS: dict[str, tuple[str, ...]] = {
-    "linear_addend": ("linear", "add_rms_norm"),
-    "norm_linear": ("rms_norm", "add_rms_norm", "linear"),
-    "norm_gated_linear": ("rms_norm", "add_rms_norm", "linear", "silu_and_mul"),
+    "add": ("linear", "norm"),
+    "norm_linear": ("norm", "linear"),
+    "norm_gated_linear": ("norm", "linear", "act_and_mul"),
     "attention": ("qk_norm_rope_store", "paged_attention"),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCase:
+    """What an engine is going to ask of its operations: dtypes of the model and of its KV cache,
+    every kind of attention layer, tokens per block, formats of matrices, activations."""
+
+    dtype: torch.dtype
+    kv_dtype: torch.dtype
+    attention: tuple[AttentionShape, ...] = ()
+    block_size: int = 16
+    formats: tuple[WeightFormat, ...] = (WeightFormat.PLAIN,)
+    activations: tuple[Activation, ...] = (Activation.SILU,)
+
+
+def _no_reasons(op: str, case: OpCase) -> tuple[str, ...]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
     """A named set of implementations.
 
-    operations: op name → callable with the signature that `Ops` gives it; capturable: whether
-    all of them may be captured into a graph; unusable: why the backend cannot be used here at all
-    (empty when it can); dtypes: of the model and its KV cache that it is made for, empty for any.
+    operations: op name → callable with the signature that `Ops` gives it; capturable: those that
+    may be captured into a graph; unusable: why the backend cannot be used here at all (empty when
+    it can); reasons_against: why it cannot compute an operation of a case, empty when it can.
     """
 
     name: str
     operations: dict[str, Callable[..., Any]]
-    capturable: bool = False
+    capturable: Collection[str] = ()
     unusable: tuple[str, ...] = ()
-    dtypes: tuple[torch.dtype, ...] = ()
+    reasons_against: Callable[[str, OpCase], tuple[str, ...]] = _no_reasons

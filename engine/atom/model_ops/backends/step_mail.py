@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
+from atom.model_ops.slots import SlotTensors
+
 # Letters that may not have been read or answered yet: of the step that runs, of the one behind it,
 # and the one that is being written.
 LETTERS = 3
@@ -20,20 +22,22 @@ LETTERS = 3
 
 @dataclass(frozen=True, slots=True)
 class StepMail:
-    """said [LETTERS, 4, S] int32: row 0 the slots of a step's rows, rows 1 to 3 its appended blocks
-    as slot, index in its table, block id; unused entries name the padding slot. answers [LETTERS,
-    S] int32: tokens by row. Both pinned where there is a GPU. turn [2] int64, on the device: steps
-    that have received their letter, and the place in the rings of the last one."""
+    """said [LETTERS, 4, S · groups] int32: row 0 the slots of a step's rows, rows 1 to 3 its
+    appended blocks as slot, column of its tables, block id; unused entries name the padding slot.
+    answers [LETTERS, S] int32: tokens by row. Both pinned where there is a GPU. turn [2] int64, on
+    the device: steps that have received their letter, and the place in the rings of the last one.
+    """
 
     said: torch.Tensor
     answers: torch.Tensor
     turn: torch.Tensor
 
 
-def empty_mail(num_slots: int, padding_slot: int, device: torch.device) -> StepMail:
-    """Letters that name nobody."""
-    said = torch.full((LETTERS, 4, num_slots), padding_slot, dtype=torch.int32)
-    answers = torch.zeros((LETTERS, num_slots), dtype=torch.int32)
+def empty_mail(state: SlotTensors) -> StepMail:
+    """Letters that name no slot but the padding one."""
+    slots, device = state.padding_slot, state.last_token.device
+    said = torch.full((LETTERS, 4, slots * state.num_groups), slots, dtype=torch.int32)
+    answers = torch.zeros((LETTERS, slots), dtype=torch.int32)
     if device.type == "cuda":
         said, answers = said.pin_memory(), answers.pin_memory()
     return StepMail(said, answers, torch.zeros(2, dtype=torch.int64, device=device))

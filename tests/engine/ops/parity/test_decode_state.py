@@ -7,22 +7,30 @@ from dataclasses import fields
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend, SlotTensors
+from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.step_mail import LETTERS, empty_mail
+from atom.model_ops.slots import SlotTensors
 from tests.engine.ops.inputs import slot_tensors
 
 SLOTS, MAX_BLOCKS = 11, 24
 
 
 def copy_of(state: SlotTensors) -> SlotTensors:
-    return SlotTensors(**{f.name: getattr(state, f.name).clone() for f in fields(state)})
+    columns = {name: value.clone() for name, value in tensors(state).items()}
+    return SlotTensors(**columns, num_groups=state.num_groups)
 
 
-@pytest.mark.parametrize("block_size", [16, 32])
+def tensors(state: SlotTensors) -> dict[str, torch.Tensor]:
+    values = {field.name: getattr(state, field.name) for field in fields(state)}
+    return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+
+
+@pytest.mark.parametrize("block_size", [16, 48])
+@pytest.mark.parametrize("groups", [1, 3])
 def test_a_step_of_slots(
-    backend: Backend, reference: Backend, device: torch.device, block_size: int
+    backend: Backend, reference: Backend, device: torch.device, groups: int, block_size: int
 ) -> None:
-    state = slot_tensors(SLOTS, MAX_BLOCKS, device)
+    state = slot_tensors(SLOTS, MAX_BLOCKS, device, groups)
     twin = copy_of(state)
     slots = torch.tensor([4, 0, SLOTS, 9, -1, SLOTS, 10], device=device)
     expected = reference.operations["prepare_decode"](slots, twin, block_size)
@@ -34,42 +42,43 @@ def test_a_step_of_slots(
             assert torch.equal(got, want), field.name
     for row, context in enumerate(inputs.context_lens.tolist()):
         used = -(-context // block_size)
-        assert torch.equal(inputs.block_tables[row, :used], expected.block_tables[row, :used])
+        got, want = inputs.block_tables[:, row, :used], expected.block_tables[:, row, :used]
+        assert torch.equal(got, want)
     assert inputs.context_lens.tolist()[2] == 0
-    assert inputs.slot_mapping.tolist()[4] == -1
+    assert inputs.slot_mapping[:, 4].tolist() == [-1] * groups
 
     token_ids = torch.arange(100, 100 + len(slots), device=device)
     reference.operations["commit_tokens"](slots, token_ids, twin)
     backend.operations["commit_tokens"](slots, token_ids, state)
-    for field in fields(state):
-        got, want = getattr(state, field.name), getattr(twin, field.name)
+    for name, got in tensors(state).items():
         # Nothing says what the padding slot holds.
-        assert torch.equal(got[:SLOTS], want[:SLOTS]), field.name
+        assert torch.equal(got[:SLOTS], getattr(twin, name)[:SLOTS]), name
     assert state.last_token[[4, 10]].tolist() == [100, 106]
 
 
-def letter(slots: list[int], appends: list[list[int]]) -> torch.Tensor:
-    """A letter of SLOTS entries; appends: slots, indices, block ids."""
-    filled = torch.full((4, SLOTS), SLOTS, dtype=torch.int32)
+def letter(slots: list[int], appends: list[list[int]], groups: int) -> torch.Tensor:
+    """A letter of SLOTS entries a group; appends: slots, columns, block ids."""
+    filled = torch.full((4, SLOTS * groups), SLOTS, dtype=torch.int32)
     filled[0, : len(slots)] = torch.tensor(slots)
     filled[1:, : len(appends[0])] = torch.tensor(appends)
     return filled
 
 
+@pytest.mark.parametrize("groups", [1, 2])
 def test_every_step_receives_the_letter_after_the_last_ones_and_answers_it(
-    backend: Backend, reference: Backend, device: torch.device
+    backend: Backend, reference: Backend, device: torch.device, groups: int
 ) -> None:
-    mail = empty_mail(SLOTS, SLOTS, device)
-    state = slot_tensors(SLOTS, MAX_BLOCKS, device)
+    state = slot_tensors(SLOTS, MAX_BLOCKS, device, groups)
+    mail = empty_mail(state)
     twin = copy_of(state)
     slots = torch.zeros(SLOTS, dtype=torch.int64, device=device)
     for step in range(LETTERS + 2):
         said = letter(
-            [step, SLOTS, 10], [[9, SLOTS, -1, 0], [3, 0, 1, step], [77, 1, 2, 500 + step]]
+            [step, SLOTS, 10], [[9, SLOTS, -1, 0], [3, 0, 1, step], [77, 1, 2, 500 + step]], groups
         )
         mail.said[step % LETTERS] = said
         backend.operations["receive_step"](mail, slots, state)
-        assert slots.tolist() == said[0].tolist()
+        assert slots.tolist() == said[0, :SLOTS].tolist()
         twin.block_tables[9, 3], twin.block_tables[0, step] = 77, 500 + step
         assert torch.equal(state.block_tables[:SLOTS], twin.block_tables[:SLOTS])
 
@@ -83,8 +92,8 @@ def test_every_step_receives_the_letter_after_the_last_ones_and_answers_it(
 
 def test_a_letter_of_thousands_of_slots(backend: Backend, device: torch.device) -> None:
     count = 1100
-    mail = empty_mail(count, count, device)
     state = slot_tensors(count, 2, device)
+    mail = empty_mail(state)
     expected = torch.randperm(count)
     mail.said[0, 0] = expected
     mail.said[0, 1] = expected

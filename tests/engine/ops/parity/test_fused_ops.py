@@ -11,7 +11,15 @@ import pytest
 import torch
 
 from atom.model_ops.backends.composed import COMPOSED
-from atom.model_ops.backends.interface import FUSED_OPS, OPS, AttentionShape, Backend, Ops
+from atom.model_ops.backends.interface import FUSED_OPS, OPS, Backend, Ops
+from atom.model_ops.values import (
+    Activation,
+    AttentionShape,
+    LinearWeight,
+    NormWeight,
+    Rotary,
+    Stream,
+)
 from atom.utils.forward_context import AttentionMetaData, EqualPrompts
 from atom.utils.row_groups import are_even, long_prompts
 from tests.engine.ops.inputs import TOLERANCE, assert_rows_agree, paged_case
@@ -47,23 +55,31 @@ def test_norm_and_product(
 ) -> None:  # fmt: skip
     draw = partial(torch.randn, device=device)
     x = draw(tokens, inner).to(dtype)
-    residual = None if begins else draw(tokens, inner).to(dtype)
-    norm = draw(inner).to(dtype)
+    addend = None if begins else draw(tokens, inner).to(dtype)
+    norm = NormWeight(draw(inner).to(dtype), 1e-6)
     weight = (draw(outputs, inner) / inner**0.5).to(dtype)
     offset = draw(outputs).to(dtype) if bias else None
+    activation = (Activation.SILU,) if op == "norm_gated_linear" else ()
     # In double: what the dtype's roundings do to the reference itself is no yardstick.
     expected, _ = composed(reference, op)(
-        x.double(), None if residual is None else residual.double(), norm.double(), 1e-6,
-        weight.double(), None if offset is None else offset.double(),
-    )  # fmt: skip
-    expected_residual = x if residual is None else x + residual
-    out, after = fused.operations[op](
-        x.clone(), None if residual is None else residual.clone(), norm, 1e-6, weight, offset
+        stream_of(x.double(), None if addend is None else addend.double()),
+        NormWeight(norm.weight.double(), norm.eps),
+        LinearWeight(weight.double(), None if offset is None else offset.double()),
+        *activation,
     )
-    assert torch.equal(after, expected_residual)
+    out, after = fused.operations[op](
+        stream_of(x.clone(), None if addend is None else addend.clone()), norm,
+        LinearWeight(weight, offset), *activation,
+    )  # fmt: skip
+    assert after.is_settled
+    assert torch.equal(after.residual, x if addend is None else x + addend)
     # Gate, activation, up and their product are rounded one after the other, and one of ten
     # outputs may be most of the row.
     assert_rows_agree(out, expected, dtype, slack=2.0)
+
+
+def stream_of(residual: torch.Tensor, pending: torch.Tensor | None) -> Stream:
+    return Stream(residual) if pending is None else Stream(residual).plus(pending)
 
 
 @pytest.mark.gpu
@@ -73,54 +89,34 @@ def test_norm_and_product_of_real_shapes(
     fused: Backend, reference: Backend, device: torch.device, op: str, inner: int
 ) -> None:
     x, residual = (torch.randn(1, inner, device=device).bfloat16() for _ in range(2))
-    norm = torch.randn(inner, device=device).bfloat16()
-    weight = (torch.randn(6144, inner, device=device) / inner**0.5).bfloat16()
-    args = (norm, 1e-6, weight, None)
-    expected, expected_residual = composed(reference, op)(x.clone(), residual.clone(), *args)
-    out, after = fused.operations[op](x.clone(), residual.clone(), *args)
-    assert torch.equal(after, expected_residual)
+    norm = NormWeight(torch.randn(inner, device=device).bfloat16(), 1e-6)
+    w = LinearWeight((torch.randn(6144, inner, device=device) / inner**0.5).bfloat16())
+    args = (norm, w, Activation.SILU) if op == "norm_gated_linear" else (norm, w)
+    expected, settled = composed(reference, op)(stream_of(residual.clone(), x.clone()), *args)
+    out, after = fused.operations[op](stream_of(residual.clone(), x.clone()), *args)
+    assert torch.equal(after.residual, settled.residual)
     assert_rows_agree(out, expected, torch.bfloat16)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("tokens", [2, 17, pytest.param(64, marks=gpu), 2048])
 @pytest.mark.parametrize(("outputs", "inner"), [(64, 128), pytest.param(1024, 3072, marks=gpu)])
-def test_an_addend_and_the_norm_that_adds_it(
+def test_what_is_added_and_the_norm_that_settles_it(
     fused: Backend, reference: Backend, device: torch.device, outputs: int, inner: int,
     tokens: int, dtype: torch.dtype,
 ) -> None:  # fmt: skip
     x = torch.randn(tokens, inner, device=device).to(dtype)
     weight = (torch.randn(outputs, inner, device=device) / inner**0.5).to(dtype)
     residual, norm = (torch.randn(n, outputs, device=device).to(dtype) for n in (tokens, 1))
-    product = reference.operations["linear"](x.double(), weight.double(), None)
-    expected = reference.operations["add_rms_norm"](
-        product, residual.double(), norm[0].double(), 1e-6
+    product = reference.operations["linear"](x.double(), LinearWeight(weight.double()))
+    expected, settled = reference.operations["norm"](
+        Stream(residual.double()).plus(product), NormWeight(norm[0].double(), 1e-6)
     )
-    out = normed(fused, *linear_addend(fused, x, weight, residual), norm[0])
-    for got, want in zip(out, expected, strict=True):
+    stream = fused.operations["add"](Stream(residual.clone()), x, LinearWeight(weight))
+    out, after = fused.operations["norm"](stream, NormWeight(norm[0], 1e-6))
+    for got, want in ((out, expected), (after.residual, settled.residual)):
         assert got.dtype == dtype
         assert_rows_agree(got, want, dtype)
-
-
-def linear_addend(
-    backend: Backend, x: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    pair: tuple[torch.Tensor, torch.Tensor | None] = backend.operations["linear_addend"](
-        x, weight, None, residual.clone()
-    )
-    return pair
-
-
-def normed(
-    backend: Backend, x: torch.Tensor, residual: torch.Tensor | None, norm: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """As a layer does: without a residual x begins it."""
-    if residual is None:
-        return backend.operations["rms_norm"](x, norm, 1e-6), x
-    pair: tuple[torch.Tensor, torch.Tensor] = backend.operations["add_rms_norm"](
-        x, residual, norm, 1e-6
-    )
-    return pair
 
 
 DECODES = [(1, 1), (100, 1), (33, 1), (64, 1)]
@@ -132,48 +128,57 @@ ODD_PROMPTS = [(7, 7), (4133, 4133), (30, 30)]
 @pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    ("rows", "heads", "head_dim", "max_context"),
+    ("rows", "heads", "head_dim", "max_context", "window"),
     [
-        (DECODES, (4, 2), 32, None),
-        (DECODES, (7, 1), 16, 4096),
-        (DECODES + CHUNKS, (4, 2), 32, None),
-        (CHUNKS, (4, 4), 16, None),
-        pytest.param(DECODES + PROMPTS, (16, 8), 128, None, marks=gpu),
-        pytest.param(DECODES + ODD_PROMPTS, (16, 8), 64, None, marks=gpu),
-        pytest.param([(1 + 97 * i % 2500, 1) for i in range(70)], (32, 8), 128, 4096, marks=gpu),
+        (DECODES, (4, 2), 32, None, None),
+        (DECODES, (7, 1), 16, 4096, None),
+        (DECODES + CHUNKS, (4, 2), 32, None, None),
+        (CHUNKS, (4, 4), 16, None, None),
+        (DECODES + CHUNKS, (4, 2), 40, None, 30),
+        (DECODES, (3, 3), 24, 4096, 50),
+        pytest.param(DECODES + PROMPTS, (16, 8), 128, None, None, marks=gpu),
+        pytest.param(DECODES + ODD_PROMPTS, (16, 8), 64, None, None, marks=gpu),
+        pytest.param(DECODES + PROMPTS, (16, 8), 96, None, 1024, marks=gpu),
+        pytest.param(DECODES + ODD_PROMPTS, (16, 8), 256, None, 4096, marks=gpu),
+        pytest.param(
+            [(1 + 97 * i % 2500, 1) for i in range(70)], (32, 8), 128, 4096, None, marks=gpu
+        ),
+        pytest.param(
+            [(1 + 97 * i % 2500, 1) for i in range(70)], (32, 8), 112, 4096, 600, marks=gpu
+        ),
     ],
 )
 def test_attention_from_the_projection(
     fused: Backend, reference: Backend, device: torch.device, rows: list[tuple[int, int]],
-    heads: tuple[int, int], head_dim: int, max_context: int | None, norm: bool,
-    dtype: torch.dtype,
+    heads: tuple[int, int], head_dim: int, max_context: int | None, window: int | None,
+    norm: bool, dtype: torch.dtype,
 ) -> None:  # fmt: skip
     case = paged_case(
-        rows, device=device, dtype=dtype, heads=heads, head_dim=head_dim, max_context=max_context
-    )
+        rows, device=device, dtype=dtype, heads=heads, head_dim=head_dim, max_context=max_context,
+        window=window,
+    )  # fmt: skip
     contexts = torch.tensor([context for context, _ in rows])
     counts = torch.tensor([queries for _, queries in rows])
     qkv = torch.randn(int(counts.sum()), (heads[0] + 2 * heads[1]) * head_dim, device=device)
     qkv = qkv.to(dtype)
-    weights = [torch.randn(head_dim, device=device).to(dtype) if norm else None for _ in range(2)]
+    norms = [
+        NormWeight(torch.randn(head_dim, device=device).to(dtype), 1e-6) if norm else None
+        for _ in range(2)
+    ]
     longest = int(contexts.max())
     angles = torch.rand(longest, head_dim // 2, device=device) * 6
     cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1)
-    positions, metadata = place(case.metadata, contexts, counts)
-    caches = [cache.nan_to_num(0.0) for cache in (case.k_cache, case.v_cache)]
-    twins = [cache.clone() for cache in caches]
-    shape = AttentionShape(*heads, head_dim, head_dim**-0.5)
-    args = (shape, *weights, 1e-6, cos_sin, positions)
-    expected = composed(reference, "attention")(qkv.clone(), *args, *twins, metadata)
-    out = fused.operations["attention"](qkv.clone(), *args, *caches, metadata)
+    positions, step = place(case.step, contexts, counts)
+    rotary = Rotary(cos_sin, positions, *norms)
+    cache, twin = case.clean_cache(dtype), case.clean_cache(dtype)
+    expected = composed(reference, "attention")(qkv.clone(), case.shape, rotary, twin, step)
+    out = fused.operations["attention"](qkv.clone(), case.shape, rotary, cache, step)
     # Both sides round what they rotate, and a key's error weighs more the larger its score: of
     # thousands of rows the worst of the reference's own is off by three limits from float64.
     assert_rows_agree(out, expected, dtype, slack=4)
     # The reference rotates in the dtype, with cosines rounded to it: two roundings more.
-    torch.testing.assert_close(
-        caches[0].float(), twins[0].float(), rtol=0, atol=12 * TOLERANCE[dtype]
-    )
-    assert torch.equal(caches[1], twins[1])
+    torch.testing.assert_close(cache.k.float(), twin.k.float(), rtol=0, atol=12 * TOLERANCE[dtype])
+    assert torch.equal(cache.v, twin.v)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -185,14 +190,14 @@ def test_the_rest_of_a_prompt_whose_leading_part_is_dense(
     contexts, counts = torch.tensor(rows).T
     qkv = torch.randn(int(counts.sum()), 8 * 32, device=device).to(dtype)
     cos_sin = torch.randn(90, 32, device=device)
-    positions, metadata = place(case.metadata, contexts, counts)
-    metadata = replace(metadata, long_prompts=(EqualPrompts(2, 1, 41, 90, leading=64),))
-    caches = [cache.nan_to_num(0.0) for cache in (case.k_cache, case.v_cache)]
-    args = (AttentionShape(4, 2, 32, 32**-0.5), None, None, 1e-6, cos_sin, positions)
+    positions, step = place(case.step, contexts, counts)
+    step = replace(step, long_prompts=(EqualPrompts(2, 1, 41, 90, leading=64),))
+    rotary = Rotary(cos_sin, positions)
+    shape = AttentionShape(4, 2, 32, 32**-0.5)
     expected = composed(reference, "attention")(
-        qkv.clone(), *args, *[cache.clone() for cache in caches], metadata
+        qkv.clone(), shape, rotary, case.clean_cache(dtype), step
     )
-    out = fused.operations["attention"](qkv.clone(), *args, *caches, metadata)
+    out = fused.operations["attention"](qkv.clone(), shape, rotary, case.clean_cache(dtype), step)
     assert_rows_agree(out, expected, dtype, slack=3)
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend, SamplingTensors
+from atom.model_ops.values import LinearWeight
 from tests.engine.ops.inputs import paged_case
 
 pytestmark = pytest.mark.gpu
@@ -30,10 +31,8 @@ def test_attention_and_sampling_replayed_on_new_contents_equal_eager(
 
     def step() -> torch.Tensor:
         ops = backend.operations
-        hidden = ops["paged_attention"](
-            case.q, case.k_cache, case.v_cache, case.shape, case.metadata
-        )
-        return ops["sample"](ops["linear"](hidden, projection, None), sampling)
+        hidden = ops["paged_attention"](case.q, case.shape, case.cache, case.step)
+        return ops["sample"](ops["linear"](hidden, LinearWeight(projection)), sampling)
 
     eager_first = step().clone()
     graph = torch.cuda.CUDAGraph()
@@ -42,8 +41,8 @@ def test_attention_and_sampling_replayed_on_new_contents_equal_eager(
     graph.replay()
     assert torch.equal(tokens, eager_first)
     # Other lengths (one of them padding), other tables, other positions; NaN behind the lengths.
-    case.metadata.context_lens.copy_(torch.tensor([1, 59, 0, 95, 130, 17], device=device))
-    case.metadata.block_tables[:2] = case.metadata.block_tables[:2].flip(0)
+    case.step.context_lens.copy_(torch.tensor([1, 59, 0, 95, 130, 17], device=device))
+    case.step.block_tables[:2] = case.step.block_tables[:2].flip(0)
     case.q.copy_(torch.randn_like(case.q))
     sampling.position.add_(100)
     graph.replay()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.interface import Backend, OpCase
 from tests.engine.ops.inputs import PagedCase, assert_rows_agree, paged_case, poison
 
 gpu = pytest.mark.gpu
@@ -19,13 +19,11 @@ CHUNKS = [(5, 5), (40, 40), (33, 2), (90, 17)]  # whole prompts, and chunks behi
 
 def compute(backend: Backend, case: PagedCase) -> torch.Tensor:
     poison(case.q.shape, case.q.dtype, case.q.device)
-    q, k_cache, v_cache = case.q.clone(), case.k_cache, case.v_cache
-    return backend.operations["paged_attention"](q, k_cache, v_cache, case.shape, case.metadata)
+    return backend.operations["paged_attention"](*case.arguments)
 
 
 def expected(reference: Backend, case: PagedCase) -> torch.Tensor:
-    q, k_cache, v_cache = case.double()
-    return reference.operations["paged_attention"](q, k_cache, v_cache, case.shape, case.metadata)
+    return reference.operations["paged_attention"](*case.doubled)
 
 
 def check(backend: Backend, reference: Backend, case: PagedCase) -> None:
@@ -56,7 +54,7 @@ def test_any_group_of_query_heads(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("block_size", [1, 16, 32, 64, 256])
+@pytest.mark.parametrize("block_size", [1, 16, 32, 48, 64, 256])
 def test_any_block_size(
     backend: Backend, reference: Backend, device: torch.device, block_size: int,
     dtype: torch.dtype,
@@ -67,12 +65,56 @@ def test_any_block_size(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("head_dim", [16, 64, 128, 256])
+@pytest.mark.parametrize("head_dim", [8, 16, 40, 64, 80, 96, 112, 128, 256])
 def test_any_head_size(
     backend: Backend, reference: Backend, device: torch.device, head_dim: int, dtype: torch.dtype
 ) -> None:
     case = paged_case([(37, 1), (40, 9)], device=device, dtype=dtype, head_dim=head_dim)
     check(backend, reference, case)
+
+
+WINDOWED = [(5, 1), (200, 1), (64, 1), (40, 40), (170, 30), (90, 90), (300, 7)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("window", [1, 20, 64, 1000])
+@pytest.mark.parametrize(("head_dim", "block_size"), [(32, 16), (80, 48), (16, 1)])
+def test_a_window_of_the_newest_tokens(
+    backend: Backend, reference: Backend, device: torch.device, window: int, head_dim: int,
+    block_size: int, dtype: torch.dtype,
+) -> None:  # fmt: skip
+    case = paged_case(
+        WINDOWED, device=device, dtype=dtype, head_dim=head_dim, block_size=block_size,
+        window=window,
+    )  # fmt: skip
+    check(backend, reference, case)
+
+
+def test_a_window_of_a_long_context_is_split(
+    backend: Backend, reference: Backend, device: torch.device
+) -> None:
+    case = paged_case(
+        [(1900, 1), (700, 1), (3, 1)], device=device, dtype=torch.float32, head_dim=16, window=600,
+        max_context=4096,
+    )  # fmt: skip
+    check(backend, reference, case)
+
+
+@pytest.mark.parametrize("window", [None, 20])
+def test_scores_are_capped(
+    backend: Backend, reference: Backend, device: torch.device, window: int | None
+) -> None:
+    case = paged_case(
+        DECODES + CHUNKS, device=device, dtype=torch.float32, window=window, softcap=5.0
+    )
+    if backend.reasons_against("paged_attention", case_of(case)):
+        pytest.skip(f"{backend.name} leaves capped scores to the reference")
+    case = replace(case, q=case.q * 8)  # scores far beyond the cap
+    check(backend, reference, case)
+
+
+def case_of(case: PagedCase) -> OpCase:
+    return OpCase(dtype=case.q.dtype, kv_dtype=case.q.dtype, attention=(case.shape,))
 
 
 @pytest.mark.parametrize("max_context", [200, 512, 4096])
@@ -89,13 +131,13 @@ def test_a_captured_decode_step_knows_only_the_largest_context(
     assert torch.equal(out[2], torch.zeros_like(out[2])), "padding rows are zeros"
     real = torch.tensor([0, 1, 3], device=device)
     only = replace(
-        case.metadata,
-        context_lens=case.metadata.context_lens[real],
-        block_tables=case.metadata.block_tables[real],
-        query_starts=case.metadata.query_starts[:4],
+        case.step,
+        context_lens=case.step.context_lens[real],
+        block_tables=case.step.block_tables[real],
+        query_starts=case.step.query_starts[:4],
         num_decodes=3,
     )
-    subset = replace(case, q=case.q[real], metadata=only)
+    subset = replace(case, q=case.q[real], step=only)
     assert_rows_agree(out[real], expected(reference, subset), torch.float32)
 
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from atom.model_ops.backends.triton_ops.skinny_linear import skinny_linear
 from atom.model_ops.backends.triton_ops.tuning import SkinnyConfig
+from atom.model_ops.values import LinearWeight
 from tests.engine.ops.inputs import assert_rows_agree
 
 gpu = pytest.mark.gpu
@@ -37,4 +38,4 @@ def test_skinny_product(
     for offset in (None, bias):
         double = None if offset is None else offset.double()
         expected = F.linear(x.double(), weight.double(), double)
-        assert_rows_agree(skinny_linear(x, weight, offset, config), expected, dtype)
+        assert_rows_agree(skinny_linear(x, LinearWeight(weight, offset), config), expected, dtype)

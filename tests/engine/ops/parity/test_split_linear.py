@@ -13,9 +13,10 @@ from tests.engine.ops.inputs import assert_rows_agree
 if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from atom.model_ops.backends.triton_ops.norms import add_rms_norm
+from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
 from atom.model_ops.backends.triton_ops.split_linear import gated_linear, split_linear
 from atom.model_ops.backends.triton_ops.tuning import SplitConfig
+from atom.model_ops.values import Activation, LinearWeight, NormWeight, Pending, Stream
 
 DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]
 
@@ -36,16 +37,17 @@ def test_parts_add_up(
         x.double(), weight.double(), None if offset is None else offset.double()
     )
     config = SplitConfig(64, 64, split_k, weights_first, 4, 3)
-    parts = split_linear(x, weight, offset, config)
+    parts = split_linear(x, LinearWeight(weight, offset), config)
     if split_k == 1:
         assert_rows_agree(parts, expected, dtype)
         return
     assert parts.shape == (split_k, tokens, 128)
     # The sum is float32; half precision rounded only what went in.
     assert_rows_agree(parts.sum(0), expected, dtype)
-    residual, norm = torch.randn(tokens, 128, device=device).to(dtype), torch.ones(128)
-    _, added = add_rms_norm(parts, residual.clone(), norm.to(device, dtype), 1e-6)
-    assert_rows_agree(added, expected + residual.double(), dtype)
+    residual = torch.randn(tokens, 128, device=device).to(dtype)
+    norm = NormWeight(torch.ones(128, device=device, dtype=dtype), 1e-6)
+    _, settled = settle_and_norm(Stream(residual.clone(), parts, Pending.PARTS), norm)
+    assert_rows_agree(settled.residual, expected + residual.double(), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -59,10 +61,11 @@ def test_a_gated_product_ends_in_its_activation(
     x = torch.randn(tokens, 128, device=device).to(dtype)
     weight = (torch.randn(256, 128, device=device) / 8).to(dtype)
     offset = torch.randn(256, device=device).to(dtype) if bias else None
-    expected = reference.operations["silu_and_mul"](
+    expected = reference.operations["act_and_mul"](
         torch.nn.functional.linear(
             x.double(), weight.double(), None if offset is None else offset.double()
-        )
+        ),
+        Activation.SILU,
     )
     config = SplitConfig(64, 64, 1, weights_first, 4, 3, block_t=32)
-    assert_rows_agree(gated_linear(x, weight, offset, config), expected, dtype)
+    assert_rows_agree(gated_linear(x, LinearWeight(weight, offset), config), expected, dtype)

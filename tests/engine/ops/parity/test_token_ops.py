@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.interface import Backend, OpCase
+from atom.model_ops.values import Activation, LinearWeight, NormWeight, Stream
 from tests.engine.ops.inputs import assert_rows_agree
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -29,8 +30,9 @@ def test_rms_norm(
 ) -> None:  # fmt: skip
     x = torch.randn(rows, hidden, device=device).to(dtype) * 3
     weight = torch.randn(hidden, device=device).to(dtype)
-    expected = reference.operations["rms_norm"](x, weight, 1e-6)
-    assert_rows_agree(backend.operations["rms_norm"](x, weight, 1e-6), expected, dtype)
+    norm = NormWeight(weight, 1e-6)
+    expected = reference.operations["rms_norm"](x, norm)
+    assert_rows_agree(backend.operations["rms_norm"](x, norm), expected, dtype)
 
 
 # The interpreter truncates to bfloat16 where GPUs round.
@@ -38,30 +40,51 @@ def test_rms_norm(
     "dtype", [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=gpu)]
 )
 @pytest.mark.parametrize(("rows", "hidden"), [(1, 64), (5, 96), pytest.param(300, 4096, marks=gpu)])
-def test_add_rms_norm_adds_exactly_and_norms(
+def test_norm_adds_exactly_what_is_pending(
     backend: Backend, reference: Backend, device: torch.device, rows: int, hidden: int,
     dtype: torch.dtype,
 ) -> None:  # fmt: skip
     x = torch.randn(rows, hidden, device=device).to(dtype)
     residual = torch.randn(rows, hidden, device=device).to(dtype)
     weight = torch.randn(hidden, device=device).to(dtype)
-    expected, expected_residual = reference.operations["add_rms_norm"](x, residual, weight, 1e-5)
-    normed, summed = backend.operations["add_rms_norm"](x.clone(), residual.clone(), weight, 1e-5)
-    assert torch.equal(summed, expected_residual)
+    norm = NormWeight(weight, 1e-5)
+    expected, settled = reference.operations["norm"](Stream(residual).plus(x), norm)
+    stream = Stream(residual.clone()).plus(x.clone())
+    normed, stream = backend.operations["norm"](stream, norm)
+    assert stream.is_settled
+    assert torch.equal(stream.residual, settled.residual)
     assert_rows_agree(normed, expected, dtype)
+    again, same = backend.operations["norm"](stream, norm)
+    assert torch.equal(same.residual, settled.residual), "nothing was left to add"
+    assert_rows_agree(again, expected, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16])
+def test_a_norm_weight_may_be_wider_than_the_model(
+    backend: Backend, reference: Backend, device: torch.device, dtype: torch.dtype
+) -> None:
+    x, weight = torch.randn(3, 64, device=device).to(dtype), torch.randn(64, device=device)
+    norm = NormWeight(weight, 1e-6)
+    out = backend.operations["rms_norm"](x, norm)
+    assert out.dtype is dtype
+    assert_rows_agree(out, reference.operations["rms_norm"](x, norm), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", Activation)
 @pytest.mark.parametrize(
     ("rows", "inner"), [(1, 16), (4, 1100), pytest.param(260, 12288, marks=gpu)]
 )
-def test_silu_and_mul(
+def test_act_and_mul(
     backend: Backend, reference: Backend, device: torch.device, rows: int, inner: int,
-    dtype: torch.dtype,
+    activation: Activation, dtype: torch.dtype,
 ) -> None:  # fmt: skip
+    case = OpCase(dtype=dtype, kv_dtype=dtype, activations=(activation,))
+    if backend.reasons_against("act_and_mul", case):
+        pytest.skip(f"{backend.name} leaves {activation.value} to another backend")
     x = (torch.randn(rows, 2 * inner, device=device) * 4).to(dtype)
-    expected = reference.operations["silu_and_mul"](x)
-    assert_rows_agree(backend.operations["silu_and_mul"](x), expected, dtype)
+    expected = reference.operations["act_and_mul"](x, activation)
+    assert_rows_agree(backend.operations["act_and_mul"](x, activation), expected, dtype)
 
 
 def test_embedding(backend: Backend, reference: Backend, device: torch.device) -> None:
@@ -82,8 +105,8 @@ def test_linear(
     weight = torch.randn(64, 96, device=device).to(dtype)
     offset = torch.randn(64, device=device).to(dtype) if bias else None
     double = None if offset is None else offset.double()
-    expected = reference.operations["linear"](x.double(), weight.double(), double)
+    expected = reference.operations["linear"](x.double(), LinearWeight(weight.double(), double))
     # Tensor cores may sum float32 products in TF32 where torch is told so; it is not here.
-    prepared = backend.operations["prepare_linear"](weight)
-    assert torch.equal(prepared, weight)
-    assert_rows_agree(backend.operations["linear"](x, prepared, offset), expected, dtype)
+    prepared = backend.operations["prepare_linear"](LinearWeight(weight, offset))
+    assert torch.equal(prepared.data, weight)
+    assert_rows_agree(backend.operations["linear"](x, prepared), expected, dtype)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.interface import Backend, OpCase
 from atom.model_ops.backends.native_cpu import attention, dense, sampling
 from atom.model_ops.backends.native_cpu.library import why_not
+from atom.model_ops.values import Activation
 
 
 def backend() -> Backend:
@@ -25,12 +26,25 @@ def backend() -> Backend:
             "norm_linear": dense.norm_linear,
             "norm_gated_linear": dense.norm_gated_linear,
             "rms_norm": dense.rms_norm,
-            "add_rms_norm": dense.add_rms_norm,
-            "silu_and_mul": dense.silu_and_mul,
+            "norm": dense.norm,
+            "act_and_mul": dense.act_and_mul,
             "qk_norm_rope_store": attention.qk_norm_rope_store,
             "paged_attention": attention.paged_attention,
             "sample": sampling.sample,
         },
         unusable=() if reason is None else (reason,),
-        dtypes=(torch.float32,),
+        reasons_against=reasons_against,
     )
+
+
+def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
+    dtypes = {case.dtype, case.kv_dtype}
+    if dtypes != {torch.float32}:
+        names = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        return (f"made for float32, not {' and '.join(names)}",)
+    if op == "paged_attention" and any(shape.softcap is not None for shape in case.attention):
+        return ("its attention has no soft cap of scores",)
+    if op in ("act_and_mul", "norm_gated_linear"):
+        others = [kind.value for kind in case.activations if kind is not Activation.SILU]
+        return tuple(f"its kernels have no {name}" for name in others)
+    return ()

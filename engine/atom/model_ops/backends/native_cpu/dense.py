@@ -6,6 +6,8 @@ cpu-log.md); so are those of matrices that another backend prepared.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 
@@ -14,127 +16,109 @@ from atom.model_ops.backends.native_cpu.library import (
     library,
     optional_floats,
 )
+from atom.model_ops.values import Activation, LinearWeight, NormWeight, Pending, Stream
 
 _MOST_ROWS = 256
 
 
-def prepare_linear(weight: torch.Tensor) -> torch.Tensor:
+def prepare_linear(w: LinearWeight) -> LinearWeight:
     """Inputs outermost: what a product of few rows reads next to each other."""
-    return weight.t().contiguous().t()
+    return replace(w, data=w.data.t().contiguous().t())
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    if not _is_ours(x, weight):
-        return F.linear(x, weight, bias)
-    (rows, inputs), outputs = x.shape, weight.shape[0]
-    out = torch.empty(rows, outputs)
+def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+    if not _is_ours(x, w):
+        return F.linear(x, w.data, w.bias)
+    out = torch.empty(x.shape[0], w.outputs)
     library().atom_linear(
-        floats(x), weight.data_ptr(), _bias(bias, outputs), out.data_ptr(), rows, inputs, outputs,
+        floats(x), w.data.data_ptr(), _bias(w), out.data_ptr(), x.shape[0], w.inputs, w.outputs,
         torch.get_num_threads(),
     )  # fmt: skip
     return out
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    return _normalize(None, x, weight, eps)
+def rms_norm(x: torch.Tensor, norm: NormWeight) -> torch.Tensor:
+    return _normalize(Stream(x), norm)
 
 
-def add_rms_norm(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return _normalize(x, residual, weight, eps), residual
+def norm(stream: Stream, norm: NormWeight) -> tuple[torch.Tensor, Stream]:
+    return _normalize(stream, norm), Stream(stream.residual)
 
 
-def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
+def act_and_mul(x: torch.Tensor, activation: Activation) -> torch.Tensor:
+    assert activation is Activation.SILU, "another backend is chosen for other activations"
     rows, both = x.shape
     out = torch.empty(rows, both // 2)
     library().atom_silu_and_mul(floats(x), out.data_ptr(), rows, both // 2, torch.get_num_threads())
     return out
 
 
-def norm_linear(
-    x: torch.Tensor,
-    residual: torch.Tensor | None,
-    norm_weight: torch.Tensor,
-    eps: float,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    addend, residual = (None, x) if residual is None else (x, residual)
-    if not _is_ours(residual, weight):
-        return F.linear(_normalize(addend, residual, norm_weight, eps), weight, bias), residual
-    return _norm_linear(addend, residual, norm_weight, eps, weight, bias, None), residual
+def norm_linear(stream: Stream, norm: NormWeight, w: LinearWeight) -> tuple[torch.Tensor, Stream]:
+    settled = Stream(stream.residual)
+    if not _is_ours(stream.residual, w):
+        return F.linear(_normalize(stream, norm), w.data, w.bias), settled
+    return _norm_linear(stream, norm, w, None), settled
 
 
 def norm_gated_linear(
-    x: torch.Tensor,
-    residual: torch.Tensor | None,
-    norm_weight: torch.Tensor,
-    eps: float,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    addend, residual = (None, x) if residual is None else (x, residual)
-    if not _is_ours(residual, weight):
-        normed = _normalize(addend, residual, norm_weight, eps)
-        return silu_and_mul(F.linear(normed, weight, bias)), residual
-    gated = torch.empty(residual.shape[0], weight.shape[0] // 2)
-    _norm_linear(addend, residual, norm_weight, eps, weight, bias, gated)
-    return gated, residual
+    stream: Stream, norm: NormWeight, w: LinearWeight, activation: Activation
+) -> tuple[torch.Tensor, Stream]:
+    settled = Stream(stream.residual)
+    if not _is_ours(stream.residual, w):
+        gate_up = F.linear(_normalize(stream, norm), w.data, w.bias)
+        return act_and_mul(gate_up, activation), settled
+    gated = torch.empty(stream.residual.shape[0], w.outputs // 2)
+    _norm_linear(stream, norm, w, gated)
+    return gated, settled
 
 
 def _norm_linear(
-    x: torch.Tensor | None,
-    residual: torch.Tensor,
-    norm_weight: torch.Tensor,
-    eps: float,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    gated: torch.Tensor | None,
+    stream: Stream, norm: NormWeight, w: LinearWeight, gated: torch.Tensor | None
 ) -> torch.Tensor:
-    """The product; with `gated` also silu(first half) · second half of it, into that tensor."""
-    (rows, inputs), outputs = residual.shape, weight.shape[0]
-    _check_norm(x, residual, norm_weight)
-    normed, out = torch.empty(rows, inputs), torch.empty(rows, outputs)
+    """The product; with `gated` also silu(first half) · second half of it, into that tensor. Adds
+    to the residual what is pending."""
+    _check_norm(stream, norm)
+    rows, inputs = stream.residual.shape
+    normed, out = torch.empty(rows, inputs), torch.empty(rows, w.outputs)
     library().atom_norm_linear(
-        optional_floats(x), floats(residual), floats(norm_weight), eps, normed.data_ptr(),
-        weight.data_ptr(), _bias(bias, outputs), out.data_ptr(), optional_floats(gated), rows,
-        inputs, outputs, torch.get_num_threads(),
+        optional_floats(stream.pending), floats(stream.residual), floats(norm.weight), norm.eps,
+        normed.data_ptr(), w.data.data_ptr(), _bias(w), out.data_ptr(), optional_floats(gated),
+        rows, inputs, w.outputs, torch.get_num_threads(),
     )  # fmt: skip
     return out
 
 
-def _normalize(
-    x: torch.Tensor | None, residual: torch.Tensor, weight: torch.Tensor, eps: float
-) -> torch.Tensor:
-    """residual += x, and the norm of it, over the last dimension."""
-    _check_norm(x, residual, weight)
+def _normalize(stream: Stream, norm: NormWeight) -> torch.Tensor:
+    """Add to the residual what is pending, and norm it over the last dimension."""
+    _check_norm(stream, norm)
+    residual = stream.residual
     width = residual.shape[-1]
     out = torch.empty(residual.shape)
     library().atom_add_rms_norm(
-        optional_floats(x), floats(residual), floats(weight), eps, out.data_ptr(),
-        residual.numel() // width, width, torch.get_num_threads(),
+        optional_floats(stream.pending), floats(residual), floats(norm.weight), norm.eps,
+        out.data_ptr(), residual.numel() // width, width, torch.get_num_threads(),
     )  # fmt: skip
     return out
 
 
-def _check_norm(x: torch.Tensor | None, residual: torch.Tensor, weight: torch.Tensor) -> None:
-    if weight.numel() != residual.shape[-1] or (x is not None and x.shape != residual.shape):
-        raise ValueError(f"norm of {weight.numel()} over {tuple(residual.shape)}")
+def _check_norm(stream: Stream, norm: NormWeight) -> None:
+    assert stream.pending_is is not Pending.PARTS, "this backend's products come whole"
+    x, residual = stream.pending, stream.residual
+    if norm.weight.numel() != residual.shape[-1] or (x is not None and x.shape != residual.shape):
+        raise ValueError(f"norm of {norm.weight.numel()} over {tuple(residual.shape)}")
 
 
-def _is_ours(x: torch.Tensor, weight: torch.Tensor) -> bool:
+def _is_ours(x: torch.Tensor, w: LinearWeight) -> bool:
     return (
         x.dim() == 2
         and x.shape[0] <= _MOST_ROWS
-        and x.shape[1] == weight.shape[1]
-        and weight.stride(0) == 1
-        and weight.stride(1) == weight.shape[0]
-        and weight.dtype is torch.float32
+        and x.shape[1] == w.inputs
+        and w.data.stride() == (1, w.outputs)
+        and w.data.dtype is torch.float32
     )
 
 
-def _bias(bias: torch.Tensor | None, outputs: int) -> int | None:
-    if bias is not None and bias.numel() != outputs:
-        raise ValueError(f"bias of {bias.numel()} for {outputs} outputs")
-    return optional_floats(bias)
+def _bias(w: LinearWeight) -> int | None:
+    if w.bias is not None and w.bias.numel() != w.outputs:
+        raise ValueError(f"bias of {w.bias.numel()} for {w.outputs} outputs")
+    return optional_floats(w.bias)

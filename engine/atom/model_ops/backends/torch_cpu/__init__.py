@@ -16,10 +16,11 @@ def backend() -> Backend:
         operations={
             "prepare_linear": dense.prepare_linear,
             "rms_norm": dense.rms_norm,
-            "add_rms_norm": dense.add_rms_norm,
-            "silu_and_mul": dense.silu_and_mul,
+            "norm": dense.norm,
+            "act_and_mul": dense.act_and_mul,
             "qk_norm_rope_store": rope_store.qk_norm_rope_store,
             "paged_attention": attention.paged_attention,
             "keep_likely": likely_tokens.keep_likely,
         },
+        reasons_against=attention.reasons_against,
     )

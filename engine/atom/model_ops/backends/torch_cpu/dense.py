@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F
 
+from atom.model_ops.values import Activation, LinearWeight, NormWeight, Pending, Stream
 
-def prepare_linear(weight: torch.Tensor) -> torch.Tensor:
+
+def prepare_linear(w: LinearWeight) -> LinearWeight:
     """Inputs outermost: a product of few rows then needs no rearranged copy of the matrix, which is
     a good part of what a decode step's products cost."""
-    return weight.t().contiguous().t()
+    return replace(w, data=w.data.t().contiguous().t())
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    return unit_rms(x, eps).mul_(weight)
+def rms_norm(x: torch.Tensor, norm: NormWeight) -> torch.Tensor:
+    return unit_rms(x, norm.eps).mul_(norm.weight)
 
 
-def add_rms_norm(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    residual = residual.add_(x)
-    return rms_norm(residual, weight, eps), residual
+def norm(stream: Stream, norm: NormWeight) -> tuple[torch.Tensor, Stream]:
+    if stream.pending is None:
+        return rms_norm(stream.residual, norm), stream
+    assert stream.pending_is is Pending.WHOLE, "this backend's products come whole"
+    residual = stream.residual.add_(stream.pending)
+    return rms_norm(residual, norm), Stream(residual)
 
 
 def unit_rms(x: torch.Tensor, eps: float) -> torch.Tensor:
@@ -31,6 +36,8 @@ def unit_rms(x: torch.Tensor, eps: float) -> torch.Tensor:
     return (wide * norm.square_().mul_(1.0 / x.shape[-1]).add_(eps).rsqrt_()).to(x.dtype)
 
 
-def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
+def act_and_mul(x: torch.Tensor, activation: Activation) -> torch.Tensor:
     gate, up = x.chunk(2, dim=-1)
-    return F.silu(gate).mul_(up)
+    if activation is Activation.SILU:
+        return F.silu(gate).mul_(up)
+    return F.gelu(gate, approximate="tanh").mul_(up)

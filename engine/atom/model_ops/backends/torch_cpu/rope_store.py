@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import torch
 
-from atom.model_ops.backends.interface import AttentionShape
 from atom.model_ops.backends.torch_cpu.dense import unit_rms
+from atom.model_ops.values import AttentionShape, LayerCache, Rotary
 
 
 def qk_norm_rope_store(
     qkv: torch.Tensor,
     shape: AttentionShape,
-    q_norm: torch.Tensor | None,
-    k_norm: torch.Tensor | None,
-    eps: float,
-    cos_sin: torch.Tensor,
-    positions: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
+    rotary: Rotary,
+    cache: LayerCache,
     slot_mapping: torch.Tensor,
 ) -> torch.Tensor:
     heads = qkv.view(qkv.shape[0], -1, shape.head_dim)  # [T, Hq + 2·Hkv, D]
     rotated_heads = shape.num_heads + shape.num_kv_heads
     qk = heads[:, :rotated_heads]
-    if q_norm is not None and k_norm is not None:
-        qk = unit_rms(qk, eps)
-        qk[:, : shape.num_heads].mul_(q_norm)
-        qk[:, shape.num_heads :].mul_(k_norm)
-    qk = _rotate(qk, cos_sin.index_select(0, positions).to(qk.dtype))
-    _store(qk[:, shape.num_heads :], k_cache, slot_mapping)
-    _store(heads[:, rotated_heads:], v_cache, slot_mapping)
+    if rotary.q_norm is not None and rotary.k_norm is not None:
+        qk = unit_rms(qk, rotary.q_norm.eps)
+        qk[:, : shape.num_heads].mul_(rotary.q_norm.weight)
+        qk[:, shape.num_heads :].mul_(rotary.k_norm.weight)
+    qk = _rotate(qk, rotary.cos_sin.index_select(0, rotary.positions).to(qk.dtype))
+    _store(qk[:, shape.num_heads :], cache.k, slot_mapping)
+    _store(heads[:, rotated_heads:], cache.v, slot_mapping)
     return qk[:, : shape.num_heads]
 
 

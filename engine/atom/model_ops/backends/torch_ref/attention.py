@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from atom.model_ops.backends.interface import AttentionShape
 from atom.model_ops.backends.torch_ref.dense import rms_norm
+from atom.model_ops.values import AttentionShape, LayerCache, Rotary
 from atom.utils.forward_context import AttentionMetaData
 
 
@@ -21,94 +21,87 @@ def apply_rope(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.T
 def qk_norm_rope_store(
     qkv: torch.Tensor,
     shape: AttentionShape,
-    q_norm: torch.Tensor | None,
-    k_norm: torch.Tensor | None,
-    eps: float,
-    cos_sin: torch.Tensor,
-    positions: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
+    rotary: Rotary,
+    cache: LayerCache,
     slot_mapping: torch.Tensor,
 ) -> torch.Tensor:
     heads = qkv.view(qkv.shape[0], -1, shape.head_dim)  # [T, Hq + 2·Hkv, D]
     q, k, v = heads.split([shape.num_heads, shape.num_kv_heads, shape.num_kv_heads], dim=1)
-    if q_norm is not None and k_norm is not None:
-        q, k = rms_norm(q, q_norm, eps), rms_norm(k, k_norm, eps)
-    cos, sin = cos_sin[positions].chunk(2, dim=-1)
+    if rotary.q_norm is not None and rotary.k_norm is not None:
+        q, k = rms_norm(q, rotary.q_norm), rms_norm(k, rotary.k_norm)
+    cos, sin = rotary.cos_sin[rotary.positions].chunk(2, dim=-1)
     q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
-    k_cache.flatten(0, 1)[slot_mapping] = k.to(k_cache.dtype)
-    v_cache.flatten(0, 1)[slot_mapping] = v.to(v_cache.dtype)
+    cache.k.flatten(0, 1)[slot_mapping] = k.to(cache.k.dtype)
+    cache.v.flatten(0, 1)[slot_mapping] = v.to(cache.v.dtype)
     return q
 
 
 def paged_attention(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    shape: AttentionShape,
-    metadata: AttentionMetaData,
+    q: torch.Tensor, shape: AttentionShape, cache: LayerCache, step: AttentionMetaData
 ) -> torch.Tensor:
-    decodes = metadata.num_decodes
+    decodes = step.num_decodes
     out = torch.empty_like(q)
     if decodes:
-        out[:decodes] = _decode(q[:decodes], k_cache, v_cache, shape, metadata)
-    starts = metadata.query_starts.tolist()
-    lengths = metadata.context_lens.tolist()
+        out[:decodes] = _decode(q[:decodes], shape, cache, step)
+    starts, lengths = step.query_starts.tolist(), step.context_lens.tolist()
     for row in range(decodes, len(lengths)):
         own = slice(starts[row], starts[row + 1])
-        table = metadata.block_tables[row]
-        out[own] = _prefill(q[own], k_cache, v_cache, shape, table, lengths[row])
+        out[own] = _prefill(q[own], shape, cache, step.block_tables[row], lengths[row])
     return out.flatten(1)
 
 
 def _decode(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    shape: AttentionShape,
-    metadata: AttentionMetaData,
+    q: torch.Tensor, shape: AttentionShape, cache: LayerCache, step: AttentionMetaData
 ) -> torch.Tensor:
     """All one-token rows together, each padded to the longest context and masked."""
     rows = q.shape[0]
-    lengths = metadata.context_lens[:rows]
+    lengths = step.context_lens[:rows]
     longest = int(lengths.max())
-    blocks = -(-longest // k_cache.shape[1])
-    tables = metadata.block_tables[:rows, :blocks].long()
+    blocks = -(-longest // cache.block_size)
+    tables = step.block_tables[:rows, :blocks].long()
     # [R, blocks, S, Hkv, D] → [R, Hkv, longest, D]
-    k = k_cache[tables].flatten(1, 2)[:, :longest].transpose(1, 2).to(q.dtype)
-    v = v_cache[tables].flatten(1, 2)[:, :longest].transpose(1, 2).to(q.dtype)
-    within = torch.arange(longest, device=q.device) < lengths.unsqueeze(1)  # [R, longest]
-    # Slots past a row's end hold anything, NaN included, and a mask does not stop a NaN.
-    beyond = ~within[:, None, :, None]
-    k, v = k.masked_fill(beyond, 0), v.masked_fill(beyond, 0)
-    out = F.scaled_dot_product_attention(
-        q.unsqueeze(2), k, v, attn_mask=within[:, None, None], scale=shape.scale, enable_gqa=True
-    )
-    return out.squeeze(2)
+    k = cache.k[tables].flatten(1, 2)[:, :longest].transpose(1, 2).to(q.dtype)
+    v = cache.v[tables].flatten(1, 2)[:, :longest].transpose(1, 2).to(q.dtype)
+    at = torch.arange(longest, device=q.device)
+    seen = at < lengths.unsqueeze(1)  # [R, longest]
+    if shape.window is not None:
+        seen &= at >= lengths.unsqueeze(1) - shape.window
+    # Slots that a row does not see hold anything, NaN included, and a mask does not stop a NaN.
+    unseen = ~seen[:, None, :, None]
+    k, v = k.masked_fill(unseen, 0), v.masked_fill(unseen, 0)
+    return _attend(q.unsqueeze(2), k, v, seen[:, None, None], shape).squeeze(2)
 
 
 def _prefill(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    shape: AttentionShape,
-    table: torch.Tensor,
-    length: int,
+    q: torch.Tensor, shape: AttentionShape, cache: LayerCache, table: torch.Tensor, length: int
 ) -> torch.Tensor:
     """One row's chunk of queries over its whole context, the last of which are its own."""
-    blocks = -(-length // k_cache.shape[1])
-    used = table[:blocks].long()
-    k = k_cache[used].flatten(0, 1)[:length].transpose(0, 1).to(q.dtype)  # [Hkv, length, D]
-    v = v_cache[used].flatten(0, 1)[:length].transpose(0, 1).to(q.dtype)
+    used = table[: -(-length // cache.block_size)].long()
+    k = cache.k[used].flatten(0, 1)[:length].transpose(0, 1).to(q.dtype)  # [Hkv, length, D]
+    v = cache.v[used].flatten(0, 1)[:length].transpose(0, 1).to(q.dtype)
     count = q.shape[0]
-    at = torch.arange(length - count, length, device=q.device)
-    causal = torch.arange(length, device=q.device) <= at.unsqueeze(1)  # [count, length]
-    out = F.scaled_dot_product_attention(
-        q.transpose(0, 1).unsqueeze(0),
-        k.unsqueeze(0),
-        v.unsqueeze(0),
-        attn_mask=causal,
-        scale=shape.scale,
-        enable_gqa=True,
-    )
+    at = torch.arange(length - count, length, device=q.device).unsqueeze(1)
+    key = torch.arange(length, device=q.device)
+    seen = key <= at  # [count, length]
+    if shape.window is not None:
+        seen &= key > at - shape.window
+        unseen = ~seen.any(dim=0)[None, :, None]
+        k, v = k.masked_fill(unseen, 0), v.masked_fill(unseen, 0)
+    out = _attend(q.transpose(0, 1)[None], k[None], v[None], seen, shape)
     return out.squeeze(0).transpose(0, 1)
+
+
+def _attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor, shape: AttentionShape
+) -> torch.Tensor:
+    """q [R, Hq, n, D], k, v [R, Hkv, L, D], seen [.., n, L] → [R, Hq, n, D]."""
+    if shape.softcap is None:
+        return F.scaled_dot_product_attention(
+            q, k, v, attn_mask=seen, scale=shape.scale, enable_gqa=True
+        )
+    group = shape.num_heads // shape.num_kv_heads
+    k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
+    scores = (q @ k.transpose(-1, -2)) * shape.scale
+    scores = shape.softcap * torch.tanh(scores / shape.softcap)
+    weights = scores.masked_fill(~seen, -torch.inf).float().softmax(dim=-1)
+    return weights.to(v.dtype) @ v

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import torch
 
-from atom.model_ops.backends.interface import DecodeInputs, SlotTensors
 from atom.model_ops.backends.step_mail import LETTERS, StepMail
+from atom.model_ops.slots import DecodeInputs, SlotTensors
 
 
 def receive_step(mail: StepMail, slots: torch.Tensor, state: SlotTensors) -> None:
     turn = int(mail.turn[0])
     letter = mail.said[turn % LETTERS].to(slots.device).long()
-    slots.copy_(letter[0])
-    slot, index, block = letter[1:, _real(letter[1], state)]
-    state.block_tables[slot, index] = block.to(torch.int32)
+    slots.copy_(letter[0, : len(slots)])
+    slot, column, block = letter[1:, _real(letter[1], state)]
+    state.block_tables[slot, column] = block.to(torch.int32)
     mail.turn[0] = turn + 1
     mail.turn[1] = turn % LETTERS
 
@@ -22,15 +22,17 @@ def prepare_decode(slots: torch.Tensor, state: SlotTensors, block_size: int) -> 
     real = _real(slots, state)
     slots = torch.where(real, slots, state.padding_slot)
     positions = torch.where(real, state.num_computed[slots], 0)
-    tables = state.block_tables[slots]
-    blocks = tables.gather(1, (positions // block_size).unsqueeze(1)).squeeze(1).long()
+    rows = len(slots)
+    tables = state.block_tables[slots].view(rows, state.num_groups, -1).transpose(0, 1)
+    index = (positions // block_size).expand(state.num_groups, -1).unsqueeze(2)
+    blocks = tables.gather(2, index).squeeze(2).long()  # [G, R]
     slot_mapping = blocks * block_size + positions % block_size
     return DecodeInputs(
         input_ids=torch.where(real, state.last_token[slots], 0),
         positions=positions,
         slot_mapping=torch.where(real, slot_mapping, -1),
         context_lens=torch.where(real, positions + 1, 0).to(torch.int32),
-        block_tables=tables,
+        block_tables=tables.contiguous(),
         temperature=torch.where(real, state.temperature[slots], 0.0),
         seed=torch.where(real, state.seed[slots], 0),
         sample_positions=positions + 1,

@@ -5,33 +5,44 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from atom.model_ops.values import Activation, LinearWeight, NormWeight, Pending, Stream
+
 
 def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return F.embedding(ids, weight)
 
 
-def prepare_linear(weight: torch.Tensor) -> torch.Tensor:
-    return weight
+def prepare_linear(w: LinearWeight) -> LinearWeight:
+    return w
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return F.linear(x, weight, bias)
+def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+    return F.linear(x, w.data, w.bias)
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def rms_norm(x: torch.Tensor, norm: NormWeight) -> torch.Tensor:
     # Hugging Face's order: statistics in float32, back to the dtype, then the weight.
     wide = x.float()
-    wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    return weight * wide.to(x.dtype)
+    wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + norm.eps)
+    return (norm.weight * wide.to(x.dtype)).to(x.dtype)
 
 
-def add_rms_norm(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    residual = x + residual
-    return rms_norm(residual, weight, eps), residual
+def norm(stream: Stream, norm: NormWeight) -> tuple[torch.Tensor, Stream]:
+    settled = _settle(stream)
+    return rms_norm(settled.residual, norm), settled
 
 
-def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
+def _settle(stream: Stream) -> Stream:
+    if stream.pending is None:
+        return stream
+    addend = stream.pending
+    if stream.pending_is is Pending.PARTS:
+        addend = addend.sum(dim=0).to(stream.residual.dtype)
+    return Stream(addend + stream.residual)
+
+
+def act_and_mul(x: torch.Tensor, activation: Activation) -> torch.Tensor:
     gate, up = x.chunk(2, dim=-1)
-    return F.silu(gate) * up
+    if activation is Activation.SILU:
+        return F.silu(gate) * up
+    return F.gelu(gate, approximate="tanh") * up

@@ -1,6 +1,6 @@
 """The Triton backend: the engine's own GPU kernels, one source for CUDA and ROCm.
 
-Every operation of a plain decode step may be captured into a graph. Without Triton or
+Every operation may be captured into a graph. Without Triton or
 without a GPU it says so; in Triton's interpreter (TRITON_INTERPRET=1) it runs on CPU tensors, which
 is how its logic is tested where there is no GPU.
 """
@@ -8,7 +8,9 @@ is how its logic is tested where there is no GPU.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 
@@ -32,29 +34,31 @@ def backend() -> Backend:
         token_mask,
     )
 
+    operations: dict[str, Callable[..., Any]] = {
+        "embedding": linear.embedding,
+        "linear": linear.linear,
+        "prepare_linear": linear.prepare_linear,
+        "add": linear.add,
+        "norm_linear": linear.norm_linear,
+        "norm_gated_linear": linear.norm_gated_linear,
+        "rms_norm": norms.rms_norm,
+        "norm": norms.norm,
+        "act_and_mul": activation.act_and_mul,
+        "qk_norm_rope_store": rope_store.qk_norm_rope_store,
+        "paged_attention": attention.paged_attention,
+        "attention": attention.attention,
+        "sample": sampling.sample,
+        "keep_likely": likely_tokens.keep_likely,
+        "apply_token_mask": token_mask.apply_token_mask,
+        "receive_step": decode_state.receive_step,
+        "prepare_decode": decode_state.prepare_decode,
+        "commit_tokens": decode_state.commit_tokens,
+    }
     return Backend(
         name="triton",
-        operations={
-            "embedding": linear.embedding,
-            "linear": linear.linear,
-            "prepare_linear": linear.prepare_linear,
-            "linear_addend": linear.linear_addend,
-            "norm_linear": linear.norm_linear,
-            "norm_gated_linear": linear.norm_gated_linear,
-            "rms_norm": norms.rms_norm,
-            "add_rms_norm": norms.add_rms_norm,
-            "silu_and_mul": activation.silu_and_mul,
-            "qk_norm_rope_store": rope_store.qk_norm_rope_store,
-            "paged_attention": attention.paged_attention,
-            "attention": attention.attention,
-            "sample": sampling.sample,
-            "keep_likely": likely_tokens.keep_likely,
-            "apply_token_mask": token_mask.apply_token_mask,
-            "receive_step": decode_state.receive_step,
-            "prepare_decode": decode_state.prepare_decode,
-            "commit_tokens": decode_state.commit_tokens,
-        },
-        capturable=torch.cuda.is_available(),
+        operations=operations,
+        capturable=operations.keys() if torch.cuda.is_available() else (),
+        reasons_against=attention.reasons_against,
     )
 
 

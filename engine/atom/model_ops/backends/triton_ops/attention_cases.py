@@ -11,19 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from atom.model_ops.backends.interface import AttentionShape
-from atom.model_ops.backends.triton_ops.decode_attention import RotaryInputs
+from atom.model_ops.values import AttentionShape, LayerCache, NormWeight, Rotary
 from atom.utils.forward_context import AttentionMetaData
 from atom.utils.row_groups import are_even, long_prompts
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionCase:
-    """caches: several (k, v) pairs to rotate, so that no call finds its own in the card's cache."""
+    """caches: several to rotate, so that no call finds its own in the card's cache."""
 
     qkv: torch.Tensor
-    rotary: RotaryInputs
-    caches: list[tuple[torch.Tensor, torch.Tensor]]
+    rotary: Rotary
+    caches: list[LayerCache]
     shape: AttentionShape
     metadata: AttentionMetaData
     contexts: list[int]
@@ -94,14 +93,13 @@ def attention_case(
     decodes = [c for c, count in zip(contexts, queries, strict=True) if count == 1]
     return AttentionCase(
         qkv=random(tokens, (heads[0] + 2 * heads[1]) * head_dim),
-        rotary=RotaryInputs(
-            q_norm=random(head_dim),
-            k_norm=random(head_dim),
-            eps=1e-6,
+        rotary=Rotary(
             cos_sin=torch.randn(longest, head_dim, device=device),
             positions=positions.to(device),
+            q_norm=NormWeight(random(head_dim), 1e-6),
+            k_norm=NormWeight(random(head_dim), 1e-6),
         ),
-        caches=[(random(*size), random(*size)) for _ in range(copies)],
+        caches=[LayerCache(random(*size), random(*size)) for _ in range(copies)],
         shape=AttentionShape(heads[0], heads[1], head_dim, head_dim**-0.5),
         metadata=AttentionMetaData(
             query_starts=starts.to(device),

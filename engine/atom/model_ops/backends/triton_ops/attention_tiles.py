@@ -11,36 +11,88 @@ import triton.language as tl
 
 
 @triton.jit
-def load_blocks(table_ptr, first, end, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Block ids of the BLOCK_N tokens from `first`; those past `end` get block 0.
+def head_elements(D: tl.constexpr, LANES: tl.constexpr):
+    """The element of a head of D that each of LANES lanes holds: the first half's, then the
+    second's, each half in as many lanes as the next power of two; see `real_elements`."""
+    lane = tl.arange(0, LANES)
+    if D != LANES:
+        lane = tl.where(lane < LANES // 2, lane, lane - LANES // 2 + D // 2)
+    return lane
+
+
+@triton.jit
+def real_elements(D: tl.constexpr, LANES: tl.constexpr):
+    """Which lanes hold an element at all."""
+    return tl.arange(0, LANES) % (LANES // 2) < D // 2
+
+
+@triton.jit
+def load_tile(at, inside, real, MASKED: tl.constexpr, PADDED: tl.constexpr):
+    """Rows of heads at `at` [N, LANES]: those `inside` where MASKED, lanes that are `real` where a
+    head is PADDED, zeros elsewhere."""
+    if MASKED and PADDED:
+        return tl.load(at, mask=inside[:, None] & real[None, :], other=0.0)
+    elif MASKED:
+        return tl.load(at, mask=inside[:, None], other=0.0)
+    elif PADDED:
+        return tl.load(at, mask=real[None, :], other=0.0)
+    else:
+        return tl.load(at)
+
+
+@triton.jit
+def load_blocks(
+    table_ptr, first, low, end,
+    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, HAS_LOW: tl.constexpr,
+):  # fmt: skip
+    """Block ids of the BLOCK_N tokens from `first`; those past `end`, and with HAS_LOW those before
+    `low`, get block 0.
 
     Loops carry the ids of their next tile: a key's address then depends on no load of its own
     iteration, and the compiler can keep several tiles of keys and values in flight.
     """
     token = first + tl.arange(0, BLOCK_N)
-    return tl.load(table_ptr + token // BLOCK_SIZE, mask=token < end, other=0)
+    inside = token < end
+    if HAS_LOW:
+        inside = inside & (token >= low)
+    return tl.load(table_ptr + token // BLOCK_SIZE, mask=inside, other=0)
 
 
 @triton.jit
 def cache_offsets(
-    block, first, head,
+    block, first, head, element,
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
-    """Offsets [BLOCK_N, D] of the tokens' heads in a cache [N, BLOCK_SIZE, HKV, D]."""
+    """Offsets [BLOCK_N, LANES] of the tokens' heads in a cache [N, BLOCK_SIZE, HKV, D]."""
     offset = (first + tl.arange(0, BLOCK_N)) % BLOCK_SIZE
     slot = block.to(tl.int64) * BLOCK_SIZE + offset
-    return (slot * (HKV * D) + head * D)[:, None] + tl.arange(0, D)[None, :]
+    return (slot * (HKV * D) + head * D)[:, None] + element[None, :]
 
 
 @triton.jit
-def softmax_step(scores, value, scale, running_max, running_sum, acc):
-    """Fold scores [M, N], still to be scaled, and value [N, D] into the softmax of M rows.
+def cap_scores(scores, scale, SOFTCAP: tl.constexpr):
+    """Bound scores, still to be scaled by `scale` (which carries log2(e)), by a soft cap."""
+    if SOFTCAP > 0:
+        wanted = scores * (scale * (0.6931471805599453 / SOFTCAP))
+        scores = (1.0 - 2.0 / (1.0 + tl.exp(2.0 * wanted))) * (
+            SOFTCAP / (scale * 0.6931471805599453)
+        )
+    return scores
 
-    Every row has at least one score above -inf by its first step: its maximum is finite.
+
+@triton.jit
+def softmax_step(scores, value, scale, running_max, running_sum, acc, SPARSE: tl.constexpr):
+    """Fold scores [M, N], still to be scaled, and value [N, LANES] into the softmax of M rows.
+
+    Every row has at least one score above -inf by its first step, so that its maximum is finite;
+    unless SPARSE says that rows may have none.
     """
     new_max = tl.maximum(running_max, tl.max(scores, axis=1) * scale)
-    shrink = tl.exp2(running_max - new_max)
-    weights = tl.exp2(scores * scale - new_max[:, None])
+    base = new_max
+    if SPARSE:
+        base = tl.where(new_max == float("-inf"), 0.0, new_max)
+    shrink = tl.exp2(running_max - base)
+    weights = tl.exp2(scores * scale - base[:, None])
     running_sum = running_sum * shrink + tl.sum(weights, axis=1)
     acc = acc * shrink[:, None]
     acc = tl.dot(weights.to(value.dtype), value, acc, input_precision="ieee")

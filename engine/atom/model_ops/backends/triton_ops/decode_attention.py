@@ -2,17 +2,17 @@
 """Attention of one query per row over the paged cache, long contexts split among programs.
 
 A program takes one row, one KV head and one split of the row's context; the query heads of the
-group share its loads, padded to the tensor core's 16 rows. `decode_attention` takes queries and a
-cache that already holds the row's newest token; `append_attention` takes what the projection gave:
-every program norms and rotates its own queries, and the one whose split ends the context does the
-same for the new key, writes key and value to the cache, and attends to them from registers.
+group share its loads, padded to the tensor core's 16 rows. It takes queries and a cache that
+already holds the row's newest token, or what the projection gave: then every program norms and
+rotates its own queries, and the one whose split ends the context does the same for the new key,
+writes key and value to the cache, and attends to them from registers.
 
 The grid depends only on sizes the host knows; how much of the context a split gets is decided from
 context_lens on the device, so a captured graph stays right as contexts grow. A row of one split is
 written at once; the splits of others are combined by a second kernel (a semaphore and a last
 program that combines was slower: docs/results/gpu-log.md). A row of context 0 (a graph's padding)
-yields zeros. Heads of a row run side by side and rows in their order: with the longest row first,
-the short ones fill the gaps at the end.
+yields zeros. With a window, splits divide the tokens that are in it. Heads of a row run side by
+side and rows in their order: with the longest row first, the short ones fill the gaps at the end.
 
 Split-KV: Flash-Decoding (Dao et al. 2023).
 """
@@ -26,14 +26,22 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.interface import AttentionShape
 from atom.model_ops.backends.triton_ops.attention_tiles import (
     cache_offsets,
+    cap_scores,
+    head_elements,
     load_blocks,
+    load_tile,
+    real_elements,
     softmax_step,
 )
-from atom.model_ops.backends.triton_ops.launch import compute_units, next_power_of_2
+from atom.model_ops.backends.triton_ops.launch import (
+    compute_units,
+    head_lanes,
+    next_power_of_2,
+)
 from atom.model_ops.backends.triton_ops.tuning import DecodeConfig, decode_config
+from atom.model_ops.values import AttentionShape, LayerCache, Rotary
 from atom.utils.forward_context import AttentionMetaData
 
 # The tensor core's smallest tile of rows.
@@ -56,14 +64,15 @@ def _split_length(context, least, splits, BLOCK_N: tl.constexpr):
 @triton.jit
 def _rotate(
     first, second, scale, weight_ptr, cos, sin,
-    D: tl.constexpr, HAS_NORM: tl.constexpr, dtype: tl.constexpr,
+    D: tl.constexpr, LANES: tl.constexpr, HAS_NORM: tl.constexpr, dtype: tl.constexpr,
 ):  # fmt: skip
-    """Both halves of heads, [.., D / 2] float32 each, normed by `scale` and rotated, in dtype;
+    """Both halves of heads, [.., LANES / 2] float32 each, normed by `scale` and rotated, in dtype;
     rounded as the reference rounds."""
     if HAS_NORM:
-        half = tl.arange(0, D // 2)
-        first_weight = tl.load(weight_ptr + half).to(tl.float32)
-        second_weight = tl.load(weight_ptr + D // 2 + half).to(tl.float32)
+        half = tl.arange(0, LANES // 2)
+        within = half < D // 2
+        first_weight = tl.load(weight_ptr + half, mask=within, other=0.0).to(tl.float32)
+        second_weight = tl.load(weight_ptr + D // 2 + half, mask=within, other=0.0).to(tl.float32)
         first = (first * scale).to(dtype).to(tl.float32)
         second = (second * scale).to(dtype).to(tl.float32)
         first = (first_weight * first).to(dtype).to(tl.float32)
@@ -77,56 +86,69 @@ def _decode_kernel(
     q_weight_ptr, k_weight_ptr, cos_sin_ptr, positions_ptr, slots_ptr,
     table_stride, least, splits, scale, eps,
     GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, IS_SPLIT: tl.constexpr,
-    APPEND: tl.constexpr, HAS_NORM: tl.constexpr,
+    LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, IS_SPLIT: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, APPEND: tl.constexpr, HAS_NORM: tl.constexpr,
 ):  # fmt: skip
     """q_ptr: [R, Hq, D]; with APPEND [R, Hq + 2·Hkv, D], straight from the projection. How many
     splits there are is no constant: it follows from the number of rows, and a step may have any."""
     head, row, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     context = tl.load(contexts_ptr + row)
+    low = 0
+    if WINDOW:
+        low = tl.maximum(context - WINDOW, 0)
     if IS_SPLIT:
-        length = _split_length(context, least, splits, BLOCK_N)
-        start = split * length
+        length = _split_length(context - low, least, splits, BLOCK_N)
+        start = low + split * length
         end = tl.minimum(start + length, context)
         if (start >= context) & (split > 0):
             return
     else:
-        start, end, length = 0, context, context
+        start, end, length = low, context, context
 
+    PADDED: tl.constexpr = D != LANES
     dtype = out_ptr.dtype.element_ty
     member = tl.arange(0, GROUP_PADDED)
-    dim = tl.arange(0, D)
+    element = head_elements(D, LANES)
+    real_element = real_elements(D, LANES)
     real = (member < GROUP)[:, None]
+    stored_lanes = real
+    if PADDED:
+        stored_lanes = real & real_element[None, :]
     query_head = row.to(tl.int64) * (HKV * GROUP) + head * GROUP + member
     table_ptr = tables_ptr + row.to(tl.int64) * table_stride
     running_max = tl.full([GROUP_PADDED], float("-inf"), tl.float32)
     running_sum = tl.zeros([GROUP_PADDED], tl.float32)
-    acc = tl.zeros([GROUP_PADDED, D], tl.float32)
+    acc = tl.zeros([GROUP_PADDED, LANES], tl.float32)
     if APPEND:
-        half = tl.arange(0, D // 2)
+        half = tl.arange(0, LANES // 2)
+        within = half < D // 2
+        real_half = real
+        if PADDED:
+            real_half = real & within[None, :]
         heads = q_ptr + row.to(tl.int64) * ((HKV * GROUP + 2 * HKV) * D)
         query_at = heads + (head * GROUP + member)[:, None] * D + half[None, :]
         key_at = heads + (HKV * GROUP + head) * D + half
-        q_first = tl.load(query_at, mask=real, other=0.0).to(tl.float32)
-        q_second = tl.load(query_at + D // 2, mask=real, other=0.0).to(tl.float32)
-        k_first = tl.load(key_at).to(tl.float32)
-        k_second = tl.load(key_at + D // 2).to(tl.float32)
-        new_value = tl.load(heads + (HKV * GROUP + HKV + head) * D + dim)
+        q_first = tl.load(query_at, mask=real_half, other=0.0).to(tl.float32)
+        q_second = tl.load(query_at + D // 2, mask=real_half, other=0.0).to(tl.float32)
+        k_first = tl.load(key_at, mask=within, other=0.0).to(tl.float32)
+        k_second = tl.load(key_at + D // 2, mask=within, other=0.0).to(tl.float32)
+        value_at = heads + (HKV * GROUP + HKV + head) * D + element
+        new_value = tl.load(value_at, mask=real_element, other=0.0)
         position = tl.load(positions_ptr + row).to(tl.int64)
         slot = tl.load(slots_ptr + row).to(tl.int64)
-        cos = tl.load(cos_sin_ptr + position * D + half)
-        sin = tl.load(cos_sin_ptr + position * D + D // 2 + half)
+        cos = tl.load(cos_sin_ptr + position * D + half, mask=within, other=0.0)
+        sin = tl.load(cos_sin_ptr + position * D + D // 2 + half, mask=within, other=0.0)
         q_squares = tl.sum(q_first * q_first, axis=1) + tl.sum(q_second * q_second, axis=1)
         k_squares = tl.sum(k_first * k_first, axis=0) + tl.sum(k_second * k_second, axis=0)
         q_first, q_second = _rotate(
             q_first, q_second, tl.rsqrt(q_squares / D + eps)[:, None], q_weight_ptr,
-            cos[None, :], sin[None, :], D, HAS_NORM, dtype,
+            cos[None, :], sin[None, :], D, LANES, HAS_NORM, dtype,
         )  # fmt: skip
         k_first, k_second = _rotate(
             k_first, k_second, tl.rsqrt(k_squares / D + eps), k_weight_ptr, cos, sin,
-            D, HAS_NORM, dtype,
+            D, LANES, HAS_NORM, dtype,
         )  # fmt: skip
-        q = tl.reshape(tl.permute(tl.join(q_first, q_second), (0, 2, 1)), (GROUP_PADDED, D))
+        q = tl.reshape(tl.permute(tl.join(q_first, q_second), (0, 2, 1)), (GROUP_PADDED, LANES))
         # As the cache holds them: it may have another dtype.
         stored = k_cache_ptr.dtype.element_ty
         k_first, k_second = k_first.to(stored), k_second.to(stored)
@@ -134,54 +156,60 @@ def _decode_kernel(
         owner = (end == context) & (context > 0)
         if owner & (slot >= 0):
             new_at = slot * (HKV * D) + head * D
-            tl.store(k_cache_ptr + new_at + half, k_first)
-            tl.store(k_cache_ptr + new_at + D // 2 + half, k_second)
-            tl.store(v_cache_ptr + new_at + dim, new_value)
+            tl.store(k_cache_ptr + new_at + half, k_first, mask=within)
+            tl.store(k_cache_ptr + new_at + D // 2 + half, k_second, mask=within)
+            tl.store(v_cache_ptr + new_at + element, new_value, mask=real_element)
         new_scores = tl.sum(
             q_first.to(tl.float32) * k_first.to(dtype).to(tl.float32)[None, :], axis=1
         )
         new_scores += tl.sum(
             q_second.to(tl.float32) * k_second.to(dtype).to(tl.float32)[None, :], axis=1
         )
+        new_scores = cap_scores(new_scores, scale, SOFTCAP)
         running_max = tl.where(owner, new_scores * scale, running_max)
         running_sum += tl.where(owner, 1.0, 0.0)
         acc += tl.where(owner, new_value.to(dtype).to(tl.float32), 0.0)[None, :]
         end = tl.where(owner, end - 1, end)
     else:
-        q = tl.load(q_ptr + query_head[:, None] * D + dim[None, :], mask=real, other=0.0)
+        query_at = q_ptr + query_head[:, None] * D + element[None, :]
+        q = tl.load(query_at, mask=stored_lanes, other=0.0)
 
-    block = load_blocks(table_ptr, start, end, BLOCK_SIZE, BLOCK_N)
+    block = load_blocks(table_ptr, start, low, end, BLOCK_SIZE, BLOCK_N, False)
     for first in range(start, end, BLOCK_N):
         inside = first + tl.arange(0, BLOCK_N) < end
-        at = cache_offsets(block, first, head, BLOCK_SIZE, BLOCK_N, HKV, D)
-        key = tl.load(k_cache_ptr + at, mask=inside[:, None], other=0.0).to(dtype)
-        value = tl.load(v_cache_ptr + at, mask=inside[:, None], other=0.0).to(dtype)
-        block = load_blocks(table_ptr, first + BLOCK_N, end, BLOCK_SIZE, BLOCK_N)
+        at = cache_offsets(block, first, head, element, BLOCK_SIZE, BLOCK_N, HKV, D)
+        key = load_tile(k_cache_ptr + at, inside, real_element, True, PADDED).to(dtype)
+        value = load_tile(v_cache_ptr + at, inside, real_element, True, PADDED).to(dtype)
+        block = load_blocks(table_ptr, first + BLOCK_N, low, end, BLOCK_SIZE, BLOCK_N, False)
         scores = tl.dot(q, tl.trans(key), input_precision="ieee")
+        scores = cap_scores(scores, scale, SOFTCAP)
         scores = tl.where(inside[None, :], scores, float("-inf"))
         running_max, running_sum, acc = softmax_step(
-            scores, value, scale, running_max, running_sum, acc
+            scores, value, scale, running_max, running_sum, acc, False
         )
 
     total = tl.where(running_sum > 0, running_sum, 1.0)
     result = acc / total[:, None]
-    if context <= length:
-        out_at = out_ptr + query_head[:, None] * D + dim[None, :]
-        tl.store(out_at, result.to(dtype), mask=real)
+    if context - low <= length:
+        out_at = out_ptr + query_head[:, None] * D + element[None, :]
+        tl.store(out_at, result.to(dtype), mask=stored_lanes)
     else:
         at = query_head * splits + split
-        tl.store(partial_ptr + at[:, None] * D + dim[None, :], result, mask=real)
+        tl.store(partial_ptr + at[:, None] * D + element[None, :], result, mask=stored_lanes)
         tl.store(lse_ptr + at, running_max + tl.log2(total), mask=member < GROUP)
 
 
 @triton.jit(do_not_specialize=["least", "splits"])
 def _combine_kernel(
     partial_ptr, lse_ptr, contexts_ptr, out_ptr, least, splits,
-    HQ: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr, PADDED: tl.constexpr,
+    HQ: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr, BLOCK_N: tl.constexpr,
+    WINDOW: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """Weigh the splits of one row and head by their sums of exponentials."""
     row, head = tl.program_id(0), tl.program_id(1)
     context = tl.load(contexts_ptr + row)
+    if WINDOW:
+        context = tl.minimum(context, WINDOW)
     length = _split_length(context, least, splits, BLOCK_N)
     if context <= length:
         return
@@ -189,14 +217,16 @@ def _combine_kernel(
     written = (split < splits) & (split * length < context)
     at = (row.to(tl.int64) * HQ + head) * splits + split
     lse = tl.load(lse_ptr + at, mask=written, other=float("-inf"))
-    dim = tl.arange(0, D)
+    element = tl.arange(0, LANES)
+    within = element < D
     partial = tl.load(
-        partial_ptr + at[:, None] * D + dim[None, :], mask=written[:, None], other=0.0
-    )
+        partial_ptr + at[:, None] * D + element[None, :],
+        mask=written[:, None] & within[None, :], other=0.0,
+    )  # fmt: skip
     weight = tl.exp2(lse - tl.max(lse, axis=0))
     result = tl.sum(weight[:, None] * partial, axis=0) / tl.sum(weight, axis=0)
     result = result.to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + (row.to(tl.int64) * HQ + head) * D + dim, result)
+    tl.store(out_ptr + (row.to(tl.int64) * HQ + head) * D + element, result, mask=within)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,59 +258,24 @@ def choose_splits(
 
 def decode_attention(
     q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
     shape: AttentionShape,
-    metadata: AttentionMetaData,
+    cache: LayerCache,
+    step: AttentionMetaData,
     out: torch.Tensor,
+    rotary: Rotary | None = None,
     config: DecodeConfig | None = None,
 ) -> None:
-    """q, out [R, Hq, D]: a step's first rows, which the metadata begins with."""
-    _launch(q, k_cache, v_cache, shape, metadata, out, None, config)
+    """Attention of a step's first rows, as many as out [R, Hq, D] has.
 
-
-@dataclass(frozen=True, slots=True)
-class RotaryInputs:
-    """What `qk_norm_rope_store` takes besides the projection and the cache."""
-
-    q_norm: torch.Tensor | None
-    k_norm: torch.Tensor | None
-    eps: float
-    cos_sin: torch.Tensor
-    positions: torch.Tensor
-
-
-def append_attention(
-    qkv: torch.Tensor,
-    rotary: RotaryInputs,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    shape: AttentionShape,
-    metadata: AttentionMetaData,
-    out: torch.Tensor,
-    config: DecodeConfig | None = None,
-) -> None:
-    """qkv [R, (Hq + 2·Hkv)·D] contiguous, out [R, Hq, D]: a step's first rows. Writes the rows'
-    newest keys and values to the cache on the way."""
-    _launch(qkv, k_cache, v_cache, shape, metadata, out, rotary, config)
-
-
-def _launch(
-    q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
-    shape: AttentionShape,
-    metadata: AttentionMetaData,
-    out: torch.Tensor,
-    rotary: RotaryInputs | None,
-    config: DecodeConfig | None,
-) -> None:
+    Without `rotary` q is [R, Hq, D] and the cache holds the rows' newest tokens. With it q is what
+    the projection gave, [R, (Hq + 2·Hkv)·D] contiguous, and newest keys and values are written to
+    the cache on the way."""
     rows, heads, dim = out.shape
-    kv_heads = shape.num_kv_heads
-    config = config or decode_config(q.device, dim, q.element_size(), rows)
+    kv_heads, lanes = shape.num_kv_heads, head_lanes(dim)
+    config = config or decode_config(q.device, lanes, q.element_size(), rows)
     splits = choose_splits(
-        rows, kv_heads, metadata.max_context_len, compute_units(q.device), config,
-        even=metadata.even_contexts,
+        rows, kv_heads, shape.seen(step.max_context_len), compute_units(q.device), config,
+        even=step.even_contexts,
     )  # fmt: skip
     partial = lse = out
     if not splits.whole:
@@ -288,23 +283,25 @@ def _launch(
         partial = torch.empty((size, dim), dtype=torch.float32, device=q.device)
         lse = torch.empty((size,), dtype=torch.float32, device=q.device)
     group = heads // kv_heads
-    contexts, tables = metadata.context_lens, metadata.block_tables
+    tables, window = step.block_tables, shape.window or 0
+    q_norm, k_norm = (rotary.q_norm, rotary.k_norm) if rotary else (None, None)
     _decode_kernel[(kv_heads, rows, splits.count)](
-        q, k_cache, v_cache, tables, contexts, out, partial, lse,
-        rotary and rotary.q_norm, rotary and rotary.k_norm, rotary and rotary.cos_sin,
-        rotary and rotary.positions, rotary and metadata.slot_mapping,
+        q, cache.k, cache.v, tables, step.context_lens, out, partial, lse,
+        q_norm and q_norm.weight, k_norm and k_norm.weight, rotary and rotary.cos_sin,
+        rotary and rotary.positions, rotary and step.slot_mapping,
         tables.stride(0), splits.least, splits.count, shape.scale * math.log2(math.e),
-        rotary.eps if rotary else 0.0,
+        q_norm.eps if q_norm else 0.0,
         GROUP=group, GROUP_PADDED=max(_MIN_GROUP, next_power_of_2(group)), HKV=kv_heads, D=dim,
-        BLOCK_SIZE=k_cache.shape[1], BLOCK_N=config.block_n, IS_SPLIT=not splits.whole,
-        APPEND=rotary is not None, HAS_NORM=rotary is not None and rotary.q_norm is not None,
+        LANES=lanes, BLOCK_SIZE=cache.block_size, BLOCK_N=config.block_n,
+        IS_SPLIT=not splits.whole, WINDOW=window, SOFTCAP=shape.softcap or 0.0,
+        APPEND=rotary is not None, HAS_NORM=q_norm is not None,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     if splits.count > 1:
         # Few sizes of tile, so that few kernels serve any number of rows.
         padded = next(size for size in _COMBINED if size >= splits.count)
         _combine_kernel[(rows, heads)](
-            partial, lse, contexts, out, splits.least, splits.count,
-            HQ=heads, D=dim, BLOCK_N=config.block_n, PADDED=padded,
-            num_warps=2 if padded * dim <= 4096 else 4,
+            partial, lse, step.context_lens, out, splits.least, splits.count,
+            HQ=heads, D=dim, LANES=lanes, BLOCK_N=config.block_n, WINDOW=window, PADDED=padded,
+            num_warps=2 if padded * lanes <= 4096 else 4,
         )  # fmt: skip

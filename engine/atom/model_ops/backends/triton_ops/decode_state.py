@@ -12,9 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.interface import DecodeInputs, SlotTensors
 from atom.model_ops.backends.step_mail import LETTERS, StepMail
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
+from atom.model_ops.slots import DecodeInputs, SlotTensors
 
 # Entries of a block table that one program copies, and of a letter that are read at once.
 _TABLE_STRETCH = 1024
@@ -25,8 +25,8 @@ _FEW_ROWS, _MANY_ROWS = 32, 256
 
 @triton.jit
 def _receive_kernel(
-    said_ptr, turn_ptr, slots_ptr, tables_ptr, count, padding_slot,
-    LETTERS: tl.constexpr, MAX_BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+    said_ptr, turn_ptr, slots_ptr, tables_ptr, count, num_slots, padding_slot,
+    LETTERS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One program of one warp: none of it may read the turn when some of it has moved it on."""
     turn = tl.load(turn_ptr)
@@ -38,11 +38,11 @@ def _receive_kernel(
         # All at once: what the host's memory costs is the way there.
         row_slot = tl.load(letter_ptr + at, mask=inside, other=-1)
         slot = tl.load(letter_ptr + count + at, mask=inside, other=-1).to(tl.int64)
-        index = tl.load(letter_ptr + 2 * count + at, mask=inside, other=0)
+        column = tl.load(letter_ptr + 2 * count + at, mask=inside, other=0)
         block = tl.load(letter_ptr + 3 * count + at, mask=inside, other=0)
-        tl.store(slots_ptr + at, row_slot.to(tl.int64), mask=inside)
+        tl.store(slots_ptr + at, row_slot.to(tl.int64), mask=at < num_slots)
         real = (slot >= 0) & (slot != padding_slot)
-        tl.store(tables_ptr + slot * MAX_BLOCKS + index, block, mask=real)
+        tl.store(tables_ptr + slot * COLUMNS + column, block, mask=real)
     tl.store(turn_ptr, turn + 1)
     tl.store(turn_ptr + 1, place)
 
@@ -52,23 +52,27 @@ def _prepare_kernel(
     slots_ptr, last_token_ptr, num_computed_ptr, tables_ptr, temperature_ptr, seed_ptr,
     ids_ptr, positions_ptr, slot_mapping_ptr, contexts_ptr, row_tables_ptr,
     row_temperature_ptr, row_seed_ptr, sample_positions_ptr, padding_slot,
-    MAX_BLOCKS: tl.constexpr, BLOCK_SIZE: tl.constexpr, STRETCH: tl.constexpr,
+    MAX_BLOCKS: tl.constexpr, GROUPS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    STRETCH: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0)
+    """MAX_BLOCKS: of one group."""
+    row, group = tl.program_id(0), tl.program_id(2)
+    at = group.to(tl.int64) * tl.num_programs(0) + row  # of the row in this group's outputs
     slot = tl.load(slots_ptr + row).to(tl.int64)
     real = (slot >= 0) & (slot != padding_slot)
     position = tl.load(num_computed_ptr + slot, mask=real, other=0).to(tl.int64)
-    table = tables_ptr + slot * MAX_BLOCKS
+    table = tables_ptr + (slot * GROUPS + group) * MAX_BLOCKS
     context = tl.where(real, position + 1, 0)
     # Only what the context uses of the table is copied; the rest is never read.
     blocks = tl.cdiv(context, BLOCK_SIZE)
     entry = tl.program_id(1) * STRETCH + tl.arange(0, STRETCH)
     entries = tl.load(table + entry, mask=entry < blocks, other=0)
-    tl.store(row_tables_ptr + row.to(tl.int64) * MAX_BLOCKS + entry, entries, mask=entry < blocks)
+    tl.store(row_tables_ptr + at * MAX_BLOCKS + entry, entries, mask=entry < blocks)
     if tl.program_id(1) == 0:
         block = tl.load(table + position // BLOCK_SIZE, mask=real, other=0).to(tl.int64)
         cache_slot = block * BLOCK_SIZE + position % BLOCK_SIZE
-        tl.store(slot_mapping_ptr + row, tl.where(real, cache_slot, -1))
+        tl.store(slot_mapping_ptr + at, tl.where(real, cache_slot, -1))
+    if (tl.program_id(1) == 0) & (group == 0):
         tl.store(ids_ptr + row, tl.load(last_token_ptr + slot, mask=real, other=0))
         tl.store(positions_ptr + row, position)
         tl.store(contexts_ptr + row, context.to(tl.int32))
@@ -95,21 +99,22 @@ def _commit_kernel(
 
 
 def receive_step(mail: StepMail, slots: torch.Tensor, state: SlotTensors) -> None:
-    count = slots.shape[0]
+    count = mail.said.shape[2]
     _receive_kernel[(1,)](
-        mail.said, mail.turn, slots, state.block_tables, count, state.padding_slot,
-        LETTERS=LETTERS, MAX_BLOCKS=state.block_tables.shape[1],
+        mail.said, mail.turn, slots, state.block_tables, count, slots.shape[0], state.padding_slot,
+        LETTERS=LETTERS, COLUMNS=state.block_tables.shape[1],
         BLOCK=min(_LETTER_STRETCH, next_power_of_2(count)), num_warps=1,
     )  # fmt: skip
 
 
 def prepare_decode(slots: torch.Tensor, state: SlotTensors, block_size: int) -> DecodeInputs:
-    inputs = _empty_inputs(slots.shape[0], state.block_tables.shape[1], slots.device)
+    inputs = _empty_inputs(slots.shape[0], state)
     _gather_inputs(slots, state, block_size, inputs)
     return inputs
 
 
-def _empty_inputs(rows: int, max_blocks: int, device: torch.device) -> DecodeInputs:
+def _empty_inputs(rows: int, state: SlotTensors) -> DecodeInputs:
+    device, groups = state.block_tables.device, state.num_groups
 
     def column(dtype: torch.dtype) -> torch.Tensor:
         return torch.empty(rows, dtype=dtype, device=device)
@@ -117,9 +122,11 @@ def _empty_inputs(rows: int, max_blocks: int, device: torch.device) -> DecodeInp
     return DecodeInputs(
         input_ids=column(torch.int64),
         positions=column(torch.int64),
-        slot_mapping=column(torch.int64),
+        slot_mapping=torch.empty((groups, rows), dtype=torch.int64, device=device),
         context_lens=column(torch.int32),
-        block_tables=torch.empty((rows, max_blocks), dtype=torch.int32, device=device),
+        block_tables=torch.empty(
+            (groups, rows, state.max_blocks), dtype=torch.int32, device=device
+        ),
         temperature=column(torch.float32),
         seed=column(torch.int64),
         sample_positions=column(torch.int64),
@@ -129,14 +136,14 @@ def _empty_inputs(rows: int, max_blocks: int, device: torch.device) -> DecodeInp
 def _gather_inputs(
     slots: torch.Tensor, state: SlotTensors, block_size: int, inputs: DecodeInputs
 ) -> None:
-    rows, max_blocks = slots.shape[0], state.block_tables.shape[1]
+    rows, max_blocks = slots.shape[0], state.max_blocks
     stretch = min(_TABLE_STRETCH, next_power_of_2(max_blocks))
-    _prepare_kernel[(rows, triton.cdiv(max_blocks, stretch))](
+    _prepare_kernel[(rows, triton.cdiv(max_blocks, stretch), state.num_groups)](
         slots, state.last_token, state.num_computed, state.block_tables, state.temperature,
         state.seed, inputs.input_ids, inputs.positions, inputs.slot_mapping, inputs.context_lens,
         inputs.block_tables, inputs.temperature, inputs.seed, inputs.sample_positions,
-        state.padding_slot, MAX_BLOCKS=max_blocks, BLOCK_SIZE=block_size, STRETCH=stretch,
-        num_warps=4,
+        state.padding_slot, MAX_BLOCKS=max_blocks, GROUPS=state.num_groups, BLOCK_SIZE=block_size,
+        STRETCH=stretch, num_warps=4,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from atom.model_ops.backends.interface import AttentionShape
+from atom.model_ops.values import AttentionShape
 from atom.utils.forward_context import EqualPrompts
 
 

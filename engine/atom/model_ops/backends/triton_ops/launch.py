@@ -26,6 +26,11 @@ def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
+def head_lanes(head_dim: int) -> int:
+    """Lanes that a kernel gives to a head: a power of two, and as many as a tensor core takes."""
+    return max(16, next_power_of_2(head_dim))
+
+
 def warps_for(elements: int, elements_per_warp: int = 512, most: int = 8) -> int:
     """Warps for a program over so many elements, so that each thread has a few wide loads."""
     return max(1, min(most, next_power_of_2(elements) // elements_per_warp))

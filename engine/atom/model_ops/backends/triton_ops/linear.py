@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from atom.model_ops.backends.triton_ops import norm_linear as fused
-from atom.model_ops.backends.triton_ops.activation import silu_and_mul
-from atom.model_ops.backends.triton_ops.norms import add_rms_norm, rms_norm
+from atom.model_ops.backends.triton_ops.activation import act_and_mul
+from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
 from atom.model_ops.backends.triton_ops.skinny_linear import skinny_linear
 from atom.model_ops.backends.triton_ops.split_linear import gated_linear, split_linear
 from atom.model_ops.backends.triton_ops.tuning import (
@@ -17,76 +17,57 @@ from atom.model_ops.backends.triton_ops.tuning import (
     gated_config,
     linear_config,
 )
+from atom.model_ops.values import Activation, LinearWeight, NormWeight, Pending, Stream
 
 # Tokens from which the library adds to the residual as it writes the product: the norm behind it
 # then reads one tensor and writes one, instead of two each. With fewer the host is what counts.
 _ADDED_TOKENS = 2048
 
 
-def prepare_linear(weight: torch.Tensor) -> torch.Tensor:
-    return weight
+def prepare_linear(w: LinearWeight) -> LinearWeight:
+    return w
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     if 0 < x.shape[0] <= TOKEN_BUCKETS[-1]:
-        config = linear_config(x.device, x.dtype, weight.shape[0], weight.shape[1], x.shape[0])
+        config = linear_config(x.device, x.dtype, w.outputs, w.inputs, x.shape[0])
         if isinstance(config, SkinnyConfig):
-            return skinny_linear(x, weight, bias, config)
+            return skinny_linear(x, w, config)
         if config is not None:
-            return split_linear(x, weight, bias, config)
-    return F.linear(x, weight, bias)
+            return split_linear(x, w, config)
+    return F.linear(x, w.data, w.bias)
 
 
-def linear_addend(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, residual: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    if x.shape[0] >= _ADDED_TOKENS and bias is None:
-        return residual.addmm_(x, weight.t()), None
+def add(stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
+    if x.shape[0] >= _ADDED_TOKENS and w.bias is None:
+        return Stream(stream.residual.addmm_(x, w.data.t()))
     if 0 < x.shape[0] <= TOKEN_BUCKETS[-1]:
-        config = addend_config(x.device, x.dtype, weight.shape[0], weight.shape[1], x.shape[0])
+        config = addend_config(x.device, x.dtype, w.outputs, w.inputs, x.shape[0])
         if config is not None:
-            return split_linear(x, weight, bias, config), residual
-    return linear(x, weight, bias), residual
+            pending_is = Pending.PARTS if config.split_k > 1 else Pending.WHOLE
+            return Stream(stream.residual, split_linear(x, w, config), pending_is)
+    return stream.plus(linear(x, w))
 
 
-def norm_linear(
-    x: torch.Tensor,
-    residual: torch.Tensor | None,
-    norm_weight: torch.Tensor,
-    eps: float,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    if fused.can_fuse(x):
-        return fused.norm_linear(x, residual, norm_weight, eps, weight, bias, gated=False)
-    normed, residual = _norm(x, residual, norm_weight, eps)
-    return linear(normed, weight, bias), residual
+def norm_linear(stream: Stream, norm: NormWeight, w: LinearWeight) -> tuple[torch.Tensor, Stream]:
+    if fused.can_fuse(stream):
+        return fused.norm_linear(stream, norm, w, gated=False)
+    normed, stream = settle_and_norm(stream, norm)
+    return linear(normed, w), stream
 
 
 def norm_gated_linear(
-    x: torch.Tensor,
-    residual: torch.Tensor | None,
-    norm_weight: torch.Tensor,
-    eps: float,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    if fused.can_fuse(x):
-        return fused.norm_linear(x, residual, norm_weight, eps, weight, bias, gated=True)
-    normed, residual = _norm(x, residual, norm_weight, eps)
-    if 0 < normed.shape[0] <= TOKEN_BUCKETS[-1]:
-        config = gated_config(x.device, weight.dtype, *weight.shape, normed.shape[0])
+    stream: Stream, norm: NormWeight, w: LinearWeight, activation: Activation
+) -> tuple[torch.Tensor, Stream]:
+    fusable = activation is Activation.SILU
+    if fusable and fused.can_fuse(stream):
+        return fused.norm_linear(stream, norm, w, gated=True)
+    normed, stream = settle_and_norm(stream, norm)
+    if fusable and 0 < normed.shape[0] <= TOKEN_BUCKETS[-1]:
+        config = gated_config(normed.device, normed.dtype, w.outputs, w.inputs, normed.shape[0])
         if config is not None:
-            return gated_linear(normed, weight, bias, config), residual
-    return silu_and_mul(linear(normed, weight, bias)), residual
-
-
-def _norm(
-    x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    if residual is None:
-        return rms_norm(x, weight, eps), x
-    return add_rms_norm(x, residual, weight, eps)
+            return gated_linear(normed, w, config), stream
+    return act_and_mul(linear(normed, w), activation), stream
 
 
 def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
+from atom.model_ops.values import LinearWeight, NormWeight, Pending, Stream
 
 # A program holds its rows of W in registers: no wider than this.
 _MAX_INNER = 8192
@@ -65,32 +66,28 @@ def _norm_linear_kernel(
     tl.store(out_ptr + n, result.to(dtype), mask=n < N)
 
 
-def can_fuse(x: torch.Tensor) -> bool:
-    """Whether the kernel takes x [1, in]: one token, complete (no parts), not too wide."""
-    return x.dim() == 2 and x.shape[0] == 1 and x.shape[1] <= _MAX_INNER
+def can_fuse(stream: Stream) -> bool:
+    """Whether the kernel takes the stream [1, in]: one token, no parts, not too wide."""
+    rows, inner = stream.residual.shape
+    return rows == 1 and inner <= _MAX_INNER and stream.pending_is is not Pending.PARTS
 
 
 def norm_linear(
-    x: torch.Tensor,
-    residual: torch.Tensor | None,
-    norm_weight: torch.Tensor,
-    eps: float,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    *,
-    gated: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """x, residual [1, in], weight [out, in] (gated: gate's rows, then up's) → ([1, out], or half of
-    it; the new residual)."""
-    inner = x.shape[1]
-    outputs = weight.shape[0] // 2 if gated else weight.shape[0]
+    stream: Stream, norm: NormWeight, w: LinearWeight, *, gated: bool
+) -> tuple[torch.Tensor, Stream]:
+    """The stream [1, in], w [out, in] (gated: gate's rows, then up's) → ([1, out], or half of it;
+    the settled stream)."""
+    residual, inner = stream.residual, w.inputs
+    outputs = w.outputs // 2 if gated else w.outputs
     rows = _GATED_ROWS if gated else _ROWS
-    out = torch.empty((1, outputs), dtype=x.dtype, device=x.device)
-    residual_out = x if residual is None else torch.empty_like(x)
+    out = torch.empty((1, outputs), dtype=residual.dtype, device=residual.device)
+    has_residual = stream.pending is not None
+    x = residual if stream.pending is None else stream.pending
+    settled = torch.empty_like(residual) if has_residual else residual
     _norm_linear_kernel[(triton.cdiv(outputs, rows),)](
-        x, residual, norm_weight, weight, bias, out, residual_out, eps, outputs,
+        x, residual, norm.weight, w.data, w.bias, out, settled, norm.eps, outputs,
         K=inner, BLOCK_K=next_power_of_2(inner), ROWS=rows, GATED=gated,
-        HAS_RESIDUAL=residual is not None, HAS_BIAS=bias is not None,
+        HAS_RESIDUAL=has_residual, HAS_BIAS=w.bias is not None,
         num_warps=_GATED_WARPS if gated else _WARPS,
     )  # fmt: skip
-    return out, residual_out
+    return out, Stream(settled)

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
+from atom.model_ops.values import NormWeight, Pending, Stream
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -40,30 +41,30 @@ def _rms_norm_kernel(
     tl.store(out_ptr + row + at, result, mask=inside)
 
 
-def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def rms_norm(x: torch.Tensor, norm: NormWeight) -> torch.Tensor:
     x = x.contiguous()
     out = torch.empty_like(x)
-    _launch(x, None, weight, out, eps, 1)
+    _launch(x, None, norm, out, 1)
     return out
 
 
-def add_rms_norm(
-    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    if x.dim() == residual.dim():
-        _launch(x, residual, weight, x, eps, 1)
-        return x, residual
+def norm(stream: Stream, norm: NormWeight) -> tuple[torch.Tensor, Stream]:
+    pending, residual = stream.pending, stream.residual
+    if pending is None:
+        return rms_norm(residual, norm), stream
+    if stream.pending_is is Pending.WHOLE:
+        _launch(pending, residual, norm, pending, 1)
+        return pending, Stream(residual)
     out = torch.empty_like(residual)
-    _launch(x, residual, weight, out, eps, x.shape[0])
-    return out, residual
+    _launch(pending, residual, norm, out, pending.shape[0])
+    return out, Stream(residual)
 
 
 def _launch(
     x: torch.Tensor,
     residual: torch.Tensor | None,
-    weight: torch.Tensor,
+    norm: NormWeight,
     out: torch.Tensor,
-    eps: float,
     parts: int,
 ) -> None:
     hidden = out.shape[-1]
@@ -74,7 +75,7 @@ def _launch(
     elements = 128 if parts > 1 else 256 if rows < 64 else 512
     warps = warps_for(block, elements, most=16)
     _rms_norm_kernel[(rows,)](
-        x, residual, weight, out, rows, eps,
+        x, residual, norm.weight, out, rows, norm.eps,
         HIDDEN=hidden, BLOCK=block, HAS_RESIDUAL=residual is not None, PARTS=parts,
         num_warps=warps,
     )  # fmt: skip

@@ -19,14 +19,19 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.interface import AttentionShape
 from atom.model_ops.backends.triton_ops.attention_tiles import (
     cache_offsets,
+    cap_scores,
+    head_elements,
     load_blocks,
+    load_tile,
+    real_elements,
     softmax_step,
 )
-from atom.model_ops.backends.triton_ops.launch import next_power_of_2
+from atom.model_ops.backends.triton_ops.launch import head_lanes, next_power_of_2
 from atom.model_ops.backends.triton_ops.tuning import PrefillConfig, prefill_config
+from atom.model_ops.values import AttentionShape, LayerCache
+from atom.utils.forward_context import AttentionMetaData
 
 
 @triton.jit
@@ -46,32 +51,35 @@ def _find_row(starts_ptr, tile, first_row, rows, TOKENS: tl.constexpr):
 
 @triton.jit
 def _attend(
-    q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, first, end, limit, scale,
+    q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, first, end, low, limit, scale,
     running_max, running_sum, acc,
-    HKV: tl.constexpr, D: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
-    MASKED: tl.constexpr,
+    HKV: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Tokens [first, end) of the cache; masked tiles respect `limit` and causality."""
-    block = load_blocks(table_ptr, first, limit, BLOCK_SIZE, BLOCK_N)
+    """Tokens [first, end) of the cache; masked tiles respect [low, limit), causality and window."""
+    HAS_LOW: tl.constexpr = MASKED and WINDOW > 0
+    element, real = head_elements(D, LANES), real_elements(D, LANES)
+    block = load_blocks(table_ptr, first, low, limit, BLOCK_SIZE, BLOCK_N, HAS_LOW)
     # The few masked tiles are not worth a pipeline; with one, the compiler of CUDA's assembler
     # serialises the matrix instructions of both loops (warning C7515).
     for start in tl.range(first, end, BLOCK_N, num_stages=1 if MASKED else None):
-        at = cache_offsets(block, start, head, BLOCK_SIZE, BLOCK_N, HKV, D)
-        if MASKED:
-            token = start + tl.arange(0, BLOCK_N)
-            inside = (token < limit)[:, None]
-            key = tl.load(k_cache_ptr + at, mask=inside, other=0.0).to(q.dtype)
-            value = tl.load(v_cache_ptr + at, mask=inside, other=0.0).to(q.dtype)
-        else:
-            key = tl.load(k_cache_ptr + at).to(q.dtype)
-            value = tl.load(v_cache_ptr + at).to(q.dtype)
-        block = load_blocks(table_ptr, start + BLOCK_N, limit, BLOCK_SIZE, BLOCK_N)
+        at = cache_offsets(block, start, head, element, BLOCK_SIZE, BLOCK_N, HKV, D)
+        token = start + tl.arange(0, BLOCK_N)
+        inside = token < limit
+        if HAS_LOW:
+            inside = inside & (token >= low)
+        key = load_tile(k_cache_ptr + at, inside, real, MASKED, D != LANES).to(q.dtype)
+        value = load_tile(v_cache_ptr + at, inside, real, MASKED, D != LANES).to(q.dtype)
+        block = load_blocks(table_ptr, start + BLOCK_N, low, limit, BLOCK_SIZE, BLOCK_N, HAS_LOW)
         scores = tl.dot(q, tl.trans(key), input_precision="ieee")
+        scores = cap_scores(scores, scale, SOFTCAP)
         if MASKED:
-            token = start + tl.arange(0, BLOCK_N)
-            scores = tl.where(token[None, :] <= position[:, None], scores, float("-inf"))
+            seen = token[None, :] <= position[:, None]
+            if WINDOW:
+                seen &= token[None, :] > position[:, None] - WINDOW
+            scores = tl.where(seen, scores, float("-inf"))
         running_max, running_sum, acc = softmax_step(
-            scores, value, scale, running_max, running_sum, acc
+            scores, value, scale, running_max, running_sum, acc, HAS_LOW
         )
     return running_max, running_sum, acc
 
@@ -81,7 +89,8 @@ def _prefill_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, contexts_ptr, starts_ptr, out_ptr,
     table_stride, first_row, rows, skipped, scale,
     GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
 ):  # fmt: skip
     """skipped: leading queries of the only row that others compute."""
     tokens_per_tile: tl.constexpr = BLOCK_M // GROUP_PADDED
@@ -99,12 +108,14 @@ def _prefill_kernel(
     context = tl.load(contexts_ptr + row)
 
     lane = tl.arange(0, BLOCK_M)
-    dim = tl.arange(0, D)
+    element = head_elements(D, LANES)
     query = tile * tokens_per_tile + lane // GROUP_PADDED
     member = lane % GROUP_PADDED
     real = ((query < queries) & (member < GROUP))[:, None]
+    if D != LANES:
+        real = real & real_elements(D, LANES)[None, :]
     query_head = (start + query).to(tl.int64) * (HKV * GROUP) + head * GROUP + member
-    q = tl.load(q_ptr + query_head[:, None] * D + dim[None, :], mask=real, other=0.0)
+    q = tl.load(q_ptr + query_head[:, None] * D + element[None, :], mask=real, other=0.0)
     position = context - queries + query
     first_position = context - queries + tile * tokens_per_tile
     end = tl.minimum(first_position + tokens_per_tile, context)
@@ -113,18 +124,32 @@ def _prefill_kernel(
     table_ptr = tables_ptr + row.to(tl.int64) * table_stride
     running_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     running_sum = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, D], tl.float32)
+    acc = tl.zeros([BLOCK_M, LANES], tl.float32)
+    low, unmasked = 0, 0
+    if WINDOW:
+        # What the first query sees begins at `low`; from `unmasked` on every query sees all.
+        low = tl.maximum(first_position - WINDOW + 1, 0)
+        all_see = tl.maximum(first_position + tokens_per_tile - WINDOW, 0)
+        unmasked = tl.minimum(tl.cdiv(all_see, BLOCK_N) * BLOCK_N, unmasked_end)
+        unmasked = tl.maximum(unmasked, low // BLOCK_N * BLOCK_N)
+        running_max, running_sum, acc = _attend(
+            q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, low // BLOCK_N * BLOCK_N,
+            unmasked, low, end, scale, running_max, running_sum, acc,
+            HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, SOFTCAP, True,
+        )  # fmt: skip
     running_max, running_sum, acc = _attend(
-        q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, 0, unmasked_end, end, scale,
-        running_max, running_sum, acc, HKV, D, BLOCK_SIZE, BLOCK_N, False,
+        q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, unmasked, unmasked_end, low, end,
+        scale, running_max, running_sum, acc,
+        HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, SOFTCAP, False,
     )  # fmt: skip
     running_max, running_sum, acc = _attend(
-        q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, unmasked_end, end, end, scale,
-        running_max, running_sum, acc, HKV, D, BLOCK_SIZE, BLOCK_N, True,
+        q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, unmasked_end, end, low, end,
+        scale, running_max, running_sum, acc,
+        HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, SOFTCAP, True,
     )  # fmt: skip
 
     result = (acc / running_sum[:, None]).to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + query_head[:, None] * D + dim[None, :], result, mask=real)
+    tl.store(out_ptr + query_head[:, None] * D + element[None, :], result, mask=real)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,18 +165,16 @@ class RowSpan:
 
 def prefill_attention(
     q: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
     shape: AttentionShape,
-    block_tables: torch.Tensor,
-    context_lens: torch.Tensor,
-    query_starts: torch.Tensor,
+    cache: LayerCache,
+    step: AttentionMetaData,
     span: RowSpan,
     out: torch.Tensor,
     config: PrefillConfig | None = None,
 ) -> None:
     """q, out [T, Hq, D] of the whole step; the rows of `span` are computed."""
-    config = config or prefill_config(q.device, shape.head_dim, q.element_size())
+    lanes = head_lanes(shape.head_dim)
+    config = config or prefill_config(q.device, lanes, q.element_size())
     group = shape.num_heads // shape.num_kv_heads
     group_padded = next_power_of_2(group)
     block_m = max(config.block_m, group_padded)
@@ -159,10 +182,11 @@ def prefill_attention(
     # An option of CUDA's backend alone; only a table measured on such a card asks for it.
     limits = {} if config.max_registers is None else {"maxnreg": config.max_registers}
     _prefill_kernel[(tiles, shape.num_kv_heads)](
-        q, k_cache, v_cache, block_tables, context_lens, query_starts, out,
-        block_tables.stride(0), span.first_row, span.rows, span.skipped,
+        q, cache.k, cache.v, step.block_tables, step.context_lens, step.query_starts, out,
+        step.block_tables.stride(0), span.first_row, span.rows, span.skipped,
         shape.scale * math.log2(math.e),
         GROUP=group, GROUP_PADDED=group_padded, HKV=shape.num_kv_heads, D=shape.head_dim,
-        BLOCK_SIZE=k_cache.shape[1], BLOCK_M=block_m, BLOCK_N=config.block_n,
+        LANES=lanes, BLOCK_SIZE=cache.block_size, BLOCK_M=block_m, BLOCK_N=config.block_n,
+        WINDOW=shape.window or 0, SOFTCAP=shape.softcap or 0.0,
         num_warps=config.num_warps, num_stages=config.num_stages, **limits,
     )  # fmt: skip

@@ -15,7 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.interface import AttentionShape
+from atom.model_ops.backends.triton_ops.launch import head_lanes
+from atom.model_ops.values import AttentionShape, LayerCache, Rotary
 
 # Heads of a program, at most, and heads times tokens.
 _HEADS, _PIECES = 4, 8
@@ -31,17 +32,19 @@ def _store_halves(at, first, second, mask, D: tl.constexpr):
 def _rope_store_kernel(
     qkv_ptr, q_out_ptr, k_cache_ptr, v_cache_ptr, q_weight_ptr, k_weight_ptr, cos_sin_ptr,
     positions_ptr, slots_ptr, first_token, end_token, eps,
-    HQ: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
-    TOKENS: tl.constexpr, HAS_NORM: tl.constexpr, KEEP_KEYS: tl.constexpr,
+    HQ: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr,
+    HEADS: tl.constexpr, TOKENS: tl.constexpr, HAS_NORM: tl.constexpr, KEEP_KEYS: tl.constexpr,
 ):  # fmt: skip
     """HEADS divides HQ and HKV: a program's heads are all q, all k or all v. Tiles are
-    [TOKENS, HEADS, D / 2]."""
+    [TOKENS, HEADS, LANES / 2]."""
     first_head = tl.program_id(1) * HEADS
     token = first_token.to(tl.int64) + tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     inside = token < end_token
     present = inside[:, None, None]
     head = tl.arange(0, HEADS)[None, :, None] * D
-    half = tl.arange(0, D // 2)
+    half = tl.arange(0, LANES // 2)
+    if D != LANES:
+        present = present & (half < D // 2)[None, None, :]
     within = head + half[None, None, :]
     row = token[:, None, None] * ((HQ + 2 * HKV) * D)
     source = qkv_ptr + row + first_head * D + within
@@ -50,21 +53,27 @@ def _rope_store_kernel(
     slot = tl.load(slots_ptr + token, mask=inside, other=-1).to(tl.int64)[:, None, None]
     if first_head >= HQ + HKV:
         at = v_cache_ptr + slot * (HKV * D) + (first_head - HQ - HKV) * D + within
-        _store_halves(at, first, second, slot >= 0, D)
+        _store_halves(at, first, second, present & (slot >= 0), D)
         return
 
     dtype = q_out_ptr.dtype.element_ty
     position = tl.load(positions_ptr + token, mask=inside, other=0).to(tl.int64)
     angle = cos_sin_ptr + position[:, None, None] * D + half[None, None, :]
-    cos, sin = tl.load(angle), tl.load(angle + D // 2)
+    if D != LANES:
+        cos = tl.load(angle, mask=present, other=0.0)
+        sin = tl.load(angle + D // 2, mask=present, other=0.0)
+    else:
+        cos, sin = tl.load(angle), tl.load(angle + D // 2)
     first, second = first.to(tl.float32), second.to(tl.float32)
     if HAS_NORM:
         weight_ptr = q_weight_ptr if first_head < HQ else k_weight_ptr
         squares = tl.sum(first * first, axis=2) + tl.sum(second * second, axis=2)
         scale = tl.rsqrt(squares / D + eps)[:, :, None]
-        weight = tl.load(weight_ptr + half)[None, None, :].to(tl.float32)
+        half_real = half < D // 2
+        weight = tl.load(weight_ptr + half, mask=half_real, other=0.0)[None, None, :].to(tl.float32)
         first = (weight * (first * scale).to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
-        weight = tl.load(weight_ptr + D // 2 + half)[None, None, :].to(tl.float32)
+        weight_ptr += D // 2
+        weight = tl.load(weight_ptr + half, mask=half_real, other=0.0)[None, None, :].to(tl.float32)
         second = (weight * (second * scale).to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
     rotated_first = (first * cos - second * sin).to(dtype)
     rotated_second = (second * cos + first * sin).to(dtype)
@@ -75,19 +84,14 @@ def _rope_store_kernel(
         if KEEP_KEYS:
             _store_halves(source, rotated_first, rotated_second, present, D)
         at = k_cache_ptr + slot * (HKV * D) + (first_head - HQ) * D + within
-        _store_halves(at, rotated_first, rotated_second, slot >= 0, D)
+        _store_halves(at, rotated_first, rotated_second, present & (slot >= 0), D)
 
 
 def qk_norm_rope_store(
     qkv: torch.Tensor,
     shape: AttentionShape,
-    q_norm: torch.Tensor | None,
-    k_norm: torch.Tensor | None,
-    eps: float,
-    cos_sin: torch.Tensor,
-    positions: torch.Tensor,
-    k_cache: torch.Tensor,
-    v_cache: torch.Tensor,
+    rotary: Rotary,
+    cache: LayerCache,
     slot_mapping: torch.Tensor,
     *,
     first_token: int = 0,
@@ -105,11 +109,14 @@ def qk_norm_rope_store(
         triton.cdiv(end_token - first_token, tokens),
         (shape.num_heads + 2 * shape.num_kv_heads) // heads,
     )
+    q_norm, k_norm = rotary.q_norm, rotary.k_norm
+    lanes = head_lanes(shape.head_dim)
     _rope_store_kernel[grid](
-        qkv, q, k_cache, v_cache, q_norm, k_norm, cos_sin, positions, slot_mapping,
-        first_token, end_token, eps,
-        HQ=shape.num_heads, HKV=shape.num_kv_heads, D=shape.head_dim, HEADS=heads, TOKENS=tokens,
-        HAS_NORM=q_norm is not None and k_norm is not None, KEEP_KEYS=keep_keys,
-        num_warps=max(1, shape.head_dim // 128),
+        qkv, q, cache.k, cache.v, q_norm and q_norm.weight, k_norm and k_norm.weight,
+        rotary.cos_sin, rotary.positions, slot_mapping,
+        first_token, end_token, q_norm.eps if q_norm else 0.0,
+        HQ=shape.num_heads, HKV=shape.num_kv_heads, D=shape.head_dim, LANES=lanes, HEADS=heads,
+        TOKENS=tokens, HAS_NORM=q_norm is not None, KEEP_KEYS=keep_keys,
+        num_warps=max(1, lanes // 128),
     )  # fmt: skip
     return q

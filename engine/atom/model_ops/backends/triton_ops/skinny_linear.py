@@ -14,6 +14,7 @@ import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 from atom.model_ops.backends.triton_ops.tuning import SkinnyConfig
+from atom.model_ops.values import LinearWeight
 
 # The narrowest tile of tokens that the tensor core multiplies.
 _MIN_DOT_TOKENS = 8
@@ -81,12 +82,10 @@ def _dot_kernel(
     _store_result(result, bias_ptr, out_ptr, t, n, tokens, N, HAS_BIAS)
 
 
-def skinny_linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, config: SkinnyConfig
-) -> torch.Tensor:
-    """x [T, in] contiguous, weight [out, in] contiguous → [T, out]."""
+def skinny_linear(x: torch.Tensor, w: LinearWeight, config: SkinnyConfig) -> torch.Tensor:
+    """x [T, in] contiguous, w [out, in] contiguous → [T, out]."""
     tokens, inner = x.shape
-    outputs = weight.shape[0]
+    outputs = w.outputs
     out = torch.empty((tokens, outputs), dtype=x.dtype, device=x.device)
     grid = (triton.cdiv(outputs, config.block_n),)
     step = config.block_k * config.split_k
@@ -94,16 +93,16 @@ def skinny_linear(
     padded = next_power_of_2(tokens)
     if config.kernel == "gemv":
         _gemv_kernel[grid](
-            x, weight, bias, out, tokens, outputs, inner,
+            x, w.data, w.bias, out, tokens, outputs, inner,
             TOKENS=padded, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
-            HAS_BIAS=bias is not None, EVEN=even,
+            HAS_BIAS=w.bias is not None, EVEN=even,
             num_warps=config.num_warps, num_stages=config.num_stages,
         )  # fmt: skip
     else:
         _dot_kernel[grid](
-            x, weight, bias, out, tokens, outputs, inner,
+            x, w.data, w.bias, out, tokens, outputs, inner,
             TOKENS=max(padded, _MIN_DOT_TOKENS), BLOCK_N=config.block_n, BLOCK_K=config.block_k,
-            SPLIT_K=config.split_k, HAS_BIAS=bias is not None, EVEN=even,
+            SPLIT_K=config.split_k, HAS_BIAS=w.bias is not None, EVEN=even,
             num_warps=config.num_warps, num_stages=config.num_stages,
         )  # fmt: skip
     return out

@@ -4,7 +4,7 @@
 A library's product of 64 tokens with a matrix of 1,024 rows starts a handful of programs and
 reads the weights at a quarter of the card's rate. Here each program takes a tile of rows of W and a
 slice of the inner dimension, and writes its float32 part; whoever needs the sum adds the parts up
-while it reads them (norms.add_rms_norm). With one slice the result is complete and in the
+while it reads them (norms.norm). With one slice the result is complete and in the
 activation's dtype, and a gated product applies its activation before it is written.
 """
 
@@ -16,6 +16,7 @@ import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 from atom.model_ops.backends.triton_ops.tuning import SplitConfig
+from atom.model_ops.values import LinearWeight
 
 # The narrowest tile of tokens that the kernel multiplies.
 _MIN_TOKENS = 16
@@ -72,46 +73,36 @@ def _split_kernel(
     tl.store(at, result.to(parts_ptr.dtype.element_ty), mask=real)
 
 
-def split_linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, config: SplitConfig
-) -> torch.Tensor:
-    """x [T, in] contiguous, weight [out, in] contiguous, out and in multiples of the tile → [S, T,
+def split_linear(x: torch.Tensor, w: LinearWeight, config: SplitConfig) -> torch.Tensor:
+    """x [T, in] contiguous, w [out, in] contiguous, out and in multiples of the tile → [S, T,
     out] float32 whose sum over S is the product; [T, out] in x's dtype where S is 1."""
-    tokens, outputs, split = x.shape[0], weight.shape[0], config.split_k
+    tokens, outputs, split = x.shape[0], w.outputs, config.split_k
     shape = (split, tokens, outputs) if split > 1 else (tokens, outputs)
     dtype = torch.float32 if split > 1 else x.dtype
     parts = torch.empty(shape, dtype=dtype, device=x.device)
-    _launch(x, weight, bias, parts, config, gated=False)
+    _launch(x, w, parts, config, gated=False)
     return parts
 
 
-def gated_linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, config: SplitConfig
-) -> torch.Tensor:
-    """x [T, in], weight [2·I, in] contiguous, I and in multiples of the tile, one slice → [T, I]:
+def gated_linear(x: torch.Tensor, w: LinearWeight, config: SplitConfig) -> torch.Tensor:
+    """x [T, in], w [2·I, in] contiguous, I and in multiples of the tile, one slice → [T, I]:
     silu(gate) · up."""
     assert config.split_k == 1, "an activation needs the complete product"
-    shape = (x.shape[0], weight.shape[0] // 2)
+    shape = (x.shape[0], w.outputs // 2)
     out = torch.empty(shape, dtype=x.dtype, device=x.device)
-    _launch(x, weight, bias, out, config, gated=True)
+    _launch(x, w, out, config, gated=True)
     return out
 
 
 def _launch(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    out: torch.Tensor,
-    config: SplitConfig,
-    *,
-    gated: bool,
+    x: torch.Tensor, w: LinearWeight, out: torch.Tensor, config: SplitConfig, *, gated: bool
 ) -> None:
     tokens, inner = x.shape
     outputs, split = out.shape[-1], config.split_k
     block_t = max(_MIN_TOKENS, min(config.block_t, next_power_of_2(tokens)))
     _split_kernel[(triton.cdiv(tokens, block_t), outputs // config.block_n, split)](
-        x, weight, bias, out, tokens, outputs, inner, inner // split,
+        x, w.data, w.bias, out, tokens, outputs, inner, inner // split,
         BLOCK_T=block_t, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
-        WEIGHTS_FIRST=config.weights_first, GATED=gated, HAS_BIAS=bias is not None,
+        WEIGHTS_FIRST=config.weights_first, GATED=gated, HAS_BIAS=w.bias is not None,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip

@@ -13,7 +13,7 @@ import torch
 
 from atom.model_ops.backends.triton_ops import tuning
 from atom.model_ops.backends.triton_ops.attention_cases import AttentionCase, attention_case
-from atom.model_ops.backends.triton_ops.decode_attention import append_attention
+from atom.model_ops.backends.triton_ops.decode_attention import decode_attention
 from atom.model_ops.backends.triton_ops.prefill_attention import RowSpan, prefill_attention
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
 from atom.model_ops.backends.triton_ops.tune_search import best
@@ -117,18 +117,17 @@ def _decode_calls(case: AttentionCase, config: DecodeConfig) -> list[Callable[[]
     out = torch.empty_like(case.q)
     return [
         partial(
-            append_attention, case.qkv, case.rotary, k_cache, v_cache, case.shape, case.metadata,
-            out, config,
+            decode_attention, case.qkv, case.shape, cache, case.metadata, out, case.rotary, config
         )
-        for k_cache, v_cache in case.caches
-    ]  # fmt: skip
+        for cache in case.caches
+    ]
 
 
 def _prefill_call(case: AttentionCase, config: PrefillConfig) -> Callable[[], Any]:
-    metadata, q = case.metadata, case.q
+    q = case.q
+    span = RowSpan(0, len(case.contexts), len(q))
     return partial(
-        prefill_attention, q, *case.caches[0], case.shape, metadata.block_tables,
-        metadata.context_lens, metadata.query_starts, RowSpan(0, len(case.contexts), len(q)),
+        prefill_attention, q, case.shape, case.caches[0], case.metadata, span,
         torch.empty_like(q), config,
     )  # fmt: skip
 

@@ -16,14 +16,15 @@ import torch
 import torch.nn.functional as F
 
 from atom.model_ops.backends.triton_ops import tuning
-from atom.model_ops.backends.triton_ops.activation import silu_and_mul
+from atom.model_ops.backends.triton_ops.activation import act_and_mul
 from atom.model_ops.backends.triton_ops.linear import linear
-from atom.model_ops.backends.triton_ops.norms import add_rms_norm
+from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
 from atom.model_ops.backends.triton_ops.skinny_linear import skinny_linear
 from atom.model_ops.backends.triton_ops.split_linear import gated_linear, split_linear
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
 from atom.model_ops.backends.triton_ops.tune_search import best
 from atom.model_ops.backends.triton_ops.tuning import TOKEN_BUCKETS, SkinnyConfig, SplitConfig
+from atom.model_ops.values import Activation, LinearWeight, NormWeight, Pending, Stream
 
 # Qwen3-0.6B, Qwen3-8B, Llama-3.1-8B: qkv, o, gate_up, down, head.
 KNOWN_SHAPES = (
@@ -101,12 +102,12 @@ def tune_linear(
         weights = _weights(outputs, inner, dtype)
         for tokens in buckets:
             x = torch.randn(tokens, inner, dtype=dtype, device="cuda")
-            library = graph_microseconds([partial(F.linear, x, weight) for weight in weights])
+            library = graph_microseconds([partial(F.linear, x, w.data) for w in weights])
             candidates = [c for c in linear_candidates(tokens) if fits(c, outputs, inner)]
             ours, chosen = best(
                 candidates,
                 lambda config, x=x, weights=weights: graph_microseconds(  # type: ignore[misc]
-                    [partial(product, x, weight, config) for weight in weights], 3
+                    [partial(product, x, w, config) for w in weights], 3
                 ),
             )[0]
             wins = ours < library * _WORTH
@@ -124,20 +125,22 @@ def tune_addend(
     table: dict[str, Any] = {}
     for outputs, inner in shapes:
         weights = _weights(outputs, inner, dtype)
-        norm = torch.randn(outputs, dtype=dtype, device="cuda")
+        norm = NormWeight(torch.randn(outputs, dtype=dtype, device="cuda"), 1e-6)
         for tokens in ADDEND_BUCKETS:
             x = torch.randn(tokens, inner, dtype=dtype, device="cuda")
             residual = torch.randn(tokens, outputs, dtype=dtype, device="cuda")
 
             def with_norm(
-                weight: torch.Tensor,
+                w: LinearWeight,
                 config: SplitConfig | None,
                 x: torch.Tensor = x,
                 residual: torch.Tensor = residual,
-                norm: torch.Tensor = norm,
+                norm: NormWeight = norm,
             ) -> object:
-                addend = product(x, weight, config) if config else linear(x, weight, None)
-                return add_rms_norm(addend, residual, norm, 1e-6)
+                addend = product(x, w, config) if config else linear(x, w)
+                parts = config is not None and config.split_k > 1
+                stream = Stream(residual, addend, Pending.PARTS if parts else Pending.WHOLE)
+                return settle_and_norm(stream, norm)
 
             complete = graph_microseconds([partial(with_norm, weight, None) for weight in weights])
             candidates = split_candidates(tokens, (2, 4, 8, 16))
@@ -164,14 +167,12 @@ def tune_gated(
         weights = _weights(outputs, inner, dtype)
         for tokens in ADDEND_BUCKETS:
             x = torch.randn(tokens, inner, dtype=dtype, device="cuda")
-            separate = graph_microseconds(
-                [partial(lambda w, x: silu_and_mul(linear(x, w, None)), w, x) for w in weights]
-            )
+            separate = graph_microseconds([partial(_gated_apart, x, w) for w in weights])
             candidates = split_candidates(tokens, (1,), gated=True)
             ours, chosen = best(
                 [c for c in candidates if fits(c, outputs // 2, inner)],
                 lambda config, x=x, weights=weights: graph_microseconds(  # type: ignore[misc]
-                    [partial(gated_linear, x, weight, None, config) for weight in weights], 3
+                    [partial(gated_linear, x, w, config) for w in weights], 3
                 ),
             )[0]
             key = tuning.linear_key(dtype, outputs, inner, tokens)
@@ -181,9 +182,15 @@ def tune_gated(
     return table
 
 
-def _weights(outputs: int, inner: int, dtype: torch.dtype) -> list[torch.Tensor]:
+def _gated_apart(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+    return act_and_mul(linear(x, w), Activation.SILU)
+
+
+def _weights(outputs: int, inner: int, dtype: torch.dtype) -> list[LinearWeight]:
     count = copies_beyond_cache(outputs * inner * dtype.itemsize, most=64)
-    return [torch.randn(outputs, inner, dtype=dtype, device="cuda") for _ in range(count)]
+    return [
+        LinearWeight(torch.randn(outputs, inner, dtype=dtype, device="cuda")) for _ in range(count)
+    ]
 
 
 def linear_candidates(tokens: int) -> Iterator[SkinnyConfig] | Iterator[SplitConfig]:
@@ -192,19 +199,17 @@ def linear_candidates(tokens: int) -> Iterator[SkinnyConfig] | Iterator[SplitCon
     return split_candidates(tokens, (1,))
 
 
-def product(
-    x: torch.Tensor, weight: torch.Tensor, config: SkinnyConfig | SplitConfig
-) -> torch.Tensor:
+def product(x: torch.Tensor, w: LinearWeight, config: SkinnyConfig | SplitConfig) -> torch.Tensor:
     if isinstance(config, SkinnyConfig):
-        return skinny_linear(x, weight, None, config)
-    return split_linear(x, weight, None, config)
+        return skinny_linear(x, w, config)
+    return split_linear(x, w, config)
 
 
 def compile_product(config: SkinnyConfig | SplitConfig, tokens: int, *, gated: bool) -> None:
     """Launch the specialisation that the measurements use."""
     x = torch.zeros(tokens, 4096, dtype=torch.bfloat16, device="cuda")
-    weight = torch.zeros(4096, 4096, dtype=torch.bfloat16, device="cuda")
+    w = LinearWeight(torch.zeros(4096, 4096, dtype=torch.bfloat16, device="cuda"))
     if gated and isinstance(config, SplitConfig):
-        gated_linear(x, weight, None, config)
+        gated_linear(x, w, config)
     else:
-        product(x, weight, config)
+        product(x, w, config)

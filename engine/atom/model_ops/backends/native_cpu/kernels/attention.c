@@ -23,12 +23,13 @@ typedef struct {
     const int32_t *contexts;        /* [rows] */
     long num_blocks, block_size, max_blocks, rows;
     long heads, kv_heads, dim, q_stride; /* q_stride: floats from one token's queries to the next's */
+    long window; /* newest tokens that a query attends to, 0 for all */
     float scale;
 } Cases;
 
 typedef struct {
     const float *q[QUERIES];
-    long seen[QUERIES]; /* tokens that each query attends to */
+    long begin[QUERIES], seen[QUERIES]; /* tokens that each query attends to: begin .. seen */
     float *out[QUERIES];
     float most[QUERIES], sum[QUERIES];
     int count;
@@ -131,17 +132,18 @@ INLINE void attend(const Cases *c, Task *task, long row, long kv_head, const lon
         task->sum[i] = 0;
         for (long d = 0; d < dim; d++) task->out[i][d] = 0;
     }
-    for (long first = 0; first < longest; first += TILE) {
+    for (long first = task->begin[0]; first < longest; first += TILE) {
         place(c, row, kv_head, first, MIN(TILE, longest - first), at);
         for (int i = 0; i < task->count; i++) {
-            long count = MIN(TILE, task->seen[i] - first);
+            long skipped = MAX(0, task->begin[i] - first);
+            long count = MIN(TILE, task->seen[i] - first) - skipped;
             if (count <= 0) continue;
-            score(task->q[i], c->k_cache, at, count, dim, c->scale, scores);
+            score(task->q[i], c->k_cache, at + skipped, count, dim, c->scale, scores);
             float most = largest(scores, count, task->most[i]);
-            float keep = first ? expf(task->most[i] - most) : 0;
+            float keep = task->sum[i] > 0 ? expf(task->most[i] - most) : 0;
             task->sum[i] = task->sum[i] * keep + weigh(scores, count, most);
             task->most[i] = most;
-            add_values(scores, c->v_cache, at, count, dim, keep, task->out[i]);
+            add_values(scores, c->v_cache, at + skipped, count, dim, keep, task->out[i]);
         }
     }
     for (int i = 0; i < task->count; i++) {
@@ -174,6 +176,7 @@ static void attend_group(const Cases *c, long row, long kv_head, long first, lon
         task.q[i] = c->q + (c->starts[row] + token) * c->q_stride + head * c->dim;
         task.out[i] = c->out + ((c->starts[row] + token) * c->heads + head) * c->dim;
         task.seen[i] = history + token + 1;
+        task.begin[i] = c->window ? MAX(0, task.seen[i] - c->window) : 0;
     }
     attend_any(c, &task, row, kv_head);
 }
@@ -195,7 +198,8 @@ static int wrong(const Cases *c, long tokens) {
         long start = c->starts[row], end = c->starts[row + 1], context = c->contexts[row];
         if (start < 0 || end <= start || end > tokens || context < end - start) return 1;
         if (context > c->max_blocks * c->block_size) return 1;
-        for (long i = 0; i * c->block_size < context; i++) {
+        long reached = c->window ? MAX(0, context - (end - start) + 1 - c->window) : 0;
+        for (long i = reached / c->block_size; i * c->block_size < context; i++) {
             int32_t block = c->tables[row * c->max_blocks + i];
             if (block < 0 || block >= c->num_blocks) return 2;
         }
@@ -209,10 +213,10 @@ EXPORT int atom_attention(
     const float *q, long q_stride, const float *k_cache, const float *v_cache, const int32_t *tables,
     const int32_t *starts, const int32_t *contexts, float *out, long tokens, long rows,
     long num_blocks, long block_size, long max_blocks, long heads, long kv_heads, long dim,
-    float scale, int threads
+    long window, float scale, int threads
 ) {
     Cases c = {q, out, k_cache, v_cache, tables, starts, contexts, num_blocks, block_size,
-               max_blocks, rows, heads, kv_heads, dim, q_stride, scale};
+               max_blocks, rows, heads, kv_heads, dim, q_stride, window, scale};
     int problem = wrong(&c, tokens);
     if (problem) return problem;
     long work = 0; /* numbers of keys that queries meet */

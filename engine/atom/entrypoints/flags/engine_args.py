@@ -1,0 +1,228 @@
+"""Command-line flags of the engine: argparse → EngineOptions → Config.
+
+Torch-free, so that the operator's tests can parse the arguments it renders. Both spellings of a
+flag work: --max-model-len and --max_model_len.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from atom.config import KV_CACHE_DTYPES, Config, EngineOptions, build_config, check_kv_cache_dtype
+from atom.entrypoints.flags.upstream_flags import remedy_of
+from atom.entrypoints.flags.upstream_switches import (
+    EAGER_VARIABLE,
+    PROFILER_VARIABLE,
+    asks_for_eager,
+    warn_of_switches,
+)
+from atom.errors import ConfigError
+
+_SNAKE_FLAG = re.compile(r"(--[a-z0-9_-]*_[a-z0-9_-]*)(=.*)?", re.DOTALL)
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+DEVICES = ("auto", "cpu", "cuda", "rocm")
+BACKENDS = ("auto", "triton", "native_cpu", "torch_cpu", "torch_ref")
+POLICIES = ("mixed", "prefill_first")
+ROUTING_POLICIES = ("least_tokens", "round_robin")
+
+
+class _Help(argparse.HelpFormatter):
+    """Shows a default where there is one worth showing."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        silent = action.default in (None, False, argparse.SUPPRESS) or action.default == []
+        return text if silent or "(default:" in text else f"{text} (default: %(default)s)"
+
+
+class FlagParser(argparse.ArgumentParser):
+    """Takes snake case as kebab case; never guesses an abbreviated flag."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        options.setdefault("formatter_class", _Help)
+        options.setdefault("allow_abbrev", False)
+        super().__init__(*args, **options)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        given = sys.argv[1:] if args is None else list(args)
+        return super().parse_known_args([_kebab(word) for word in given], namespace)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {_with_remedies(message)}\nTry '{self.prog} --help'.\n")
+
+
+def _with_remedies(message: str) -> str:
+    """argparse's words, and what to use instead of each flag that another server has."""
+    _, unknown, words = message.partition("unrecognized arguments: ")
+    if not unknown:
+        return message
+    found = {word: remedy for word in words.split() if (remedy := remedy_of(word)) is not None}
+    return "\n".join([message, *(f"  {word}: {remedy}" for word, remedy in found.items())])
+
+
+def _kebab(word: str) -> str:
+    match = _SNAKE_FLAG.fullmatch(word)
+    if match is None:
+        return word
+    return match[1].replace("_", "-") + (match[2] or "")
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    """Every flag of EngineOptions, with its default."""
+    _add_model_flags(parser.add_argument_group("model"))
+    _add_scheduling_flags(parser.add_argument_group("scheduling and KV cache"))
+    _add_device_flags(parser.add_argument_group("device"))
+    _add_parallel_flags(parser.add_argument_group("parallelism"))
+
+
+def _default(name: str) -> Any:
+    return next(field.default for field in dataclasses.fields(EngineOptions) if field.name == name)
+
+
+def _add_model_flags(group: Any) -> None:
+    add = group.add_argument
+    add("--model", required=True, help="checkpoint folder, or hub id such as Qwen/Qwen3-0.6B")
+    add("--revision", default=None, help="branch, tag or commit of a hub id")
+    add("--served-model-name", default=None, help="name in the API (default: what --model says)")
+    add(
+        "--dtype", choices=DTYPES, default=_default("dtype"), help="type of weights and activations"
+    )
+    add(
+        "--max-model-len",
+        type=int,
+        default=None,
+        help="most tokens of prompt and answer together (default: the model's own)",
+    )
+    add(
+        "--load-dummy",
+        action="store_true",
+        help="random weights, for benchmarks: needs config.json only",
+    )
+    add("--seed", type=int, default=_default("seed"), help="seed of requests that bring none")
+
+
+def _add_scheduling_flags(group: Any) -> None:
+    add = group.add_argument
+
+    def add_number(name: str, help_text: str, kind: type = int) -> None:
+        flag = "--" + name.replace("_", "-")
+        add(flag, type=kind, default=_default(name), help=help_text)
+
+    add_number("max_num_seqs", "most requests that generate at once")
+    add_number("max_num_batched_tokens", "most tokens per step, prompts and answers together")
+    add_number("long_prefill_token_threshold", "most prompt tokens of one request per step; 0: any")
+    add(
+        "--scheduling-policy",
+        choices=POLICIES,
+        default=_default("scheduling_policy"),
+        help="mixed: chunked prompts beside answers; prefill_first: prompts before answers",
+    )
+    add_number("scheduler_delay_factor", "prefill_first: wait to batch prompts; 0 never", float)
+    add_number(
+        "max_waiting_requests", "most requests without a token yet; more get HTTP 429; 0: no bound"
+    )
+    add_number("block_size", "tokens per KV block")
+    add("--num-kv-blocks", type=int, default=None, help="KV blocks (default: what memory allows)")
+    add_number("gpu_memory_utilization", "share of the device's memory to use", float)
+    add(
+        "--kv-cache-dtype",
+        type=_kv_cache_dtype,
+        default=_default("kv_cache_dtype"),
+        metavar=f"{{{','.join(KV_CACHE_DTYPES)}}}",
+        help="type of the KV cache; auto is the model's",
+    )
+    add(
+        "--enable-prefix-caching",
+        action=argparse.BooleanOptionalAction,
+        default=_default("enable_prefix_caching"),
+        help="reuse the KV cache of equal prompt beginnings",
+    )
+
+
+def _add_device_flags(group: Any) -> None:
+    add = group.add_argument
+    add("--device", choices=DEVICES, default=_default("device"), help="where the model runs")
+    add(
+        "--backend", choices=BACKENDS, default=_default("backend"), help="implementation of the ops"
+    )
+    add(
+        "--op-backend",
+        action="append",
+        default=[],
+        metavar="OP=NAME",
+        help="another implementation for one op; may be given several times",
+    )
+    add(
+        "--torch-profiler-dir",
+        default=os.environ.get(PROFILER_VARIABLE),
+        help=f"folder for traces of the running engine (default: ${PROFILER_VARIABLE}, else none)",
+    )
+    add(
+        "--enforce-eager",
+        action="store_true",
+        default=asks_for_eager(os.environ),
+        help=f"never record steps as device graphs (also by ${EAGER_VARIABLE}=1)",
+    )
+
+
+def _add_parallel_flags(group: Any) -> None:
+    add = group.add_argument
+    add("--tensor-parallel-size", "-tp", type=int, default=1, help="devices per rank")
+    add(
+        "--data-parallel-size",
+        "-dp",
+        type=int,
+        default=1,
+        help="ranks: engine processes with a copy of the model and a KV cache each",
+    )
+    add(
+        "--data-parallel-routing",
+        choices=ROUTING_POLICIES,
+        default=_default("data_parallel_routing"),
+        help="which rank serves a request: the one with the fewest open tokens, or the next",
+    )
+    add(
+        "--stall-seconds",
+        type=float,
+        default=_default("stall_seconds"),
+        help="/health and /live fail once a rank has computed nothing for so long",
+    )
+
+
+def options_from_args(args: argparse.Namespace) -> EngineOptions:
+    """Raises `ConfigError` on a malformed --op-backend. Warns of variables without effect."""
+    warn_of_switches(os.environ)
+    names = [field.name for field in dataclasses.fields(EngineOptions)]
+    values = {name: getattr(args, name) for name in names if name != "op_backends"}
+    return EngineOptions(**values, op_backends=_op_backends(args.op_backend))
+
+
+def config_from_args(args: argparse.Namespace) -> Config:
+    """Opens the model. Raises `ConfigError` or `ModelError`."""
+    return build_config(options_from_args(args))
+
+
+def _kv_cache_dtype(name: str) -> str:
+    try:
+        check_kv_cache_dtype(name)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return name
+
+
+def _op_backends(pairs: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        op, equals, name = pair.partition("=")
+        if not (op and equals and name):
+            raise ConfigError(f"--op-backend {pair}: must be OP=NAME, such as sample=torch_ref")
+        found[op] = name
+    return found

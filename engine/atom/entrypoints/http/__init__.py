@@ -1,0 +1,1 @@
+"""HTTP below any endpoint: connections, heads and bodies, errors, event streams, access."""

@@ -1,0 +1,64 @@
+"""Who may call what: the optional API key, and routes that always need one.
+
+Pure ASGI, so that event streams pass untouched. With a key set, every route needs it but those
+that probes, scrapers and the operator read, and those say nothing of what is asked or answered.
+Control routes change the server for everybody: without a key set, nobody may call them.
+"""
+
+from __future__ import annotations
+
+import hmac
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from atom.entrypoints.http.api_key import API_KEY_VARIABLE
+from atom.entrypoints.http.errors import http_error
+
+OPEN_PATHS = frozenset(
+    {"/health", "/ready", "/startup", "/live", "/metrics", "/version", "/server_info"}
+)
+CONTROL_PATHS = frozenset({"/reset_prefix_cache", "/start_profile", "/stop_profile"})
+
+
+class ApiKeyCheck:
+    """Middleware. api_key: None lets everybody call everything but the control routes."""
+
+    def __init__(self, app: ASGIApp, api_key: str | None) -> None:
+        self._app = app
+        self._api_key = None if api_key is None else api_key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(scope) if scope["type"] == "http" else None
+        if refusal is None:
+            await self._app(scope, receive, send)
+            return
+        status, message = refusal
+        response = http_error(status, message, "invalid_api_key" if status == 401 else None)
+        if status == 401:
+            response.headers["www-authenticate"] = "Bearer"
+        await response(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        path = scope["path"]
+        if self._api_key is None:
+            if path in CONTROL_PATHS:
+                return 403, (
+                    f"{path} is off in a server without an API key; start it with "
+                    f"--api-key-file FILE or the variable {API_KEY_VARIABLE}"
+                )
+            return None
+        if path in OPEN_PATHS or self._is_key(Headers(scope=scope).get("authorization", "")):
+            return None
+        return 401, (
+            "this server needs its API key: send the header 'Authorization: Bearer <key>' with the "
+            "right one"
+        )
+
+    def _is_key(self, header: str) -> bool:
+        assert self._api_key is not None
+        scheme, _, given = header.partition(" ")
+        # Headers are Latin-1 on the wire; the time that comparing takes must not tell the key.
+        return scheme.lower() == "bearer" and hmac.compare_digest(
+            given.strip().encode("latin-1"), self._api_key
+        )

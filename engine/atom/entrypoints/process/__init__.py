@@ -1,0 +1,1 @@
+"""What a program does as a process: logs, signals, limits and its last message."""

@@ -1,0 +1,62 @@
+"""What a program of ours does to itself as a process: its collector, its cores, how many files it
+may open, and its last message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+_OBJECTS_BETWEEN_COLLECTIONS = 20_000
+_NICENESS = 10
+_ENOUGH_OPEN_FILES = 65_536
+# Where Kubernetes reads a container's last message; elsewhere it does not exist.
+_MESSAGE_FILE = "/dev/termination-log"
+_MESSAGE_FILE_VARIABLE = "ATOM_TERMINATION_LOG"
+MOST_MESSAGE_BYTES = 4096  # the API keeps no more
+
+
+def spare_the_collector() -> None:
+    """Take what start-up made out of the collector's walks, since it stays, and let it walk seldom:
+    a token makes many objects that go without it."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS, *gc.get_threshold()[1:])
+
+
+def yield_cores() -> None:
+    """Give way to an engine that computes on the same cores, with this thread and those it starts.
+
+    When one of the engine's threads has to wait for us, all of them do, at their next barrier; we
+    can use the moments in which they leave a core alone. Where cores are free it changes nothing.
+    """
+    os.nice(_NICENESS)
+
+
+def allow_many_open_files() -> int:
+    """Raise the soft limit of open files as far as the hard one lets us; the limit from now on.
+
+    Many systems start programs with 1,024, for the sake of old ones that cannot count further; past
+    it connections are reset before anybody could answer them. Called by programs that open a
+    connection per request."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    wanted = _ENOUGH_OPEN_FILES if hard == unlimited else min(_ENOUGH_OPEN_FILES, hard)
+    if soft == unlimited or soft >= wanted:
+        return soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+def leave_message(content: dict[str, Any]) -> None:
+    """Leave `content` as JSON for those who read the pod's status, where Kubernetes keeps it."""
+    path = Path(os.environ.get(_MESSAGE_FILE_VARIABLE, _MESSAGE_FILE))
+    text = json.dumps(content)
+    if path.exists() and len(text.encode()) <= MOST_MESSAGE_BYTES:
+        with contextlib.suppress(OSError):
+            path.write_text(text, encoding="utf-8")

@@ -1,0 +1,145 @@
+"""Where an HTTP process gets its engine from: it starts its own, or shares the owner's.
+
+OwnEngine is the server of one process; AttachedEngine is one of several HTTP processes
+(api_process.py), whose owner (api_fleet.py) opens the model and starts the engine processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from atom.config import Config, build_config
+from atom.entrypoints.openai.metrics_exchange import MetricsExchange, ServerNumbers
+from atom.entrypoints.process.stop_requests import on_daemon_thread
+from atom.entrypoints.server.owner_messages import ModelOpened
+from atom.entrypoints.server.server_options import ServerOptions
+from atom.entrypoints.startup.hub_progress import follow_download
+from atom.errors import EngineDeadError
+from atom.model_engine.async_llm_engine import AsyncLLMEngine
+from atom.model_engine.engine_core_mgr import CoreManager
+from atom.model_engine.front.input_output_processor import InputOutputProcessor
+from atom.model_engine.front.request_stream import reader_limits
+from atom.model_engine.wire.core_port import CoreEvent
+from atom.model_engine.wire.core_sockets import ClientAddress
+
+logger = logging.getLogger(__name__)
+
+OPENING_THREAD = "open-model"
+
+ShowProgress = Callable[[str, float], None]
+
+
+class EngineSource(Protocol):
+    async def open(self, show: ShowProgress, expect: Callable[[int], None]) -> AsyncLLMEngine:
+        """An engine that has not been started. show: told of its start-up; expect: of the bytes
+        that a download brings. Raises `AtomError`."""
+
+    def exchange(self, numbers: Callable[[], ServerNumbers]) -> MetricsExchange | None:
+        """With the HTTP processes that share the opened engine; None when it is not shared."""
+
+
+def open_model(options: ServerOptions) -> tuple[Config, InputOutputProcessor]:
+    """Everything that can be wrong before a device is touched. Raises `AtomError`."""
+    config = build_config(options.engine)
+    processor = _processor_of(config, options)
+    logger.info("answers of chats: %s", processor.answer_formats)
+    return config, processor
+
+
+def _processor_of(config: Config, options: ServerOptions) -> InputOutputProcessor:
+    return InputOutputProcessor(
+        config,
+        chat_template_file=options.chat_template,
+        tool_call_parser=options.tool_call_parser,
+        reasoning_parser=options.reasoning_parser,
+    )
+
+
+class OwnEngine:
+    def __init__(self, options: ServerOptions) -> None:
+        self._options = options
+
+    async def open(self, show: ShowProgress, expect: Callable[[int], None]) -> AsyncLLMEngine:
+        """Opens the model on a thread: a download may take long."""
+        asked = self._options.engine
+        following = asyncio.create_task(follow_download(asked.model, asked.revision, show, expect))
+        try:
+            config, processor = await on_daemon_thread(
+                lambda: open_model(self._options), name=OPENING_THREAD
+            )
+        finally:
+            following.cancel()
+        return AsyncLLMEngine(
+            config,
+            processor,
+            on_progress=show,
+            request_timeout_seconds=self._options.request_timeout_seconds,
+            reader_limits=reader_limits(self._options.reader_timeout_seconds),
+        )
+
+    def exchange(self, numbers: Callable[[], ServerNumbers]) -> MetricsExchange | None:
+        return None
+
+
+class AttachedEngine:
+    """An engine whose processes belong to another process of this server. Belongs to the running
+    loop."""
+
+    def __init__(self, options: ServerOptions, client: int) -> None:
+        """client: this process' number among those that talk to the engine; from 1."""
+        self._options = options
+        self._client = client
+        self._opened: asyncio.Future[ModelOpened] = asyncio.get_running_loop().create_future()
+        self._manager: CoreManager | None = None
+
+    def model_opened(self, message: ModelOpened) -> None:
+        self._opened.set_result(message)
+
+    def engine_failed(self, reason: str) -> None:
+        if self._manager is not None:
+            self._manager.fail(reason)
+        elif not self._opened.done():
+            self._opened.set_exception(EngineDeadError(reason))
+
+    async def open(self, show: ShowProgress, expect: Callable[[int], None]) -> AsyncLLMEngine:
+        opened = await self._opened
+        config = _with_its_share(Config.from_json(bytes(opened.config)), self._options.api_servers)
+        address = ClientAddress(Path(opened.folder), self._client)
+        processor = await asyncio.to_thread(_processor_of, config, self._options)
+
+        def attach(config: Config, on_event: Callable[[CoreEvent], None]) -> CoreManager:
+            self._manager = CoreManager(config, on_event, attachment=address)
+            return self._manager
+
+        return AsyncLLMEngine(
+            config,
+            processor,
+            core_factory=attach,
+            client=self._client,
+            on_progress=show,
+            request_timeout_seconds=self._options.request_timeout_seconds,
+            reader_limits=reader_limits(self._options.reader_timeout_seconds),
+        )
+
+    def exchange(self, numbers: Callable[[], ServerNumbers]) -> MetricsExchange | None:
+        folder = Path(self._opened.result().folder)
+        paths = {
+            client: ClientAddress(folder, client).metrics
+            for client in range(1, self._options.api_servers + 1)
+        }
+        return MetricsExchange(paths.pop(self._client), list(paths.values()), numbers)
+
+
+def _with_its_share(config: Config, api_servers: int) -> Config:
+    """Each HTTP process lets so many wait that all together keep to the bound, about."""
+    bound = config.scheduler.max_waiting_requests
+    if not bound:
+        return config
+    share = max(1, -(-bound // api_servers))
+    scheduler = dataclasses.replace(config.scheduler, max_waiting_requests=share)
+    return dataclasses.replace(config, scheduler=scheduler)

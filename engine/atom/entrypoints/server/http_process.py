@@ -1,0 +1,208 @@
+"""HttpProcess: one HTTP server from its first connection to its exit.
+
+    HTTP answers (503: starting) ──> model opened ──> engine ready ──> serving
+    signal ──> 503: draining, running requests finish ──> exit 0 (a second signal: at once)
+    engine dead ──> open requests get an error ──> EngineDeadError
+
+Effects only; routes are openai/api_server.py, request flow is AsyncLLMEngine, and where the engine
+comes from is engine_source.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import uvicorn
+
+from atom.checkpoint import weights_bytes_on_disk
+from atom.entrypoints.http.body_budget import BodyBudget
+from atom.entrypoints.http.http_protocol import BoundedHttpProtocol
+from atom.entrypoints.http.listener import BACKLOG
+from atom.entrypoints.openai.api_server import build_app
+from atom.entrypoints.openai.state import ServerState
+from atom.entrypoints.process.process_conduct import spare_the_collector, yield_cores
+from atom.entrypoints.process.stop_requests import StopRequests, first_of
+from atom.entrypoints.server.engine_source import EngineSource
+from atom.entrypoints.server.server_options import ServerOptions
+from atom.entrypoints.startup.startup_timeline import StartupTimeline
+from atom.errors import EngineDeadError
+from atom.model_engine.async_llm_engine import AsyncLLMEngine
+from atom.model_engine.wire.engine_protocol import EngineReport
+from atom.progress import StartupProgress
+
+logger = logging.getLogger(__name__)
+
+_TICK_SECONDS = 1.0
+_RESPONSES_FLUSH_SECONDS = 3  # for what is already generated to reach its readers
+_ENGINE_END_SECONDS = 10.0
+_LOADING_ENGINE_END_SECONDS = 0.5  # it has nothing to finish, and may be deep in a load
+
+
+class _HttpServer(uvicorn.Server):
+    """uvicorn without its own signal handling (signals first drain the engine), and with a tick a
+    second, for the Date header, instead of ten: that is most of what an idle server costs."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ending = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), _TICK_SECONDS)
+
+    def end(self, *, at_once: bool) -> None:
+        """at_once: without waiting for open responses."""
+        self.should_exit = True
+        self.force_exit = at_once
+        self._ending.set()
+
+
+class HttpProcess:
+    """One run. Signals set events; `run` is the only place that decides what follows."""
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        listener: socket.socket,
+        source: EngineSource,
+        *,
+        stop_signals: Sequence[signal.Signals] = (),
+        announce: Callable[[EngineReport], None],
+        alone: bool = True,
+    ) -> None:
+        """announce: told once that requests are taken. stop_signals: those that `stop` is called
+        by. alone: False where another process speaks for the server: nothing is shown on a terminal
+        then, and /health waits for `all_ready`."""
+        self._options = options
+        self._listener = listener
+        self._source = source
+        self._announce = announce
+        self._alone = alone
+        self._state = ServerState(
+            timeline=StartupTimeline(options.startup_budget_seconds),
+            created=options.created or int(time.time()),
+            waits_for="" if alone else "waiting for the other API servers",
+            bodies=BodyBudget(options.body_memory_bytes),
+        )
+        self._http = _HttpServer(
+            uvicorn.Config(
+                build_app(
+                    self._state,
+                    api_key=options.api_key,
+                    allowed_origins=options.allowed_origins,
+                ),
+                log_config=None,
+                access_log=options.access_log,
+                http=BoundedHttpProtocol,
+                ws="none",
+                lifespan="off",
+                server_header=False,
+                backlog=BACKLOG,
+                timeout_keep_alive=options.keep_alive_seconds,
+                timeout_graceful_shutdown=_RESPONSES_FLUSH_SECONDS,
+            )
+        )
+        self._stopping = StopRequests(stop_signals, self._on_stop)
+
+    def _on_stop(self) -> None:
+        self._state.stopping = True
+
+    def stop(self) -> None:
+        """Drain and end; at once when it is called again."""
+        self._stopping.ask()
+
+    def all_ready(self) -> None:
+        """The other processes on this port take requests too."""
+        self._state.waits_for = ""
+
+    async def run(self) -> int:
+        """The exit code. Raises `AtomError` when it could not start or had to stop."""
+        serving = asyncio.create_task(self._http.serve(sockets=[self._listener]))
+        unless_stopped = self._stopping.unless_stopped
+        engine: AsyncLLMEngine | None = None
+        report: EngineReport | None = None
+        try:
+            with StartupProgress() as bars:
+                show = bars.show if self._alone else None
+                engine = await unless_stopped(self._open_engine(show))
+                if engine is not None:
+                    report = await unless_stopped(engine.wait_ready())
+            if engine is not None and report is not None:
+                spare_the_collector()
+                if report.on_cpu:
+                    yield_cores()
+                self._state.timeline.ready()
+                self._announce(report)
+                await self._until_stopped_or_dead(engine, serving)
+            return await self._end_in_order(engine)
+        finally:
+            await self._close(engine, serving)
+
+    async def _open_engine(self, show: Callable[[str, float], None] | None) -> AsyncLLMEngine:
+        timeline = self._state.timeline
+
+        def note(phase: str, share: float) -> None:
+            timeline.note(phase, share)
+            if show is not None:
+                show(phase, share)
+
+        def expect(size_bytes: int) -> None:
+            timeline.weights_bytes = size_bytes
+
+        engine = await self._source.open(note, expect)
+        timeline.weights_bytes = weights_bytes_on_disk(engine.config.model.path)
+        await engine.start()
+        self._state.engine = engine
+        self._state.exchange = self._source.exchange(self._state.own_numbers)
+        if self._state.exchange is not None:
+            await self._state.exchange.start()
+        return engine
+
+    async def _until_stopped_or_dead(
+        self, engine: AsyncLLMEngine, serving: asyncio.Task[None]
+    ) -> None:
+        died = asyncio.ensure_future(engine.wait_dead())
+        await first_of(died, serving, asyncio.ensure_future(self._stopping.stop.wait()))
+        if died.done():
+            raise EngineDeadError(f"the engine stopped: {died.result()}")
+        if serving.done():
+            raise RuntimeError("the HTTP server ended by itself")
+
+    async def _end_in_order(self, engine: AsyncLLMEngine | None) -> int:
+        """After a signal: let running requests finish, unless a second signal comes."""
+        if engine is None or engine.status.report is None:
+            return 0
+        seconds = self._options.drain_seconds
+        logger.info("%d requests are open; waiting up to %g s", engine.open_requests, seconds)
+        stop_now = self._stopping.stop_now
+        draining = asyncio.ensure_future(engine.drain(seconds))
+        died = asyncio.ensure_future(engine.wait_dead())
+        await first_of(draining, died, asyncio.ensure_future(stop_now.wait()))
+        if died.done():
+            raise EngineDeadError(f"the engine stopped: {died.result()}")
+        if draining.done() and draining.result():
+            logger.warning("%d requests did not finish in time", draining.result())
+        return 1 if stop_now.is_set() else 0
+
+    async def _close(self, engine: AsyncLLMEngine | None, serving: asyncio.Task[None]) -> None:
+        """Open responses get their end, then the engine process ends."""
+        stop_now = self._stopping.stop_now
+        self._http.end(at_once=stop_now.is_set())
+        await first_of(serving, asyncio.ensure_future(stop_now.wait()))
+        if self._state.exchange is not None:
+            self._state.exchange.stop()
+        if engine is not None:
+            loading = engine.status.report is None
+            seconds = _LOADING_ENGINE_END_SECONDS if loading else _ENGINE_END_SECONDS
+            await engine.shutdown(0.0 if stop_now.is_set() else seconds)

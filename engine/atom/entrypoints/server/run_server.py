@@ -1,0 +1,72 @@
+"""`run_server`: the whole server, as one process with its engine processes, or several with them.
+
+With one API server (the default) this process serves HTTP itself (http_process.py); with more it
+owns them and the engine, and serves nothing (api_fleet.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+
+import uvloop
+
+from atom.entrypoints.http.listener import listen, listen_shared, url_of
+from atom.entrypoints.process.logs import flush_logs
+from atom.entrypoints.process.process_conduct import allow_many_open_files
+from atom.entrypoints.server.api_fleet import ApiFleet
+from atom.entrypoints.server.engine_source import OPENING_THREAD, OwnEngine
+from atom.entrypoints.server.http_process import HttpProcess
+from atom.entrypoints.server.server_options import ServerOptions
+from atom.entrypoints.startup.startup_table import print_startup_table
+from atom.model_engine.wire.engine_protocol import EngineReport
+
+logger = logging.getLogger(__name__)
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def run_server(options: ServerOptions) -> int:
+    """Serve until a signal; the exit code. Raises `AtomError` when it could not start or had to
+    stop."""
+    allow_many_open_files()  # our processes inherit it
+    host, port, count = options.host, options.port, options.api_servers
+    seconds = options.reader_timeout_seconds or 0.0
+    if count == 1:
+        listeners = [listen(host, port, reader_timeout_seconds=seconds)]
+    else:
+        listeners = listen_shared(host, port, count, reader_timeout_seconds=seconds)
+    with contextlib.ExitStack() as stack:
+        for listener in listeners:
+            stack.enter_context(contextlib.closing(listener))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            code = runner.run(_run(options, listeners))
+    if any(thread.name == OPENING_THREAD for thread in threading.enumerate()):
+        # A download cannot be interrupted, and the interpreter would wait for its threads.
+        flush_logs()
+        os._exit(code)
+    return code
+
+
+async def _run(options: ServerOptions, listeners: list[socket.socket]) -> int:
+    url = url_of(listeners[0])  # while they are open here: several processes take them over
+
+    def announce(report: EngineReport) -> None:
+        print_startup_table(report, url)
+        logger.info("ready")
+
+    if len(listeners) > 1:
+        return await ApiFleet(options, listeners, STOP_SIGNALS, announce).run()
+    process = HttpProcess(
+        options,
+        listeners[0],
+        OwnEngine(options),
+        stop_signals=STOP_SIGNALS,
+        announce=announce,
+    )
+    return await process.run()

@@ -1,0 +1,49 @@
+"""ServerOptions: what the server's own flags say, as a value that can travel to its processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from atom.answer_parsing.families import AUTO
+from atom.config import EngineOptions
+from atom.entrypoints.http.body_budget import DEFAULT_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """api_servers: HTTP processes on the one port. created: seconds since 1970 that the API shows
+    as the model's, the same in all of them; None for the time of the start. body_memory_bytes: for
+    the bodies of requests that are being read, in each of them; 0 for no bound. allowed_origins: of
+    web pages whose requests browsers are told to let through. keep_alive_seconds: longer than
+    clients keep a connection that nobody uses (5 to 60 s), which they would find closed as they use
+    it again. tool_call_parser, reasoning_parser: names out of `answer_parsing.families`."""
+
+    engine: EngineOptions
+    host: str = "0.0.0.0"
+    port: int = 8000
+    api_servers: int = 1
+    drain_seconds: float = 30.0
+    startup_budget_seconds: float | None = None
+    chat_template: Path | None = None
+    tool_call_parser: str = AUTO
+    reasoning_parser: str = AUTO
+    keep_alive_seconds: int = 75
+    access_log: bool = True
+    request_timeout_seconds: float | None = None
+    reader_timeout_seconds: float | None = 60.0
+    body_memory_bytes: int = DEFAULT_BYTES
+    allowed_origins: tuple[str, ...] = ()
+    api_key: str | None = field(default=None, repr=False)
+    created: int | None = None
+
+    def to_json(self) -> bytes:
+        return msgspec.json.encode(self, enc_hook=str)
+
+    @staticmethod
+    def from_json(data: bytes) -> ServerOptions:
+        return msgspec.json.decode(
+            data, type=ServerOptions, dec_hook=lambda kind, value: kind(value)
+        )

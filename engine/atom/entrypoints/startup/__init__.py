@@ -1,0 +1,1 @@
+"""How far start-up is: its phases, downloads, and the table printed at its end."""

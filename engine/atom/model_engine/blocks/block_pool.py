@@ -1,0 +1,254 @@
+"""BlockPool: which KV blocks are free, shared or cached, every operation O(1) per block.
+
+Knows block ids, reference counts and content hashes; knows no sequences and no tensors. Called by
+BlockManager only. A block is in exactly one of three states:
+  held    reference count ≥ 1 (and perhaps cached: others may share it)
+  cached  count 0, content still valid and findable by hash; evicted least recently used first
+  blank   count 0, content worthless
+A cached block is one block however many share it. `check_integrity` states all of this and may be
+called at any moment.
+
+A full block is found by the chain's hash and proven by its content (BlockContents). Kept in flat
+lists, not in an object per block: nothing there for the garbage collector to walk, however large
+the pool.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+# The list of blocks given back is tidied when it is so many times as long as the pool.
+_MOST_ENTRIES_PER_BLOCK = 4
+
+
+class BlockPool:
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.num_blocks = num_blocks
+        self._ref_counts = [0] * num_blocks
+        self._hashes: list[int | None] = [None] * num_blocks  # None: not findable
+        self._contents = BlockContents(num_blocks, block_size)
+        self._by_hash: dict[int, int] = {}
+        # The block that a hash leads to, or None; what it holds is proven by `count_proven`.
+        self.find: Callable[[int], int | None] = self._by_hash.get
+        self._blank = list(range(num_blocks - 1, -1, -1))  # taken from the end: low ids first
+        # Blocks in the order in which they were last given back. A block that was taken again stays
+        # listed until its entry comes up or the list is mostly such entries; its last entry counts.
+        self._given_back: deque[int] = deque()
+        self._num_listed = [0] * num_blocks  # entries of a block in `_given_back`
+        self._num_cached = 0
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that `allocate` can hand out: blank and cached ones."""
+        return len(self._blank) + self._num_cached
+
+    @property
+    def num_held(self) -> int:
+        return self.num_blocks - self.num_free
+
+    @property
+    def num_indexed(self) -> int:
+        """Blocks findable by their content."""
+        return len(self._by_hash)
+
+    def num_references(self, block_id: int) -> int:
+        """How many block tables list the block."""
+        return self._ref_counts[block_id]
+
+    def is_findable(self, block_id: int) -> bool:
+        """Whether the block's content can be found by its hash."""
+        return self._hashes[block_id] is not None
+
+    def allocate(self, count: int) -> list[int]:
+        """Take `count` blocks with worthless content; the caller has checked `num_free`."""
+        blank = self._blank
+        if count <= len(blank):
+            taken = blank[len(blank) - count :]
+            del blank[len(blank) - count :]
+            taken.reverse()
+        else:
+            assert count <= self.num_free, "allocate() beyond num_free"
+            taken = blank[::-1]
+            blank.clear()
+            taken += self._evict(count - len(taken))
+        ref_counts = self._ref_counts
+        for block_id in taken:
+            ref_counts[block_id] = 1
+        return taken
+
+    def _evict(self, count: int) -> list[int]:
+        take, listed = self._given_back.popleft, self._num_listed
+        ref_counts, hashes, by_hash = self._ref_counts, self._hashes, self._by_hash
+        evicted: list[int] = []
+        while len(evicted) < count:
+            block_id = take()
+            listed[block_id] -= 1
+            if listed[block_id] or ref_counts[block_id]:
+                continue  # given back again later, or held
+            content_hash = hashes[block_id]
+            assert content_hash is not None
+            del by_hash[content_hash]
+            hashes[block_id] = None
+            evicted.append(block_id)
+        self._num_cached -= count
+        return evicted
+
+    def count_proven(self, block_ids: Sequence[int], parents: Sequence[int], packed: bytes) -> int:
+        """How many of the blocks that were found, from the first on, hold exactly these tokens
+        after exactly this prefix. parents: the hash before each; packed: tokens as int32, of these
+        blocks and perhaps more. The others are collisions of 64 bits: misses, never someone else's
+        data."""
+        return self._contents.count_equal(block_ids, parents, packed) if block_ids else 0
+
+    def count_unheld(self, block_ids: Sequence[int]) -> int:
+        """How many of these cached blocks are not held, so that sharing them uses up free ones."""
+        ref_counts = self._ref_counts
+        return [ref_counts[block_id] for block_id in block_ids].count(0)
+
+    def share(self, block_ids: Sequence[int]) -> None:
+        """Take one more reference to each of these held or cached blocks."""
+        ref_counts = self._ref_counts
+        self._num_cached -= self.count_unheld(block_ids)
+        for block_id in block_ids:
+            ref_counts[block_id] += 1
+
+    def publish(self, block_id: int, hash_: int, parent: int, packed: bytes) -> None:
+        """Make a held block findable, once while it is held. A block whose content is already
+        findable elsewhere stays anonymous: block tables are append-only, so duplicates are not
+        merged. parent: the hash before it; packed: its tokens as int32."""
+        assert self._hashes[block_id] is None, f"block {block_id} published twice"
+        if self._by_hash.setdefault(hash_, block_id) == block_id:
+            self._hashes[block_id] = hash_
+            self._contents.put(block_id, parent, packed)
+
+    def publish_all(
+        self, block_ids: list[int], hashes: list[int], tokens: NDArray[np.int32]
+    ) -> None:
+        """Publish blocks that follow each other. hashes: the one before the first block, then the
+        one after each; tokens [blocks, block_size]."""
+        own, after = self._hashes, hashes[1:]
+        placed = list(map(self._by_hash.setdefault, after, block_ids))
+        if placed != block_ids:
+            new = [row for row, block_id in enumerate(block_ids) if placed[row] == block_id]
+            block_ids, tokens = [block_ids[row] for row in new], tokens[new]
+            hashes, after = [hashes[row] for row in new], [after[row] for row in new]
+        for block_id, hash_ in zip(block_ids, after, strict=True):
+            assert own[block_id] is None, f"block {block_id} published twice"
+            own[block_id] = hash_
+        self._contents.put_all(block_ids, hashes[: len(block_ids)], tokens)
+
+    def free(self, block_ids: Sequence[int]) -> None:
+        """Drop one reference of each; the last one leaves a cached block findable.
+
+        Freed from the end, so that of one sequence the deepest blocks are evicted first: a prefix
+        without its beginning is useless.
+        """
+        ref_counts, hashes, blank = self._ref_counts, self._hashes, self._blank
+        listed, cached = self._num_listed, []
+        for block_id in reversed(block_ids):
+            count = ref_counts[block_id] - 1
+            assert count >= 0, f"block {block_id} freed twice"
+            ref_counts[block_id] = count
+            if count == 0:
+                if hashes[block_id] is None:
+                    blank.append(block_id)
+                else:
+                    cached.append(block_id)
+                    listed[block_id] += 1
+        self._given_back += cached
+        self._num_cached += len(cached)
+        if len(self._given_back) > _MOST_ENTRIES_PER_BLOCK * self.num_blocks:
+            self._forget_old_entries()
+
+    def _forget_old_entries(self) -> None:
+        """Keep the entries that count, one per block: rare enough to be O(1) per entry."""
+        newest_first = dict.fromkeys(reversed(self._given_back))
+        kept = [block_id for block_id in reversed(newest_first) if self._is_cached(block_id)]
+        self._given_back = deque(kept)
+        self._num_listed = [0] * self.num_blocks
+        for block_id in kept:
+            self._num_listed[block_id] = 1
+
+    def _is_cached(self, block_id: int) -> bool:
+        return self._ref_counts[block_id] == 0 and self._hashes[block_id] is not None
+
+    def reset_cache(self) -> None:
+        """Forget all cached content; held blocks stay held but can no longer be found."""
+        self._blank.extend(b for b in self._by_hash.values() if self._ref_counts[b] == 0)
+        for block_id in self._by_hash.values():
+            self._hashes[block_id] = None
+        self._by_hash.clear()
+        self._given_back.clear()
+        self._num_listed = [0] * self.num_blocks
+        self._num_cached = 0
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError if any invariant of the class docstring is broken."""
+        blank = set(self._blank)
+        cached = {block_id for block_id in self._given_back if self._is_cached(block_id)}
+        assert len(cached) == self._num_cached
+        entries = Counter(self._given_back)
+        assert all(entries[block] == count for block, count in enumerate(self._num_listed))
+        assert len(blank) == len(self._blank), "a blank block is listed twice"
+        assert not blank & cached, "a block is both blank and cached"
+        for block_id in range(self.num_blocks):
+            count, content_hash = self._ref_counts[block_id], self._hashes[block_id]
+            assert count >= 0
+            assert (count == 0) == (block_id in blank or block_id in cached)
+            assert not (block_id in blank and content_hash is not None), "blank block with content"
+            assert not (block_id in cached and content_hash is None), "cached block without content"
+            if content_hash is not None:
+                assert self._by_hash.get(content_hash) == block_id
+        assert len(self._by_hash) == sum(value is not None for value in self._hashes)
+
+
+class BlockContents:
+    """What each block was published with, as the proof that a hash found the right one.
+
+    A block's proof is the chain's hash before it and its tokens. Kept as arrays, written and
+    compared for many blocks at a time: an object per block would be a cache miss each to make and
+    to forget. Knows neither which blocks are findable nor who holds them.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        # Each twice: to be written one by one, and by many at a time, through numpy.
+        self._parent_items = array("Q", bytes(8 * num_blocks))
+        self._parents = np.frombuffer(self._parent_items, np.uint64)
+        self._tokens = np.zeros((num_blocks, block_size), dtype=np.int32)
+        self._token_bytes = self._tokens.reshape(-1).data.cast("B")
+        self._block_bytes = 4 * block_size
+
+    def put(self, block_id: int, parent: int, packed: bytes) -> None:
+        """parent: the hash before the block; packed: its tokens as int32."""
+        start = block_id * self._block_bytes
+        self._parent_items[block_id] = parent
+        self._token_bytes[start : start + self._block_bytes] = packed
+
+    def put_all(
+        self, block_ids: Sequence[int], parents: Sequence[int], tokens: NDArray[np.int32]
+    ) -> None:
+        """Put many blocks at once; tokens [blocks, block_size]."""
+        at = np.fromiter(block_ids, np.intp, len(block_ids))
+        self._parents[at] = _hashes(parents)
+        self._tokens[at] = tokens
+
+    def count_equal(self, block_ids: Sequence[int], parents: Sequence[int], packed: bytes) -> int:
+        """How many of the blocks hold this, up to the first that does not. packed: tokens as int32,
+        of at least these blocks."""
+        count = len(block_ids)
+        at = np.fromiter(block_ids, np.intp, count)
+        own, asked = self._tokens[at], packed[: count * self._block_bytes]
+        same = self._parents[at] == _hashes(parents)
+        if own.tobytes() != asked:
+            same &= (own == np.frombuffer(asked, np.int32).reshape(own.shape)).all(axis=1)
+        return count if same.all() else int(same.argmin())
+
+
+def _hashes(numbers: Sequence[int]) -> NDArray[np.uint64]:
+    """numpy itself is slow to make them of numbers above 2^63."""
+    return np.frombuffer(array("Q", numbers), np.uint64)

@@ -1,0 +1,130 @@
+"""EngineLifecycle: whether the engine can serve, and if not, why; from its start to its end.
+
+The decisions of one small state machine and those who wait for them; it knows no requests and no
+sockets. Owned by AsyncLLMEngine, which hands it the core's events; belongs to the loop that made
+its waiters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from atom.errors import EngineDeadError, RequestError
+from atom.model_engine.wire.core_port import CoreResumed, CoreStalled
+from atom.model_engine.wire.engine_protocol import EngineReport, ProgressBody
+
+logger = logging.getLogger(__name__)
+
+
+class EngineState(enum.StrEnum):
+    """STALLED: a rank has been silent for too long; it becomes READY again if that ends."""
+
+    STARTING = "starting"
+    READY = "ready"
+    STALLED = "stalled"
+    DRAINING = "draining"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """reason: for people, why it does not serve; empty when it does. report: once it was ready."""
+
+    state: EngineState
+    reason: str = ""
+    report: EngineReport | None = None
+
+
+class EngineLifecycle:
+    """STARTING → READY ⇄ STALLED; DRAINING from any of them; DEAD from all, and for good."""
+
+    def __init__(self, on_progress: Callable[[str, float], None] | None = None) -> None:
+        """on_progress: told the phase of start-up and the share of it that is done."""
+        self.status = EngineStatus(EngineState.STARTING, "starting the engine process")
+        self._on_progress = on_progress
+        self._stalled: dict[int, str] = {}  # rank → what is wrong with it
+        self._decided = asyncio.Event()  # start-up has ended, one way or the other
+        self._died = asyncio.Event()
+
+    @property
+    def is_dead(self) -> bool:
+        return self.status.state is EngineState.DEAD
+
+    # ---- what happens -------------------------------------------------------------------------
+
+    def progress(self, news: ProgressBody) -> None:
+        if self.status.state is not EngineState.STARTING:
+            return
+        reason = f"{news.phase} {news.fraction:.0%}"
+        self.status = EngineStatus(EngineState.STARTING, reason)
+        if self._on_progress is not None:
+            self._on_progress(news.phase, news.fraction)
+
+    def started(self, report: EngineReport) -> None:
+        """A drain that began during start-up keeps its state; only the report is news."""
+        if self.status.state is EngineState.STARTING:
+            self.status = EngineStatus(EngineState.READY, report=report)
+            self._decided.set()
+        else:
+            self.status = replace(self.status, report=report)
+
+    def stall(self, event: CoreStalled) -> None:
+        """Open requests stay: their rank may recover, and those of other ranks go on."""
+        reason = f"rank {event.rank} has computed nothing for {event.silent_seconds:.0f} s"
+        logger.error("the engine is stalled: %s", reason)
+        self._stalled[event.rank] = reason
+        self._show_stalls()
+
+    def resume(self, event: CoreResumed) -> None:
+        self._stalled.pop(event.rank, None)
+        logger.warning("rank %d gets on again", event.rank)
+        self._show_stalls()
+
+    def _show_stalls(self) -> None:
+        if self.status.state not in (EngineState.READY, EngineState.STALLED):
+            return  # draining or dead, which says more
+        state = EngineState.STALLED if self._stalled else EngineState.READY
+        reason = "; ".join(self._stalled.values())
+        self.status = replace(self.status, state=state, reason=reason)
+
+    def begin_drain(self) -> None:
+        if not self.is_dead:
+            reason = "the server is shutting down"
+            self.status = replace(self.status, state=EngineState.DRAINING, reason=reason)
+
+    def die(self, reason: str) -> bool:
+        """Whether this is the end; the first reason counts."""
+        if self.is_dead:
+            return False
+        self.status = replace(self.status, state=EngineState.DEAD, reason=reason)
+        self._decided.set()
+        self._died.set()
+        return True
+
+    # ---- who wants to know --------------------------------------------------------------------
+
+    async def wait_ready(self) -> EngineReport:
+        """What start-up found out. Raises `EngineDeadError` when it failed."""
+        await self._decided.wait()
+        if self.status.report is None:
+            raise EngineDeadError(self.status.reason)
+        return self.status.report
+
+    async def wait_dead(self) -> str:
+        """Returns the reason once the engine process is gone."""
+        await self._died.wait()
+        return self.status.reason
+
+    def check_serving(self) -> None:
+        """Raises the error that tells why a request cannot be taken now."""
+        if self.is_dead:
+            raise EngineDeadError(self.status.reason)
+        if self.status.state is not EngineState.READY:
+            raise RequestError(
+                f"the engine is {self.status.state}: {self.status.reason}; try again soon",
+                status=503,
+            )

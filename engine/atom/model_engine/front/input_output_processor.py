@@ -1,0 +1,79 @@
+"""InputOutputProcessor: everything between text and tokens for one model, in one value.
+
+The composition of tokenizer, chat template, input and output processor that both engines own.
+Torch-free; knows neither sockets nor HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from atom.answer_parsing import AnswerFormats, resolve_formats
+from atom.answer_parsing.families import AUTO
+from atom.chat_template import ChatTemplate, Message, load_chat_template
+from atom.config import Config
+from atom.errors import RequestError
+from atom.metrics import RequestMetrics
+from atom.model_engine.front.input_processor import InputProcessor
+from atom.model_engine.front.output_processor import OutputProcessor
+from atom.tokenizer import TOKENIZER_FILE, Tokenizer
+
+
+class InputOutputProcessor:
+    """inputs: prompt → Request. outputs: tokens → text. metrics: what the outputs recorded.
+    answer_formats: how the model writes tool calls and reasoning in a chat."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        chat_template_file: Path | None = None,
+        tool_call_parser: str = AUTO,
+        reasoning_parser: str = AUTO,
+    ) -> None:
+        """Loads the tokenizer and the chat template; raises `ModelError` or `ConfigError`.
+
+        A model with random weights (load_dummy) may lack a tokenizer: token-id prompts only. The
+        parsers are names out of `answer_parsing.families`.
+        """
+        self._served_name = config.model.served_name
+        self.tokenizer = _load_tokenizer(config)
+        self._chat_template: ChatTemplate | None = None
+        if self.tokenizer is not None:
+            self._chat_template = load_chat_template(
+                config.model.path, self.tokenizer, chat_template_file
+            )
+        template = self._chat_template
+        self.answer_formats: AnswerFormats = resolve_formats(
+            tool_call_parser, reasoning_parser, None if template is None else template.source
+        )
+        self.metrics = RequestMetrics()
+        self.inputs = InputProcessor(config.model, self.tokenizer)
+        self.outputs = OutputProcessor(self.tokenizer, self.metrics)
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        extra: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt of a conversation (special tokens included: encode it without adding any)."""
+        if self._chat_template is None:
+            raise RequestError(
+                f"{self._served_name} has no chat template; use /v1/completions, or start the "
+                f"server with --chat-template FILE",
+                param="messages",
+            )
+        return self._chat_template.render(
+            messages, tools=tools, add_generation_prompt=add_generation_prompt, extra=extra
+        )
+
+
+def _load_tokenizer(config: Config) -> Tokenizer | None:
+    if config.model.load_dummy and not (config.model.path / TOKENIZER_FILE).is_file():
+        return None
+    return Tokenizer(config.model.path)

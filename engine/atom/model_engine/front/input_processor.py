@@ -1,0 +1,260 @@
+"""Turns a prompt and its SamplingParams into Requests that the engine can serve, or refuses them.
+
+Everything that can be wrong with a request's content is found here, before it is queued: length,
+vocabulary, limits that depend on the model. It knows nothing of HTTP and keeps no state, so it may
+run on any thread. Called by LLMEngine and AsyncLLMEngine.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from operator import index
+from typing import Any
+
+import msgspec
+
+from atom.config import ModelConfig
+from atom.errors import RequestError
+from atom.model_engine.request import Request
+from atom.sampling_params import SamplingParams
+from atom.structured_outputs import StructuredOutputsParams
+from atom.tokenizer import Tokenizer
+
+Prompt = str | Sequence[int]
+
+MOST_TOKENS = 2**18  # of a text that is only to be tokenised, or the context if that is more
+_SEEDS = 1 << 64
+_LEAST_SEED = -(1 << 63)
+
+
+class InputProcessor:
+    """Knows one model's tokenizer and limits."""
+
+    def __init__(self, model: ModelConfig, tokenizer: Tokenizer | None) -> None:
+        """tokenizer: None serves token-id prompts only (random weights without a tokenizer)."""
+        self._model = model
+        self._tokenizer = tokenizer
+
+    def tokenize(
+        self, prompt: Prompt, *, add_special_tokens: bool = True, for_answer: bool = True
+    ) -> list[int]:
+        """Token ids of `prompt`; ids are taken as they are, after a look at the vocabulary.
+
+        for_answer: a text far beyond the context is refused before all of it is tokenised."""
+        if not isinstance(prompt, str):
+            return self._checked_ids(prompt)
+        if self._tokenizer is None:
+            raise RequestError(
+                f"{self._model.path} has no tokenizer; give prompts as token ids", param="prompt"
+            )
+        context_tokens = self._model.max_model_len
+        most_tokens = context_tokens if for_answer else max(MOST_TOKENS, context_tokens)
+        try:
+            if self._tokenizer.has_far_more_than(most_tokens, prompt):
+                raise self._too_long(f"more than {2 * most_tokens}", for_answer=for_answer)
+            return self._tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+        except (UnicodeError, TypeError) as error:
+            raise RequestError("the prompt is not valid Unicode text", param="prompt") from error
+
+    def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of these tokens, without special ones."""
+        ids = self._checked_ids(token_ids)
+        if self._tokenizer is None:
+            raise RequestError(f"{self._model.path} has no tokenizer", param="tokens")
+        return self._tokenizer.decode(ids)
+
+    def prepare(self, params: SamplingParams) -> SamplingParams:
+        """The same choice of tokens with every number inside what the wire and a device hold, and
+        with bad words as token ids. Once for all prompts and answers of a call: what `params` lists
+        may be long."""
+        if params.structured_outputs is not None:
+            self._check_structured(params.structured_outputs)
+        changes: dict[str, Any] = {"temperature": 0.0} if params.greedy else {}
+        if params.top_k >= self._model.vocab_size:
+            changes["top_k"] = -1
+        context_tokens = self._model.max_model_len
+        for name in ("max_tokens", "min_tokens"):
+            asked = getattr(params, name)
+            if asked is not None and asked > context_tokens:
+                changes[name] = context_tokens
+        if params.stop_strings and (named := self._named_by(params.stop_strings)):
+            changes["stop_token_ids"] = tuple(dict.fromkeys((*params.stop_token_ids, *named)))
+        if params.bad_words:
+            found = (*params.bad_words_token_ids, *self._bad_words(params.bad_words))
+            changes |= {"bad_words": (), "bad_words_token_ids": found}
+        prepared = msgspec.structs.replace(params, **changes) if changes else params
+        self._check_tokens(prepared)
+        return prepared
+
+    def build_requests(
+        self,
+        numbers: Iterator[int],
+        token_ids: list[int],
+        prepared: SamplingParams,
+        *,
+        arrive_time: float,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> list[Request]:
+        """One per answer to a prompt. numbers: the requests' ids come from it.
+
+        An answer longer than the context leaves room for is cut to that room (it then ends with
+        finish reason "length"); a prompt that leaves no room for one token is refused.
+        """
+        room_tokens = self._room_behind(token_ids)
+        asked_tokens = room_tokens if prepared.max_tokens is None else prepared.max_tokens
+        answer_tokens = min(asked_tokens, room_tokens)
+        changes: dict[str, Any] = {}
+        if prepared.max_tokens != answer_tokens:
+            changes["max_tokens"] = answer_tokens
+        if prepared.min_tokens > answer_tokens:
+            changes["min_tokens"] = answer_tokens
+        fitting = msgspec.structs.replace(prepared, **changes) if changes else prepared
+        return [
+            Request(
+                id=next(numbers),
+                prompt_token_ids=token_ids,
+                params=params,
+                max_total_tokens=len(token_ids) + answer_tokens,
+                arrive_time=arrive_time,
+                priority=priority,
+                cache_salt=cache_salt,
+            )
+            for params in params_of_each_answer(fitting)
+        ]
+
+    def _room_behind(self, token_ids: list[int]) -> int:
+        if not token_ids:
+            raise RequestError("the prompt is empty; give at least one token", param="prompt")
+        room_tokens = self._model.max_model_len - len(token_ids)
+        if room_tokens < 1:
+            raise self._too_long(str(len(token_ids)), for_answer=True)
+        return room_tokens
+
+    def _too_long(self, tokens: str, *, for_answer: bool) -> RequestError:
+        """tokens: how many the text has."""
+        if not for_answer:
+            return RequestError(
+                f"the text has {tokens} tokens, more than this server tokenises at once; send it "
+                f"in parts",
+                param="prompt",
+                status=413,
+            )
+        return RequestError(
+            f"the prompt has {tokens} tokens, but the context of "
+            f"{self._model.served_name} is {self._model.max_model_len} tokens for prompt and "
+            f"answer together; shorten the prompt to at most {self._model.max_model_len - 1}",
+            param="prompt",
+            code="context_length_exceeded",
+        )
+
+    def _check_structured(self, asked: StructuredOutputsParams) -> None:
+        """What needs no compiling; the engine compiles it and may refuse it yet."""
+        if self._tokenizer is None:
+            raise asked.refusal(f"structured output needs a tokenizer; {self._model.path} has none")
+        if find_spec("xgrammar") is None:
+            raise asked.refusal(
+                "structured output is not available on this server: xgrammar is not installed "
+                "(pip install xgrammar)"
+            )
+        asked.check_schema()
+
+    def _named_by(self, stop_strings: Sequence[str]) -> list[int]:
+        """Special tokens among the texts that are to end an answer: they never become text, so
+        that only their ids can end it."""
+        if self._tokenizer is None:
+            return []
+        ids = map(self._tokenizer.special_token_id, stop_strings)
+        return [token_id for token_id in ids if token_id is not None]
+
+    def _bad_words(self, words: Sequence[str]) -> list[tuple[int, ...]]:
+        """Each word as it is spelled at the start of a text and behind a space."""
+        if self._tokenizer is None:
+            raise RequestError(
+                f"{self._model.path} has no tokenizer; give bad_words_token_ids", param="bad_words"
+            )
+        found: list[tuple[int, ...]] = []
+        for word in words:
+            bare = word.lstrip() or word
+            plain = tuple(self._tokenizer.encode(bare, add_special_tokens=False))
+            spaced = tuple(self._tokenizer.encode(f" {bare}", add_special_tokens=False))
+            found.append(plain)
+            if spaced[-len(plain) :] != plain:  # else the plain one keeps it out as well
+                found.append(spaced)
+        return found
+
+    def _check_tokens(self, params: SamplingParams) -> None:
+        named: dict[str, Iterable[int]] = {
+            "stop_token_ids": params.stop_token_ids,
+            "logit_bias": params.logit_bias or (),
+            "allowed_token_ids": params.allowed_token_ids or (),
+            "bad_words": (token for word in params.bad_words_token_ids for token in word),
+        }
+        for param, token_ids in named.items():
+            self._check_tokens_of(list(token_ids), param)
+        self._check_something_allowed(params)
+
+    def _check_something_allowed(self, params: SamplingParams) -> None:
+        """What is allowed must not all be forbidden by something else, at any point: a word of
+        several tokens forbids its last one only sometimes, but then it may be the only one left."""
+        forbidden = {word[-1] for word in params.bad_words_token_ids}
+        if params.min_tokens:
+            forbidden.update(params.stop_token_ids)
+            forbidden.update(() if params.ignore_eos else self._model.eos_token_ids)
+        allowed = params.allowed_token_ids
+        if allowed is None:
+            nothing_is_left = len(forbidden) >= self._model.vocab_size
+        else:
+            nothing_is_left = forbidden.issuperset(allowed)
+        if not nothing_is_left:
+            return
+        raise RequestError(
+            "bad_words, or min_tokens and what would end the answer, can forbid every token that "
+            "is allowed; allow another token",
+            param="bad_words" if allowed is None else "allowed_token_ids",
+        )
+
+    def _checked_ids(self, token_ids: Sequence[int]) -> list[int]:
+        try:
+            if isinstance(token_ids, bytes | bytearray):
+                raise TypeError
+            ids = list(map(index, token_ids))  # numpy's integers too
+        except TypeError:
+            raise RequestError(
+                f"a prompt must be a text (str) or a list of token ids (int), not "
+                f"{reprlib.repr(token_ids)}",
+                param="prompt",
+            ) from None
+        self._check_tokens_of(ids, "prompt")
+        return ids
+
+    def _check_tokens_of(self, token_ids: Sequence[int], param: str) -> None:
+        """There may be very many."""
+        for extreme in (min(token_ids), max(token_ids)) if token_ids else ():
+            self._check_token(extreme, param)
+
+    def _check_token(self, token_id: int, param: str) -> None:
+        if not 0 <= token_id < self._model.vocab_size:
+            raise RequestError(
+                f"token id {token_id} is outside the vocabulary of {self._model.served_name}, "
+                f"which has ids 0 to {self._model.vocab_size - 1}",
+                param=param,
+            )
+
+
+def params_of_each_answer(params: SamplingParams) -> tuple[SamplingParams, ...]:
+    """Split params of `n` answers into params for one answer each: the engine core never sees n.
+    Answer i has the seed `seed + i` (within 64 bits), so
+    that the first is what n = 1 gives; without a seed each draws its own."""
+    if params.n == 1:
+        return (params,)
+    if params.seed is None:
+        return (msgspec.structs.replace(params, n=1),) * params.n
+    seeds = [_wrapped(params.seed + index) for index in range(params.n)]
+    return tuple(msgspec.structs.replace(params, n=1, seed=seed) for seed in seeds)
+
+
+def _wrapped(seed: int) -> int:
+    return (seed - _LEAST_SEED) % _SEEDS + _LEAST_SEED

@@ -1,0 +1,62 @@
+"""StepDelivery: engine steps to outputs in their readers' streams, several steps at a time when the
+loop is late.
+
+What a step gave is processed as it is taken and delivered together with what waits; a step that
+cannot be processed fails its own requests alone. Owned by AsyncLLMEngine; belongs to
+its event loop.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from atom.model_engine.front.input_output_processor import InputOutputProcessor
+from atom.model_engine.front.open_requests import OpenRequests
+from atom.model_engine.request import RequestOutput
+from atom.model_engine.wire.engine_protocol import StreamBody
+
+logger = logging.getLogger(__name__)
+
+
+class StepDelivery:
+    def __init__(
+        self,
+        processor: InputOutputProcessor,
+        requests: OpenRequests,
+        abort: Callable[[Sequence[int]], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """abort: tells the engine that stop strings ended these requests."""
+        self._processor = processor
+        self._requests = requests
+        self._abort = abort
+        self._clock = clock
+        self._waiting: list[tuple[int, RequestOutput]] = []
+
+    def take(self, body: StreamBody) -> None:
+        """One step's tokens; `deliver` follows."""
+        try:
+            step = self._processor.outputs.process(body, self._clock())
+        except Exception as error:
+            cause = error
+            # A fault of ours must not leave callers waiting, nor end the others' requests.
+            logger.exception("the outputs of a step could not be processed")
+            self.deliver()  # a failure comes behind what came before it
+            concerned = {*body.rows()[0].tolist(), *(row.request_id for row in body.finished)}
+            self._requests.fail_each(concerned, lambda: _unprocessed(cause))
+            return
+        if step.abort_ids:
+            self._abort(step.abort_ids)
+        self._waiting += step.outputs
+
+    def deliver(self) -> None:
+        """What was taken is in its streams after this."""
+        outputs, self._waiting = self._waiting, []
+        self._requests.deliver(outputs)
+
+
+def _unprocessed(cause: Exception) -> RuntimeError:
+    error = RuntimeError("the answer could not be processed")
+    error.__cause__ = cause
+    return error

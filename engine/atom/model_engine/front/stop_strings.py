@@ -1,0 +1,94 @@
+"""Stop strings found in text that arrives in pieces, with nothing of them let through.
+
+A matcher per request. It follows, character by character, how much of each stop string the text
+ends with (Knuth, Morris and Pratt's automaton: constant work per character and stop string), and
+holds back exactly the text that may still become a stop string. Knows nothing of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+
+class StopMatcher:
+    """feed() pieces until it reports a match; flush() what is held back at a normal end.
+
+    The stop string that is complete first ends the text; of two complete at the same character, the
+    longer, so that no part of either shows. The result does not depend on how the text was cut.
+    """
+
+    __slots__ = ("_failures", "_first_characters", "_held", "_matched", "_stops", "found")
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._failures = tuple(_failure_table(stop) for stop in self._stops)
+        self._first_characters = frozenset(stop[0] for stop in self._stops)
+        self._matched = [0] * len(self._stops)  # characters of each stop that the text ends with
+        self._held = ""
+        self.found: str | None = None  # the stop string that ended the text
+
+    def feed(self, piece: str) -> tuple[str, bool]:
+        """The text that is now certain, and whether a stop string ended it (then feed no more)."""
+        if not self._held and self._first_characters.isdisjoint(piece):
+            return piece, False
+        text = self._held + piece
+        for position in range(len(self._held), len(text)):
+            length = self._advance(text[position])
+            if length:
+                self.found = text[position + 1 - length : position + 1]
+                self._held = ""
+                return text[: position + 1 - length], True
+        certain = len(text) - max(self._matched)
+        self._held = text[certain:]
+        return text[:certain], False
+
+    def pass_over(self, piece: str) -> str:
+        """Take text that must not end yet: stop strings complete within it pass, one that is only
+        begun may still end what comes after it."""
+        text = self._held + piece
+        for position in range(len(self._held), len(text)):
+            if self._advance(text[position]):
+                self._go_on_after_a_match()
+        certain = len(text) - max(self._matched)
+        self._held = text[certain:]
+        return text[:certain]
+
+    def flush(self) -> str:
+        """The text held back: generation ended before it became a stop string."""
+        held, self._held = self._held, ""
+        return held
+
+    def _advance(self, character: str) -> int:
+        """Takes one character; the length of the longest stop string it completes, or 0."""
+        complete = 0
+        for index, stop in enumerate(self._stops):
+            matched = self._matched[index]
+            while matched and stop[matched] != character:
+                matched = self._failures[index][matched - 1]
+            if stop[matched] == character:
+                matched += 1
+            self._matched[index] = matched
+            if matched == len(stop):
+                complete = max(complete, matched)
+        return complete
+
+    def _go_on_after_a_match(self) -> None:
+        """The end of a complete stop string may be the beginning of another one."""
+        for index, stop in enumerate(self._stops):
+            if self._matched[index] == len(stop):
+                self._matched[index] = self._failures[index][-1]
+
+
+@lru_cache(maxsize=64)  # the answers of one call, and often its callers', share their stop strings
+def _failure_table(stop: str) -> tuple[int, ...]:
+    """For each prefix of `stop`: the length of its longest proper prefix that also ends it."""
+    table = [0] * len(stop)
+    matched = 0
+    for position in range(1, len(stop)):
+        while matched and stop[matched] != stop[position]:
+            matched = table[matched - 1]
+        if stop[matched] == stop[position]:
+            matched += 1
+        table[position] = matched
+    return tuple(table)

@@ -1,0 +1,1 @@
+"""What runs on a device: a step's tensors, graphs, sampling and the KV cache's memory."""

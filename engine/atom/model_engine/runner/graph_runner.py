@@ -1,0 +1,190 @@
+"""DecodeGraphs: a decode step as captured graphs per batch size, one forward and two samplings.
+
+Replaying the forward appends blocks, builds the inputs from the slots and runs the layers; the host
+only says which slots run and which blocks were appended. Replaying the sampling turns the hidden
+states into tokens, advances the slots and answers the host (StepMailbox); of the two, one knows
+temperatures alone, the other top-k, top-p and min-p too. A batch whose rows ask for more than that,
+or whose sampling has to wait for something, keeps the forward's graph and samples eagerly. Sizes
+are buckets: a batch runs in the smallest that holds it, padded with rows that compute nothing of
+consequence. Large buckets have two variants: attention need not split the rows of a step in which
+none is much longer than the others. Captured at start, largest first, sharing one memory pool.
+Identical tokens with graphs off is a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from atom.model_engine.batch import ScheduledBatch
+from atom.model_engine.runner.host_tokens import PendingTokens
+from atom.model_engine.runner.step_mailbox import StepMailbox
+from atom.model_ops.attention.step_plan import plan_captured_step
+from atom.model_ops.backends.interface import LikelyLimits, Ops, SamplingTensors
+from atom.model_ops.slots import SlotTensors
+from atom.models.decoder import CausalLM
+from atom.utils.forward_context import ForwardContext, set_forward_context
+from atom.utils.row_groups import are_even
+
+# Buckets from which a step of even rows has a graph of its own; below, every row is split anyway.
+_EVEN_FROM = 48
+
+
+def bucket_sizes(max_num_seqs: int) -> list[int]:
+    """1, 2, 4, 8, then every 16 to `max_num_seqs` (itself included), ascending."""
+    sizes = [size for size in (1, 2, 4, 8) if size <= max_num_seqs]
+    sizes += range(16, max_num_seqs + 1, 16)
+    return sizes if sizes[-1] == max_num_seqs else [*sizes, max_num_seqs]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphVariant:
+    """size: rows of the bucket; even: captured for rows none of which outlasts the others."""
+
+    size: int
+    even: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Graphs:
+    """The graphs of a variant, and what the forward leaves to sampling: hidden [bucket, H],
+    sampling: of the bucket's rows. samples: by whether it knows limits."""
+
+    forward: torch.cuda.CUDAGraph
+    hidden: torch.Tensor
+    sampling: SamplingTensors
+    samples: dict[bool, torch.cuda.CUDAGraph]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardOutput:
+    """What the layers leave to sampling, of the R rows that sample: hidden [R, H]; slots [R] int64
+    and sampling, on the device. variant: of the graph that ran them (its tensors are good until the
+    next replay, its slots not advanced yet), if one did."""
+
+    hidden: torch.Tensor
+    slots: torch.Tensor
+    sampling: SamplingTensors
+    variant: GraphVariant | None
+
+
+class DecodeGraphs:
+    def __init__(
+        self,
+        model: CausalLM,
+        ops: Ops,
+        state: SlotTensors,
+        block_size: int,
+        max_model_len: int,
+    ) -> None:
+        self._model = model
+        self._ops = ops
+        self._state = state
+        self._block_size = block_size
+        self._max_model_len = max_model_len
+        num_slots = state.padding_slot
+        self._sizes = bucket_sizes(num_slots)
+        self._graphs: dict[GraphVariant, _Graphs] = {}
+        # Of the rows of the step that runs, as it received them.
+        self._slots = torch.full_like(state.last_token[:num_slots], num_slots)
+        self._query_starts = torch.arange(
+            num_slots + 1, dtype=torch.int32, device=state.last_token.device
+        )
+        self._mailbox = StepMailbox(state)
+        self._pool: Any = None  # torch's handle of the pool that all graphs share
+
+    def capture(self, progress: Callable[[float], None]) -> None:
+        """Capture every bucket, largest first; real slots and their cache stay as they are."""
+        variants = [
+            GraphVariant(size, even)
+            for size in reversed(self._sizes)
+            for even in ((False, True) if size >= _EVEN_FROM else (False,))
+        ]
+        for done, variant in enumerate(variants):
+            progress(done / len(variants))
+            self._graphs[variant] = self._capture(variant)
+        self._mailbox.restart()
+
+    def forward(self, batch: ScheduledBatch) -> ForwardOutput:
+        """Run the layers of a batch of decodes."""
+        rows = len(batch.slots)
+        size = next(size for size in self._sizes if size >= rows)
+        self._mailbox.post(batch.slots, batch.block_appends)
+        variant = GraphVariant(size, size >= _EVEN_FROM and are_even(batch.context_lens))
+        graphs = self._graphs[variant]
+        graphs.forward.replay()
+        sampling = SamplingTensors(
+            temperature=graphs.sampling.temperature[:rows],
+            seed=graphs.sampling.seed[:rows],
+            position=graphs.sampling.position[:rows],
+        )
+        return ForwardOutput(graphs.hidden[:rows], self._slots[:rows], sampling, variant)
+
+    def sample(self, forward: ForwardOutput, *, likely: bool) -> PendingTokens:
+        """Sample the last forward's rows (`likely`: within their limits) and advance their slots;
+        their tokens, on their way to the host."""
+        assert forward.variant is not None, "an eager forward has no graph to sample with"
+        self._graphs[forward.variant].samples[likely].replay()
+        return self._mailbox.answer(len(forward.slots))
+
+    def _capture(self, variant: GraphVariant) -> _Graphs:
+        size = variant.size
+        # Once outside the graphs: kernels compile and libraries allocate their workspaces.
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            hidden, sampling = self._forward(variant)
+            for likely in (False, True):
+                self._sample(size, hidden, sampling, likely)
+        torch.cuda.current_stream().wait_stream(stream)
+        forward = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(forward, pool=self._pool):
+            hidden, sampling = self._forward(variant)
+        self._pool = self._pool or forward.pool()
+        samples = {}
+        for likely in (False, True):
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool):
+                self._sample(size, hidden, sampling, likely)
+            samples[likely] = graph
+        return _Graphs(forward, hidden, sampling, samples)
+
+    def _forward(self, variant: GraphVariant) -> tuple[torch.Tensor, SamplingTensors]:
+        """What a forward graph replays: from the slots to the hidden states."""
+        size = variant.size
+        slots, state = self._slots[:size], self._state
+        self._ops.receive_step(self._mailbox.mail, self._slots, state)
+        step = self._ops.prepare_decode(slots, state, self._block_size)
+        starts = self._query_starts[: size + 1]
+        attention = plan_captured_step(step, starts, self._max_model_len, even=variant.even)
+        with set_forward_context(ForwardContext(attention)):
+            hidden = self._model(step.input_ids, step.positions)
+        return hidden, SamplingTensors(step.temperature, step.seed, step.sample_positions)
+
+    def _sample(
+        self, size: int, hidden: torch.Tensor, sampling: SamplingTensors, likely: bool
+    ) -> None:
+        """What a sampling graph replays: from the hidden states to the slots and the host."""
+        slots = self._slots[:size]
+        logits = self._model.compute_logits(hidden)
+        if likely:
+            logits = self._ops.keep_likely(logits, self._row_limits(slots, sampling, logits))
+        token_ids = self._ops.sample(logits, sampling)
+        self._ops.commit_tokens(slots, token_ids, self._state, self._mailbox.mail)
+
+    def _row_limits(
+        self, slots: torch.Tensor, sampling: SamplingTensors, logits: torch.Tensor
+    ) -> LikelyLimits:
+        """Whatever limits the rows may have when the graph is replayed."""
+        return LikelyLimits(
+            temperature=sampling.temperature,
+            top_k=self._state.top_k[slots],
+            top_p=self._state.top_p[slots],
+            min_p=self._state.min_p[slots],
+            candidates=logits.shape[1],
+            any_top_p=True,
+            any_min_p=True,
+        )

@@ -1,0 +1,81 @@
+"""Sampled tokens, and log-probabilities, on their way from the device to the host.
+
+Tokens go through a ring of pinned buffers, made once: allocating pinned memory per step would cost
+more than a small step itself. A buffer is used again only after its step was collected (the
+pipeline keeps at most one step behind the one that runs).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from atom.model_engine.wire.logprob_rows import LogprobRows
+from atom.model_ops.logprobs import LogprobTensors
+from atom.utils.device import Device
+
+_RING = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTokens:
+    """token_ids: int32 on the host, valid once `copied` has happened (None: already)."""
+
+    token_ids: torch.Tensor
+    copied: torch.cuda.Event | None
+
+
+class HostTokens:
+    def __init__(self, max_rows: int, device: Device) -> None:
+        count = _RING if device.is_gpu else 0
+        self._buffers = [
+            torch.zeros(max_rows, dtype=torch.int32, pin_memory=True) for _ in range(count)
+        ]
+        self._events = [torch.cuda.Event() for _ in range(count)]
+        self._next = 0
+
+    def next(self) -> tuple[torch.Tensor, torch.cuda.Event]:
+        """A buffer to copy into, and the event to record behind the copy."""
+        index = self._next
+        self._next = (index + 1) % len(self._buffers)
+        return self._buffers[index], self._events[index]
+
+
+@dataclass(frozen=True, slots=True)
+class PendingLogprobs:
+    """tensors: on the host, valid once `copied` has happened (None: already); request_ids: int64
+    of its rows."""
+
+    request_ids: NDArray[np.int64]
+    tensors: LogprobTensors
+    copied: torch.cuda.Event | None
+
+    @staticmethod
+    def send(request_ids: NDArray[np.int64], tensors: LogprobTensors) -> PendingLogprobs:
+        """Start the copy, behind what computes them. Few requests ask: buffers of their own."""
+        if not tensors.ranks.is_cuda:
+            return PendingLogprobs(request_ids, tensors, None)
+        on_host = LogprobTensors(
+            _to_pinned(tensors.token_ids), _to_pinned(tensors.logprobs), _to_pinned(tensors.ranks)
+        )
+        copied = torch.cuda.Event()
+        copied.record()
+        return PendingLogprobs(request_ids, on_host, copied)
+
+    def wait(self) -> LogprobRows:
+        if self.copied is not None:
+            self.copied.synchronize()
+        return LogprobRows(
+            self.request_ids,
+            self.tensors.token_ids.numpy(),
+            self.tensors.logprobs.numpy(),
+            self.tensors.ranks.numpy(),
+        )
+
+
+def _to_pinned(tensor: torch.Tensor) -> torch.Tensor:
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)

@@ -1,0 +1,135 @@
+"""The KV cache tensors of one device: how many blocks fit, and their allocation.
+
+The arithmetic is `atom.sizing`, shared with the operator; here it gets measured numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+import torch
+
+from atom.config import Config
+from atom.errors import ConfigError
+from atom.model_ops.attention import Attention
+from atom.sizing.errors import DoesNotFitError
+from atom.sizing.kv_budget import KvBudget, filling_tokens, plan_kv_cache
+from atom.sizing.kv_layout import KvElement, KvLayout, kv_layout
+from atom.sizing.overheads import CPU_RUNTIME_BYTES
+from atom.utils.device import Device
+
+
+def plan_blocks(
+    config: Config,
+    *,
+    total_bytes: int,
+    weights_bytes: int,
+    activation_bytes: int,
+    overhead_bytes: int,
+    kv_dtype: torch.dtype,
+) -> KvBudget:
+    """Blocks for the KV cache. Raises `ConfigError` with the numbers when it cannot fit."""
+    facts, cache = config.model.facts, config.cache
+    layout = kv_layout(facts, KvElement(kv_dtype.itemsize))
+    if cache.num_kv_blocks is not None:
+        left_bytes = total_bytes - weights_bytes - activation_bytes - overhead_bytes
+        return _chosen_blocks(config, cache.num_kv_blocks, layout, left_bytes)
+    try:
+        return plan_kv_cache(
+            total_bytes=total_bytes,
+            utilization=cache.gpu_memory_utilization,
+            weights_bytes=weights_bytes,
+            activation_bytes=activation_bytes,
+            overhead_bytes=overhead_bytes,
+            layout=layout,
+            block_size=cache.block_size,
+            max_num_seqs=config.scheduler.max_num_seqs,
+            max_model_len=config.model.max_model_len,
+            max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+        )
+    except DoesNotFitError as error:
+        raise ConfigError(f"{config.model.served_name} does not fit: {error}") from error
+
+
+def _chosen_blocks(config: Config, count: int, layout: KvLayout, left_bytes: int) -> KvBudget:
+    """As many as the user asked for. left_bytes: of the device, beside everything else."""
+    block_size, longest = config.cache.block_size, config.model.max_model_len
+    block_bytes = layout.bytes_per_token * block_size
+    tokens = filling_tokens(layout, count, block_size, longest)
+    if count < layout.blocks_of_sequence(longest, block_size):
+        raise ConfigError(
+            f"num_kv_blocks {count} holds {tokens} tokens, fewer than one sequence of "
+            f"max_model_len {longest}; raise the one or lower the other"
+        )
+    if count * block_bytes > left_bytes:
+        raise ConfigError(
+            f"num_kv_blocks {count} takes {count * block_bytes // 2**20:,} MiB, but the device has "
+            f"{max(left_bytes, 0) // 2**20:,} MiB beside weights, activations and runtime; use at "
+            f"most {max(left_bytes, 0) // block_bytes}, or leave it out"
+        )
+    return KvBudget(
+        num_blocks=count,
+        block_size=block_size,
+        block_bytes=block_bytes,
+        limited_by="num_kv_blocks",
+        available_bytes=count * block_bytes,
+        tokens=tokens,
+        layout=layout,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a cache lives, and its elements' dtype."""
+
+    dtype: torch.dtype
+    device: torch.device
+
+
+def allocate(
+    layers: Sequence[Attention],
+    groups: Sequence[Sequence[int]],
+    num_blocks: int,
+    block_size: int,
+    place: Place,
+) -> None:
+    """Give every attention layer its cache: the layers at the same position of each group (of
+    indices into `layers`) share tensors, [blocks, ..] each, since a block is in use by one group
+    alone."""
+    for position in range(max(map(len, groups))):
+        sharing = [
+            (group[position], number)
+            for number, group in enumerate(groups)
+            if position < len(group)
+        ]
+        layouts = {layers[index].cache_layout(block_size, place.dtype) for index, _ in sharing}
+        assert len(layouts) == 1, "layers that share blocks keep the same of a token"
+        (layout,) = layouts
+        tensors = [
+            _reserved((num_blocks, *tensor.shape), tensor.dtype, place.device)
+            for tensor in layout.tensors
+        ]
+        for index, number in sharing:
+            layers[index].bind(tensors, number)
+
+
+def _reserved(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros; on the CPU as pages that are only taken as blocks are used."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    untouched = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(untouched).view(dtype).view(shape)
+
+
+def overhead_bytes(device: Device, weights_bytes: int) -> int:
+    """Memory in use that is neither weights nor activations: the runtime, and other processes."""
+    if device.is_gpu:
+        free, total = torch.cuda.mem_get_info(device.torch_device)
+        return int(total - free - torch.cuda.memory_reserved(device.torch_device))
+    resident = psutil.Process().memory_info().rss - weights_bytes
+    # The API server shares the container's limit; the floor leaves room for it.
+    return max(int(resident), CPU_RUNTIME_BYTES)

@@ -1,0 +1,52 @@
+"""StepMailbox: the host's end of what it and captured steps say to each other.
+
+`post` before a step's forward is submitted, `answer` behind its sampling. The host counts letters
+as the device does, so neither tells the other where to look. It writes a letter anew only three
+steps later: the pipeline has collected the one that had the place by then.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from atom.model_engine.batch import Slots
+from atom.model_engine.runner.host_tokens import PendingTokens
+from atom.model_ops.backends.step_mail import LETTERS, empty_mail
+from atom.model_ops.slots import SlotTensors
+
+
+class StepMailbox:
+    def __init__(self, state: SlotTensors) -> None:
+        self.mail = empty_mail(state)
+        self._said: NDArray[np.int32] = self.mail.said.numpy()
+        self._padding_slot = state.padding_slot
+        count = LETTERS if state.last_token.is_cuda else 0
+        self._answered = [torch.cuda.Event() for _ in range(count)]
+        self._posted = 0
+
+    def restart(self) -> None:
+        """Count from the start, once the steps that were run for their capture are forgotten."""
+        self.mail.turn.zero_()
+        self._posted = 0
+
+    def post(self, slots: Slots, appends: NDArray[np.int32]) -> None:
+        """Of the next step: the slots of its rows, and its appended blocks [A, 3] as slot, column
+        of its tables, block id."""
+        letter = self._said[self._posted % LETTERS]
+        self._posted += 1
+        letter[0, : len(slots)] = slots
+        letter[0, len(slots) :] = self._padding_slot
+        letter[1:, : len(appends)] = appends.T
+        letter[1, len(appends) :] = self._padding_slot
+
+    def answer(self, rows: int) -> PendingTokens:
+        """The tokens of the step posted last, whose sampling was submitted just now."""
+        place = (self._posted - 1) % LETTERS
+        tokens = self.mail.answers[place, :rows]
+        if not self._answered:  # without a GPU the answer is there
+            return PendingTokens(tokens, None)
+        answered = self._answered[place]
+        answered.record()
+        return PendingTokens(tokens, answered)

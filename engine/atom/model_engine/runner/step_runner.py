@@ -1,0 +1,207 @@
+"""StepRunner: executes scheduled batches on a loaded model, forward first and then sampling.
+
+The two halves are apart so that sampling may be issued later than its forward, and so that rows
+that ask for much at sampling keep the forward's graph. A plain decode step is two graph replays and
+nothing else. Owned by ModelRunner; knows rows and slots, no requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from atom.config import Config
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots, TokenMask
+from atom.model_engine.runner.graph_runner import DecodeGraphs, ForwardOutput
+from atom.model_engine.runner.host_tokens import HostTokens, PendingLogprobs, PendingTokens
+from atom.model_engine.runner.input_batch import InputBatch
+from atom.model_engine.runner.sampling_state import SamplingNeeds, SamplingState
+from atom.model_engine.runner.slot_columns import SlotState, TableSize
+from atom.model_ops.backends.interface import Ops, SamplingTensors
+from atom.model_ops.logprobs import joined, token_logprobs
+from atom.model_ops.sampler import Sampler
+from atom.models.decoder import CausalLM
+from atom.sampling_params import MAX_LOGPROBS
+from atom.utils.device import Device, upload
+from atom.utils.forward_context import ForwardContext, set_forward_context
+
+_SCORED_AT_ONCE = 128  # positions of prompts: their logits are not kept
+
+
+@dataclass(slots=True)
+class SubmittedStep:
+    """A batch whose forward was submitted. sample_slots, request_ids, positions: of the rows that
+    sample, in order, and of the tokens that they draw; forward: None when none does, and once it
+    was sampled; pending, logprobs: its tokens, once sampled, and what was asked about them."""
+
+    sample_slots: Slots
+    request_ids: NDArray[np.int64]
+    positions: NDArray[np.int32]
+    forward: ForwardOutput | None = None
+    pending: PendingTokens | None = None
+    logprobs: PendingLogprobs | None = None
+    prompt_logprobs: PendingLogprobs | None = None
+
+
+class StepRunner:
+    """graphs: set once captured; without them every step runs eagerly. num_groups: of layers, each
+    with a block table per slot."""
+
+    def __init__(
+        self, model: CausalLM, ops: Ops, config: Config, device: Device, num_groups: int
+    ) -> None:
+        num_slots = config.scheduler.max_num_seqs
+        self._model = model
+        self._ops = ops
+        self._device = device
+        self._sampler = Sampler(ops)
+        vocab_size, length = config.model.vocab_size, config.model.max_model_len
+        block_size = config.cache.block_size
+        tables = TableSize(num_groups, -(-length // block_size))
+        self.slots = SlotState(num_slots, vocab_size, tables, device.torch_device)
+        self._sampling = SamplingState(
+            self.slots, vocab_size, config.model.eos_token_ids, device.torch_device
+        )
+        self._host_tokens = HostTokens(num_slots, device)
+        self._inputs = InputBatch(self.slots, length, block_size, device.torch_device)
+        self.graphs: DecodeGraphs | None = None
+
+    def submit(self, batch: ScheduledBatch) -> SubmittedStep:
+        """Start computing the batch; on a GPU this returns before the device is done.
+
+        Of a batch that `samples_later` only the layers are run: `sample` follows, before the next
+        batch is submitted."""
+        self._inputs.apply(batch)
+        samples = batch.samples
+        step = SubmittedStep(
+            batch.slots[samples], batch.req_ids[samples], batch.context_lens[samples]
+        )
+        if self.graphs is not None and batch.num_decodes == len(batch.slots):
+            self._enter(batch)
+            step.forward = self.graphs.forward(batch)
+        else:
+            self._forward(batch, step)
+        if not batch.samples_later:
+            self.sample(step)
+        return step
+
+    def sample(self, step: SubmittedStep, mask: TokenMask | None = None) -> None:
+        """Sample the rows of a submitted step and start to copy their tokens out. `mask`: what
+        some of them are confined to."""
+        forward, step.forward = step.forward, None
+        if forward is None:
+            step.pending = PendingTokens(torch.zeros(0, dtype=torch.int32), None)
+        else:
+            step.pending = self._sample_rows(step, forward, mask)
+
+    def collect(self, step: SubmittedStep) -> ScheduledBatchOutput:
+        """Wait for a sampled batch; its tokens in row order."""
+        pending = step.pending
+        assert pending is not None, "a step is sampled before it is collected"
+        if pending.copied is not None:
+            pending.copied.synchronize()
+        return ScheduledBatchOutput(
+            token_ids=pending.token_ids.numpy().copy(),
+            logprobs=step.logprobs.wait() if step.logprobs else None,
+            prompt_logprobs=step.prompt_logprobs.wait() if step.prompt_logprobs else None,
+        )
+
+    def _enter(self, batch: ScheduledBatch) -> None:
+        if batch.new_rows:
+            self._inputs.enter(batch.new_rows)
+            self._sampling.enter(batch.new_rows)
+
+    def _forward(self, batch: ScheduledBatch, step: SubmittedStep) -> None:
+        self._inputs.append_blocks(batch)
+        inputs = self._inputs.prepare(batch)
+        # Log-probabilities of a prompt look at all of its tokens.
+        looked_at = None if batch.prompt_scores else inputs.looked_at
+        with set_forward_context(ForwardContext(inputs.attention, looked_at)):
+            hidden = self._model(inputs.input_ids, inputs.positions)
+        # Behind the layers: the device is busy while the host does this.
+        self._enter(batch)
+        self._inputs.advance(inputs)
+        if batch.prompt_scores:
+            step.prompt_logprobs = self._score_prompts(batch, hidden)
+            if inputs.looked_at is not None:
+                hidden = hidden[inputs.looked_at]
+        if not batch.samples.any():
+            return
+        slots, state = inputs.sample_slots, self.slots.device
+        step.forward = ForwardOutput(
+            hidden=hidden,
+            slots=slots,
+            sampling=SamplingTensors(
+                state.temperature[slots], state.seed[slots], inputs.sample_positions
+            ),
+            variant=None,
+        )
+
+    def _sample_rows(
+        self, step: SubmittedStep, forward: ForwardOutput, mask: TokenMask | None
+    ) -> PendingTokens:
+        if self.graphs is not None and forward.variant is not None and mask is None:
+            needs = self._sampling.needs(step.sample_slots, step.positions)
+            if needs is not SamplingNeeds.MORE:
+                return self.graphs.sample(forward, likely=needs is SamplingNeeds.LIKELY)
+        return self._copy_out(self._sample_eagerly(step, forward, mask))
+
+    def _sample_eagerly(
+        self, step: SubmittedStep, forward: ForwardOutput, mask: TokenMask | None
+    ) -> torch.Tensor:
+        slots = step.sample_slots
+        temperature = self._sampling.temperature(slots)
+        sampling = replace(
+            forward.sampling,
+            all_greedy=not temperature.any(),
+            any_greedy=not temperature.all(),
+        )
+        shaped = self._sampling.shaped_rows(slots, step.positions)
+        logits = self._model.compute_logits(forward.hidden)
+        asking, num_top = self._sampling.logprob_rows(slots)
+        if len(asking):
+            on_device = upload(asking, self._device.torch_device)
+            raw_logits = logits.index_select(0, on_device)  # sampling may overwrite them
+        if mask is not None:
+            self._apply_mask(logits, mask)
+        token_ids = self._sampler(logits, sampling, shaped)
+        if len(asking):
+            found = token_logprobs(raw_logits, token_ids[on_device], num_top)
+            step.logprobs = PendingLogprobs.send(step.request_ids[asking], found)
+        self._sampling.record(slots, token_ids)
+        state = self.slots.device
+        if forward.variant is not None:
+            self._ops.commit_tokens(forward.slots, token_ids, state)
+        else:
+            state.last_token[forward.slots] = token_ids
+        return token_ids
+
+    def _score_prompts(self, batch: ScheduledBatch, hidden: torch.Tensor) -> PendingLogprobs:
+        """Log-probabilities of prompt tokens; logits only a few positions at a time."""
+        indices, targets = self._inputs.prompt_targets(batch)
+        found = [
+            token_logprobs(self._model.compute_logits(hidden[at]), tokens, MAX_LOGPROBS)
+            for at, tokens in zip(
+                indices.split(_SCORED_AT_ONCE), targets.split(_SCORED_AT_ONCE), strict=True
+            )
+        ]
+        counts = [score.count for score in batch.prompt_scores]
+        rows = [score.row for score in batch.prompt_scores]
+        return PendingLogprobs.send(np.repeat(batch.req_ids[rows], counts), joined(found))
+
+    def _apply_mask(self, logits: torch.Tensor, mask: TokenMask) -> None:
+        rows = upload(mask.rows.astype(np.int64), logits.device)
+        self._ops.apply_token_mask(logits, rows, upload(mask.bits, logits.device))
+
+    def _copy_out(self, token_ids: torch.Tensor) -> PendingTokens:
+        """Send sampled tokens towards the host, behind the step that computes them."""
+        if not self._device.is_gpu:
+            return PendingTokens(token_ids.to(torch.int32), None)
+        host, copied = self._host_tokens.next()
+        host = host[: len(token_ids)]
+        host.copy_(token_ids, non_blocking=True)
+        copied.record()
+        return PendingTokens(host, copied)

@@ -1,0 +1,163 @@
+"""Steps that are run at start, so that no step that serves is the first of its kind.
+
+A kernel is compiled, and a library plans, when a call first needs it; while serving, that would
+hold up every open request for up to a second. What a step needs follows from how many rows and
+tokens it has and from what its rows ask for at sampling, so steps of every kind are run once. They
+use slots and cache as if these were anyone's, and leave nothing: who takes a slot or a block later
+writes it first. Called by ModelRunner when the cache is there and graphs are captured; it knows no
+kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from atom.config import Config
+from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, TokenMask
+from atom.model_engine.runner.graph_runner import bucket_sizes
+from atom.model_engine.runner.step_runner import StepRunner
+from atom.sampling_params import SamplingParams
+from atom.utils.row_groups import dense_lengths
+
+# Up to this many tokens of a step its number may decide how it is computed; doubled from 1.
+_FEW_TOKENS = 512
+# Rows whose logits are changed on their own: one, and more than any backend calls few.
+_SHAPED_ROWS = (1, 64)
+_CHUNK_TOKENS = 16
+
+_LIMITS = SamplingParams(temperature=0.6, top_k=20, top_p=0.95, min_p=0.01, logprobs=0)
+_EVERYTHING = SamplingParams(
+    temperature=0.6,
+    top_p=0.95,
+    min_tokens=8,
+    max_tokens=16,
+    stop_token_ids=(0,),
+    repetition_penalty=1.1,
+    presence_penalty=0.1,
+    frequency_penalty=0.1,
+    logit_bias={0: 1.0},
+    bad_words_token_ids=((0,), (0, 0)),
+    logprobs=1,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """Blocks of the KV cache, of block_size tokens each, and how many groups of layers have tables
+    of them."""
+
+    num_blocks: int
+    block_size: int
+    num_groups: int
+
+
+def warm_up(
+    steps: StepRunner, config: Config, cache: CacheShape, progress: Callable[[float], None]
+) -> None:
+    """Run steps of every kind; progress is told the share that is done."""
+    batches = list(_batches(config, cache))
+    for done, batch in enumerate(batches):
+        progress(done / len(batches))
+        steps.collect(steps.submit(batch))
+    _sample_masked(steps, config, cache)
+
+
+def prompt_batch(
+    counts: Sequence[int], cache: CacheShape, params: SamplingParams | None = None
+) -> ScheduledBatch:
+    """A step of prompts of so many tokens, in the first slots and all in the same blocks."""
+    rows = [_row(slot, count, _tables(count, cache), params) for slot, count in enumerate(counts)]
+    return _batch(rows, np.zeros(len(counts), np.int32), np.array(counts, np.int32), num_decodes=0)
+
+
+def decode_batch(
+    contexts: Sequence[int], cache: CacheShape, chunk: int = 0, params: SamplingParams | None = None
+) -> ScheduledBatch:
+    """A step of decodes that reach so many tokens each, and of a prompt of `chunk` tokens."""
+    counts = [*contexts, *([chunk] if chunk else [])]
+    rows = [_row(slot, 1, _tables(count, cache), params) for slot, count in enumerate(contexts)]
+    if chunk:
+        rows.append(_row(len(contexts), chunk, _tables(chunk, cache), None))
+    scheduled = np.ones(len(counts), dtype=np.int32)
+    scheduled[len(contexts) :] = chunk
+    computed = np.array(counts, dtype=np.int32) - scheduled
+    return _batch(rows, computed, scheduled, num_decodes=len(contexts))
+
+
+def _batches(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:
+    scheduler = config.scheduler
+    slots, longest = scheduler.max_num_seqs, config.model.max_model_len - 1
+    most_tokens = scheduler.max_num_batched_tokens
+    prompt = min(longest, most_tokens)
+    few = [1 << power for power in range(_FEW_TOKENS.bit_length())]
+    for tokens in [*few, *dense_lengths(prompt)]:
+        if tokens <= prompt:
+            yield prompt_batch([tokens], cache)
+    chunk = min(_CHUNK_TOKENS, prompt)
+    for size in bucket_sizes(slots):
+        rows = min(size, slots - 1, most_tokens - chunk)
+        for context in (1, longest) if rows > 0 else ():
+            # Rows of one length, and one that outlasts the others.
+            yield decode_batch([context, *[1] * (rows - 1)], cache, chunk)
+    yield from _sampled_batches(min(slots, most_tokens), cache)
+    scored = prompt_batch([min(4, prompt)], cache)
+    if prompt > 1:
+        yield replace(scored, prompt_scores=(PromptScore(0, 0, min(4, prompt) - 1),))
+
+
+def _sampled_batches(most_rows: int, cache: CacheShape) -> Iterator[ScheduledBatch]:
+    for rows, params in zip(_SHAPED_ROWS, (_EVERYTHING, _LIMITS), strict=True):
+        count = min(rows, most_rows)
+        yield prompt_batch([1] * count, cache, params)
+        yield decode_batch([2] * count, cache, params=params)
+        yield prompt_batch([1] * count, cache)  # gives back what the parameters took
+
+
+def _sample_masked(steps: StepRunner, config: Config, cache: CacheShape) -> None:
+    """As guided rows are sampled: apart from their layers, under a mask that allows everything."""
+    bits = np.full((1, -(-config.model.vocab_size // 32)), -1, dtype=np.int32)
+    batch = decode_batch([2], cache)
+    step = steps.submit(replace(batch, samples_later=True))
+    steps.sample(step, TokenMask(np.zeros(1, dtype=np.int32), bits))
+    steps.collect(step)
+
+
+def _tables(tokens: int, cache: CacheShape) -> tuple[list[int], ...]:
+    """The first blocks, once more where there are fewer (a window keeps few)."""
+    blocks = [index % cache.num_blocks for index in range(-(-tokens // cache.block_size))]
+    return (blocks,) * cache.num_groups
+
+
+def _row(
+    slot: int, tokens: int, tables: tuple[list[int], ...], params: SamplingParams | None
+) -> NewRow:
+    return NewRow(
+        slot=slot,
+        request_id=slot,
+        token_ids=np.zeros(tokens, dtype=np.int32),
+        num_prompt_tokens=tokens,
+        block_ids=tables,
+        params=params or SamplingParams(),
+        seed=0,
+    )
+
+
+def _batch(
+    rows: list[NewRow],
+    computed: np.ndarray[tuple[int], np.dtype[np.int32]],
+    scheduled: np.ndarray[tuple[int], np.dtype[np.int32]],
+    num_decodes: int,
+) -> ScheduledBatch:
+    return ScheduledBatch(
+        new_rows=tuple(rows),
+        block_appends=np.zeros((0, 3), dtype=np.int32),
+        slots=np.arange(len(rows), dtype=np.int32),
+        req_ids=np.arange(len(rows), dtype=np.int64),
+        num_computed_tokens=computed,
+        num_scheduled_tokens=scheduled,
+        samples=np.ones(len(rows), dtype=np.bool_),
+        num_decodes=num_decodes,
+    )

@@ -1,0 +1,143 @@
+"""BatchBuilder: what a step's rows are and what has changed since the last one, as ScheduledBatch.
+
+It keeps what the runner has not been told yet — rows that entered, blocks that were appended — and
+forgets it for a row that leaves first. Decides nothing: who computes how much is Scheduler's word.
+Building a batch also advances its rows in the table, since from then on it counts as computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, Slots
+from atom.model_engine.schedule.row_table import RowTable
+from atom.model_engine.sequence import Sequence
+
+_NO_APPENDS = np.zeros((0, 3), dtype=np.int32)
+
+Chunk = tuple[int, int]  # slot, tokens of its prompt
+
+
+@dataclass(frozen=True, slots=True)
+class _Decodes:
+    """Rows that decode together, step after step, and what does not change while they do.
+
+    given: their slots as the scheduler gave them; in the order in which they are executed: slots,
+    req_ids, ones (their scheduled tokens), all (whether they sample).
+    """
+
+    given: Slots
+    slots: Slots
+    req_ids: NDArray[np.int64]
+    ones: NDArray[np.int32]
+    all: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, given: Slots, slots: Slots, rows: RowTable) -> _Decodes:
+        ones = np.ones(len(slots), dtype=np.int32)
+        return cls(given, slots, rows.request_ids[slots], ones, ones.astype(np.bool_))
+
+
+class BatchBuilder:
+    def __init__(self, rows: RowTable) -> None:
+        self._rows = rows
+        self._new_rows: list[NewRow] = []
+        self._block_appends: list[tuple[int, int, int]] = []
+        nobody = np.zeros(0, dtype=np.intp)
+        self._decodes = _Decodes.of(nobody, nobody, rows)
+
+    # ---- what changed -------------------------------------------------------------------------
+
+    def enter(self, sequence: Sequence) -> None:
+        """It has a slot, blocks and a seed."""
+        assert sequence.seed is not None
+        self._new_rows.append(
+            NewRow(
+                slot=sequence.slot,
+                request_id=sequence.id,
+                token_ids=sequence.token_ids,
+                num_prompt_tokens=sequence.num_prompt_tokens,
+                block_ids=tuple(map(list, sequence.block_tables)),
+                params=sequence.params,
+                seed=sequence.seed,
+            )
+        )
+
+    def append_blocks(self, appends: Iterable[tuple[int, int, int]]) -> None:
+        """(slot, column of its block tables, block id) each."""
+        self._block_appends += appends
+
+    def leave(self, slot: int) -> None:
+        """What was appended and not sent is void: the slot's next owner has other blocks."""
+        if self._block_appends:
+            self._block_appends = [entry for entry in self._block_appends if entry[0] != slot]
+
+    # ---- the batch ----------------------------------------------------------------------------
+
+    def build(self, decodes: Slots, chunks: list[Chunk]) -> ScheduledBatch:
+        """decodes: not to be changed any more; the same array as before says the same rows."""
+        rows = self._rows
+        if decodes is not self._decodes.given:
+            self._decodes = self._next_decodes(decodes)
+        steady = self._decodes
+        slots, scheduled, req_ids, samples = steady.slots, steady.ones, steady.req_ids, steady.all
+        scores: tuple[PromptScore, ...] = ()
+        if chunks:
+            chunk_array = np.array(chunks, dtype=np.int32)
+            slots = np.concatenate([slots, chunk_array[:, 0]])
+            scheduled = np.concatenate([scheduled, chunk_array[:, 1]])
+            req_ids = rows.request_ids[slots]
+            samples = rows.num_computed[slots] + scheduled == rows.num_tokens[slots]
+            scores = self._prompt_scores(len(decodes), chunks)
+        computed = rows.num_computed[slots]
+        rows.num_computed[slots] = computed + scheduled
+        rows.num_tokens[slots] += samples  # a token that is known by value only at update()
+        batch = ScheduledBatch(
+            new_rows=tuple(self._new_rows),
+            block_appends=self._take_block_appends(),
+            slots=slots,
+            req_ids=req_ids,
+            num_computed_tokens=computed,
+            num_scheduled_tokens=scheduled,
+            samples=samples,
+            num_decodes=len(decodes),
+            prompt_scores=scores,
+        )
+        self._new_rows = []
+        return batch
+
+    def _prompt_scores(self, first_row: int, chunks: list[Chunk]) -> tuple[PromptScore, ...]:
+        """What the chunks, rows of the batch from `first_row` on, compute of the prompts whose
+        tokens' log-probabilities are wanted; what was looked at before a preemption is not again.
+        """
+        scores = []
+        for row, (slot, count) in enumerate(chunks, first_row):
+            sequence = self._rows.sequence_in(slot)
+            if sequence.num_unscored:
+                first = sequence.num_scored
+                computed = int(self._rows.num_computed[slot]) + count
+                wanted = min(computed - first, sequence.num_unscored)
+                if wanted > 0:
+                    scores.append(PromptScore(row, first, wanted))
+                    sequence.num_scored += wanted
+        return tuple(scores)
+
+    def _next_decodes(self, given: Slots) -> _Decodes:
+        """A device that computes the longest rows first ends with short ones, and none of its units
+        waits long for the last. Rows that go on together keep their order: each grows by one."""
+        last = self._decodes
+        if np.array_equal(given, last.given):
+            return _Decodes.of(given, last.slots, self._rows)
+        order = np.argsort(-self._rows.num_computed[given], kind="stable")
+        return _Decodes.of(given, given[order], self._rows)
+
+    def _take_block_appends(self) -> NDArray[np.int32]:
+        if not self._block_appends:
+            return _NO_APPENDS
+        appends = np.array(self._block_appends, dtype=np.int32)
+        self._block_appends = []
+        return appends

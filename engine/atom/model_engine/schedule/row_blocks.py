@@ -1,0 +1,137 @@
+"""RowBlocks: the KV blocks of running rows, from the first that are allocated until all are freed.
+
+It knows how many blocks a row needs and when, what of them is computed and so shareable, and how
+many stay free for those that run. Who gets a slot or has to make room is Scheduler's word. Between
+the row table (lengths), the sequences (block tables) and BlockManager (which blocks there are).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atom.model_engine.batch import ScheduledBatch, Slots
+from atom.model_engine.block_manager import BlockManager, PrefixMatch
+from atom.model_engine.schedule.row_table import RowTable
+from atom.model_engine.schedule.window_blocks import Append, WindowBlocks
+from atom.model_engine.sequence import Sequence
+
+# Blocks kept free when admitting beside running sequences, as a share of the pool: each of them
+# will soon need one more, and admitting into the last block would only cause a preemption.
+_WATERMARK = 0.01
+
+
+class RowBlocks:
+    """windows: of the groups whose layers see a window; None where all see everything."""
+
+    def __init__(self, blocks: BlockManager, rows: RowTable, *, lookahead: int) -> None:
+        """lookahead: tokens behind the newest one that every row has blocks for (drafts)."""
+        self._blocks = blocks
+        self._rows = rows
+        self._lookahead = lookahead
+        self._watermark_blocks = spare = int(_WATERMARK * blocks.pool.num_blocks)
+        columns = blocks.blocks_for(rows.token_ids.shape[1])
+        self._table_starts = [columns * number for number in range(len(blocks.groups))]
+        self.windows: WindowBlocks | None = None
+        if any(group.window is not None for group in blocks.groups):
+            self.windows = WindowBlocks(blocks, rows, lookahead=lookahead, spare_blocks=spare)
+
+    # ---- a row's first blocks and its last -----------------------------------------------------
+
+    def match(self, sequence: Sequence, *, others_run: bool) -> PrefixMatch | None:
+        """What is cached of a sequence that could have all its blocks now; None when they are
+        short."""
+        if self._blocks.num_free_blocks == 0:
+            return None
+        match = self._blocks.match_prefix(sequence.cacheable_token_ids, sequence.cache_salt)
+        spare = self._watermark_blocks if others_run else 0
+        if self.windows is not None:
+            spare += self.windows.promised_blocks
+        fits = self._blocks.can_allocate(
+            self._num_tokens(sequence), match, lookahead=self._lookahead, spare_blocks=spare
+        )
+        return match if fits else None
+
+    def allocate(self, sequence: Sequence, match: PrefixMatch) -> int:
+        """Block tables for a sequence that has its slot, beginning with the cached blocks that
+        `match` found; how many of its tokens these spare."""
+        rows, slot, size = self._rows, sequence.slot, self._blocks.block_size
+        num_tokens = self._num_tokens(sequence)
+        sequence.block_tables = self._blocks.allocate(num_tokens, match)
+        sequence.chain_hash = match.last_hash
+        sequence.num_published = match.num_blocks
+        cached = match.num_blocks * size
+        rows.num_computed[slot] = cached
+        rows.next_full[slot] = cached + size
+        rows.room[slot] = self._blocks.blocks_for(num_tokens) * size
+        if self.windows is None:
+            sequence.first_blocks = [0] * len(sequence.block_tables)
+        else:
+            groups = zip(self._blocks.groups, match.block_ids, strict=True)
+            sequence.first_blocks = [
+                0 if group.window is None else match.num_blocks - len(ids) for group, ids in groups
+            ]
+            self.windows.enter(sequence)
+        return cached
+
+    def free(self, sequence: Sequence) -> None:
+        """Give back all blocks of a sequence that leaves its slot."""
+        self._blocks.free(sequence.block_tables, sequence.first_blocks)
+        sequence.block_tables, sequence.first_blocks = (), []
+        if self.windows is not None:
+            self.windows.leave(sequence.slot)
+
+    def _num_tokens(self, sequence: Sequence) -> int:
+        return min(sequence.num_tokens + self._lookahead, sequence.max_total_tokens)
+
+    # ---- one more block ------------------------------------------------------------------------
+
+    def full(self, slots: Slots) -> Slots:
+        """Those whose next token has no block to be written to."""
+        rows = self._rows
+        last_written = rows.num_computed[slots]
+        if self._lookahead:  # drafts behind the row's own token, but none behind its end
+            last_written = np.minimum(last_written + self._lookahead, rows.last_position[slots])
+        full: Slots = slots[last_written == rows.room[slots]]
+        return full
+
+    def can_append(self, num_rows: int) -> bool:
+        """Whether there is one more block of every group for so many rows."""
+        return num_rows * len(self._blocks.groups) <= self._blocks.num_free_blocks
+
+    def append(self, slots: Slots) -> list[Append]:
+        """One more block of every group for each, of which there are enough."""
+        rows = self._rows
+        listed = slots.tolist()
+        sequences = [sequence for slot in listed if (sequence := rows.sequences[slot])]
+        rows.room[slots] += self._blocks.block_size
+        appends: list[Append] = []
+        for group, start in enumerate(self._table_starts):
+            tables = [sequence.block_tables[group] for sequence in sequences]
+            columns = [start + len(table) for table in tables]
+            appends += zip(listed, columns, self._blocks.append_each(tables), strict=True)
+        return appends
+
+    # ---- shareable -----------------------------------------------------------------------------
+
+    def publish(
+        self, batch: ScheduledBatch, alive: NDArray[np.bool_], context_lens: NDArray[np.int32]
+    ) -> None:
+        """A batch was computed: the blocks that it filled, of rows that are still there (`alive`),
+        can be shared from now on."""
+        rows, size = self._rows, self._blocks.block_size
+        grew = alive & (context_lens >= rows.next_full[batch.slots])
+        if not np.count_nonzero(grew):
+            return
+        slots, full_blocks = batch.slots[grew], context_lens[grew] // size
+        rows.next_full[slots] = (full_blocks + 1) * size
+        for slot, full in zip(slots.tolist(), full_blocks.tolist(), strict=True):
+            sequence = rows.sequence_in(slot)
+            first = sequence.num_published
+            sequence.chain_hash = self._blocks.publish(
+                sequence.block_tables,
+                rows.token_ids[slot, first * size : full * size],
+                first,
+                sequence.chain_hash,
+            )
+            sequence.num_published = full

@@ -1,0 +1,148 @@
+"""WindowBlocks: blocks of the groups whose layers see a window, given and taken back as it moves.
+
+A row gets them chunk by chunk and gives back what no later token sees, so a long prompt never holds
+more than its window and the chunk that is computed. Chunks are cut to the blocks that are free;
+those of the window itself are promised to a row from its admission on, so it always gets on.
+
+A block is given back when the step that filled it has been taken in (only then is it shareable) and
+no step still to be scheduled sees it. Steps in flight may: whoever gets the block writes to it in a
+step behind them. Between the row table, the sequences' block tables and BlockManager; used by
+RowBlocks where there is such a group.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atom.model_engine.batch import ScheduledBatch
+from atom.model_engine.block_manager import BlockManager
+from atom.model_engine.schedule.row_table import RowTable
+from atom.model_engine.sequence import Sequence
+
+_NEVER = np.iinfo(np.int32).max
+
+# (slot, column of its table, block id)
+Append = tuple[int, int, int]
+
+
+class WindowBlocks:
+    def __init__(
+        self, blocks: BlockManager, rows: RowTable, *, lookahead: int, spare_blocks: int
+    ) -> None:
+        """lookahead: tokens behind the newest one that a row has blocks for (drafts); spare_blocks:
+        that chunks leave free."""
+        self._blocks = blocks
+        self._rows = rows
+        self._lookahead = lookahead
+        self._spare_blocks = spare_blocks
+        self._windows = [
+            (number, group, group.window)
+            for number, group in enumerate(blocks.groups)
+            if group.window is not None
+        ]
+        num_slots, max_model_len = rows.token_ids.shape
+        self._table_columns = blocks.blocks_for(max_model_len)
+        self._promised = np.zeros(num_slots, dtype=np.int32)
+        # At how many computed tokens the row's next block is out of a window.
+        self._next_left = np.full(num_slots, _NEVER, dtype=np.int32)
+
+    @property
+    def promised_blocks(self) -> int:
+        """Free blocks that running rows will need for the rest of their prompts."""
+        return int(self._promised.sum())
+
+    def enter(self, sequence: Sequence) -> None:
+        """It has a slot and its cached blocks."""
+        self._note(sequence)
+
+    def leave(self, slot: int) -> None:
+        """Its blocks are given back."""
+        self._promised[slot] = 0
+        self._next_left[slot] = _NEVER
+
+    # ---- a chunk's blocks ----------------------------------------------------------------------
+
+    def append_chunk(self, slot: int, count: int) -> tuple[int, list[Append]]:
+        """Blocks for the next `count` tokens that the row entered with, or for as many as there are
+        blocks for: their number, and what was appended."""
+        sequence, size = self._rows.sequence_in(slot), self._blocks.block_size
+        computed, given = int(self._rows.num_computed[slot]), int(self._rows.num_given[slot])
+        known = len(sequence.block_tables[self._windows[0][0]])  # as many in each
+        most = (known + self._appendable(slot)) * size
+        wanted = self._num_tokens(sequence)
+        end = min(computed + count, most)
+        if end == given and wanted > most:
+            end -= 1  # the last one has to wait until there is room for drafts, too
+        if end <= computed:
+            return 0, []
+        new = self._blocks.blocks_for(wanted if end == given else end) - known
+        appends = self._append(sequence, new) if new > 0 else []
+        self._note(sequence)
+        return end - computed, appends
+
+    def _appendable(self, slot: int) -> int:
+        """Blocks that each group could get: what is promised to the row, and what to no row."""
+        free = self._blocks.num_free_blocks
+        unpromised = max(0, free - self.promised_blocks - self._spare_blocks)
+        return min(free, int(self._promised[slot]) + unpromised) // len(self._windows)
+
+    def _append(self, sequence: Sequence, count: int) -> list[Append]:
+        appends: list[Append] = []
+        for number, _, _ in self._windows:
+            table = sequence.block_tables[number]
+            block_ids = self._blocks.pool.allocate(count)
+            first = number * self._table_columns + len(table)
+            appends += [(sequence.slot, first + i, block) for i, block in enumerate(block_ids)]
+            table += block_ids
+        return appends
+
+    # ---- what left the window ------------------------------------------------------------------
+
+    def free_left(
+        self, batch: ScheduledBatch, alive: NDArray[np.bool_], context_lens: NDArray[np.int32]
+    ) -> bool:
+        """A batch was computed: give back what its rows that are still there (`alive`) see no more.
+        Whether that was more than decodes, which take as much again, give back."""
+        slots = batch.slots
+        left = alive & (self._rows.num_computed[slots] >= self._next_left[slots])
+        if not np.count_nonzero(left):
+            return False
+        most = 0
+        for slot, length in zip(slots[left].tolist(), context_lens[left].tolist(), strict=True):
+            most = max(most, self._free_row(slot, length))
+        return most > 1
+
+    def _free_row(self, slot: int, length: int) -> int:
+        """length: tokens of the row whose step was taken in. The most blocks of a group."""
+        sequence, size = self._rows.sequence_in(slot), self._blocks.block_size
+        computed, most = int(self._rows.num_computed[slot]), 0
+        for number, _, window in self._windows:
+            first = sequence.first_blocks[number]
+            end = min(computed - window + 1, length) // size
+            if end > first:
+                self._blocks.pool.free(sequence.block_tables[number][first:end])
+                sequence.first_blocks[number] = end
+                most = max(most, end - first)
+        self._note(sequence)
+        return most
+
+    # ---- books ---------------------------------------------------------------------------------
+
+    def _note(self, sequence: Sequence) -> None:
+        """What the row is promised, and when its next block leaves."""
+        slot, size, wanted = sequence.slot, self._blocks.block_size, self._num_tokens(sequence)
+        promised, left = 0, _NEVER
+        for number, group, window in self._windows:
+            first, known = sequence.first_blocks[number], len(sequence.block_tables[number])
+            if known < self._blocks.blocks_for(wanted):
+                held = known - first
+                promised += max(0, group.blocks(wanted, size, self._lookahead) - held)
+            left = min(left, (first + 1) * size + window - 1)
+        self._promised[slot] = promised
+        self._next_left[slot] = left
+
+    def _num_tokens(self, sequence: Sequence) -> int:
+        """That the row has blocks for when the last of those it entered with is computed."""
+        given = int(self._rows.num_given[sequence.slot])
+        return min(given + self._lookahead, sequence.max_total_tokens)

@@ -1,0 +1,1 @@
+"""What clients and engine cores say to each other: messages, sockets, processes, heartbeats."""

@@ -1,0 +1,89 @@
+"""CorePort: what an engine asks of what runs its requests, and the events that come back.
+
+The messages of all ranks come as one engine's; AsyncLLMEngine and LLMEngine handle every kind.
+CoreManager is the only implementation the product has; tests drive both engines with an in-process
+one, without a model or sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from atom.config import Config
+from atom.model_engine.request import Request
+from atom.model_engine.wire.engine_protocol import (
+    EngineReport,
+    ProgressBody,
+    StatsBody,
+    StreamBody,
+    UtilityResponseBody,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CoreFailed:
+    """An engine process is dead or could not start; the last event there is."""
+
+    message: str
+    user_error: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RankStats:
+    """What one rank last said of itself."""
+
+    rank: int
+    stats: StatsBody
+
+
+@dataclass(frozen=True, slots=True)
+class CoreStalled:
+    """A rank has computed nothing for too long; CoreResumed follows if it recovers."""
+
+    rank: int
+    silent_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CoreResumed:
+    rank: int
+
+
+CoreEvent = (
+    EngineReport
+    | ProgressBody
+    | StreamBody
+    | RankStats
+    | UtilityResponseBody
+    | CoreStalled
+    | CoreResumed
+    | CoreFailed
+)
+
+
+class CorePort(Protocol):
+    """Every call may come from any thread. Events come on the implementation's own thread."""
+
+    def start(self) -> None:
+        """Begin to load; returns at once. EngineReport or CoreFailed follows as an event."""
+        ...
+
+    def add_requests(self, requests: Sequence[Request]) -> None: ...
+
+    def abort_requests(self, request_ids: Sequence[int]) -> None:
+        """End requests early; each still open one is answered with its FinishedRow."""
+        ...
+
+    def call_utility(self, call_id: int, method: str, args: Sequence[Any] = ()) -> None:
+        """Run a named utility in every core; a UtilityResponseBody with the list of their results
+        comes as an event."""
+        ...
+
+    def shutdown(self, timeout_seconds: float = 10.0) -> None:
+        """End the engine; blocks up to the timeout. No event comes after it."""
+        ...
+
+
+CoreFactory = Callable[[Config, Callable[[CoreEvent], None]], CorePort]

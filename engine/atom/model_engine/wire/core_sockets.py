@@ -1,0 +1,129 @@
+"""The sockets between clients (CoreManagers) and engine cores, and the core's end of them.
+
+Each client binds two ipc files in one folder: a ROUTER that its requests leave by, and a PULL that
+outputs come in by. Every core connects a DEALER and a PUSH to each client, under the identity of
+its rank; connections are made and repaired by ZMQ in the background, in any order of start.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import zmq
+
+from atom.model_engine.wire.engine_protocol import MAX_MESSAGE_BYTES, decode, encode, identity_of
+
+logger = logging.getLogger(__name__)
+
+_LINGER_MS = 2000  # how long a last message may take to leave
+# Nothing this large is even buffered; what lies between is refused with a line in the log.
+_WIRE_LIMIT_BYTES = 4 * MAX_MESSAGE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ClientAddress:
+    """Where one client listens. folder: of mode 0700."""
+
+    folder: Path
+    client: int
+
+    @property
+    def requests(self) -> str:
+        return f"ipc://{self.folder / f'client-{self.client}-requests'}"
+
+    @property
+    def outputs(self) -> str:
+        return f"ipc://{self.folder / f'client-{self.client}-outputs'}"
+
+    @property
+    def metrics(self) -> Path:
+        """The socket file at which a client answers for its own numbers."""
+        return self.folder / f"client-{self.client}-metrics"
+
+
+def open_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
+    """A socket that never blocks its sender (the other side always reads) nor reads without end."""
+    socket = context.socket(kind)
+    socket.setsockopt(zmq.SNDHWM, 0)
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.MAXMSGSIZE, _WIRE_LIMIT_BYTES)
+    return socket
+
+
+def has_message(socket: zmq.Socket[bytes]) -> bool:
+    """Whether a receive would return at once; cheaper than a poll of no time."""
+    return bool(int(socket.get(zmq.EVENTS)) & zmq.POLLIN)
+
+
+class CoreSockets:
+    """A core's connections to all of its clients. Receiving belongs to one thread; any may send."""
+
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], folder: Path, clients: int, rank: int
+    ) -> None:
+        self._identity = identity_of(rank)
+        self._inboxes: list[zmq.Socket[bytes]] = []
+        self._outboxes: list[zmq.Socket[bytes]] = []
+        self._poller = zmq.Poller()
+        self._lock = threading.Lock()
+        for address in (ClientAddress(folder, client) for client in range(clients)):
+            inbox = open_socket(context, zmq.DEALER)
+            inbox.setsockopt(zmq.IDENTITY, self._identity)
+            inbox.connect(address.requests)
+            self._poller.register(inbox, zmq.POLLIN)
+            self._inboxes.append(inbox)
+            outbox = open_socket(context, zmq.PUSH)
+            outbox.connect(address.outputs)
+            self._outboxes.append(outbox)
+
+    @property
+    def clients(self) -> int:
+        return len(self._outboxes)
+
+    def wake_on(self, fd: int) -> None:
+        """Let `wait` return as well when this file descriptor can be read."""
+        self._poller.register(fd, zmq.POLLIN)
+
+    def wait(self) -> None:
+        """Sleep until a message is there, or one of the descriptors of `wake_on` is readable."""
+        self._poller.poll()
+
+    def receive(self) -> Iterator[msgspec.Struct]:
+        """Every message that is there now; malformed ones are logged and left out."""
+        for inbox in self._inboxes:
+            while has_message(inbox):
+                try:
+                    yield decode(inbox.recv_multipart())
+                except ValueError as error:
+                    logger.warning("refused a malformed message: %s", error)
+
+    def send(self, client: int, body: msgspec.Struct) -> None:
+        self._send(self._outboxes[client], encode(body))
+
+    def send_all(self, body: msgspec.Struct) -> None:
+        """To every client."""
+        frames = encode(body)
+        for outbox in self._outboxes:
+            self._send(outbox, frames)
+
+    def _send(self, outbox: zmq.Socket[bytes], frames: Sequence[bytes]) -> None:
+        with self._lock:
+            outbox.send_multipart([self._identity, *frames])
+
+    def announce(self, body: msgspec.Struct) -> None:
+        """To every client, by the way that its requests come: a ROUTER that has heard from us can
+        route to us."""
+        frames = encode(body)
+        for inbox in self._inboxes:
+            inbox.send_multipart(frames)
+
+    def close(self) -> None:
+        """Last messages get a moment to leave."""
+        for socket in (*self._inboxes, *self._outboxes):
+            socket.close(linger=_LINGER_MS)

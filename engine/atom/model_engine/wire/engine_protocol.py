@@ -1,0 +1,277 @@
+"""Every message between CoreManager and EngineCore, and how it is framed.
+
+A message is two frames: one byte of `EngineCoreRequestType`, then a msgspec body of the type that
+`BODY_TYPES` names for it (nothing else is ever decoded: no pickle). What a core sends has the
+identity of its rank in front, as a ROUTER puts it there too. Per-step tokens travel as packed
+little-endian integers so that a step costs one message however many rows it has.
+
+Whoever reaches these sockets is this user already (they lie in a folder of mode 0700) and is
+trusted to mean what it says; it is not trusted to be without faults. A message that is too large,
+of an unknown type or not of its type's shape is a ValueError here: the reader logs it and goes on.
+Torch-free. The byte values are the wire's: a message type keeps its own.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from atom.model_engine.request import Request
+from atom.model_engine.wire.logprob_rows import LogprobsBody
+
+
+class EngineCoreRequestType(enum.Enum):
+    """First frame of every message."""
+
+    ADD = b"\x00"
+    ABORT = b"\x01"
+    START_DP_WAVE = b"\x02"  # kept for ranks that exchange data; this version sends none
+    UTILITY = b"\x03"
+    EXECUTOR_FAILED = b"\x04"
+    SHUTDOWN = b"\x05"
+    STREAM = b"\x06"
+    READY = b"\x07"
+    UTILITY_RESPONSE = b"\x08"
+    STATS = b"\x09"
+    PROGRESS = b"\x0a"
+
+
+class AddBody(msgspec.Struct, frozen=True):
+    requests: list[Request]
+
+
+class AbortBody(msgspec.Struct, frozen=True):
+    request_ids: list[int]
+
+
+class ShutdownBody(msgspec.Struct, frozen=True):
+    """Sent by the manager to end the core; the core answers by exiting with code 0."""
+
+
+class UtilityBody(msgspec.Struct, frozen=True):
+    """A named call into every core (EngineCore lists them), answered by UTILITY_RESPONSE.
+
+    call_id: carries the number of the caller's client, as request ids do."""
+
+    call_id: int
+    method: str
+    args: list[Any] = []
+
+
+class UtilityResponseBody(msgspec.Struct, frozen=True):
+    call_id: int
+    error: str | None
+    result: Any = None
+
+
+class ExecutorFailedBody(msgspec.Struct, frozen=True):
+    """The core cannot go on: `message` is for people, `user_error` tells a bad input (no traceback
+    wanted) from a fault of ours."""
+
+    message: str
+    user_error: bool
+
+
+class ProgressBody(msgspec.Struct, frozen=True):
+    """Where start-up stands: shown by /health while the engine is not ready."""
+
+    phase: str
+    fraction: float
+
+
+class ConcurrencyRow(msgspec.Struct, frozen=True):
+    """How many sequences of `context_tokens` tokens the KV cache holds at once."""
+
+    context_tokens: int
+    sequences: int
+
+
+class RankReport(msgspec.Struct, frozen=True):
+    """The sizes of one data-parallel rank, in bytes and tokens."""
+
+    rank: int
+    device: str
+    num_blocks: int
+    kv_tokens: int
+    kv_cache_bytes: int
+    weights_bytes: int
+    peak_bytes: int
+    total_memory_bytes: int
+
+
+class EngineReport(msgspec.Struct, frozen=True):
+    """What start-up found out; the body of READY. Sizes in bytes and tokens, per rank.
+
+    kv_tokens: of sequences of max_model_len that fill the blocks; cache_windows: of each group of
+    layers that shares blocks the tokens that its queries see, None for all.
+    ranks: every rank's own sizes; filled in when all reports have come together. versions: of the
+    software that computes, by name."""
+
+    model: str
+    architecture: str
+    device: str
+    dtype: str
+    kv_cache_dtype: str
+    backends: dict[str, str]  # op → backend
+    block_size: int
+    num_blocks: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    weights_bytes: int
+    peak_bytes: int
+    kv_cache_bytes: int
+    kv_bytes_per_token: int
+    kv_tokens: int
+    total_memory_bytes: int
+    limited_by: str  # what bounded the number of blocks: KvBudget.limited_by
+    concurrency: list[ConcurrencyRow]
+    tensor_parallel_size: int
+    data_parallel_size: int
+    version: str
+    ranks: list[RankReport] = []
+    versions: dict[str, str] = {}
+    cache_windows: tuple[int | None, ...] = (None,)
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the model computes on the processor's cores."""
+        return self.device.startswith("cpu")
+
+
+class FinishedRow(msgspec.Struct, frozen=True):
+    """A request that ended in this step. reason is a FinishReason's value. queue_seconds: from its
+    arrival until it was first scheduled; None if it never was. param: the field of the request that
+    is at fault when it is an error, None when the request is not."""
+
+    request_id: int
+    reason: str
+    detail: str
+    num_cached_tokens: int
+    queue_seconds: float | None = None
+    param: str | None = None
+
+
+class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All tokens of one engine step: row i gave `token_ids[i]` to request `request_ids[i]`.
+
+    request_ids: packed int64; token_ids: packed int32, the same count. A request in `finished` has
+    its last token in this very message (none if it was aborted). logprobs: of these tokens;
+    prompt_logprobs: of prompt tokens, in order; both only for requests that asked, and perhaps for
+    some that have ended.
+    """
+
+    request_ids: bytes
+    token_ids: bytes
+    finished: list[FinishedRow]
+    logprobs: LogprobsBody | None = None
+    prompt_logprobs: LogprobsBody | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.request_ids) % 8 or len(self.request_ids) != 2 * len(self.token_ids):
+            raise ValueError(
+                f"{len(self.request_ids)} bytes of request ids do not match "
+                f"{len(self.token_ids)} bytes of token ids"
+            )
+
+    def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        return (
+            np.frombuffer(self.request_ids, dtype="<i8"),
+            np.frombuffer(self.token_ids, dtype="<i4"),
+        )
+
+
+class StatsBody(msgspec.Struct, frozen=True):
+    """Gauges and running totals of one core; also its heartbeat (heartbeat.py)."""
+
+    requests_running: int
+    requests_waiting: int
+    requests_partial_prefill: int  # of those running, with a part of the prompt still to compute
+    kv_blocks_used: int
+    kv_blocks_indexed: int  # that the prefix cache can find, held or not
+    kv_blocks_total: int
+    preemptions_total: int
+    prompt_tokens_total: int  # prompt tokens computed or taken from the cache
+    cached_tokens_total: int  # of these, taken from the prefix cache
+    cache_requests_total: int  # requests whose prompt was looked up in the cache
+    cache_full_tokens_total: int  # tokens of these prompts
+    generation_tokens_total: int
+    steps_total: int
+
+
+BODY_TYPES: dict[EngineCoreRequestType, type[msgspec.Struct]] = {
+    EngineCoreRequestType.ADD: AddBody,
+    EngineCoreRequestType.ABORT: AbortBody,
+    EngineCoreRequestType.SHUTDOWN: ShutdownBody,
+    EngineCoreRequestType.UTILITY: UtilityBody,
+    EngineCoreRequestType.UTILITY_RESPONSE: UtilityResponseBody,
+    EngineCoreRequestType.EXECUTOR_FAILED: ExecutorFailedBody,
+    EngineCoreRequestType.PROGRESS: ProgressBody,
+    EngineCoreRequestType.READY: EngineReport,
+    EngineCoreRequestType.STREAM: StreamBody,
+    EngineCoreRequestType.STATS: StatsBody,
+}
+
+_TYPE_OF_BODY = {body: kind for kind, body in BODY_TYPES.items()}
+_DECODERS = {kind.value: msgspec.msgpack.Decoder(body) for kind, body in BODY_TYPES.items()}
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+# Far above any real message (CoreManager splits what it adds), far below what would hurt.
+MAX_MESSAGE_BYTES = 64 * 2**20
+_RANK_PREFIX = b"rank-"
+
+# Request and call ids carry the client that made them, so that a core knows whom to answer.
+_CLIENT_SHIFT = 40
+
+
+def encode(body: msgspec.Struct) -> list[bytes]:
+    """The frames of a message; the type byte follows from the body's class."""
+    return [_TYPE_OF_BODY[type(body)].value, _ENCODER.encode(body)]
+
+
+def decode(frames: Sequence[bytes]) -> msgspec.Struct:
+    """The body of a message. Raises ValueError on one that is none of ours."""
+    size_bytes = sum(map(len, frames))
+    if size_bytes > MAX_MESSAGE_BYTES:
+        raise ValueError(f"a message of {size_bytes} bytes; at most {MAX_MESSAGE_BYTES} are read")
+    if len(frames) != 2:
+        raise ValueError(f"a message of {len(frames)} frames; type and body are expected")
+    kind, payload = frames
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        raise ValueError(f"unknown message type {kind[:16]!r}")
+    return decoder.decode(payload)
+
+
+def identity_of(rank: int) -> bytes:
+    return _RANK_PREFIX + str(rank).encode()
+
+
+def decode_from_rank(frames: Sequence[bytes], ranks: int) -> tuple[int, msgspec.Struct]:
+    """(rank, body) of a message with its sender's identity in front. Raises ValueError."""
+    identity = frames[0]
+    digits = identity.removeprefix(_RANK_PREFIX)
+    if not (digits.isdigit() and identity == identity_of(int(digits[:9])) and int(digits) < ranks):
+        raise ValueError(f"unknown sender {identity[:16]!r}")
+    return int(digits), decode(frames[1:])
+
+
+def first_id(client: int) -> int:
+    """The first request or call id of a client; it counts up from there."""
+    return (client << _CLIENT_SHIFT) + 1
+
+
+def client_of(number: int) -> int:
+    """The client whose request or call this is."""
+    return number >> _CLIENT_SHIFT
+
+
+def clients_of(request_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The clients of these request ids, [rows]."""
+    return request_ids >> _CLIENT_SHIFT

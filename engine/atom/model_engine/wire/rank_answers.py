@@ -1,0 +1,115 @@
+"""RankAnswers and RankStatsBoard: what ranks say one by one, as what the engine says as a whole.
+
+READY and UTILITY_RESPONSE are complete when every rank has answered; progress is that of the rank
+which is furthest behind; stats are sums. Pure. RankAnswers belongs to CoreManager's output thread,
+the board to AsyncLLMEngine, for /metrics and /server_info.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from atom.model_engine.wire.engine_protocol import (
+    EngineReport,
+    ProgressBody,
+    RankReport,
+    StatsBody,
+    UtilityResponseBody,
+)
+
+
+class RankAnswers:
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._reports: dict[int, EngineReport] = {}
+        self._phases: list[str] = []  # in the order in which any rank came to them
+        self._progress: dict[int, tuple[int, float]] = {}  # rank → (index of its phase, share)
+        self._calls: dict[int, dict[int, UtilityResponseBody]] = {}  # call → rank → answer
+
+    def ready(self, rank: int, report: EngineReport) -> EngineReport | None:
+        """The whole engine's report, once, with the last rank's."""
+        if rank in self._reports:
+            return None
+        self._reports[rank] = report
+        if len(self._reports) < self._ranks:
+            return None
+        return merge_reports([self._reports[rank] for rank in range(self._ranks)])
+
+    def progress(self, rank: int, body: ProgressBody) -> ProgressBody:
+        """Where the rank is that is furthest behind."""
+        if body.phase not in self._phases:
+            self._phases.append(body.phase)
+        self._progress[rank] = (self._phases.index(body.phase), body.fraction)
+        last = min(self._progress.get(each, (0, 0.0)) for each in range(self._ranks))
+        return ProgressBody(phase=self._phases[last[0]], fraction=last[1])
+
+    def utility(self, rank: int, body: UtilityResponseBody) -> UtilityResponseBody | None:
+        """With the last rank's answer: a list of each rank's result, or an error that names the
+        ranks which failed."""
+        answers = self._calls.setdefault(body.call_id, {})
+        answers[rank] = body
+        if len(answers) < self._ranks:
+            return None
+        del self._calls[body.call_id]
+        in_order = [answers[each] for each in range(self._ranks)]
+        errors = [
+            f"rank {each}: {answer.error}" if self._ranks > 1 else answer.error
+            for each, answer in enumerate(in_order)
+            if answer.error is not None
+        ]
+        if errors:
+            return UtilityResponseBody(body.call_id, error="; ".join(errors))
+        return UtilityResponseBody(body.call_id, None, [answer.result for answer in in_order])
+
+
+def merge_reports(reports: Sequence[EngineReport]) -> EngineReport:
+    """One report of an engine of these ranks. Sizes are those of the rank with the fewest blocks
+    (what any request can count on); `ranks` has each one's own."""
+    smallest = min(reports, key=lambda report: report.num_blocks)
+    ranks = [
+        RankReport(
+            rank=rank,
+            device=report.device,
+            num_blocks=report.num_blocks,
+            kv_tokens=report.kv_tokens,
+            kv_cache_bytes=report.kv_cache_bytes,
+            weights_bytes=report.weights_bytes,
+            peak_bytes=report.peak_bytes,
+            total_memory_bytes=report.total_memory_bytes,
+        )
+        for rank, report in enumerate(reports)
+    ]
+    return msgspec.structs.replace(smallest, ranks=ranks)
+
+
+def add_stats(parts: Sequence[StatsBody]) -> StatsBody:
+    """Add up what the ranks told, field by field."""
+    return StatsBody(
+        **{name: sum(getattr(part, name) for part in parts) for name in StatsBody.__struct_fields__}
+    )
+
+
+class RankStatsBoard:
+    """The newest stats of each rank (by_rank), and since when they are all told."""
+
+    def __init__(self) -> None:
+        self.by_rank: dict[int, StatsBody] = {}
+        self._told_at: dict[int, float] = {}
+
+    def put(self, rank: int, stats: StatsBody, now: float) -> None:
+        """now: seconds since 1970."""
+        self.by_rank[rank] = stats
+        self._told_at[rank] = now
+
+    @property
+    def total(self) -> StatsBody | None:
+        """Of all ranks together; None before the first has told any."""
+        parts = list(self.by_rank.values())
+        return add_stats(parts) if parts else None
+
+    @property
+    def told_at(self) -> float | None:
+        """Since when every rank has told its numbers again, in seconds since 1970."""
+        return min(self._told_at.values(), default=None)

@@ -1,0 +1,76 @@
+"""RequestRouter: which data-parallel rank serves a request, and which ranks serve what.
+
+Pure bookkeeping without sockets or threads; CoreManager asks it under its own lock. A request
+stays on its rank from the first token to the last, since its KV cache does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from atom.config import RoutingPolicy
+from atom.model_engine.request import Request
+
+# Most clients allow far longer answers than they get: without a bound, one request that names no
+# limit would weigh as much as thousands that name a small one.
+_ANSWER_TOKENS_COUNTED = 512
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    rank: int
+    tokens: int
+
+
+class RequestRouter:
+    """`first_rank`: who gets the first request when all are equal, so that several routers of one
+    engine do not all begin with the same rank."""
+
+    def __init__(self, ranks: int, policy: RoutingPolicy, *, first_rank: int = 0) -> None:
+        self._policy = policy
+        self._outstanding_tokens = [0] * ranks
+        self._next_rank = first_rank % ranks
+        self._placed: dict[int, _Placed] = {}
+
+    @property
+    def outstanding_tokens(self) -> Sequence[int]:
+        """Per rank: prompt tokens and expected answer tokens of its open requests."""
+        return tuple(self._outstanding_tokens)
+
+    def place(self, request: Request) -> int:
+        """The rank that is to serve `request`; it is open from now on."""
+        rank = self._next_rank
+        if self._policy == "least_tokens":
+            rank = self._least_loaded()
+        self._next_rank = (rank + 1) % len(self._outstanding_tokens)
+        tokens = _tokens_of(request)
+        self._outstanding_tokens[rank] += tokens
+        self._placed[request.id] = _Placed(rank, tokens)
+        return rank
+
+    def _least_loaded(self) -> int:
+        """Ties go round, so that equal ranks take turns."""
+        count = len(self._outstanding_tokens)
+        turns = ((self._next_rank + turn) % count for turn in range(count))
+        return min(turns, key=self._outstanding_tokens.__getitem__)
+
+    def by_rank(self, request_ids: Iterable[int]) -> dict[int, list[int]]:
+        """These requests under the ranks that serve them; those that have ended are left out."""
+        found: dict[int, list[int]] = {}
+        for request_id in request_ids:
+            placed = self._placed.get(request_id)
+            if placed is not None:
+                found.setdefault(placed.rank, []).append(request_id)
+        return found
+
+    def release(self, request_id: int) -> None:
+        """The request has ended; unknown ids are ignored."""
+        placed = self._placed.pop(request_id, None)
+        if placed is not None:
+            self._outstanding_tokens[placed.rank] -= placed.tokens
+
+
+def _tokens_of(request: Request) -> int:
+    prompt_tokens = len(request.prompt_token_ids)
+    return prompt_tokens + min(request.max_total_tokens - prompt_tokens, _ANSWER_TOKENS_COUNTED)

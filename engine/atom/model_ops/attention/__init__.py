@@ -1,0 +1,7 @@
+"""Attention layers: each kind owns the layout of its cache; how a step's tokens lie in it is
+planned once per step (step_plan.py)."""
+
+from atom.model_ops.attention.cache_layout import BlockTensor, CacheLayout
+from atom.model_ops.attention.grouped import Attention
+
+__all__ = ["Attention", "BlockTensor", "CacheLayout"]

@@ -1,0 +1,32 @@
+"""CacheLayout: what one attention layer keeps of a block of tokens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTensor:
+    """One tensor of a layer's cache: its shape per block of tokens."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def size_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """The tensors of a layer, each [blocks, *shape]. Layers of equal layouts may share memory, as
+    long as no block is in use by both."""
+
+    tensors: tuple[BlockTensor, ...]
+
+    @property
+    def block_bytes(self) -> int:
+        return sum(tensor.size_bytes for tensor in self.tensors)

@@ -1,0 +1,85 @@
+"""Where a step's tokens lie in the cache, planned once for all layers of a group.
+
+`plan_step` for a ragged step whose rows the host knows, `plan_captured_step` for a decode step that
+a graph replays: only sizes are known then, and the tensors are the graph's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from atom.model_ops.slots import DecodeInputs
+from atom.utils.forward_context import AttentionMetaData
+from atom.utils.row_groups import are_even, long_prompts
+
+
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """A ragged step's rows as the host knows them, [R] each: tokens computed before, tokens of this
+    step; the first num_decodes have one token."""
+
+    num_computed: NDArray[np.int32]
+    num_scheduled: NDArray[np.int32]
+    num_decodes: int
+
+    @property
+    def context_lens(self) -> NDArray[np.int32]:
+        return self.num_computed + self.num_scheduled
+
+
+@dataclass(frozen=True, slots=True)
+class StepTensors:
+    """The same rows on the device: query_starts [R + 1], context_lens [R] int32, and for each group
+    of layers slot_mapping [T] int64 and block_tables [R, blocks] int32."""
+
+    query_starts: torch.Tensor
+    context_lens: torch.Tensor
+    slot_mapping: tuple[torch.Tensor, ...]
+    block_tables: tuple[torch.Tensor, ...]
+
+
+def plan_step(rows: StepRows, tensors: StepTensors) -> tuple[AttentionMetaData, ...]:
+    """One for each group of layers."""
+    contexts = rows.context_lens
+    even = are_even(contexts[: rows.num_decodes])
+    prompts = long_prompts(rows.num_computed, rows.num_scheduled, rows.num_decodes)
+    return tuple(
+        AttentionMetaData(
+            query_starts=tensors.query_starts,
+            context_lens=tensors.context_lens,
+            block_tables=block_tables,
+            slot_mapping=slot_mapping,
+            num_decodes=rows.num_decodes,
+            max_query_len=int(rows.num_scheduled.max()),
+            max_context_len=int(contexts.max()),
+            even_contexts=even,
+            long_prompts=prompts,
+        )
+        for slot_mapping, block_tables in zip(
+            tensors.slot_mapping, tensors.block_tables, strict=True
+        )
+    )
+
+
+def plan_captured_step(
+    inputs: DecodeInputs, query_starts: torch.Tensor, max_context_len: int, *, even: bool
+) -> tuple[AttentionMetaData, ...]:
+    """The same of decodes alone; query_starts [R + 1] int32 counts them. even: no row is to outlast
+    all others when the graph is replayed."""
+    return tuple(
+        AttentionMetaData(
+            query_starts=query_starts,
+            context_lens=inputs.context_lens,
+            block_tables=block_tables,
+            slot_mapping=slot_mapping,
+            num_decodes=len(inputs.context_lens),
+            max_query_len=1,
+            max_context_len=max_context_len,
+            even_contexts=even,
+        )
+        for slot_mapping, block_tables in zip(inputs.slot_mapping, inputs.block_tables, strict=True)
+    )

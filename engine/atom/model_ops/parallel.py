@@ -1,0 +1,54 @@
+"""Ranks: which part of each matrix this process holds of a model that several share.
+
+Tensor parallelism divides a matrix by its outputs or by its inputs, in units that stay together (a
+head, a group of quantised elements); what is not divided is on every rank. Pure; one rank holds
+everything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from atom.sizing.weights import Projection, Split
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A rectangle of a matrix: its rows and columns, first and end."""
+
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rows[1] - self.rows[0], self.columns[1] - self.columns[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """`size` processes share a model, this is number `rank` of them."""
+
+    size: int = 1
+    rank: int = 0
+
+    def region(self, matrix: Projection) -> Region:
+        """The part of a matrix that is this rank's. Units that are fewer than the ranks (KV heads)
+        are held by several."""
+        whole = Region((0, matrix.rows), (0, matrix.columns))
+        if matrix.split is Split.OUTPUTS:
+            return Region(self._share(matrix.rows, matrix.unit), whole.columns)
+        if matrix.split is Split.INPUTS:
+            return Region(whole.rows, self._share(matrix.columns, matrix.unit))
+        return whole
+
+    def _share(self, length: int, unit: int) -> tuple[int, int]:
+        units = length // unit
+        if units >= self.size:
+            each = units // self.size
+            first = self.rank * each
+        else:
+            each, first = 1, self.rank * units // self.size
+        return first * unit, (first + each) * unit
+
+
+ONE_RANK = Ranks()

@@ -1,0 +1,34 @@
+"""Placement: which part of a checkpoint's tensor fills which part of a parameter.
+
+Layers say it (`placements`), the loader carries it out: nothing else knows names of checkpoints and
+shapes of parameters at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Fill `target` from a checkpoint's tensor.
+
+    name: the tensor's; shape: what the model's configuration calls for; region: first and end in
+    each dimension of what is read (a rank reads its part alone); order: index of the region's rows,
+    by head, in the order in which they are stored here.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    region: tuple[tuple[int, int], ...]
+    target: torch.Tensor
+    order: torch.Tensor | None = None
+
+    def fill(self, part: torch.Tensor) -> None:
+        """Copy the part that was read, with a conversion between floating-point dtypes."""
+        if self.order is not None:
+            by_head = part.unflatten(0, (-1, len(self.order)))
+            part = by_head[:, self.order.to(part.device)].flatten(0, 1)
+        self.target.copy_(part)

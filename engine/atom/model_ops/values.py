@@ -1,0 +1,128 @@
+"""Values that layers and operations hand to each other, so that a format, a cache or a sum that is
+still in parts is said by the value and not by a signature.
+
+Shapes: T tokens of a step, H hidden size; Hq, Hkv heads, D head size; N blocks of S tokens. Data
+only: operations (backends/interface.py) compute with them, layers make them. None is kept beyond a
+step but weights and caches.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import torch
+
+
+class WeightFormat(enum.Enum):
+    """How a matrix is stored."""
+
+    PLAIN = "plain"  # the model's dtype, no scales
+
+
+class Activation(enum.Enum):
+    """The gate of a gated MLP, by Hugging Face's names of it."""
+
+    SILU = "silu"
+    GELU_TANH = "gelu_pytorch_tanh"
+
+
+@dataclass(frozen=True, slots=True)
+class LinearWeight:
+    """A matrix with what is needed to multiply by it: data [out, in], bias [out]."""
+
+    data: torch.Tensor
+    bias: torch.Tensor | None = None
+    format: WeightFormat = WeightFormat.PLAIN
+
+    @property
+    def outputs(self) -> int:
+        return self.data.shape[0]
+
+    @property
+    def inputs(self) -> int:
+        return self.data.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class NormWeight:
+    """An RMSNorm: weight [H], in the model's dtype or float32, and the epsilon under its root."""
+
+    weight: torch.Tensor
+    eps: float
+
+
+class Pending(enum.Enum):
+    """What a stream has yet to add to its residual."""
+
+    NOTHING = enum.auto()
+    WHOLE = enum.auto()  # [T, H]
+    PARTS = enum.auto()  # [parts, T, H] float32, whose sum it is
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The residual stream between two norms: residual [T, H], and what the next norm adds to it."""
+
+    residual: torch.Tensor
+    pending: torch.Tensor | None = None
+    pending_is: Pending = Pending.NOTHING
+
+    @property
+    def is_settled(self) -> bool:
+        return self.pending_is is Pending.NOTHING
+
+    def plus(self, x: torch.Tensor) -> Stream:
+        """Leave x [T, H] to be added by the next norm."""
+        assert self.is_settled, "one sum at a time: a norm settles the stream first"
+        return Stream(self.residual, x, Pending.WHOLE)
+
+    def of(self, tokens: torch.Tensor) -> Stream:
+        """Keep these tokens [T'] of a settled stream."""
+        assert self.is_settled, "a norm settles the stream first"
+        return Stream(self.residual[tokens])
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """Heads of one attention layer on this rank; scale multiplies q·k. window: how many tokens a
+    query attends to, its own included, None for all before it. softcap: scores are bounded by it,
+    as softcap · tanh(score / softcap)."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+
+    def seen(self, context: int) -> int:
+        """Tokens that the last of `context` attends to."""
+        return context if self.window is None else min(context, self.window)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """One attention layer's KV cache: k, v [N, S, Hkv, D], contiguous."""
+
+    k: torch.Tensor
+    v: torch.Tensor
+
+    @property
+    def num_blocks(self) -> int:
+        return self.k.shape[0]
+
+    @property
+    def block_size(self) -> int:
+        return self.k.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """How q and k are normed and rotated: cos_sin [positions, D] float32, cosines then sines of the
+    pairs (i, i + D / 2); positions [T] int64; norms of q and k per head, weights [D], or None."""
+
+    cos_sin: torch.Tensor
+    positions: torch.Tensor
+    q_norm: NormWeight | None = None
+    k_norm: NormWeight | None = None

@@ -1,0 +1,66 @@
+"""Gemma 2 and 3 (Gemma team 2024, 2025), text: norms around attention and MLP, weights of norms
+stored as what they are more than 1, a scaled embedding, windows in most layers; soft caps in Gemma
+2, and a rope of their own for Gemma 3's windowed layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from atom.config import ModelConfig
+from atom.model_ops.rotary_embedding import RopeConfig, rope_config
+from atom.models.spec import LayerSpec, ModelSpec, NormSpec, decoder_spec, rope_limits
+
+_QUERY_SCALAR = 256
+_THETA = {"full_attention": 1_000_000.0, "sliding_attention": 10_000.0}  # Gemma 3's defaults
+
+
+def spec(config: ModelConfig) -> ModelSpec:
+    """What config.json says of a Gemma model. Raises `ModelError` as `decoder_spec` does."""
+    raw = config.hf_config
+    plain = decoder_spec(replace(config, hf_config=_without_layer_ropes(raw)))
+    norm = NormSpec(eps=plain.norm.eps, unit_offset=True)
+    return replace(
+        plain,
+        norm=norm,
+        layers=tuple(
+            replace(
+                layer,
+                norm=norm,
+                sandwich=True,
+                attention=replace(
+                    layer.attention,
+                    scale=float(raw.get("query_pre_attn_scalar") or _QUERY_SCALAR) ** -0.5,
+                    softcap=raw.get("attn_logit_softcapping"),
+                ),
+                rope=_rope(config, layer),
+            )
+            for layer in plain.layers
+        ),
+        embedding_scale=plain.hidden_size**0.5,
+        logits_softcap=raw.get("final_logit_softcapping"),
+    )
+
+
+def _without_layer_ropes(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """config.json for the reader of plain decoders, who knows one rope for all layers."""
+    return {
+        key: value for key, value in raw.items() if key not in ("rope_parameters", "rope_scaling")
+    }
+
+
+def _rope(config: ModelConfig, layer: LayerSpec) -> RopeConfig:
+    raw, head_dim = config.hf_config, layer.attention.head_dim
+    if config.architecture == "Gemma2ForCausalLM":
+        parameters = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
+        parameters.setdefault("rope_theta", raw.get("rope_theta") or _THETA["sliding_attention"])
+        return rope_config(parameters, head_dim, rope_limits(config))
+    kind = "full_attention" if layer.attention.window is None else "sliding_attention"
+    by_kind = raw.get("rope_parameters") or {}
+    parameters = dict(by_kind.get(kind) or {})
+    if kind == "full_attention":
+        parameters = dict(raw.get("rope_scaling") or {}) | parameters
+        parameters.setdefault("rope_theta", raw.get("rope_theta") or _THETA[kind])
+    parameters.setdefault("rope_theta", raw.get("rope_local_base_freq") or _THETA[kind])
+    return rope_config(parameters, head_dim, rope_limits(config))

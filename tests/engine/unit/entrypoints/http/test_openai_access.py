@@ -1,0 +1,188 @@
+"""Who may call which route, and the ids that requests carry."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from atom.config import Config, EngineOptions
+from atom.entrypoints.http.access import OPEN_PATHS
+from atom.entrypoints.http.api_key import read_api_key
+from atom.entrypoints.server.server_options import ServerOptions
+from atom.errors import AtomError, ConfigError
+from tests.support.front_half import build_test_config, write_model_folder
+from tests.support.http_app import AppRig, serve_app
+from tests.support.waiting import eventually, within
+
+KEY = "sk-of-the-test"
+RIGHT = {"authorization": f"Bearer {KEY}"}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    return build_test_config(write_model_folder(tmp_path_factory.mktemp("model")))
+
+
+@pytest.fixture
+async def locked(config: Config) -> AsyncIterator[AppRig]:
+    async with serve_app(config, api_key=KEY) as rig:
+        yield rig
+
+
+@pytest.fixture
+async def rig(config: Config) -> AsyncIterator[AppRig]:
+    async with serve_app(config) as rig:
+        yield rig
+
+
+@pytest.mark.parametrize(
+    "header",
+    [None, "", KEY, f"Basic {KEY}", "Bearer", f"Bearer {KEY}x", "Bearer ÿ"],
+)
+async def test_without_the_right_key_nothing_is_generated(locked: AppRig, header) -> None:
+    headers = {} if header is None else {"authorization": header.encode("latin-1")}
+    body = {"prompt": "ab", "max_tokens": 2}
+    response = await locked.client.post("/v1/completions", json=body, headers=headers)
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"] == "Bearer"
+    assert response.json()["error"]["type"] == "authentication_error"
+    assert KEY not in response.text
+    assert locked.core.added == []
+
+
+async def test_the_right_key_opens_every_route(locked: AppRig) -> None:
+    for scheme in ("Bearer", "bearer"):
+        headers = {"authorization": f"{scheme} {KEY}"}
+        response = await locked.client.get("/v1/models", headers=headers)
+        assert response.status_code == 200
+    unknown = await locked.client.get("/nothing", headers=RIGHT)
+    assert unknown.status_code == 404
+
+
+async def test_every_route_but_probes_and_facts_needs_the_key(locked: AppRig) -> None:
+    document = (await locked.client.get("/openapi.json", headers=RIGHT)).json()
+    paths = {*document["paths"], "/openapi.json", "/docs", "/nothing"}
+    assert paths >= OPEN_PATHS
+    for path in paths:
+        status = (await locked.client.get(path)).status_code
+        assert (status == 401) == (path not in OPEN_PATHS), path
+
+
+async def test_an_id_that_the_client_gave_comes_back(rig: AppRig) -> None:
+    for path, status in (("/health", 200), ("/nothing", 404)):
+        response = await rig.client.get(path, headers={"x-request-id": "trace-1:a/b"})
+        assert response.status_code == status
+        assert response.headers.get_list("x-request-id") == ["trace-1:a/b"]
+
+
+@pytest.mark.parametrize("given", [None, "", "two words", "x" * 129, 'a"b'])
+async def test_a_request_without_a_usable_id_gets_one(rig: AppRig, given: str | None) -> None:
+    headers = {} if given is None else {"x-request-id": given}
+    seen = {
+        (await rig.client.get("/version", headers=headers)).headers["x-request-id"]
+        for _ in range(2)
+    }
+    assert len(seen) == 2
+    assert given not in seen
+
+
+async def test_streams_and_refusals_carry_the_id(locked: AppRig) -> None:
+    headers = {"x-request-id": "mine"}
+    assert (await locked.client.get("/v1/models", headers=headers)).headers[
+        "x-request-id"
+    ] == "mine"
+    body = {"prompt": "ab", "max_tokens": 2, "stream": True}
+    both = {**headers, **RIGHT}
+    async with locked.client.stream("POST", "/v1/completions", json=body, headers=both) as response:
+        assert response.status_code == 200
+        assert response.headers["x-request-id"] == "mine"
+        await response.aread()
+
+
+async def test_a_fault_of_ours_is_logged_and_answered_with_the_id(
+    rig: AppRig, caplog: pytest.LogCaptureFixture
+) -> None:
+    rig.engine.processor.inputs = None  # type: ignore[assignment]
+    response = await rig.client.post(
+        "/v1/completions", json={"prompt": "ab"}, headers={"x-request-id": "mine"}
+    )
+    assert (response.status_code, response.headers["x-request-id"]) == (500, "mine")
+    assert "request mine failed" in caplog.text
+
+
+# ---- control routes -----------------------------------------------------------------------------
+
+
+async def test_the_prefix_cache_is_reset_for_who_has_the_key(locked: AppRig) -> None:
+    assert (await locked.post("/reset_prefix_cache")).status_code == 401
+    assert locked.core.utilities == []
+    response = await locked.client.post("/reset_prefix_cache", headers=RIGHT)
+    assert response.status_code == 200
+    assert locked.core.utilities == ["reset_prefix_cache"]
+
+
+async def test_control_routes_are_off_without_a_key(rig: AppRig) -> None:
+    for headers in ({}, RIGHT):
+        response = await rig.client.post("/reset_prefix_cache", headers=headers)
+        assert response.status_code == 403
+        assert "--api-key-file" in response.json()["error"]["message"]
+    assert rig.core.utilities == []
+
+
+async def test_profiles_are_refused_where_no_folder_is_named(locked: AppRig) -> None:
+    for path in ("/start_profile", "/stop_profile"):
+        response = await locked.client.post(path, headers=RIGHT)
+        assert response.status_code == 403
+        assert "--torch-profiler-dir" in response.json()["error"]["message"]
+    assert locked.core.utilities == []
+
+
+async def test_an_engine_that_dies_meanwhile_answers_the_call(config: Config) -> None:
+    async with serve_app(config, api_key=KEY, held=True) as rig:
+        call = rig.client.post("/reset_prefix_cache", headers=RIGHT)
+        calling = asyncio.create_task(call)
+        await eventually(lambda: bool(rig.core.utilities), "the call in the engine")
+        rig.core.die("out of memory")
+        response = await within(calling, "the call was answered")
+        assert response.status_code == 503
+        assert "out of memory" in response.json()["error"]["message"]
+
+
+async def test_what_a_utility_says_is_wrong_reaches_the_caller(rig: AppRig) -> None:
+    with pytest.raises(AtomError, match="no utility 'fly'"):
+        await rig.engine.call_utility("fly")
+
+
+# ---- where the key comes from -------------------------------------------------------------------
+
+
+def test_the_file_goes_before_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("from-file\n")
+    environment = {"ATOM_API_KEY": "from-environment"}
+    assert read_api_key(file, environment) == "from-file"
+    assert read_api_key(None, environment) == "from-environment"
+    assert read_api_key(None, {}) is None
+
+
+@pytest.mark.parametrize("text", ["", " \n", "two words", "schlüssel", "two\nlines"])
+def test_an_unusable_key_is_refused_without_showing_it(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "key"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match="api-key-file") as refused:
+        read_api_key(file, {})
+    assert not text.strip() or text not in str(refused.value)
+    with pytest.raises(ConfigError, match="ATOM_API_KEY"):
+        read_api_key(None, {"ATOM_API_KEY": text})
+
+
+def test_a_missing_key_file_is_an_error_not_an_open_server(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_api_key(tmp_path / "none", {"ATOM_API_KEY": KEY})
+
+
+def test_the_key_is_not_shown_with_the_options() -> None:
+    assert KEY not in repr(ServerOptions(engine=EngineOptions(model="m"), api_key=KEY))

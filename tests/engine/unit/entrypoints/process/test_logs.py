@@ -1,0 +1,50 @@
+"""In a process of its own: what reaches standard error, in order, and from which thread."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.support.server_process import command_environment
+
+SCRIPT = """
+import logging, threading
+from atom.entrypoints.process.logs import configure_logging
+configure_logging("info")
+access = logging.getLogger("uvicorn.access")
+line = '%s - "%s %s HTTP/%s" %d'
+for path in ("/health", "/startup", "/live", "/metrics?x=1", "/v1/models"):
+    access.info(line, "1.2.3.4:5", "GET", path, "1.1", 200)
+access.info(line, "1.2.3.4:5", "GET", "/health", "1.1", 503)
+access.info(line, "1.2.3.4:5", "GET", "/long?" + "x" * 60_000, "1.1", 404)
+logging.getLogger("uvicorn.error").info("chatter")
+logging.getLogger("uvicorn.error").error("trouble")
+logging.getLogger("atom").debug("too fine")
+try:
+    1 / 0
+except ZeroDivisionError:
+    logging.getLogger("atom").exception("failed")
+logging.getLogger("atom").info("last words")
+"""
+
+
+def test_records_are_all_written_at_exit_but_probes_chatter_and_endless_paths_never() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env=command_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    lines = done.stderr.splitlines()
+    assert '"GET /v1/models HTTP/1.1" 200' in lines[0]
+    assert '"GET /long?xxx' in lines[1]
+    assert lines[1].endswith('xxx... HTTP/1.1" 404')
+    assert len(lines[1]) < 1000
+    assert lines[2].endswith("ERROR uvicorn.error: trouble")
+    assert lines[3].endswith("ERROR atom: failed")
+    assert "ZeroDivisionError" in done.stderr
+    assert lines[-1].endswith("INFO atom: last words")
+    for silent in ("/health", "/startup", "/live", "/metrics", "chatter", "too fine"):
+        assert silent not in done.stderr

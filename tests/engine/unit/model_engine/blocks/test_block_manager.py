@@ -1,0 +1,282 @@
+"""Whatever comes and goes, a cached block is only ever found by who would compute the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from atom.model_engine.block_manager import BlockManager
+
+SIZE = 4
+NUM_BLOCKS = 12
+
+
+def array(tokens: list[int]) -> np.ndarray:
+    return np.array(tokens, dtype=np.int32)
+
+
+@dataclass
+class Holder:
+    """A sequence as far as the block manager sees it. first: that each group holds."""
+
+    tokens: list[int]
+    salt: str
+    chain: int
+    tables: tuple[list[int], ...]
+    first: list[int]
+    published: int
+
+
+# They begin alike, so that there is something to share.
+PROMPTS = st.builds(
+    lambda kind, shared, own: [kind] * shared + own,
+    kind=st.integers(0, 1),
+    shared=st.integers(0, 18),
+    own=st.lists(st.integers(0, 1), min_size=1, max_size=6),
+)
+
+
+class ManagerMachine(RuleBasedStateMachine):
+    """Beside it, a memory that knows of every block what was computed into it: the group of layers,
+    the salt and all tokens up to its end, which is what its keys and values depend on."""
+
+    holders: list[Holder]
+
+    @initialize(
+        windows=st.sampled_from([(None,), (None,), (6,), (None, 6), (1, None), (3, None, 12, None)])
+    )
+    def build(self, windows: tuple[int | None, ...]) -> None:
+        self.manager = BlockManager(
+            NUM_BLOCKS * len(windows), SIZE, enable_prefix_caching=True, root="model",
+            windows=windows,
+        )  # fmt: skip
+        self.memory: dict[int, tuple[object, ...]] = {}
+        self.published: set[tuple[object, ...]] = set()
+        self.holders = []
+
+    def _content(self, group: int, salt: str, tokens: list[int], blocks: int) -> tuple[object, ...]:
+        return (group, salt, *tokens[: blocks * SIZE])
+
+    @rule(tokens=PROMPTS, salt=st.sampled_from(["", "a"]))
+    def enter(self, tokens: list[int], salt: str) -> None:
+        match = self.manager.match_prefix(array(tokens), salt)
+        assert match.num_blocks == self._longest_prefix(tokens, salt)
+        for group, ids in enumerate(match.block_ids):
+            for index, block in enumerate(ids, match.num_blocks - len(ids)):
+                assert self.memory[block] == self._content(group, salt, tokens, index + 1)
+        free, needed = self.manager.num_free_blocks, self._needed(len(tokens), match.num_blocks)
+        if not self.manager.can_allocate(len(tokens), match):
+            assert needed > free - match.num_unheld
+            return
+        tables = self.manager.allocate(len(tokens), match)
+        first = [
+            match.num_blocks - len(ids) if group.window is not None else 0
+            for group, ids in zip(self.manager.groups, match.block_ids, strict=True)
+        ]
+        holder = Holder(tokens, salt, match.last_hash, tables, first, match.num_blocks)
+        self.holders.append(holder)
+        for table, ids, start in zip(tables, match.block_ids, first, strict=True):
+            assert table[start : match.num_blocks] == ids
+        if not self._fill(holder):
+            self.leave_last()
+
+    def _needed(self, num_tokens: int, matched: int) -> int:
+        """Blocks of all groups, those that were found aside."""
+        return sum(
+            group.blocks(num_tokens, SIZE) - group.matched_blocks(matched, SIZE)
+            for group in self.manager.groups
+        )
+
+    def _longest_prefix(self, tokens: list[int], salt: str) -> int:
+        """By trying every length, of what is still to be found."""
+        pool = self.manager.pool
+        kept = {
+            content
+            for block, content in self.memory.items()
+            if content in self.published and pool.is_findable(block)
+        }
+        for blocks in range((len(tokens) - 1) // SIZE, 0, -1):
+            wanted = (
+                self._content(number, salt, tokens, index + 1)
+                for number, group in enumerate(self.manager.groups)
+                for index in range(blocks - group.matched_blocks(blocks, SIZE), blocks)
+            )
+            if kept.issuperset(wanted):
+                return blocks
+        return 0
+
+    def _fill(self, holder: Holder) -> bool:
+        """Blocks for all its tokens in every group, as if they were computed in one chunk; False if
+        there are not as many. What is its own is computed."""
+        missing = [
+            table
+            for table in holder.tables
+            for _ in range(len(table), self.manager.blocks_for(len(holder.tokens)))
+        ]
+        if len(missing) > self.manager.num_free_blocks:
+            return False
+        self.manager.append_each(missing)
+        self._compute(holder)
+        return True
+
+    def _compute(self, holder: Holder) -> None:
+        """Fill the blocks that are its own."""
+        for group, table in enumerate(holder.tables):
+            for index in range(holder.published, len(table)):
+                content = self._content(group, holder.salt, holder.tokens, index + 1)
+                self.memory[table[index]] = content
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data())
+    def publish(self, data: st.DataObject) -> None:
+        holder = data.draw(st.sampled_from(self.holders))
+        first, full = holder.published, len(holder.tokens) // SIZE
+        new = array(holder.tokens[first * SIZE : full * SIZE])
+        holder.chain = self.manager.publish(holder.tables, new, first, holder.chain)
+        holder.published = full
+        for table in holder.tables:
+            self.published |= {self.memory[block] for block in table[first:full]}
+        if first == 0:  # else what comes before it may have been evicted or forgotten
+            found = self.manager.match_prefix(array([*holder.tokens, 9]), holder.salt)
+            assert found.num_blocks == full, "what was published is found at once"
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data(), token=st.integers(0, 1))
+    def grow(self, data: st.DataObject, token: int) -> None:
+        holder = data.draw(st.sampled_from(self.holders))
+        holder.tokens = [*holder.tokens, token]
+        if not self._fill(holder):
+            holder.tokens.pop()
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data())
+    def slide(self, data: st.DataObject) -> None:
+        """What is published and out of its window is given back."""
+        holder = data.draw(st.sampled_from(self.holders))
+        for number, group in enumerate(self.manager.groups):
+            if group.window is not None:
+                left = min(len(holder.tokens) - group.window + 1, holder.published * SIZE) // SIZE
+                end = max(holder.first[number], left)
+                self.manager.pool.free(holder.tables[number][holder.first[number] : end])
+                holder.first[number] = end
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        self.holders.append(self.holders.pop(data.draw(st.integers(0, len(self.holders) - 1))))
+        self.leave_last()
+
+    def leave_last(self) -> None:
+        holder = self.holders.pop()
+        self.manager.free(holder.tables, holder.first)
+
+    @rule()
+    def reset(self) -> None:
+        self.manager.reset_prefix_cache()
+        for holder in self.holders:
+            found = self.manager.match_prefix(array([*holder.tokens, 9]), holder.salt)
+            assert found.num_blocks == 0
+
+    @invariant()
+    def books_balance(self) -> None:
+        if not hasattr(self, "manager"):
+            return
+        self.manager.pool.check_integrity()
+        held = set()
+        for holder in self.holders:
+            for group, (table, first) in enumerate(zip(holder.tables, holder.first, strict=True)):
+                held |= set(table[first:])
+                for index in range(first, len(table)):
+                    known = self._content(group, holder.salt, holder.tokens, index + 1)
+                    assert self.memory[table[index]] == known, "somebody else wrote into it"
+        assert self.manager.pool.num_held == len(held)
+
+
+ManagerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestManagerUnderAnything = ManagerMachine.TestCase
+
+
+TOKENS = array(list(range(9)))
+
+
+def manager_that_knows(tokens: np.ndarray, *, enabled: bool = True, salt: str = "") -> BlockManager:
+    manager = BlockManager(NUM_BLOCKS, SIZE, enable_prefix_caching=enabled, root="model")
+    before = manager.match_prefix(tokens, salt).last_hash
+    manager.publish((manager.pool.allocate(2),), tokens[:8], 0, before)
+    return manager
+
+
+@pytest.mark.parametrize(("salt", "blocks"), [("", 0), ("b", 0), ("a", 2)])
+def test_only_the_same_salt_shares(salt: str, blocks: int) -> None:
+    manager = manager_that_knows(TOKENS, salt="a")
+    assert manager.match_prefix(TOKENS, salt).num_blocks == blocks
+
+
+def test_without_a_prefix_cache_nothing_is_found() -> None:
+    assert manager_that_knows(TOKENS, enabled=False).match_prefix(TOKENS).num_blocks == 0
+
+
+def test_a_hash_tells_of_model_and_adapter_too() -> None:
+    """Were a cache ever handed from one engine to another, their blocks would not meet."""
+    hashes = {
+        BlockManager(1, SIZE, enable_prefix_caching=True, root=root).match_prefix(TOKENS).last_hash
+        for root in ("model", "model|adapter", "other")
+    }
+    assert len(hashes) == 3
+
+
+def windowed_manager(
+    windows: tuple[int | None, ...],
+) -> tuple[BlockManager, tuple[list[int], ...]]:
+    """That knows four blocks of tokens, of every group all of them; the blocks of each."""
+    manager = BlockManager(NUM_BLOCKS * 2, SIZE, enable_prefix_caching=True, windows=windows)
+    tables = tuple(manager.pool.allocate(4) for _ in windows)
+    start = manager.match_prefix(array([])).last_hash
+    manager.publish(tables, array(list(range(16))), 0, start)
+    return manager, tables
+
+
+@pytest.mark.parametrize(
+    ("window", "needed"), [(1, 0), (2, 1), (5, 1), (6, 2), (13, 3), (14, 4), (99, 4)]
+)
+def test_a_hit_needs_of_a_window_what_the_next_token_sees(window: int, needed: int) -> None:
+    manager, (full, windowed) = windowed_manager((None, window))
+    match = manager.match_prefix(array(list(range(17))))
+    assert match.num_blocks == 4
+    assert match.block_ids == [full, windowed[4 - needed :]]
+
+
+def evict(manager: BlockManager, blocks: list[int]) -> None:
+    """Give these back and have them taken by somebody."""
+    manager.pool.free(blocks)
+    taken = manager.pool.allocate(manager.num_free_blocks)
+    assert set(blocks) <= set(taken)
+
+
+@pytest.mark.parametrize(("gone", "found"), [(0, 4), (1, 4), (2, 2), (3, 3)])
+def test_a_prefix_ends_where_a_window_still_has_its_blocks(gone: int, found: int) -> None:
+    manager, (full, windowed) = windowed_manager((None, 6))  # two blocks, one after the first
+    evict(manager, [windowed[gone]])
+    match = manager.match_prefix(array(list(range(17))))
+    assert match.num_blocks == found
+    assert match.block_ids == [full[:found], windowed[max(0, found - 2) : found]]
+
+
+def test_where_the_group_that_sees_everything_ends_no_window_helps() -> None:
+    manager, (full, windowed) = windowed_manager((None, 6))
+    evict(manager, [full[1]])
+    match = manager.match_prefix(array(list(range(17))))
+    assert match.block_ids == [full[:1], windowed[:1]]
+
+
+def test_the_deepest_blocks_of_all_groups_are_evicted_first() -> None:
+    manager, tables = windowed_manager((None, 6))
+    free = manager.num_free_blocks
+    manager.free(tables, [0, 0])
+    taken = manager.pool.allocate(free + 4)
+    assert set(taken[free:]) == {tables[0][2], tables[0][3], tables[1][2], tables[1][3]}

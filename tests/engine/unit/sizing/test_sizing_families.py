@@ -1,0 +1,150 @@
+"""Every family's shape against transformers' own modules: parameters, and which layers slide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from atom.sizing import CacheKind, ModelFacts
+from atom.sizing.families import FAMILIES
+
+COMMON: dict[str, Any] = {
+    "hidden_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 80,
+    "vocab_size": 100,
+    "max_position_embeddings": 256,
+}
+LATENT: dict[str, Any] = {
+    **{key: value for key, value in COMMON.items() if key != "head_dim"},
+    "num_key_value_heads": 6,
+    "kv_lora_rank": 20,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "moe_intermediate_size": 24,
+    "n_routed_experts": 6,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+}
+# By transformers' class prefix; several where a key changes what exists.
+CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "llama": ("Llama", {**COMMON, "attention_bias": True, "mlp_bias": True}),
+    "qwen2": ("Qwen2", {key: COMMON[key] for key in COMMON if key != "head_dim"}),
+    "qwen2-sliding": (
+        "Qwen2",
+        {
+            **{key: COMMON[key] for key in COMMON if key != "head_dim"},
+            "use_sliding_window": True,
+            "sliding_window": 32,
+            "max_window_layers": 3,
+        },
+    ),
+    "qwen3": ("Qwen3", {**COMMON, "tie_word_embeddings": True}),
+    "qwen3-moe": (
+        "Qwen3Moe",
+        {**COMMON, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24},
+    ),
+    "qwen3-moe-some-dense": (
+        "Qwen3Moe",
+        {
+            **COMMON,
+            "num_experts": 6,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "mlp_only_layers": [3],
+            "decoder_sparse_step": 2,
+        },
+    ),
+    "mistral": ("Mistral", COMMON),
+    "mistral-without-window": ("Mistral", {**COMMON, "sliding_window": None}),
+    "mixtral": ("Mixtral", {**COMMON, "num_local_experts": 4}),
+    "deepseek-v2": ("DeepseekV2", {**LATENT, "q_lora_rank": 30, "first_k_dense_replace": 1}),
+    "deepseek-v2-lite": ("DeepseekV2", {**LATENT, "q_lora_rank": None}),
+    "deepseek-v3": ("DeepseekV3", {**LATENT, "q_lora_rank": 30}),
+    "deepseek-v3-bias": (
+        "DeepseekV3",
+        {**LATENT, "q_lora_rank": 30, "attention_bias": True, "first_k_dense_replace": 2},
+    ),
+    "deepseek-v32": (
+        "DeepseekV32",
+        {**LATENT, "q_lora_rank": 30, "index_n_heads": 3, "index_head_dim": 16},
+    ),
+    "glm4-moe": (
+        "Glm4Moe",
+        {
+            **COMMON,
+            "moe_intermediate_size": 24,
+            "n_routed_experts": 6,
+            "n_shared_experts": 1,
+            "num_experts_per_tok": 2,
+            "attention_bias": True,
+            "use_qk_norm": True,
+        },
+    ),
+    "gpt-oss": ("GptOss", {**COMMON, "num_local_experts": 4}),
+    "gpt-oss-layer-types": (
+        "GptOss",
+        {
+            **COMMON,
+            "num_local_experts": 4,
+            "attention_bias": False,
+            "layer_types": ["full_attention"] * 3 + ["sliding_attention"],
+        },
+    ),
+    "gemma2": ("Gemma2", COMMON),
+    "gemma3": ("Gemma3Text", {**COMMON, "num_hidden_layers": 7, "sliding_window": 16}),
+    "gemma3-pattern": ("Gemma3Text", {**COMMON, "sliding_window_pattern": 2}),
+}
+
+
+def oracle_config(prefix: str, keys: Mapping[str, Any]) -> Any:
+    transformers = pytest.importorskip("transformers", reason="transformers is the oracle")
+    return getattr(transformers, f"{prefix}Config")(**keys)
+
+
+def facts_of(prefix: str, keys: Mapping[str, Any]) -> ModelFacts:
+    name = f"{prefix.removesuffix('Text')}ForCausalLM"
+    return ModelFacts.from_hf_config({**keys, "architectures": [name], "torch_dtype": "bfloat16"})
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_parameters_are_those_of_the_real_module(case: str) -> None:
+    torch = pytest.importorskip("torch", reason="transformers needs torch")
+    prefix, keys = CASES[case]
+    config = oracle_config(prefix, keys)
+    import transformers
+
+    with torch.device("meta"):
+        module = getattr(transformers, f"{prefix.removesuffix('Text')}ForCausalLM")(config)
+    module.tie_weights()
+    expected = sum(parameter.numel() for parameter in module.parameters())
+    assert facts_of(prefix, keys).parameter_count() == expected
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_layers_that_slide_are_those_that_transformers_makes_slide(case: str) -> None:
+    prefix, keys = CASES[case]
+    config = oracle_config(prefix, keys)
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    expected = [False] * config.num_hidden_layers
+    if window is not None:
+        expected = (
+            [kind == "sliding_attention" for kind in kinds] if kinds else [True] * len(expected)
+        )
+    layers = facts_of(prefix, keys).layers
+    assert [layer.attention.cache is CacheKind.WINDOW for layer in layers] == expected
+    assert {layer.attention.window for layer in layers if layer.attention.window} <= {window}
+
+
+def test_every_family_is_compared() -> None:
+    compared = {f"{prefix.removesuffix('Text')}ForCausalLM" for prefix, _ in CASES.values()}
+    assert compared == set(FAMILIES)
