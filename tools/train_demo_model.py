@@ -4,10 +4,11 @@
     python -m tools.train_demo_model --check examples/models/atom-tiny    # score what is there
 
 Learns a vocabulary and about three million weights from the question files beside it
-(demo_model/questions) and the project's documentation; needs torch, tokenizers, safetensors and
-PyYAML, neither the engine nor transformers. The defaults take 65 s on one H200 (measured) and
-35 to 50 minutes on 2 CPU cores (extrapolated from 24 steps). Exit 1 when fewer than `--require`
-listed questions are answered rightly. Last line: sizes and sha256 of what was written.
+(demo_model/questions), with the facts of this checkout's code in them, and the project's
+documentation. Needs torch, tokenizers, safetensors and PyYAML; the facts come from the engine and
+the operator or, where those are not, from a facts.json that `--facts` names. The defaults take 65 s
+on one H200 (measured) and 35 to 50 minutes on 2 idle CPU cores (extrapolated from 24 steps). Exit 1
+when fewer than `--require` listed questions are answered rightly. Last line: sizes and sha256.
 """
 
 import argparse
@@ -30,7 +31,14 @@ from tools.demo_model.checkpoint import (  # noqa: E402
     write_weights,
 )
 from tools.demo_model.corpus import Corpus, CorpusError, read_corpus  # noqa: E402
-from tools.demo_model.evaluation import Graded, ask, known_questions, read_questions  # noqa: E402
+from tools.demo_model.evaluation import (  # noqa: E402
+    Graded,
+    Question,
+    ask,
+    known_questions,
+    read_questions,
+)
+from tools.demo_model.facts import Fact, FactError, read_facts, write_facts  # noqa: E402
 from tools.demo_model.progress import Progress  # noqa: E402
 from tools.demo_model.qwen3 import Qwen3, Shape  # noqa: E402
 from tools.demo_model.samples import batches  # noqa: E402
@@ -57,9 +65,16 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=0.0, help="while training (%(default)s)")
     parser.add_argument("--seed", type=int, default=8, help="of everything random (%(default)s)")
     parser.add_argument("--questions", type=Path, default=QUESTIONS, help="list to score with")
+    parser.add_argument("--facts", type=Path, help="file of facts (default: from the code)")
     parser.add_argument("--require", type=int, default=40, help="exit 1 below (%(default)s right)")
     parser.add_argument("--verbose", action="store_true", help="print every answer")
     return parser.parse_args(argv)
+
+
+def facts_of_code() -> dict[str, Fact]:
+    from tools.demo_model import code_facts  # needs the engine and the operator
+
+    return code_facts.facts_of_code()
 
 
 def resolve_device(name: str) -> torch.device:
@@ -70,13 +85,14 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def train_checkpoint(options: argparse.Namespace, corpus: Corpus) -> Result:
+def train_checkpoint(options: argparse.Namespace, corpus: Corpus, facts: dict[str, Fact]) -> Result:
     device = resolve_device(options.device)
     torch.manual_seed(options.seed)
     torch.set_float32_matmul_precision("high")
     tokenizer = learn_vocabulary(corpus, options.vocab)
     shape = Shape(vocab_size=tokenizer.get_vocab_size())
     write_settings(options.out, shape, tokenizer)
+    write_facts(options.out, facts)
     model = Qwen3(shape, options.dropout)
     print(
         f"corpus: {len(corpus.entries)} answers to {len(known_questions(corpus))} questions, "
@@ -90,12 +106,16 @@ def train_checkpoint(options: argparse.Namespace, corpus: Corpus) -> Result:
     return result
 
 
-def score(folder: Path, options: argparse.Namespace, corpus: Corpus, precision: str) -> int:
+def score(
+    folder: Path,
+    questions: list[Question],
+    known: set[str],
+    precision: str,
+    options: argparse.Namespace,
+) -> int:
     """Prints what went wrong and the score in one precision; returns how many were right."""
     model, tokenizer = read_checkpoint(folder, DTYPES[precision])
     model = model.to(resolve_device(options.device))
-    questions = read_questions(options.questions)
-    known = known_questions(corpus)
     progress = Progress(f"checking {precision}", len(questions), time.perf_counter)
     graded: list[Graded] = []
     for number, question in enumerate(questions, start=1):
@@ -126,18 +146,21 @@ def print_files(folder: Path) -> None:
 def main(argv: list[str] | None = None) -> int:
     options = arguments(argv)
     try:
-        corpus = read_corpus(DATA, ROOT)
+        facts = read_facts(options.facts) if options.facts else facts_of_code()
+        corpus = read_corpus(DATA, ROOT, facts)
+        questions = read_questions(options.questions, facts)
         if options.out:
-            result = train_checkpoint(options, corpus)
+            result = train_checkpoint(options, corpus, facts)
             print(
                 f"trained {options.steps} steps, {result.tokens:,} tokens in "
                 f"{result.seconds:.0f} s; loss {result.loss:.4f}, "
                 f"answer tokens right {result.accuracy:.2%}"
             )
         folder = options.out or options.check
-        worst = min(score(folder, options, corpus, precision) for precision in DTYPES)
+        known = known_questions(corpus)
+        worst = min(score(folder, questions, known, name, options) for name in DTYPES)
         print_files(folder)
-    except (CorpusError, FileNotFoundError) as error:
+    except (CorpusError, FactError, FileNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0 if worst >= options.require else 1

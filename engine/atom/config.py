@@ -28,6 +28,7 @@ SchedulingPolicy = Literal["mixed", "prefill_first"]
 RoutingPolicy = Literal["least_tokens", "round_robin"]
 
 LEAST_STALL_SECONDS = 2.0  # two heartbeats
+KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,12 +212,30 @@ def _check_options(options: EngineOptions) -> None:
         raise ConfigError(
             f"gpu_memory_utilization must be in (0, 1], got {options.gpu_memory_utilization}"
         )
+    check_kv_cache_dtype(options.kv_cache_dtype)
+    if options.scheduler_delay_factor and options.scheduling_policy != "prefill_first":
+        logger.warning(
+            "scheduler_delay_factor %g has no effect with the policy %s, which keeps no prompt "
+            "waiting; use --scheduling-policy prefill_first, or leave it out",
+            options.scheduler_delay_factor,
+            options.scheduling_policy,
+        )
     _at_least("data_parallel_size", options.data_parallel_size, 1)
     _at_least("stall_seconds", options.stall_seconds, LEAST_STALL_SECONDS)
     if options.tensor_parallel_size != 1:
         raise ConfigError(
             f"tensor_parallel_size {options.tensor_parallel_size}: this version runs one device "
             f"per rank; use 1, and --data-parallel-size or more replicas for more throughput"
+        )
+
+
+def check_kv_cache_dtype(name: str) -> None:
+    """Raises `ConfigError` on a type that this version does not keep keys and values in."""
+    if name not in KV_CACHE_DTYPES:
+        what = f"kv_cache_dtype {name} is not in this version"
+        raise ConfigError(
+            f"{what if name.startswith('fp8') else f'unknown kv_cache_dtype {name!r}'}; use auto, "
+            f"the model's own type, or one of {', '.join(KV_CACHE_DTYPES[1:])}"
         )
 
 

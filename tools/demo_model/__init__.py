@@ -1,5 +1,6 @@
 """Parts of tools/train_demo_model.py: the corpus, the vocabulary, the model and the scoring.
 
-Everything here needs only torch, tokenizers and safetensors (and PyYAML for the list of test
-questions), so that the demo checkpoint can be made again without the engine or transformers.
+Everything here computes with torch, tokenizers and safetensors alone (and PyYAML for the list of
+test questions): of the engine and the operator only facts.py takes anything, what they say of
+themselves.
 """

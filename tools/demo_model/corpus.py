@@ -3,13 +3,15 @@
 The question files (questions/*.md) are meant for people: a second-level heading opens an entry,
 its list items are ways to ask, the paragraph after them is the answer. An item `define: TERM`
 stands for all the usual ways to ask what TERM is. conversations.md holds dialogues of several
-turns, one `User:` or `Assistant:` line each. Knows nothing of tokens or of training. A malformed
-entry is an error that names file and line.
+turns, one `User:` or `Assistant:` line each. What stands in braces is a fact (facts.py). Knows
+nothing of tokens or of training. A malformed entry is an error that names file and line.
 """
 
 import re
 from dataclasses import dataclass
 from pathlib import Path
+
+from tools.demo_model.facts import Fact, FactError, fill
 
 DEFINE = "define: "
 
@@ -97,12 +99,15 @@ def read_documents(root: Path) -> tuple[str, ...]:
     return tuple(paragraphs)
 
 
-def read_corpus(data: Path, root: Path) -> Corpus:
+def read_corpus(data: Path, root: Path, facts: dict[str, Fact]) -> Corpus:
     """Everything below `data` (the question files) and the documentation of the checkout `root`."""
     entries: list[Entry] = []
     conversations: tuple[tuple[Turn, ...], ...] = ()
     for path in sorted(data.glob("*.md")):
-        text = path.read_text(encoding="utf-8")
+        try:
+            text = fill(path.read_text(encoding="utf-8"), facts)
+        except FactError as error:
+            raise CorpusError(f"{path}: {error}") from error
         if path.name == "conversations.md":
             conversations = parse_conversations(text, str(path))
         else:

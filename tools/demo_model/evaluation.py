@@ -1,8 +1,8 @@
 """Greedy answers of the plain model, and how many of the listed questions they get right.
 
 The list is YAML: `question`, `expect` (phrases that a right answer contains, whatever their letter
-case) and optionally `system`. Knows nothing of training. Called by `--check`, after training, and
-by tests.
+case; a fact may stand in braces) and optionally `system`. Knows nothing of training. Called by
+`--check`, after training, and by tests.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ import yaml
 from tokenizers import Tokenizer
 
 from tools.demo_model.corpus import Corpus, CorpusError, Turn
+from tools.demo_model.facts import Fact, fill
 from tools.demo_model.qwen3 import Cache, Qwen3
 from tools.demo_model.variation import DEFINITION_FORMS
 from tools.demo_model.vocabulary import END_OF_TEXT, TURN_END, encode, encode_prompt
@@ -43,12 +44,13 @@ class Graded:
         return self.answer.ended and not self.missing
 
 
-def read_questions(path: Path) -> list[Question]:
+def read_questions(path: Path, facts: dict[str, Fact]) -> list[Question]:
     questions = []
     for number, row in enumerate(yaml.safe_load(path.read_text(encoding="utf-8")), start=1):
         if not isinstance(row, dict) or not row.get("question") or not row.get("expect"):
             raise CorpusError(f"{path}: item {number} needs `question` and `expect`, has {row!r}")
-        questions.append(Question(row["question"], tuple(row["expect"]), row.get("system")))
+        phrases = tuple(fill(phrase, facts) for phrase in row["expect"])
+        questions.append(Question(row["question"], phrases, row.get("system")))
     return questions
 
 

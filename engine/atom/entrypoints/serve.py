@@ -16,10 +16,12 @@ from atom.entrypoints.flags.engine_args import add_engine_arguments, options_fro
 from atom.entrypoints.http.api_key import API_KEY_VARIABLE, read_api_key
 from atom.entrypoints.http.body_budget import DEFAULT_BYTES
 from atom.entrypoints.process.logs import configure_logging
+from atom.errors import ConfigError
 
 if TYPE_CHECKING:
     from atom.entrypoints.server.server_options import ServerOptions
 
+HTTP_PORT = 8000
 _MOST_SECONDS = 24 * 3600
 _MOST_API_SERVERS = 64
 _LEAST_BODY_MEMORY_MIB = 8  # one body of the largest size
@@ -30,7 +32,14 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_arguments(parser)
     add = parser.add_argument_group("server").add_argument
     add("--host", default="0.0.0.0", help="address to listen on; :: for every one of IPv6 and IPv4")
-    add("--server-port", type=_port, default=8000, help="port to listen on; 0 picks a free one")
+    add(
+        "--port",
+        type=_port,
+        default=None,
+        help=f"port to listen on; 0 picks a free one (default: {HTTP_PORT}). In upstream ATOM this "
+        "is the engine's own port, which this engine has not",
+    )
+    add("--server-port", type=_port, default=None, help="upstream's name of --port")
     add(
         "--api-server-count",
         type=_count,
@@ -119,7 +128,10 @@ def _add_parser_flags(parser: argparse.ArgumentParser) -> None:
 
 def run_serve(args: argparse.Namespace) -> int:
     """Serve until a signal. Raises `AtomError` when it could not start or had to stop."""
-    from atom.entrypoints.server.run_server import run_server
+    from atom.entrypoints.http.uvicorn_points import require_uvicorn
+
+    require_uvicorn()
+    from atom.entrypoints.server.run_server import run_server  # which stands on it
 
     configure_logging(args.log_level)
     return run_server(server_options(args))
@@ -132,7 +144,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         api_key=read_api_key(args.api_key_file, os.environ),
         engine=options_from_args(args),
         host=args.host,
-        port=args.server_port,
+        port=_http_port(args),
         api_servers=args.api_server_count,
         drain_seconds=args.drain_seconds,
         startup_budget_seconds=args.startup_budget_seconds or None,
@@ -146,6 +158,17 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         allowed_origins=tuple(args.allowed_origins),
         body_memory_bytes=args.body_memory_mib * 2**20,
     )
+
+
+def _http_port(args: argparse.Namespace) -> int:
+    """Raises `ConfigError` where a line written for upstream gives the engine a port too."""
+    given = {port for port in (args.port, args.server_port) if port is not None}
+    if len(given) > 1:
+        raise ConfigError(
+            f"--port {args.port} and --server-port {args.server_port} are both the HTTP port here; "
+            "give one of them. (Upstream's --port is the engine's own, and this engine needs none.)"
+        )
+    return given.pop() if given else HTTP_PORT
 
 
 def _port(text: str) -> int:

@@ -3,8 +3,8 @@
 The runner keeps a persistent batch: one slot per running sequence with its tokens, block table and
 sampling parameters. A batch therefore says what changed (rows that entered or left, blocks that
 were appended) and which slots compute how many tokens now. Arrays, not objects, so that a decode
-step over many rows costs no per-row Python. Torch-free. Field names as in the guide (seeds/000)
-where the guide has them.
+step over many rows costs no per-row Python. Torch-free. Where the names differ from the
+specification: docs/guides/scheduling.md, Names.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Policy only: pure Python and numpy over plain data; it knows no torch, socket or
 the time as a parameter. `schedule()` turns queues and budgets into a ScheduledBatch, `update()`
 turns the sampled tokens into finished sequences and freed blocks. Called by EngineCore.
 
-Two policies. `mixed` (default, guide seeds/003): every decode first, then chunks of prompts up to
-the token budget, in one ragged batch, so that no decode waits for a prefill. `prefill_first` (guide
-seeds/000): prompts alone while there are any, then decodes.
+Two policies (docs/guides/scheduling.md). `mixed` (default): every decode first, then chunks of
+prompts up to the token budget, in one ragged batch, so that no decode waits for a prefill.
+`prefill_first`: prompts alone while there are any, then decodes.
 
 A batch may be scheduled before the outputs of earlier ones are known (deferred output): a token
 that a submitted batch will sample counts as a token whose value comes with `update()`. A row that

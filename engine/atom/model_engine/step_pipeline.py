@@ -1,7 +1,7 @@
 """StepPipeline: schedule → submit → collect → update, with at most `depth` steps behind.
 
 With depth 1 the host schedules a step while the device still computes the one before (deferred
-output, guide seeds/000): the scheduler counts tokens that it does not know yet. Depth 0 waits for
+output, docs/adr/0002): the scheduler counts tokens that it does not know yet. Depth 0 waits for
 each step. The same tokens come out either way.
 
 Only a step that holds guided rows (structured output) waits in between: its layers are submitted,

@@ -17,7 +17,8 @@ _GIB = 1024**3
 # A Python process that imported torch and serves HTTP measures 550-650 MiB of resident memory on
 # x86-64; the allocator's slack makes it 700.
 CPU_RUNTIME_BYTES = 700 * _MIB
-# Context, kernels and collectives' buffers outside the allocator: 1-1.5 GiB are seen on ROCm.
+# Context, kernels and collectives' buffers outside the allocator. An estimate: no AMD device was
+# measured yet, and the engine replaces it by what it measures.
 GPU_RUNTIME_BYTES = 3 * _GIB // 2
 # The driver reports slightly less than the nominal size, and the allocator fragments.
 GPU_SAFETY_FRACTION = 0.02

@@ -49,6 +49,7 @@ _OWNED_ARGUMENTS = {
     "startup-budget-seconds": None,
     "host": None,
     "server-port": None,
+    "port": None,
 }
 _OWNED_LABELS = (
     constants.LABEL_DEPLOYMENT,

@@ -11,11 +11,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tools.demo_model.checkpoint import SIZE_LIMIT_BYTES, read_checkpoint
+from tools.demo_model.code_facts import facts_of_code
 from tools.demo_model.corpus import Turn, read_corpus
 from tools.demo_model.evaluation import ask, known_questions, read_questions
 from tools.demo_model.vocabulary import encode_prompt
 from tools.train_demo_model import DATA, QUESTIONS, ROOT
 
+NOW = facts_of_code()
 FOLDER = ROOT / "examples" / "models" / "atom-tiny"
 CHAT = [
     Turn("system", "You are a helpful assistant."),
@@ -89,12 +91,12 @@ def test_transformers_answers_rightly_and_ends_by_itself(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_every_tenth_listed_question_is_answered_rightly(dtype: torch.dtype) -> None:
     model, tokenizer = read_checkpoint(FOLDER, dtype)
-    graded = [ask(model, tokenizer, question) for question in read_questions(QUESTIONS)[::10]]
+    graded = [ask(model, tokenizer, question) for question in read_questions(QUESTIONS, NOW)[::10]]
     assert [g.question.question for g in graded if not g.correct] == []
 
 
 def test_list_holds_many_questions_and_some_that_training_never_worded_so() -> None:
-    questions = [question.question for question in read_questions(QUESTIONS)]
-    known = known_questions(read_corpus(DATA, ROOT))
+    questions = [question.question for question in read_questions(QUESTIONS, NOW)]
+    known = known_questions(read_corpus(DATA, ROOT, NOW))
     assert len(questions) >= 60
     assert sum(question.lower() not in known for question in questions) >= 20

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from openai import OpenAI
 
 from tests.support.server_process import SERVED_NAME, ServerProcess, server_process
+from tools.demo_model.code_facts import facts_of_code
+from tools.demo_model.evaluation import Question, read_questions
+from tools.train_demo_model import QUESTIONS as LISTED
+from tools.train_demo_model import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 CHECKPOINT = ROOT / "examples" / "models" / "atom-tiny"
-QUESTIONS: list[dict[str, Any]] = yaml.safe_load(
-    Path(__file__).with_name("questions.yaml").read_text(encoding="utf-8")
-)
-# One of the hundred is known to miss (the model card says which); another may under other
+QUESTIONS = read_questions(LISTED, facts_of_code())
+# One of them is known to miss (the model card says which); another may under other
 # rounding. The promise is forty.
 LEAST_RIGHT = len(QUESTIONS) - 3
 
@@ -34,10 +33,10 @@ def test_listed_questions_are_answered_greedily(server: ServerProcess) -> None:
     assert LEAST_RIGHT >= 40
     with OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
 
-        def answer(question: dict[str, Any]) -> str:
-            messages: list[Any] = [{"role": "user", "content": question["question"]}]
-            if "system" in question:
-                messages.insert(0, {"role": "system", "content": question["system"]})
+        def answer(question: Question) -> str:
+            messages: list[Any] = [{"role": "user", "content": question.question}]
+            if question.system:
+                messages.insert(0, {"role": "system", "content": question.system})
             done = client.chat.completions.create(
                 model=SERVED_NAME, messages=messages, temperature=0, max_tokens=200
             )
@@ -47,8 +46,8 @@ def test_listed_questions_are_answered_greedily(server: ServerProcess) -> None:
         with ThreadPoolExecutor(16) as pool:
             answers = list(pool.map(answer, QUESTIONS))
     wrong = [
-        f"{question['question']} → {text}"
+        f"{question.question} → {text}"
         for question, text in zip(QUESTIONS, answers, strict=True)
-        if not all(phrase.lower() in text.lower() for phrase in question["expect"])
+        if not all(phrase.lower() in text.lower() for phrase in question.expect)
     ]
     assert len(QUESTIONS) - len(wrong) >= LEAST_RIGHT, wrong

@@ -6,8 +6,10 @@ from random import Random
 import pytest
 from transformers import AutoModelForCausalLM
 
+from tools.demo_model.code_facts import facts_of_code
 from tools.demo_model.corpus import Corpus, CorpusError, Turn, parse_conversations, parse_entries
 from tools.demo_model.evaluation import Answer, Question, grade
+from tools.demo_model.facts import FILE, Fact, read_facts, write_facts
 from tools.demo_model.samples import READING_WEIGHT, chat_sample
 from tools.demo_model.training import Recipe, learning_rate
 from tools.demo_model.variation import ask_definition, rephrase
@@ -24,11 +26,12 @@ A block holds
 """
 
 
-def _train(folder: Path) -> int:
+def _train(folder: Path, *more: str) -> int:
     listed = folder.parent / "one.yaml"
     listed.write_text('- {question: "Hi", expect: ["hello"]}\n', encoding="utf-8")
     options = ["--out", str(folder), "--steps", "2", "--batch", "4"]
-    return main([*options, "--device", "cpu", "--questions", str(listed), "--require", "0"])
+    options += ["--device", "cpu", "--questions", str(listed), "--require", "0"]
+    return main([*options, *more])
 
 
 def test_two_runs_make_the_same_checkpoint_and_transformers_loads_it(tmp_path: Path) -> None:
@@ -39,6 +42,15 @@ def test_two_runs_make_the_same_checkpoint_and_transformers_loads_it(tmp_path: P
     }
     model = AutoModelForCausalLM.from_pretrained(first)
     assert model.config.architectures == ["Qwen3ForCausalLM"]
+
+
+def test_facts_of_a_file_are_taught_in_place_of_the_codes(tmp_path: Path) -> None:
+    """On a machine that has neither the engine nor the operator."""
+    facts = facts_of_code() | {"http_port": Fact(("99",))}
+    write_facts(tmp_path, facts)
+    made = tmp_path / "made"
+    assert _train(made, "--facts", str(tmp_path / FILE)) == 0
+    assert read_facts(made / FILE) == facts
 
 
 def test_check_of_a_folder_without_a_checkpoint_names_the_remedy(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from atom import preflight
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def node(root: Path, gfx_versions: dict[int, int], *, kfd: bool = True) -> Path:
@@ -95,3 +98,9 @@ def test_a_device_that_may_not_be_opened_names_its_group(
     assert code == 1
     assert f"belongs to group {device.stat().st_gid}" in text
     assert "supplementalGroups" in text
+
+
+def test_the_architectures_are_those_that_the_image_is_built_for() -> None:
+    dockerfile = ROOT / "images" / "engine" / "Dockerfile.rocm"
+    (built,) = re.findall(r'^ARG GPU_ARCHS="([^"]+)"$', dockerfile.read_text(), re.MULTILINE)
+    assert tuple(built.split(";")) == preflight.ARCHITECTURES

@@ -112,6 +112,7 @@ async def test_model_facts_come_from_a_config_map_once_it_exists() -> None:
             "use spec.engine.maxModelLen",
         ),
         ({"engine": {"extraArgs": ["--server-port", "1"]}}, "ReservedArgument", "leave it out"),
+        ({"engine": {"extraArgs": ["--port", "1"]}}, "ReservedArgument", "leave it out"),
         ({"engine": {"extraArgs": ["-dp", "2"]}}, "ReservedArgument", "use spec.parallelism.data"),
         (
             {"engine": {"extraArgs": ["--data_parallel_size=2"]}},

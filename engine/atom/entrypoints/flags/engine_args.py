@@ -14,16 +14,20 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from atom.config import Config, EngineOptions, build_config
+from atom.config import KV_CACHE_DTYPES, Config, EngineOptions, build_config, check_kv_cache_dtype
 from atom.entrypoints.flags.upstream_flags import remedy_of
+from atom.entrypoints.flags.upstream_switches import (
+    EAGER_VARIABLE,
+    PROFILER_VARIABLE,
+    asks_for_eager,
+    warn_of_switches,
+)
 from atom.errors import ConfigError
 
 _SNAKE_FLAG = re.compile(r"(--[a-z0-9_-]*_[a-z0-9_-]*)(=.*)?", re.DOTALL)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
-KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp32")
 DEVICES = ("auto", "cpu", "cuda", "rocm")
 BACKENDS = ("auto", "triton", "native_cpu", "torch_cpu", "torch_ref")
-PROFILER_VARIABLE = "ATOM_TORCH_PROFILER_DIR"
 POLICIES = ("mixed", "prefill_first")
 ROUTING_POLICIES = ("least_tokens", "round_robin")
 
@@ -130,8 +134,9 @@ def _add_scheduling_flags(group: Any) -> None:
     add_number("gpu_memory_utilization", "share of the device's memory to use", float)
     add(
         "--kv-cache-dtype",
-        choices=KV_CACHE_DTYPES,
+        type=_kv_cache_dtype,
         default=_default("kv_cache_dtype"),
+        metavar=f"{{{','.join(KV_CACHE_DTYPES)}}}",
         help="type of the KV cache; auto is the model's",
     )
     add(
@@ -160,7 +165,12 @@ def _add_device_flags(group: Any) -> None:
         default=os.environ.get(PROFILER_VARIABLE),
         help=f"folder for traces of the running engine (default: ${PROFILER_VARIABLE}, else none)",
     )
-    add("--enforce-eager", action="store_true", help="never record steps as device graphs")
+    add(
+        "--enforce-eager",
+        action="store_true",
+        default=asks_for_eager(os.environ),
+        help=f"never record steps as device graphs (also by ${EAGER_VARIABLE}=1)",
+    )
 
 
 def _add_parallel_flags(group: Any) -> None:
@@ -188,7 +198,8 @@ def _add_parallel_flags(group: Any) -> None:
 
 
 def options_from_args(args: argparse.Namespace) -> EngineOptions:
-    """Raises `ConfigError` on a malformed --op-backend."""
+    """Raises `ConfigError` on a malformed --op-backend. Warns of variables without effect."""
+    warn_of_switches(os.environ)
     names = [field.name for field in dataclasses.fields(EngineOptions)]
     values = {name: getattr(args, name) for name in names if name != "op_backends"}
     return EngineOptions(**values, op_backends=_op_backends(args.op_backend))
@@ -197,6 +208,14 @@ def options_from_args(args: argparse.Namespace) -> EngineOptions:
 def config_from_args(args: argparse.Namespace) -> Config:
     """Opens the model. Raises `ConfigError` or `ModelError`."""
     return build_config(options_from_args(args))
+
+
+def _kv_cache_dtype(name: str) -> str:
+    try:
+        check_kv_cache_dtype(name)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return name
 
 
 def _op_backends(pairs: Sequence[str]) -> dict[str, str]:

@@ -18,7 +18,6 @@ _NO_LEVELS = (
 )
 
 REMEDIES: dict[str, str] = {
-    "--port": "the HTTP port is --server-port, and the engine needs no port of its own",
     "--trust-remote-code": "a model's own code is never run; leave it out",
     "--enable-chunked-prefill": (
         "prompts are always split where a step is full; --scheduling-policy says what runs first"

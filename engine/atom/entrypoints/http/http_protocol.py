@@ -5,7 +5,8 @@ connection can refuse what it is not shown. Bodies are bounded where they are re
 
 Beyond uvicorn: what is no HTTP is refused in the API's own shape; an offer to switch protocols is
 passed over without losing the request's body (Java's own client makes one in every request);
-HTTP/1.0 clients get no chunks; a client that leaves takes all that it has pipelined along.
+HTTP/1.0 clients get no chunks; a client that leaves takes all that it has pipelined along. What
+this needs of uvicorn's inside is listed, and checked at start, in uvicorn_points.py.
 """
 
 from __future__ import annotations
@@ -13,17 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httptools
-from uvicorn._types import (
-    ASGI3Application,
-    ASGIReceiveCallable,
-    ASGISendCallable,
-    ASGISendEvent,
-    HTTPScope,
-)
-from uvicorn._types import Scope as AsgiScope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
 
@@ -31,6 +24,16 @@ from atom.entrypoints.http.errors import describe
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.open_response import OpenResponse
 from atom.errors import RequestError
+
+if TYPE_CHECKING:
+    from uvicorn._types import (
+        ASGI3Application,
+        ASGIReceiveCallable,
+        ASGISendCallable,
+        ASGISendEvent,
+        HTTPScope,
+    )
+    from uvicorn._types import Scope as AsgiScope
 
 logger = logging.getLogger(__name__)
 

@@ -52,7 +52,7 @@ def _listen(host: str, port: int, reader_timeout_seconds: float, *, shared: bool
         )
     except (OSError, OverflowError, ValueError) as error:
         raise ConfigError(
-            f"cannot listen on {host}:{port} ({error}); choose another with --host, --server-port"
+            f"cannot listen on {host}:{port} ({error}); choose another with --host, --port"
         ) from error
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; accepted connections inherit it
         milliseconds = int(reader_timeout_seconds * 1000)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -40,7 +41,8 @@ def build_app(
     state: ServerState, *, api_key: str | None = None, allowed_origins: Sequence[str] = ()
 ) -> ASGIApp:
     """allowed_origins: web pages' that browsers may let ask this server; "*" for all."""
-    app = FastAPI(title="ATOM", version=atom.__version__, redirect_slashes=False)
+    # Its pages /docs and /redoc ask nobody else's server for their scripts.
+    app = FastAPIOffline(title="ATOM", version=atom.__version__, redirect_slashes=False)
     handlers = generation_handlers(app, state)
     _add_model_routes(app, state)
     app.include_router(health_routes(state))

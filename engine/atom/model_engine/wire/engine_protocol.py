@@ -8,7 +8,7 @@ little-endian integers so that a step costs one message however many rows it has
 Whoever reaches these sockets is this user already (they lie in a folder of mode 0700) and is
 trusted to mean what it says; it is not trusted to be without faults. A message that is too large,
 of an unknown type or not of its type's shape is a ValueError here: the reader logs it and goes on.
-Torch-free; the guide's byte values (seeds/001, reference §15).
+Torch-free. The byte values are the wire's: a message type keeps its own.
 """
 
 from __future__ import annotations

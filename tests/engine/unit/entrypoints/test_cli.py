@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from atom.config import EngineOptions, GenerationDefaults
+from atom.config import EngineOptions, GenerationDefaults, build_config
 from atom.entrypoints.cli import build_parser, main
 from atom.entrypoints.flags.engine_args import FlagParser, add_engine_arguments, options_from_args
 from atom.entrypoints.generate import print_in_order, sampling_from_args
@@ -129,11 +129,11 @@ TAKEN = [
     "--kv_cache_dtype=bf16", "--block-size=16", "--max-model-len=64", "--load_dummy",
     "--torch-profiler-dir=d", "--max-num-batched-tokens=512", "--long-prefill-token-threshold=1",
     "--max-num-seqs=1", "--gpu-memory-utilization=0.5", "--scheduler-delay-factor=1", "--host=h",
-    "--server-port=1", "--timeout-keep-alive=1", "--chat-template=t",
+    "--server-port=1", "--port=8006", "--timeout-keep-alive=1", "--chat-template=t",
 ]  # fmt: skip
 REFUSED = [
     "--trust-remote-code", "--pipeline-parallel-size=1", "-pp=1", "-pcp=1", "-dcp=1",
-    "--prefill-context-parallel-size=1", "--decode-context-parallel-size=1", "--port=8006",
+    "--prefill-context-parallel-size=1", "--decode-context-parallel-size=1",
     "--index_cache_dtype=fp8", "--cudagraph-capture-sizes=[1,2]", "--level=3",
     "--cudagraph-mode=FULL", "--enable-expert-parallel", "--fake-eplb", "--enable-dp-attention",
     "--dp-load-balance=round_robin", "--enable-tbo=all", "--all2all-backend=low-latency",
@@ -172,6 +172,38 @@ def test_a_flag_that_nobody_knows_is_just_unknown(capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         build_parser().parse_args(["serve", "--model", "m", "--frobnicate"])
     assert capsys.readouterr().err.count("--frobnicate") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "port"),
+    [
+        ([], 8000),
+        (["--port", "9"], 9),
+        (["--server-port", "9"], 9),
+        (["--port", "9", "--server-port", "9"], 9),
+        (["--port", "0"], 0),
+    ],
+)
+def test_the_http_port_has_the_name_that_every_server_gives_it(words: list[str], port: int) -> None:
+    args = build_parser().parse_args(["serve", "--model", "m", *words])
+    assert server_options(args).port == port
+
+
+def test_a_line_that_gives_the_engine_a_port_of_its_own_is_refused() -> None:
+    """As upstream's lines may: one of the two would be without effect."""
+    words = ["serve", "--model", "m", "--port", "8006", "--server-port", "8000"]
+    with pytest.raises(ConfigError, match=r"--port 8006 and --server-port 8000 .* give one"):
+        server_options(build_parser().parse_args(words))
+
+
+def test_an_fp8_kv_cache_is_refused_with_what_to_use(capsys: pytest.CaptureFixture[str]) -> None:
+    remedy = "kv_cache_dtype fp8 is not in this version; use auto, the model's own type, or one of"
+    with pytest.raises(SystemExit) as ended:
+        options("--kv_cache_dtype", "fp8")
+    assert ended.value.code == 2
+    assert remedy in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=remedy):
+        build_config(EngineOptions(model="m", kv_cache_dtype="fp8"))
 
 
 def test_a_malformed_backend_override_is_refused() -> None:

@@ -1,0 +1,50 @@
+"""Upstream ATOM's environment variables: which are honoured here, and what to use for the others.
+
+A recipe's launch line often begins with some of them, and a variable that is only ignored says
+nothing. Knows names and words; read once per start of a program, when its options are built.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+logger = logging.getLogger(__name__)
+
+PROFILER_VARIABLE = "ATOM_TORCH_PROFILER_DIR"
+EAGER_VARIABLE = "ATOM_ENFORCE_EAGER"
+HONOURED = (PROFILER_VARIABLE, EAGER_VARIABLE)
+
+_RANKS = "a server starts its own ranks and finds them itself; use --data-parallel-size"
+_KERNELS = "which kernels run is chosen per operation; use --backend or --op-backend OP=NAME"
+_FUSION = "operations are fused wherever the backend can; --op-backend OP=torch_ref avoids it"
+_NO_QUANTISATION = "this version runs no quantised weights, so there is nothing to fuse them with"
+_NO_SPLIT = "this version runs one device per rank, so there is nothing to reduce"
+INSTEAD: dict[str, str] = {
+    "ATOM_DP_RANK": _RANKS,
+    "ATOM_DP_RANK_LOCAL": _RANKS,
+    "ATOM_DP_SIZE": _RANKS,
+    "ATOM_DP_MASTER_IP": _RANKS,
+    "ATOM_DP_MASTER_PORT": _RANKS,
+    "ATOM_USE_TRITON_GEMM": _KERNELS,
+    "ATOM_USE_TRITON_MXFP4_BMM": _NO_QUANTISATION,
+    "ATOM_ENABLE_QK_NORM_ROPE_CACHE_QUANT_FUSION": _FUSION,
+    "ATOM_ENABLE_DS_INPUT_RMSNORM_QUANT_FUSION": _NO_QUANTISATION,
+    "ATOM_ENABLE_DS_QKNORM_QUANT_FUSION": _NO_QUANTISATION,
+    "ATOM_ENABLE_ALLREDUCE_RMSNORM_FUSION": _NO_SPLIT,
+    "ATOM_LLAMA_ENABLE_AITER_TRITON_FUSED_RMSNORM_QUANT": _NO_QUANTISATION,
+    "ATOM_LLAMA_ENABLE_AITER_TRITON_FUSED_SILU_MUL_QUANT": _NO_QUANTISATION,
+    "ATOM_PROFILER_MORE": "traces hold every operation with its time, and no more",
+}
+_TRUE = frozenset({"1", "true"})
+
+
+def asks_for_eager(environment: Mapping[str, str]) -> bool:
+    return environment.get(EAGER_VARIABLE, "").lower() in _TRUE
+
+
+def warn_of_switches(environment: Mapping[str, str]) -> None:
+    """One warning for each variable that is set and without effect."""
+    for name, instead in INSTEAD.items():
+        if name in environment:
+            logger.warning("the variable %s has no effect: %s", name, instead)

@@ -1,0 +1,74 @@
+"""The documentation site is whole: every page is reachable, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+from mkdocs.exceptions import Abort
+
+from atom.entrypoints.flags.upstream_switches import HONOURED, INSTEAD
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+
+def pages(nav: Any) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    for entry in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
+        yield from pages(entry)
+
+
+def make_site(folder: Path, docs: Path) -> None:
+    config = load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(docs), site_dir=str(folder))
+    build(config)
+
+
+def test_the_navigation_lists_every_page_once() -> None:
+    listed = list(pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]))
+    assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
+
+
+def test_the_site_builds_and_has_a_first_page(tmp_path: Path) -> None:
+    make_site(tmp_path, DOCS)
+    assert "ATOM platform" in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        ("index.md", "[a page](nowhere.md)"),
+        ("index.md", "[a part](architecture.md#no-such-part)"),
+        ("unlisted.md", "# A page that the navigation lacks"),
+    ],
+    ids=["dead link", "dead anchor", "unlisted page"],
+)
+def test_a_dead_link_or_a_lost_page_fails_the_build(tmp_path: Path, page: str, text: str) -> None:
+    docs = tmp_path / "docs"
+    shutil.copytree(DOCS, docs)
+    with (docs / page).open("a", encoding="utf-8") as file:
+        file.write(f"\n{text}\n")
+    with pytest.raises(Abort):
+        make_site(tmp_path / "site", docs)
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "devcluster/README.md"])
+def test_links_of_pages_beside_the_site_lead_somewhere(name: str) -> None:
+    file = ROOT / name
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", file.read_text(encoding="utf-8")):
+        if not target.startswith(("http://", "https://")):
+            assert (file.parent / target).exists(), f"{name}: {target}"
+
+
+def test_the_guide_for_upstreams_users_names_every_variable() -> None:
+    guide = (DOCS / "guides" / "from-upstream.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(ATOM_[A-Z0-9_]+)`", guide)
+    assert sorted(named) == sorted([*HONOURED, *INSTEAD])

@@ -1,0 +1,112 @@
+"""Upstream's environment variables and flags are never ignored in silence."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+from atom.config import EngineOptions, build_config
+from atom.entrypoints.flags.engine_args import FlagParser, add_engine_arguments, options_from_args
+from atom.entrypoints.flags.upstream_switches import HONOURED, INSTEAD
+from tests.support.front_half import write_model_folder
+
+# What upstream's guide lists: fourteen, and two that are read elsewhere.
+UPSTREAM = [
+    "ATOM_DP_RANK",
+    "ATOM_DP_RANK_LOCAL",
+    "ATOM_DP_SIZE",
+    "ATOM_DP_MASTER_IP",
+    "ATOM_DP_MASTER_PORT",
+    "ATOM_ENFORCE_EAGER",
+    "ATOM_USE_TRITON_GEMM",
+    "ATOM_USE_TRITON_MXFP4_BMM",
+    "ATOM_ENABLE_QK_NORM_ROPE_CACHE_QUANT_FUSION",
+    "ATOM_ENABLE_DS_INPUT_RMSNORM_QUANT_FUSION",
+    "ATOM_ENABLE_DS_QKNORM_QUANT_FUSION",
+    "ATOM_ENABLE_ALLREDUCE_RMSNORM_FUSION",
+    "ATOM_LLAMA_ENABLE_AITER_TRITON_FUSED_RMSNORM_QUANT",
+    "ATOM_LLAMA_ENABLE_AITER_TRITON_FUSED_SILU_MUL_QUANT",
+    "ATOM_TORCH_PROFILER_DIR",
+    "ATOM_PROFILER_MORE",
+]
+
+
+def flag_parser() -> FlagParser:
+    parser = FlagParser()
+    add_engine_arguments(parser)
+    return parser
+
+
+def options(*words: str) -> EngineOptions:
+    return options_from_args(flag_parser().parse_args(["--model", "m", *words]))
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_each_of_upstreams_switches_is_honoured_or_has_an_answer() -> None:
+    assert sorted(UPSTREAM) == sorted([*HONOURED, *INSTEAD])
+
+
+@pytest.mark.parametrize("name", sorted(INSTEAD))
+def test_a_switch_without_effect_is_warned_of_once_with_what_to_use(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(name, "1")
+    options()
+    (said,) = warnings_of(caplog)
+    assert said == f"the variable {name} has no effect: {INSTEAD[name]}"
+
+
+def test_flags_that_the_answers_name_are_flags() -> None:
+    flags = {flag for text in INSTEAD.values() for flag in re.findall(r"--[a-z-]+", text)}
+    assert flags
+    assert flags <= set(flag_parser()._option_string_actions)
+
+
+@pytest.mark.parametrize(
+    ("value", "eager"), [("1", True), ("true", True), ("0", False), ("", False)]
+)
+def test_eager_steps_can_be_asked_for_by_the_environment(
+    value: str, eager: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ATOM_ENFORCE_EAGER", value)
+    assert options().enforce_eager is eager
+    assert options("--enforce-eager").enforce_eager
+    assert not warnings_of(caplog)
+
+
+def test_the_folder_of_traces_can_be_given_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ATOM_TORCH_PROFILER_DIR", "traces")
+    assert options().torch_profiler_dir == "traces"
+    assert options("--torch-profiler-dir", "elsewhere").torch_profiler_dir == "elsewhere"
+    assert not warnings_of(caplog)
+
+
+def test_a_delay_that_the_policy_does_not_know_is_warned_of_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_model_folder(tmp_path)
+    build_config(EngineOptions(model=str(tmp_path), scheduler_delay_factor=0.5))
+    (said,) = warnings_of(caplog)
+    assert "--scheduling-policy prefill_first" in said
+
+
+def test_a_delay_of_the_policy_that_knows_it_is_no_matter(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_model_folder(tmp_path)
+    policy = "prefill_first"
+    for delay, chosen in ((0.5, policy), (0.0, policy), (0.0, "mixed")):
+        build_config(
+            EngineOptions(
+                model=str(tmp_path), scheduler_delay_factor=delay, scheduling_policy=chosen
+            )
+        )
+    assert not warnings_of(caplog)
