@@ -137,6 +137,7 @@ class Reason(StrEnum):
     POD_FAILING = "PodFailing"
     # CapacityLimited
     NOT_AUTOSCALED = "NotAutoscaled"
+    NO_ACCELERATORS = "NoAcceleratorsNeeded"
     ENOUGH_ACCELERATORS = "EnoughAccelerators"
     TOO_FEW_ACCELERATORS = "TooFewAccelerators"
     ACCELERATORS_UNKNOWN = "AcceleratorsUnknown"

@@ -6,7 +6,7 @@ that somebody else made: server-side apply would do that silently.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from atom_operator import constants
 from atom_operator.cluster.applied import AppliedChildren
@@ -15,7 +15,7 @@ from atom_operator.cluster.observe import controller_uid
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import Reason
 from atom_operator.domain import ApplyReport, ChildKey, Manifest, ObjectKey, Refusal
-from atom_operator.kinds import SIDE_KINDS
+from atom_operator.kinds import NEEDED_KINDS, SIDE_KINDS
 
 _INVALID = 422
 
@@ -40,6 +40,8 @@ async def apply_children(
         if child in owned and memory.is_current(key, child, manifest, owned[child]):
             applied.append(child)
             continue
+        if _leads_nowhere(child, now, unneeded):
+            continue
         refusal = await _apply_one(port, child, manifest, now)
         if refusal is None:
             memory.remember(key, child, manifest, now[child])
@@ -53,6 +55,15 @@ async def apply_children(
         await port.delete(child.kind, key.namespace, child.name)
         del now[child]
     return ApplyReport(tuple(applied), tuple(pruned), (), tuple(unneeded)), now
+
+
+def _leads_nowhere(
+    child: ChildKey, now: Mapping[ChildKey, Manifest], refused: Iterable[Refusal]
+) -> bool:
+    """Whether `child` would point to an object that was refused and does not exist: a route to a
+    pool that is not there answers every request with an error."""
+    needed = NEEDED_KINDS.get(child.kind)
+    return any(item.child.kind == needed and item.child not in now for item in refused)
 
 
 async def _apply_one(

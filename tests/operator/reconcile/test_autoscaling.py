@@ -189,3 +189,43 @@ async def test_a_workload_that_may_grow_has_a_disruption_budget() -> None:
     cluster = cluster_with(replicas=1, **scaled())
     await settle(cluster)
     assert cluster.names(DISRUPTION_BUDGET) == ["chat"]
+
+
+async def test_a_trigger_that_fails_is_said_though_keda_calls_itself_ready() -> None:
+    cluster = cluster_with(**scaled())
+    await settle(cluster)
+    # As KEDA v2.18 writes it while Prometheus answers 500.
+    cluster.find(SCALED_OBJECT, "chat")["status"] = {
+        "conditions": [
+            {"type": "Ready", "status": "True", "reason": "ScaledObjectReady", "message": "-"},
+            {"type": "Fallback", "status": "True", "reason": "FallbackExists", "message": "-"},
+        ],
+        "health": {
+            "s0-running": {"numberOfFailures": 7, "status": "Failing"},
+            "s1-waiting": {"numberOfFailures": 0, "status": "Happy"},
+        },
+    }
+    await settle(cluster, 1)
+    found = condition(cluster, "IntegrationsReady")
+    assert (found["status"], found["reason"]) == ("False", "AutoscalerNotReady")
+    assert "s0-running" in found["message"]
+    assert "s1-waiting" not in found["message"]
+
+
+async def test_a_fallback_that_outlives_its_cause_is_no_failure() -> None:
+    """At zero replicas nothing asks the trigger, so KEDA leaves the condition as it was."""
+    cluster = cluster_with(**scaled())
+    await settle(cluster)
+    cluster.find(SCALED_OBJECT, "chat")["status"] = {
+        "conditions": [{"type": "Fallback", "status": "True", "reason": "x", "message": "-"}],
+        "health": {"s0-running": {"numberOfFailures": 0, "status": "Happy"}},
+    }
+    await settle(cluster, 1)
+    assert condition(cluster, "IntegrationsReady")["status"] == "True"
+
+
+async def test_on_the_cpu_no_accelerator_limits_the_autoscaler() -> None:
+    cluster = cluster_with(**scaled())
+    await settle(cluster)
+    limited = condition(cluster, "CapacityLimited")
+    assert (limited["status"], limited["reason"]) == ("False", "NoAcceleratorsNeeded")
