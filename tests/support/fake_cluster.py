@@ -2,8 +2,8 @@
 
 What it keeps of the real thing: fields applied by one manager and later omitted are removed, fields
 of other managers stay, a no-op apply changes no resourceVersion, generation moves with the spec,
-and an owner's deletion removes its children. `fail_on` makes the n-th write raise, `controllers`
-plays the Deployment controller.
+an owner's deletion removes its children, and a workload without replicas has one. `fail_on` makes
+the n-th write raise, `controllers` plays the Deployment controller.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     DEPLOYMENT,
     POD,
+    WORKLOAD_KINDS,
     Kind,
     Manifest,
     ObjectKey,
@@ -132,8 +133,22 @@ class FakeCluster:
             raise RefusedError(self.refused_kinds[kind], 422)
         self.spoilt_kinds.discard(kind)
         key = (kind, metadata["namespace"], metadata["name"])
-        self.objects[key]["spec"] = copy.deepcopy(manifest["spec"])
-        return self.apply_as(constants.FIELD_MANAGER, key, manifest)
+        stored = self.objects[key]
+        if (
+            metadata.get("resourceVersion", stored["metadata"]["resourceVersion"])
+            != (stored["metadata"]["resourceVersion"])
+        ):
+            raise TransientError(f"{metadata['name']}: the object has been modified")
+        for name in ("labels", "annotations", "ownerReferences", "finalizers"):
+            stored["metadata"].pop(name, None)
+            if name in metadata:
+                stored["metadata"][name] = copy.deepcopy(metadata[name])
+        before = stored.get("spec")
+        stored.update(copy.deepcopy(_payload(manifest)))
+        _set_defaults(kind, stored)
+        stored["metadata"]["generation"] += stored.get("spec") != before
+        self.touch(stored)
+        return copy.deepcopy(stored)
 
     async def delete(self, kind: Kind, namespace: str, name: str) -> None:
         self._before_write(f"delete {kind.kind}/{name}")
@@ -220,6 +235,7 @@ class FakeCluster:
         _drop_nameless_items(stored)
         spec_before = copy.deepcopy(stored.get("spec"))
         _merge(stored, wanted)
+        _set_defaults(key[0], stored)
         self.owned_fields[key, manager] = paths
         if stored.get("spec") != spec_before or existing is None:
             stored["metadata"]["generation"] += 1
@@ -261,6 +277,12 @@ def _new_object(key: _Key, number: int) -> Manifest:
             "generation": 0,
         },
     }
+
+
+def _set_defaults(kind: Kind, stored: Manifest) -> None:
+    """What the API server puts where nobody says anything, as far as it matters here."""
+    if kind in WORKLOAD_KINDS:
+        stored["spec"].setdefault("replicas", 1)
 
 
 def _applied_metadata(manifest: Manifest) -> Manifest:

@@ -90,7 +90,29 @@ async def _write(
     except RefusedError as error:
         if not exists or error.code != _INVALID:
             raise
-        return await port.replace(child.kind, manifest)
+        existing = await port.get(child.kind, manifest["metadata"]["namespace"], child.name)
+        if existing is None:
+            raise
+    return await port.replace(child.kind, _in_place_of(existing, manifest))
+
+
+def _in_place_of(existing: Manifest, manifest: Manifest) -> Manifest:
+    """`manifest` with what of `existing` is another's by right: a number of replicas that we leave
+    out is an autoscaler's, finalizers and annotations are their controllers'. Its version is kept,
+    so that a change made meanwhile is not undone."""
+    before, ours = existing["metadata"], manifest["metadata"]
+    kept = {name: before[name] for name in ("resourceVersion", "finalizers") if name in before}
+    theirs = {
+        name: value
+        for name, value in (before.get("annotations") or {}).items()
+        if not name.startswith(f"{constants.GROUP}/")
+    }
+    annotations = {**theirs, **(ours.get("annotations") or {})}
+    result = {**manifest, "metadata": {**ours, **kept, "annotations": annotations}}
+    if "spec" in manifest:
+        replicas = {name: value for name, value in existing["spec"].items() if name == "replicas"}
+        result["spec"] = {**replicas, **manifest["spec"]}
+    return result
 
 
 async def _conflict(port: ClusterPort, child: ChildKey, manifest: Manifest) -> Refusal | None:

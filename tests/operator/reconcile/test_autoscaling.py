@@ -67,6 +67,30 @@ async def test_a_crash_while_giving_up_the_replicas_loses_none(broken_write: int
     assert cluster.names(SCALED_OBJECT) == ["chat"]
 
 
+async def test_putting_a_spoilt_workload_right_leaves_the_number_to_the_autoscaler() -> None:
+    """Somebody's entry makes our apply invalid, so the whole object is put in its place."""
+    cluster = cluster_with(replicas=2, **scaled())
+    await settle(cluster)
+    cluster.change_spec(DEPLOYMENT, "chat", replicas=5)  # the autoscaler
+    cluster.spoilt_kinds.add(DEPLOYMENT)
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={"maxModelLen": 1024})
+    await settle(cluster)
+    assert "replace Deployment/chat" in cluster.writes
+    assert cluster.find(DEPLOYMENT, "chat")["spec"]["replicas"] == 5
+
+
+async def test_putting_a_spoilt_autoscaler_right_leaves_its_controllers_finalizer() -> None:
+    cluster = cluster_with(**scaled())
+    await settle(cluster)
+    cluster.find(SCALED_OBJECT, "chat")["metadata"]["finalizers"] = ["finalizer.keda.sh"]
+    cluster.spoilt_kinds.add(SCALED_OBJECT)
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", **scaled(maxReplicas=4))
+    await settle(cluster)
+    stored = cluster.find(SCALED_OBJECT, "chat")
+    assert stored["spec"]["maxReplicaCount"] == 4
+    assert stored["metadata"]["finalizers"] == ["finalizer.keda.sh"]
+
+
 async def test_without_autoscaling_the_spec_owns_the_number_again() -> None:
     cluster = cluster_with(replicas=2, **scaled())
     await settle(cluster)
