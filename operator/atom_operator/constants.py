@@ -25,6 +25,7 @@ ENGINE_PORT: Final = 8000
 JOB_CONTAINER: Final = "prepare"
 LEARNED_KEY: Final = "evidence.json"
 INSPECTED_KEY: Final = "config.json"  # of the ConfigMap that keeps an inspection
+ACCEPTED_SPEC_KEY: Final = "spec"  # of the ControllerRevision that keeps the last one in force
 ENGINE_PORT_NAME: Final = "http"
 MODELS_DIRECTORY: Final = "/models"  # claims are mounted below it
 

@@ -82,10 +82,11 @@ def _kept(
         return recorded
     # The live template may carry somebody's edit; the one that matters most is not kept.
     live = observed.running
-    return live if live is not None and _image(live) == _image(fresh) else None
+    return live if live is not None and engine_image(live) == engine_image(fresh) else None
 
 
-def _image(pods: PodRevision) -> str | None:
+def engine_image(pods: PodRevision) -> str | None:
+    """The image that these pods serve with."""
     containers = pods.template["spec"]["containers"]
     return next(
         (item.get("image") for item in containers if item["name"] == ENGINE_CONTAINER), None

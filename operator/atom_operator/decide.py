@@ -139,7 +139,22 @@ def _plan(
         replicas=first_replicas(spec),
         inspected=inspected,
         spec_digest=spec_digest(spec, options.image, around.config_text),
+        asked=spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
     )
+
+
+def plan_in_force(
+    owner: Owner, spec: AtomDeploymentSpec, image: str, around: Surroundings
+) -> Plan | None:
+    """The plan of a spec that was accepted before, whatever has come to speak against it since:
+    `image` runs, so it can be run. None where its options cannot even be told."""
+    lookup = _model_facts(spec, around)
+    if isinstance(lookup, FieldProblem):
+        lookup = FactsLookup(None, lookup.reason, lookup.message)
+    options = _with_draft_facts(spec, resolve_options(spec, image=image))
+    if isinstance(options, FieldProblem):
+        return None
+    return _plan(owner, spec, options, lookup, around)
 
 
 def model_key(spec: AtomDeploymentSpec) -> str:

@@ -22,11 +22,18 @@ from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.continuity import (
     as_it_runs,
+    engine_image,
     is_in_place,
     with_budget_of,
     without_own_evidence,
 )
-from atom_operator.decide import Surroundings, decide, model_key, wants_nodes
+from atom_operator.decide import (
+    Surroundings,
+    decide,
+    model_key,
+    plan_in_force,
+    wants_nodes,
+)
 from atom_operator.domain import (
     CONFIG_MAP,
     ChildKey,
@@ -57,6 +64,7 @@ from atom_operator.prepare import (
     look_at_model,
 )
 from atom_operator.settings import OperatorSettings
+from atom_operator.upkeep import keep_up, pods_in_force, replicas_in_force
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +96,7 @@ class Decider:
         spec, owner = parse_spec(parent.get("spec") or {}), Owner(key, parent["metadata"]["uid"])
         if isinstance(spec, tuple):
             return Decision(problems=spec)
-        around = Surroundings(
-            images=self.settings.engine_images,
-            config_text=await self._config_text(owner.key, spec),
-            nodes=(await self.fleet.known_nodes() or ()) if wants_nodes(spec) else (),
-            served=frozenset(OPTIONAL_KINDS) - observed.unserved,
-            site=self.settings.site,
-            measured=engines.measured.capacity if engines.measured else None,
-            inspected=observed.inspected,
-            learned=observed.learned,
-        )
+        around = await self._surroundings(key, spec, observed, engines)
         plan = decide(owner, spec, around)
         if isinstance(plan, tuple):
             return Decision(problems=plan)
@@ -111,6 +110,39 @@ class Decider:
                 return Decision(problems=plan, jobs=_jobs(look))
         decision = await self._render(plan, spec.rollout, observed, engines, _is_seen(parent))
         return replace(decision, jobs=(*_jobs(look), *decision.jobs))
+
+    async def keep_up(
+        self, key: ObjectKey, parent: Manifest, observed: Observed
+    ) -> Mapping[ChildKey, Manifest] | None:
+        """The children to look after while the spec is held back; None where none was carried out
+        before."""
+        pods, accepted = pods_in_force(observed), parse_spec(observed.accepted_spec or {})
+        image = engine_image(pods) if pods else None
+        if pods is None or image is None or isinstance(accepted, tuple):
+            return None
+        around = await self._surroundings(key, accepted, observed, EngineView())
+        plan = plan_in_force(Owner(key, parent["metadata"]["uid"]), accepted, image, around)
+        if plan is None:
+            return None
+        newest = parse_spec(parent.get("spec") or {})
+        replicas = replicas_in_force(None if isinstance(newest, tuple) else newest, observed)
+        scaled = plan.integrations.autoscaling is not None
+        supply = await self.supply(plan, pods.template["spec"], pods.name) if scaled else None
+        return keep_up(plan, observed, replicas, supply)
+
+    async def _surroundings(
+        self, key: ObjectKey, spec: AtomDeploymentSpec, observed: Observed, engines: EngineView
+    ) -> Surroundings:
+        return Surroundings(
+            images=self.settings.engine_images,
+            config_text=await self._config_text(key, spec),
+            nodes=(await self.fleet.known_nodes() or ()) if wants_nodes(spec) else (),
+            served=frozenset(OPTIONAL_KINDS) - observed.unserved,
+            site=self.settings.site,
+            measured=engines.measured.capacity if engines.measured else None,
+            inspected=observed.inspected,
+            learned=observed.learned,
+        )
 
     async def _found_out(
         self, spec: AtomDeploymentSpec, plan: Plan, look: Step, engines: EngineView

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from atom_operator.domain.capacity import Evidence, InspectedConfig
 from atom_operator.domain.objects import ChildKey, Manifest
@@ -65,3 +66,4 @@ class Observed:
     leaving: int = 0  # pods that end and may still hold devices
     unserved: frozenset[Kind] = frozenset()  # optional kinds that were looked for in vain
     inspected: InspectedConfig | None = None
+    accepted_spec: Mapping[str, Any] | None = None  # the last that was carried out
