@@ -11,9 +11,9 @@ import logging
 import time
 from datetime import UTC, datetime
 
-from prometheus_client import start_http_server
+from aiohttp import web
 
-from atom_operator import constants
+from atom_operator import constants, endpoints
 from atom_operator.cluster.applied import AppliedChildren
 from atom_operator.cluster.cached import CachedCluster
 from atom_operator.cluster.client import LightkubeCluster
@@ -82,12 +82,13 @@ class Runtime:
         self.metrics.queue_length.set_function(lambda: len(self._term or ()))
         self.metrics.leader.set_function(lambda: float(self._term is not None))
         self._tasks: list[asyncio.Task[None]] = []
+        self._served: list[web.AppRunner] = []
 
     async def start(self) -> None:
         """Begin to work; raises ClusterError when AtomDeployments cannot be listed."""
         await self._cluster.list_deployments()
-        if self.settings.metrics_port:
-            start_http_server(self.settings.metrics_port, registry=self.metrics.registry)
+        await self._serve(endpoints.health(self.check_alive), self.settings.health_port)
+        await self._serve(endpoints.metrics(self.metrics.registry), self.settings.metrics_port)
         elector = self._elector
         leading = self._lead() if elector is None else elector.run(self._lead)
         self._tasks = [asyncio.create_task(leading)]
@@ -101,11 +102,17 @@ class Runtime:
             )
             self._tasks.append(asyncio.create_task(service.run()))
 
+    async def _serve(self, application: web.Application, port: int) -> None:
+        if port:
+            self._served.append(await endpoints.serve(application, port))
+
     async def stop(self) -> None:
         """Stop after the requests in flight, and let another replica go on at once."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for runner in self._served:
+            await runner.cleanup()
         await self._engines.close()
         await self._cluster.close()
         await self._watch.close()
