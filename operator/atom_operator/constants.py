@@ -86,6 +86,7 @@ class Reason(StrEnum):
     RESERVED_ARGUMENT = "ReservedArgument"
     NO_ENGINE_IMAGE = "NoEngineImage"
     API_NOT_SERVED = "ApiNotServed"
+    TEMPLATE_FORBIDDEN = "TemplateForbidden"
     CLAIM_NOT_SHAREABLE = "ClaimNotShareable"
     # CapacityFits
     FITS = "Fits"

@@ -18,6 +18,7 @@ from atom_operator.admission.engine_limits import (
     validate_unknown_family,
 )
 from atom_operator.admission.integrations import validate_surroundings
+from atom_operator.admission.template_guard import validate_template
 from atom_operator.admission.validation import validate, validate_against_model
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
@@ -99,6 +100,7 @@ def consider(owner: Owner, spec: AtomDeploymentSpec, around: Surroundings) -> Co
         *validate(spec),
         *validate_surroundings(spec, around.served, around.site),
         *validate_engine_features(spec, around.site),
+        *validate_template(spec, around.site),
     ]
     image = spec.engine.image or around.images.get(spec.accelerator.type)
     if image is None:

@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from atom_operator.integrations import EngineFeature, Site
+from atom_operator.integrations import (
+    FORBIDDEN_BY_DEFAULT,
+    EngineFeature,
+    Site,
+    TemplateFeature,
+)
 
 
 class ValuesError(ValueError):
@@ -19,6 +24,7 @@ class ValuesError(ValueError):
 def site_of_values(values: Mapping[str, Any]) -> Site:
     """What `values` set of a Site; the chart's defaults for the rest. Raises ValuesError."""
     engine, scaling = _section(values, "engine"), _section(values, "autoscaling")
+    forbidden = _section(values, "template").get("forbidden", FORBIDDEN_BY_DEFAULT)
     try:
         return Site(
             prometheus_address=scaling.get("prometheusAddress") or None,
@@ -26,9 +32,10 @@ def site_of_values(values: Mapping[str, Any]) -> Site:
             engine_multi_node=bool(engine.get("multiNode", False)),
             engine_architectures=tuple(map(str, engine.get("architectures") or ())),
             engine_features=frozenset(map(EngineFeature, engine.get("features") or ())),
+            template_forbidden=frozenset(map(TemplateFeature, forbidden)),
         )
     except (TypeError, ValueError) as error:
-        raise ValuesError(f"engine: {error}; see the chart's README") from error
+        raise ValuesError(f"{error}; see the chart's README") from error
 
 
 def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -9,7 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from atom_operator.integrations import EngineFeature, Site
+from atom_operator.integrations import (
+    FORBIDDEN_BY_DEFAULT,
+    EngineFeature,
+    Site,
+    TemplateFeature,
+)
 
 PREFIX = "ATOM_OPERATOR_"
 
@@ -122,6 +127,7 @@ def _site(environ: Mapping[str, str]) -> Site:
         engine_multi_node=environ.get(f"{PREFIX}ENGINE_MULTI_NODE", "").lower() == "true",
         engine_architectures=_names(environ, "ENGINE_ARCHITECTURES"),
         engine_features=_features(environ),
+        template_forbidden=_forbidden(environ),
     )
 
 
@@ -137,6 +143,16 @@ def _features(environ: Mapping[str, str]) -> frozenset[EngineFeature]:
     except ValueError as error:
         known = ", ".join(EngineFeature)
         raise SettingsError(f"{PREFIX}ENGINE_FEATURES: {error}; known: {known}") from error
+
+
+def _forbidden(environ: Mapping[str, str]) -> frozenset[TemplateFeature]:
+    if f"{PREFIX}TEMPLATE_FORBIDDEN" not in environ:
+        return FORBIDDEN_BY_DEFAULT
+    try:
+        return frozenset(map(TemplateFeature, _names(environ, "TEMPLATE_FORBIDDEN")))
+    except ValueError as error:
+        known = ", ".join(TemplateFeature)
+        raise SettingsError(f"{PREFIX}TEMPLATE_FORBIDDEN: {error}; known: {known}") from error
 
 
 def _number(

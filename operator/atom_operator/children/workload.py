@@ -14,7 +14,7 @@ from atom_operator import constants
 from atom_operator.children import naming
 from atom_operator.children.engine_container import PRE_STOP_SECONDS, engine_container
 from atom_operator.children.group import leader_worker_set
-from atom_operator.children.overlay import merge_pod_template
+from atom_operator.children.overlay import OverlayError, merge_pod_template
 from atom_operator.children.preflight import preflight_container
 from atom_operator.children.volumes import volumes
 from atom_operator.domain import (
@@ -87,7 +87,13 @@ def pod_template(plan: Plan) -> Manifest:
 
     Raises OverlayError when spec.template cannot be merged.
     """
-    return merge_pod_template(_pod_template(plan), plan.template or {})
+    template = merge_pod_template(_pod_template(plan), plan.template or {})
+    containers = template.get("spec", {}).get("containers") or ()
+    if not any(item.get("name") == constants.ENGINE_CONTAINER for item in containers):
+        raise OverlayError(
+            f"spec.containers: container {constants.ENGINE_CONTAINER} is what serves; leave it in"
+        )
+    return template
 
 
 def pod_revision(plan: Plan) -> PodRevision:
