@@ -50,6 +50,7 @@ ANNOTATION_ROLLOUT_REASON: Final = f"{GROUP}/rollout-reason"
 ANNOTATION_FAILED_REVISION: Final = f"{GROUP}/failed-revision"
 ANNOTATION_FAILURE: Final = f"{GROUP}/failure"
 ANNOTATION_STARTUP_BUDGET: Final = f"{GROUP}/startup-budget-seconds"
+ANNOTATION_APPLIED: Final = f"{GROUP}/applied"  # digest of the manifest that was applied last
 ANNOTATION_MODEL: Final = f"{GROUP}/model"
 ANNOTATION_JOB_DIGEST: Final = f"{GROUP}/job-digest"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from atom_operator import constants
-from atom_operator.cluster.applied import AppliedChildren
+from atom_operator.cluster.applied import AppliedChildren, stamped
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.observe import controller_uid
 from atom_operator.cluster.port import ClusterPort
@@ -36,7 +36,8 @@ async def apply_children(
     now = dict(owned)
     applied: list[ChildKey] = []
     unneeded: list[Refusal] = []
-    for child, manifest in desired.items():
+    for child, rendered in desired.items():
+        manifest = stamped(rendered)
         if child in owned and memory.is_current(key, child, manifest, owned[child]):
             applied.append(child)
             continue

@@ -257,7 +257,7 @@ async def test_who_does_not_want_it_is_not_rolled_back_and_ends_one_by_saying_so
     assert revision(cluster) == bad
 
 
-@pytest.mark.parametrize("attempt", range(1, 7))
+@pytest.mark.parametrize("attempt", [1, 2])  # the workload and the status: no more is written
 async def test_a_rollback_that_is_cut_off_anywhere_is_finished(attempt: int) -> None:
     cluster = await serving()
     good = revision(cluster)
