@@ -64,7 +64,7 @@ from atom_operator.prepare import (
     look_at_model,
 )
 from atom_operator.settings import OperatorSettings
-from atom_operator.upkeep import keep_up, pods_in_force, replicas_in_force
+from atom_operator.upkeep import plan_of_pods, pods_in_force, target_in_force
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Decider:
         return replace(decision, jobs=(*_jobs(look), *decision.jobs))
 
     async def keep_up(
-        self, key: ObjectKey, parent: Manifest, observed: Observed
+        self, key: ObjectKey, parent: Manifest, observed: Observed, engines: EngineView
     ) -> Mapping[ChildKey, Manifest] | None:
         """The children to look after while the spec is held back; None where none was carried out
         before."""
@@ -122,13 +122,18 @@ class Decider:
             return None
         around = await self._surroundings(key, accepted, observed, EngineView())
         plan = plan_in_force(Owner(key, parent["metadata"]["uid"]), accepted, image, around)
+        newest = parse_spec(parent.get("spec") or {})
+        readable = None if isinstance(newest, tuple) else newest
+        plan = plan and plan_of_pods(plan, pods, readable, observed)
         if plan is None:
             return None
-        newest = parse_spec(parent.get("spec") or {})
-        replicas = replicas_in_force(None if isinstance(newest, tuple) else newest, observed)
-        scaled = plan.integrations.autoscaling is not None
-        supply = await self.supply(plan, pods.template["spec"], pods.name) if scaled else None
-        return keep_up(plan, observed, replicas, supply)
+        may_roll_back = accepted.rollout.auto_rollback is not False
+        target = target_in_force(
+            pods, observed, may_roll_back=may_roll_back, engine_words=engines.words
+        )
+        claim = await check_claims(self.port, self.fleet, plan)
+        plan, _ = await self._roll_out(plan, accepted.rollout, target, observed, claim.one_node)
+        return render(plan, target)
 
     async def _surroundings(
         self, key: ObjectKey, spec: AtomDeploymentSpec, observed: Observed, engines: EngineView
@@ -224,20 +229,29 @@ class Decider:
         )
         scaled = plan.integrations.autoscaling is not None
         supply: Supply | None = None
-        if needs_supply(question) or question.unschedulable is not None or scaled:
-            supply = await self.supply(plan, target.pods.template["spec"], target.pods.name)
+        now = needs_supply(question) or question.unschedulable is not None
+        if now or scaled:
+            pod_spec = target.pods.template["spec"]
+            supply = await self.supply(plan, pod_spec, target.pods.name, now=now)
         plan = replace(plan, rollout=choose_rollout(replace(question, supply=supply)))
         plan = leave_to_autoscaler(plan, supply, started=observed.deployment is not None)
         return plan, supply
 
     async def supply(
-        self, plan: Plan, pod_spec: Mapping[str, Any], revision: str | None = None
+        self,
+        plan: Plan,
+        pod_spec: Mapping[str, Any],
+        revision: str | None = None,
+        *,
+        now: bool = True,
     ) -> Supply | None:
-        """What the nodes have for such pods; None where nodes cannot be read, or for cpu."""
-        resource = plan.accelerator.resource_name
+        """What the nodes have for such pods; None where nodes cannot be read, or for cpu. Unless it
+        has to be known `now`, it may be a minute old."""
+        resource, fleet = plan.accelerator.resource_name, self.fleet
         if resource is None:
             return None
-        nodes, pods = await self.fleet.nodes(), await self.fleet.pods()
+        nodes = await (fleet.nodes() if now else fleet.known_nodes())
+        pods = await (fleet.pods() if now else fleet.known_pods())
         if nodes is None or pods is None:
             return None
         supply = survey(nodes, pods, plan.key, resource, pod_spec, revision)

@@ -77,7 +77,7 @@ class Reconciler:
         decision = await self.decider.decide(key, parent, observed, engines)
         desired = decision.desired
         if desired is None:
-            desired = await self.decider.keep_up(key, parent, observed)
+            desired = await self.decider.keep_up(key, parent, observed, engines)
         report, observed = await self._carry_out(key, desired, observed)
         await self._ensure_jobs(key, parent, decision)
         self.optional.remember(key, look, observed.children)

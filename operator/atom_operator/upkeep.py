@@ -1,29 +1,19 @@
-"""What goes on being looked after while a spec is held back: everything of the last one that was
-carried out, with the pods that run.
+"""What stays in force while a spec is held back: the last one that was carried out, with the pods
+that run.
 
-A refusal is no reason to leave what serves alone: a Service that somebody deletes is put back, and
-the number of replicas is still the spec's. Pure; called by the Decider.
+A refusal is no reason to leave what serves alone: a Service that somebody deletes is put back, a
+rollout that is under way is brought to its end, and the number of replicas is still the newest
+spec's. Pure; called by the Decider.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
-from atom_operator.children.render import render
 from atom_operator.children.workload import workload_kind
-from atom_operator.domain import (
-    WORKLOAD_KINDS,
-    ChildKey,
-    Manifest,
-    Observed,
-    Plan,
-    PodRevision,
-    Supply,
-    Target,
-)
-from atom_operator.plan.scaling import leave_to_autoscaler
+from atom_operator.domain import WORKLOAD_KINDS, Observed, Plan, PodRevision, Target
+from atom_operator.plan.rollback import choose_target
 
 
 def pods_in_force(observed: Observed) -> PodRevision | None:
@@ -35,31 +25,36 @@ def pods_in_force(observed: Observed) -> PodRevision | None:
     return observed.running
 
 
-def replicas_in_force(spec: AtomDeploymentSpec | None, observed: Observed) -> int | None:
-    """The newest spec's number where that has one; None where the plan's own stands."""
-    if spec is not None and spec.autoscaling is None:
-        return spec.replicas
-    return observed.deployment.desired if observed.deployment else None
+def target_in_force(
+    pods: PodRevision, observed: Observed, *, may_roll_back: bool, engine_words: str
+) -> Target:
+    """These pods, or the last that were ready where these cannot become so."""
+    running = observed.deployment
+    if running is not None and running.rollback is not None:
+        return Target(pods, observed.last_ready, running.rollback)
+    return choose_target(pods, observed, may_roll_back=may_roll_back, engine_words=engine_words)
 
 
-def keep_up(
-    plan: Plan, observed: Observed, replicas: int | None, supply: Supply | None
-) -> Mapping[ChildKey, Manifest] | None:
-    """The children of `plan`, which is the last accepted spec's; None where nothing of it ran or
-    something else runs. `supply` bounds its autoscaler."""
-    pods, running = pods_in_force(observed), observed.deployment
+def plan_of_pods(
+    plan: Plan, pods: PodRevision, newest: AtomDeploymentSpec | None, observed: Observed
+) -> Plan | None:
+    """The accepted spec's plan as it is for pods that run already; None where those are another
+    kind's. `newest` is the spec that is held back, as far as it can be read."""
     kinds = {child.kind for child in observed.children if child.kind in WORKLOAD_KINDS}
-    if pods is None or not kinds <= {workload_kind(plan)}:
+    if not kinds <= {workload_kind(plan)}:
         return None
+    running = observed.deployment
     budget = running.startup_budget_seconds if running else None
-    plan = replace(
+    return replace(
         plan,
-        replicas=plan.replicas if replicas is None else replicas,
-        rollout=(running.rollout if running else None) or plan.rollout,
+        replicas=_replicas(plan, newest, observed),
         startup_budget_seconds=budget or plan.startup_budget_seconds,
         spec_digest=(running.spec_digest if running else pods.spec_digest) or plan.spec_digest,
         learned=observed.learned,
     )
-    plan = leave_to_autoscaler(plan, supply, started=running is not None)
-    rollback = running.rollback if running else None
-    return render(plan, Target(pods, observed.last_ready, rollback))
+
+
+def _replicas(plan: Plan, newest: AtomDeploymentSpec | None, observed: Observed) -> int:
+    if newest is not None and newest.autoscaling is None:
+        return newest.replicas
+    return observed.deployment.desired if observed.deployment else plan.replicas

@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from atom_operator.cluster.errors import TransientError
-from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, DISRUPTION_BUDGET, Manifest
+from atom_operator.cluster.fleet import FleetReader
+from atom_operator.decision import Decider
+from atom_operator.domain import (
+    ATOM_DEPLOYMENT,
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
+    Manifest,
+    ObjectKey,
+)
 from atom_operator.integrations import Site
 from atom_operator.kinds import AUTOSCALER, SCALED_OBJECT
-from tests.support.builders_operator import KEY, cluster_with, gpu_node, gpu_pod, reconciler
+from atom_operator.reconcile import Reconciler
+from atom_operator.settings import OperatorSettings
+from tests.support.builders_operator import (
+    IMAGES,
+    KEY,
+    NOW,
+    atom_deployment,
+    cluster_with,
+    gpu_node,
+    gpu_pod,
+    reconciler,
+)
 from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_engines import FakeEngines
 
 SITE = Site(prometheus_address="http://prometheus.test:9090")
 GPU = {"type": "amd", "product": "MI300X"}
@@ -253,3 +274,32 @@ async def test_on_the_cpu_no_accelerator_limits_the_autoscaler() -> None:
     await settle(cluster)
     limited = condition(cluster, "CapacityLimited")
     assert (limited["status"], limited["reason"]) == ("False", "NoAcceleratorsNeeded")
+
+
+async def test_many_autoscalers_cost_one_look_at_the_cluster_in_a_minute() -> None:
+    """Ten minutes of six autoscaled models: every pod of the cluster was listed 120 times."""
+    cluster, time = FakeCluster(), [0.0]
+    keys = [ObjectKey("default", f"model-{number}") for number in range(6)]
+    for key in keys:
+        cluster.create(
+            ATOM_DEPLOYMENT, atom_deployment(key.name, accelerator=GPU, **scaled(method="HPA"))
+        )
+    cluster.nodes = [gpu_node("a", 8)]
+    settings = OperatorSettings(engine_images=IMAGES, site=SITE)
+    fleet = FleetReader(cluster, lambda: time[0])
+    worker = Reconciler(
+        cluster,
+        FakeEngines(),
+        Decider(cluster, fleet, FakeEngines(), settings),
+        clock=lambda: NOW + timedelta(seconds=time[0]),
+    )
+    due = dict.fromkeys(keys, 0.0)
+    while time[0] < 600:
+        for key in keys:
+            if due[key] <= time[0]:
+                again = (await worker.reconcile(key)).requeue_after_seconds
+                assert again is not None, "nothing else tells of a node's device that comes free"
+                due[key] = time[0] + again
+        time[0] += 1
+    assert cluster.pod_reads <= 11
+    assert cluster.node_reads <= 11

@@ -26,6 +26,7 @@ from tests.support.builders_operator import (
     pod,
     reconciler,
 )
+from tests.support.cluster_life import BAD, ClusterLife
 from tests.support.fake_cluster import FakeCluster
 
 REFUSED: Mapping[str, Any] = {"engine": {"extraArgs": ["--model=x"]}}
@@ -168,3 +169,41 @@ async def test_one_record_of_the_spec_is_kept() -> None:
     data = cluster.find(CONTROLLER_REVISION, record)["data"]
     assert data["spec"]["engine"] == {"maxModelLen": 512}
     assert "replicas" not in data["spec"]
+
+
+async def test_a_rollout_that_waits_for_its_own_old_pods_is_freed() -> None:
+    """The spare pod of a surge finds no node once there are more replicas than were planned for."""
+    cluster = cluster_with(accelerator={"type": "amd", "product": "MI300X"})
+    life = ClusterLife(cluster, {"a": 2, "b": 2})
+    await reconciler(cluster).reconcile(KEY)
+    life.step()
+    life.step()
+    await reconciler(cluster).reconcile(KEY)
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={"maxModelLen": 1024})
+    await reconciler(cluster).reconcile(KEY)
+    assert cluster.find(DEPLOYMENT, "chat")["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 1
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", replicas=4, **REFUSED)
+    for _ in range(8):
+        await reconciler(cluster).reconcile(KEY)
+        life.step()
+    assert condition(cluster, "Accepted")["status"] == "False"
+    assert len(life.serving) == 4
+    assert len(life.pods) == 4
+
+
+async def test_a_rollout_that_fails_while_its_successor_is_refused_is_rolled_back() -> None:
+    cluster = cluster_with()
+    life = ClusterLife(cluster)
+    for _ in range(3):
+        await reconciler(cluster).reconcile(KEY)
+        life.step()
+    await reconciler(cluster).reconcile(KEY)
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={"image": f"registry.test/atom:{BAD}"})
+    await reconciler(cluster).reconcile(KEY)
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", **REFUSED)
+    for _ in range(10):
+        await reconciler(cluster).reconcile(KEY)
+        life.step()
+    (container,) = cluster.find(DEPLOYMENT, "chat")["spec"]["template"]["spec"]["containers"]
+    assert BAD not in container["image"]
+    assert condition(cluster, "Degraded")["reason"] == "RolledBack"
