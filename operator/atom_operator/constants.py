@@ -51,6 +51,10 @@ ANNOTATION_FAILED_REVISION: Final = f"{GROUP}/failed-revision"
 ANNOTATION_FAILURE: Final = f"{GROUP}/failure"
 ANNOTATION_STARTUP_BUDGET: Final = f"{GROUP}/startup-budget-seconds"
 ANNOTATION_APPLIED: Final = f"{GROUP}/applied"  # digest of the manifest that was applied last
+# Of a workload whose spec names no image: the operator's default that it was rendered for, and the
+# one before where nothing but that has changed.
+ANNOTATION_DEFAULT_IMAGE: Final = f"{GROUP}/default-image"
+ANNOTATION_IMAGE_BEFORE: Final = f"{GROUP}/default-image-before"
 ANNOTATION_MODEL: Final = f"{GROUP}/model"
 ANNOTATION_JOB_DIGEST: Final = f"{GROUP}/job-digest"
 

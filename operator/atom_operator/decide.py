@@ -65,6 +65,8 @@ class Surroundings:
     )
     inspected: InspectedConfig | None = None  # what a look at the model has found before
     learned: tuple[Evidence, ...] = ()  # what engines have measured, ours first
+    image_before: str | None = None  # the default that `images` takes the place of
+    image_waits: str | None = None  # why `images` is not the operator's newest default
 
 
 def wants_nodes(spec: AtomDeploymentSpec) -> bool:
@@ -142,6 +144,9 @@ def _plan(
         inspected=inspected,
         spec_digest=spec_digest(spec, options.image, around.config_text),
         asked=spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
+        default_image=options.image if spec.engine.image is None else None,
+        image_before=around.image_before,
+        image_waits=around.image_waits,
     )
 
 

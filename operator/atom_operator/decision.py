@@ -7,7 +7,7 @@ webhook, which tells.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from atom_operator.cluster.port import ClusterPort
 from atom_operator.continuity import (
     as_it_runs,
     engine_image,
+    image_asked_before,
     is_in_place,
     with_budget_of,
     without_own_evidence,
@@ -66,6 +67,9 @@ from atom_operator.prepare import (
 from atom_operator.settings import OperatorSettings
 from atom_operator.upkeep import plan_of_pods, pods_in_force, target_in_force
 
+# Whether it is this one's turn to take a new default image; otherwise why it waits.
+Turn = Callable[[str], str | None]
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -90,13 +94,19 @@ class Decider:
     settings: OperatorSettings
 
     async def decide(
-        self, key: ObjectKey, parent: Manifest, observed: Observed, engines: EngineView
+        self,
+        key: ObjectKey,
+        parent: Manifest,
+        observed: Observed,
+        engines: EngineView,
+        turn: Turn = lambda _image: "one after the other takes it",
     ) -> Decision:
         """What should be; `observed` says which of the optional kinds are not served."""
         spec, owner = parse_spec(parent.get("spec") or {}), Owner(key, parent["metadata"]["uid"])
         if isinstance(spec, tuple):
             return Decision(problems=spec)
         around = await self._surroundings(key, spec, observed, engines)
+        around = _with_image_in_turn(spec, around, observed, turn)
         plan = decide(owner, spec, around)
         if isinstance(plan, tuple):
             return Decision(problems=plan)
@@ -268,6 +278,26 @@ def unschedulable(observed: Observed) -> str | None:
     """Why a pod finds no node, in the scheduler's words."""
     messages = (pod.unschedulable_message for pod in observed.pods)
     return next((message for message in messages if message), None)
+
+
+def _with_image_in_turn(
+    spec: AtomDeploymentSpec, around: Surroundings, observed: Observed, turn: Turn
+) -> Surroundings:
+    """With the default image that the pods have, while it is not their turn for a new one. Where
+    none of them serves there is nothing to spare."""
+    kind, running = spec.accelerator.type, observed.deployment
+    newest = around.images.get(kind)
+    before = image_asked_before(spec, observed, around.config_text)
+    if before is None or newest is None or running is None:
+        return around
+    if before == newest:
+        return replace(around, image_before=running.image_before)
+    why = turn(newest) if running.ready else None
+    if why is None:
+        return replace(around, image_before=before)
+    waits = f"the operator's default image is {newest} now; {why}"
+    images = {**around.images, kind: before}
+    return replace(around, images=images, image_before=running.image_before, image_waits=waits)
 
 
 def _jobs(step: Step) -> tuple[JobRequest, ...]:

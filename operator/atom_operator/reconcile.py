@@ -35,6 +35,7 @@ from atom_operator.domain import (
     Observed,
     Owner,
 )
+from atom_operator.image_turns import ImageTurns
 from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.look_again import look_again
 from atom_operator.plan.inventory import shortage
@@ -62,6 +63,7 @@ class Reconciler:
     clock: Callable[[], datetime]
     optional: OptionalKinds = field(default_factory=OptionalKinds)
     applied: AppliedChildren = field(default_factory=AppliedChildren)
+    turns: ImageTurns = field(default_factory=ImageTurns)
 
     async def reconcile(self, key: ObjectKey) -> Outcome:
         """One pass. Raises ClusterError when the cluster did not let it finish."""
@@ -69,12 +71,16 @@ class Reconciler:
         if parent is None or parent["metadata"].get("deletionTimestamp"):
             self.applied.forget(key)
             self.optional.forget(key)
+            self.turns.forget(key)
             return Outcome()  # garbage collection removes the children through their owner
         look = await self.optional.begin(key, optional_kinds(parent))
         observed = await observe(self.port, key, parent["metadata"]["uid"], look.kinds)
         known = measured_before(parent.get("status") or {})
         engines = await ask_engines(self.engines, observed, known)
-        decision = await self.decider.decide(key, parent, observed, engines)
+        self.turns.see(key, observed.deployment)
+        decision = await self.decider.decide(
+            key, parent, observed, engines, lambda image: self.turns.take(key, image)
+        )
         desired = decision.desired
         if desired is None:
             desired = await self.decider.keep_up(key, parent, observed, engines)

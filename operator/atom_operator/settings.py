@@ -53,6 +53,7 @@ class OperatorSettings:
     namespaces: tuple[str, ...] = ()  # empty: the whole cluster
     resync_seconds: float = 300.0  # every AtomDeployment is reconciled at least this often
     workers: int = 4  # reconciles at the same time
+    image_rollouts: int = 1  # at the same time, for a new default image; 0: none by itself
     health_port: int = 8080  # 0: not served
     metrics_port: int = 8081  # 0: not served
     log_level: str = "INFO"
@@ -74,6 +75,9 @@ class OperatorSettings:
             namespaces=_names(environ, "NAMESPACES"),
             resync_seconds=_number(environ, "RESYNC_SECONDS", defaults.resync_seconds, 1, 86_400),
             workers=int(_number(environ, "WORKERS", defaults.workers, 1, 64)),
+            image_rollouts=int(
+                _number(environ, "IMAGE_ROLLOUTS", defaults.image_rollouts, 0, 10_000)
+            ),
             health_port=int(_number(environ, "HEALTH_PORT", defaults.health_port, 0, 65_535)),
             metrics_port=int(_number(environ, "METRICS_PORT", defaults.metrics_port, 0, 65_535)),
             log_level=environ.get(f"{PREFIX}LOG_LEVEL", defaults.log_level).upper(),

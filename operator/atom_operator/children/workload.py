@@ -49,6 +49,10 @@ def workload(
         constants.ANNOTATION_STARTUP_BUDGET: str(plan.startup_budget_seconds),
         constants.ANNOTATION_ROLLOUT_REASON: plan.rollout.reason,
     }
+    if plan.default_image is not None:
+        annotations[constants.ANNOTATION_DEFAULT_IMAGE] = plan.default_image
+    if plan.image_before is not None:
+        annotations[constants.ANNOTATION_IMAGE_BEFORE] = plan.image_before
     if rollback is not None:
         annotations[constants.ANNOTATION_FAILED_REVISION] = rollback.failed
         annotations[constants.ANNOTATION_FAILURE] = rollback.cause

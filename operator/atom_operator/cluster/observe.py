@@ -203,6 +203,8 @@ def deployment_state(manifest: Manifest) -> DeploymentState:
         rollback=_rollback(manifest),
         startup_budget_seconds=_whole(_annotation(manifest, constants.ANNOTATION_STARTUP_BUDGET)),
         spec_digest=_annotation(manifest, constants.ANNOTATION_SPEC_DIGEST),
+        default_image=_annotation(manifest, constants.ANNOTATION_DEFAULT_IMAGE),
+        image_before=_annotation(manifest, constants.ANNOTATION_IMAGE_BEFORE),
     )
 
 

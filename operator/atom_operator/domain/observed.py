@@ -30,6 +30,8 @@ class DeploymentState:
     rollback: Rollback | None = None  # why it does not run what the spec asks for
     startup_budget_seconds: int | None = None  # of the revision that it runs
     spec_digest: str | None = None  # of the spec that it was last written for
+    default_image: str | None = None  # the operator's, where that spec named none
+    image_before: str | None = None  # of the default, where only that has changed
 
     @property
     def complete(self) -> bool:

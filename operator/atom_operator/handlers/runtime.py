@@ -27,6 +27,7 @@ from atom_operator.cluster.watch_client import HttpWatch
 from atom_operator.decision import Decider
 from atom_operator.domain import CHILD_KINDS, POD, ObjectKey
 from atom_operator.handlers.term import Term
+from atom_operator.image_turns import ImageTurns
 from atom_operator.kinds import NETWORK_POLICY
 from atom_operator.leadership.elector import Elector
 from atom_operator.leadership.lease import LeaseTimes
@@ -67,6 +68,7 @@ class Runtime:
         fenced = FencedCluster(cached, self._may_write)
         self._optional = OptionalKinds(self._cluster.list_holders)
         self._applied = AppliedChildren()
+        self._turns = ImageTurns(settings.image_rollouts, lambda key: self.enqueue(*key))
         fleet = FleetReader(self._cluster, time.monotonic)
         engines = PatientEngines(self._engines, time.monotonic)
         self._decider = Decider(fenced, fleet, engines, settings)
@@ -77,6 +79,7 @@ class Runtime:
             clock=_now,
             optional=self._optional,
             applied=self._applied,
+            turns=self._turns,
         )
         self._term: Term | None = None
         self.metrics.queue_length.set_function(lambda: len(self._term or ()))
@@ -139,9 +142,10 @@ class Runtime:
         """Reconcile until cancelled."""
         self._optional.forget_all()
         self._applied.forget_all()
+        self._turns.forget_all()
         self._term = Term(
             self._reconcile,
-            self._cluster.list_deployments,
+            self._list_keys,
             workers=self.settings.workers,
             resync_seconds=self.settings.resync_seconds,
         )
@@ -156,6 +160,11 @@ class Runtime:
                     following.cancel()
         finally:
             self._term = None
+
+    async def _list_keys(self) -> list[ObjectKey]:
+        keys = await self._cluster.list_deployments()
+        self._turns.expect(keys)
+        return keys
 
     async def _reconcile(self, key: ObjectKey) -> float | None:
         with self.metrics.reconcile():

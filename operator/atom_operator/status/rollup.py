@@ -179,6 +179,8 @@ def _progressing(situation: Situation) -> Verdict:
         message = f"{deployment.desired} of {deployment.desired} replicas are rolled out"
         if situation.plan is not None and situation.plan.keeps_rendering:
             message = f"{message}{_KEPT}"
+        if situation.plan is not None and situation.plan.image_waits:
+            message = f"{message}; {situation.plan.image_waits}"
         return Verdict(kind, "False", Reason.COMPLETE, message)
     if deployment.refused_message:
         return Verdict(kind, "False", Reason.PODS_REFUSED, deployment.refused_message)
