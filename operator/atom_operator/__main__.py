@@ -68,16 +68,14 @@ def _run(settings: OperatorSettings) -> None:
         level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     # At INFO these log every request, event and probe.
-    for noisy in ("httpx2", "httpx", "kopf.objects", "kopf.activities.probe", "aiohttp.access"):
+    for noisy in ("httpx2", "httpx", "kopf.objects", "aiohttp.access"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    health = f"http://0.0.0.0:{settings.health_port}/healthz" if settings.health_port else None
     kopf.run(
         clusterwide=not settings.namespaces,
         namespaces=settings.namespaces,
         standalone=True,
         # Otherwise kopf asks for the user's name, and a container's numeric user has none.
         identity=cast("Any", socket.gethostname()),
-        liveness_endpoint=health,
         memo=Runtime(settings),
     )
 

@@ -25,6 +25,7 @@ ENGINE_PORT: Final = 8000
 JOB_CONTAINER: Final = "prepare"
 LEARNED_KEY: Final = "evidence.json"
 INSPECTED_KEY: Final = "config.json"  # of the ConfigMap that keeps an inspection
+ACCEPTED_SPEC_KEY: Final = "spec"  # of the ControllerRevision that keeps the last one in force
 ENGINE_PORT_NAME: Final = "http"
 MODELS_DIRECTORY: Final = "/models"  # claims are mounted below it
 
@@ -49,6 +50,11 @@ ANNOTATION_ROLLOUT_REASON: Final = f"{GROUP}/rollout-reason"
 ANNOTATION_FAILED_REVISION: Final = f"{GROUP}/failed-revision"
 ANNOTATION_FAILURE: Final = f"{GROUP}/failure"
 ANNOTATION_STARTUP_BUDGET: Final = f"{GROUP}/startup-budget-seconds"
+ANNOTATION_APPLIED: Final = f"{GROUP}/applied"  # digest of the manifest that was applied last
+# Of a workload whose spec names no image: the operator's default that it was rendered for, and the
+# one before where nothing but that has changed.
+ANNOTATION_DEFAULT_IMAGE: Final = f"{GROUP}/default-image"
+ANNOTATION_IMAGE_BEFORE: Final = f"{GROUP}/default-image-before"
 ANNOTATION_MODEL: Final = f"{GROUP}/model"
 ANNOTATION_JOB_DIGEST: Final = f"{GROUP}/job-digest"
 
@@ -85,6 +91,7 @@ class Reason(StrEnum):
     RESERVED_ARGUMENT = "ReservedArgument"
     NO_ENGINE_IMAGE = "NoEngineImage"
     API_NOT_SERVED = "ApiNotServed"
+    TEMPLATE_FORBIDDEN = "TemplateForbidden"
     CLAIM_NOT_SHAREABLE = "ClaimNotShareable"
     # CapacityFits
     FITS = "Fits"
@@ -137,6 +144,7 @@ class Reason(StrEnum):
     POD_FAILING = "PodFailing"
     # CapacityLimited
     NOT_AUTOSCALED = "NotAutoscaled"
+    NO_ACCELERATORS = "NoAcceleratorsNeeded"
     ENOUGH_ACCELERATORS = "EnoughAccelerators"
     TOO_FEW_ACCELERATORS = "TooFewAccelerators"
     ACCELERATORS_UNKNOWN = "AcceleratorsUnknown"

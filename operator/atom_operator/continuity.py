@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.children.workload import pod_revision
 from atom_operator.constants import ENGINE_CONTAINER
 from atom_operator.domain import CapacityVerdict, Observed, Plan, PodRevision
+from atom_operator.plan.spec_digest import spec_digest
 
 
 def without_own_evidence(verdict: CapacityVerdict, wanted: PodRevision) -> CapacityVerdict:
@@ -82,10 +84,26 @@ def _kept(
         return recorded
     # The live template may carry somebody's edit; the one that matters most is not kept.
     live = observed.running
-    return live if live is not None and _image(live) == _image(fresh) else None
+    return live if live is not None and engine_image(live) == engine_image(fresh) else None
 
 
-def _image(pods: PodRevision) -> str | None:
+def image_asked_before(
+    spec: AtomDeploymentSpec, observed: Observed, config_text: str | None
+) -> str | None:
+    """The default image that the workload was rendered for, where the same is asked of its pods
+    but for the default; None where the spec says which, or asks for something else too."""
+    running = observed.deployment
+    if running is None or running.spec_digest is None or spec.engine.image is not None:
+        return None
+    image = running.default_image
+    if image is None:  # from an operator that did not write it down
+        image = engine_image(observed.running) if observed.running else None
+    same = image is not None and spec_digest(spec, image, config_text) == running.spec_digest
+    return image if same else None
+
+
+def engine_image(pods: PodRevision) -> str | None:
+    """The image that these pods serve with."""
     containers = pods.template["spec"]["containers"]
     return next(
         (item.get("image") for item in containers if item["name"] == ENGINE_CONTAINER), None

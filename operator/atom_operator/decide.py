@@ -18,6 +18,7 @@ from atom_operator.admission.engine_limits import (
     validate_unknown_family,
 )
 from atom_operator.admission.integrations import validate_surroundings
+from atom_operator.admission.template_guard import validate_template
 from atom_operator.admission.validation import validate, validate_against_model
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
@@ -64,6 +65,8 @@ class Surroundings:
     )
     inspected: InspectedConfig | None = None  # what a look at the model has found before
     learned: tuple[Evidence, ...] = ()  # what engines have measured, ours first
+    image_before: str | None = None  # the default that `images` takes the place of
+    image_waits: str | None = None  # why `images` is not the operator's newest default
 
 
 def wants_nodes(spec: AtomDeploymentSpec) -> bool:
@@ -99,6 +102,7 @@ def consider(owner: Owner, spec: AtomDeploymentSpec, around: Surroundings) -> Co
         *validate(spec),
         *validate_surroundings(spec, around.served, around.site),
         *validate_engine_features(spec, around.site),
+        *validate_template(spec, around.site),
     ]
     image = spec.engine.image or around.images.get(spec.accelerator.type)
     if image is None:
@@ -139,7 +143,25 @@ def _plan(
         replicas=first_replicas(spec),
         inspected=inspected,
         spec_digest=spec_digest(spec, options.image, around.config_text),
+        asked=spec.model_dump(mode="json", by_alias=True, exclude_unset=True),
+        default_image=options.image if spec.engine.image is None else None,
+        image_before=around.image_before,
+        image_waits=around.image_waits,
     )
+
+
+def plan_in_force(
+    owner: Owner, spec: AtomDeploymentSpec, image: str, around: Surroundings
+) -> Plan | None:
+    """The plan of a spec that was accepted before, whatever has come to speak against it since:
+    `image` runs, so it can be run. None where its options cannot even be told."""
+    lookup = _model_facts(spec, around)
+    if isinstance(lookup, FieldProblem):
+        lookup = FactsLookup(None, lookup.reason, lookup.message)
+    options = _with_draft_facts(spec, resolve_options(spec, image=image))
+    if isinstance(options, FieldProblem):
+        return None
+    return _plan(owner, spec, options, lookup, around)
 
 
 def model_key(spec: AtomDeploymentSpec) -> str:

@@ -7,7 +7,7 @@ webhook, which tells.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,11 +22,19 @@ from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.continuity import (
     as_it_runs,
+    engine_image,
+    image_asked_before,
     is_in_place,
     with_budget_of,
     without_own_evidence,
 )
-from atom_operator.decide import Surroundings, decide, model_key, wants_nodes
+from atom_operator.decide import (
+    Surroundings,
+    decide,
+    model_key,
+    plan_in_force,
+    wants_nodes,
+)
 from atom_operator.domain import (
     CONFIG_MAP,
     ChildKey,
@@ -57,6 +65,10 @@ from atom_operator.prepare import (
     look_at_model,
 )
 from atom_operator.settings import OperatorSettings
+from atom_operator.upkeep import plan_of_pods, pods_in_force, target_in_force
+
+# Whether it is this one's turn to take a new default image; otherwise why it waits.
+Turn = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +94,19 @@ class Decider:
     settings: OperatorSettings
 
     async def decide(
-        self, key: ObjectKey, parent: Manifest, observed: Observed, engines: EngineView
+        self,
+        key: ObjectKey,
+        parent: Manifest,
+        observed: Observed,
+        engines: EngineView,
+        turn: Turn = lambda _image: "one after the other takes it",
     ) -> Decision:
         """What should be; `observed` says which of the optional kinds are not served."""
         spec, owner = parse_spec(parent.get("spec") or {}), Owner(key, parent["metadata"]["uid"])
         if isinstance(spec, tuple):
             return Decision(problems=spec)
-        around = Surroundings(
-            images=self.settings.engine_images,
-            config_text=await self._config_text(owner.key, spec),
-            nodes=(await self.fleet.known_nodes() or ()) if wants_nodes(spec) else (),
-            served=frozenset(OPTIONAL_KINDS) - observed.unserved,
-            site=self.settings.site,
-            measured=engines.measured.capacity if engines.measured else None,
-            inspected=observed.inspected,
-            learned=observed.learned,
-        )
+        around = await self._surroundings(key, spec, observed, engines)
+        around = _with_image_in_turn(spec, around, observed, turn)
         plan = decide(owner, spec, around)
         if isinstance(plan, tuple):
             return Decision(problems=plan)
@@ -111,6 +120,44 @@ class Decider:
                 return Decision(problems=plan, jobs=_jobs(look))
         decision = await self._render(plan, spec.rollout, observed, engines, _is_seen(parent))
         return replace(decision, jobs=(*_jobs(look), *decision.jobs))
+
+    async def keep_up(
+        self, key: ObjectKey, parent: Manifest, observed: Observed, engines: EngineView
+    ) -> Mapping[ChildKey, Manifest] | None:
+        """The children to look after while the spec is held back; None where none was carried out
+        before."""
+        pods, accepted = pods_in_force(observed), parse_spec(observed.accepted_spec or {})
+        image = engine_image(pods) if pods else None
+        if pods is None or image is None or isinstance(accepted, tuple):
+            return None
+        around = await self._surroundings(key, accepted, observed, EngineView())
+        plan = plan_in_force(Owner(key, parent["metadata"]["uid"]), accepted, image, around)
+        newest = parse_spec(parent.get("spec") or {})
+        readable = None if isinstance(newest, tuple) else newest
+        plan = plan and plan_of_pods(plan, pods, readable, observed)
+        if plan is None:
+            return None
+        may_roll_back = accepted.rollout.auto_rollback is not False
+        target = target_in_force(
+            pods, observed, may_roll_back=may_roll_back, engine_words=engines.words
+        )
+        claim = await check_claims(self.port, self.fleet, plan)
+        plan, _ = await self._roll_out(plan, accepted.rollout, target, observed, claim.one_node)
+        return render(plan, target)
+
+    async def _surroundings(
+        self, key: ObjectKey, spec: AtomDeploymentSpec, observed: Observed, engines: EngineView
+    ) -> Surroundings:
+        return Surroundings(
+            images=self.settings.engine_images,
+            config_text=await self._config_text(key, spec),
+            nodes=(await self.fleet.known_nodes() or ()) if wants_nodes(spec) else (),
+            served=frozenset(OPTIONAL_KINDS) - observed.unserved,
+            site=self.settings.site,
+            measured=engines.measured.capacity if engines.measured else None,
+            inspected=observed.inspected,
+            learned=observed.learned,
+        )
 
     async def _found_out(
         self, spec: AtomDeploymentSpec, plan: Plan, look: Step, engines: EngineView
@@ -192,20 +239,29 @@ class Decider:
         )
         scaled = plan.integrations.autoscaling is not None
         supply: Supply | None = None
-        if needs_supply(question) or question.unschedulable is not None or scaled:
-            supply = await self.supply(plan, target.pods.template["spec"], target.pods.name)
+        now = needs_supply(question) or question.unschedulable is not None
+        if now or scaled:
+            pod_spec = target.pods.template["spec"]
+            supply = await self.supply(plan, pod_spec, target.pods.name, now=now)
         plan = replace(plan, rollout=choose_rollout(replace(question, supply=supply)))
         plan = leave_to_autoscaler(plan, supply, started=observed.deployment is not None)
         return plan, supply
 
     async def supply(
-        self, plan: Plan, pod_spec: Mapping[str, Any], revision: str | None = None
+        self,
+        plan: Plan,
+        pod_spec: Mapping[str, Any],
+        revision: str | None = None,
+        *,
+        now: bool = True,
     ) -> Supply | None:
-        """What the nodes have for such pods; None where nodes cannot be read, or for cpu."""
-        resource = plan.accelerator.resource_name
+        """What the nodes have for such pods; None where nodes cannot be read, or for cpu. Unless it
+        has to be known `now`, it may be a minute old."""
+        resource, fleet = plan.accelerator.resource_name, self.fleet
         if resource is None:
             return None
-        nodes, pods = await self.fleet.nodes(), await self.fleet.pods()
+        nodes = await (fleet.nodes() if now else fleet.known_nodes())
+        pods = await (fleet.pods() if now else fleet.known_pods())
         if nodes is None or pods is None:
             return None
         supply = survey(nodes, pods, plan.key, resource, pod_spec, revision)
@@ -222,6 +278,26 @@ def unschedulable(observed: Observed) -> str | None:
     """Why a pod finds no node, in the scheduler's words."""
     messages = (pod.unschedulable_message for pod in observed.pods)
     return next((message for message in messages if message), None)
+
+
+def _with_image_in_turn(
+    spec: AtomDeploymentSpec, around: Surroundings, observed: Observed, turn: Turn
+) -> Surroundings:
+    """With the default image that the pods have, while it is not their turn for a new one. Where
+    none of them serves there is nothing to spare."""
+    kind, running = spec.accelerator.type, observed.deployment
+    newest = around.images.get(kind)
+    before = image_asked_before(spec, observed, around.config_text)
+    if before is None or newest is None or running is None:
+        return around
+    if before == newest:
+        return replace(around, image_before=running.image_before)
+    why = turn(newest) if running.ready else None
+    if why is None:
+        return replace(around, image_before=before)
+    waits = f"the operator's default image is {newest} now; {why}"
+    images = {**around.images, kind: before}
+    return replace(around, images=images, image_before=running.image_before, image_waits=waits)
 
 
 def _jobs(step: Step) -> tuple[JobRequest, ...]:

@@ -25,6 +25,20 @@ class EngineFeature(StrEnum):
     SPECULATION = "speculation"
 
 
+class TemplateFeature(StrEnum):
+    """What a site may keep spec.template from asking for; named as in the chart."""
+
+    SERVICE_ACCOUNT = "serviceAccountName"
+    HOST_PID = "hostPID"
+    HOST_IPC = "hostIPC"
+    HOST_NETWORK = "hostNetwork"
+    PRIVILEGED = "privileged"
+    HOST_PATH = "hostPath"
+
+
+FORBIDDEN_BY_DEFAULT = frozenset(TemplateFeature) - {TemplateFeature.HOST_PATH}
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """What the administrator of this operator has set for every AtomDeployment."""
@@ -38,6 +52,7 @@ class Site:
     # Architectures (of config.json) beyond this version's, in every form; "*" stands for all.
     engine_architectures: tuple[str, ...] = ()
     engine_features: frozenset[EngineFeature] = frozenset()
+    template_forbidden: frozenset[TemplateFeature] = FORBIDDEN_BY_DEFAULT
 
 
 # For plans that say what a model needs, whichever engine runs it.
@@ -47,6 +62,7 @@ ANY_ENGINE = Site(
     engine_multi_node=True,
     engine_architectures=("*",),
     engine_features=frozenset(EngineFeature),
+    template_forbidden=frozenset(),
 )
 
 

@@ -45,6 +45,8 @@ OPTIONAL_KINDS = (
 SIDE_KINDS = frozenset(
     {INFERENCE_POOL, HTTP_ROUTE, POD_MONITOR, PROMETHEUS_RULE, AUTOSCALER, SCALED_OBJECT}
 )
+# What an object of a kind points to, where both are asked for.
+NEEDED_KINDS = {HTTP_ROUTE: INFERENCE_POOL}
 # How somebody gets a kind that their cluster lacks.
 PROVIDERS = {
     SCALED_OBJECT: "KEDA (https://keda.sh)",

@@ -11,6 +11,8 @@ from atom_operator.domain import ApplyReport, EngineView, Observed
 # Nothing announces that a quota was raised, a conflicting object deleted, a ConfigMap of the user's
 # created or a node's device freed.
 _LOOK_AGAIN_SECONDS = 30.0
+# Free devices bound an autoscaler; they are read once a minute for all of them together.
+_BOUND_SECONDS = 60.0
 # A loading engine tells how far it is only when it is asked.
 _LOADING_SECONDS = 10.0
 # An engine that serves and yet says nothing to us may never do so (a network policy): asked ever
@@ -37,7 +39,9 @@ def look_again(
     waits = bool(report.refused) or waits_for_config or stuck
     if waits or _depends_on_others(decision, report):
         return _LOOK_AGAIN_SECONDS
-    return _ask_again(observed, now) if engines.measured is None else None
+    asking = _ask_again(observed, now) if engines.measured is None else None
+    scaled = decision.plan is not None and decision.plan.integrations.autoscaling is not None
+    return min(asking or _BOUND_SECONDS, _BOUND_SECONDS) if scaled else asking
 
 
 def _ask_again(observed: Observed, now: datetime) -> float | None:
@@ -50,9 +54,12 @@ def _ask_again(observed: Observed, now: datetime) -> float | None:
 
 
 def _depends_on_others(decision: Decision, report: ApplyReport) -> bool:
-    """Free devices bound an autoscaler, and nobody announces a CRD that somebody installs."""
+    """Nobody announces a CRD that somebody installs, and an autoscaler comes with the next pass."""
     if any(problem.reason is Reason.API_NOT_SERVED for problem in decision.problems):
         return True
-    asked = decision.plan.integrations if decision.plan else None
-    unfinished = asked is not None and bool(asked.autoscaling or asked.missing)
-    return unfinished or bool(report.refused_optional)
+    plan = decision.plan
+    if plan is None:
+        return bool(report.refused_optional)
+    asked = plan.integrations
+    comes = asked.autoscaling is not None and plan.owns_replicas
+    return comes or bool(asked.missing) or bool(report.refused_optional)

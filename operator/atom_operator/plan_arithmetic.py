@@ -13,8 +13,8 @@ from typing import Any
 from atom.sizing import KvTerm, ModelFacts, Sharding, WeightPart, kv_terms
 from atom_operator.domain import Plan
 from atom_operator.plan.capacity import kv_element, loads_own_drafts, speculation, stored_bytes
+from atom_operator.sizes import size_text
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _ELEMENTS = {2: "16-bit floats", 4: "float32"}
 
 
@@ -81,11 +81,3 @@ def _cache_term(term: KvTerm, ranks: int) -> str:
     if ranks > 1 and not term.divided:
         text += ", the same on every device"
     return text
-
-
-def size_text(size_bytes: int) -> str:
-    """A size with three digits and a binary unit."""
-    size, unit = float(size_bytes), 0
-    while size >= 1024 and unit < len(_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{size:.3g} {_UNITS[unit]}"

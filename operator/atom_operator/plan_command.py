@@ -1,4 +1,4 @@
-"""`plan -f FILE [--nodes FILE]`: what the operator would decide, without a cluster.
+"""`plan -f FILE [--nodes FILE] [--values FILE]`: what the operator would decide, without a cluster.
 
 Reads files and prints; decides by the same functions as the operator. The rules that only the API
 server checks (CEL) are not repeated here: `kubectl apply --dry-run=server` has them.
@@ -23,9 +23,11 @@ from atom_operator.children.overlay import OverlayError
 from atom_operator.children.workload import pod_template
 from atom_operator.decide import Surroundings, consider
 from atom_operator.domain import FieldProblem, Manifest, ObjectKey, Owner, Plan, Supply
+from atom_operator.integrations import Site
 from atom_operator.plan.inventory import survey
 from atom_operator.plan_arithmetic import terms
 from atom_operator.plan_report import PlanReport, lines
+from atom_operator.plan_site import ValuesError, site_of_values
 
 # Only the operator knows its defaults; no number of a plan depends on the image.
 _IMAGES: dict[Literal["amd", "cpu"], str] = {
@@ -52,6 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="nodes, and pods that hold devices: kubectl get nodes,pods -A -o json > FILE",
     )
+    parser.add_argument(
+        "--values",
+        metavar="FILE",
+        help="values of the operator's chart: what your engine images can do, your Prometheus",
+    )
     parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
 
 
@@ -60,7 +67,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         manifests = _documents(options.filename)
         fleet = _documents(options.nodes) if options.nodes else None
-        reports = [_report(item, manifests, fleet) for item in _of_kind(manifests, constants.KIND)]
+        site = _site(options.values) if options.values else Site()
+        found = _of_kind(manifests, constants.KIND)
+        reports = [_report(item, manifests, fleet, site) for item in found]
         if not reports:
             raise InputError(f"{options.filename} has no {constants.KIND}; give its manifest")
     except InputError as error:
@@ -74,7 +83,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _report(
-    manifest: Manifest, manifests: Sequence[Manifest], fleet: Sequence[Manifest] | None
+    manifest: Manifest,
+    manifests: Sequence[Manifest],
+    fleet: Sequence[Manifest] | None,
+    site: Site,
 ) -> PlanReport:
     metadata = manifest["metadata"]
     key = ObjectKey(str(metadata.get("namespace") or "default"), str(metadata["name"]))
@@ -84,7 +96,7 @@ def _report(
     reference = spec.model.config_ref
     text = _config_text(manifests, reference.name, reference.key) if reference else None
     nodes = tuple(_of_kind(fleet or (), "Node"))
-    considered = consider(Owner(key, ""), spec, Surroundings(_IMAGES, text, nodes))
+    considered = consider(Owner(key, ""), spec, Surroundings(_IMAGES, text, nodes, site=site))
     plan = considered.plan
     if plan is None:
         return PlanReport(key, considered.problems)
@@ -116,15 +128,30 @@ def _as_json(report: PlanReport) -> dict[str, Any]:
     return {**result, "plan": plan, "sizes": terms(report.plan)}
 
 
-def _documents(path: str) -> list[Manifest]:
-    """Every object of a YAML or JSON file, the items of lists included."""
+def _site(path: str) -> Site:
+    found = _read(path)
+    if len(found) > 1 or not all(isinstance(item, dict) for item in found):
+        raise InputError(f"{path} must hold one object, the chart's values")
+    try:
+        return site_of_values(found[0] if found else {})
+    except ValuesError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def _read(path: str) -> list[Any]:
+    """Every document of a YAML or JSON file."""
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-        found = [item for item in yaml.safe_load_all(text) if item is not None]
+        return [item for item in yaml.safe_load_all(text) if item is not None]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     except yaml.YAMLError as error:
         raise InputError(f"{path} is neither YAML nor JSON: {error}") from error
+
+
+def _documents(path: str) -> list[Manifest]:
+    """Every object of a YAML or JSON file, the items of lists included."""
+    found = _read(path)
     objects: list[Manifest] = []
     for item in found:
         if not isinstance(item, dict):

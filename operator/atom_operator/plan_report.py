@@ -13,7 +13,8 @@ from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.domain import Capacity, FieldProblem, ObjectKey, Plan, Supply
 from atom_operator.integrations import Autoscaling
 from atom_operator.plan.inventory import shortage
-from atom_operator.plan_arithmetic import arithmetic, size_text
+from atom_operator.plan_arithmetic import arithmetic
+from atom_operator.sizes import size_text
 
 _LABEL_WIDTH = 22
 

@@ -19,8 +19,8 @@ from atom_operator.domain import (
     Supply,
 )
 from atom_operator.plan.inventory import shortage
-from atom_operator.plan_arithmetic import size_text
 from atom_operator.plan_report import facts, placeable
+from atom_operator.sizes import size_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,12 +28,15 @@ from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     EVENT,
     ApplyReport,
+    ChildKey,
     EngineView,
     Manifest,
     ObjectKey,
     Observed,
     Owner,
 )
+from atom_operator.image_turns import ImageTurns
+from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.look_again import look_again
 from atom_operator.plan.inventory import shortage
 from atom_operator.status.capacity import measured_before
@@ -60,6 +63,7 @@ class Reconciler:
     clock: Callable[[], datetime]
     optional: OptionalKinds = field(default_factory=OptionalKinds)
     applied: AppliedChildren = field(default_factory=AppliedChildren)
+    turns: ImageTurns = field(default_factory=ImageTurns)
 
     async def reconcile(self, key: ObjectKey) -> Outcome:
         """One pass. Raises ClusterError when the cluster did not let it finish."""
@@ -67,26 +71,33 @@ class Reconciler:
         if parent is None or parent["metadata"].get("deletionTimestamp"):
             self.applied.forget(key)
             self.optional.forget(key)
+            self.turns.forget(key)
             return Outcome()  # garbage collection removes the children through their owner
         look = await self.optional.begin(key, optional_kinds(parent))
         observed = await observe(self.port, key, parent["metadata"]["uid"], look.kinds)
         known = measured_before(parent.get("status") or {})
         engines = await ask_engines(self.engines, observed, known)
-        decision = await self.decider.decide(key, parent, observed, engines)
-        report, observed = await self._carry_out(key, decision, observed)
+        self.turns.see(key, observed.deployment)
+        decision = await self.decider.decide(
+            key, parent, observed, engines, lambda image: self.turns.take(key, image)
+        )
+        desired = decision.desired
+        if desired is None:
+            desired = await self.decider.keep_up(key, parent, observed, engines)
+        report, observed = await self._carry_out(key, desired, observed)
         await self._ensure_jobs(key, parent, decision)
         self.optional.remember(key, look, observed.children)
         await self._report(key, parent, decision, report, observed, engines)
         return Outcome(look_again(decision, report, observed, engines, self.clock()))
 
     async def _carry_out(
-        self, key: ObjectKey, decision: Decision, observed: Observed
+        self, key: ObjectKey, desired: Mapping[ChildKey, Manifest] | None, observed: Observed
     ) -> tuple[ApplyReport, Observed]:
-        if decision.desired is None:
+        if desired is None:
             return ApplyReport(), observed
-        await give_up_replicas(self.port, key, decision.desired, observed.children)
+        await give_up_replicas(self.port, key, desired, observed.children)
         report, children = await apply_children(
-            self.port, key, decision.desired, observed.children, self.applied
+            self.port, key, desired, observed.children, self.applied
         )
         return report, describe(children, observed.pods)
 
@@ -118,7 +129,7 @@ class Reconciler:
             plan=decision.plan,
             report=report,
             observed=observed,
-            selector=naming.selector_text(key.name, decision.plan),
+            selector=naming.selector_text(key.name, groups=_in_groups(decision, observed)),
             url=naming.service_url(key),
             engines=_of_the_spec(engines, observed),
             shortage=shortage(decision.supply) if decision.supply else None,
@@ -145,6 +156,13 @@ class Reconciler:
                 await self.port.apply(EVENT, event(owner, happening, existing, self.clock()))
             except ClusterError as error:
                 _logger.warning("event %s of %s/%s: %s", happening.reason, *owner.key, error)
+
+
+def _in_groups(decision: Decision, observed: Observed) -> bool:
+    """Whether a replica has several pods, of which one serves."""
+    if decision.plan is not None:
+        return decision.plan.engine.nodes > 1
+    return any(child.kind == LEADER_WORKER_SET for child in observed.children)
 
 
 def _of_the_spec(engines: EngineView, observed: Observed) -> EngineView:

@@ -9,7 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from atom_operator.integrations import EngineFeature, Site
+from atom_operator.integrations import (
+    FORBIDDEN_BY_DEFAULT,
+    EngineFeature,
+    Site,
+    TemplateFeature,
+)
 
 PREFIX = "ATOM_OPERATOR_"
 
@@ -48,6 +53,7 @@ class OperatorSettings:
     namespaces: tuple[str, ...] = ()  # empty: the whole cluster
     resync_seconds: float = 300.0  # every AtomDeployment is reconciled at least this often
     workers: int = 4  # reconciles at the same time
+    image_rollouts: int = 1  # at the same time, for a new default image; 0: none by itself
     health_port: int = 8080  # 0: not served
     metrics_port: int = 8081  # 0: not served
     log_level: str = "INFO"
@@ -69,6 +75,9 @@ class OperatorSettings:
             namespaces=_names(environ, "NAMESPACES"),
             resync_seconds=_number(environ, "RESYNC_SECONDS", defaults.resync_seconds, 1, 86_400),
             workers=int(_number(environ, "WORKERS", defaults.workers, 1, 64)),
+            image_rollouts=int(
+                _number(environ, "IMAGE_ROLLOUTS", defaults.image_rollouts, 0, 10_000)
+            ),
             health_port=int(_number(environ, "HEALTH_PORT", defaults.health_port, 0, 65_535)),
             metrics_port=int(_number(environ, "METRICS_PORT", defaults.metrics_port, 0, 65_535)),
             log_level=environ.get(f"{PREFIX}LOG_LEVEL", defaults.log_level).upper(),
@@ -122,6 +131,7 @@ def _site(environ: Mapping[str, str]) -> Site:
         engine_multi_node=environ.get(f"{PREFIX}ENGINE_MULTI_NODE", "").lower() == "true",
         engine_architectures=_names(environ, "ENGINE_ARCHITECTURES"),
         engine_features=_features(environ),
+        template_forbidden=_forbidden(environ),
     )
 
 
@@ -137,6 +147,16 @@ def _features(environ: Mapping[str, str]) -> frozenset[EngineFeature]:
     except ValueError as error:
         known = ", ".join(EngineFeature)
         raise SettingsError(f"{PREFIX}ENGINE_FEATURES: {error}; known: {known}") from error
+
+
+def _forbidden(environ: Mapping[str, str]) -> frozenset[TemplateFeature]:
+    if f"{PREFIX}TEMPLATE_FORBIDDEN" not in environ:
+        return FORBIDDEN_BY_DEFAULT
+    try:
+        return frozenset(map(TemplateFeature, _names(environ, "TEMPLATE_FORBIDDEN")))
+    except ValueError as error:
+        known = ", ".join(TemplateFeature)
+        raise SettingsError(f"{PREFIX}TEMPLATE_FORBIDDEN: {error}; known: {known}") from error
 
 
 def _number(

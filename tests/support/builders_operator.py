@@ -12,7 +12,14 @@ from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.decide import Surroundings, decide
 from atom_operator.decision import Decider
-from atom_operator.domain import ATOM_DEPLOYMENT, Manifest, ObjectKey, Owner, Plan
+from atom_operator.domain import (
+    ATOM_DEPLOYMENT,
+    CONTROLLER_REVISION,
+    Manifest,
+    ObjectKey,
+    Owner,
+    Plan,
+)
 from atom_operator.integrations import Site
 from atom_operator.reconcile import Reconciler
 from atom_operator.settings import OperatorSettings
@@ -69,6 +76,14 @@ def condition(cluster: FakeCluster, kind: str) -> dict[str, Any]:
     status = cluster.find(ATOM_DEPLOYMENT, "chat")["status"]
     (found,) = [item for item in status["conditions"] if item["type"] == kind]
     return dict(found)
+
+
+def ready_records(cluster: FakeCluster) -> list[str]:
+    """The names of the records of pods that were all ready."""
+    records = cluster.names(CONTROLLER_REVISION)
+    return [
+        name for name in records if "template" in cluster.find(CONTROLLER_REVISION, name)["data"]
+    ]
 
 
 def gpu_node(name: str, gpus: int = 8, **changes: Any) -> Manifest:

@@ -6,7 +6,7 @@ from typing import Any
 
 from atom_operator.constants import ANNOTATION_REVISION, ANNOTATION_SPEC_DIGEST
 from atom_operator.domain import CONTROLLER_REVISION, DEPLOYMENT, Manifest
-from tests.support.builders_operator import pod
+from tests.support.builders_operator import pod, ready_records
 from tests.support.fake_cluster import FakeCluster
 
 OLDER = "0lder"
@@ -19,7 +19,9 @@ def as_an_older_one_left_it(cluster: FakeCluster, *, digests: bool, records: boo
     """
     deployment = cluster.find(DEPLOYMENT, "chat")
     _make_older(deployment, deployment["spec"]["template"], digests=digests)
-    for name in cluster.names(CONTROLLER_REVISION):
+    for name in set(cluster.names(CONTROLLER_REVISION)) - set(ready_records(cluster)):
+        del cluster.objects[CONTROLLER_REVISION, "default", name]  # which it did not write yet
+    for name in ready_records(cluster):
         record = cluster.objects.pop((CONTROLLER_REVISION, "default", name))
         if records:
             _make_older(record, record["data"]["template"], digests=digests)

@@ -64,7 +64,7 @@ def engine_args(plan: Plan) -> list[str]:
     pairs: list[tuple[str, object]] = [
         ("--model", plan.model.argument),
         ("--served-model-name", engine.served_name),
-        ("--host", "0.0.0.0"),
+        ("--host", "::"),
         ("--server-port", constants.ENGINE_PORT),
         ("--max-model-len", engine.max_model_len),
         ("--max-num-seqs", engine.max_num_seqs),

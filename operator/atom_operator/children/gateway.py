@@ -19,7 +19,8 @@ _REQUEST_TIMEOUT = "0s"
 
 
 def inference_pool(plan: Plan, picker: EndpointPicker) -> Manifest:
-    """The pods that an endpoint picker chooses from."""
+    """The pods that an endpoint picker chooses from; only fields that v1 had from its first
+    release on, since an API server refuses an object with one that it does not know."""
     return {
         "apiVersion": INFERENCE_POOL.api_version,
         "kind": INFERENCE_POOL.kind,

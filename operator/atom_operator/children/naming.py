@@ -29,14 +29,18 @@ def short_hash(text: str) -> str:
 
 def serving_labels(plan: Plan) -> dict[str, str]:
     """What selects the pods that serve HTTP: all, or of a replica over several nodes its leader."""
-    role = {constants.LABEL_ROLE: constants.ROLE_LEADER} if plan.engine.nodes > 1 else {}
-    return {**selector_labels(plan.key.name), **role}
+    return _serving_labels(plan.key.name, groups=plan.engine.nodes > 1)
 
 
-def selector_text(name: str, plan: Plan | None) -> str:
-    """The same as text, for the scale subresource; without a plan of every pod."""
-    labels = serving_labels(plan) if plan else selector_labels(name)
+def selector_text(name: str, *, groups: bool) -> str:
+    """The same as text, for the scale subresource."""
+    labels = _serving_labels(name, groups=groups)
     return ",".join(f"{key}={value}" for key, value in labels.items())
+
+
+def _serving_labels(name: str, *, groups: bool) -> dict[str, str]:
+    role = {constants.LABEL_ROLE: constants.ROLE_LEADER} if groups else {}
+    return {**selector_labels(name), **role}
 
 
 def selector_labels(name: str) -> dict[str, str]:

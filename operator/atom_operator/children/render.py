@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from atom_operator.children.accepted_spec import accepted_spec
 from atom_operator.children.autoscaler import autoscaler
 from atom_operator.children.config import inspected_config_map, plan_config_map
 from atom_operator.children.dashboard import dashboard_config_map
@@ -54,6 +55,7 @@ def render(plan: Plan, target: Target | None = None) -> dict[ChildKey, Manifest]
         (SERVICE, service(plan)),
         (DISRUPTION_BUDGET, disruption_budget(plan)),
         *_guards(plan),
+        (CONTROLLER_REVISION, accepted_spec(plan) if plan.asked else None),
         (CONTROLLER_REVISION, ready_revision(plan, ready) if ready else None),
         workload(plan, target.pods, target.rollback),
         *_integrations(plan),

@@ -14,7 +14,7 @@ from atom_operator import constants
 from atom_operator.children import naming
 from atom_operator.children.engine_container import PRE_STOP_SECONDS, engine_container
 from atom_operator.children.group import leader_worker_set
-from atom_operator.children.overlay import merge_pod_template
+from atom_operator.children.overlay import OverlayError, merge_pod_template
 from atom_operator.children.preflight import preflight_container
 from atom_operator.children.volumes import volumes
 from atom_operator.domain import (
@@ -49,6 +49,10 @@ def workload(
         constants.ANNOTATION_STARTUP_BUDGET: str(plan.startup_budget_seconds),
         constants.ANNOTATION_ROLLOUT_REASON: plan.rollout.reason,
     }
+    if plan.default_image is not None:
+        annotations[constants.ANNOTATION_DEFAULT_IMAGE] = plan.default_image
+    if plan.image_before is not None:
+        annotations[constants.ANNOTATION_IMAGE_BEFORE] = plan.image_before
     if rollback is not None:
         annotations[constants.ANNOTATION_FAILED_REVISION] = rollback.failed
         annotations[constants.ANNOTATION_FAILURE] = rollback.cause
@@ -87,7 +91,13 @@ def pod_template(plan: Plan) -> Manifest:
 
     Raises OverlayError when spec.template cannot be merged.
     """
-    return merge_pod_template(_pod_template(plan), plan.template or {})
+    template = merge_pod_template(_pod_template(plan), plan.template or {})
+    containers = template.get("spec", {}).get("containers") or ()
+    if not any(item.get("name") == constants.ENGINE_CONTAINER for item in containers):
+        raise OverlayError(
+            f"spec.containers: container {constants.ENGINE_CONTAINER} is what serves; leave it in"
+        )
+    return template
 
 
 def pod_revision(plan: Plan) -> PodRevision:

@@ -1,8 +1,9 @@
-"""What this process applied last, and what came of it: a child that is still both costs no request.
+"""What was applied last, and what came of it: a child that is still both costs no request.
 
 Exact, not a guess: a write is left out only when the manifest is the one applied before and the
-object, read in this pass, is the one that the API server answered then, its status aside. Lost with
-the process and with a term, after which everything is applied again. Called by apply_children.
+object, read in this pass, is the one that the API server answered then, its status aside. That is
+lost with the process and with a term; what a former one applied is told by an annotation, and left
+alone where every value of the manifest is still there. Called by apply_children.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from atom_operator import constants
 from atom_operator.domain import ChildKey, Manifest, ObjectKey
 
 # Who wrote when, and what the API server names only in single answers or others report.
 _NOT_CONTENT = ("status", "apiVersion", "kind")
 _NOT_CONTENT_OF_METADATA = ("managedFields", "resourceVersion")
+# Maps that an apply replaces as a whole: a label that somebody adds would select nothing.
+_WHOLE = ("selector", "matchLabels", "nodeSelector", "data")
 _Digests = tuple[bytes, bytes]
 
 
@@ -39,7 +43,12 @@ class AppliedChildren:
     ) -> bool:
         """Whether applying `manifest` again would change nothing about `existing`."""
         known = self._known.get(key, {}).get(child)
-        return known is not None and known == (_digest(manifest), content_digest(existing))
+        if known is not None:
+            return known == (_digest(manifest), content_digest(existing))
+        if not _was_applied(manifest, existing):
+            return False
+        self.remember(key, child, manifest, existing)
+        return True
 
     def remember(
         self, key: ObjectKey, child: ChildKey, manifest: Manifest, answer: Manifest
@@ -47,6 +56,41 @@ class AppliedChildren:
         """`answer` is what the API server has after applying `manifest`."""
         digests = (_digest(manifest), content_digest(answer))
         self._known.setdefault(key, {})[child] = digests
+
+
+def stamped(manifest: Manifest) -> Manifest:
+    """The manifest with its own digest, by which a later process knows that it was applied."""
+    metadata = manifest["metadata"]
+    digest = {constants.ANNOTATION_APPLIED: _digest(manifest).hex()}
+    annotations = {**(metadata.get("annotations") or {}), **digest}
+    return {**manifest, "metadata": {**metadata, "annotations": annotations}}
+
+
+def _was_applied(manifest: Manifest, existing: Manifest) -> bool:
+    """Whether `manifest` (stamped) was the last that we applied, so that we own its fields and no
+    others, and all of its values are there. A value that the API server writes otherwise (a
+    quantity, an empty string) makes this False, which costs one apply."""
+    ours = manifest["metadata"].get("annotations") or {}
+    theirs = existing["metadata"].get("annotations") or {}
+    applied = ours.get(constants.ANNOTATION_APPLIED)
+    if applied is None or theirs.get(constants.ANNOTATION_APPLIED) != applied:
+        return False
+    content = {name: value for name, value in manifest.items() if name not in _NOT_CONTENT}
+    return _holds(existing, content)
+
+
+def _holds(existing: Any, wanted: Any, name: str = "") -> bool:
+    """Whether `existing` has all of `wanted`, and what belongs to one writer alone (lists of which
+    nothing is known, selectors) nothing else."""
+    if isinstance(wanted, Mapping):
+        if not isinstance(existing, Mapping) or (name in _WHOLE and existing != wanted):
+            return False
+        return all(key in existing and _holds(existing[key], wanted[key], key) for key in wanted)
+    if isinstance(wanted, list):
+        if not isinstance(existing, list) or len(existing) != len(wanted):
+            return False
+        return all(map(_holds, existing, wanted))
+    return bool(existing == wanted)
 
 
 def content_digest(existing: Manifest) -> bytes:

@@ -6,16 +6,16 @@ that somebody else made: server-side apply would do that silently.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from atom_operator import constants
-from atom_operator.cluster.applied import AppliedChildren
+from atom_operator.cluster.applied import AppliedChildren, stamped
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.observe import controller_uid
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import Reason
 from atom_operator.domain import ApplyReport, ChildKey, Manifest, ObjectKey, Refusal
-from atom_operator.kinds import SIDE_KINDS
+from atom_operator.kinds import NEEDED_KINDS, SIDE_KINDS
 
 _INVALID = 422
 
@@ -36,9 +36,12 @@ async def apply_children(
     now = dict(owned)
     applied: list[ChildKey] = []
     unneeded: list[Refusal] = []
-    for child, manifest in desired.items():
+    for child, rendered in desired.items():
+        manifest = stamped(rendered)
         if child in owned and memory.is_current(key, child, manifest, owned[child]):
             applied.append(child)
+            continue
+        if _leads_nowhere(child, now, unneeded):
             continue
         refusal = await _apply_one(port, child, manifest, now)
         if refusal is None:
@@ -53,6 +56,15 @@ async def apply_children(
         await port.delete(child.kind, key.namespace, child.name)
         del now[child]
     return ApplyReport(tuple(applied), tuple(pruned), (), tuple(unneeded)), now
+
+
+def _leads_nowhere(
+    child: ChildKey, now: Mapping[ChildKey, Manifest], refused: Iterable[Refusal]
+) -> bool:
+    """Whether `child` would point to an object that was refused and does not exist: a route to a
+    pool that is not there answers every request with an error."""
+    needed = NEEDED_KINDS.get(child.kind)
+    return any(item.child.kind == needed and item.child not in now for item in refused)
 
 
 async def _apply_one(
@@ -79,7 +91,29 @@ async def _write(
     except RefusedError as error:
         if not exists or error.code != _INVALID:
             raise
-        return await port.replace(child.kind, manifest)
+        existing = await port.get(child.kind, manifest["metadata"]["namespace"], child.name)
+        if existing is None:
+            raise
+    return await port.replace(child.kind, _in_place_of(existing, manifest))
+
+
+def _in_place_of(existing: Manifest, manifest: Manifest) -> Manifest:
+    """`manifest` with what of `existing` is another's by right: a number of replicas that we leave
+    out is an autoscaler's, finalizers and annotations are their controllers'. Its version is kept,
+    so that a change made meanwhile is not undone."""
+    before, ours = existing["metadata"], manifest["metadata"]
+    kept = {name: before[name] for name in ("resourceVersion", "finalizers") if name in before}
+    theirs = {
+        name: value
+        for name, value in (before.get("annotations") or {}).items()
+        if not name.startswith(f"{constants.GROUP}/")
+    }
+    annotations = {**theirs, **(ours.get("annotations") or {})}
+    result = {**manifest, "metadata": {**ours, **kept, "annotations": annotations}}
+    if "spec" in manifest:
+        replicas = {name: value for name, value in existing["spec"].items() if name == "replicas"}
+        result["spec"] = {**replicas, **manifest["spec"]}
+    return result
 
 
 async def _conflict(port: ClusterPort, child: ChildKey, manifest: Manifest) -> Refusal | None:

@@ -197,8 +197,7 @@ class LightkubeCluster:
         name = f"{metadata['namespace']}/{metadata['name']}"
         with self._request("replace", kind, f"replace {kind.kind} {name}"):
             resource = _RESOURCES[kind]
-            # Without a resourceVersion the server takes the last write, and keeps what it
-            # allocated itself (a Service's addresses).
+            # The server keeps what it allocated itself (a Service's addresses).
             return dict(await self._client.replace(resource.from_dict(copy.deepcopy(manifest))))
 
     async def delete(self, kind: Kind, namespace: str, name: str) -> None:

@@ -34,12 +34,17 @@ class FleetReader:
         return await self._nodes.read(_FRESH_SECONDS)
 
     async def known_nodes(self) -> _List:
-        """The same for questions whose answers hardly change, such as what devices there are."""
+        """The same, up to a minute old: for what hardly changes (which devices there are), and for
+        what is asked on behalf of many objects all the time (an autoscaler's bound)."""
         return await self._nodes.read(_KNOWN_SECONDS)
 
     async def pods(self) -> _List:
         """Every pod on a node; None where reading them is forbidden."""
         return await self._pods.read(_FRESH_SECONDS)
+
+    async def known_pods(self) -> _List:
+        """Every pod on a node, up to a minute old."""
+        return await self._pods.read(_KNOWN_SECONDS)
 
 
 class _Shared:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -86,7 +86,9 @@ async def _optional(
 def describe(children: Mapping[ChildKey, Manifest], pods: tuple[PodState, ...]) -> Observed:
     """The typed view of children and pods."""
     workload = _first(children, *WORKLOAD_KINDS)
-    record = _first(children, CONTROLLER_REVISION)
+    records = _records(children)
+    record = _newest(item for item in records if "template" in item["data"])
+    accepted = _newest(item for item in records if constants.ACCEPTED_SPEC_KEY in item["data"])
     return Observed(
         children=children,
         deployment=deployment_state(workload) if workload else None,
@@ -94,6 +96,7 @@ def describe(children: Mapping[ChildKey, Manifest], pods: tuple[PodState, ...]) 
         running=_pods_of(workload, "spec") if workload else None,
         last_ready=_pods_of(record, "data") if record else None,
         inspected=_inspected(children),
+        accepted_spec=accepted["data"][constants.ACCEPTED_SPEC_KEY] if accepted else None,
         learned=tuple(found for child in children.values() for found in evidence_in(child)),
     )
 
@@ -130,6 +133,21 @@ def _evidence(item: Mapping[str, Any]) -> Evidence:
 
 def _first(children: Mapping[ChildKey, Manifest], *kinds: Kind) -> Manifest | None:
     return next((child for key, child in children.items() if key.kind in kinds), None)
+
+
+def _records(children: Mapping[ChildKey, Manifest]) -> list[Manifest]:
+    return [
+        child
+        for key, child in children.items()
+        if key.kind == CONTROLLER_REVISION and isinstance(child.get("data"), Mapping)
+    ]
+
+
+def _newest(records: Iterable[Manifest]) -> Manifest | None:
+    """A pass that was cut off may have left the one before beside it."""
+    return max(
+        records, key=lambda item: str(item["metadata"].get("creationTimestamp")), default=None
+    )
 
 
 def _pods_of(manifest: Manifest, field: str) -> PodRevision | None:
@@ -185,6 +203,8 @@ def deployment_state(manifest: Manifest) -> DeploymentState:
         rollback=_rollback(manifest),
         startup_budget_seconds=_whole(_annotation(manifest, constants.ANNOTATION_STARTUP_BUDGET)),
         spec_digest=_annotation(manifest, constants.ANNOTATION_SPEC_DIGEST),
+        default_image=_annotation(manifest, constants.ANNOTATION_DEFAULT_IMAGE),
+        image_before=_annotation(manifest, constants.ANNOTATION_IMAGE_BEFORE),
     )
 
 

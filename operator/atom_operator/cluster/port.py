@@ -50,7 +50,10 @@ class ClusterPort(Protocol):
         """
 
     async def replace(self, kind: Kind, manifest: Manifest) -> Manifest:
-        """Put the object in place of what exists under its name, whoever wrote what in it."""
+        """Put the object in place of what exists under its name, whoever wrote what in it.
+
+        TransientError when what exists has another resourceVersion than `manifest` names.
+        """
 
     async def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """Delete in the background; nothing happens when it is gone already."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from atom_operator.domain.capacity import Evidence, InspectedConfig
 from atom_operator.domain.objects import ChildKey, Manifest
@@ -29,6 +30,8 @@ class DeploymentState:
     rollback: Rollback | None = None  # why it does not run what the spec asks for
     startup_budget_seconds: int | None = None  # of the revision that it runs
     spec_digest: str | None = None  # of the spec that it was last written for
+    default_image: str | None = None  # the operator's, where that spec named none
+    image_before: str | None = None  # of the default, where only that has changed
 
     @property
     def complete(self) -> bool:
@@ -65,3 +68,4 @@ class Observed:
     leaving: int = 0  # pods that end and may still hold devices
     unserved: frozenset[Kind] = frozenset()  # optional kinds that were looked for in vain
     inspected: InspectedConfig | None = None
+    accepted_spec: Mapping[str, Any] | None = None  # the last that was carried out

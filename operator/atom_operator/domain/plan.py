@@ -36,6 +36,10 @@ class Plan:
     owns_replicas: bool = True  # False: an autoscaler moves the number, and we leave it alone
     inspected: InspectedConfig | None = None  # kept, so that it is looked at once
     spec_digest: str = ""  # of what is asked of the pods
+    asked: Mapping[str, Any] = field(default_factory=dict)  # the spec as it was written
+    default_image: str | None = None  # the operator's, where the spec names none
+    image_before: str | None = None  # of the default, where only that has changed
+    image_waits: str | None = None  # why a new default is not taken yet
     keeps_rendering: bool = False  # pods stay as another version of the operator made them
 
     @property

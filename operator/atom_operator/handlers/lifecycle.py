@@ -1,4 +1,4 @@
-"""Start, log in, stop, and say whether the operator is alive."""
+"""Start, log in and stop."""
 
 from __future__ import annotations
 
@@ -49,9 +49,3 @@ def log_in(**kwargs: Any) -> kopf.ConnectionInfo | None:
 async def stop(memo: Runtime, **_: Any) -> None:
     """Stop the workers and close the connections."""
     await memo.stop()
-
-
-@kopf.on.probe(id="queue")
-def alive(memo: Runtime, **_: Any) -> int:
-    """The health endpoint's answer: the length of the queue, or a failure."""
-    return memo.check_alive()

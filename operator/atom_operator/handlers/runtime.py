@@ -11,9 +11,9 @@ import logging
 import time
 from datetime import UTC, datetime
 
-from prometheus_client import start_http_server
+from aiohttp import web
 
-from atom_operator import constants
+from atom_operator import constants, endpoints
 from atom_operator.cluster.applied import AppliedChildren
 from atom_operator.cluster.cached import CachedCluster
 from atom_operator.cluster.client import LightkubeCluster
@@ -27,6 +27,7 @@ from atom_operator.cluster.watch_client import HttpWatch
 from atom_operator.decision import Decider
 from atom_operator.domain import CHILD_KINDS, POD, ObjectKey
 from atom_operator.handlers.term import Term
+from atom_operator.image_turns import ImageTurns
 from atom_operator.kinds import NETWORK_POLICY
 from atom_operator.leadership.elector import Elector
 from atom_operator.leadership.lease import LeaseTimes
@@ -67,6 +68,7 @@ class Runtime:
         fenced = FencedCluster(cached, self._may_write)
         self._optional = OptionalKinds(self._cluster.list_holders)
         self._applied = AppliedChildren()
+        self._turns = ImageTurns(settings.image_rollouts, lambda key: self.enqueue(*key))
         fleet = FleetReader(self._cluster, time.monotonic)
         engines = PatientEngines(self._engines, time.monotonic)
         self._decider = Decider(fenced, fleet, engines, settings)
@@ -77,17 +79,19 @@ class Runtime:
             clock=_now,
             optional=self._optional,
             applied=self._applied,
+            turns=self._turns,
         )
         self._term: Term | None = None
         self.metrics.queue_length.set_function(lambda: len(self._term or ()))
         self.metrics.leader.set_function(lambda: float(self._term is not None))
         self._tasks: list[asyncio.Task[None]] = []
+        self._served: list[web.AppRunner] = []
 
     async def start(self) -> None:
         """Begin to work; raises ClusterError when AtomDeployments cannot be listed."""
         await self._cluster.list_deployments()
-        if self.settings.metrics_port:
-            start_http_server(self.settings.metrics_port, registry=self.metrics.registry)
+        await self._serve(endpoints.health(self.check_alive), self.settings.health_port)
+        await self._serve(endpoints.metrics(self.metrics.registry), self.settings.metrics_port)
         elector = self._elector
         leading = self._lead() if elector is None else elector.run(self._lead)
         self._tasks = [asyncio.create_task(leading)]
@@ -101,11 +105,17 @@ class Runtime:
             )
             self._tasks.append(asyncio.create_task(service.run()))
 
+    async def _serve(self, application: web.Application, port: int) -> None:
+        if port:
+            self._served.append(await endpoints.serve(application, port))
+
     async def stop(self) -> None:
         """Stop after the requests in flight, and let another replica go on at once."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for runner in self._served:
+            await runner.cleanup()
         await self._engines.close()
         await self._cluster.close()
         await self._watch.close()
@@ -132,9 +142,10 @@ class Runtime:
         """Reconcile until cancelled."""
         self._optional.forget_all()
         self._applied.forget_all()
+        self._turns.forget_all()
         self._term = Term(
             self._reconcile,
-            self._cluster.list_deployments,
+            self._list_keys,
             workers=self.settings.workers,
             resync_seconds=self.settings.resync_seconds,
         )
@@ -149,6 +160,11 @@ class Runtime:
                     following.cancel()
         finally:
             self._term = None
+
+    async def _list_keys(self) -> list[ObjectKey]:
+        keys = await self._cluster.list_deployments()
+        self._turns.expect(keys)
+        return keys
 
     async def _reconcile(self, key: ObjectKey) -> float | None:
         with self.metrics.reconcile():

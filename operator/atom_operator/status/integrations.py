@@ -15,6 +15,7 @@ from atom_operator.integrations import Integrations
 from atom_operator.kinds import AUTOSCALER, PROVIDERS, SCALED_OBJECT, SIDE_KINDS
 from atom_operator.status.conditions import Verdict
 
+_FAILING = "Failing"  # of a trigger, in a ScaledObject's status.health
 # What the controller of an autoscaler says when it cannot work.
 _WORKS = {AUTOSCALER: ("AbleToScale", "ScalingActive"), SCALED_OBJECT: ("Ready",)}
 
@@ -25,6 +26,9 @@ def capacity_limited(plan: Plan | None) -> Verdict:
     scaling = plan.integrations.autoscaling if plan else None
     if scaling is None:
         return Verdict(kind, "False", Reason.NOT_AUTOSCALED, "spec.autoscaling is not set")
+    if plan is not None and plan.accelerator.resource_name is None:
+        message = f"at most {scaling.max_replicas} replicas, and none of them takes an accelerator"
+        return Verdict(kind, "False", Reason.NO_ACCELERATORS, message)
     if scaling.limit is None:
         message = f"at most {scaling.max_replicas} replicas; what the nodes hold is not known"
         return Verdict(kind, "Unknown", Reason.ACCELERATORS_UNKNOWN, message)
@@ -72,7 +76,10 @@ def _refused(report: ApplyReport) -> Iterator[tuple[Reason, str]]:
 def _broken(children: Mapping[ChildKey, Manifest]) -> Iterator[tuple[Reason, str]]:
     for child, manifest in children.items():
         wanted = _WORKS.get(child.kind, ())
-        conditions: list[dict[str, Any]] = (manifest.get("status") or {}).get("conditions") or []
+        status: Mapping[str, Any] = manifest.get("status") or {}
+        conditions: list[dict[str, Any]] = status.get("conditions") or []
+        if child.kind == SCALED_OBJECT:
+            yield from _failing_triggers(child, status)
         for item in conditions:
             if item.get("type") in wanted and item.get("status") == "False":
                 words = f"{item.get('reason')}: {item.get('message')}"
@@ -80,3 +87,15 @@ def _broken(children: Mapping[ChildKey, Manifest]) -> Iterator[tuple[Reason, str
                     Reason.AUTOSCALER_NOT_READY,
                     f"{child.kind.kind} {child.name} says {item['type']}=False, {words}",
                 )
+
+
+def _failing_triggers(child: ChildKey, status: Mapping[str, Any]) -> Iterator[tuple[Reason, str]]:
+    """KEDA counts a query that fails in status.health and goes on calling itself Ready."""
+    health: Mapping[str, Any] = status.get("health") or {}
+    failing = sorted(name for name, one in health.items() if one.get("status") == _FAILING)
+    if failing:
+        yield (
+            Reason.AUTOSCALER_NOT_READY,
+            f"{child.kind.kind} {child.name}: KEDA gets no value for {', '.join(failing)}; see "
+            "`kubectl describe` of it, and whether Prometheus answers",
+        )

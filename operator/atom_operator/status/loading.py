@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from atom_operator.constants import ConditionType, Reason
 from atom_operator.domain import EngineHealth, EngineView, LoadProgress, PodState
+from atom_operator.sizes import size_text
 from atom_operator.status.conditions import Verdict
 
 _KIND = ConditionType.MODEL_LOADED
 _STARTING = "starting"
 _LOADING_WEIGHTS = "loading weights"  # the engine's name of the phase
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def model_loaded(pods: tuple[PodState, ...], engines: EngineView) -> Verdict:
@@ -36,11 +36,11 @@ def progress_text(progress: LoadProgress) -> str:
     total, rate = progress.bytes_total, progress.bytes_per_second
     if not total:
         return text
-    text += f" of {_size(total)}"
+    text += f" of {size_text(total)}"
     if not rate:
         return text
     left = (1 - progress.fraction) * total / rate
-    return f"{text} at {_size(rate)}/s, about {_duration(left)} left"
+    return f"{text} at {size_text(rate)}/s, about {_duration(left)} left"
 
 
 def stall_text(progress: LoadProgress) -> str:
@@ -73,13 +73,6 @@ def _words(health: EngineHealth) -> str:
             "weights come from. It is restarted when its start-up budget is spent"
         )
     return f"is starting: {progress_text(progress)}"
-
-
-def _size(number: float) -> str:
-    unit = 0
-    while number >= 1024 and unit < len(_UNITS) - 1:
-        number, unit = number / 1024, unit + 1
-    return f"{number:.3g} {_UNITS[unit]}"
 
 
 def _duration(seconds: float) -> str:

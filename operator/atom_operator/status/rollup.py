@@ -179,10 +179,12 @@ def _progressing(situation: Situation) -> Verdict:
         message = f"{deployment.desired} of {deployment.desired} replicas are rolled out"
         if situation.plan is not None and situation.plan.keeps_rendering:
             message = f"{message}{_KEPT}"
+        if situation.plan is not None and situation.plan.image_waits:
+            message = f"{message}; {situation.plan.image_waits}"
         return Verdict(kind, "False", Reason.COMPLETE, message)
     if deployment.refused_message:
         return Verdict(kind, "False", Reason.PODS_REFUSED, deployment.refused_message)
-    if deployment.stalled_message:
+    if deployment.stalled_message and deployment.up_to_date:
         return Verdict(kind, "False", Reason.DEADLINE_EXCEEDED, deployment.stalled_message)
     message = (
         f"{deployment.updated} of {deployment.desired} replicas have the new revision, "
@@ -220,6 +222,9 @@ def _degraded(situation: Situation) -> Verdict:
         more = f" (and {len(failing) - 1} more pods)" if len(failing) > 1 else ""
         message = f"pod {failing[0].name}: {failing[0].problem}{more}"
         return Verdict(kind, "True", Reason.POD_FAILING, message)
+    stalled = situation.deployment.stalled_message
+    if stalled and situation.deployment.up_to_date and not situation.deployment.complete:
+        return Verdict(kind, "True", Reason.DEADLINE_EXCEEDED, stalled)
     return Verdict(kind, "False", Reason.AS_EXPECTED, "no pod is failing")
 
 

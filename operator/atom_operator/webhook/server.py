@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from atom_operator.admission.review import ReviewError, ReviewRequest, Verdict, answer, parse_review
+from atom_operator.endpoints import listen
 from atom_operator.webhook.certificate_keeper import CertificateSource, keep, load_into
 from atom_operator.webhook.certificates import KeyPair
 
@@ -77,7 +78,7 @@ class WebhookServer:
             application, access_log=None, shutdown_timeout=_CLOSE_SECONDS, handle_signals=False
         )
         await runner.setup()
-        site = web.TCPSite(runner, *self._address, ssl_context=self._context)
+        site = web.SockSite(runner, listen(*self._address), ssl_context=self._context)
         await site.start()
         self.port = runner.addresses[0][1]
         _logger.info("serves admission reviews on port %d", self.port)

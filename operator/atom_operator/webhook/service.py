@@ -11,6 +11,7 @@ from pathlib import Path
 
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.decision import Decider
+from atom_operator.endpoints import EVERY_ADDRESS
 from atom_operator.settings import WebhookSettings
 from atom_operator.webhook.certificate_keeper import (
     CertificateSource,
@@ -20,8 +21,6 @@ from atom_operator.webhook.certificate_keeper import (
 from atom_operator.webhook.objects import LightkubeTrust
 from atom_operator.webhook.reviewer import Reviewer
 from atom_operator.webhook.server import WebhookServer
-
-_EVERYWHERE = "0.0.0.0"
 
 
 class WebhookService:
@@ -41,7 +40,7 @@ class WebhookService:
         self._server = WebhookServer(
             self._reviewer.review,
             self._source(settings, clock),
-            host=_EVERYWHERE,
+            host=EVERY_ADDRESS,
             port=settings.port,
             observe=count,
         )

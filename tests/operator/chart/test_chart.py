@@ -18,7 +18,7 @@ import yaml
 from prometheus_client import generate_latest
 
 from atom_operator.api.crd import build_crd
-from atom_operator.integrations import EngineFeature, Site
+from atom_operator.integrations import EngineFeature, Site, TemplateFeature
 from atom_operator.metrics import OperatorMetrics
 from atom_operator.settings import LeaseSettings, OperatorSettings, WebhookSettings
 from devcluster.settings import read_settings
@@ -218,6 +218,7 @@ def test_what_the_site_sets_reaches_the_operator(helm: str) -> None:
         "engine.multiNode=true",
         "engine.architectures={DeepseekV3ForCausalLM,GptOssForCausalLM}",
         "engine.features={fp8KvCache,speculation}",
+        "template.forbidden={hostPath}",
         "autoscaling.prometheusAddress=http://prometheus.test:9090",
         "runbookBaseUrl=https://runbooks.test",
     )
@@ -231,6 +232,7 @@ def test_what_the_site_sets_reaches_the_operator(helm: str) -> None:
         engine_multi_node=True,
         engine_architectures=("DeepseekV3ForCausalLM", "GptOssForCausalLM"),
         engine_features=frozenset({EngineFeature.FP8_KV_CACHE, EngineFeature.SPECULATION}),
+        template_forbidden=frozenset({TemplateFeature.HOST_PATH}),
     )
 
 

@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from atom_operator.cluster.errors import TransientError
-from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, DISRUPTION_BUDGET, Manifest
+from atom_operator.cluster.fleet import FleetReader
+from atom_operator.decision import Decider
+from atom_operator.domain import (
+    ATOM_DEPLOYMENT,
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
+    Manifest,
+    ObjectKey,
+)
 from atom_operator.integrations import Site
 from atom_operator.kinds import AUTOSCALER, SCALED_OBJECT
-from tests.support.builders_operator import KEY, cluster_with, gpu_node, gpu_pod, reconciler
+from atom_operator.reconcile import Reconciler
+from atom_operator.settings import OperatorSettings
+from tests.support.builders_operator import (
+    IMAGES,
+    KEY,
+    NOW,
+    atom_deployment,
+    cluster_with,
+    gpu_node,
+    gpu_pod,
+    reconciler,
+)
 from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_engines import FakeEngines
 
 SITE = Site(prometheus_address="http://prometheus.test:9090")
 GPU = {"type": "amd", "product": "MI300X"}
@@ -65,6 +86,30 @@ async def test_a_crash_while_giving_up_the_replicas_loses_none(broken_write: int
     await settle(cluster)
     assert cluster.find(DEPLOYMENT, "chat")["spec"]["replicas"] == 4
     assert cluster.names(SCALED_OBJECT) == ["chat"]
+
+
+async def test_putting_a_spoilt_workload_right_leaves_the_number_to_the_autoscaler() -> None:
+    """Somebody's entry makes our apply invalid, so the whole object is put in its place."""
+    cluster = cluster_with(replicas=2, **scaled())
+    await settle(cluster)
+    cluster.change_spec(DEPLOYMENT, "chat", replicas=5)  # the autoscaler
+    cluster.spoilt_kinds.add(DEPLOYMENT)
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={"maxModelLen": 1024})
+    await settle(cluster)
+    assert "replace Deployment/chat" in cluster.writes
+    assert cluster.find(DEPLOYMENT, "chat")["spec"]["replicas"] == 5
+
+
+async def test_putting_a_spoilt_autoscaler_right_leaves_its_controllers_finalizer() -> None:
+    cluster = cluster_with(**scaled())
+    await settle(cluster)
+    cluster.find(SCALED_OBJECT, "chat")["metadata"]["finalizers"] = ["finalizer.keda.sh"]
+    cluster.spoilt_kinds.add(SCALED_OBJECT)
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", **scaled(maxReplicas=4))
+    await settle(cluster)
+    stored = cluster.find(SCALED_OBJECT, "chat")
+    assert stored["spec"]["maxReplicaCount"] == 4
+    assert stored["metadata"]["finalizers"] == ["finalizer.keda.sh"]
 
 
 async def test_without_autoscaling_the_spec_owns_the_number_again() -> None:
@@ -189,3 +234,72 @@ async def test_a_workload_that_may_grow_has_a_disruption_budget() -> None:
     cluster = cluster_with(replicas=1, **scaled())
     await settle(cluster)
     assert cluster.names(DISRUPTION_BUDGET) == ["chat"]
+
+
+async def test_a_trigger_that_fails_is_said_though_keda_calls_itself_ready() -> None:
+    cluster = cluster_with(**scaled())
+    await settle(cluster)
+    # As KEDA v2.18 writes it while Prometheus answers 500.
+    cluster.find(SCALED_OBJECT, "chat")["status"] = {
+        "conditions": [
+            {"type": "Ready", "status": "True", "reason": "ScaledObjectReady", "message": "-"},
+            {"type": "Fallback", "status": "True", "reason": "FallbackExists", "message": "-"},
+        ],
+        "health": {
+            "s0-running": {"numberOfFailures": 7, "status": "Failing"},
+            "s1-waiting": {"numberOfFailures": 0, "status": "Happy"},
+        },
+    }
+    await settle(cluster, 1)
+    found = condition(cluster, "IntegrationsReady")
+    assert (found["status"], found["reason"]) == ("False", "AutoscalerNotReady")
+    assert "s0-running" in found["message"]
+    assert "s1-waiting" not in found["message"]
+
+
+async def test_a_fallback_that_outlives_its_cause_is_no_failure() -> None:
+    """At zero replicas nothing asks the trigger, so KEDA leaves the condition as it was."""
+    cluster = cluster_with(**scaled())
+    await settle(cluster)
+    cluster.find(SCALED_OBJECT, "chat")["status"] = {
+        "conditions": [{"type": "Fallback", "status": "True", "reason": "x", "message": "-"}],
+        "health": {"s0-running": {"numberOfFailures": 0, "status": "Happy"}},
+    }
+    await settle(cluster, 1)
+    assert condition(cluster, "IntegrationsReady")["status"] == "True"
+
+
+async def test_on_the_cpu_no_accelerator_limits_the_autoscaler() -> None:
+    cluster = cluster_with(**scaled())
+    await settle(cluster)
+    limited = condition(cluster, "CapacityLimited")
+    assert (limited["status"], limited["reason"]) == ("False", "NoAcceleratorsNeeded")
+
+
+async def test_many_autoscalers_cost_one_look_at_the_cluster_in_a_minute() -> None:
+    """Ten minutes of six autoscaled models: every pod of the cluster was listed 120 times."""
+    cluster, time = FakeCluster(), [0.0]
+    keys = [ObjectKey("default", f"model-{number}") for number in range(6)]
+    for key in keys:
+        cluster.create(
+            ATOM_DEPLOYMENT, atom_deployment(key.name, accelerator=GPU, **scaled(method="HPA"))
+        )
+    cluster.nodes = [gpu_node("a", 8)]
+    settings = OperatorSettings(engine_images=IMAGES, site=SITE)
+    fleet = FleetReader(cluster, lambda: time[0])
+    worker = Reconciler(
+        cluster,
+        FakeEngines(),
+        Decider(cluster, fleet, FakeEngines(), settings),
+        clock=lambda: NOW + timedelta(seconds=time[0]),
+    )
+    due = dict.fromkeys(keys, 0.0)
+    while time[0] < 600:
+        for key in keys:
+            if due[key] <= time[0]:
+                again = (await worker.reconcile(key)).requeue_after_seconds
+                assert again is not None, "nothing else tells of a node's device that comes free"
+                due[key] = time[0] + again
+        time[0] += 1
+    assert cluster.pod_reads <= 11
+    assert cluster.node_reads <= 11

@@ -150,7 +150,7 @@ async def test_killed_after_any_of_its_writes_a_successor_with_caches_ends_at_th
         async with followed(cluster) as world:
             await _ends_like_an_undisturbed_one(cluster, world)
         if not killed:
-            assert write > 3  # the pass had fewer writes than that
+            assert write > 2  # the pass had fewer writes: the Deployment and the status
             return
     raise AssertionError("a pass has more writes than this test tries")
 

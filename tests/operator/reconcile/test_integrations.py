@@ -3,6 +3,7 @@ way of serving."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -169,6 +170,36 @@ async def test_a_refused_monitor_stops_nothing() -> None:
     found = condition(cluster, "IntegrationsReady")
     assert (found["status"], found["reason"]) == ("False", "ApplyRefused")
     assert condition(cluster, "Degraded")["status"] == "False"
+
+
+async def test_no_route_leads_to_a_pool_that_was_refused() -> None:
+    cluster = cluster_with(**ASKED)
+    cluster.refused_kinds[INFERENCE_POOL] = "field not declared in schema"
+    await reconciler(cluster).reconcile(KEY)
+    assert cluster.names(HTTP_ROUTE) == []
+    assert "field not declared" in condition(cluster, "IntegrationsReady")["message"]
+    cluster.refused_kinds.clear()
+    await reconciler(cluster).reconcile(KEY)
+    assert cluster.names(HTTP_ROUTE) == ["chat"]
+
+
+async def test_a_route_to_the_service_stays_while_the_pool_is_refused() -> None:
+    cluster = cluster_with(gateway={"httpRoute": ASKED["gateway"]["httpRoute"]})
+    await reconciler(cluster).reconcile(KEY)
+    before = copy.deepcopy(cluster.find(HTTP_ROUTE, "chat")["spec"])
+    cluster.refused_kinds[INFERENCE_POOL] = "field not declared in schema"
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", gateway=ASKED["gateway"])
+    await reconciler(cluster).reconcile(KEY)
+    assert cluster.find(HTTP_ROUTE, "chat")["spec"] == before
+
+
+async def test_a_pool_has_only_fields_that_every_release_of_v1_knows() -> None:
+    """Of v1.0.0 to v1.3.0 of the Inference Extension; a field of v1.4.0 was refused by them."""
+    cluster = cluster_with(**ASKED)
+    await reconciler(cluster).reconcile(KEY)
+    spec = cluster.find(INFERENCE_POOL, "chat")["spec"]
+    assert set(spec) <= {"selector", "targetPorts", "endpointPickerRef"}
+    assert set(spec["endpointPickerRef"]) <= {"group", "kind", "name", "port", "failureMode"}
 
 
 async def test_a_route_goes_to_the_service_where_there_is_no_pool() -> None:

@@ -11,6 +11,7 @@ from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     CHILD_KINDS,
     CONFIG_MAP,
+    CONTROLLER_REVISION,
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     EVENT,
@@ -51,10 +52,12 @@ async def test_create_makes_every_child_with_its_owner() -> None:
 async def test_the_deployment_is_written_after_what_its_pods_need_and_the_status_last() -> None:
     cluster = cluster_with()
     await reconciler(cluster).reconcile(KEY)
+    (record,) = cluster.names(CONTROLLER_REVISION)
     assert cluster.writes == [
         "apply ServiceAccount/chat",
         "apply ConfigMap/chat-plan",
         "apply Service/chat",
+        f"apply ControllerRevision/{record}",
         "apply Deployment/chat",
         "status",
     ]
@@ -138,12 +141,12 @@ async def test_transition_time_moves_on_a_flip_only() -> None:
 async def test_a_deleted_child_comes_back(kind: Kind) -> None:
     cluster = cluster_with(replicas=2)
     await settle(cluster)
-    (name,) = cluster.names(kind)
-    before = cluster.objects.pop((kind, "default", name))
-    await reconciler(cluster).reconcile(KEY)
-    after = cluster.find(kind, name)
-    for field in ("spec", "data"):
-        assert after.get(field) == before.get(field)
+    for name in cluster.names(kind):
+        before = cluster.objects.pop((kind, "default", name))
+        await reconciler(cluster).reconcile(KEY)
+        after = cluster.find(kind, name)
+        for field in ("spec", "data"):
+            assert after.get(field) == before.get(field)
 
 
 async def test_a_drifted_field_is_put_back_and_a_foreign_one_is_left() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from atom_operator.domain import ATOM_DEPLOYMENT, CONTROLLER_REVISION, DEPLOYMENT, POD
+from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, POD
 from tests.support.builders_operator import (
     KEY,
     cluster_with,
     condition,
     gpu_node,
     gpu_pod,
+    ready_records,
     reconciler,
     unschedulable_pod,
 )
@@ -67,14 +68,14 @@ async def look(cluster: FakeCluster) -> None:
 
 async def test_what_is_left_serves_and_nothing_is_changed() -> None:
     cluster = await serving_on_two_full_nodes()
-    before, records = workload(cluster), cluster.names(CONTROLLER_REVISION)
+    before, records = workload(cluster), ready_records(cluster)
     lose_node_b(cluster)
     await look(cluster)
     assert condition(cluster, "Available")["status"] == "True"
     assert condition(cluster, "Ready")["status"] == "False"
     assert cluster.find(ATOM_DEPLOYMENT, "chat")["status"]["readyReplicas"] == 1
     assert workload(cluster) == before
-    assert cluster.names(CONTROLLER_REVISION) == records
+    assert ready_records(cluster) == records
 
 
 async def test_a_replacement_without_a_place_names_the_node_that_is_lost() -> None:

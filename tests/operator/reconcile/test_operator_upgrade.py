@@ -15,7 +15,6 @@ import pytest
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     CONFIG_MAP,
-    CONTROLLER_REVISION,
     DEPLOYMENT,
     POD,
     Manifest,
@@ -27,6 +26,7 @@ from tests.support.builders_operator import (
     cluster_with,
     condition,
     pod,
+    ready_records,
     reconciler,
 )
 from tests.support.fake_cluster import FakeCluster
@@ -82,7 +82,7 @@ async def test_pods_that_serve_stay_as_they_are(left: dict[str, bool]) -> None:
     before = template(cluster)
     await settle(cluster)
     assert template(cluster) == before
-    assert cluster.names(CONTROLLER_REVISION) == [f"chat-{OLDER}"]
+    assert ready_records(cluster) == [f"chat-{OLDER}"]
     assert condition(cluster, "Ready")["status"] == "True"
     assert "another version of the operator" in condition(cluster, "Progressing")["message"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -46,15 +47,44 @@ async def test_a_child_that_somebody_changed_is_put_right(kind: Kind) -> None:
     assert cluster.find(kind, "chat")["metadata"]["labels"] == before
 
 
-async def test_after_a_change_of_term_everything_is_applied_again() -> None:
-    cluster = cluster_with()
-    same = reconciler(cluster)
-    await same.reconcile(KEY)
-    await same.reconcile(KEY)
-    same.applied.forget_all()
+@pytest.mark.parametrize("replicas", [1, 2])
+async def test_an_operator_that_starts_writes_nothing_that_is_as_it_should_be(
+    replicas: int,
+) -> None:
+    cluster = cluster_with(replicas=replicas, networkPolicy={}, monitoring={"alerts": {}})
+    await reconciler(cluster).reconcile(KEY)
+    await reconciler(cluster).reconcile(KEY)
     cluster.writes.clear()
-    await same.reconcile(KEY)
-    assert "apply Deployment/chat" in cluster.writes
+    await reconciler(cluster).reconcile(KEY)
+    assert cluster.writes == []
+
+
+def _add_a_label(cluster: FakeCluster) -> None:
+    cluster.find(SERVICE, "chat")["spec"]["selector"]["mine"] = "yes"
+
+
+def _add_an_argument(cluster: FakeCluster) -> None:
+    (container,) = cluster.find(DEPLOYMENT, "chat")["spec"]["template"]["spec"]["containers"]
+    container["args"].append("--mine")
+
+
+def _take_the_mark(cluster: FakeCluster) -> None:
+    del cluster.find(DEPLOYMENT, "chat")["metadata"]["annotations"]["serving.atom.dev/applied"]
+
+
+@pytest.mark.parametrize(
+    ("edit", "kind"),
+    [(_add_a_label, SERVICE), (_add_an_argument, DEPLOYMENT), (_take_the_mark, DEPLOYMENT)],
+)
+async def test_an_operator_that_starts_puts_right_what_was_changed_meanwhile(
+    edit: Callable[[FakeCluster], None], kind: Kind
+) -> None:
+    cluster = cluster_with()
+    await reconciler(cluster).reconcile(KEY)
+    edit(cluster)
+    cluster.writes.clear()
+    await reconciler(cluster).reconcile(KEY)
+    assert cluster.writes == [f"apply {kind.kind}/chat"]
 
 
 def _ready_for(seconds: float) -> FakeCluster:

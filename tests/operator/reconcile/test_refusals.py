@@ -256,6 +256,8 @@ async def test_a_rollout_beyond_its_deadline_is_reported() -> None:
     await reconciler(cluster).reconcile(KEY)
     assert condition(cluster, "Progressing")["reason"] == "DeadlineExceeded"
     assert "too late" in condition(cluster, "Ready")["message"]
+    degraded = condition(cluster, "Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "DeadlineExceeded")
 
 
 async def test_an_image_that_cannot_be_pulled_is_a_failing_pod() -> None:

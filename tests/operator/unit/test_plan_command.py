@@ -124,3 +124,32 @@ def test_a_file_that_cannot_be_used_is_named(
         path.write_text(content, encoding="utf-8")
     assert main(["plan", "-f", str(path)]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_the_values_of_the_chart_say_what_the_sites_engines_can_do(write: Any, capsys: Any) -> None:
+    """A manifest that the installed operator accepts passes in CI too."""
+    wide = atom_deployment(
+        model={"source": "hf://meta-llama/Llama-3.3-70B-Instruct"},
+        accelerator=MI300X,
+        parallelism={"tensor": 8},
+    )
+    path = write("wide.yaml", wide)
+    assert main(["plan", "-f", path]) == 1
+    assert "spec.parallelism.tensor" in capsys.readouterr().out
+    values = write("values.yaml", {"engine": {"maxTensorParallel": 8}, "replicas": 2})
+    assert main(["plan", "-f", path, "--values", values]) == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"engine": {"features": ["telepathy"]}}, "telepathy"),
+        ({"engine": 8}, "engine must be an object"),
+    ],
+)
+def test_values_that_no_plan_can_be_made_with_are_named(
+    write: Any, capsys: Any, values: Any, words: str
+) -> None:
+    path, given = write("chat.yaml", atom_deployment()), write("values.yaml", values)
+    assert main(["plan", "-f", path, "--values", given]) == 2
+    assert words in capsys.readouterr().err

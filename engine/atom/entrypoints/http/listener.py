@@ -6,12 +6,14 @@ written to leave. The kernel can, and tells the server that the client is gone.
 
 from __future__ import annotations
 
+import errno
 import socket
 
 from atom.errors import ConfigError
 
 BACKLOG = 2048
 READER_TIMEOUT_SECONDS = 60.0
+_NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 _EVERY_ADDRESS = "::"  # of IPv4 too
 
 
@@ -41,15 +43,8 @@ def listen_shared(
 
 
 def _listen(host: str, port: int, reader_timeout_seconds: float, *, shared: bool) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server(
-            (host, port),
-            family=family,
-            backlog=BACKLOG,
-            reuse_port=shared,
-            dualstack_ipv6=host == _EVERY_ADDRESS and socket.has_dualstack_ipv6(),
-        )
+        listener = _bind(host, port, shared=shared)
     except (OSError, OverflowError, ValueError) as error:
         raise ConfigError(
             f"cannot listen on {host}:{port} ({error}); choose another with --host, --port"
@@ -58,3 +53,19 @@ def _listen(host: str, port: int, reader_timeout_seconds: float, *, shared: bool
         milliseconds = int(reader_timeout_seconds * 1000)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     return listener
+
+
+def _bind(host: str, port: int, *, shared: bool) -> socket.socket:
+    try:
+        return socket.create_server(
+            (host, port),
+            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+            backlog=BACKLOG,
+            reuse_port=shared,
+            dualstack_ipv6=host == _EVERY_ADDRESS and socket.has_dualstack_ipv6(),
+        )
+    except OSError as error:
+        if host != _EVERY_ADDRESS or error.errno not in _NO_IPV6:
+            raise
+    # The kernel has no IPv6: every address is one of IPv4.
+    return socket.create_server(("0.0.0.0", port), backlog=BACKLOG, reuse_port=shared)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -52,3 +53,19 @@ def test_every_address_means_those_of_both_families() -> None:
         for address in ("127.0.0.1", "::1"):
             with socket.create_connection((address, port)):
                 pass
+
+
+def test_without_ipv6_every_address_is_of_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    bind = socket.create_server
+
+    def without_ipv6(address: tuple[str, int], **options: Any) -> socket.socket:
+        if options.get("family") == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return bind(address, **options)
+
+    monkeypatch.setattr(socket, "create_server", without_ipv6)
+    with (
+        listen("::", 0) as listener,
+        socket.create_connection(("127.0.0.1", listener.getsockname()[1])),
+    ):
+        pass

@@ -1,0 +1,45 @@
+"""The site of `plan --values FILE`: what the operator's chart says about this cluster. Pure.
+
+The same file that `helm install --values` gets, so that a manifest is judged in CI as the installed
+operator will judge it. Only what decides a plan is read; the chart's schema checks the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from atom_operator.integrations import (
+    FORBIDDEN_BY_DEFAULT,
+    EngineFeature,
+    Site,
+    TemplateFeature,
+)
+
+
+class ValuesError(ValueError):
+    """A value that no plan can be made with; the message names it."""
+
+
+def site_of_values(values: Mapping[str, Any]) -> Site:
+    """What `values` set of a Site; the chart's defaults for the rest. Raises ValuesError."""
+    engine, scaling = _section(values, "engine"), _section(values, "autoscaling")
+    forbidden = _section(values, "template").get("forbidden", FORBIDDEN_BY_DEFAULT)
+    try:
+        return Site(
+            prometheus_address=scaling.get("prometheusAddress") or None,
+            engine_tensor_parallel=int(engine.get("maxTensorParallel", 1)),
+            engine_multi_node=bool(engine.get("multiNode", False)),
+            engine_architectures=tuple(map(str, engine.get("architectures") or ())),
+            engine_features=frozenset(map(EngineFeature, engine.get("features") or ())),
+            template_forbidden=frozenset(map(TemplateFeature, forbidden)),
+        )
+    except (TypeError, ValueError) as error:
+        raise ValuesError(f"{error}; see the chart's README") from error
+
+
+def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = values.get(name) or {}
+    if not isinstance(section, Mapping):
+        raise ValuesError(f"{name} must be an object, got {section!r}")
+    return section
