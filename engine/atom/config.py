@@ -232,10 +232,9 @@ def _check_options(options: EngineOptions) -> None:
 def check_kv_cache_dtype(name: str) -> None:
     """Raises `ConfigError` on a type that this version does not keep keys and values in."""
     if name not in KV_CACHE_DTYPES:
-        what = f"kv_cache_dtype {name} is not in this version"
         raise ConfigError(
-            f"{what if name.startswith('fp8') else f'unknown kv_cache_dtype {name!r}'}; use auto, "
-            f"the model's own type, or one of {', '.join(KV_CACHE_DTYPES[1:])}"
+            f"unknown kv_cache_dtype {name!r}: keys and values have 16 or 32 bits here; "
+            f"use auto, the model's own type, or one of {', '.join(KV_CACHE_DTYPES[1:])}"
         )
 
 

@@ -197,7 +197,9 @@ def test_a_line_that_gives_the_engine_a_port_of_its_own_is_refused() -> None:
 
 
 def test_an_fp8_kv_cache_is_refused_with_what_to_use(capsys: pytest.CaptureFixture[str]) -> None:
-    remedy = "kv_cache_dtype fp8 is not in this version; use auto, the model's own type, or one of"
+    remedy = (
+        "keys and values have 16 or 32 bits here; use auto, the model's own type, or one of bf16"
+    )
     with pytest.raises(SystemExit) as ended:
         options("--kv_cache_dtype", "fp8")
     assert ended.value.code == 2
