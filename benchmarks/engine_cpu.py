@@ -20,13 +20,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
-from atom.model_engine.step_pipeline import Executor, StepPipeline
+from atom.model_engine.executor.base import StepExecutor
+from atom.model_engine.step_pipeline import StepPipeline
 from atom.model_engine.wire.core_processes import thread_waiting
 from atom.sampling_params import SamplingParams
 from benchmarks.nano_workload import NanoRequest, nano_requests
@@ -58,19 +58,19 @@ class Step:
 class StepSizes:
     """An executor that notes the size of every step it passes on."""
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: StepExecutor) -> None:
         self._executor = executor
         self.steps: list[Step] = []
 
-    def submit(self, batch: ScheduledBatch) -> Any:
+    def submit(self, batch: ScheduledBatch) -> int:
         self.steps.append(Step(batch.total_tokens_num, int(batch.samples.sum())))
         return self._executor.submit(batch)
 
-    def sample(self, handle: Any, mask: TokenMask | None = None) -> None:
-        self._executor.sample(handle, mask)
+    def sample(self, ticket: int, mask: TokenMask | None = None) -> None:
+        self._executor.sample(ticket, mask)
 
-    def collect(self, handle: Any) -> ScheduledBatchOutput:
-        return self._executor.collect(handle)
+    def collect(self, ticket: int) -> ScheduledBatchOutput:
+        return self._executor.collect(ticket)
 
 
 def serve(engine: OfflineEngine, requests: list[NanoRequest]) -> float:

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 
 from atom.config import EngineOptions, build_config
-from atom.model_engine.async_proc import AsyncIOProcManager
+from atom.model_engine.executor.in_process import InProcessExecutor
 from atom.model_engine.request import Request
 from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.step_pipeline import StepPipeline, build_guided, build_scheduler
-from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.sampling_params import SamplingParams
 
 
@@ -27,8 +26,8 @@ class OfflineEngine:
         """depth: steps that the host is behind; None for what the device calls for."""
         started = time.perf_counter()
         self.config = build_config(EngineOptions(model=model, **options))
-        self.executor = AsyncIOProcManager(self.config)
-        self.report: EngineReport = self.executor.call_func("initialize", lambda phase, share: None)
+        self.executor = InProcessExecutor(self.config)
+        self.report = self.executor.initialize(lambda phase, share: None)
         self.scheduler = build_scheduler(self.config, self.report)
         depth = self.executor.steps_behind if depth is None else depth
         self.guided = build_guided(self.config)

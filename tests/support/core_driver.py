@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from atom.model_engine.async_proc import AsyncIOProcManager
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.executor.base import StepExecutor
 from atom.model_engine.request import TokenLogprobs
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.sampling_params import SamplingParams
@@ -19,16 +19,16 @@ from benchmarks.offline_engine import OfflineEngine
 class SamplesLater:
     """An executor that samples every batch by a call of its own, after its forward."""
 
-    def __init__(self, executor: AsyncIOProcManager) -> None:
+    def __init__(self, executor: StepExecutor) -> None:
         self._executor = executor
 
-    def submit(self, batch: ScheduledBatch) -> Any:
-        handle = self._executor.submit(replace(batch, samples_later=True))
-        self._executor.sample(handle)
-        return handle
+    def submit(self, batch: ScheduledBatch) -> int:
+        ticket = self._executor.submit(replace(batch, samples_later=True))
+        self._executor.sample(ticket)
+        return ticket
 
-    def collect(self, handle: Any) -> ScheduledBatchOutput:
-        return self._executor.collect(handle)
+    def collect(self, ticket: int) -> ScheduledBatchOutput:
+        return self._executor.collect(ticket)
 
 
 class CoreDriver(OfflineEngine):

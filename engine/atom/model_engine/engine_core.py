@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.config import Config
-from atom.model_engine.async_proc import AsyncIOProcManager
+from atom.model_engine.executor.in_process import InProcessExecutor
 from atom.model_engine.request import Request
 from atom.model_engine.runner.profiler import TorchProfiler
 from atom.model_engine.schedule.step_result import StepResult
@@ -52,7 +52,7 @@ class EngineCore:
     def __init__(self, config: Config, sockets: CoreSockets) -> None:
         self._config = config
         self._sockets = sockets
-        self._executor = AsyncIOProcManager(config)
+        self._executor = InProcessExecutor(config)
         self._guided = build_guided(config)
         sockets.wake_on(self._guided.wake_fd)
         self._scheduler: Scheduler
@@ -75,8 +75,8 @@ class EngineCore:
 
     def start(self) -> EngineReport:
         """Load and size everything; announces READY. Raises AtomError on a bad model or option."""
-        report: EngineReport = self._executor.call_func("initialize", self._progress)
-        self._executor.call_func("call_after_layers", self._pulse.tick)
+        report = self._executor.initialize(self._progress)
+        self._executor.call_after_layers(self._pulse.tick)
         self._scheduler = build_scheduler(self._config, report)
         self._pipeline = StepPipeline(
             self._scheduler,

@@ -1,6 +1,6 @@
 """ModelRunner: one device — weights, KV cache, and the execution of scheduled batches.
 
-Called through AsyncIOProcManager, by name: `initialize` once, then `submit` and `collect` per step.
+Called by an executor: `initialize` once, then `submit` and `collect` per step.
 It knows no queues and no requests beyond the rows that a batch describes. Nothing is written back
 into the configuration: what start-up finds out is returned as an EngineReport.
 """
@@ -45,7 +45,10 @@ _DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-_KV_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_KV  # phase, share done (0 to 1)
+Progress = Callable[[str, float], None]
+
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class ModelRunner:

@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 
 from atom.config import Config
-from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
+from atom.model_engine.batch import ScheduledBatch
 from atom.model_engine.block_manager import BlockManager
+from atom.model_engine.executor.base import StepExecutor
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.scheduler import Scheduler
@@ -34,24 +34,11 @@ GRAMMAR_COMPLETE = "grammar_complete"
 _SEEDS_APART = 2**32
 
 
-class Executor(Protocol):
-    """What runs batches: `submit` returns at once (or, without a device, when done), `collect`
-    waits for the output. Outputs are collected in the order of submission. A batch that says
-    `samples_later` is sampled by `sample`, before the next batch is submitted; `mask`: what its
-    guided rows may choose from."""
-
-    def submit(self, batch: ScheduledBatch) -> Any: ...
-
-    def sample(self, handle: Any, mask: TokenMask | None = None) -> None: ...
-
-    def collect(self, handle: Any) -> ScheduledBatchOutput: ...
-
-
 class StepPipeline:
     def __init__(
         self,
         scheduler: Scheduler,
-        executor: Executor,
+        executor: StepExecutor,
         *,
         depth: int,
         guided: GuidedRequests | None = None,
@@ -61,7 +48,7 @@ class StepPipeline:
         self._executor = executor
         self._depth = depth
         self._guided = guided
-        self._submitted: deque[tuple[ScheduledBatch, Any]] = deque()
+        self._submitted: deque[tuple[ScheduledBatch, int]] = deque()
 
     # ---- requests -----------------------------------------------------------------------------
 
@@ -113,16 +100,16 @@ class StepPipeline:
         return None
 
     def _step_guided(self, batch: ScheduledBatch, guided: GuidedRequests) -> StepResult | None:
-        handle = self._executor.submit(batch)
+        ticket = self._executor.submit(batch)
         result = self._take_in() if self._submitted else None
-        self._submitted.append((batch, handle))
-        self._executor.sample(handle, guided.rows.mask(batch))
+        self._submitted.append((batch, ticket))
+        self._executor.sample(ticket, guided.rows.mask(batch))
         return self._take_in() if self._depth == 0 else result
 
     def _take_in(self) -> StepResult:
         """The oldest step's tokens."""
-        batch, handle = self._submitted.popleft()
-        result = self._scheduler.update(batch, self._executor.collect(handle))
+        batch, ticket = self._submitted.popleft()
+        result = self._scheduler.update(batch, self._executor.collect(ticket))
         return result if self._guided is None else self._follow(result, self._guided)
 
     def _follow(self, result: StepResult, guided: GuidedRequests) -> StepResult:

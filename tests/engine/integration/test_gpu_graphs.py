@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from atom.model_engine.async_proc import AsyncIOProcManager
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
+from atom.model_engine.executor.base import StepExecutor
 from atom.model_engine.request import TokenLogprobs
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.model_ops.backends import resolve_ops
@@ -158,15 +158,15 @@ def test_no_step_makes_the_host_wait_for_the_device(checkpoint) -> None:
 class NeverWaits:
     """An executor whose submissions fail where they would wait for the device."""
 
-    def __init__(self, executor: AsyncIOProcManager) -> None:
+    def __init__(self, executor: StepExecutor) -> None:
         self._executor = executor
 
-    def submit(self, batch: ScheduledBatch) -> Any:
+    def submit(self, batch: ScheduledBatch) -> int:
         torch.cuda.set_sync_debug_mode("error")
         try:
             return self._executor.submit(batch)
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    def collect(self, handle: Any) -> ScheduledBatchOutput:
-        return self._executor.collect(handle)
+    def collect(self, ticket: int) -> ScheduledBatchOutput:
+        return self._executor.collect(ticket)

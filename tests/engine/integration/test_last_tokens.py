@@ -37,7 +37,7 @@ def run(checkpoint: Path, **params: Any) -> tuple[list[list[int]], list[int], li
 
 
 def modules(driver: CoreDriver) -> list[nn.Module]:
-    return list(driver.executor._runner._model.modules())
+    return list(driver.executor.runner._model.modules())
 
 
 def test_the_last_layer_computes_one_token_of_a_row_that_samples(checkpoint: Path) -> None:

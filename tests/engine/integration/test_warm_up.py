@@ -32,7 +32,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def warmed(driver: CoreDriver, shares: list[float]) -> CoreDriver:
     """As on a GPU: a CPU has nothing to warm."""
-    runner: ModelRunner = driver.executor._runner
+    runner: ModelRunner = driver.executor.runner
     with torch.inference_mode():
         warm_up(runner._steps, driver.config, runner._cache_shape(64), shares.append)
     return driver
@@ -53,7 +53,7 @@ def test_a_warmed_engine_answers_as_one_that_is_not(checkpoint: Path, max_num_se
 def test_steps_of_every_size_are_run(checkpoint: Path) -> None:
     driver = CoreDriver(str(checkpoint), **OPTIONS)
     submitted = []
-    steps = driver.executor._runner._steps
+    steps = driver.executor.runner._steps
     submit = steps.submit
     steps.submit = lambda batch: submitted.append(batch) or submit(batch)
     warmed(driver, [])

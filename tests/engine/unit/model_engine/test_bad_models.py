@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from atom.config import Config, EngineOptions, build_config
@@ -98,10 +99,13 @@ def test_missing_tensor_is_named(folder: Path) -> None:
     ("changes", "words"),
     [
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
-        ({"use_sliding_window": True}, "use_sliding_window is not supported"),
         (
-            {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0}},
-            "rope type 'yarn' is not supported",
+            {"rope_parameters": {"rope_type": "mrope", "rope_theta": 1e6}},
+            "rope type 'mrope' is not supported",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e6}},
+            "the parameters of linear rope lack 'factor'",
         ),
     ],
 )
@@ -147,3 +151,23 @@ def test_absent_device_says_what_is_there(folder: Path) -> None:
 def test_config_crosses_to_the_engine_process_unchanged(folder: Path) -> None:
     config = config_of(folder, op_backends={"linear": "torch_ref"})
     assert Config.from_json(config.to_json()) == config
+
+
+def test_a_left_over_tensor_is_named(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    tensors["model.layers.1.mlp.experts.0.up_proj.weight"] = torch.zeros(2, 2)
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8)  # of old checkpoints
+    save_file(tensors, file)
+    with pytest.raises(ModelError, match=r"1 tensors .* first model\.layers\.1\.mlp\.experts\.0"):
+        load(folder)
+
+
+def test_a_quantised_tensor_without_a_word_in_the_config_is_refused(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    name = "model.layers.1.mlp.down_proj.weight"
+    tensors[name] = tensors[name].to(torch.float8_e4m3fn)
+    save_file(tensors, file)
+    with pytest.raises(ModelError, match=r"down_proj\.weight holds float8_e4m3fn, .* quantised"):
+        load(folder)

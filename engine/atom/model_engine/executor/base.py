@@ -1,0 +1,50 @@
+"""Executor: what the engine core asks of whatever runs its batches.
+
+Calls are typed and a submitted step is known by its ticket, a number: nothing of a device crosses
+here, so that runners may live in other processes. Implemented by in_process.py; tests and
+benchmarks put their own before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
+from atom.model_engine.wire.engine_protocol import EngineReport
+
+
+class StepExecutor(Protocol):
+    """Runs batches. Outputs are collected in the order of submission, each once."""
+
+    def submit(self, batch: ScheduledBatch) -> int:
+        """Start a batch; its ticket. Returns at once or, without a device, when it is computed. Of
+        one that says `samples_later` only the layers run: `sample` follows before the next."""
+        ...
+
+    def sample(self, ticket: int, mask: TokenMask | None = None) -> None:
+        """Sample a submitted batch that said `samples_later`; `mask`: what its guided rows may
+        choose from."""
+        ...
+
+    def collect(self, ticket: int) -> ScheduledBatchOutput:
+        """Wait for the tokens of a sampled batch."""
+        ...
+
+
+class Executor(StepExecutor, Protocol):
+    """Loads a model and then runs its batches."""
+
+    @property
+    def steps_behind(self) -> int:
+        """How many steps the host may be behind: none where `submit` computes everything."""
+        ...
+
+    def initialize(self, progress: Callable[[str, float], None]) -> EngineReport:
+        """Load the weights and allocate the KV cache; what came of it. progress is told the phase
+        and the share that is done, 0 to 1. Raises `ModelError` or `ConfigError`."""
+        ...
+
+    def call_after_layers(self, callback: Callable[[], None]) -> None:
+        """Tell `callback` of every layer that a step computes, where the host waits for layers."""
+        ...

@@ -1,0 +1,44 @@
+"""InProcessExecutor: one model runner, in the engine core's own process.
+
+A step then costs no hop between processes. The runner's handles of submitted steps, which hold
+tensors of its device, stay here, each under its ticket.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from atom.config import Config
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
+from atom.model_engine.model_runner import ModelRunner, Progress
+from atom.model_engine.runner.step_runner import SubmittedStep
+from atom.model_engine.wire.engine_protocol import EngineReport
+
+
+class InProcessExecutor:
+    def __init__(self, config: Config) -> None:
+        self.runner = ModelRunner(config)
+        self._tickets = itertools.count()
+        self._submitted: dict[int, SubmittedStep] = {}
+
+    @property
+    def steps_behind(self) -> int:
+        return self.runner.steps_behind
+
+    def initialize(self, progress: Progress) -> EngineReport:
+        return self.runner.initialize(progress)
+
+    def call_after_layers(self, callback: Callable[[], None]) -> None:
+        self.runner.call_after_layers(callback)
+
+    def submit(self, batch: ScheduledBatch) -> int:
+        ticket = next(self._tickets)
+        self._submitted[ticket] = self.runner.submit(batch)
+        return ticket
+
+    def sample(self, ticket: int, mask: TokenMask | None = None) -> None:
+        self.runner.sample(self._submitted[ticket], mask)
+
+    def collect(self, ticket: int) -> ScheduledBatchOutput:
+        return self.runner.collect(self._submitted.pop(ticket))
