@@ -122,10 +122,12 @@ class BlockManager:
     def allocate(self, num_tokens: int, match: PrefixMatch) -> BlockTables:
         """Block tables that begin with the matched blocks: for all of `num_tokens` tokens in groups
         that see everything; in groups with a window more are appended as tokens are computed."""
-        tables: list[list[int]] = []
         for block_ids in match.block_ids:
             self.pool.share(block_ids)
         new = self.blocks_for(num_tokens) - match.num_blocks
+        if self._search is None:
+            return (match.block_ids[0] + self.pool.allocate(new),)
+        tables: list[list[int]] = []
         for group, block_ids in zip(self.groups, match.block_ids, strict=True):
             if group.window is None:
                 tables.append(block_ids + self.pool.allocate(new))
@@ -168,9 +170,11 @@ class BlockManager:
             hashes.append(chain)
         count = len(hashes) - 1
         rows = tokens.reshape(count, self.block_size)
-        for table, mark in zip(block_tables, self._marks, strict=True):
-            marked = [hash_ ^ mark for hash_ in hashes] if mark else hashes
-            self.pool.publish_all(table[first_block : first_block + count], marked, rows)
+        self.pool.publish_all(block_tables[0][first_block : first_block + count], hashes, rows)
+        if self._search is not None:
+            for table, mark in zip(block_tables[1:], self._marks[1:], strict=True):
+                marked = [hash_ ^ mark for hash_ in hashes]
+                self.pool.publish_all(table[first_block : first_block + count], marked, rows)
         return chain
 
     def free(self, block_tables: BlockTables, first_blocks: Sequence[int] = (0,)) -> None:

@@ -117,14 +117,6 @@ class Scheduler:
     def schedule(self, now: float) -> ScheduledBatch | None:
         """The next step's batch; None when nothing can run, or not before the output of a batch
         that is outstanding. `now`: monotonic seconds."""
-        batch = self._next_batch(now)
-        # Only in groups with a window: blocks are short for every chunk.
-        while batch is None and self._prefilling and not self._outstanding:
-            self._preempt_one()
-            batch = self._next_batch(now)
-        return batch
-
-    def _next_batch(self, now: float) -> ScheduledBatch | None:
         no_decodes = self._order[:0]
         if self._config.policy == "prefill_first":
             chunks = self._prefill_chunks(self._config.max_num_batched_tokens, now)

@@ -105,6 +105,10 @@ class RowBlocks:
         listed = slots.tolist()
         sequences = [sequence for slot in listed if (sequence := rows.sequences[slot])]
         rows.room[slots] += self._blocks.block_size
+        if len(self._table_starts) == 1:
+            tables = [sequence.block_tables[0] for sequence in sequences]
+            columns = list(map(len, tables))
+            return list(zip(listed, columns, self._blocks.append_each(tables), strict=True))
         appends: list[Append] = []
         for group, start in enumerate(self._table_starts):
             tables = [sequence.block_tables[group] for sequence in sequences]
@@ -123,11 +127,11 @@ class RowBlocks:
         grew = alive & (context_lens >= rows.next_full[batch.slots])
         if not np.count_nonzero(grew):
             return
-        slots, full_blocks = batch.slots[grew], context_lens[grew] // size
-        rows.next_full[slots] = (full_blocks + 1) * size
-        for slot, full in zip(slots.tolist(), full_blocks.tolist(), strict=True):
+        for slot, length in zip(
+            batch.slots[grew].tolist(), context_lens[grew].tolist(), strict=True
+        ):
             sequence = rows.sequence_in(slot)
-            first = sequence.num_published
+            first, full = sequence.num_published, length // size
             sequence.chain_hash = self._blocks.publish(
                 sequence.block_tables,
                 rows.token_ids[slot, first * size : full * size],
@@ -135,3 +139,4 @@ class RowBlocks:
                 sequence.chain_hash,
             )
             sequence.num_published = full
+            rows.next_full[slot] = (full + 1) * size

@@ -2,7 +2,8 @@
 
 A row gets them chunk by chunk and gives back what no later token sees, so a long prompt never holds
 more than its window and the chunk that is computed. Chunks are cut to the blocks that are free;
-those of the window itself are promised to a row from its admission on, so it always gets on.
+those of the window itself are promised to a row from its admission on. Only decodes may take what
+is promised, so where there are none a prompt always gets on.
 
 A block is given back when the step that filled it has been taken in (only then is it shareable) and
 no step still to be scheduled sees it. Steps in flight may: whoever gets the block writes to it in a

@@ -197,7 +197,7 @@ class ManagerMachine(RuleBasedStateMachine):
         assert self.manager.pool.num_held == len(held)
 
 
-ManagerMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+ManagerMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
 TestManagerUnderAnything = ManagerMachine.TestCase
 
 
@@ -280,3 +280,10 @@ def test_the_deepest_blocks_of_all_groups_are_evicted_first() -> None:
     manager.free(tables, [0, 0])
     taken = manager.pool.allocate(free + 4)
     assert set(taken[free:]) == {tables[0][2], tables[0][3], tables[1][2], tables[1][3]}
+
+
+def test_a_block_that_a_decode_fills_is_found_in_every_group() -> None:
+    manager = BlockManager(NUM_BLOCKS, SIZE, enable_prefix_caching=True, windows=(None, 6, 9))
+    tables = tuple(manager.pool.allocate(1) for _ in range(3))
+    manager.publish(tables, TOKENS[:SIZE], 0, manager.match_prefix(TOKENS[:0]).last_hash)
+    assert manager.match_prefix(TOKENS).block_ids == list(tables)
