@@ -133,14 +133,9 @@ def test_an_unusable_config_is_refused_by_the_name_of_its_field(
 @pytest.mark.parametrize(
     ("change", "field", "words"),
     [
-        (
-            {"use_sliding_window": True, "max_window_layers": 1},
-            "use_sliding_window",
-            "set it to false",
-        ),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling", "'yarn'"),
-        ({"rope_scaling": {"type": "dynamic"}}, "rope_scaling", "default, llama3"),
-        ({"rope_parameters": {"rope_type": "longrope"}}, "rope_scaling", "'longrope'"),
+        ({"rope_scaling": {"rope_type": "mrope", "factor": 4.0}}, "rope_scaling", "'mrope'"),
+        ({"rope_scaling": {"type": "xpos"}}, "rope_scaling", "default, linear, dynamic"),
+        ({"rope_parameters": {"rope_type": "ntk"}}, "rope_scaling", "'ntk'"),
         ({"hidden_act": "gelu"}, "hidden_act", "silu"),
         (
             {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
@@ -161,10 +156,19 @@ def test_what_the_engine_does_not_run_has_a_size_and_a_refusal_by_name(
     assert unsupported(facts, ["*"]) == ()
 
 
-def test_the_plain_forms_of_both_architectures_are_run() -> None:
+def test_windows_and_every_rope_of_an_architecture_are_run() -> None:
     llama3 = {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}
-    unused = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 1}
-    for config in (QWEN3_TINY, LLAMA_TINY, {**LLAMA_TINY, **llama3}, {**QWEN3_TINY, **unused}):
+    yarn = {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}
+    window = {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 1}
+    two = {
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear"},
+            "sliding_attention": {"rope_type": "default"},
+        }
+    }
+    for config in (QWEN3_TINY, LLAMA_TINY, *({**LLAMA_TINY, **rope} for rope in (llama3, yarn))):
+        assert unsupported(ModelFacts.from_hf_config(config)) == ()
+    for config in ({**QWEN3_TINY, **window}, {**QWEN3_TINY, **two}):
         assert unsupported(ModelFacts.from_hf_config(config)) == ()
 
 
