@@ -192,10 +192,11 @@ def test_an_abort_ends_a_guided_request_wherever_it_is(
     assert driver.pipeline.stats().requests_waiting == 1
     assert [row.reason for row in driver.pipeline.abort([held])] == ["abort"]
     running = driver.add(prompt, endless)
-    other = driver.add(prompt, SamplingParams(max_tokens=30, temperature=0.0))
     while len(driver.guided.rows) == 0:
         driver.has_work()  # waits for the grammar when nothing else is left
         driver.step()
+    # Only now: beside a grammar that takes long to compile it would have ended before.
+    other = driver.add(prompt, SamplingParams(max_tokens=30, temperature=0.0))
     for _ in range(3):
         driver.step()
     assert [row.request_id for row in driver.pipeline.abort([running])] == [running]
