@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from atom_operator.integrations import (
+from atom_operator.integration_values import (
     FORBIDDEN_BY_DEFAULT,
     EngineFeature,
     Site,

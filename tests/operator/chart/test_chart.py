@@ -18,7 +18,7 @@ import yaml
 from prometheus_client import generate_latest
 
 from atom_operator.api.crd import build_crd
-from atom_operator.integrations import EngineFeature, Site, TemplateFeature
+from atom_operator.integration_values import EngineFeature, Site, TemplateFeature
 from atom_operator.metrics import OperatorMetrics
 from atom_operator.settings import LeaseSettings, OperatorSettings, WebhookSettings
 from devcluster.settings import read_settings

@@ -9,7 +9,7 @@ import pytest
 
 from atom_operator.cluster.errors import TransientError
 from atom_operator.cluster.fleet import FleetReader
-from atom_operator.decision import Decider
+from atom_operator.decider import Decider
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     DEPLOYMENT,
@@ -17,7 +17,7 @@ from atom_operator.domain import (
     Manifest,
     ObjectKey,
 )
-from atom_operator.integrations import Site
+from atom_operator.integration_values import Site
 from atom_operator.kinds import AUTOSCALER, SCALED_OBJECT
 from atom_operator.reconcile import Reconciler
 from atom_operator.settings import OperatorSettings

@@ -11,7 +11,7 @@ from typing import Any
 
 from atom_operator.constants import ConditionType, Reason
 from atom_operator.domain import ApplyReport, ChildKey, Manifest, Plan
-from atom_operator.integrations import Integrations
+from atom_operator.integration_values import Integrations
 from atom_operator.kinds import AUTOSCALER, PROVIDERS, SCALED_OBJECT, SIDE_KINDS
 from atom_operator.status.conditions import Verdict
 
