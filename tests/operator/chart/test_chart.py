@@ -202,6 +202,26 @@ def test_releases_of_single_namespaces_have_a_lease_each(helm: str) -> None:
     assert not [name for name in roles(documents) if name.startswith("kube-system/")]
 
 
+def test_the_clusters_own_roles_may_use_atomdeployments(helm: str) -> None:
+    """A tenant with `edit` in a namespace could not create one."""
+    found = cluster_roles(render(helm))
+    aggregate = "rbac.authorization.k8s.io/aggregate-to-"
+    view, edit = found["release-atom-operator-view"], found["release-atom-operator-edit"]
+    assert {name for name in view["metadata"]["labels"] if aggregate in name} == {
+        f"{aggregate}view"
+    }
+    assert {name for name in edit["metadata"]["labels"] if aggregate in name} == {
+        f"{aggregate}edit",
+        f"{aggregate}admin",
+    }
+    assert "create" in edit["rules"][0]["verbs"]
+    assert set(view["rules"][0]["verbs"]) == {"get", "list", "watch"}
+    for role in (view, edit):
+        assert [rule["apiGroups"] for rule in role["rules"]] == [["serving.atom.dev"]] * 3
+        assert role["rules"][2]["verbs"] == ["get"], "the status is the operator's"
+    assert "release-atom-operator-edit" not in cluster_roles(render(helm, "aggregatedRoles=false"))
+
+
 def test_a_single_replica_has_no_disruption_budget_that_blocks_a_drain(helm: str) -> None:
     kinds = [document["kind"] for document in render(helm, "replicas=1")]
     assert "PodDisruptionBudget" not in kinds
