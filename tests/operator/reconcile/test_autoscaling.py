@@ -303,3 +303,14 @@ async def test_many_autoscalers_cost_one_look_at_the_cluster_in_a_minute() -> No
         time[0] += 1
     assert cluster.pod_reads <= 11
     assert cluster.node_reads <= 11
+
+
+async def test_an_autoscaler_that_has_not_judged_itself_is_not_called_well() -> None:
+    cluster = cluster_with(**scaled())
+    await settle(cluster)
+    cluster.find(SCALED_OBJECT, "chat")["status"] = {
+        "conditions": [{"type": "Ready", "status": "Unknown"}]
+    }
+    await settle(cluster, 1)
+    found = condition(cluster, "IntegrationsReady")
+    assert (found["status"], found["reason"]) == ("Unknown", "AutoscalerNotReady")
