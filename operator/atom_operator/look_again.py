@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from atom_operator.constants import Reason
-from atom_operator.decision import Decision, unschedulable
+from atom_operator.decider import Decision, unschedulable
 from atom_operator.domain import ApplyReport, EngineView, Observed
 
 # Nothing announces that a quota was raised, a conflicting object deleted, a ConfigMap of the user's

@@ -21,13 +21,13 @@ from atom_operator.admission.parsing import parse_spec
 from atom_operator.children.config import plan_config_map
 from atom_operator.children.overlay import OverlayError
 from atom_operator.children.workload import pod_template
-from atom_operator.decide import Surroundings, consider
 from atom_operator.domain import FieldProblem, Manifest, ObjectKey, Owner, Plan, Supply
-from atom_operator.integrations import Site
+from atom_operator.integration_values import Site
 from atom_operator.plan.inventory import survey
 from atom_operator.plan_arithmetic import terms
 from atom_operator.plan_report import PlanReport, lines
 from atom_operator.plan_site import ValuesError, site_of_values
+from atom_operator.planning import Surroundings, consider
 
 # Only the operator knows its defaults; no number of a plan depends on the image.
 _IMAGES: dict[Literal["amd", "cpu"], str] = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.domain import Capacity, FieldProblem, ObjectKey, Plan, Supply
-from atom_operator.integrations import Autoscaling
+from atom_operator.integration_values import Autoscaling
 from atom_operator.plan.inventory import shortage
 from atom_operator.plan_arithmetic import arithmetic
 from atom_operator.sizes import size_text

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from atom_operator.integrations import (
+from atom_operator.integration_values import (
     FORBIDDEN_BY_DEFAULT,
     EngineFeature,
     Site,

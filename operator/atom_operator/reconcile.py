@@ -23,7 +23,7 @@ from atom_operator.cluster.observe import describe, observe
 from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.cluster.replicas import give_up_replicas
-from atom_operator.decision import Decider, Decision, optional_kinds
+from atom_operator.decider import Decider, Decision, optional_kinds
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     EVENT,

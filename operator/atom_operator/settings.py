@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from atom_operator.integrations import (
+from atom_operator.integration_values import (
     FORBIDDEN_BY_DEFAULT,
     EngineFeature,
     Site,
@@ -91,8 +91,9 @@ def _lease(environ: Mapping[str, str]) -> LeaseSettings | None:
     name = environ.get(f"{PREFIX}LEASE")
     if not name:
         return None
+    namespace = environ.get(f"{PREFIX}LEASE_NAMESPACE")
     return LeaseSettings(
-        namespace=_required(environ, "POD_NAMESPACE", f"{PREFIX}LEASE is set"),
+        namespace=namespace or _required(environ, "POD_NAMESPACE", f"{PREFIX}LEASE is set"),
         name=name,
         identity=_required(environ, "POD_NAME", f"{PREFIX}LEASE is set"),
     )

@@ -12,7 +12,7 @@ import yaml
 from atom_operator.children.autoscaler import autoscaler
 from atom_operator.children.dashboard import dashboard
 from atom_operator.children.monitoring import alerts
-from atom_operator.integrations import Site
+from atom_operator.integration_values import Site
 from tests.support.builders_operator import plan
 from tests.support.front_half import build_test_config, write_model_folder
 from tests.support.http_app import serve_app

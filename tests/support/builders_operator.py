@@ -10,8 +10,7 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.children.naming import child_labels
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.decide import Surroundings, decide
-from atom_operator.decision import Decider
+from atom_operator.decider import Decider
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     CONTROLLER_REVISION,
@@ -20,7 +19,8 @@ from atom_operator.domain import (
     Owner,
     Plan,
 )
-from atom_operator.integrations import Site
+from atom_operator.integration_values import Site
+from atom_operator.planning import Surroundings, plan_spec
 from atom_operator.reconcile import Reconciler
 from atom_operator.settings import OperatorSettings
 from tests.support.fake_cluster import FakeCluster
@@ -44,7 +44,7 @@ def parsed(**changes: Any) -> AtomDeploymentSpec:
 def plan(site: Site | None = None, **changes: Any) -> Plan:
     """The plan of an accepted spec; facts come from its inline config or the catalogue."""
     around = Surroundings(IMAGES, site=site or Site())
-    result = decide(Owner(KEY, "uid-of-chat"), parsed(**changes), around)
+    result = plan_spec(Owner(KEY, "uid-of-chat"), parsed(**changes), around)
     assert isinstance(result, Plan), result
     return result
 

@@ -64,6 +64,20 @@ capabilities:
 {{ $host }},{{ $host }}.cluster.local
 {{- end -}}
 
+{{/* One Lease for whoever reconciles the whole cluster, whatever the release is called: two operators
+of the same objects would undo each other's writes for ever. Of single namespaces one per release. */}}
+{{- define "atom-operator.leaseNamespace" -}}
+{{- if .Values.watchNamespaces -}}
+{{- .Release.Namespace -}}
+{{- else -}}
+{{- .Values.leaderElection.namespace -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "atom-operator.leaseName" -}}
+{{- ternary (include "atom-operator.fullname" .) "atom-operator" (not (empty .Values.watchNamespaces)) -}}
+{{- end -}}
+
 {{/* What the operator may do: nothing that it does not do. */}}
 {{- define "atom-operator.rules" -}}
 - apiGroups: [serving.atom.dev]

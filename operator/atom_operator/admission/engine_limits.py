@@ -18,7 +18,7 @@ from atom.sizing import (
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
 from atom_operator.domain import FactsLookup, FieldProblem
-from atom_operator.integrations import EngineFeature, Site
+from atom_operator.integration_values import EngineFeature, Site
 
 _SAY_SO = "and say so in the operator's chart"
 

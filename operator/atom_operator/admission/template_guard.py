@@ -14,7 +14,7 @@ from typing import Any
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
 from atom_operator.domain import FieldProblem
-from atom_operator.integrations import Site, TemplateFeature
+from atom_operator.integration_values import Site, TemplateFeature
 
 _FIELDS = {
     "serviceAccountName": TemplateFeature.SERVICE_ACCOUNT,

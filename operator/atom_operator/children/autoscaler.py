@@ -11,7 +11,7 @@ from typing import Any
 from atom_operator.children import naming
 from atom_operator.children.series import Selector, selector_of
 from atom_operator.domain import DEPLOYMENT, Manifest, Plan
-from atom_operator.integrations import Autoscaling
+from atom_operator.integration_values import Autoscaling
 from atom_operator.kinds import AUTOSCALER, LEADER_WORKER_SET, SCALED_OBJECT
 
 _POLLING_SECONDS = 15

@@ -12,7 +12,7 @@ from typing import Any
 from atom_operator.children import naming
 from atom_operator.children.series import Selector, selector_of
 from atom_operator.domain import Manifest, Plan
-from atom_operator.integrations import Labels
+from atom_operator.integration_values import Labels
 
 _SIDECAR_LABEL = {"grafana_dashboard": "1"}
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}

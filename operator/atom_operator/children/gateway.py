@@ -11,7 +11,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.children import naming
 from atom_operator.domain import Manifest, Plan
-from atom_operator.integrations import EndpointPicker, HttpRoute
+from atom_operator.integration_values import EndpointPicker, HttpRoute
 from atom_operator.kinds import HTTP_ROUTE, INFERENCE_POOL
 
 # A long answer streams for minutes; a route's usual 15 seconds would cut it.

@@ -18,7 +18,7 @@ from atom_operator.children.volumes import CACHE_ENVIRONMENT
 from atom_operator.children.workload import pod_template
 from atom_operator.constants import MODELS_DIRECTORY
 from atom_operator.domain import Manifest, Plan, SourceKind
-from atom_operator.preparation import JobPurpose, JobRequest
+from atom_operator.domain.preparation import JobPurpose, JobRequest
 
 _WEIGHTS_RETRIES = 4
 _INSPECTION_RETRIES = 1

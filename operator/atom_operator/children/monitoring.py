@@ -12,7 +12,7 @@ from atom_operator import constants
 from atom_operator.children import naming
 from atom_operator.children.series import Selector, selector_of
 from atom_operator.domain import Manifest, Plan
-from atom_operator.integrations import Labels, PodMonitoring
+from atom_operator.integration_values import Labels, PodMonitoring
 from atom_operator.kinds import POD_MONITOR, PROMETHEUS_RULE
 
 RUNBOOKS = "docs/runbooks"

@@ -11,7 +11,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.children import naming
 from atom_operator.domain import Manifest, Plan
-from atom_operator.integrations import NetworkAccess
+from atom_operator.integration_values import NetworkAccess
 from atom_operator.kinds import NETWORK_POLICY
 
 _NAMESPACE_LABEL = "kubernetes.io/metadata.name"

@@ -14,7 +14,7 @@ from atom_operator import constants
 from atom_operator.cluster.observe import belongs_to, last_words
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import JOB, POD, Manifest, ObjectKey
-from atom_operator.preparation import JobPurpose, JobRequest, JobState
+from atom_operator.domain.preparation import JobPurpose, JobRequest, JobState
 
 RETRY_AFTER = timedelta(minutes=10)
 

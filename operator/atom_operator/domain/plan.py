@@ -11,7 +11,7 @@ from atom_operator.domain.capacity import CapacityVerdict, Evidence, InspectedCo
 from atom_operator.domain.objects import ObjectKey
 from atom_operator.domain.options import Accelerator, EngineOptions, ModelLocation
 from atom_operator.domain.rollout import Rollout
-from atom_operator.integrations import Integrations
+from atom_operator.integration_values import Integrations
 
 
 @dataclass(frozen=True, slots=True)

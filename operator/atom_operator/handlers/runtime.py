@@ -24,7 +24,7 @@ from atom_operator.cluster.informer import Informers
 from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.patience import PatientEngines
 from atom_operator.cluster.watch_client import HttpWatch
-from atom_operator.decision import Decider
+from atom_operator.decider import Decider
 from atom_operator.domain import CHILD_KINDS, POD, ObjectKey
 from atom_operator.handlers.term import Term
 from atom_operator.image_turns import ImageTurns

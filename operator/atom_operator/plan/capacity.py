@@ -30,7 +30,7 @@ from atom_operator.domain import (
     Evidence,
     FactsLookup,
 )
-from atom_operator.integrations import Site
+from atom_operator.integration_values import Site
 from atom_operator.plan.learning import reserve_factor, total_factor
 from atom_operator.plan.remedies import Misfit, remedies
 

@@ -18,7 +18,7 @@ from atom_operator.domain import (
     Rollout,
     RolloutStrategy,
 )
-from atom_operator.integrations import Site
+from atom_operator.integration_values import Site
 from atom_operator.plan.accelerators import choose_accelerator
 from atom_operator.plan.capacity import judge_capacity
 from atom_operator.plan.learning import evidence_for, learning_key

@@ -21,7 +21,7 @@ from atom.sizing import (
 )
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.domain import Accelerator, EngineOptions
-from atom_operator.integrations import EngineFeature, Site
+from atom_operator.integration_values import EngineFeature, Site
 from atom_operator.plan.accelerators import (
     PRODUCTS,
     partition_of_resource,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from atom_operator.api.v1alpha1.integrations import AutoscalingSpec
+from atom_operator.api.v1alpha1.integration_fields import AutoscalingSpec
 from atom_operator.domain import Capacity, EngineOptions, NodeSupply, Plan, Supply
-from atom_operator.integrations import ReplicaLimit, ScalingTargets
+from atom_operator.integration_values import ReplicaLimit, ScalingTargets
 
 _TYPICAL_CONTEXT_TOKENS = 4096
 # A new replica takes minutes to load: it is asked for before the running ones are full.

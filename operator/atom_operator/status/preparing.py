@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from atom_operator.constants import ConditionType, Reason
 from atom_operator.domain import ConditionStatus
-from atom_operator.preparation import Waiting
+from atom_operator.domain.preparation import Waiting
 from atom_operator.status.conditions import Verdict
 from atom_operator.status.loading import progress_text, stall_text
 

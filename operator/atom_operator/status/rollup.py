@@ -21,10 +21,10 @@ from atom_operator.domain import (
     Observed,
     Plan,
 )
-from atom_operator.preparation import Waiting
+from atom_operator.domain.preparation import Waiting
 from atom_operator.status.capacity import capacity_matched, capacity_status
 from atom_operator.status.conditions import Verdict, stamp
-from atom_operator.status.integrations import capacity_limited, integrations_ready
+from atom_operator.status.integrations_ready import capacity_limited, integrations_ready
 from atom_operator.status.loading import model_loaded
 from atom_operator.status.preparing import model_not_there, waits
 

@@ -20,8 +20,7 @@ from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.observe import observe
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import ANNOTATION_REVISION
-from atom_operator.decide import Surroundings, consider, decide
-from atom_operator.decision import Decider, Decision, optional_kinds
+from atom_operator.decider import Decider, Decision, optional_kinds
 from atom_operator.domain import (
     WORKLOAD_KINDS,
     EngineView,
@@ -32,7 +31,8 @@ from atom_operator.domain import (
     Owner,
     Plan,
 )
-from atom_operator.integrations import ANY_ENGINE
+from atom_operator.integration_values import ANY_ENGINE
+from atom_operator.planning import Surroundings, consider, plan_spec
 from atom_operator.preview import Preview, essentials, everything
 
 _logger = logging.getLogger(__name__)
@@ -167,7 +167,7 @@ def _alone(
     spec = parse_spec(manifest.get("spec") or {})
     if isinstance(spec, tuple):
         return spec
-    return decide(Owner(key, ""), spec, around)
+    return plan_spec(Owner(key, ""), spec, around)
 
 
 def _with_uid(manifest: Manifest) -> Manifest:

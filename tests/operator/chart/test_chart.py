@@ -18,7 +18,7 @@ import yaml
 from prometheus_client import generate_latest
 
 from atom_operator.api.crd import build_crd
-from atom_operator.integrations import EngineFeature, Site, TemplateFeature
+from atom_operator.integration_values import EngineFeature, Site, TemplateFeature
 from atom_operator.metrics import OperatorMetrics
 from atom_operator.settings import LeaseSettings, OperatorSettings, WebhookSettings
 from devcluster.settings import read_settings
@@ -152,8 +152,8 @@ def test_cert_manager_makes_the_certificate_where_it_is_asked_to(helm: str) -> N
     folder = environ["ATOM_OPERATOR_WEBHOOK_CERTIFICATE_FOLDER"]
     assert folder in [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]]
     # Then the operator needs no right to any Secret.
-    own = roles(documents)["atom-system/release-atom-operator-own"]["rules"]
-    assert not any("secrets" in rule["resources"] for rule in own)
+    rules = [rule for role in roles(documents).values() for rule in role["rules"]]
+    assert not any("secrets" in rule["resources"] for rule in rules)
     theirs = render(
         helm,
         "webhook.certManager.enabled=true",
@@ -176,9 +176,50 @@ def test_two_replicas_share_a_lease_and_are_kept_apart(helm: str) -> None:
     assert budget["selector"] == spec["selector"]
     (container,) = pod["containers"]
     (lease,) = [item["value"] for item in container["env"] if item["name"].endswith("_LEASE")]
-    create, named = roles(documents)["atom-system/release-atom-operator-own"]["rules"][:2]
+    create, named = roles(documents)["kube-system/release-atom-operator-lease"]["rules"]
     assert create["verbs"] == ["create"]
     assert (named["resourceNames"], named["verbs"]) == ([lease], ["get", "update"])
+
+
+def _lease(documents: list[dict[str, Any]]) -> tuple[str, str]:
+    (container,) = only(documents, "Deployment")["spec"]["template"]["spec"]["containers"]
+    environ = {item["name"]: item.get("value") for item in container["env"]}
+    return environ["ATOM_OPERATOR_LEASE_NAMESPACE"], environ["ATOM_OPERATOR_LEASE"]
+
+
+def test_two_releases_for_the_whole_cluster_share_one_lease(helm: str) -> None:
+    """They would write over each other's children for ever; so only one of them leads."""
+    one, other = (render(helm, f"fullnameOverride={name}") for name in ("one", "other"))
+    assert _lease(one) == _lease(other) == ("kube-system", "atom-operator")
+    for name, documents in (("one", one), ("other", other)):
+        _, named = roles(documents)[f"kube-system/{name}-lease"]["rules"]
+        assert named["resourceNames"] == ["atom-operator"]
+
+
+def test_releases_of_single_namespaces_have_a_lease_each(helm: str) -> None:
+    documents = render(helm, "fullnameOverride=one", "watchNamespaces={a}")
+    assert _lease(documents) == ("atom-system", "one")
+    assert not [name for name in roles(documents) if name.startswith("kube-system/")]
+
+
+def test_the_clusters_own_roles_may_use_atomdeployments(helm: str) -> None:
+    """A tenant with `edit` in a namespace could not create one."""
+    found = cluster_roles(render(helm))
+    aggregate = "rbac.authorization.k8s.io/aggregate-to-"
+    view, edit = found["release-atom-operator-view"], found["release-atom-operator-edit"]
+    assert {name for name in view["metadata"]["labels"] if aggregate in name} == {
+        f"{aggregate}view"
+    }
+    assert {name for name in edit["metadata"]["labels"] if aggregate in name} == {
+        f"{aggregate}edit",
+        f"{aggregate}admin",
+    }
+    assert "create" in edit["rules"][0]["verbs"]
+    assert set(view["rules"][0]["verbs"]) == {"get", "list", "watch"}
+    for role in (view, edit):
+        assert [rule["apiGroups"] for rule in role["rules"]] == [["serving.atom.dev"]] * 3
+        assert role["rules"][2]["verbs"] == ["get"], "the status is the operator's"
+    assert "release-atom-operator-edit" not in cluster_roles(render(helm, "aggregatedRoles=false"))
 
 
 def test_a_single_replica_has_no_disruption_budget_that_blocks_a_drain(helm: str) -> None:
@@ -199,7 +240,7 @@ def test_every_environment_variable_is_one_that_the_operator_reads(helm: str) ->
     assert OperatorSettings.from_env(environ) == OperatorSettings(
         engine_images={"amd": "a:1", "cpu": "c:1"},
         namespaces=("a", "b"),
-        lease=LeaseSettings("metadata.namespace", "release-atom-operator", "metadata.name"),
+        lease=LeaseSettings("atom-system", "release-atom-operator", "metadata.name"),
         webhook=WebhookSettings(
             9443,
             hosts=(HOST, f"{HOST}.cluster.local"),
@@ -284,7 +325,7 @@ def test_named_namespaces_get_roles_and_no_cluster_role(helm: str) -> None:
     assert list(found) == [
         "a/release-atom-operator",
         "b/release-atom-operator",
-        "atom-system/release-atom-operator-own",
+        "atom-system/release-atom-operator-lease",
     ]
     of_cluster = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}
     everywhere = cluster_roles(render(helm))["release-atom-operator"]

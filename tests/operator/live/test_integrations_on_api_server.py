@@ -16,9 +16,9 @@ import yaml
 
 from atom_operator.cluster.client import LightkubeCluster
 from atom_operator.cluster.fleet import FleetReader
-from atom_operator.decision import Decider
+from atom_operator.decider import Decider
 from atom_operator.domain import ObjectKey
-from atom_operator.integrations import EngineFeature, Site
+from atom_operator.integration_values import EngineFeature, Site
 from atom_operator.kinds import OPTIONAL_KINDS
 from atom_operator.reconcile import Reconciler
 from atom_operator.settings import OperatorSettings

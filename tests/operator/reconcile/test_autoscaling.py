@@ -9,7 +9,7 @@ import pytest
 
 from atom_operator.cluster.errors import TransientError
 from atom_operator.cluster.fleet import FleetReader
-from atom_operator.decision import Decider
+from atom_operator.decider import Decider
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     DEPLOYMENT,
@@ -17,7 +17,7 @@ from atom_operator.domain import (
     Manifest,
     ObjectKey,
 )
-from atom_operator.integrations import Site
+from atom_operator.integration_values import Site
 from atom_operator.kinds import AUTOSCALER, SCALED_OBJECT
 from atom_operator.reconcile import Reconciler
 from atom_operator.settings import OperatorSettings
@@ -303,3 +303,14 @@ async def test_many_autoscalers_cost_one_look_at_the_cluster_in_a_minute() -> No
         time[0] += 1
     assert cluster.pod_reads <= 11
     assert cluster.node_reads <= 11
+
+
+async def test_an_autoscaler_that_has_not_judged_itself_is_not_called_well() -> None:
+    cluster = cluster_with(**scaled())
+    await settle(cluster)
+    cluster.find(SCALED_OBJECT, "chat")["status"] = {
+        "conditions": [{"type": "Ready", "status": "Unknown"}]
+    }
+    await settle(cluster, 1)
+    found = condition(cluster, "IntegrationsReady")
+    assert (found["status"], found["reason"]) == ("Unknown", "AutoscalerNotReady")

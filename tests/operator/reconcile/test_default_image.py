@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from atom_operator.cluster.fleet import FleetReader
-from atom_operator.decision import Decider
+from atom_operator.decider import Decider
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, ObjectKey
 from atom_operator.image_turns import ImageTurns
 from atom_operator.reconcile import Reconciler

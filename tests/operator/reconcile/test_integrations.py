@@ -10,7 +10,7 @@ import pytest
 
 from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.domain import ATOM_DEPLOYMENT, CONFIG_MAP, DEPLOYMENT, Manifest, ObjectKey
-from atom_operator.integrations import Site
+from atom_operator.integration_values import Site
 from atom_operator.kinds import (
     HTTP_ROUTE,
     INFERENCE_POOL,

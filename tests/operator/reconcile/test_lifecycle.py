@@ -19,7 +19,7 @@ from atom_operator.domain import (
     SERVICE_ACCOUNT,
     Kind,
 )
-from atom_operator.integrations import Site
+from atom_operator.integration_values import Site
 from tests.support.builders_operator import (
     KEY,
     NOW,

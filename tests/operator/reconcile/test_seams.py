@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 from atom_operator.cluster.errors import TransientError
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.decision import Decider
+from atom_operator.decider import Decider
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     CONFIG_MAP,

@@ -16,7 +16,7 @@ from atom_operator.domain import (
     DISRUPTION_BUDGET,
     SERVICE,
 )
-from atom_operator.integrations import Site
+from atom_operator.integration_values import Site
 from atom_operator.kinds import AUTOSCALER, LEADER_WORKER_SET, NETWORK_POLICY
 from tests.support.builders_operator import (
     KEY,

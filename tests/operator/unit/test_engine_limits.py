@@ -10,10 +10,10 @@ import yaml
 from atom.sizing import SUPPORTED_ARCHITECTURES
 from atom_operator.__main__ import main
 from atom_operator.children.engine_container import engine_args
-from atom_operator.decide import Surroundings, consider, decide
 from atom_operator.domain import FieldProblem, Owner, Plan
-from atom_operator.integrations import EngineFeature, Site
+from atom_operator.integration_values import EngineFeature, Site
 from atom_operator.plan.model_facts import catalogue_sources, facts_from_catalogue
+from atom_operator.planning import Surroundings, consider, plan_spec
 from tests.support.builders_operator import IMAGES, KEY, TINY_CONFIG, atom_deployment, parsed, plan
 from tests.support.catalogue.latent import DEEPSEEK_V3
 
@@ -33,7 +33,7 @@ ABLE = Site(
 
 def problems(site: Site | None = None, **changes: Any) -> tuple[FieldProblem, ...]:
     around = Surroundings(IMAGES, site=site or Site())
-    result = decide(Owner(KEY, "uid"), parsed(**changes), around)
+    result = plan_spec(Owner(KEY, "uid"), parsed(**changes), around)
     assert isinstance(result, tuple)
     return result
 

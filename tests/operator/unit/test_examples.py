@@ -11,7 +11,7 @@ import yaml
 
 from atom.sizing import ModelFacts
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, ObjectKey
-from atom_operator.integrations import EngineFeature, Site
+from atom_operator.integration_values import EngineFeature, Site
 from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.plan.model_facts import facts_from_catalogue
 from tests.support.builders_operator import reconciler

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from atom_operator.integrations import EngineFeature, Site
+from atom_operator.integration_values import EngineFeature, Site
 from tests.support.builders_operator import plan
 
 LLAMA_70B = "hf://meta-llama/Llama-3.3-70B-Instruct"

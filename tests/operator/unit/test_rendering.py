@@ -20,7 +20,7 @@ from atom_operator.domain import (
     Rollout,
     RolloutStrategy,
 )
-from atom_operator.integrations import Site
+from atom_operator.integration_values import Site
 from atom_operator.kinds import LEADER_WORKER_SET, NETWORK_POLICY
 from tests.support.builders_operator import plan
 

@@ -58,6 +58,9 @@ def test_a_lease_needs_to_know_whose_and_where_it_is() -> None:
     }
     settings = OperatorSettings.from_env(environ)
     assert settings.lease == LeaseSettings("atom-system", "atom-operator", "atom-operator-abc")
+    elsewhere = {**environ, "ATOM_OPERATOR_LEASE_NAMESPACE": "kube-system"}
+    shared = OperatorSettings.from_env(elsewhere).lease
+    assert shared == LeaseSettings("kube-system", "atom-operator", "atom-operator-abc")
     del environ["ATOM_OPERATOR_POD_NAME"]
     with pytest.raises(SettingsError, match="ATOM_OPERATOR_POD_NAME must be set"):
         OperatorSettings.from_env(environ)

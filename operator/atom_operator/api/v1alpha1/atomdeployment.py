@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field
 
 from atom_operator.api.v1alpha1.cache import CacheSpec
 from atom_operator.api.v1alpha1.common import PRESERVE, QUANTITY_PATTERN, ApiModel, cel
-from atom_operator.api.v1alpha1.integrations import (
+from atom_operator.api.v1alpha1.integration_fields import (
     AutoscalingSpec,
     GatewaySpec,
     MonitoringSpec,

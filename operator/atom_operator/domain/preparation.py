@@ -1,7 +1,7 @@
 """What has to happen before pods can start: Jobs, how they stand, and what is waited for.
 
-Values only, beside domain/. A Job is asked for by a pure function (children/job.py), read and
-created by cluster/jobs.py, and judged by plan/preparation.py.
+Values only. A Job is asked for by a pure function (children/job.py), read and
+created by cluster/jobs.py, and judged by plan/waiting.py.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from enum import StrEnum
 from typing import Literal
 
 from atom_operator.constants import Reason
-from atom_operator.domain import LoadProgress, Manifest
+from atom_operator.domain.engines import LoadProgress
+from atom_operator.domain.objects import Manifest
 
 
 class JobPurpose(StrEnum):

@@ -1,4 +1,4 @@
-"""What has to be there before pods start: asked of the cluster, decided by plan/preparation.py.
+"""What has to be there before pods start: asked of the cluster, decided by plan/waiting.py.
 
 Reads only, because the webhook decides too; the Jobs that are missing are part of the answer and
 made by the reconciler. Called by the Decider.
@@ -17,14 +17,14 @@ from atom_operator.cluster.observe import evidence_in
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import LABEL_LEARNED, Reason
 from atom_operator.domain import CONFIG_MAP, VOLUME_CLAIM, Evidence, FieldProblem, Plan
+from atom_operator.domain.preparation import JobRequest, Waiting
 from atom_operator.plan.claims import access_modes, claim_problem, claims_of, is_for_one_node
 from atom_operator.plan.learning import evidence_for
-from atom_operator.plan.preparation import (
+from atom_operator.plan.waiting import (
     inspected_config,
     waiting_for_inspection,
     waiting_for_weights,
 )
-from atom_operator.preparation import JobRequest, Waiting
 
 
 @dataclass(frozen=True, slots=True)

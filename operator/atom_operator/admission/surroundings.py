@@ -11,7 +11,7 @@ from collections.abc import Iterator, Set
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
 from atom_operator.domain import FieldProblem
-from atom_operator.integrations import Site
+from atom_operator.integration_values import Site
 from atom_operator.kinds import LEADER_WORKER_SET, PROVIDERS, SCALED_OBJECT, Kind
 
 

@@ -17,7 +17,7 @@ from atom_operator.admission.engine_limits import (
     validate_engine_runs,
     validate_unknown_family,
 )
-from atom_operator.admission.integrations import validate_surroundings
+from atom_operator.admission.surroundings import validate_surroundings
 from atom_operator.admission.template_guard import validate_template
 from atom_operator.admission.validation import validate, validate_against_model
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
@@ -33,10 +33,9 @@ from atom_operator.domain import (
     Owner,
     Plan,
 )
-from atom_operator.integrations import Site
+from atom_operator.integration_values import Site
 from atom_operator.kinds import OPTIONAL_KINDS, Kind
 from atom_operator.plan.accelerators import choose_accelerator
-from atom_operator.plan.integrations import first_replicas, resolve_integrations
 from atom_operator.plan.inventory import memory_per_device
 from atom_operator.plan.model_facts import (
     facts_from_catalogue,
@@ -44,6 +43,7 @@ from atom_operator.plan.model_facts import (
     facts_from_text,
 )
 from atom_operator.plan.plan import build_plan
+from atom_operator.plan.resolve_integrations import first_replicas, resolve_integrations
 from atom_operator.plan.spec_digest import spec_digest
 
 _INSPECTION = "the model's own config.json"
@@ -86,7 +86,7 @@ class Considered:
     plan: Plan | None = None
 
 
-def decide(
+def plan_spec(
     owner: Owner, spec: AtomDeploymentSpec, around: Surroundings
 ) -> Plan | tuple[FieldProblem, ...]:
     """The plan of an accepted spec; otherwise every problem that can be told."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from atom_operator.constants import ConditionType, Reason
 from atom_operator.domain import ApplyReport, ChildKey, Manifest, Plan
-from atom_operator.integrations import Integrations
+from atom_operator.integration_values import Integrations
 from atom_operator.kinds import AUTOSCALER, PROVIDERS, SCALED_OBJECT, SIDE_KINDS
 from atom_operator.status.conditions import Verdict
 
@@ -51,6 +51,10 @@ def integrations_ready(
     if found:
         reason = found[0][0]
         return Verdict(kind, "False", reason, "; ".join(message for _, message in found))
+    for child, item in _judgements(children):
+        if item.get("status") == "Unknown":
+            message = f"{child.kind.kind} {child.name} has not said yet whether it works"
+            return Verdict(kind, "Unknown", Reason.AUTOSCALER_NOT_READY, message)
     rendered = sorted(child.kind.kind for child in children if child.kind in SIDE_KINDS)
     if not rendered:
         return Verdict(kind, "True", Reason.NONE_ASKED_FOR, "no other system is involved")
@@ -75,18 +79,26 @@ def _refused(report: ApplyReport) -> Iterator[tuple[Reason, str]]:
 
 def _broken(children: Mapping[ChildKey, Manifest]) -> Iterator[tuple[Reason, str]]:
     for child, manifest in children.items():
-        wanted = _WORKS.get(child.kind, ())
-        status: Mapping[str, Any] = manifest.get("status") or {}
-        conditions: list[dict[str, Any]] = status.get("conditions") or []
         if child.kind == SCALED_OBJECT:
-            yield from _failing_triggers(child, status)
-        for item in conditions:
-            if item.get("type") in wanted and item.get("status") == "False":
-                words = f"{item.get('reason')}: {item.get('message')}"
-                yield (
-                    Reason.AUTOSCALER_NOT_READY,
-                    f"{child.kind.kind} {child.name} says {item['type']}=False, {words}",
-                )
+            yield from _failing_triggers(child, manifest.get("status") or {})
+    for child, item in _judgements(children):
+        if item.get("status") == "False":
+            words = f"{item.get('reason')}: {item.get('message')}"
+            yield (
+                Reason.AUTOSCALER_NOT_READY,
+                f"{child.kind.kind} {child.name} says {item['type']}=False, {words}",
+            )
+
+
+def _judgements(
+    children: Mapping[ChildKey, Manifest],
+) -> Iterator[tuple[ChildKey, Mapping[str, Any]]]:
+    """What the controllers of autoscalers say about whether they can work."""
+    for child, manifest in children.items():
+        wanted = _WORKS.get(child.kind, ())
+        for item in (manifest.get("status") or {}).get("conditions") or ():
+            if item.get("type") in wanted:
+                yield child, item
 
 
 def _failing_triggers(child: ChildKey, status: Mapping[str, Any]) -> Iterator[tuple[Reason, str]]:

@@ -1,7 +1,7 @@
 """The parts of a spec that ask for objects of other systems: autoscalers, gateways, monitoring.
 
 Presence asks for the object and `{}` is enough; absence removes it. Defaults are resolved by
-plan/integrations.py, so that nothing is written into the spec.
+plan/resolve_integrations.py, so that nothing is written into the spec.
 """
 
 from __future__ import annotations

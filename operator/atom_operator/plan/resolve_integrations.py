@@ -1,6 +1,6 @@
 """Spec → Integrations: defaults, thresholds from the plan, and what this cluster does not serve.
 
-Pure. Refusals are admission/integrations.py's matter; what is optional for serving is left out here
+Pure. Refusals are admission/surroundings.py's matter; what is optional for serving is left out here
 and said in IntegrationsReady.
 """
 
@@ -10,9 +10,13 @@ from collections.abc import Iterator, Mapping, Set
 from typing import Any, Literal
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
-from atom_operator.api.v1alpha1.integrations import AutoscalingSpec, GatewaySpec, MonitoringSpec
+from atom_operator.api.v1alpha1.integration_fields import (
+    AutoscalingSpec,
+    GatewaySpec,
+    MonitoringSpec,
+)
 from atom_operator.domain import Capacity, EngineOptions
-from atom_operator.integrations import (
+from atom_operator.integration_values import (
     Autoscaling,
     EndpointPicker,
     HttpRoute,

@@ -1,7 +1,7 @@
 """What a plan asks for beyond its own pods, every default resolved. Frozen values, no decisions.
 
-Built by plan/integrations.py, rendered by children/*.py. What a cluster does not serve is left out
-and listed in `missing`.
+Built by plan/resolve_integrations.py, rendered by children/*.py. What a cluster does not serve is
+left out and listed in `missing`.
 """
 
 from __future__ import annotations

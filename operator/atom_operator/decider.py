@@ -1,8 +1,8 @@
 """What should be: surroundings are read, pure functions decide and render. Writes nothing.
 
-decide.py makes the plan; this finds out what it depends on, keeps what runs as it is where nothing
-asks for more, and chooses the rollout. Called by the reconciler, which carries it out, and by the
-webhook, which tells.
+planning.py makes the plan; this finds out what it depends on, keeps what runs as it is where
+nothing asks for more, and chooses the rollout. Called by the reconciler, which carries it out, and
+by the webhook, which tells.
 """
 
 from __future__ import annotations
@@ -28,13 +28,6 @@ from atom_operator.continuity import (
     with_budget_of,
     without_own_evidence,
 )
-from atom_operator.decide import (
-    Surroundings,
-    decide,
-    model_key,
-    plan_in_force,
-    wants_nodes,
-)
 from atom_operator.domain import (
     CONFIG_MAP,
     ChildKey,
@@ -49,15 +42,22 @@ from atom_operator.domain import (
     Supply,
     Target,
 )
+from atom_operator.domain.preparation import JobRequest, Waiting
 from atom_operator.kinds import OPTIONAL_KINDS, Kind
-from atom_operator.plan.integrations import asked_kinds
 from atom_operator.plan.inventory import survey
 from atom_operator.plan.learning import evidence_for, learn
+from atom_operator.plan.resolve_integrations import asked_kinds
 from atom_operator.plan.rollback import choose_target
 from atom_operator.plan.rollout import RolloutQuestion, choose_rollout, needs_supply
 from atom_operator.plan.scaling import leave_to_autoscaler
-from atom_operator.preparation import JobRequest, Waiting
-from atom_operator.prepare import (
+from atom_operator.planning import (
+    Surroundings,
+    model_key,
+    plan_in_force,
+    plan_spec,
+    wants_nodes,
+)
+from atom_operator.prerequisites import (
     Step,
     check_claims,
     evidence_of_others,
@@ -107,7 +107,7 @@ class Decider:
             return Decision(problems=spec)
         around = await self._surroundings(key, spec, observed, engines)
         around = _with_image_in_turn(spec, around, observed, turn)
-        plan = decide(owner, spec, around)
+        plan = plan_spec(owner, spec, around)
         if isinstance(plan, tuple):
             return Decision(problems=plan)
         look = await look_at_model(self.port, plan)
@@ -115,7 +115,7 @@ class Decider:
             return Decision(plan=plan, jobs=_jobs(look), waiting=look.waiting)
         found = await self._found_out(spec, plan, look, engines)
         if found:
-            plan = decide(owner, spec, replace(around, **found))
+            plan = plan_spec(owner, spec, replace(around, **found))
             if isinstance(plan, tuple):
                 return Decision(problems=plan, jobs=_jobs(look))
         decision = await self._render(plan, spec.rollout, observed, engines, _is_seen(parent))

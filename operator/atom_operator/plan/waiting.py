@@ -12,7 +12,7 @@ import zlib
 
 from atom_operator.constants import Reason
 from atom_operator.domain import EngineHealth
-from atom_operator.preparation import JobState, Waiting
+from atom_operator.domain.preparation import JobState, Waiting
 
 _MOST_CONFIG_BYTES = 1 << 20
 _RETRY = "It is tried again every ten minutes, and at once when the spec changes"
