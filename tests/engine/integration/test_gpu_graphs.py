@@ -31,6 +31,29 @@ pytestmark = [
 CHECKPOINTS: dict[str, dict[str, Any]] = {
     "qwen3": {"architecture": "qwen3", "head_dim": 64},
     "llama3-rope": {"architecture": "llama", "rope_scaling": LLAMA3_ROPE_SCALING, "head_dim": 32},
+    # Two groups of layers, each with a block table of its own, and heads of no power of two.
+    "gemma3-windows": {
+        "architecture": "gemma3",
+        "layers": 4,
+        "head_dim": 40,
+        "tie_word_embeddings": True,
+        "extra": {
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "query_pre_attn_scalar": 40,
+        },
+    },
+    "gemma2-capped": {
+        "architecture": "gemma2",
+        "layers": 2,
+        "tie_word_embeddings": True,
+        "extra": {
+            "sliding_window": 24,
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 8.0,
+            "hidden_activation": "gelu_pytorch_tanh",
+        },
+    },
 }
 OPTIONS: dict[str, Any] = {
     "max_num_batched_tokens": 64,
