@@ -40,6 +40,10 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
         "extra": {
             "sliding_window": 24,
             "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50_000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5_000.0},
+            },
             "query_pre_attn_scalar": 40,
         },
     },
