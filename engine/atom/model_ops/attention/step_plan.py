@@ -33,7 +33,7 @@ class StepRows:
 
 @dataclass(frozen=True, slots=True)
 class StepTensors:
-    """The same rows on the device: query_starts [R + 1], context_lens [R] int32, and for each group
+    """A step's rows on the device: query_starts [R + 1], context_lens [R] int32, and for each group
     of layers slot_mapping [T] int64 and block_tables [R, blocks] int32."""
 
     query_starts: torch.Tensor
@@ -68,8 +68,8 @@ def plan_step(rows: StepRows, tensors: StepTensors) -> tuple[AttentionMetaData, 
 def plan_captured_step(
     inputs: DecodeInputs, query_starts: torch.Tensor, max_context_len: int, *, even: bool
 ) -> tuple[AttentionMetaData, ...]:
-    """The same of decodes alone; query_starts [R + 1] int32 counts them. even: no row is to outlast
-    all others when the graph is replayed."""
+    """Plan a step of decodes that a graph replays, one for each group of layers; query_starts [R + 1]
+    int32 counts them. even: no row is to outlast all others then."""
     return tuple(
         AttentionMetaData(
             query_starts=query_starts,

@@ -135,6 +135,14 @@ def test_capped_scores_are_left_to_the_reference_alone(kernels: None) -> None:
     assert (chosen["paged_attention"], chosen["linear"]) == ("torch_ref", "native_cpu")
 
 
+def test_the_remedy_of_a_refused_choice_works(kernels: None) -> None:
+    capped = replace(FLOAT32, attention=(replace(SHAPE, softcap=50.0),))
+    with pytest.raises(ConfigError, match="use --op-backend paged_attention=torch_ref"):
+        resolve_ops("cpu", capped, overrides={"paged_attention": "native_cpu"})
+    chosen = resolve_ops("cpu", capped, overrides={"paged_attention": "torch_ref"}).chosen
+    assert chosen["paged_attention"] == "torch_ref"
+
+
 def test_a_backend_by_name_leaves_the_rest_to_those_after_it(kernels: None) -> None:
     chosen = resolve_ops("cpu", FLOAT32, "torch_cpu").chosen
     assert (chosen["paged_attention"], chosen["linear"]) == ("torch_cpu", "torch_ref")
