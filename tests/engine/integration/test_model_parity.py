@@ -133,6 +133,16 @@ def test_greedy_tokens_equal_transformers_alone(checkpoint, expected):
         assert driver.generate([prompt], max_tokens=NEW_TOKENS, ignore_eos=True) == [tokens]
 
 
+@pytest.mark.parametrize("block_size", [1, 32, 48, 256])
+def test_any_block_size_gives_the_same_tokens(checkpoint, expected, block_size):
+    driver = CoreDriver(
+        str(checkpoint), max_num_batched_tokens=48, max_num_seqs=8, block_size=block_size
+    )
+    asked = prompts(driver.vocab_size)
+    for _ in range(2):  # the second time with what is cached
+        assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == expected
+
+
 def scarce_blocks(checkpoint: Path) -> int:
     """Hardly more than one sequence of 192 tokens takes."""
     facts = ModelFacts.from_hf_config(json.loads((checkpoint / "config.json").read_text()))

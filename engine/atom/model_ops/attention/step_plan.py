@@ -68,7 +68,7 @@ def plan_step(rows: StepRows, tensors: StepTensors) -> tuple[AttentionMetaData, 
 def plan_captured_step(
     inputs: DecodeInputs, query_starts: torch.Tensor, max_context_len: int, *, even: bool
 ) -> tuple[AttentionMetaData, ...]:
-    """Plan a step of decodes that a graph replays, one for each group of layers; query_starts [R + 1]
+    """Plan a step of decodes that a graph replays, for each group of layers; query_starts [R + 1]
     int32 counts them. even: no row is to outlast all others then."""
     return tuple(
         AttentionMetaData(
