@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
-from atom.model_engine.scheduler_integrity import check_integrity
 from atom.sizing import CacheGroup
 from tests.support.builders_engine import FakeModel, make_request, make_scheduler
+from tests.support.scheduler_integrity import check_integrity
 
 WINDOW, SIZE, LONGEST = 12, 4, 256
 WINDOWS = (None, WINDOW)
