@@ -20,7 +20,7 @@ from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenM
 from atom.model_engine.runner import kv_cache
 from atom.model_engine.runner.graph_runner import DecodeGraphs
 from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
-from atom.model_engine.runner.warm_up import CacheShape, prompt_batch, warm_up
+from atom.model_engine.runner.warm_up import CacheShape, decode_batch, prompt_batch, warm_up
 from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport
 from atom.model_loader.loader import fill_dummy, load_model
 from atom.model_ops.backends import resolve_ops
@@ -84,10 +84,13 @@ class ModelRunner:
         )
         progress("sizing the KV cache", 0.0)
         activations = self._activation_bytes()
-        overhead = kv_cache.overhead_bytes(self._device, weights_bytes)
+        overhead = kv_cache.overhead_bytes(self._device, weights_bytes) + self._graph_bytes()
+        self._release_cache()
         budget = self._plan(weights_bytes, activations, overhead)
         self._allocate_cache(budget.num_blocks)
-        self._steps.graphs = self._capture_graphs(progress)
+        self._steps.graphs = self._decode_graphs()
+        if self._steps.graphs is not None:
+            self._steps.graphs.capture(lambda share: progress("capturing decode graphs", share))
         if self._device.is_gpu:
             warm_up(
                 self._steps,
@@ -109,25 +112,30 @@ class ModelRunner:
         """How many steps the host may be behind: none where a submit computes everything."""
         return 1 if self._device.is_gpu else 0
 
-    def _capture_graphs(self, progress: Progress) -> DecodeGraphs | None:
-        config = self._config
-        if config.enforce_eager or not self._device.is_gpu:
-            return None
-        if self._resolved.uncapturable:
+    def _graph_bytes(self) -> int:
+        """What decode graphs will take, measured on the cache that the activations were."""
+        graphs = self._decode_graphs()
+        if graphs is None and self._device.is_gpu and not self._config.enforce_eager:
             logger.warning(
                 "decode steps run without graphs: the chosen backend cannot capture %s",
                 ", ".join(self._resolved.uncapturable),
             )
+        return 0 if graphs is None else graphs.measure_bytes()
+
+    def _decode_graphs(self) -> DecodeGraphs | None:
+        """None where steps run eagerly."""
+        config = self._config
+        if config.enforce_eager or not self._device.is_gpu:
             return None
-        graphs = DecodeGraphs(
+        if self._resolved.uncapturable:
+            return None
+        return DecodeGraphs(
             self._model,
             self._ops,
             self._steps.slots.device,
             config.cache.block_size,
             config.model.max_model_len,
         )
-        graphs.capture(lambda share: progress("capturing decode graphs", share))
-        return graphs
 
     def _load(self, progress: Progress) -> None:
         model_config = self._config.model
@@ -161,6 +169,13 @@ class ModelRunner:
         layers, size = self._model.attention_layers(), self._config.cache.block_size
         groups = [group.layers for group in self._layout.groups]
         kv_cache.allocate(layers, groups, num_blocks, size, place)
+
+    def _release_cache(self) -> None:
+        """Give back what the measurements ran on, before the cache takes all there is."""
+        for layer in self._model.attention_layers():
+            layer.release()
+        if self._device.is_gpu:
+            torch.cuda.empty_cache()
 
     def _plan(self, weights: int, activations: int, overhead: int) -> KvBudget:
         return kv_cache.plan_blocks(
@@ -203,12 +218,14 @@ class ModelRunner:
         return peak
 
     def _run_full_step(self, num_blocks: int) -> None:
-        """The largest step there can be."""
+        """The largest steps there can be: of prompts, and of rows that all sample."""
         config = self._config
         tokens, length = config.scheduler.max_num_batched_tokens, config.model.max_model_len
         counts = [length] * (tokens // length) + ([tokens % length] if tokens % length else [])
         counts = counts[: config.scheduler.max_num_seqs]
-        self.submit(prompt_batch(counts, self._cache_shape(num_blocks)))
+        shape = self._cache_shape(num_blocks)
+        self.submit(prompt_batch(counts, shape))
+        self.submit(decode_batch([2] * min(tokens, config.scheduler.max_num_seqs), shape))
 
     def _report(self, budget: KvBudget, weights_bytes: int, peak_bytes: int) -> EngineReport:
         config = self._config

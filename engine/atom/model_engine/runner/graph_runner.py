@@ -31,6 +31,8 @@ from atom.utils.row_groups import are_even
 
 # Buckets from which a step of even rows has a graph of its own; below, every row is split anyway.
 _EVEN_FROM = 48
+# Variants whose capture tells what the rest will take.
+_MEASURED = 5
 
 
 def bucket_sizes(max_num_seqs: int) -> list[int]:
@@ -96,13 +98,21 @@ class DecodeGraphs:
         self._mailbox = StepMailbox(state)
         self._pool: Any = None  # torch's handle of the pool that all graphs share
 
+    def measure_bytes(self) -> int:
+        """What all graphs will take of the device's memory, from the first few: they hold the pool
+        that the others share. These graphs are not to be replayed."""
+        variants = self._variants()
+        free = [_free_bytes()]
+        for variant in variants[:_MEASURED]:
+            self._graphs[variant] = self._capture(variant)
+            free.append(_free_bytes())
+        first, others = free[0] - free[1], free[1] - free[-1]
+        each = others / (len(free) - 2) if len(free) > 2 else 0
+        return int(first + each * (len(variants) - 1))
+
     def capture(self, progress: Callable[[float], None]) -> None:
         """Capture every bucket, largest first; real slots and their cache stay as they are."""
-        variants = [
-            GraphVariant(size, even)
-            for size in reversed(self._sizes)
-            for even in ((False, True) if size >= _EVEN_FROM else (False,))
-        ]
+        variants = self._variants()
         for done, variant in enumerate(variants):
             progress(done / len(variants))
             self._graphs[variant] = self._capture(variant)
@@ -129,6 +139,14 @@ class DecodeGraphs:
         assert forward.variant is not None, "an eager forward has no graph to sample with"
         self._graphs[forward.variant].samples[likely].replay()
         return self._mailbox.answer(len(forward.slots))
+
+    def _variants(self) -> list[GraphVariant]:
+        """Largest first, so that the pool is made once."""
+        return [
+            GraphVariant(size, even)
+            for size in reversed(self._sizes)
+            for even in ((False, True) if size >= _EVEN_FROM else (False,))
+        ]
 
     def _capture(self, variant: GraphVariant) -> _Graphs:
         size = variant.size
@@ -188,3 +206,10 @@ class DecodeGraphs:
             any_top_p=True,
             any_min_p=True,
         )
+
+
+def _free_bytes() -> int:
+    """Of the device, beside what torch only keeps for reuse."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info()[0]

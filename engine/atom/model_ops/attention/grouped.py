@@ -23,6 +23,8 @@ from atom.utils.forward_context import get_forward_context
 class Attention(nn.Module):
     """norms: of queries and of keys, per head, if there are."""
 
+    _cache: LayerCache
+
     def __init__(
         self,
         shape: AttentionShape,
@@ -37,8 +39,8 @@ class Attention(nn.Module):
         # Kept out of the module tree: parameters and tables belong to who names them.
         self._rotary = (rotary,)
         self._norms = norms or (None, None)
-        self._cache = LayerCache(torch.empty(0), torch.empty(0))
         self._group = 0
+        self.release()
 
     def cache_layout(self, block_size: int, dtype: torch.dtype) -> CacheLayout:
         """K and V of each token, by KV head."""
@@ -50,6 +52,10 @@ class Attention(nn.Module):
         `group`."""
         k, v = tensors
         self._cache, self._group = LayerCache(k, v), group
+
+    def release(self) -> None:
+        """Hold no cache until `bind` is called again."""
+        self._cache = LayerCache(torch.empty(0), torch.empty(0))
 
     def forward(self, qkv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """qkv [T, (Hq + 2·Hkv)·D], positions [T] → [T, Hq·D]."""
