@@ -32,7 +32,9 @@ def main() -> int:
     except (KubeError, DevclusterError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    command = [sys.executable, "-m", "pytest", "-m", wanted, "-p", "no:cacheprovider"]
+    # In the order of the files: the end-to-end tests are one life of a deployment after another.
+    options = ["-p", "no:cacheprovider", "-p", "no:randomly"]
+    command = [sys.executable, "-m", "pytest", "-m", wanted, *options]
     return subprocess.run(command, cwd=ROOT, env=kube.environment, check=False).returncode
 
 

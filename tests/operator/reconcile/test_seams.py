@@ -336,6 +336,7 @@ def search(cases: int) -> None:
 
 
 def test_features_meet_in_any_order() -> None:
+    """Some 20 s: 200 lives of a deployment, each of up to dozens of reconciles."""
     search(200)
 
 
