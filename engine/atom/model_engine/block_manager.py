@@ -30,7 +30,7 @@ BlockTables = tuple[list[int], ...]
 class PrefixMatch:
     """The longest known prefix of a sequence, in blocks of tokens. block_ids: of each group as many
     of the last ones as are seen from behind them; last_hash: the chain after them; num_unheld: how
-    many of these blocks nobody holds, so that taking them uses up free ones."""
+    many of these blocks no table holds, so that taking them uses up free ones."""
 
     num_blocks: int
     block_ids: list[list[int]]

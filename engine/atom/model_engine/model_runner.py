@@ -28,7 +28,7 @@ from atom.model_ops.linear import Build
 from atom.models.decoder import CausalLM
 from atom.models.registry import build_model, model_spec, support_model_arch_dict
 from atom.sizing.kv_budget import KvBudget, concurrency_table
-from atom.sizing.kv_layout import KvElement, KvLayout, kv_layout
+from atom.sizing.kv_layout import KvElement, kv_layout
 from atom.sizing.overheads import activation_bytes
 from atom.utils.device import Device, detect_device
 from atom.utils.versions import software_versions
@@ -55,6 +55,8 @@ class ModelRunner:
         self._dtype = _model_dtype(config, self._device)
         self._kv_dtype = _kv_dtype(config, self._dtype)
         self._spec = model_spec(config.model)
+        # What the KV cache keeps, by groups of layers.
+        self._layout = kv_layout(config.model.facts, KvElement(self._kv_dtype.itemsize))
         self._resolved = resolve_ops(
             self._device.type,
             self._spec.op_case(self._dtype, self._kv_dtype, config.cache.block_size),
@@ -156,11 +158,6 @@ class ModelRunner:
         self._model.finish_weights()
         self._model.eval()
 
-    @property
-    def _layout(self) -> KvLayout:
-        """What the KV cache keeps, by groups of layers."""
-        return kv_layout(self._config.model.facts, KvElement(self._kv_dtype.itemsize))
-
     def _cache_shape(self, num_blocks: int) -> CacheShape:
         return CacheShape(num_blocks, self._config.cache.block_size, len(self._layout.groups))
 
@@ -184,7 +181,7 @@ class ModelRunner:
             weights_bytes=weights,
             activation_bytes=activations,
             overhead_bytes=overhead,
-            kv_dtype=self._kv_dtype,
+            layout=self._layout,
         )
 
     def _predicted_weights_bytes(self) -> int:

@@ -18,7 +18,7 @@ from atom.errors import ConfigError
 from atom.model_ops.attention import Attention
 from atom.sizing.errors import DoesNotFitError
 from atom.sizing.kv_budget import KvBudget, filling_tokens, plan_kv_cache
-from atom.sizing.kv_layout import KvElement, KvLayout, kv_layout
+from atom.sizing.kv_layout import KvLayout
 from atom.sizing.overheads import CPU_RUNTIME_BYTES
 from atom.utils.device import Device
 
@@ -30,11 +30,10 @@ def plan_blocks(
     weights_bytes: int,
     activation_bytes: int,
     overhead_bytes: int,
-    kv_dtype: torch.dtype,
+    layout: KvLayout,
 ) -> KvBudget:
     """Blocks for the KV cache. Raises `ConfigError` with the numbers when it cannot fit."""
-    facts, cache = config.model.facts, config.cache
-    layout = kv_layout(facts, KvElement(kv_dtype.itemsize))
+    cache = config.cache
     if cache.num_kv_blocks is not None:
         left_bytes = total_bytes - weights_bytes - activation_bytes - overhead_bytes
         return _chosen_blocks(config, cache.num_kv_blocks, layout, left_bytes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -15,10 +14,6 @@ class BlockTensor:
     shape: tuple[int, ...]
     dtype: torch.dtype
 
-    @property
-    def size_bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
-
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
@@ -26,7 +21,3 @@ class CacheLayout:
     long as no block is in use by both."""
 
     tensors: tuple[BlockTensor, ...]
-
-    @property
-    def block_bytes(self) -> int:
-        return sum(tensor.size_bytes for tensor in self.tensors)
