@@ -190,9 +190,11 @@ def _create(plan: Plan) -> None:
     with Step("prepare certificates, configuration and network"):
         _write_state(plan)
         cgroups.ensure(settings.name)
+        link_address = network.draw_hardware_address()
+        _write(settings.state / teardown.LINK_RECORD, link_address)
         starting = node.start(settings)
         try:
-            network.connect(plan.link, starting.node.pid)
+            network.connect(plan.link, link_address, starting.node.pid)
             starting.release()
         except (DevclusterError, BrokenPipeError) as error:
             log = (settings.logs / "supervisor.log").read_text().strip()

@@ -8,6 +8,7 @@ other machine. When the namespace ends, the kernel removes the pair. Pure but fo
 from __future__ import annotations
 
 import json
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,9 +58,24 @@ def commands_in_namespace(link: Uplink) -> list[list[str]]:
     ]
 
 
-def connect(link: Uplink, node_pid: int) -> None:
-    """Builds the pair and the namespace's side for a node process that has just started."""
-    if succeeds(["ip", "link", "show", link.link]):
+def draw_hardware_address() -> str:
+    """Draw a locally administered address, which tells a link from another of its name."""
+    return ":".join(f"{byte:02x}" for byte in (0x02, *secrets.token_bytes(5)))
+
+
+def hardware_address(link: str) -> str | None:
+    """Read a link's address on this host; None when there is no such link."""
+    try:
+        return Path(f"/sys/class/net/{link}/address").read_text().strip()
+    except OSError:
+        return None
+
+
+def connect(link: Uplink, address: str, node_pid: int) -> None:
+    """Builds the pair and the namespace's side for a node process that has just started; `address`:
+    the hardware address of the host's end.
+    """
+    if hardware_address(link.link) is not None:
         raise DevclusterError(
             f"the network link {link.link} exists already but belongs to no cluster of this state "
             "folder; "
@@ -72,6 +88,8 @@ def connect(link: Uplink, node_pid: int) -> None:
             "link",
             "add",
             link.link,
+            "address",
+            address,
             "type",
             "veth",
             "peer",

@@ -18,9 +18,10 @@ from devcluster import cgroups, kernel_settings, network, node
 from devcluster.errors import DevclusterError
 from devcluster.progress import Step
 from devcluster.settings import Settings
-from devcluster.shell import run, succeeds
+from devcluster.shell import run
 
 MADE_FOLDERS = "made-folders.json"
+LINK_RECORD = "link-address"
 VANISH_SECONDS = 20.0
 POLL_SECONDS = 0.05
 
@@ -37,7 +38,8 @@ def down(settings: Settings) -> bool:
 def remove_everything(settings: Settings) -> None:
     with Step("end the cluster's processes and remove its state"):
         ended = node.end(settings)
-        _remove_link(network.uplink(settings.instance).link, ours=ended)
+        link = network.uplink(settings.instance).link
+        _remove_link(link, ours=ended or is_recorded(link, settings.state / LINK_RECORD))
         if not _becomes_true(lambda: not cgroups.remove(settings.name)):
             left = ", ".join(str(path) for path in cgroups.remove(settings.name)[:3])
             raise DevclusterError(
@@ -49,9 +51,18 @@ def remove_everything(settings: Settings) -> None:
         _remove_state(settings.state)
 
 
+def is_recorded(link: str, record: Path) -> bool:
+    """Whether the link is the one that the cluster of this state folder made. After a crash nothing
+    else tells it from that of a cluster with another state folder.
+    """
+    return record.exists() and record.read_text() == network.hardware_address(link)
+
+
 def _remove_link(link: str, ours: bool) -> None:
-    """The kernel removes the pair with the namespace, a moment after the last process."""
-    if ours and not _becomes_true(lambda: not succeeds(["ip", "link", "show", link])):
+    """Wait for the kernel, which removes the pair with the namespace some time after the last
+    process; then remove it by name.
+    """
+    if ours and not _becomes_true(lambda: network.hardware_address(link) is None):
         run(["ip", "link", "del", link])
 
 

@@ -164,6 +164,18 @@ def test_up_starts_anew_after_the_node_process_was_killed() -> None:
     assert status()["state"] == "up"
 
 
+def test_up_starts_anew_while_a_killed_cluster_still_has_its_link() -> None:
+    """The kernel keeps the pair for as long as something holds the namespace."""
+    devcluster("up")
+    pid = status()["node_process_pid"]
+    with Path(f"/proc/{pid}/ns/net").open():
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not look_for_traces().processes)
+        assert f"atomdev{INSTANCE}" in look_for_traces().links
+        devcluster("up")
+    assert status()["state"] == "up"
+
+
 @pytest.mark.parametrize(
     ("reached", "sent"),
     [

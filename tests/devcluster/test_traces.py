@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from devcluster import cgroups, kernel_settings
-from devcluster.teardown import mounts_below
+import pytest
+
+from devcluster import cgroups, kernel_settings, network
+from devcluster.teardown import is_recorded, mounts_below
 
 MOUNTINFO = """\
 22 1 254:0 / / rw - ext4 /dev/vda rw
@@ -17,6 +19,28 @@ MOUNTINFO = """\
 
 def test_only_mounts_strictly_below_the_folder_are_found() -> None:
     assert mounts_below(Path("/state"), MOUNTINFO) == ["/state/kubelet/a b"]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "found", "ours"),
+    [
+        ("02:00:00:00:00:01", "02:00:00:00:00:01", True),
+        ("02:00:00:00:00:01", "02:00:00:00:00:02", False),
+        ("02:00:00:00:00:01", None, False),
+        (None, "02:00:00:00:00:01", False),
+    ],
+)
+def test_a_link_is_ours_by_its_address_and_not_by_its_name(
+    recorded: str | None,
+    found: str | None,
+    ours: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if recorded is not None:
+        (tmp_path / "record").write_text(recorded)
+    monkeypatch.setattr(network, "hardware_address", lambda link: found)
+    assert is_recorded("atomdev0", tmp_path / "record") is ours
 
 
 def controller(root: Path, name: str, cpus: str | None = None) -> Path:
