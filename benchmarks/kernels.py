@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from atom.model_ops.backends import resolve_ops
-from atom.model_ops.backends.interface import LikelyLimits, OpCase, Ops, SamplingTensors
+from atom.model_ops.backends.interface import LogitFilters, OpCase, Ops, SamplingTensors
 from atom.model_ops.backends.step_mail import empty_mail
 from atom.model_ops.backends.triton_ops.attention_cases import AttentionCase, attention_case
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
@@ -149,13 +149,13 @@ def sample(ops: Ops) -> Iterator[Row]:
             yield Row("sample", name, graph_microseconds(calls), rows * vocab * 2)
 
 
-def keep_likely(ops: Ops) -> Iterator[Row]:
+def filter_logits(ops: Ops) -> Iterator[Row]:
     """The limits that chat models ship with, and a top-p alone; logits in float32."""
     vocab = 151936
     for rows in (1, 64):
         for top_k in (20, vocab):
             logits = [random(rows, vocab).float() for _ in range(4)]
-            limits = LikelyLimits(
+            filters = LogitFilters(
                 temperature=torch.full((rows,), 0.6, device="cuda"),
                 top_k=torch.full((rows,), top_k, device="cuda"),
                 top_p=torch.full((rows,), 0.95, device="cuda"),
@@ -164,9 +164,9 @@ def keep_likely(ops: Ops) -> Iterator[Row]:
                 any_top_p=True,
                 any_min_p=False,
             )
-            calls = [partial(ops.keep_likely, each, limits) for each in logits]
+            calls = [partial(ops.filter_logits, each, filters) for each in logits]
             name = f"{rows} rows, top-p 0.95" + (", top-k 20" if top_k == 20 else "")
-            yield Row("keep_likely", name, graph_microseconds(calls), rows * vocab * 4)
+            yield Row("filter_logits", name, graph_microseconds(calls), rows * vocab * 4)
 
 
 def token_ops(ops: Ops) -> Iterator[Row]:
@@ -239,7 +239,7 @@ def decode_state(ops: Ops) -> Iterator[Row]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Device time of the Triton kernels.")
-    names = ("decode", "prefill", "linear", "sample", "likely", "token", "state")
+    names = ("decode", "prefill", "linear", "sample", "filters", "token", "state")
     parser.add_argument("--only", choices=names, nargs="+", default=names)
     parser.add_argument("--block-size", type=int, default=16)
     args = parser.parse_args()
@@ -252,7 +252,7 @@ def main() -> int:
         "prefill": lambda: prefill(ops, args.block_size),
         "linear": lambda: linear(ops),
         "sample": lambda: sample(ops),
-        "likely": lambda: keep_likely(ops),
+        "filters": lambda: filter_logits(ops),
         "token": lambda: token_ops(ops),
         "state": lambda: decode_state(ops),
     }

@@ -23,7 +23,7 @@ from atom.model_engine.batch import ScheduledBatch
 from atom.model_engine.runner.host_tokens import PendingTokens
 from atom.model_engine.runner.step_mailbox import StepMailbox
 from atom.model_ops.attention.step_plan import plan_captured_step
-from atom.model_ops.backends.interface import LikelyLimits, Ops, SamplingTensors
+from atom.model_ops.backends.interface import LogitFilters, Ops, SamplingTensors
 from atom.model_ops.slots import SlotTensors
 from atom.models.decoder import CausalLM
 from atom.utils.forward_context import ForwardContext, set_forward_context
@@ -53,7 +53,7 @@ class GraphVariant:
 @dataclass(frozen=True, slots=True)
 class _Graphs:
     """The graphs of a variant, and what the forward leaves to sampling: hidden [bucket, H],
-    sampling: of the bucket's rows. samples: by whether it knows limits."""
+    sampling: of the bucket's rows. samples: by whether they know top-k, top-p and min-p."""
 
     forward: torch.cuda.CUDAGraph
     hidden: torch.Tensor
@@ -133,11 +133,11 @@ class DecodeGraphs:
         )
         return ForwardOutput(graphs.hidden[:rows], self._slots[:rows], sampling, variant)
 
-    def sample(self, forward: ForwardOutput, *, likely: bool) -> PendingTokens:
-        """Sample the last forward's rows (`likely`: within their limits) and advance their slots;
-        their tokens, on their way to the host."""
+    def sample(self, forward: ForwardOutput, *, filtered: bool) -> PendingTokens:
+        """Sample the last forward's rows (`filtered`: by their top-k, top-p and min-p) and advance
+        their slots; their tokens, on their way to the host."""
         assert forward.variant is not None, "an eager forward has no graph to sample with"
-        self._graphs[forward.variant].samples[likely].replay()
+        self._graphs[forward.variant].samples[filtered].replay()
         return self._mailbox.answer(len(forward.slots))
 
     def _variants(self) -> list[GraphVariant]:
@@ -155,19 +155,19 @@ class DecodeGraphs:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             hidden, sampling = self._forward(variant)
-            for likely in (False, True):
-                self._sample(size, hidden, sampling, likely)
+            for filtered in (False, True):
+                self._sample(size, hidden, sampling, filtered)
         torch.cuda.current_stream().wait_stream(stream)
         forward = torch.cuda.CUDAGraph()
         with torch.cuda.graph(forward, pool=self._pool):
             hidden, sampling = self._forward(variant)
         self._pool = self._pool or forward.pool()
         samples = {}
-        for likely in (False, True):
+        for filtered in (False, True):
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool):
-                self._sample(size, hidden, sampling, likely)
-            samples[likely] = graph
+                self._sample(size, hidden, sampling, filtered)
+            samples[filtered] = graph
         return _Graphs(forward, hidden, sampling, samples)
 
     def _forward(self, variant: GraphVariant) -> tuple[torch.Tensor, SamplingTensors]:
@@ -183,21 +183,21 @@ class DecodeGraphs:
         return hidden, SamplingTensors(step.temperature, step.seed, step.sample_positions)
 
     def _sample(
-        self, size: int, hidden: torch.Tensor, sampling: SamplingTensors, likely: bool
+        self, size: int, hidden: torch.Tensor, sampling: SamplingTensors, filtered: bool
     ) -> None:
         """What a sampling graph replays: from the hidden states to the slots and the host."""
         slots = self._slots[:size]
         logits = self._model.compute_logits(hidden)
-        if likely:
-            logits = self._ops.keep_likely(logits, self._row_limits(slots, sampling, logits))
+        if filtered:
+            logits = self._ops.filter_logits(logits, self._row_filters(slots, sampling, logits))
         token_ids = self._ops.sample(logits, sampling)
         self._ops.commit_tokens(slots, token_ids, self._state, self._mailbox.mail)
 
-    def _row_limits(
+    def _row_filters(
         self, slots: torch.Tensor, sampling: SamplingTensors, logits: torch.Tensor
-    ) -> LikelyLimits:
-        """Whatever limits the rows may have when the graph is replayed."""
-        return LikelyLimits(
+    ) -> LogitFilters:
+        """Whatever filters the rows may have when the graph is replayed."""
+        return LogitFilters(
             temperature=sampling.temperature,
             top_k=self._state.top_k[slots],
             top_p=self._state.top_p[slots],

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from atom.model_engine.wire.logprob_rows import LogprobRows
-from atom.model_ops.logprobs import LogprobTensors
+from atom.model_ops.sampling.logprobs import LogprobTensors
 from atom.utils.device import Device
 
 _RING = 3

@@ -18,9 +18,9 @@ from atom.model_engine.batch import NewRow, Slots
 from atom.model_engine.runner.slot_columns import NO_LOGPROBS, SlotState
 from atom.model_engine.runner.token_bans import TokenBans
 from atom.model_engine.runner.token_history import TokenHistory
-from atom.model_ops.backends.interface import LikelyLimits
-from atom.model_ops.logit_shaping import Penalties
-from atom.model_ops.sampler import ShapedRows
+from atom.model_ops.backends.interface import LogitFilters
+from atom.model_ops.sampling.penalties import Penalties
+from atom.model_ops.sampling.sampler import ShapedRows
 from atom.sampling_params import SamplingParams
 from atom.utils.device import upload
 
@@ -37,7 +37,7 @@ class SamplingNeeds(Enum):
     """The most that any row of a step needs at sampling."""
 
     DRAW = "a draw under a temperature"
-    LIKELY = "a draw among likely tokens"
+    FILTERED = "a draw within top-k, top-p or min-p"
     MORE = "changed logits, or log-probabilities"
 
 
@@ -54,7 +54,7 @@ class SamplingState:
         self._device = device
         self._vocab_size = vocab_size
         self._rows_at_once = max(1, _SHAPED_NUMBERS // vocab_size)
-        self._is_limited = np.zeros(num_slots, dtype=np.bool_)
+        self._is_filtered = np.zeros(num_slots, dtype=np.bool_)
         self._is_changed = np.zeros(num_slots, dtype=np.bool_)
         self._history = TokenHistory(num_slots, vocab_size, device)
         self._bans = TokenBans(num_slots, vocab_size, eos_token_ids, device)
@@ -64,7 +64,7 @@ class SamplingState:
         for row in rows:
             slot, params = row.slot, row.params
             self._history.enter(row)
-            self._is_limited[slot] = _limits(params)
+            self._is_filtered[slot] = _filters_tokens(params)
             self._is_changed[slot] = self._bans.enter(row) or params.penalizes
 
     def temperature(self, slots: Slots) -> NDArray[np.float32]:
@@ -76,7 +76,7 @@ class SamplingState:
         reported = self._columns["num_logprobs"][slots] != NO_LOGPROBS
         if (reported | self._changed(slots, positions)).any():
             return SamplingNeeds.MORE
-        return SamplingNeeds.LIKELY if self._is_limited[slots].any() else SamplingNeeds.DRAW
+        return SamplingNeeds.FILTERED if self._is_filtered[slots].any() else SamplingNeeds.DRAW
 
     def logprob_rows(self, slots: Slots) -> tuple[NDArray[np.intp], int]:
         """Which of the rows report log-probabilities, and the most likely tokens that any wants."""
@@ -86,7 +86,7 @@ class SamplingState:
     def shaped_rows(self, slots: Slots, positions: NDArray[np.int32]) -> list[ShapedRows]:
         """What the rows of `slots` (in this order) ask for beyond a draw, in groups of a kind and
         of bounded size; nobody is in two."""
-        rows = np.flatnonzero(self._is_limited[slots] | self._changed(slots, positions))
+        rows = np.flatnonzero(self._is_filtered[slots] | self._changed(slots, positions))
         if len(rows) == 0:
             return []
         needs_order = self._needs_order(slots[rows])
@@ -124,7 +124,7 @@ class SamplingState:
             forbidden=self._bans.forbidden(slots, positions),
             bad_words=self._bans.bad_words(slots, recent),
             penalties=self._penalties(slots, floats),
-            limits=self._likely_limits(slots, columns, floats),
+            filters=self._filters(slots, columns, floats),
         )
 
     def _penalties(self, slots: Slots, floats: torch.Tensor) -> Penalties | None:
@@ -135,9 +135,9 @@ class SamplingState:
         occurrences = table.rows.index_select(0, upload(rows, self._device))
         return Penalties(occurrences, repetition=floats[3], presence=floats[4], frequency=floats[5])
 
-    def _likely_limits(
+    def _filters(
         self, slots: Slots, columns: NDArray[np.float32], floats: torch.Tensor
-    ) -> LikelyLimits | None:
+    ) -> LogitFilters | None:
         top_k, top_p, min_p = self._columns["top_k"][slots], columns[1], columns[2]
         limited = top_k[top_k < self._vocab_size]
         any_top_p, any_min_p = bool((top_p < 1).any()), bool((min_p > 0).any())
@@ -146,7 +146,7 @@ class SamplingState:
         candidates = int(limited.max(initial=0))
         if self._needs_order(slots).any():
             candidates = self._vocab_size
-        return LikelyLimits(
+        return LogitFilters(
             temperature=floats[0],
             top_k=upload(top_k, self._device),
             top_p=floats[1],
@@ -157,7 +157,7 @@ class SamplingState:
         )
 
 
-def _limits(params: SamplingParams) -> bool:
+def _filters_tokens(params: SamplingParams) -> bool:
     """Whether only likely tokens may be drawn; a greedy row takes the likeliest anyway."""
     limited = params.top_k > 0 or params.top_p < 1 or params.min_p > 0
     return limited and not params.greedy

@@ -21,8 +21,8 @@ from atom.model_engine.runner.input_batch import InputBatch
 from atom.model_engine.runner.sampling_state import SamplingNeeds, SamplingState
 from atom.model_engine.runner.slot_columns import SlotState, TableSize
 from atom.model_ops.backends.interface import Ops, SamplingTensors
-from atom.model_ops.logprobs import joined, token_logprobs
-from atom.model_ops.sampler import Sampler
+from atom.model_ops.sampling.logprobs import joined, token_logprobs
+from atom.model_ops.sampling.sampler import Sampler
 from atom.models.decoder import CausalLM
 from atom.sampling_params import MAX_LOGPROBS
 from atom.utils.device import Device, upload
@@ -146,7 +146,7 @@ class StepRunner:
         if self.graphs is not None and forward.variant is not None and mask is None:
             needs = self._sampling.needs(step.sample_slots, step.positions)
             if needs is not SamplingNeeds.MORE:
-                return self.graphs.sample(forward, likely=needs is SamplingNeeds.LIKELY)
+                return self.graphs.sample(forward, filtered=needs is SamplingNeeds.FILTERED)
         return self._copy_out(self._sample_eagerly(step, forward, mask))
 
     def _sample_eagerly(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from atom.model_engine.batch import NewRow, Slots
 from atom.model_engine.runner.slot_table import SlotTable
 from atom.model_engine.runner.token_history import WINDOW
-from atom.model_ops.logit_shaping import BadWords
+from atom.model_ops.sampling.forbidden_tokens import BadWords
 from atom.sampling_params import SamplingParams
 from atom.utils.device import upload
 

@@ -12,7 +12,7 @@ import torch
 
 from atom.model_engine.batch import NewRow, Slots
 from atom.model_engine.runner.slot_table import SlotTable
-from atom.model_ops.logit_shaping import IN_PROMPT
+from atom.model_ops.sampling.penalties import IN_PROMPT
 from atom.sampling_params import MAX_BAD_WORD_TOKENS
 from atom.utils.device import upload
 

@@ -49,8 +49,8 @@ class SamplingTensors:
 
 
 @dataclass(frozen=True, slots=True)
-class LikelyLimits:
-    """Which tokens of a row are likely enough to be drawn, one entry per row, on the device.
+class LogitFilters:
+    """Top-k, top-p and min-p of rows, one entry per row, on the device.
 
     temperature: float32, as in SamplingTensors; top_k: int64, V for off; top_p: float32, 1 for off;
     min_p: float32, 0 for off. The host knows whether any row has a top_p or min_p, and candidates:
@@ -145,7 +145,7 @@ class Ops(Protocol):
         rest of the batch. A token of logit -inf is never chosen while there is another. May
         overwrite logits."""
 
-    def keep_likely(self, logits: torch.Tensor, limits: LikelyLimits) -> torch.Tensor:
+    def filter_logits(self, logits: torch.Tensor, filters: LogitFilters) -> torch.Tensor:
         """logits [R, V], any float dtype, compared and weighed in float32 → the same with tokens
         at -inf that no draw may give: those less likely than the k-th, then those less likely than
         the last of the smallest set whose probability reaches top-p, then those less likely than
@@ -192,7 +192,7 @@ OPS = (
     "qk_norm_rope_store",
     "paged_attention",
     "sample",
-    "keep_likely",
+    "filter_logits",
     "apply_token_mask",
     "receive_step",
     "prepare_decode",

@@ -7,15 +7,9 @@ import math
 
 import torch
 
-from atom.model_ops.logit_shaping import (
-    IN_PROMPT,
-    BadWords,
-    Penalties,
-    forbid,
-    forbid_bad_words,
-    penalize,
-)
-from atom.model_ops.logprobs import token_logprobs
+from atom.model_ops.sampling.forbidden_tokens import BadWords, forbid, forbid_bad_words
+from atom.model_ops.sampling.logprobs import token_logprobs
+from atom.model_ops.sampling.penalties import IN_PROMPT, Penalties, penalize
 
 ROWS, VOCAB = 4, 50
 

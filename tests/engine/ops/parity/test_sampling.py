@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from atom.model_ops.backends.interface import Backend, LikelyLimits, SamplingTensors
+from atom.model_ops.backends.interface import Backend, LogitFilters, SamplingTensors
 
 gpu = pytest.mark.gpu
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
@@ -64,10 +64,10 @@ def test_greedy_takes_the_first_of_equal_maxima(
     assert backend.operations["sample"](logits, sampling).tolist() == [17, 8998, 0]
 
 
-def limits(rows: int, vocab: int, device: torch.device, top_k: int, top_p: float, min_p: float):
-    """The limits on two rows of three."""
+def filters(rows: int, vocab: int, device: torch.device, top_k: int, top_p: float, min_p: float):
+    """Filters on two rows of three."""
     limited = torch.arange(rows, device=device) % 3 > 0
-    return LikelyLimits(
+    return LogitFilters(
         temperature=torch.linspace(0.3, 2.0, rows, device=device),
         top_k=torch.where(limited, top_k or vocab, vocab),
         top_p=torch.where(limited, top_p, 1.0),
@@ -83,16 +83,16 @@ def limits(rows: int, vocab: int, device: torch.device, top_k: int, top_p: float
     [(3, 1.0, 0.0), (0, 0.6, 0.0), (50, 0.9, 0.0), (0, 1.0, 0.1), (40, 0.8, 0.05), (900, 0.7, 0.0)],
 )
 @pytest.mark.parametrize("vocab", [1000, 9000, pytest.param(151936, marks=gpu)])
-def test_likely_tokens_are_the_references(
+def test_filtered_logits_are_the_references(
     backend: Backend, reference: Backend, device: torch.device, vocab: int, top_k: int,
     top_p: float, min_p: float,
 ) -> None:  # fmt: skip
     """Logits in steps of 1/16, as half precision has them: many are equal."""
     rows = 30 if device.type == "cuda" else 6  # the interpreter is slow
     logits = (torch.randn(rows, vocab, device=device) * 48).round() / 16
-    asked = limits(rows, vocab, device, top_k, top_p, min_p)
-    expected = reference.operations["keep_likely"](logits.clone(), asked)
-    kept = backend.operations["keep_likely"](logits.clone(), asked)
+    asked = filters(rows, vocab, device, top_k, top_p, min_p)
+    expected = reference.operations["filter_logits"](logits.clone(), asked)
+    kept = backend.operations["filter_logits"](logits.clone(), asked)
     assert torch.equal(kept, expected)
     assert (kept[1] == -torch.inf).any()
     assert torch.equal(kept[0], logits[0])
@@ -100,13 +100,13 @@ def test_likely_tokens_are_the_references(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("shift", [-12.0, 0.0])
-def test_likely_tokens_of_half_precision_are_those_of_its_float32(
+def test_filtered_logits_of_half_precision_are_those_of_its_float32(
     backend: Backend, reference: Backend, device: torch.device, shift: float, dtype: torch.dtype
 ) -> None:
     logits = (torch.randn(6, 9000, device=device) * 2 + shift).to(dtype)
-    asked = limits(6, 9000, device, top_k=70, top_p=0.9, min_p=0.0)
-    expected = reference.operations["keep_likely"](logits.float(), asked)
-    kept = backend.operations["keep_likely"](logits.clone(), asked)
+    asked = filters(6, 9000, device, top_k=70, top_p=0.9, min_p=0.0)
+    expected = reference.operations["filter_logits"](logits.float(), asked)
+    kept = backend.operations["filter_logits"](logits.clone(), asked)
     assert torch.equal(kept.float(), expected)
 
 

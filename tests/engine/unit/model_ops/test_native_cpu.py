@@ -148,7 +148,7 @@ def test_a_backend_by_name_leaves_the_rest_to_those_after_it(kernels: None) -> N
     assert (chosen["paged_attention"], chosen["linear"]) == ("torch_cpu", "torch_ref")
     chosen = resolve_ops("cpu", FLOAT32, "native_cpu", {"linear": "torch_ref"}).chosen
     assert (chosen["sample"], chosen["linear"]) == ("native_cpu", "torch_ref")
-    assert chosen["keep_likely"] == "torch_cpu"
+    assert chosen["filter_logits"] == "torch_cpu"
 
 
 def test_a_backend_by_name_that_cannot_compute_an_operation_is_refused(kernels: None) -> None:

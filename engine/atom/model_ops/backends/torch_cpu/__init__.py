@@ -7,7 +7,7 @@ is not spent in dispatch and temporaries. What it does not provide comes from th
 from __future__ import annotations
 
 from atom.model_ops.backends.interface import Backend
-from atom.model_ops.backends.torch_cpu import attention, dense, likely_tokens, rope_store
+from atom.model_ops.backends.torch_cpu import attention, dense, logit_filters, rope_store
 
 
 def backend() -> Backend:
@@ -20,7 +20,7 @@ def backend() -> Backend:
             "act_and_mul": dense.act_and_mul,
             "qk_norm_rope_store": rope_store.qk_norm_rope_store,
             "paged_attention": attention.paged_attention,
-            "keep_likely": likely_tokens.keep_likely,
+            "filter_logits": logit_filters.filter_logits,
         },
         reasons_against=attention.reasons_against,
     )

@@ -7,7 +7,7 @@ into a graph.
 from __future__ import annotations
 
 from atom.model_ops.backends.interface import Backend
-from atom.model_ops.backends.likely_tokens import keep_likely
+from atom.model_ops.backends.logit_filters import filter_logits
 from atom.model_ops.backends.torch_ref import attention, decode_state, dense, sampling, token_mask
 
 
@@ -24,7 +24,7 @@ def backend() -> Backend:
             "qk_norm_rope_store": attention.qk_norm_rope_store,
             "paged_attention": attention.paged_attention,
             "sample": sampling.sample,
-            "keep_likely": keep_likely,
+            "filter_logits": filter_logits,
             "apply_token_mask": token_mask.apply_token_mask,
             "receive_step": decode_state.receive_step,
             "prepare_decode": decode_state.prepare_decode,

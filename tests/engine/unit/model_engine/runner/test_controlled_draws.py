@@ -16,7 +16,7 @@ from atom.model_engine.runner.sampling_state import SamplingState
 from atom.model_engine.runner.slot_columns import SlotState, TableSize
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.interface import SamplingTensors
-from atom.model_ops.sampler import Sampler
+from atom.model_ops.sampling.sampler import Sampler
 from atom.sampling_params import SamplingParams
 from tests.engine.ops.inputs import FLOAT32
 

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import torch
 
-from atom.model_ops.backends.interface import LikelyLimits
+from atom.model_ops.backends.interface import LogitFilters
 
 
-def keep_likely(logits: torch.Tensor, limits: LikelyLimits) -> torch.Tensor:
-    """See `Ops.keep_likely`."""
+def filter_logits(logits: torch.Tensor, filters: LogitFilters) -> torch.Tensor:
+    """See `Ops.filter_logits`."""
     if logits.dtype != torch.float32:
-        return keep_likely(logits.float(), limits).to(logits.dtype)
-    if limits.candidates:
-        least = _least_kept(logits, limits)
+        return filter_logits(logits.float(), filters).to(logits.dtype)
+    if filters.candidates:
+        least = _least_kept(logits, filters)
         logits.masked_fill_(logits < least.unsqueeze(1), -torch.inf)
-    return keep_min_p(logits, limits) if limits.any_min_p else logits
+    return keep_min_p(logits, filters) if filters.any_min_p else logits
 
 
-def keep_min_p(logits: torch.Tensor, limits: LikelyLimits) -> torch.Tensor:
+def keep_min_p(logits: torch.Tensor, filters: LogitFilters) -> torch.Tensor:
     """Only tokens at least min-p times as likely as the most likely one."""
-    least = logits.amax(dim=-1) + rate_free(limits.temperature) * limits.min_p.log()
+    least = logits.amax(dim=-1) + rate_free(filters.temperature) * filters.min_p.log()
     return logits.masked_fill_(logits < least.unsqueeze(1), -torch.inf)
 
 
@@ -44,23 +44,23 @@ def least_of_top_p(
     return ordered.gather(1, last).squeeze(1)
 
 
-def _least_kept(logits: torch.Tensor, limits: LikelyLimits) -> torch.Tensor:
+def _least_kept(logits: torch.Tensor, filters: LogitFilters) -> torch.Tensor:
     """[R] the lowest logit within top-k and then top-p."""
     vocab = logits.shape[1]
-    if limits.candidates < vocab:
-        ordered = logits.topk(limits.candidates, dim=-1).values
+    if filters.candidates < vocab:
+        ordered = logits.topk(filters.candidates, dim=-1).values
     else:
         ordered = logits.sort(dim=-1, descending=True).values
-    last = limits.top_k.clamp(max=ordered.shape[1]).unsqueeze(1) - 1
-    least = ordered.gather(1, last).squeeze(1).masked_fill(limits.top_k >= vocab, -torch.inf)
-    if not limits.any_top_p:
+    last = filters.top_k.clamp(max=ordered.shape[1]).unsqueeze(1) - 1
+    least = ordered.gather(1, last).squeeze(1).masked_fill(filters.top_k >= vocab, -torch.inf)
+    if not filters.any_top_p:
         return least
     inside = ordered >= least.unsqueeze(1)
-    temperature = rate_free(limits.temperature)
+    temperature = rate_free(filters.temperature)
     weights = ((ordered - ordered[:, :1]) / temperature.unsqueeze(1)).exp() * inside
     # More tokens may be as likely as the k-th one than there are candidates.
     beyond = (logits >= least.unsqueeze(1)).sum(dim=-1) - inside.sum(dim=-1)
     total = weights.sum(dim=-1) + beyond * ((least - ordered[:, 0]) / temperature).exp()
-    least_of_all = least_of_top_p(ordered, weights, limits.top_p * total)
+    least_of_all = least_of_top_p(ordered, weights, filters.top_p * total)
     # Rounding must not cut a row without top-p.
-    return torch.maximum(least, least_of_all.masked_fill(limits.top_p >= 1, -torch.inf))
+    return torch.maximum(least, least_of_all.masked_fill(filters.top_p >= 1, -torch.inf))

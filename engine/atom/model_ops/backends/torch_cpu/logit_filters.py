@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import torch
 
-from atom.model_ops.backends import likely_tokens
-from atom.model_ops.backends.interface import LikelyLimits
+from atom.model_ops.backends import logit_filters
+from atom.model_ops.backends.interface import LogitFilters
 
 _FIRST_CANDIDATES = 128
 _MORE = 8  # times as many when they were not enough
 
 
-def keep_likely(logits: torch.Tensor, limits: LikelyLimits) -> torch.Tensor:
-    """See `Ops.keep_likely`."""
+def filter_logits(logits: torch.Tensor, filters: LogitFilters) -> torch.Tensor:
+    """See `Ops.filter_logits`."""
     vocab = logits.shape[1]
-    in_order = limits.candidates < vocab or not bool((limits.top_k >= vocab).all())
+    in_order = filters.candidates < vocab or not bool((filters.top_k >= vocab).all())
     if in_order or logits.dtype != torch.float32:
-        return likely_tokens.keep_likely(logits, limits)
-    least = _least_of_top_p(logits, likely_tokens.rate_free(limits.temperature), limits.top_p)
-    least = least.masked_fill(limits.top_p >= 1, -torch.inf)
+        return logit_filters.filter_logits(logits, filters)
+    least = _least_of_top_p(logits, logit_filters.rate_free(filters.temperature), filters.top_p)
+    least = least.masked_fill(filters.top_p >= 1, -torch.inf)
     logits.masked_fill_(logits < least.unsqueeze(1), -torch.inf)
-    return likely_tokens.keep_min_p(logits, limits) if limits.any_min_p else logits
+    return logit_filters.keep_min_p(logits, filters) if filters.any_min_p else logits
 
 
 def _least_of_top_p(
@@ -42,7 +42,7 @@ def _least_of_top_p(
         scale = temperature[pending].unsqueeze(1)
         weights = ((ordered - highest[pending]) / scale).exp_()
         enough = top_p[pending] * total[pending]
-        least[pending] = likely_tokens.least_of_top_p(ordered, weights, enough)
+        least[pending] = logit_filters.least_of_top_p(ordered, weights, enough)
         if candidates == vocab:
             break
         pending = pending[weights.sum(dim=-1) < enough]

@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.interface import LikelyLimits
+from atom.model_ops.backends.interface import LogitFilters
 from atom.model_ops.backends.noise import GROUP, LN2
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 
@@ -222,8 +222,8 @@ def _mask_kernel(logits_ptr, least_ptr, VOCAB, STRETCH: tl.constexpr):
         tl.store(at, float("-inf"), mask=(token < VOCAB) & (logit < least))
 
 
-def keep_likely(logits: torch.Tensor, limits: LikelyLimits) -> torch.Tensor:
-    """See `Ops.keep_likely`; logits [R, V] contiguous, bfloat16, float16 or float32."""
+def filter_logits(logits: torch.Tensor, filters: LogitFilters) -> torch.Tensor:
+    """See `Ops.filter_logits`; logits [R, V] contiguous, bfloat16, float16 or float32."""
     rows, vocab = logits.shape
     groups = triton.cdiv(vocab, GROUP)
 
@@ -232,7 +232,7 @@ def keep_likely(logits: torch.Tensor, limits: LikelyLimits) -> torch.Tensor:
 
     highest, weight = scratch(groups, torch.float32), scratch(groups, torch.float32)
     chosen, least = scratch(CANDIDATES, torch.int32), scratch(1, torch.float32)
-    asked = (limits.temperature, limits.top_k, limits.top_p, limits.min_p)
+    asked = (filters.temperature, filters.top_k, filters.top_p, filters.min_p)
     stretches = triton.cdiv(vocab, _STRETCH)
     _groups_kernel[(rows, stretches)](
         logits, *asked, highest, weight, vocab, groups, STRETCH=_STRETCH, num_warps=1

@@ -1,8 +1,10 @@
-"""Sampler: the logits of a step's rows to their next tokens.
+"""Sampler: turns the logits of a step's rows into their next tokens.
 
 Every row is drawn by the backend's `sample`; rows that ask for more (`ShapedRows`) have their own
-copy of their logits changed first, in float32. The rest of the batch never notices. It knows
-neither slots nor requests; StepRunner calls it, and nothing in it waits for the device.
+copy of their logits changed first, in float32, in vLLM's order: what is added or forbidden, then
+penalties, then temperature, top-k, top-p and min-p (`filter_logits`). The rest of the batch never
+notices. It knows neither slots nor requests; StepRunner calls it, and nothing in it waits for the
+device.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from atom.model_ops.backends.interface import LikelyLimits, Ops, SamplingTensors
-from atom.model_ops.logit_shaping import BadWords, Penalties, forbid, forbid_bad_words, penalize
+from atom.model_ops.backends.interface import LogitFilters, Ops, SamplingTensors
+from atom.model_ops.sampling.forbidden_tokens import BadWords, forbid, forbid_bad_words
+from atom.model_ops.sampling.penalties import Penalties, penalize
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class ShapedRows:
     forbidden: tuple[torch.Tensor, torch.Tensor] | None = None
     bad_words: BadWords | None = None
     penalties: Penalties | None = None
-    limits: LikelyLimits | None = None
+    filters: LogitFilters | None = None
 
 
 class Sampler:
@@ -62,8 +65,8 @@ class Sampler:
             forbid_bad_words(own, shaped.bad_words)
         if shaped.penalties is not None:
             penalize(own, shaped.penalties)
-        if shaped.limits is not None:
-            own = self._ops.keep_likely(own, shaped.limits)
+        if shaped.filters is not None:
+            own = self._ops.filter_logits(own, shaped.filters)
         return self._ops.sample(
             own,
             replace(

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from atom.model_ops.backends import resolve_ops
-from atom.model_ops.backends.interface import LikelyLimits, SamplingTensors
-from atom.model_ops.sampler import Sampler, ShapedRows
+from atom.model_ops.backends.interface import LogitFilters, SamplingTensors
+from atom.model_ops.sampling.sampler import Sampler, ShapedRows
 from tests.engine.ops.inputs import FLOAT32
 
 LOGITS = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, -3.0])
@@ -45,17 +45,17 @@ def draw(
     return SAMPLER(
         LOGITS.repeat(rows, 1),
         sampling,
-        [shaped_by(limits(sampling.temperature, top_k, top_p, min_p))],
+        [shaped_by(filters(sampling.temperature, top_k, top_p, min_p))],
     )
 
 
-def shaped_by(limits: LikelyLimits) -> ShapedRows:
-    return ShapedRows(torch.arange(len(limits.temperature)), limits=limits)
+def shaped_by(filters: LogitFilters) -> ShapedRows:
+    return ShapedRows(torch.arange(len(filters.temperature)), filters=filters)
 
 
-def limits(temperature: torch.Tensor, top_k: int, top_p: float, min_p: float) -> LikelyLimits:
+def filters(temperature: torch.Tensor, top_k: int, top_p: float, min_p: float) -> LogitFilters:
     rows = len(temperature)
-    return LikelyLimits(
+    return LogitFilters(
         temperature=temperature,
         top_k=torch.full((rows,), top_k),
         top_p=torch.full((rows,), top_p),
@@ -175,7 +175,7 @@ def test_greedy_rows_in_a_mixed_batch_stay_greedy() -> None:
         seed=torch.arange(rows),
         position=torch.zeros(rows, dtype=torch.int64),
     )
-    shaped = shaped_by(limits(sampling.temperature, VOCAB, 0.99, 0.0))
+    shaped = shaped_by(filters(sampling.temperature, VOCAB, 0.99, 0.0))
     tokens = SAMPLER(LOGITS.repeat(rows, 1), sampling, [shaped])
     assert set(tokens[::2].tolist()) == {0}
     assert len(set(tokens[1::2].tolist())) > 1

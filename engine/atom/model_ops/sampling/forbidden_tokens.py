@@ -1,0 +1,40 @@
+"""Tokens that a row may not get: single ones, and those that would complete a bad word.
+
+Logits [n, V] float32 are changed in place, in plain PyTorch, and no decision is made on the host:
+nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class BadWords:
+    """P words of more than one token: word i must not be completed in row `rows[i]` [P] int64.
+
+    prefixes [P, W] int32: its tokens but the last, aligned right, -1 in front; last_tokens [P]
+    int64; recent [n, W] int32: the newest tokens of every row, newest last.
+    """
+
+    rows: torch.Tensor
+    prefixes: torch.Tensor
+    last_tokens: torch.Tensor
+    recent: torch.Tensor
+
+
+def forbid(logits: torch.Tensor, rows: torch.Tensor, token_ids: torch.Tensor) -> None:
+    """Keep token `token_ids[i]` of row `rows[i]` (both int64) from being drawn."""
+    logits.view(-1).index_fill_(0, rows * logits.shape[1] + token_ids, -torch.inf)
+
+
+def forbid_bad_words(logits: torch.Tensor, words: BadWords) -> None:
+    """Forbid the last token of every word whose other tokens have just been said."""
+    said = words.recent.index_select(0, words.rows) == words.prefixes
+    completes = (said | (words.prefixes < 0)).all(dim=1)
+    # The least of both, so that a word that does not match takes back no other word's ban.
+    ceiling = torch.where(completes, -torch.inf, torch.inf)
+    at = words.rows * logits.shape[1] + words.last_tokens
+    logits.view(-1).scatter_reduce_(0, at, ceiling, "amin")
