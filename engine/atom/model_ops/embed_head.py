@@ -28,7 +28,7 @@ class VocabParallelEmbedding(nn.Module):
 
     def placements(self, name: str) -> Iterator[Placement]:
         """Where the parameter comes from in a checkpoint."""
-        yield _whole(f"{name}.weight", self.weight)
+        yield Placement.whole(f"{name}.weight", self.weight.data)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:  # [T] → [T, H]
         looked_up = self._ops.embedding(ids, self.weight)
@@ -57,7 +57,7 @@ class ParallelLMHead(nn.Module):
     def placements(self, name: str) -> Iterator[Placement]:
         """Where the parameter comes from, unless it is the embedding's."""
         if not self._tied:
-            yield _whole(f"{name}.weight", self.weight)
+            yield Placement.whole(f"{name}.weight", self.weight.data)
 
     def finish(self) -> None:
         """Once, when the weights are loaded; a tied embedding sees the same matrix."""
@@ -69,8 +69,3 @@ class ParallelLMHead(nn.Module):
         if self._softcap is not None:
             logits = self._softcap * torch.tanh(logits / self._softcap)
         return logits
-
-
-def _whole(name: str, weight: nn.Parameter) -> Placement:
-    shape = tuple(weight.shape)
-    return Placement(name, shape, tuple((0, size) for size in shape), weight.data)

@@ -13,7 +13,7 @@ from torch import nn
 
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.placement import Placement
-from atom.model_ops.values import Activation, LinearWeight, NormWeight, Stream
+from atom.model_ops.values import Gating, LinearWeight, NormWeight, Stream
 
 
 class Normed:
@@ -40,7 +40,7 @@ class Normed:
         self._used = True
         return product
 
-    def gated_linear(self, w: LinearWeight, activation: Activation) -> torch.Tensor:  # [T, I]
+    def gated_linear(self, w: LinearWeight, activation: Gating) -> torch.Tensor:  # [T, I]
         gated, self._stream = self._ops.norm_gated_linear(self._stream, self._norm, w, activation)
         self._used = True
         return gated

@@ -16,8 +16,8 @@ from torch import nn
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.layernorm import Normed
 from atom.model_ops.parallel import ONE_RANK, Ranks, Region
-from atom.model_ops.placement import Placement
-from atom.model_ops.values import Activation, LinearWeight, Stream
+from atom.model_ops.placement import Placement, checkpoint_name
+from atom.model_ops.values import Gating, LinearWeight, Stream
 from atom.sizing.weights import Projection
 
 
@@ -53,11 +53,11 @@ class Linear(nn.Module):
         self.w = LinearWeight(self.weight.data, None if self.bias is None else self.bias.data)
 
     def placements(self, name: str) -> Iterator[Placement]:
-        """Where each projection's part comes from; `name`: this module's, whose last part the
-        projections' own take the place of."""
-        parent, first = name.rpartition(".")[0], 0
+        """Where each projection's part comes from; `name`: this module's, at the projections' own
+        depth below their layer."""
+        first = 0
         for matrix, region in self._parts:
-            own = f"{parent}.{matrix.name.rpartition('.')[2]}"
+            own = checkpoint_name(name, matrix.name)
             order = self._orders.get(matrix.name)
             end = first + region.shape[0]
             yield Placement(
@@ -89,9 +89,7 @@ class Linear(nn.Module):
 class GatedLinear(Linear):
     """activation(gate) · up of a gated MLP, in one matrix: gate's rows, then up's."""
 
-    def __init__(
-        self, projections: Sequence[Projection], activation: Activation, build: Build
-    ) -> None:
+    def __init__(self, projections: Sequence[Projection], activation: Gating, build: Build) -> None:
         super().__init__(projections, build)
         self._activation = activation
 

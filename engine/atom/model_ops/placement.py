@@ -11,13 +11,21 @@ from dataclasses import dataclass
 import torch
 
 
+def checkpoint_name(module: str, own: str, depth: int | None = None) -> str:
+    """The name in a checkpoint of what the blueprint calls `own` below its layer. `module` is the
+    name here, as many parts below the layer as `own` has, or `depth`."""
+    parts = own.count(".") + 1 if depth is None else depth
+    return ".".join([*module.split(".")[:-parts], own])
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Fill `target` from a checkpoint's tensor.
 
     name: the tensor's; shape: what the model's configuration calls for; region: first and end in
-    each dimension of what is read (a rank reads its part alone); order: index of the region's rows,
-    by head, in the order in which they are stored here.
+    each dimension of what is read (a rank reads its part alone); target: a view whose elements are
+    the region's in their order, whatever its shape; order: index of the region's rows, by head, in
+    the order in which they are stored here.
     """
 
     name: str
@@ -26,9 +34,15 @@ class Placement:
     target: torch.Tensor
     order: torch.Tensor | None = None
 
+    @classmethod
+    def whole(cls, name: str, target: torch.Tensor) -> Placement:
+        """Fill `target` from a tensor of its shape."""
+        shape = tuple(target.shape)
+        return cls(name, shape, tuple((0, size) for size in shape), target)
+
     def fill(self, part: torch.Tensor) -> None:
         """Copy the part that was read, with a conversion between floating-point dtypes."""
         if self.order is not None:
             by_head = part.unflatten(0, (-1, len(self.order)))
             part = by_head[:, self.order.to(part.device)].flatten(0, 1)
-        self.target.copy_(part)
+        self.target.copy_(part.reshape(self.target.shape))

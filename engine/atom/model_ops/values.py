@@ -9,7 +9,7 @@ step but weights and caches.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -28,8 +28,23 @@ class Activation(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ClampedSwiGLU:
+    """gpt-oss's gated activation: (up + 1) · gate · sigmoid(alpha · gate), the gate at most `limit`
+    and the up between its two signs."""
+
+    alpha: float
+    limit: float
+    value = "clamped_swiglu"  # its name, as an Activation's
+
+
+# How gate and up of a gated MLP become one.
+Gating = Activation | ClampedSwiGLU
+
+
+@dataclass(frozen=True, slots=True)
 class LinearWeight:
-    """A matrix with what is needed to multiply by it: data [out, in], bias [out]."""
+    """A matrix with what is needed to multiply by it: data [out, in], bias [out]. Of experts a
+    stack of them: data [E, out, in], bias [E, out]."""
 
     data: torch.Tensor
     bias: torch.Tensor | None = None
@@ -37,11 +52,38 @@ class LinearWeight:
 
     @property
     def outputs(self) -> int:
-        return self.data.shape[0]
+        return self.data.shape[-2]
 
     @property
     def inputs(self) -> int:
-        return self.data.shape[1]
+        return self.data.shape[-1]
+
+    def of(self, expert: int) -> LinearWeight:
+        """One matrix of a stack."""
+        bias = None if self.bias is None else self.bias[expert]
+        return replace(self, data=self.data[expert], bias=bias)
+
+
+@dataclass(frozen=True, slots=True)
+class RouterWeight:
+    """What scores a layer's E experts for a token: matrix [E, H]; correction [E] float32 is added
+    to scores where experts are chosen, and not where they are weighed."""
+
+    matrix: LinearWeight
+    correction: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertsWeight:
+    """A layer's E gated MLPs: gate_up a stack of [2·I, H], gate's rows first, down of [H, I]."""
+
+    gate_up: LinearWeight
+    down: LinearWeight
+    activation: Gating
+
+    @property
+    def count(self) -> int:
+        return self.down.data.shape[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The decoder that dense models are: pre-norm attention and a gated MLP.
+"""The decoder that all models are: pre-norm attention and a gated MLP, or experts.
 
 x → x + Attention(RMSNorm(x)) → x + MLP(RMSNorm(x)), all norms RMS, rotary positions, grouped-query
 heads. Built from a ModelSpec, layer by layer; a family (llama.py, gemma.py) says what differs. It
@@ -15,9 +15,12 @@ from torch import nn
 from atom.model_ops.attention import Attention
 from atom.model_ops.embed_head import ParallelLMHead, VocabParallelEmbedding
 from atom.model_ops.layernorm import Normed, RMSNorm
-from atom.model_ops.linear import Build, GatedLinear, Linear
+from atom.model_ops.linear import Build, Linear
 from atom.model_ops.rotary_embedding import RotaryEmbedding, head_order
+from atom.model_ops.router import Router
+from atom.model_ops.stacked_linear import StackedLinear
 from atom.model_ops.values import Stream
+from atom.models.mlp import build_mlp
 from atom.models.spec import LayerSpec, ModelSpec, NormSpec
 from atom.utils.forward_context import get_forward_context
 
@@ -43,14 +46,6 @@ class SelfAttention(nn.Module):
         return attended
 
 
-class MLP(nn.Module):
-    def __init__(self, spec: LayerSpec, build: Build) -> None:
-        super().__init__()
-        gate, up, down = (spec.matrices[f"mlp.{name}_proj"] for name in ("gate", "up", "down"))
-        self.gate_up_proj = GatedLinear((gate, up), spec.activation, build)
-        self.down_proj = Linear((down,), build)
-
-
 class DecoderLayer(nn.Module):
     """is_last: from its attention on it goes on with the tokens that are looked at alone."""
 
@@ -63,16 +58,14 @@ class DecoderLayer(nn.Module):
         self.input_layernorm = _norm(hidden_size, spec.norm, build)
         self.self_attn = SelfAttention(spec, rotary, build)
         self.post_attention_layernorm = _norm(hidden_size, spec.norm, build)
-        self.mlp = MLP(spec, build)
+        self.mlp = build_mlp(spec, build)
 
     def forward(self, stream: Stream, positions: torch.Tensor) -> Stream:
         h = self.input_layernorm(stream)
         attended = self.self_attn(h, positions)
         stream, attended = self.looked_at(h.stream, attended)
         stream = self.self_attn.o_proj.add(stream, attended)
-        h = self.post_attention_layernorm(stream)
-        gated = self.mlp.gate_up_proj(h)
-        return self.mlp.down_proj.add(h.stream, gated)
+        return self.mlp.add(self.post_attention_layernorm(stream))
 
     def looked_at(self, stream: Stream, attended: torch.Tensor) -> tuple[Stream, torch.Tensor]:
         """Of the last layer, the tokens whose hidden states are wanted."""
@@ -96,7 +89,7 @@ class SandwichLayer(DecoderLayer):
         stream, attended = self.looked_at(h.stream, attended)
         projected = self.self_attn.o_proj(attended)
         h = self.pre_feedforward_layernorm(stream.plus(self.post_attention_layernorm.of(projected)))
-        projected = self.mlp.down_proj(self.mlp.gate_up_proj(h))
+        projected = self.mlp(h)
         return h.stream.plus(self.post_feedforward_layernorm.of(projected))
 
 
@@ -153,7 +146,7 @@ class CausalLM(nn.Module):
     def finish_weights(self) -> None:
         """Once, when the weights are loaded: let the backend arrange them as it wants them."""
         for module in self.modules():
-            if isinstance(module, Linear | ParallelLMHead | RMSNorm):
+            if isinstance(module, Linear | StackedLinear | Router | ParallelLMHead | RMSNorm):
                 module.finish()
 
     def attention_layers(self) -> list[Attention]:

@@ -20,6 +20,9 @@ support_model_arch_dict: dict[str, str] = {
     "Qwen2ForCausalLM": "atom.models.qwen",
     "Qwen3ForCausalLM": "atom.models.qwen",
     "MistralForCausalLM": "atom.models.mistral",
+    "MixtralForCausalLM": "atom.models.mixtral",
+    "Qwen2MoeForCausalLM": "atom.models.qwen_moe",
+    "Qwen3MoeForCausalLM": "atom.models.qwen_moe",
     "Gemma2ForCausalLM": "atom.models.gemma",
     "Gemma3ForCausalLM": "atom.models.gemma",
 }

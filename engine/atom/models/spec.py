@@ -7,7 +7,7 @@ differently (`replace`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,9 @@ from atom.config import ModelConfig
 from atom.errors import ModelError
 from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.rotary_embedding import RopeConfig, RopeLimits, rope_config
-from atom.model_ops.values import Activation, AttentionShape
-from atom.sizing.layers import LayerFacts
+from atom.model_ops.routing import Routing
+from atom.model_ops.values import Activation, AttentionShape, Gating
+from atom.sizing.layers import Experts, ExpertsBlock, LayerFacts
 from atom.sizing.weights import Projection, projections
 
 
@@ -31,16 +32,27 @@ class NormSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsSpec:
+    """What a layer's experts compute by beside their sizes. stacked: see StackedLinear."""
+
+    routing: Routing
+    stacked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
-    """One decoder layer. matrices: by the module's name below the layer, as in a checkpoint;
+    """One decoder layer. matrices: of its attention, by the module's name below the layer, as in a
+    checkpoint; mlp: those of its MLP, or its router's, its experts' and what all tokens go through;
     sandwich: attention and MLP have a norm behind them as well as before."""
 
     facts: LayerFacts
     matrices: Mapping[str, Projection]
+    mlp: tuple[Projection, ...]
     attention: AttentionShape
     rope: RopeConfig
-    activation: Activation
+    activation: Gating
     norm: NormSpec
+    experts: ExpertsSpec | None = None
     sandwich: bool = False
 
 
@@ -69,9 +81,11 @@ class ModelSpec:
         )
 
 
-def decoder_spec(config: ModelConfig) -> ModelSpec:
-    """What config.json says of a decoder whose layers are built as Llama's are. Raises `ModelError`
-    on a field whose meaning this version does not compute."""
+def decoder_spec(
+    config: ModelConfig, routing: Callable[[Experts], Routing] | None = None
+) -> ModelSpec:
+    """What config.json says of a decoder whose layers are built as Llama's are; routing: of a layer
+    with experts. Raises `ModelError` on a field whose meaning this version does not compute."""
     facts, raw = config.facts, config.hf_config
     norm = NormSpec(eps=float(raw.get("rms_norm_eps", 1e-6)))
     activation = _activation(facts.hidden_act)
@@ -81,16 +95,18 @@ def decoder_spec(config: ModelConfig) -> ModelSpec:
     layers = tuple(
         LayerSpec(
             facts=layer,
-            matrices={
-                matrix.name: matrix
-                for matrix in projections(layer, facts.hidden_size, facts.experts_block)
-            },
+            matrices={matrix.name: matrix for matrix in matrices if _is_attention(matrix)},
+            mlp=tuple([matrix for matrix in matrices if not _is_attention(matrix)]),
             attention=_shape(layer),
             rope=rope,
             activation=activation,
             norm=norm,
+            experts=_experts(layer, facts.experts_block, routing),
         )
-        for layer in facts.layers
+        for layer, matrices in (
+            (layer, tuple(projections(layer, facts.hidden_size, facts.experts_block)))
+            for layer in facts.layers
+        )
     )
     return ModelSpec(
         hidden_size=facts.hidden_size,
@@ -120,6 +136,20 @@ def rope_limits(config: ModelConfig) -> RopeLimits:
         original=None if original is None else int(original),
         longest=config.max_model_len,
     )
+
+
+def _is_attention(matrix: Projection) -> bool:
+    return matrix.name.startswith("self_attn.")
+
+
+def _experts(
+    layer: LayerFacts, block: ExpertsBlock, routing: Callable[[Experts], Routing] | None
+) -> ExpertsSpec | None:
+    experts = layer.mlp.experts
+    if experts is None:
+        return None
+    assert routing is not None, "a family with experts says how they are chosen"
+    return ExpertsSpec(routing=routing(experts), stacked=block.stacked)
 
 
 def _shape(layer: LayerFacts) -> AttentionShape:

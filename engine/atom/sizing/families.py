@@ -13,7 +13,15 @@ from dataclasses import dataclass, replace
 
 from atom.sizing.config_fields import Config, count, flag, optional, positive, texts
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
-from atom.sizing.layers import AttentionFacts, Experts, Latent, LayerFacts, MlpFacts
+from atom.sizing.layers import (
+    PLAIN_BLOCK,
+    AttentionFacts,
+    Experts,
+    ExpertsBlock,
+    Latent,
+    LayerFacts,
+    MlpFacts,
+)
 
 # transformers' classes fix these where config.json does not.
 _QWEN3_HEAD_DIM = 128
@@ -21,6 +29,8 @@ _GEMMA_HEAD_DIM = 256
 _DEFAULT_WINDOW = 4096
 _GPT_OSS_WINDOW = 128
 _GEMMA3_PATTERN = 6
+_MIXTRAL_BLOCK = ExpertsBlock(name="block_sparse_moe", matrices=("w1", "w3", "w2"))
+_GPT_OSS_BLOCK = ExpertsBlock(router="router", stacked=True)
 
 ReadLayer = Callable[[Config, int], LayerFacts]
 
@@ -29,13 +39,12 @@ ReadLayer = Callable[[Config, int], LayerFacts]
 class Family:
     """How to read a family. `tied`: the head is the embedding where config.json says nothing.
 
-    `experts_block`: the module that holds router and experts, as checkpoints name it.
     `joined_states`: hidden states of the target model that a draft model joins into its own.
     """
 
     layer: ReadLayer
     tied: bool = False
-    experts_block: str = "mlp"
+    experts_block: ExpertsBlock = PLAIN_BLOCK
     activation_key: str = "hidden_act"
     vocabulary_key: str = "vocab_size"
     joined_states: int = 0
@@ -104,13 +113,33 @@ def _qwen3_moe(config: Config, index: int) -> LayerFacts:
     if flag(config, "use_sliding_window"):
         window = positive(config, "sliding_window", default=_DEFAULT_WINDOW)
     attention = replace(_qwen3_attention(config), window=window)
-    step = positive(config, "decoder_sparse_step", default=1)
-    if index in _numbers(config, "mlp_only_layers") or (index + 1) % step:
+    if _is_dense(config, index):
         return LayerFacts(attention=attention, mlp=_dense(config))
     experts = Experts(
-        count=positive(config, "num_experts", default=128),
+        count=_expert_count(config, default=128),
         per_token=positive(config, "num_experts_per_tok", default=8),
         intermediate_size=positive(config, "moe_intermediate_size"),
+    )
+    return LayerFacts(attention=attention, mlp=MlpFacts(experts=experts))
+
+
+def _qwen2_moe(config: Config, index: int) -> LayerFacts:
+    """Its layers slide, where they do, in turn: every second one of those below the first that
+    attends in full."""
+    attention = _grouped(config, qkv_bias=flag(config, "qkv_bias", default=True))
+    if flag(config, "use_sliding_window"):
+        windowed = index % 2 == 0 and index < count(config, "max_window_layers", default=28)
+        if _slides(config, index, default=windowed):
+            window = positive(config, "sliding_window", default=_DEFAULT_WINDOW)
+            attention = replace(attention, window=window)
+    if _is_dense(config, index):
+        return LayerFacts(attention=attention, mlp=_dense(config))
+    experts = Experts(
+        count=_expert_count(config, default=60),
+        per_token=positive(config, "num_experts_per_tok", default=4),
+        intermediate_size=positive(config, "moe_intermediate_size"),
+        shared_intermediate_size=positive(config, "shared_expert_intermediate_size"),
+        shared_gate=True,
     )
     return LayerFacts(attention=attention, mlp=MlpFacts(experts=experts))
 
@@ -202,13 +231,14 @@ FAMILIES: dict[str, Family] = {
     "Qwen3ForCausalLM": Family(_qwen3),
     "Qwen3MoeForCausalLM": Family(_qwen3_moe),
     "Qwen2ForCausalLM": Family(_qwen2),
+    "Qwen2MoeForCausalLM": Family(_qwen2_moe, experts_block=ExpertsBlock(shared="shared_expert")),
     "MistralForCausalLM": Family(_mistral),
-    "MixtralForCausalLM": Family(_mixtral, experts_block="block_sparse_moe"),
+    "MixtralForCausalLM": Family(_mixtral, experts_block=_MIXTRAL_BLOCK),
     "DeepseekV2ForCausalLM": Family(_deepseek_v2),
     "DeepseekV3ForCausalLM": Family(_deepseek_v3),
     "DeepseekV32ForCausalLM": Family(_deepseek_v32),
     "Glm4MoeForCausalLM": Family(_glm4_moe),
-    "GptOssForCausalLM": Family(_gpt_oss),
+    "GptOssForCausalLM": Family(_gpt_oss, experts_block=_GPT_OSS_BLOCK),
     "Gemma2ForCausalLM": Family(_gemma2, tied=True, activation_key="hidden_activation"),
     "Gemma3ForCausalLM": Family(_gemma3, tied=True, activation_key="hidden_activation"),
 }
@@ -264,6 +294,18 @@ def _latent(config: Config) -> Latent:
 
 def _dense(config: Config) -> MlpFacts:
     return MlpFacts(intermediate_size=positive(config, "intermediate_size"))
+
+
+def _expert_count(config: Config, default: int) -> int:
+    """num_local_experts is how transformers 5 spells num_experts."""
+    key = "num_experts" if config.get("num_experts") is not None else "num_local_experts"
+    return positive(config, key, default=default)
+
+
+def _is_dense(config: Config, index: int) -> bool:
+    """Whether a layer of Qwen's mixtures has no experts."""
+    step = positive(config, "decoder_sparse_step", default=1)
+    return index in _numbers(config, "mlp_only_layers") or bool((index + 1) % step)
 
 
 def _deepseek_mlp(config: Config, index: int, *, dense: int, correction: bool = True) -> MlpFacts:

@@ -76,7 +76,8 @@ class AttentionFacts:
 class Experts:
     """The routed experts of one layer, each a gated MLP of `intermediate_size`.
 
-    `shared_intermediate_size`: of the experts that every token goes through, together.
+    `shared_intermediate_size`: of the experts that every token goes through, together;
+    `shared_gate`: a row decides for each token how much of them.
     `router_bias` is a bias of the router's matrix; `router_correction` one float32 per expert.
     """
 
@@ -84,9 +85,28 @@ class Experts:
     per_token: int
     intermediate_size: int
     shared_intermediate_size: int = 0
+    shared_gate: bool = False
     bias: bool = False
     router_bias: bool = False
     router_correction: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertsBlock:
+    """The module of a layer that holds router and experts, and its parts, as checkpoints name them.
+
+    `matrices`: of an expert, gate, up and down. `stacked`: the experts' matrices are one tensor
+    each, gates and ups in turn in a single one.
+    """
+
+    name: str = "mlp"
+    router: str = "gate"
+    shared: str = "shared_experts"
+    matrices: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    stacked: bool = False
+
+
+PLAIN_BLOCK = ExpertsBlock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

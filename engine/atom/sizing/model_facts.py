@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from atom.sizing.config_fields import Config, count, element_bytes, flag, positive
 from atom.sizing.families import Family, family_of
-from atom.sizing.layers import LayerCount, LayerFacts, count_layers
+from atom.sizing.layers import PLAIN_BLOCK, ExpertsBlock, LayerCount, LayerFacts, count_layers
 from atom.sizing.quantization import Quantization, read_quantization
 from atom.sizing.weights import Sharding, WeightPart, projections, weight_parts
 
@@ -36,7 +36,7 @@ class ModelFacts:
     layers: tuple[LayerFacts, ...]
     drafts: tuple[LayerFacts, ...] = ()
     quantization: Quantization | None = None
-    experts_block: str = "mlp"
+    experts_block: ExpertsBlock = PLAIN_BLOCK
     rope_type: str = "default"
     hidden_act: str = "silu"
     joined_size: int = 0

@@ -9,10 +9,18 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from atom.sizing.layers import AttentionFacts, Experts, LayerCount, LayerFacts, MlpFacts
+from atom.sizing.layers import (
+    PLAIN_BLOCK,
+    AttentionFacts,
+    Experts,
+    ExpertsBlock,
+    LayerCount,
+    LayerFacts,
+    MlpFacts,
+)
 from atom.sizing.quantization import Quantization
 
 _FLOAT32_BYTES = 4
@@ -38,7 +46,7 @@ class Sharding:
 class Projection:
     """`copies` matrices of `rows` outputs and `columns` inputs; `unit` rows stay together.
 
-    `name` is the module's below its layer, as in a checkpoint.
+    `name` is the module's below its layer, as in a checkpoint; of copies the first one's.
     """
 
     name: str
@@ -49,6 +57,15 @@ class Projection:
     copies: int = 1
     bias: bool = False
     quantizable: bool = True
+
+    def copy_name(self, copy: int) -> str:
+        """The module's name of copy number `copy`."""
+        return self.name.replace(".0.", f".{copy}.")
+
+    @property
+    def stack_name(self) -> str:
+        """The module's name that holds all copies."""
+        return self.name.partition(".0.")[0]
 
     def on_rank(self, ranks: int) -> tuple[int, int]:
         """Rows and columns that one of `ranks` ranks holds."""
@@ -84,7 +101,7 @@ class WeightFacts(Protocol):
     def quantization(self) -> Quantization | None: ...
 
     @property
-    def experts_block(self) -> str: ...
+    def experts_block(self) -> ExpertsBlock: ...
 
     @property
     def joined_size(self) -> int: ...
@@ -122,7 +139,9 @@ def weight_parts(
     return tuple(parts)
 
 
-def projections(layer: LayerFacts, hidden_size: int, experts_block: str) -> Iterator[Projection]:
+def projections(
+    layer: LayerFacts, hidden_size: int, experts_block: ExpertsBlock
+) -> Iterator[Projection]:
     """Every matrix of a layer, undivided."""
     yield from _attention(layer.attention, hidden_size)
     yield from _mlp(layer.mlp, hidden_size, experts_block)
@@ -273,47 +292,45 @@ def _latent_attention(attention: AttentionFacts, hidden: int) -> Iterator[Projec
         yield whole("indexer.weights_proj", latent.index_heads, hidden)
 
 
-def _mlp(mlp: MlpFacts, hidden: int, experts_block: str) -> Iterator[Projection]:
+def _mlp(mlp: MlpFacts, hidden: int, block: ExpertsBlock) -> Iterator[Projection]:
     experts = mlp.experts
     if experts is None:
-        yield from _gated("mlp", mlp.intermediate_size, hidden, mlp.bias, 1)
+        yield from _gated("mlp", PLAIN_BLOCK.matrices, mlp.intermediate_size, hidden, mlp.bias)
         return
     yield Projection(
-        name=f"{experts_block}.gate",
+        name=f"{block.name}.{block.router}",
         rows=experts.count,
         columns=hidden,
         split=Split.NOTHING,
         bias=experts.router_bias,
         quantizable=False,
     )
-    yield from _routed(experts, hidden, experts_block)
-
-
-def _routed(experts: Experts, hidden: int, block: str) -> Iterator[Projection]:
     width, bias = experts.intermediate_size, experts.bias
-    yield from _gated(f"{block}.experts.0", width, hidden, bias, experts.count)
+    for matrix in _gated(f"{block.name}.experts.0", block.matrices, width, hidden, bias):
+        yield replace(matrix, copies=experts.count)
     if experts.shared_intermediate_size:
-        name = f"{block}.shared_experts"
-        yield from _gated(name, experts.shared_intermediate_size, hidden, False, 1)
+        yield from _shared(experts, hidden, block)
 
 
-def _gated(name: str, width: int, hidden: int, bias: bool, copies: int) -> Iterator[Projection]:
-    for matrix in ("gate_proj", "up_proj"):
+def _shared(experts: Experts, hidden: int, block: ExpertsBlock) -> Iterator[Projection]:
+    name = f"{block.name}.{block.shared}"
+    yield from _gated(name, block.matrices, experts.shared_intermediate_size, hidden, False)
+    if experts.shared_gate:
         yield Projection(
-            name=f"{name}.{matrix}",
-            rows=width,
-            columns=hidden,
-            split=Split.OUTPUTS,
-            copies=copies,
-            bias=bias,
+            name=f"{name}_gate", rows=1, columns=hidden, split=Split.NOTHING, quantizable=False
+        )
+
+
+def _gated(
+    name: str, matrices: tuple[str, str, str], width: int, hidden: int, bias: bool
+) -> Iterator[Projection]:
+    *inner, outer = matrices
+    for matrix in inner:
+        yield Projection(
+            name=f"{name}.{matrix}", rows=width, columns=hidden, split=Split.OUTPUTS, bias=bias
         )
     yield Projection(
-        name=f"{name}.down_proj",
-        rows=hidden,
-        columns=width,
-        split=Split.INPUTS,
-        copies=copies,
-        bias=bias,
+        name=f"{name}.{outer}", rows=hidden, columns=width, split=Split.INPUTS, bias=bias
     )
 
 

@@ -79,6 +79,29 @@ CHECKPOINTS = {
     },
     "mistral": {"architecture": "mistral", "extra": {"sliding_window": None}},
     "mistral-window": {"architecture": "mistral", "extra": {"sliding_window": 24}},
+    "mixtral": {
+        "architecture": "mixtral",
+        "extra": {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 24},
+    },
+    "mixtral-one-expert-each": {
+        "architecture": "mixtral", "layers": 3, "heads": 6, "kv_heads": 3, "head_dim": 24,
+        "hidden": 72, "extra": {"num_local_experts": 3, "num_experts_per_tok": 1},
+    },
+    "qwen2-moe": {
+        "architecture": "qwen2_moe", "layers": 3,
+        "extra": {
+            "num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 40, "mlp_only_layers": [1],
+            "use_sliding_window": True, "sliding_window": 24,
+        },
+    },
+    "qwen3-moe": {
+        "architecture": "qwen3_moe", "layers": 4, "shards": 2,
+        "extra": {
+            "num_experts": 9, "num_experts_per_tok": 4, "moe_intermediate_size": 20,
+            "norm_topk_prob": True, "decoder_sparse_step": 2,
+        },
+    },
     "gemma2": {
         "architecture": "gemma2", "layers": 3, "tie_word_embeddings": True,
         "extra": {

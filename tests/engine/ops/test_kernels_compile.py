@@ -35,10 +35,12 @@ from atom.model_ops.backends.triton_ops import (
     split_linear,
     token_mask,
 )
+from atom.model_ops.values import Activation, ClampedSwiGLU
 
 TARGETS = {
     "H200": (GPUTarget("cuda", 90, 32), 227 * 1024),
     "MI300X": (GPUTarget("hip", "gfx942", 64), 64 * 1024),
+    "MI355X": (GPUTarget("hip", "gfx950", 64), 160 * 1024),
 }
 # Pointers by name; what is no pointer and no constant is an int32 unless named here.
 TYPES = {
@@ -62,6 +64,8 @@ WINDOWED = {"WINDOW": 4096, "SOFTCAP": 50.0}
 NO_ROTARY = dict.fromkeys(
     ("q_weight_ptr", "k_weight_ptr", "cos_sin_ptr", "positions_ptr", "slots_ptr")
 )
+SILU = activation.gating(Activation.SILU)
+CLAMPED = activation.gating(ClampedSwiGLU(1.702, 7.0))
 GROUP = {"GROUP": 4, "BLOCK_SIZE": 16}
 
 CASES: list[Any] = [
@@ -72,8 +76,11 @@ CASES: list[Any] = [
         ("rms_norm of parts", norms._rms_norm_kernel,
          {"HIDDEN": 4096, "BLOCK": 4096, "HAS_RESIDUAL": True, "PARTS": 4}, {}),
         ("silu", activation._act_and_mul_kernel,
-         {"INNER": 12288, "BLOCK": 1024, "GELU": False}, {}),
-        ("gelu", activation._act_and_mul_kernel, {"INNER": 12288, "BLOCK": 1024, "GELU": True}, {}),
+         {"INNER": 12288, "BLOCK": 1024, **SILU}, {}),
+        ("gelu", activation._act_and_mul_kernel,
+         {"INNER": 12288, "BLOCK": 1024, **activation.gating(Activation.GELU_TANH)}, {}),
+        ("clamped swiglu", activation._act_and_mul_kernel,
+         {"INNER": 2880, "BLOCK": 1024, **CLAMPED}, {}),
         ("rope", rope_store._rope_store_kernel,
          {"HQ": 32, **HEADS, "HEADS": 4, "TOKENS": 2, "HAS_NORM": True, "KEEP_KEYS": True},
          {"num_warps": 1}),

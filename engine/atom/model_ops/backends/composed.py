@@ -12,9 +12,11 @@ from typing import Any
 import torch
 
 from atom.model_ops.backends.interface import Ops
+from atom.model_ops.routing import Routed
 from atom.model_ops.values import (
-    Activation,
     AttentionShape,
+    ExpertsWeight,
+    Gating,
     LayerCache,
     LinearWeight,
     NormWeight,
@@ -28,6 +30,18 @@ def add(ops: Ops, stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
     return stream.plus(ops.linear(x, w))
 
 
+def add_experts(
+    ops: Ops,
+    stream: Stream,
+    x: torch.Tensor,
+    w: ExpertsWeight,
+    routed: Routed,
+    shared: torch.Tensor | None,
+) -> Stream:
+    result = ops.experts(x, w, routed)
+    return stream.plus(result if shared is None else result + shared)
+
+
 def norm_linear(
     ops: Ops, stream: Stream, norm: NormWeight, w: LinearWeight
 ) -> tuple[torch.Tensor, Stream]:
@@ -36,7 +50,7 @@ def norm_linear(
 
 
 def norm_gated_linear(
-    ops: Ops, stream: Stream, norm: NormWeight, w: LinearWeight, activation: Activation
+    ops: Ops, stream: Stream, norm: NormWeight, w: LinearWeight, activation: Gating
 ) -> tuple[torch.Tensor, Stream]:
     gate_up, stream = norm_linear(ops, stream, norm, w)
     return ops.act_and_mul(gate_up, activation), stream
@@ -56,6 +70,7 @@ def attention(
 
 COMPOSED: dict[str, Callable[..., Any]] = {
     "add": add,
+    "add_experts": add_experts,
     "norm_linear": norm_linear,
     "norm_gated_linear": norm_gated_linear,
     "attention": attention,

@@ -19,14 +19,18 @@ from typing import Any, Protocol
 import torch
 
 from atom.model_ops.backends.step_mail import StepMail
+from atom.model_ops.routing import Routed, Routing
 from atom.model_ops.slots import DecodeInputs, SlotTensors
 from atom.model_ops.values import (
     Activation,
     AttentionShape,
+    ExpertsWeight,
+    Gating,
     LayerCache,
     LinearWeight,
     NormWeight,
     Rotary,
+    RouterWeight,
     Stream,
     WeightFormat,
 )
@@ -74,8 +78,8 @@ class Ops(Protocol):
         """ids [T] int, weight [V, H] → [T, H]."""
 
     def prepare_linear(self, w: LinearWeight) -> LinearWeight:
-        """Once per matrix, after loading: the same values, in the order of memory that suits the
-        backend. The layer keeps the result instead."""
+        """Once per matrix, or stack of matrices, after loading: the same values, in the order of
+        memory that suits the backend. The layer keeps the result instead."""
 
     def linear(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
         """x [T, in] → [T, out]."""
@@ -87,8 +91,16 @@ class Ops(Protocol):
         """Settle the stream, whatever is pending, and norm it: (rms_norm(residual'), the stream
         with residual' alone). May overwrite the stream's tensors: it must not be used again."""
 
-    def act_and_mul(self, x: torch.Tensor, activation: Activation) -> torch.Tensor:
-        """x [T, 2·I] → activation(x[:, :I]) * x[:, I:], [T, I]."""
+    def act_and_mul(self, x: torch.Tensor, activation: Gating) -> torch.Tensor:
+        """x [T, 2·I] → activation(x[:, :I]) * x[:, I:], [T, I]; ClampedSwiGLU as it says."""
+
+    def route(self, x: torch.Tensor, w: RouterWeight, routing: Routing) -> Routed:
+        """Choose and weigh the experts of each token of x [T, H], scores in float32. Of equal
+        scores any is chosen."""
+
+    def experts(self, x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
+        """The weighted sum of what each token's experts make of it, in float32 until it is
+        complete: x [T, H] → [T, H]."""
 
     def qk_norm_rope_store(
         self,
@@ -123,8 +135,19 @@ class Ops(Protocol):
     ) -> tuple[torch.Tensor, Stream]:
         """`norm`, then `linear`: (product [T, out], the settled stream)."""
 
+    def add_experts(
+        self,
+        stream: Stream,
+        x: torch.Tensor,
+        w: ExpertsWeight,
+        routed: Routed,
+        shared: torch.Tensor | None,
+    ) -> Stream:
+        """Add `experts(x, w, routed)`, and shared [T, H] if there is any, to a settled stream, as
+        `add` does. May overwrite the stream's tensors and shared."""
+
     def norm_gated_linear(
-        self, stream: Stream, norm: NormWeight, w: LinearWeight, activation: Activation
+        self, stream: Stream, norm: NormWeight, w: LinearWeight, activation: Gating
     ) -> tuple[torch.Tensor, Stream]:
         """`norm_linear`, then `act_and_mul`: w [2·I, in] → ([T, I], the settled stream)."""
 
@@ -189,6 +212,8 @@ OPS = (
     "rms_norm",
     "norm",
     "act_and_mul",
+    "route",
+    "experts",
     "qk_norm_rope_store",
     "paged_attention",
     "sample",
@@ -204,6 +229,7 @@ OPS = (
 # whole and is the choice for all of its parts.
 FUSED_OPS: dict[str, tuple[str, ...]] = {
     "add": ("linear", "norm"),
+    "add_experts": ("experts", "norm"),
     "norm_linear": ("norm", "linear"),
     "norm_gated_linear": ("norm", "linear", "act_and_mul"),
     "attention": ("qk_norm_rope_store", "paged_attention"),
@@ -220,7 +246,7 @@ class OpCase:
     attention: tuple[AttentionShape, ...] = ()
     block_size: int = 16
     formats: tuple[WeightFormat, ...] = (WeightFormat.PLAIN,)
-    activations: tuple[Activation, ...] = (Activation.SILU,)
+    activations: tuple[Gating, ...] = (Activation.SILU,)
 
 
 def _no_reasons(op: str, case: OpCase) -> tuple[str, ...]:

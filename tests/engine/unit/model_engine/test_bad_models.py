@@ -95,6 +95,17 @@ def test_missing_tensor_is_named(folder: Path) -> None:
         load(folder)
 
 
+def test_an_expert_that_is_missing_among_others_is_named(tmp_path: Path) -> None:
+    experts = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    folder = make_tiny_checkpoint(tmp_path / "moe", "qwen3_moe", extra=experts)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["model.layers.1.mlp.experts.2.up_proj.weight"]
+    save_file(tensors, file)
+    with pytest.raises(ModelError, match=r"1 tensors .* first .*1\.mlp\.experts\.2\.up_proj"):
+        load(folder)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

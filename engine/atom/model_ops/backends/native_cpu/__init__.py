@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import torch
 
+from atom.model_ops.backends.expert_choice import router
+from atom.model_ops.backends.grouped_experts import grouped_experts
 from atom.model_ops.backends.interface import Backend, OpCase
 from atom.model_ops.backends.native_cpu import attention, dense, sampling
 from atom.model_ops.backends.native_cpu.library import why_not
@@ -28,6 +30,8 @@ def backend() -> Backend:
             "rms_norm": dense.rms_norm,
             "norm": dense.norm,
             "act_and_mul": dense.act_and_mul,
+            "route": router(dense.linear),
+            "experts": grouped_experts(dense.linear, dense.act_and_mul),
             "qk_norm_rope_store": attention.qk_norm_rope_store,
             "paged_attention": attention.paged_attention,
             "sample": sampling.sample,
@@ -44,7 +48,7 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
         return (f"made for float32, not {' and '.join(names)}",)
     if op == "paged_attention" and any(shape.softcap is not None for shape in case.attention):
         return ("its attention has no soft cap of scores",)
-    if op in ("act_and_mul", "norm_gated_linear"):
+    if op in ("act_and_mul", "norm_gated_linear", "experts"):
         others = [kind.value for kind in case.activations if kind is not Activation.SILU]
         return tuple(f"its kernels have no {name}" for name in others)
     return ()

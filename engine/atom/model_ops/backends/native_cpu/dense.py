@@ -16,14 +16,14 @@ from atom.model_ops.backends.native_cpu.library import (
     library,
     optional_floats,
 )
-from atom.model_ops.values import Activation, LinearWeight, NormWeight, Pending, Stream
+from atom.model_ops.values import Activation, Gating, LinearWeight, NormWeight, Pending, Stream
 
 _MOST_ROWS = 256
 
 
 def prepare_linear(w: LinearWeight) -> LinearWeight:
     """Inputs outermost: what a product of few rows reads next to each other."""
-    return replace(w, data=w.data.t().contiguous().t())
+    return replace(w, data=w.data.mT.contiguous().mT)
 
 
 def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
@@ -45,7 +45,7 @@ def norm(stream: Stream, norm: NormWeight) -> tuple[torch.Tensor, Stream]:
     return _normalize(stream, norm), Stream(stream.residual)
 
 
-def act_and_mul(x: torch.Tensor, activation: Activation) -> torch.Tensor:
+def act_and_mul(x: torch.Tensor, activation: Gating) -> torch.Tensor:
     assert activation is Activation.SILU, "another backend is chosen for other activations"
     rows, both = x.shape
     out = torch.empty(rows, both // 2)
@@ -61,7 +61,7 @@ def norm_linear(stream: Stream, norm: NormWeight, w: LinearWeight) -> tuple[torc
 
 
 def norm_gated_linear(
-    stream: Stream, norm: NormWeight, w: LinearWeight, activation: Activation
+    stream: Stream, norm: NormWeight, w: LinearWeight, activation: Gating
 ) -> tuple[torch.Tensor, Stream]:
     settled = Stream(stream.residual)
     if not _is_ours(stream.residual, w):

@@ -6,6 +6,8 @@ is not spent in dispatch and temporaries. What it does not provide comes from th
 
 from __future__ import annotations
 
+from atom.model_ops.backends.expert_choice import router
+from atom.model_ops.backends.grouped_experts import grouped_experts
 from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.torch_cpu import attention, dense, logit_filters, rope_store
 
@@ -18,6 +20,8 @@ def backend() -> Backend:
             "rms_norm": dense.rms_norm,
             "norm": dense.norm,
             "act_and_mul": dense.act_and_mul,
+            "route": router(dense.linear),
+            "experts": grouped_experts(dense.linear, dense.act_and_mul),
             "qk_norm_rope_store": rope_store.qk_norm_rope_store,
             "paged_attention": attention.paged_attention,
             "filter_logits": logit_filters.filter_logits,

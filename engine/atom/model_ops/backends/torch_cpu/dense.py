@@ -7,13 +7,25 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
-from atom.model_ops.values import Activation, LinearWeight, NormWeight, Pending, Stream
+from atom.model_ops.values import (
+    Activation,
+    ClampedSwiGLU,
+    Gating,
+    LinearWeight,
+    NormWeight,
+    Pending,
+    Stream,
+)
 
 
 def prepare_linear(w: LinearWeight) -> LinearWeight:
     """Inputs outermost: a product of few rows then needs no rearranged copy of the matrix, which is
     a good part of what a decode step's products cost."""
-    return replace(w, data=w.data.t().contiguous().t())
+    return replace(w, data=w.data.mT.contiguous().mT)
+
+
+def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+    return F.linear(x, w.data, w.bias)
 
 
 def rms_norm(x: torch.Tensor, norm: NormWeight) -> torch.Tensor:
@@ -36,8 +48,11 @@ def unit_rms(x: torch.Tensor, eps: float) -> torch.Tensor:
     return (wide * norm.square_().mul_(1.0 / x.shape[-1]).add_(eps).rsqrt_()).to(x.dtype)
 
 
-def act_and_mul(x: torch.Tensor, activation: Activation) -> torch.Tensor:
+def act_and_mul(x: torch.Tensor, activation: Gating) -> torch.Tensor:
     gate, up = x.chunk(2, dim=-1)
+    if isinstance(activation, ClampedSwiGLU):
+        gate, up = gate.clamp(max=activation.limit), up.clamp(-activation.limit, activation.limit)
+        return up.add_(1).mul_(gate).mul_(gate.mul_(activation.alpha).sigmoid_())
     if activation is Activation.SILU:
         return F.silu(gate).mul_(up)
     return F.gelu(gate, approximate="tanh").mul_(up)

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.logit_filters import filter_logits
-from atom.model_ops.backends.torch_ref import attention, decode_state, dense, sampling, token_mask
+from atom.model_ops.backends.torch_ref import (
+    attention,
+    decode_state,
+    dense,
+    experts,
+    routing,
+    sampling,
+    token_mask,
+)
 
 
 def backend() -> Backend:
@@ -21,6 +29,8 @@ def backend() -> Backend:
             "rms_norm": dense.rms_norm,
             "norm": dense.norm,
             "act_and_mul": dense.act_and_mul,
+            "route": routing.route,
+            "experts": experts.experts,
             "qk_norm_rope_store": attention.qk_norm_rope_store,
             "paged_attention": attention.paged_attention,
             "sample": sampling.sample,

@@ -5,7 +5,15 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from atom.model_ops.values import Activation, LinearWeight, NormWeight, Pending, Stream
+from atom.model_ops.values import (
+    Activation,
+    ClampedSwiGLU,
+    Gating,
+    LinearWeight,
+    NormWeight,
+    Pending,
+    Stream,
+)
 
 
 def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -41,8 +49,12 @@ def _settle(stream: Stream) -> Stream:
     return Stream(addend + stream.residual)
 
 
-def act_and_mul(x: torch.Tensor, activation: Activation) -> torch.Tensor:
+def act_and_mul(x: torch.Tensor, activation: Gating) -> torch.Tensor:
     gate, up = x.chunk(2, dim=-1)
+    if isinstance(activation, ClampedSwiGLU):
+        gate = gate.clamp(max=activation.limit)
+        up = up.clamp(-activation.limit, activation.limit)
+        return (up + 1) * (gate * torch.sigmoid(gate * activation.alpha))
     if activation is Activation.SILU:
         return F.silu(gate) * up
     return F.gelu(gate, approximate="tanh") * up

@@ -7,34 +7,59 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.values import Activation
+from atom.model_ops.values import Activation, ClampedSwiGLU, Gating
 
 _BLOCK = 1024
+_SILU, _GELU, _CLAMPED = 0, 1, 2
+
+
+@triton.jit
+def gated(
+    gate, up, dtype: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr
+):
+    """What float32 gates and ups make, float32; of the plain kinds rounded to dtype on the way, as
+    PyTorch rounds."""
+    if KIND == 2:
+        gate = tl.minimum(gate, LIMIT)
+        up = tl.minimum(tl.maximum(up, -LIMIT), LIMIT)
+        return (up + 1.0) * gate / (1.0 + tl.exp(-ALPHA * gate))
+    elif KIND == 1:  # its tanh form: x · sigmoid(2 · √(2/π) · (x + 0.044715 · x³))
+        inner = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+        return (gate / (1.0 + tl.exp(-inner))).to(dtype).to(tl.float32) * up
+    else:
+        return (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32) * up
 
 
 @triton.jit
 def _act_and_mul_kernel(
-    x_ptr, out_ptr, INNER: tl.constexpr, BLOCK: tl.constexpr, GELU: tl.constexpr
+    x_ptr, out_ptr, INNER: tl.constexpr, BLOCK: tl.constexpr,
+    KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = at < INNER
     gate = tl.load(x_ptr + row * 2 * INNER + at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(x_ptr + row * 2 * INNER + INNER + at, mask=inside, other=0.0).to(tl.float32)
-    if GELU:  # its tanh form: x · sigmoid(2 · √(2/π) · (x + 0.044715 · x³))
-        inner = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
-        active = gate / (1.0 + tl.exp(-inner))
-    else:
-        active = gate / (1.0 + tl.exp(-gate))
-    active = active.to(out_ptr.dtype.element_ty)  # rounded as in PyTorch
-    result = (active.to(tl.float32) * up).to(out_ptr.dtype.element_ty)
+    dtype = out_ptr.dtype.element_ty
+    result = gated(gate, up, dtype, KIND, ALPHA, LIMIT).to(dtype)
     tl.store(out_ptr + row * INNER + at, result, mask=inside)
 
 
-def act_and_mul(x: torch.Tensor, activation: Activation) -> torch.Tensor:
+def gating(activation: Gating) -> dict[str, float]:
+    """A kernel's constants for `gated`."""
+    if isinstance(activation, ClampedSwiGLU):
+        return {"KIND": _CLAMPED, "ALPHA": activation.alpha, "LIMIT": activation.limit}
+    return {
+        "KIND": _GELU if activation is Activation.GELU_TANH else _SILU,
+        "ALPHA": 1.0,
+        "LIMIT": 0.0,
+    }
+
+
+def act_and_mul(x: torch.Tensor, activation: Gating) -> torch.Tensor:
     rows, inner = x.shape[0], x.shape[1] // 2
     out = torch.empty((rows, inner), dtype=x.dtype, device=x.device)
     _act_and_mul_kernel[(rows, triton.cdiv(inner, _BLOCK))](
-        x, out, INNER=inner, BLOCK=_BLOCK, GELU=activation is Activation.GELU_TANH, num_warps=4
+        x, out, INNER=inner, BLOCK=_BLOCK, **gating(activation), num_warps=4
     )
     return out

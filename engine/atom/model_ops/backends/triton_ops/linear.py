@@ -17,7 +17,7 @@ from atom.model_ops.backends.triton_ops.tuning import (
     gated_config,
     linear_config,
 )
-from atom.model_ops.values import Activation, LinearWeight, NormWeight, Pending, Stream
+from atom.model_ops.values import Activation, Gating, LinearWeight, NormWeight, Pending, Stream
 
 # Tokens from which the library adds to the residual as it writes the product: the norm behind it
 # then reads one tensor and writes one, instead of two each. With fewer the host is what counts.
@@ -57,7 +57,7 @@ def norm_linear(stream: Stream, norm: NormWeight, w: LinearWeight) -> tuple[torc
 
 
 def norm_gated_linear(
-    stream: Stream, norm: NormWeight, w: LinearWeight, activation: Activation
+    stream: Stream, norm: NormWeight, w: LinearWeight, activation: Gating
 ) -> tuple[torch.Tensor, Stream]:
     fusable = activation is Activation.SILU
     if fusable and fused.can_fuse(stream):

@@ -1,0 +1,58 @@
+"""Choosing a token's experts by their logits, in plain PyTorch: for the reference and the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from atom.model_ops.routing import Routed, Routing, Scoring
+from atom.model_ops.values import LinearWeight, RouterWeight
+
+_LEAST_SUM = 1e-20  # of sigmoids that are all 0
+
+
+def router(
+    linear: Callable[[torch.Tensor, LinearWeight], torch.Tensor],
+) -> Callable[[torch.Tensor, RouterWeight, Routing], Routed]:
+    """`Ops.route` over a backend's product, which is used where it gives float32."""
+
+    def route(x: torch.Tensor, w: RouterWeight, routing: Routing) -> Routed:
+        if x.dtype is torch.float32:
+            return choose(linear(x, w.matrix), w.correction, routing)
+        return choose(wide_logits(x, w), w.correction, routing)
+
+    return route
+
+
+def wide_logits(x: torch.Tensor, w: RouterWeight) -> torch.Tensor:
+    """[T, E] float32, whatever the model's dtype."""
+    logits = x.float() @ w.matrix.data.float().t()
+    return logits if w.matrix.bias is None else logits + w.matrix.bias.float()
+
+
+def choose(logits: torch.Tensor, correction: torch.Tensor | None, routing: Routing) -> Routed:
+    """logits [T, E] float32, correction [E]."""
+    if routing.scoring is Scoring.SIGMOID:
+        scores = logits.sigmoid()
+    else:
+        # Not torch's own, which starts its threads for however few numbers.
+        scores = (logits - logits.amax(dim=-1, keepdim=True)).exp_()
+        scores /= scores.sum(dim=-1, keepdim=True)
+    choosable = scores if correction is None else scores + correction
+    if routing.is_grouped:
+        choosable = _of_best_groups(choosable, routing)
+    ids = choosable.topk(routing.top_k, dim=-1).indices
+    weights = scores.gather(1, ids)
+    if routing.renormalize:
+        weights = weights / (weights.sum(dim=-1, keepdim=True) + _LEAST_SUM)
+    return Routed(ids.to(torch.int32), weights * routing.scale)
+
+
+def _of_best_groups(scores: torch.Tensor, routing: Routing) -> torch.Tensor:
+    """Scores [T, E] with -inf for the experts of all but the best groups."""
+    groups = scores.unflatten(1, (routing.groups, -1))  # [T, G, E / G]
+    group_scores = groups.topk(routing.group_top, dim=-1).values.sum(dim=-1)
+    kept = group_scores.topk(routing.groups_kept, dim=-1).indices
+    is_kept = torch.zeros_like(group_scores, dtype=torch.bool).scatter_(1, kept, True)
+    return groups.masked_fill(~is_kept.unsqueeze(2), -torch.inf).flatten(1)

@@ -1,0 +1,52 @@
+"""Experts one after the other, each with the tokens that chose it: for the CPU's backends.
+
+Tokens are brought into the order of their experts, so that each expert's rows are neighbours in
+what is read and written; a single token's rows are so already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from atom.model_ops.routing import Routed
+from atom.model_ops.values import ExpertsWeight, Gating, LinearWeight
+
+Product = Callable[[torch.Tensor, LinearWeight], torch.Tensor]
+Activate = Callable[[torch.Tensor, Gating], torch.Tensor]
+
+
+def grouped_experts(linear: Product, act_and_mul: Activate) -> Callable[..., torch.Tensor]:
+    """`Ops.experts` over a backend's products and activations."""
+
+    def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
+        tokens, chosen = routed.ids.shape
+        order = None if tokens == 1 else routed.ids.flatten().argsort(stable=True)
+        rows = x if order is None else x.index_select(0, order // chosen)
+        out = torch.empty((tokens * chosen, x.shape[1]), dtype=x.dtype)
+        for expert, first, end in _runs(routed.ids, order, w.count):
+            own = rows if order is None else rows[first:end]
+            gated = act_and_mul(linear(own, w.gate_up.of(expert)), w.activation)
+            out[first:end] = linear(gated, w.down.of(expert))
+        if order is not None:
+            out = torch.empty_like(out).index_copy_(0, order, out)
+        weighed = out.view(tokens, chosen, -1) * routed.weights.unsqueeze(2)
+        return weighed.sum(dim=1).to(x.dtype)
+
+    return experts
+
+
+def _runs(
+    ids: torch.Tensor, order: torch.Tensor | None, count: int
+) -> Iterator[tuple[int, int, int]]:
+    """Each expert with its rows, first to end."""
+    if order is None:
+        for row, expert in enumerate(ids[0].tolist()):
+            yield expert, row, row + 1
+        return
+    first = 0
+    for expert, rows in enumerate(ids.flatten().bincount(minlength=count).tolist()):
+        if rows:
+            yield expert, first, first + rows
+            first += rows

@@ -1,0 +1,19 @@
+"""Experts in plain PyTorch: each with the tokens that chose it."""
+
+from __future__ import annotations
+
+import torch
+
+from atom.model_ops.backends.torch_ref.dense import act_and_mul, linear
+from atom.model_ops.routing import Routed
+from atom.model_ops.values import ExpertsWeight
+
+
+def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
+    out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    for expert in routed.ids.unique().tolist():
+        token, choice = (routed.ids == expert).nonzero(as_tuple=True)
+        gated = act_and_mul(linear(x[token], w.gate_up.of(expert)), w.activation)
+        result = linear(gated, w.down.of(expert)).float()
+        out.index_add_(0, token, result * routed.weights[token, choice, None])
+    return out.to(x.dtype)

@@ -1,0 +1,60 @@
+"""Router: which experts a token goes through, and with what weights (routing.py says the rules)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from atom.model_ops.linear import Build
+from atom.model_ops.placement import Placement, checkpoint_name
+from atom.model_ops.routing import Routed, Routing
+from atom.model_ops.values import LinearWeight, RouterWeight
+from atom.sizing.weights import Projection
+
+
+class Router(nn.Module):
+    """W [E, H], perhaps with a bias. corrected: with a correction of each expert's score, which
+    counts where experts are chosen alone."""
+
+    def __init__(
+        self, matrix: Projection, routing: Routing, build: Build, *, corrected: bool = False
+    ) -> None:
+        super().__init__()
+        self._ops = build.ops
+        self._matrix = matrix
+        self._routing = routing
+        experts = matrix.rows
+        self.weight = _parameter(torch.empty(experts, matrix.columns))
+        self.bias = _parameter(torch.empty(experts)) if matrix.bias else None
+        correction = torch.empty(experts, dtype=torch.float32)
+        self.correction = _parameter(correction) if corrected else None
+        self.w = RouterWeight(
+            LinearWeight(self.weight.data, None if self.bias is None else self.bias.data),
+            None if self.correction is None else self.correction.data,
+        )
+
+    def placements(self, name: str) -> Iterator[Placement]:
+        """Where the parameters come from in a checkpoint."""
+        own = checkpoint_name(name, self._matrix.name)
+        for kind, parameter in (
+            ("weight", self.weight),
+            ("bias", self.bias),
+            ("e_score_correction_bias", self.correction),
+        ):
+            if parameter is not None:
+                yield Placement.whole(f"{own}.{kind}", parameter.data)
+
+    def finish(self) -> None:
+        """Once, when the weights are loaded."""
+        matrix = self._ops.prepare_linear(self.w.matrix)
+        self.w = RouterWeight(matrix, self.w.correction)
+        self.weight.data = matrix.data
+
+    def forward(self, x: torch.Tensor) -> Routed:  # [T, H] → [T, k]
+        return self._ops.route(x, self.w, self._routing)
+
+
+def _parameter(data: torch.Tensor) -> nn.Parameter:
+    return nn.Parameter(data, requires_grad=False)

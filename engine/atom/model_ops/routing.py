@@ -1,0 +1,48 @@
+"""Routing: by which rule a token's experts are chosen and weighed, and what came of it.
+
+Softmax over all experts (Mixtral, Qwen), groups of experts of which few are looked at (DeepSeek-V2,
+arXiv 2405.04434), sigmoids with a correction for choosing alone (DeepSeek-V3, arXiv 2412.19437). A
+softmax over the chosen alone (gpt-oss) is a softmax over all, made to sum to one again. Data only.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import torch
+
+
+class Scoring(enum.Enum):
+    """What makes an expert's logit a score."""
+
+    SOFTMAX = "softmax"
+    SIGMOID = "sigmoid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """top_k experts of the highest scores, corrections added; their weights are the scores without,
+    divided by their sum with `renormalize`, times `scale`. groups: of equally many experts;
+    `groups_kept` of them are chosen from, those whose `group_top` best scores sum to the most."""
+
+    top_k: int
+    scoring: Scoring = Scoring.SOFTMAX
+    renormalize: bool = False
+    scale: float = 1.0
+    groups: int = 1
+    groups_kept: int = 1
+    group_top: int = 1
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether some groups are left out."""
+        return self.groups_kept < self.groups
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Each token's experts: ids [T, k] int32, each once, and weights [T, k] float32."""
+
+    ids: torch.Tensor
+    weights: torch.Tensor

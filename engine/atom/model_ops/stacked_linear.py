@@ -1,0 +1,89 @@
+"""StackedLinear: a layer's experts' projections of one kind, stored as one tensor.
+
+Built from the blueprint as Linear is; what a checkpoint has instead, a matrix for each expert or
+one tensor of all, is the placements' affair. Either way it is read expert by expert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+
+from atom.model_ops.linear import Build
+from atom.model_ops.parallel import Region
+from atom.model_ops.placement import Placement, checkpoint_name
+from atom.model_ops.values import LinearWeight
+from atom.sizing.weights import Projection
+
+_DEPTH = 3  # of this module's name below its layer
+
+
+class StackedLinear(nn.Module):
+    """W [E, out, in], perhaps with biases [E, out]: of each expert the projections' rows one below
+    the other. stacked: in the checkpoint too, inputs first and the projections' outputs in turn."""
+
+    def __init__(
+        self, projections: Sequence[Projection], build: Build, *, stacked: bool = False
+    ) -> None:
+        super().__init__()
+        self._ops = build.ops
+        self._stacked = stacked
+        self._parts: list[tuple[Projection, Region]] = [
+            (matrix, build.ranks.region(matrix)) for matrix in projections
+        ]
+        experts = projections[0].copies
+        rows = sum(region.shape[0] for _, region in self._parts)
+        columns = self._parts[0][1].shape[1]
+        self.weight = nn.Parameter(torch.empty(experts, rows, columns), requires_grad=False)
+        has_bias = projections[0].bias
+        biases = torch.empty(experts, rows) if has_bias else None
+        self.bias = None if biases is None else nn.Parameter(biases, requires_grad=False)
+        self.w = LinearWeight(self.weight.data, biases)
+
+    def placements(self, name: str) -> Iterator[Placement]:
+        """Where each expert's part comes from."""
+        for expert in range(len(self.weight)):
+            yield from self._of_stack(name, expert) if self._stacked else self._of(name, expert)
+
+    def _of(self, name: str, expert: int) -> Iterator[Placement]:
+        first = 0
+        for matrix, region in self._parts:
+            own = checkpoint_name(name, matrix.copy_name(expert), _DEPTH)
+            end = first + region.shape[0]
+            yield Placement(
+                name=f"{own}.weight",
+                shape=(matrix.rows, matrix.columns),
+                region=(region.rows, region.columns),
+                target=self.weight.data[expert, first:end],
+            )
+            if self.bias is not None:
+                target = self.bias.data[expert, first:end]
+                yield Placement(f"{own}.bias", (matrix.rows,), (region.rows,), target)
+            first = end
+
+    def _of_stack(self, name: str, expert: int) -> Iterator[Placement]:
+        matrix, region = self._parts[0]
+        parts = len(self._parts)
+        own = checkpoint_name(name, f"{matrix.stack_name}.{name.rpartition('.')[2]}", _DEPTH)
+        rows = (region.rows[0] * parts, region.rows[1] * parts)
+        yield Placement(
+            name=own,
+            shape=(matrix.copies, matrix.columns, matrix.rows * parts),
+            region=((expert, expert + 1), region.columns, rows),
+            target=self.weight.data[expert].unflatten(0, (parts, -1)).permute(2, 1, 0),
+        )
+        if self.bias is not None:
+            yield Placement(
+                name=f"{own}_bias",
+                shape=(matrix.copies, matrix.rows * parts),
+                region=((expert, expert + 1), rows),
+                target=self.bias.data[expert].unflatten(0, (parts, -1)).t(),
+            )
+
+    def finish(self) -> None:
+        """Once, when the weights are loaded."""
+        bias = None if self.bias is None else self.bias.data
+        self.w = self._ops.prepare_linear(LinearWeight(self.weight.data, bias))
+        self.weight.data = self.w.data

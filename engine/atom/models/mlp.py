@@ -1,0 +1,71 @@
+"""What follows attention in a layer: a gated MLP, or many of them behind a router.
+
+Both take the norm of a stream and give the stream with their result added, so a layer reads the
+same with either.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from atom.model_ops.experts import Experts
+from atom.model_ops.layernorm import Normed
+from atom.model_ops.linear import Build, GatedLinear, Linear
+from atom.model_ops.router import Router
+from atom.model_ops.values import Gating, Stream
+from atom.models.spec import LayerSpec
+from atom.sizing.weights import Projection
+
+
+class MLP(nn.Module):
+    """down(activation(gate(x)) · up(x)); matrices: gate, up, down."""
+
+    def __init__(self, matrices: tuple[Projection, ...], activation: Gating, build: Build) -> None:
+        super().__init__()
+        gate, up, down = matrices
+        self.gate_up_proj = GatedLinear((gate, up), activation, build)
+        self.down_proj = Linear((down,), build)
+
+    def forward(self, x: torch.Tensor | Normed) -> torch.Tensor:  # [T, H] → [T, H]
+        projected: torch.Tensor = self.down_proj(self.gate_up_proj(x))
+        return projected
+
+    def add(self, h: Normed) -> Stream:
+        gated = self.gate_up_proj(h)
+        return self.down_proj.add(h.stream, gated)
+
+
+class MoE(nn.Module):
+    """The sum of a few experts' MLPs, chosen and weighed by a router, and of one that every token
+    goes through, whole or as much of it as a gate says, where there is one."""
+
+    def __init__(self, spec: LayerSpec, build: Build) -> None:
+        super().__init__()
+        facts, rules = spec.facts.mlp.experts, spec.experts
+        assert facts is not None
+        assert rules is not None
+        router, *matrices = spec.mlp
+        self.gate = Router(router, rules.routing, build, corrected=facts.router_correction)
+        self.experts = Experts(matrices[:3], spec.activation, build, stacked=rules.stacked)
+        shared = tuple(matrices[3:6])
+        self.shared_experts = MLP(shared, spec.activation, build) if shared else None
+        self.shared_gate = Linear(matrices[6:], build) if facts.shared_gate else None
+
+    def add(self, h: Normed) -> Stream:
+        x = h.tensor()
+        routed = self.gate(x)
+        return self.experts.add(h.stream, x, routed, self._shared(x))
+
+    def _shared(self, x: torch.Tensor) -> torch.Tensor | None:  # [T, H] → [T, H]
+        if self.shared_experts is None:
+            return None
+        shared: torch.Tensor = self.shared_experts(x)
+        return shared if self.shared_gate is None else shared * self.shared_gate(x).sigmoid()
+
+
+def build_mlp(spec: LayerSpec, build: Build) -> MLP | MoE:
+    """What the layer's facts ask for."""
+    if spec.experts is not None:
+        return MoE(spec, build)
+    return MLP(spec.mlp, spec.activation, build)

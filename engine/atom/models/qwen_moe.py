@@ -1,0 +1,16 @@
+"""Qwen2's and Qwen3's mixtures of experts (technical reports, 2024 and 2025): many small experts in
+all or some layers, and in Qwen2 one that every token goes through as far as a gate lets it."""
+
+from __future__ import annotations
+
+from atom.config import ModelConfig
+from atom.model_ops.routing import Routing
+from atom.models.spec import ModelSpec, decoder_spec
+
+
+def spec(config: ModelConfig) -> ModelSpec:
+    """What config.json says of a Qwen with experts. Raises `ModelError` as `decoder_spec` does."""
+    renormalize = bool(config.hf_config.get("norm_topk_prob", False))
+    return decoder_spec(
+        config, lambda experts: Routing(top_k=experts.per_token, renormalize=renormalize)
+    )
