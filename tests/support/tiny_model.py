@@ -12,6 +12,10 @@ from typing import Any, Literal
 
 import torch
 from transformers import (
+    DeepseekV2Config,
+    DeepseekV2ForCausalLM,
+    DeepseekV3Config,
+    DeepseekV3ForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
@@ -45,6 +49,8 @@ Architecture = Literal[
     "mixtral",
     "qwen2_moe",
     "qwen3_moe",
+    "deepseek2",
+    "deepseek3",
 ]
 
 _CLASSES: dict[str, tuple[Any, Any]] = {
@@ -57,6 +63,17 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
     "gemma2": (Gemma2Config, Gemma2ForCausalLM),
     "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
+    "deepseek2": (DeepseekV2Config, DeepseekV2ForCausalLM),
+    "deepseek3": (DeepseekV3Config, DeepseekV3ForCausalLM),
+}
+# Latent attention, and no experts: those are for who asks for them.
+_LATENT: dict[str, Any] = {
+    "q_lora_rank": 32,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "first_k_dense_replace": 1_000,
 }
 
 LLAMA3_ROPE_SCALING: dict[str, Any] = {
@@ -143,6 +160,10 @@ def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> P
             settings = {"mlp_bias": settings["attention_bias"], **settings}
         elif architecture in ("qwen2", "qwen3"):
             settings = {"use_sliding_window": False, **settings}
+        elif architecture.startswith("deepseek"):
+            heads = settings["num_attention_heads"]
+            settings = {**_LATENT, **settings, "num_key_value_heads": heads}
+            settings["head_dim"] = settings["qk_rope_head_dim"]
         model: PreTrainedModel = model_class(config_class(**settings))
         # What Gemma's norms hold is what they are more than 1.
         norm = 0.0 if architecture.startswith("gemma") else 1.0

@@ -39,6 +39,9 @@ class PlacedModel(Protocol):
 
     def named_modules(self) -> Iterator[tuple[str, nn.Module]]: ...
 
+    def unused_tensors(self) -> tuple[str, ...]:
+        """How names of tensors begin that a checkpoint may hold beside what is wanted."""
+
 
 class Placed(Protocol):
     """A module with parameters."""
@@ -61,7 +64,7 @@ def load_model(model: PlacedModel, checkpoint: Checkpoint, progress: Progress) -
     over.
     """
     wanted = placements_of(model)
-    plan = plan_load(wanted, checkpoint)
+    plan = plan_load(wanted, checkpoint, model.unused_tensors())
     done_bytes = 0
     for file, tensors in plan.files.items():
         with _opened(file) as shard:
@@ -85,8 +88,11 @@ def placements_of(model: PlacedModel) -> list[Placement]:
     ]
 
 
-def plan_load(wanted: Sequence[Placement], checkpoint: Checkpoint) -> LoadPlan:
-    """Match what the model wants with what the checkpoint's files hold. Raises `ModelError`."""
+def plan_load(
+    wanted: Sequence[Placement], checkpoint: Checkpoint, unused: tuple[str, ...] = ()
+) -> LoadPlan:
+    """Match what the model wants with what the checkpoint's files hold; `unused`: how names begin
+    that may be left over. Raises `ModelError`."""
     by_name: dict[str, list[Placement]] = {}
     for placement in wanted:
         by_name.setdefault(placement.name, []).append(placement)
@@ -102,6 +108,13 @@ def plan_load(wanted: Sequence[Placement], checkpoint: Checkpoint) -> LoadPlan:
                 _check_shape(tuple(shard.get_slice(name).get_shape()), by_name[name][0], file)
                 files.setdefault(file, {})[name] = by_name[name]
                 missing.pop(name, None)
+    skipped = [name for name in left_over if name.startswith(unused)] if unused else []
+    if skipped:
+        logger.info(
+            "%s: %d tensors of layers that predict further tokens are not loaded, first %s",
+            checkpoint.path, len(skipped), skipped[0],
+        )  # fmt: skip
+        left_over = [name for name in left_over if name not in set(skipped)]
     _check_complete(list(missing), left_over, _HEAD in by_name, checkpoint)
     return LoadPlan(files, sum(placement.target.nbytes for placement in wanted) or 1)
 

@@ -48,8 +48,9 @@ class Linear(nn.Module):
         rows = sum(region.shape[0] for _, region in self._parts)
         columns = self._parts[0][1].shape[1]
         self.weight = nn.Parameter(torch.empty(rows, columns), requires_grad=False)
-        has_bias = projections[0].bias
-        self.bias = nn.Parameter(torch.empty(rows), requires_grad=False) if has_bias else None
+        # Rows of a projection without one keep zeros.
+        has_bias = any(matrix.bias for matrix in projections)
+        self.bias = nn.Parameter(torch.zeros(rows), requires_grad=False) if has_bias else None
         self.w = LinearWeight(self.weight.data, None if self.bias is None else self.bias.data)
 
     def placements(self, name: str) -> Iterator[Placement]:
@@ -67,7 +68,7 @@ class Linear(nn.Module):
                 target=self.weight.data[first:end],
                 order=order,
             )
-            if self.bias is not None:
+            if self.bias is not None and matrix.bias:
                 target = self.bias.data[first:end]
                 yield Placement(f"{own}.bias", (matrix.rows,), (region.rows,), target, order)
             first = end

@@ -160,9 +160,68 @@ class LayerCache:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentShape:
+    """Heads of one layer of latent attention on this rank (DeepSeek-V2, arXiv 2405.04434). A query
+    has nope_dim elements without position and rope_dim that rotate; a latent of kv_rank elements
+    and one rotated key of rope_dim stand for the keys and values of all heads; a head's value has
+    value_dim. scale multiplies q·k."""
+
+    num_heads: int
+    nope_dim: int
+    rope_dim: int
+    kv_rank: int
+    value_dim: int
+    scale: float
+
+    @property
+    def head_dim(self) -> int:
+        """Of a query."""
+        return self.nope_dim + self.rope_dim
+
+    @property
+    def row_dim(self) -> int:
+        """What is kept of a token."""
+        return self.kv_rank + self.rope_dim
+
+    def prefers_latent(self, queries: int, context: int) -> bool:
+        """Whether `queries` of one row over `context` tokens take fewer multiplications in the
+        latent than with keys and values unfolded for every token."""
+        folding = queries * self.kv_rank * (self.nope_dim + self.value_dim)
+        folded = folding + queries * context * (self.row_dim + self.kv_rank)
+        unfolding = context * self.kv_rank * (self.nope_dim + self.value_dim)
+        return folded <= unfolding + queries * context * (self.head_dim + self.value_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class LatentTokens:
+    """A step's tokens in latent attention: q [T, Hq, nope_dim + rope_dim], and of each token what
+    is kept, rows [T, kv_rank + rope_dim]: latent, then key. Both may be parts of wider tensors,
+    contiguous in their last dimension (and q's heads in theirs)."""
+
+    q: torch.Tensor
+    rows: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LatentCache:
+    """One layer's cache of latent attention: rows [N, S, kv_rank + rope_dim], contiguous."""
+
+    rows: torch.Tensor
+
+    @property
+    def num_blocks(self) -> int:
+        return self.rows.shape[0]
+
+    @property
+    def block_size(self) -> int:
+        return self.rows.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
 class Rotary:
     """How q and k are normed and rotated: cos_sin [positions, D] float32, cosines then sines of the
-    pairs (i, i + D / 2); positions [T] int64; norms of q and k per head, weights [D], or None."""
+    pairs (i, i + D / 2); positions [T] int64; norms of q and k per head, weights [D], or None. In
+    latent attention D is rope_dim, and k_norm the latent's, weight [kv_rank]."""
 
     cos_sin: torch.Tensor
     positions: torch.Tensor

@@ -1,8 +1,8 @@
 """The decoder that all models are: pre-norm attention and a gated MLP, or experts.
 
 x → x + Attention(RMSNorm(x)) → x + MLP(RMSNorm(x)), all norms RMS, rotary positions, grouped-query
-heads. Built from a ModelSpec, layer by layer; a family (llama.py, gemma.py) says what differs. It
-knows neither backends nor processes; layers do.
+heads or those of a latent (latent_attention.py). Built from a ModelSpec, layer by layer; a family
+(llama.py, gemma.py) says what differs. It knows neither backends nor processes; layers do.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from typing import cast
 import torch
 from torch import nn
 
-from atom.model_ops.attention import Attention
+from atom.model_ops.attention import Attention, CachedAttention
 from atom.model_ops.embed_head import ParallelLMHead, VocabParallelEmbedding
 from atom.model_ops.layernorm import Normed, RMSNorm
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.rotary_embedding import RotaryEmbedding, head_order
 from atom.model_ops.router import Router
 from atom.model_ops.stacked_linear import StackedLinear
-from atom.model_ops.values import Stream
+from atom.model_ops.values import LatentShape, Stream
+from atom.models.latent_attention import LatentSelfAttention
 from atom.models.mlp import build_mlp
 from atom.models.spec import LayerSpec, ModelSpec, NormSpec
 from atom.utils.forward_context import get_forward_context
@@ -28,6 +29,7 @@ from atom.utils.forward_context import get_forward_context
 class SelfAttention(nn.Module):
     def __init__(self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build) -> None:
         super().__init__()
+        assert not isinstance(spec.attention, LatentShape)
         q, k, v, o = (spec.matrices[f"self_attn.{name}_proj"] for name in "qkvo")
         order = head_order(spec.rope)
         self.qkv_proj = Linear((q, k, v), build, orders={q.name: order, k.name: order})
@@ -56,7 +58,8 @@ class DecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         self.input_layernorm = _norm(hidden_size, spec.norm, build)
-        self.self_attn = SelfAttention(spec, rotary, build)
+        is_latent = isinstance(spec.attention, LatentShape)
+        self.self_attn = (LatentSelfAttention if is_latent else SelfAttention)(spec, rotary, build)
         self.post_attention_layernorm = _norm(hidden_size, spec.norm, build)
         self.mlp = build_mlp(spec, build)
 
@@ -149,9 +152,16 @@ class CausalLM(nn.Module):
             if isinstance(module, Linear | StackedLinear | Router | ParallelLMHead | RMSNorm):
                 module.finish()
 
-    def attention_layers(self) -> list[Attention]:
+    def attention_layers(self) -> list[CachedAttention]:
         """In the order of the layers."""
-        return [module for module in self.modules() if isinstance(module, Attention)]
+        return [module for module in self.modules() if isinstance(module, CachedAttention)]
+
+    def unused_tensors(self) -> tuple[str, ...]:
+        """How names of tensors begin that a checkpoint may hold and this model does not compute:
+        the layers that predict further tokens."""
+        first = len(self.spec.layers)
+        last = first + self.spec.draft_layers
+        return tuple(f"model.layers.{index}." for index in range(first, last))
 
 
 def _norm(size: int, norm: NormSpec, build: Build, order: torch.Tensor | None = None) -> RMSNorm:

@@ -10,6 +10,7 @@ from typing import Any
 
 from atom.config import ModelConfig
 from atom.model_ops.rotary_embedding import RopeConfig, rope_config
+from atom.model_ops.values import AttentionShape
 from atom.models.spec import LayerSpec, ModelSpec, NormSpec, decoder_spec, rope_limits
 
 _QUERY_SCALAR = 256
@@ -29,17 +30,22 @@ def spec(config: ModelConfig) -> ModelSpec:
                 layer,
                 norm=norm,
                 sandwich=True,
-                attention=replace(
-                    layer.attention,
-                    scale=float(raw.get("query_pre_attn_scalar") or _QUERY_SCALAR) ** -0.5,
-                    softcap=raw.get("attn_logit_softcapping"),
-                ),
+                attention=_shape(raw, layer),
                 rope=_rope(config, layer),
             )
             for layer in plain.layers
         ),
         embedding_scale=plain.hidden_size**0.5,
         logits_softcap=raw.get("final_logit_softcapping"),
+    )
+
+
+def _shape(raw: Mapping[str, Any], layer: LayerSpec) -> AttentionShape:
+    assert isinstance(layer.attention, AttentionShape)
+    return replace(
+        layer.attention,
+        scale=float(raw.get("query_pre_attn_scalar") or _QUERY_SCALAR) ** -0.5,
+        softcap=raw.get("attn_logit_softcapping"),
     )
 
 
@@ -51,16 +57,16 @@ def _without_layer_ropes(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rope(config: ModelConfig, layer: LayerSpec) -> RopeConfig:
-    raw, head_dim = config.hf_config, layer.attention.head_dim
+    raw, facts = config.hf_config, layer.facts.attention
     if config.architecture == "Gemma2ForCausalLM":
         parameters = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
         parameters.setdefault("rope_theta", raw.get("rope_theta") or _THETA["sliding_attention"])
-        return rope_config(parameters, head_dim, rope_limits(config))
-    kind = "full_attention" if layer.attention.window is None else "sliding_attention"
+        return rope_config(parameters, facts.head_dim, rope_limits(config))
+    kind = "full_attention" if facts.window is None else "sliding_attention"
     by_kind = raw.get("rope_parameters") or {}
     parameters = dict(by_kind.get(kind) or {})
     if kind == "full_attention":
         parameters = dict(raw.get("rope_scaling") or {}) | parameters
         parameters.setdefault("rope_theta", raw.get("rope_theta") or _THETA[kind])
     parameters.setdefault("rope_theta", raw.get("rope_local_base_freq") or _THETA[kind])
-    return rope_config(parameters, head_dim, rope_limits(config))
+    return rope_config(parameters, facts.head_dim, rope_limits(config))

@@ -25,6 +25,8 @@ support_model_arch_dict: dict[str, str] = {
     "Qwen3MoeForCausalLM": "atom.models.qwen_moe",
     "Gemma2ForCausalLM": "atom.models.gemma",
     "Gemma3ForCausalLM": "atom.models.gemma",
+    "DeepseekV2ForCausalLM": "atom.models.deepseek",
+    "DeepseekV3ForCausalLM": "atom.models.deepseek",
 }
 
 

@@ -18,7 +18,7 @@ from atom.errors import ModelError
 from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.rotary_embedding import RopeConfig, RopeLimits, rope_config
 from atom.model_ops.routing import Routing
-from atom.model_ops.values import Activation, AttentionShape, Gating
+from atom.model_ops.values import Activation, AttentionShape, Gating, LatentShape
 from atom.sizing.layers import Experts, ExpertsBlock, LayerFacts
 from atom.sizing.weights import Projection, projections
 
@@ -43,12 +43,13 @@ class ExpertsSpec:
 class LayerSpec:
     """One decoder layer. matrices: of its attention, by the module's name below the layer, as in a
     checkpoint; mlp: those of its MLP, or its router's, its experts' and what all tokens go through;
-    sandwich: attention and MLP have a norm behind them as well as before."""
+    rope: of whole heads, in latent attention of their rotated parts; sandwich: attention and MLP
+    have a norm behind them as well as before."""
 
     facts: LayerFacts
     matrices: Mapping[str, Projection]
     mlp: tuple[Projection, ...]
-    attention: AttentionShape
+    attention: AttentionShape | LatentShape
     rope: RopeConfig
     activation: Gating
     norm: NormSpec
@@ -59,7 +60,8 @@ class LayerSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """embedding_scale: multiplies what is looked up; logits_softcap: bounds the logits;
-    max_position: one more than the last position that is computed."""
+    max_position: one more than the last position that is computed; draft_layers: how many layers a
+    checkpoint may hold behind the model's, for speculation alone."""
 
     hidden_size: int
     vocab_size: int
@@ -69,13 +71,16 @@ class ModelSpec:
     layers: tuple[LayerSpec, ...]
     embedding_scale: float | None = None
     logits_softcap: float | None = None
+    draft_layers: int = 0
 
     def op_case(self, dtype: torch.dtype, kv_dtype: torch.dtype, block_size: int) -> OpCase:
         """What this model asks of its operations."""
+        shapes = dict.fromkeys(layer.attention for layer in self.layers)
         return OpCase(
             dtype=dtype,
             kv_dtype=kv_dtype,
-            attention=tuple(dict.fromkeys(layer.attention for layer in self.layers)),
+            attention=tuple(shape for shape in shapes if isinstance(shape, AttentionShape)),
+            latent=tuple(shape for shape in shapes if isinstance(shape, LatentShape)),
             block_size=block_size,
             activations=tuple(dict.fromkeys(layer.activation for layer in self.layers)),
         )
@@ -89,9 +94,9 @@ def decoder_spec(
     facts, raw = config.facts, config.hf_config
     norm = NormSpec(eps=float(raw.get("rms_norm_eps", 1e-6)))
     activation = _activation(facts.hidden_act)
-    rope = rope_config(
-        rope_parameters(raw), facts.layers[0].attention.head_dim, rope_limits(config)
-    )
+    first = facts.layers[0].attention
+    turning = first.head_dim if first.latent is None else first.latent.rope_dim
+    rope = rope_config(rope_parameters(raw), turning, rope_limits(config))
     layers = tuple(
         LayerSpec(
             facts=layer,
@@ -115,6 +120,7 @@ def decoder_spec(
         tie_word_embeddings=facts.tie_word_embeddings,
         norm=norm,
         layers=layers,
+        draft_layers=len(facts.drafts),
     )
 
 
@@ -152,8 +158,17 @@ def _experts(
     return ExpertsSpec(routing=routing(experts), stacked=block.stacked)
 
 
-def _shape(layer: LayerFacts) -> AttentionShape:
+def _shape(layer: LayerFacts) -> AttentionShape | LatentShape:
     attention = layer.attention
+    if attention.latent is not None:
+        return LatentShape(
+            num_heads=attention.num_heads,
+            nope_dim=attention.latent.nope_dim,
+            rope_dim=attention.latent.rope_dim,
+            kv_rank=attention.latent.kv_rank,
+            value_dim=attention.latent.value_dim,
+            scale=attention.head_dim**-0.5,
+        )
     return AttentionShape(
         num_heads=attention.num_heads,
         num_kv_heads=attention.num_kv_heads,

@@ -53,6 +53,10 @@ GEMMA3 = {
     },
     "query_pre_attn_scalar": 20,
 }
+# As DeepSeek's own: scores are scaled for the lengthened context.
+MLA_YARN = {
+    **YARN, "beta_fast": 32, "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.9,
+}  # fmt: skip
 CHECKPOINTS = {
     "qwen3": {"architecture": "qwen3"},
     "qwen3-tied-sharded": {"architecture": "qwen3", "tie_word_embeddings": True, "shards": 2},
@@ -112,6 +116,19 @@ CHECKPOINTS = {
     "gemma3": {
         "architecture": "gemma3", "layers": 7, "head_dim": 24, "tie_word_embeddings": True,
         "extra": GEMMA3,
+    },
+    "deepseek2": {"architecture": "deepseek2", "rope_scaling": MLA_YARN},
+    "deepseek2-whole-queries": {
+        "architecture": "deepseek2", "heads": 3, "hidden": 96, "attention_bias": True,
+        "extra": {
+            "q_lora_rank": None, "kv_lora_rank": 24, "qk_nope_head_dim": 10,
+            "qk_rope_head_dim": 6, "v_head_dim": 20,
+        },
+    },
+    "deepseek3": {"architecture": "deepseek3", "rope_scaling": MLA_YARN, "attention_bias": True},
+    "deepseek3-half-rope": {
+        "architecture": "deepseek3", "heads": 5, "hidden": 80,
+        "extra": {"rope_interleave": False, "q_lora_rank": 20, "v_head_dim": 12},
     },
 }  # fmt: skip
 

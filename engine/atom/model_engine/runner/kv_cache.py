@@ -15,7 +15,7 @@ import torch
 
 from atom.config import Config
 from atom.errors import ConfigError
-from atom.model_ops.attention import Attention
+from atom.model_ops.attention import CachedAttention
 from atom.sizing.errors import DoesNotFitError
 from atom.sizing.kv_budget import KvBudget, filling_tokens, plan_kv_cache
 from atom.sizing.kv_layout import KvLayout
@@ -90,7 +90,7 @@ class Place:
 
 
 def allocate(
-    layers: Sequence[Attention],
+    layers: Sequence[CachedAttention],
     groups: Sequence[Sequence[int]],
     num_blocks: int,
     block_size: int,

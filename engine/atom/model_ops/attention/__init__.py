@@ -2,6 +2,15 @@
 planned once per step (step_plan.py)."""
 
 from atom.model_ops.attention.cache_layout import BlockTensor, CacheLayout
+from atom.model_ops.attention.cached import CachedAttention
 from atom.model_ops.attention.grouped import Attention
+from atom.model_ops.attention.latent import LatentAttention, LatentParts
 
-__all__ = ["Attention", "BlockTensor", "CacheLayout"]
+__all__ = [
+    "Attention",
+    "BlockTensor",
+    "CacheLayout",
+    "CachedAttention",
+    "LatentAttention",
+    "LatentParts",
+]

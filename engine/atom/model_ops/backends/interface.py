@@ -26,6 +26,9 @@ from atom.model_ops.values import (
     AttentionShape,
     ExpertsWeight,
     Gating,
+    LatentCache,
+    LatentShape,
+    LatentTokens,
     LayerCache,
     LinearWeight,
     NormWeight,
@@ -126,6 +129,31 @@ class Ops(Protocol):
         the shape's window reaches → [T, Hq·D]. Blocks that no query of the row reaches are not
         read. Where it is captured a decode row of context 0 (padding) yields zeros."""
 
+    def latent_rope_store(
+        self,
+        tokens: LatentTokens,
+        shape: LatentShape,
+        rotary: Rotary,
+        cache: LatentCache,
+        slot_mapping: torch.Tensor,
+    ) -> LatentTokens:
+        """Norm the tokens' latents, rotate their keys and the last rope_dim elements of each query,
+        and write the rows to their cache slots [T] int64, block · S + offset; returns all of it.
+        May overwrite the tokens. Where it is captured it takes slots below 0 as padding."""
+
+    def paged_latent_attention(
+        self,
+        tokens: LatentTokens,
+        shape: LatentShape,
+        up: LinearWeight,
+        cache: LatentCache,
+        step: AttentionMetaData,
+    ) -> torch.Tensor:
+        """Causal attention of the queries of `latent_rope_store` over each row's cached tokens →
+        [T, Hq·value_dim]. up [Hq · (nope_dim + value_dim), kv_rank] makes each head's key and then
+        value of a latent: of all that are attended to, or, which is the same, of queries and
+        results. Where it is captured a decode row of context 0 (padding) yields zeros."""
+
     def add(self, stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
         """Add `linear(x, w)` to a settled stream: now, or as what the next norm of the same backend
         adds, whole or in parts. May overwrite the stream's tensors."""
@@ -216,6 +244,8 @@ OPS = (
     "experts",
     "qk_norm_rope_store",
     "paged_attention",
+    "latent_rope_store",
+    "paged_latent_attention",
     "sample",
     "filter_logits",
     "apply_token_mask",
@@ -239,11 +269,13 @@ FUSED_OPS: dict[str, tuple[str, ...]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCase:
     """What an engine is going to ask of its operations: dtypes of the model and of its KV cache,
-    every kind of attention layer, tokens per block, formats of matrices, activations."""
+    every kind of attention layer and of those with a latent, tokens per block, formats of matrices,
+    activations."""
 
     dtype: torch.dtype
     kv_dtype: torch.dtype
     attention: tuple[AttentionShape, ...] = ()
+    latent: tuple[LatentShape, ...] = ()
     block_size: int = 16
     formats: tuple[WeightFormat, ...] = (WeightFormat.PLAIN,)
     activations: tuple[Gating, ...] = (Activation.SILU,)

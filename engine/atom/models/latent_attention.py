@@ -1,0 +1,67 @@
+"""Latent attention as a block of the decoder: its projections, and their place in a checkpoint.
+
+A hidden state is projected to one row for all heads (latent and key) and to queries, which may
+themselves go through a compressed form; what unfolds latents is a matrix of the attention's.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from atom.model_ops.attention import LatentAttention, LatentParts
+from atom.model_ops.layernorm import Normed, RMSNorm
+from atom.model_ops.linear import Build, Linear
+from atom.model_ops.rotary_embedding import RotaryEmbedding, head_order
+from atom.model_ops.values import LatentShape, LatentTokens
+from atom.models.spec import LayerSpec
+
+# The norms of compressed queries and latents do not read config.json's epsilon.
+_EPS = 1e-6
+
+
+class LatentSelfAttention(nn.Module):
+    def __init__(self, spec: LayerSpec, rotary: RotaryEmbedding, build: Build) -> None:
+        super().__init__()
+        shape, latent = spec.attention, spec.facts.attention.latent
+        assert isinstance(shape, LatentShape)
+        assert latent is not None
+        self._shape, self._query_rank = shape, latent.query_rank
+        own = {
+            name.removeprefix("self_attn."): matrix
+            for name, matrix in spec.matrices.items()
+            if name.startswith("self_attn.")
+        }
+        order = head_order(spec.rope)
+        row, up = own["kv_a_proj_with_mqa"], own["kv_b_proj"]
+        query = own["q_proj" if latent.query_rank is None else "q_b_proj"]
+        orders = {
+            row.name: _tail_order(shape.kv_rank, order),
+            query.name: _tail_order(shape.nope_dim, order),
+        }
+        first = query if latent.query_rank is None else own["q_a_proj"]
+        self.q_kv_a_proj = Linear((first, row), build, orders)
+        if latent.query_rank is not None:
+            self.q_a_layernorm = RMSNorm(latent.query_rank, _EPS, ops=build.ops)
+            self.q_b_proj = Linear((query,), build, orders)
+        self.kv_a_layernorm = RMSNorm(shape.kv_rank, _EPS, ops=build.ops)
+        self.kv_b_proj = Linear((up,), build)
+        self.o_proj = Linear((own["o_proj"],), build)
+        parts = LatentParts(rotary, self.kv_a_layernorm, self.kv_b_proj)
+        self.attn = LatentAttention(shape, parts, ops=build.ops)
+
+    def forward(self, h: Normed, positions: torch.Tensor) -> torch.Tensor:
+        """What every head found, [T, Hq·value_dim]; `o_proj` is left to the layer."""
+        projected = self.q_kv_a_proj(h)
+        rest = projected.shape[1] - self._shape.row_dim
+        q, rows = projected.split([rest, self._shape.row_dim], dim=1)
+        if self._query_rank is not None:
+            q = self.q_b_proj(self.q_a_layernorm.of(q.contiguous()))
+        tokens = LatentTokens(q.unflatten(1, (self._shape.num_heads, -1)), rows)
+        attended: torch.Tensor = self.attn(tokens, positions)
+        return attended
+
+
+def _tail_order(still: int, order: torch.Tensor | None) -> torch.Tensor | None:
+    """The order of elements of which the first `still` stay and the rest are ordered."""
+    return None if order is None else torch.cat((torch.arange(still), still + order))
