@@ -25,6 +25,9 @@ from atom.model_ops.backends.triton_ops import (
     activation,
     decode_attention,
     decode_state,
+    latent_decode,
+    latent_prefill,
+    latent_store,
     logit_filters,
     norm_linear,
     norms,
@@ -67,6 +70,11 @@ NO_ROTARY = dict.fromkeys(
 SILU = activation.gating(Activation.SILU)
 CLAMPED = activation.gating(ClampedSwiGLU(1.702, 7.0))
 GROUP = {"GROUP": 4, "BLOCK_SIZE": 16}
+LATENT = {
+    "HEAD": 192, "RANK": 512, "ROPE": 64, "RANK_LANES": 512, "ROPE_LANES": 64, "BLOCK_SIZE": 16,
+    "BLOCK_N": 32,
+}  # fmt: skip
+ODD_LATENT = {**LATENT, "HEAD": 100, "RANK": 320, "ROPE": 36}
 
 CASES: list[Any] = [
     pytest.param(kernel, constants, options, id=name)
@@ -107,6 +115,22 @@ CASES: list[Any] = [
         ("prefill odd heads in a window", prefill_attention._prefill_kernel,
          {**PADDED_HEADS, **GROUP, **WINDOWED, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64},
          {"num_warps": 8}),
+        ("latent store", latent_store._latent_store_kernel,
+         {"HQ": 16, "NOPE": 128, "ROPE": 64, "RANK": 512, "HALF": 32, "RANK_LANES": 512,
+          "HEADS": 8}, {"num_warps": 1}),
+        ("latent decode", latent_decode._latent_decode_kernel,
+         {**LATENT, "HQ": 16, "HEADS": 16, "IS_SPLIT": True}, {"num_warps": 4}),
+        ("latent decode of many heads", latent_decode._latent_decode_kernel,
+         {**LATENT, "HQ": 128, "HEADS": 64, "IS_SPLIT": True}, {"num_warps": 8}),
+        ("latent decode whole rows, odd sizes", latent_decode._latent_decode_kernel,
+         {**ODD_LATENT, "HQ": 12, "HEADS": 16, "IS_SPLIT": False}, {"num_warps": 4}),
+        ("latent combine", decode_attention._combine_kernel,
+         {"HQ": 16, "D": 512, "LANES": 512, "BLOCK_N": 32, "WINDOW": 0, "PADDED": 64},
+         {"num_warps": 8}),
+        ("latent prefill", latent_prefill._latent_prefill_kernel,
+         {**LATENT, "HQ": 16, "HEADS": 16, "TOKENS": 4}, {"num_warps": 8, "num_stages": 1}),
+        ("latent prefill of many heads, odd sizes", latent_prefill._latent_prefill_kernel,
+         {**ODD_LATENT, "HQ": 100, "HEADS": 64, "TOKENS": 1}, {"num_warps": 8, "num_stages": 1}),
         ("gemv", skinny_linear._gemv_kernel,
          {"TOKENS": 2, "BLOCK_N": 4, "BLOCK_K": 512, "HAS_BIAS": False, "EVEN": True}, {}),
         ("dot", skinny_linear._dot_kernel,

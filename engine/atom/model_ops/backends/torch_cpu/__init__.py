@@ -9,7 +9,13 @@ from __future__ import annotations
 from atom.model_ops.backends.expert_choice import router
 from atom.model_ops.backends.grouped_experts import grouped_experts
 from atom.model_ops.backends.interface import Backend
-from atom.model_ops.backends.torch_cpu import attention, dense, logit_filters, rope_store
+from atom.model_ops.backends.torch_cpu import (
+    attention,
+    dense,
+    latent_attention,
+    logit_filters,
+    rope_store,
+)
 
 
 def backend() -> Backend:
@@ -24,6 +30,8 @@ def backend() -> Backend:
             "experts": grouped_experts(dense.linear, dense.act_and_mul),
             "qk_norm_rope_store": rope_store.qk_norm_rope_store,
             "paged_attention": attention.paged_attention,
+            "latent_rope_store": latent_attention.latent_rope_store,
+            "paged_latent_attention": latent_attention.paged_latent_attention,
             "filter_logits": logit_filters.filter_logits,
         },
         reasons_against=attention.reasons_against,

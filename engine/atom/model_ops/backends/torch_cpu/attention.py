@@ -46,7 +46,7 @@ def paged_attention(
     decodes, rows = step.num_decodes, step.context_lens.shape[0]
     out = torch.empty(q.shape, dtype=q.dtype)
     if decodes:
-        for group in _decode_groups(step, cache.block_size, shape.window, q.dtype):
+        for group in decode_groups(step, cache.block_size, shape.window, q.dtype):
             _decode(group, q[:decodes], out[:decodes], cache, shape)
     if decodes < rows:
         starts, lengths = step.query_starts.tolist(), step.context_lens.tolist()
@@ -73,7 +73,7 @@ def length_groups(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
     return groups
 
 
-def _decode_groups(
+def decode_groups(
     step: AttentionMetaData, block_size: int, window: int | None, dtype: torch.dtype
 ) -> list[DecodeGroup]:
     key = f"torch_cpu.decode_groups.{window}.{dtype}"

@@ -22,13 +22,13 @@ def qk_norm_rope_store(
         qk = unit_rms(qk, rotary.q_norm.eps)
         qk[:, : shape.num_heads].mul_(rotary.q_norm.weight)
         qk[:, shape.num_heads :].mul_(rotary.k_norm.weight)
-    qk = _rotate(qk, rotary.cos_sin.index_select(0, rotary.positions).to(qk.dtype))
-    _store(qk[:, shape.num_heads :], cache.k, slot_mapping)
-    _store(heads[:, rotated_heads:], cache.v, slot_mapping)
+    qk = rotate(qk, rotary.cos_sin.index_select(0, rotary.positions).to(qk.dtype))
+    store(qk[:, shape.num_heads :], cache.k, slot_mapping)
+    store(heads[:, rotated_heads:], cache.v, slot_mapping)
     return qk[:, : shape.num_heads]
 
 
-def _rotate(x: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
+def rotate(x: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
     """x [T, heads, D], cos_sin [T, D] → rotated by halves, a new tensor."""
     tokens, heads, dim = x.shape
     cos, sin = cos_sin.view(tokens, 1, 2, dim // 2).split(1, dim=2)  # [T, 1, 1, D/2]
@@ -40,5 +40,5 @@ def _rotate(x: torch.Tensor, cos_sin: torch.Tensor) -> torch.Tensor:
     return out.view(tokens, heads, dim)
 
 
-def _store(x: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
+def store(x: torch.Tensor, cache: torch.Tensor, slot_mapping: torch.Tensor) -> None:
     cache.flatten(0, 1).index_copy_(0, slot_mapping, x.to(cache.dtype))

@@ -29,6 +29,8 @@ def backend() -> Backend:
         activation,
         attention,
         decode_state,
+        latent_attention,
+        latent_store,
         linear,
         logit_filters,
         norms,
@@ -50,6 +52,8 @@ def backend() -> Backend:
         "qk_norm_rope_store": rope_store.qk_norm_rope_store,
         "paged_attention": attention.paged_attention,
         "attention": attention.attention,
+        "latent_rope_store": latent_store.latent_rope_store,
+        "paged_latent_attention": latent_attention.paged_latent_attention,
         "sample": sampling.sample,
         "filter_logits": logit_filters.filter_logits,
         "apply_token_mask": token_mask.apply_token_mask,
@@ -61,7 +65,9 @@ def backend() -> Backend:
         name="triton",
         operations=operations,
         capturable=operations.keys() if torch.cuda.is_available() else (),
-        reasons_against=attention.reasons_against,
+        reasons_against=lambda op, case: (
+            attention.reasons_against(op, case) + latent_attention.reasons_against(op, case)
+        ),
     )
 
 

@@ -77,7 +77,7 @@ def attention(
                 rest = group.length - group.leading
                 span = RowSpan(group.first_row, 1, rest, skipped=group.leading)
                 prefill_attention(q, shape, cache, step, span, out)
-        for span in _spans_between(groups, step, qkv.shape[0]):
+        for span in spans_between(groups, step, qkv.shape[0]):
             prefill_attention(q, shape, cache, step, span, out)
     return out.flatten(1)
 
@@ -89,7 +89,7 @@ def _dense_groups(shape: AttentionShape, step: AttentionMetaData) -> tuple[Equal
     return tuple(group for group in step.long_prompts if shape.seen(group.leading) == group.leading)
 
 
-def _spans_between(
+def spans_between(
     groups: tuple[EqualPrompts, ...], step: AttentionMetaData, tokens: int
 ) -> Iterator[RowSpan]:
     """The rows that are neither decodes nor of the groups."""

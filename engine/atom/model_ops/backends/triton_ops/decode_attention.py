@@ -56,7 +56,7 @@ _COMBINED = (8, 16, 64, 1024)
 
 
 @triton.jit
-def _split_length(context, least, splits, BLOCK_N: tl.constexpr):
+def split_length(context, least, splits, BLOCK_N: tl.constexpr):
     """Tokens of each of a row's splits: whole tiles, and not fewer than `least`."""
     return tl.cdiv(tl.maximum(tl.cdiv(context, splits), least), BLOCK_N) * BLOCK_N
 
@@ -97,7 +97,7 @@ def _decode_kernel(
     if WINDOW:
         low = tl.maximum(context - WINDOW, 0)
     if IS_SPLIT:
-        length = _split_length(context - low, least, splits, BLOCK_N)
+        length = split_length(context - low, least, splits, BLOCK_N)
         start = low + split * length
         end = tl.minimum(start + length, context)
         if (start >= context) & (split > 0):
@@ -210,7 +210,7 @@ def _combine_kernel(
     context = tl.load(contexts_ptr + row)
     if WINDOW:
         context = tl.minimum(context, WINDOW)
-    length = _split_length(context, least, splits, BLOCK_N)
+    length = split_length(context, least, splits, BLOCK_N)
     if context <= length:
         return
     split = tl.arange(0, PADDED)
@@ -298,10 +298,25 @@ def decode_attention(
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     if splits.count > 1:
-        # Few sizes of tile, so that few kernels serve any number of rows.
-        padded = next(size for size in _COMBINED if size >= splits.count)
-        _combine_kernel[(rows, heads)](
-            partial, lse, step.context_lens, out, splits.least, splits.count,
-            HQ=heads, D=dim, LANES=lanes, BLOCK_N=config.block_n, WINDOW=window, PADDED=padded,
-            num_warps=2 if padded * lanes <= 4096 else 4,
-        )  # fmt: skip
+        combine_splits((partial, lse), step.context_lens, out, splits, config.block_n, window)
+
+
+def combine_splits(
+    parts: tuple[torch.Tensor, torch.Tensor],
+    contexts: torch.Tensor,
+    out: torch.Tensor,
+    splits: Splits,
+    block_n: int,
+    window: int = 0,
+) -> None:
+    """Weigh what the splits of each row gave, [rows · heads · splits, D] with logarithms of their
+    sums, into out [rows, heads, D]; rows of one split are there already."""
+    rows, heads, dim = out.shape
+    lanes = head_lanes(dim)
+    # Few sizes of tile, so that few kernels serve any number of rows.
+    padded = next(size for size in _COMBINED if size >= splits.count)
+    _combine_kernel[(rows, heads)](
+        *parts, contexts, out, splits.least, splits.count,
+        HQ=heads, D=dim, LANES=lanes, BLOCK_N=block_n, WINDOW=window, PADDED=padded,
+        num_warps=2 if padded * lanes <= 4096 else 4 if padded * lanes <= 16384 else 8,
+    )  # fmt: skip

@@ -35,7 +35,7 @@ from atom.utils.forward_context import AttentionMetaData
 
 
 @triton.jit
-def _find_row(starts_ptr, tile, first_row, rows, TOKENS: tl.constexpr):
+def find_row(starts_ptr, tile, first_row, rows, TOKENS: tl.constexpr):
     """The row that owns a tile, counted from first_row: row r begins at tile start/TOKENS + r."""
     base = tl.load(starts_ptr + first_row)
     low, high = 0, rows
@@ -95,7 +95,7 @@ def _prefill_kernel(
     """skipped: leading queries of the only row that others compute."""
     tokens_per_tile: tl.constexpr = BLOCK_M // GROUP_PADDED
     tile, head = tl.program_id(0), tl.program_id(1)
-    index = _find_row(starts_ptr, tile, first_row, rows, tokens_per_tile)
+    index = find_row(starts_ptr, tile, first_row, rows, tokens_per_tile)
     row = first_row + index
     start = tl.load(starts_ptr + row) + skipped
     base = tl.load(starts_ptr + first_row) + skipped

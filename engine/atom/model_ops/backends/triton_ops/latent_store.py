@@ -1,0 +1,92 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Norm of latents, rotation of keys and queries, and the store of rows into the paged cache.
+
+One program of a token takes its row, the others a few heads' rotated parts; all in place. A token
+whose slot is negative is a graph's padding: nothing is stored for it.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from atom.model_ops.backends.triton_ops.launch import next_power_of_2
+from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, Rotary
+
+_HEADS = 8  # of a program, at most
+
+
+@triton.jit
+def _rotated(at, cos, sin, within, ROPE: tl.constexpr):
+    """Both halves of the rotated parts at `at` [.., lanes], in their dtype."""
+    dtype = at.dtype.element_ty
+    first = tl.load(at, mask=within, other=0.0).to(tl.float32)
+    second = tl.load(at + ROPE // 2, mask=within, other=0.0).to(tl.float32)
+    return (first * cos - second * sin).to(dtype), (second * cos + first * sin).to(dtype)
+
+
+@triton.jit
+def _store_halves(at, first, second, mask, ROPE: tl.constexpr):
+    tl.store(at, first.to(at.dtype.element_ty), mask=mask)
+    tl.store(at + ROPE // 2, second.to(at.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["q_stride", "row_stride"])
+def _latent_store_kernel(
+    q_ptr, row_ptr, cache_ptr, weight_ptr, cos_sin_ptr, positions_ptr, slots_ptr,
+    q_stride, row_stride, eps,
+    HQ: tl.constexpr, NOPE: tl.constexpr, ROPE: tl.constexpr, RANK: tl.constexpr,
+    HALF: tl.constexpr, RANK_LANES: tl.constexpr, HEADS: tl.constexpr,
+):  # fmt: skip
+    """HALF: lanes of half a rotated part; HEADS: of q that a program rotates."""
+    token, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    dtype = row_ptr.dtype.element_ty
+    position = tl.load(positions_ptr + token).to(tl.int64)
+    half = tl.arange(0, HALF)
+    within = half < ROPE // 2
+    cos = tl.load(cos_sin_ptr + position * ROPE + half, mask=within, other=0.0)
+    sin = tl.load(cos_sin_ptr + position * ROPE + ROPE // 2 + half, mask=within, other=0.0)
+    if part > 0:
+        head = (part - 1) * HEADS + tl.arange(0, HEADS)[:, None]
+        at = q_ptr + token * q_stride + head * (NOPE + ROPE) + NOPE + half[None, :]
+        present = within[None, :] & (head < HQ)
+        first, second = _rotated(at, cos[None, :], sin[None, :], present, ROPE)
+        _store_halves(at, first, second, present, ROPE)
+        return
+    slot = tl.load(slots_ptr + token).to(tl.int64)
+    row = row_ptr + token * row_stride
+    lane = tl.arange(0, RANK_LANES)
+    inside = lane < RANK
+    latent = tl.load(row + lane, mask=inside, other=0.0).to(tl.float32)
+    latent = latent * tl.rsqrt(tl.sum(latent * latent, axis=0) / RANK + eps)
+    weight = tl.load(weight_ptr + lane, mask=inside, other=0.0).to(tl.float32)
+    normed = (weight * latent.to(dtype).to(tl.float32)).to(dtype)
+    tl.store(row + lane, normed, mask=inside)
+    key = row + RANK + half
+    first, second = _rotated(key, cos, sin, within, ROPE)
+    _store_halves(key, first, second, within, ROPE)
+    if slot >= 0:
+        cached = cache_ptr + slot * (RANK + ROPE)
+        tl.store(cached + lane, normed.to(cache_ptr.dtype.element_ty), mask=inside)
+        _store_halves(cached + RANK + half, first, second, within, ROPE)
+
+
+def latent_rope_store(
+    tokens: LatentTokens,
+    shape: LatentShape,
+    rotary: Rotary,
+    cache: LatentCache,
+    slot_mapping: torch.Tensor,
+) -> LatentTokens:
+    assert rotary.k_norm is not None
+    q, rows = tokens.q, tokens.rows
+    heads = min(_HEADS, next_power_of_2(shape.num_heads))
+    _latent_store_kernel[(q.shape[0], 1 + triton.cdiv(shape.num_heads, heads))](
+        q, rows, cache.rows, rotary.k_norm.weight, rotary.cos_sin, rotary.positions, slot_mapping,
+        q.stride(0), rows.stride(0), rotary.k_norm.eps,
+        HQ=shape.num_heads, NOPE=shape.nope_dim, ROPE=shape.rope_dim, RANK=shape.kv_rank,
+        HALF=next_power_of_2(shape.rope_dim // 2), RANK_LANES=next_power_of_2(shape.kv_rank),
+        HEADS=heads, num_warps=1,
+    )  # fmt: skip
+    return tokens

@@ -1,0 +1,86 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""What decode and prefill of latent attention share: tiles of cached rows, and their launches.
+
+A row is a latent of RANK elements and a rotated key of ROPE; each part has as many lanes as the
+next power of two. The latent is key and value at once, so a tile of rows is loaded once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from atom.model_ops.backends.triton_ops.attention_tiles import load_blocks, softmax_step
+from atom.model_ops.backends.triton_ops.launch import head_lanes, next_power_of_2
+from atom.model_ops.values import LatentShape
+
+# Query heads of a tile: the tensor core's smallest number, and as many as registers can sum up.
+_LEAST_HEADS, _MOST_HEADS = 16, 64
+_TILE_BYTES = 36 * 1024  # of cached rows; twice in flight fits a card of 80 KiB shared memory
+
+
+@triton.jit
+def load_part(at, inside, SIZE: tl.constexpr, LANES: tl.constexpr):
+    """SIZE elements at each of `at` [N], in LANES lanes; zeros where not `inside`."""
+    lane = tl.arange(0, LANES)
+    mask = inside[:, None]
+    if SIZE != LANES:
+        mask = mask & (lane < SIZE)[None, :]
+    return tl.load(at[:, None] + lane[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
+def attend_rows(
+    folded, turning, cache_ptr, table_ptr, position, first, end, scale,
+    running_max, running_sum, acc,
+    RANK: tl.constexpr, ROPE: tl.constexpr, RANK_LANES: tl.constexpr, ROPE_LANES: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
+):  # fmt: skip
+    """Fold the cached rows [first, end) into the softmax of M queries: folded [M, RANK_LANES],
+    turning [M, ROPE_LANES]. CAUSAL: of query m those up to position[m] alone."""
+    block = load_blocks(table_ptr, first, 0, end, BLOCK_SIZE, BLOCK_N, False)
+    for start in range(first, end, BLOCK_N):
+        token = start + tl.arange(0, BLOCK_N)
+        inside = token < end
+        slot = block.to(tl.int64) * BLOCK_SIZE + token % BLOCK_SIZE
+        row = cache_ptr + slot * (RANK + ROPE)
+        latent = load_part(row, inside, RANK, RANK_LANES).to(folded.dtype)
+        key = load_part(row + RANK, inside, ROPE, ROPE_LANES).to(folded.dtype)
+        block = load_blocks(table_ptr, start + BLOCK_N, 0, end, BLOCK_SIZE, BLOCK_N, False)
+        scores = tl.dot(folded, tl.trans(latent), input_precision="ieee")
+        scores = tl.dot(turning, tl.trans(key), scores, input_precision="ieee")
+        seen = inside[None, :]
+        if CAUSAL:
+            seen = seen & (token[None, :] <= position[:, None])
+        scores = tl.where(seen, scores, float("-inf"))
+        running_max, running_sum, acc = softmax_step(
+            scores, latent, scale, running_max, running_sum, acc, False
+        )
+    return running_max, running_sum, acc
+
+
+@dataclass(frozen=True, slots=True)
+class LatentLaunch:
+    """Tiles of a launch: query heads and their number of tiles, cached rows, lanes of each part.
+    Not measured on any card yet."""
+
+    heads: int
+    head_tiles: int
+    block_n: int
+    num_warps: int
+    rank_lanes: int
+    rope_lanes: int
+
+
+def latent_launch(shape: LatentShape, dtype: torch.dtype) -> LatentLaunch:
+    heads = max(_LEAST_HEADS, min(_MOST_HEADS, next_power_of_2(shape.num_heads)))
+    rank_lanes, rope_lanes = head_lanes(shape.kv_rank), head_lanes(shape.rope_dim)
+    fitting = _TILE_BYTES // ((rank_lanes + rope_lanes) * dtype.itemsize)
+    block_n = 1 << max(4, min(6, fitting.bit_length() - 1))
+    num_warps = 8 if heads * rank_lanes > 16 * 1024 else 4
+    return LatentLaunch(
+        heads, triton.cdiv(shape.num_heads, heads), block_n, num_warps, rank_lanes, rope_lanes
+    )
