@@ -130,8 +130,17 @@ class Scheduler:
             budget = self._config.max_num_batched_tokens - len(decodes)
             chunks = self._prefill_chunks(budget, now)
         if len(decodes) == 0 and not chunks:
-            return None
+            return self._schedule_with_room(now)
         return self._build_batch(decodes, chunks)
+
+    def _schedule_with_room(self, now: float) -> ScheduledBatch | None:
+        """Schedule although nothing could run. Prompts that share blocks of a window give back fewer
+        than they were promised when it moves on, and so may wait for each other: who is due last
+        makes room."""
+        if self._outstanding or self.num_running < 2:
+            return None
+        self._preempt_one()
+        return self.schedule(now)
 
     def _decodes(self) -> Slots | None:
         """Rows whose next input is a token that was sampled, each with a block to write it to;

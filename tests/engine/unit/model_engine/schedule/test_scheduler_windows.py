@@ -71,3 +71,19 @@ def test_what_was_promised_to_a_prompt_that_left_is_there_for_the_next() -> None
         assert model.scheduler.num_running == 1
         model.scheduler.abort([number])
         assert model.scheduler.blocks.pool.num_held == 0
+
+
+def test_prompts_that_share_a_window_and_run_short_of_blocks_do_not_wait_for_each_other() -> None:
+    """A block that left the window of one, held by the other, is no free block."""
+    scheduler = make_scheduler(
+        num_blocks=4, block_size=1, max_model_len=48, threshold=1, windows=(3,)
+    )
+    model = FakeModel(scheduler)
+    scheduler.add(make_request(0, [10, 10, 10, 50, 51, 52, 53, 54], max_tokens=4))
+    scheduler.add(make_request(1, [10, 10, 10, 10, 10, 10, 50], max_tokens=2))
+    for _ in range(200):
+        if not scheduler.has_work():
+            break
+        model.step()
+    assert {number: len(tokens) for number, tokens in model.tokens.items()} == {0: 4, 1: 2}
+    assert scheduler.blocks.pool.num_held == 0
