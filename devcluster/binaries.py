@@ -40,6 +40,7 @@ class Group:
     module: str  # whose version in go.mod is the programs' version
     programs: Mapping[str, str]  # name → Go package
     stamps: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()  # Go's build tags, which leave parts out
     note: str = ""  # what a person should expect, shown with the step
 
 
@@ -58,7 +59,7 @@ KUBERNETES = Group(
         )
     },
     KUBERNETES_STAMPS,
-    "about 6 minutes on 2 cores the first time",
+    note="about 6 minutes on 2 cores the first time",
 )
 KUBECTL = Group(
     "kubernetes",
@@ -76,7 +77,7 @@ HELM = Group(
     "helm.sh/helm/v3",
     {"helm": "helm.sh/helm/v3/cmd/helm"},
     ("helm.sh/helm/v3/internal/version.version",),
-    "about 1 minute the first time",
+    note="about 1 minute the first time",
 )
 KUBECONFORM = Group(
     "kubeconform",
@@ -123,12 +124,16 @@ def plan_build(group: Group, bin_folder: Path, go_folder: Path = GO_FOLDER) -> B
     sources = sorted(p for p in folder.iterdir() if p.suffix in (".mod", ".sum", ".go"))
     version = version_in((folder / "go.mod").read_text(), group.module)
     linker_flags = " ".join(["-s", "-w", *_stamp_flags(group.stamps, version)])
-    digest = hashlib.sha256(f"{FLAGS}{STATIC}{linker_flags}".encode())
+    digest = hashlib.sha256(f"{_flags(group)}{STATIC}{linker_flags}".encode())
     for source in sources:
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     suffix = f"{version}-{digest.hexdigest()[:10]}"
     outputs = {name: bin_folder / f"{name}-{suffix}" for name in group.programs}
     return Build(group, version, outputs, linker_flags)
+
+
+def _flags(group: Group) -> tuple[str, ...]:
+    return (*FLAGS, f"-tags={','.join(group.tags)}") if group.tags else FLAGS
 
 
 def _stamp_flags(stamps: Iterable[str], version: str) -> list[str]:
@@ -179,7 +184,7 @@ def _execute(build: Build, bin_folder: Path) -> None:
             command = [
                 "go",
                 "build",
-                *FLAGS,
+                *_flags(build.group),
                 f"-ldflags={build.linker_flags}",
                 "-o",
                 f"{temporary}/",
@@ -187,7 +192,13 @@ def _execute(build: Build, bin_folder: Path) -> None:
             ]
             follow(command, count, env=STATIC, cwd=GO_FOLDER / build.group.folder)
             for name, final in build.outputs.items():
-                (Path(temporary) / name).replace(final)
+                (Path(temporary) / _built_name(name, build.group)).replace(final)
+
+
+def _built_name(program: str, group: Group) -> str:
+    """Name what `go build` writes: after the package's folder, or after our module for `.`."""
+    package = group.programs[program]
+    return program if package == "." else package.rpartition("/")[2]
 
 
 def ensure_tools(settings: Settings) -> dict[str, Path]:

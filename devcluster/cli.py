@@ -13,6 +13,7 @@ from pathlib import Path
 
 from devcluster import cluster, commands, preflight, project_images
 from devcluster.errors import DevclusterError
+from devcluster.neighbours import registry
 from devcluster.settings import Settings, read_settings
 
 Run = Callable[[argparse.Namespace, Settings], int]
@@ -52,6 +53,13 @@ def _add_cluster_commands(add: Add) -> None:
     fakes = "nodes with AMD GPUs: the real one first, then created ones"
     up.add_argument("--fake-amd-nodes", metavar="N[:GPUS]", default="0", help=fakes)
     up.add_argument("--product", default="MI300X", help="their AMD product (default MI300X)")
+    up.add_argument(
+        "--with",
+        dest="neighbours",
+        metavar="NAMES",
+        default="",
+        help=f"other projects' controllers, comma-separated: {', '.join(registry.NEIGHBOURS)}",
+    )
     add("down", commands.run_down, "End the cluster and remove everything but the cache.")
     status = add("status", commands.run_status, "Show components, nodes and images.")
     status.add_argument("--json", action="store_true", help="for programs")

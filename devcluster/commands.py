@@ -30,6 +30,7 @@ from devcluster.api import Api
 from devcluster.build_image import BuildRequest, build_image
 from devcluster.errors import DevclusterError
 from devcluster.lock import exclusive
+from devcluster.neighbours import installation, registry
 from devcluster.progress import elapsed_text, say
 from devcluster.settings import Settings
 
@@ -40,8 +41,11 @@ def run_up(parsed: argparse.Namespace, settings: Settings) -> int:
     refuse_current("up")
     preflight.require_machine()
     started = time.monotonic()
+    wanted = registry.parse_names(parsed.neighbours)
     with exclusive(settings.lock_file, "cluster"):
         cluster.up(settings)
+        if wanted:
+            installation.ensure_running(settings, wanted)
         fakes = nodes.parse_count(parsed.fake_amd_nodes, cluster.NODE_NAME, parsed.product)
         again = nodes.recorded(settings)
         if fakes or again:

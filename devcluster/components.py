@@ -14,6 +14,7 @@ from typing import Any
 
 from devcluster import network
 from devcluster.configs import KUBELET_FOLDER
+from devcluster.pki import FRONT_PROXY, FRONT_PROXY_CLIENT
 from devcluster.settings import Settings
 
 ETCD_URL = "http://127.0.0.1:2379"
@@ -86,6 +87,7 @@ def _apiserver(settings: Settings, program: Path) -> Component:
         f"--secure-port={network.API_PORT}",
         f"--advertise-address={network.NODE_ADDRESS}",
         f"--client-ca-file={pki}/ca.crt",
+        *_aggregation_flags(settings),
         f"--tls-cert-file={pki}/apiserver.crt",
         f"--tls-private-key-file={pki}/apiserver.key",
         f"--service-account-key-file={pki}/service-accounts.pub",
@@ -103,6 +105,20 @@ def _apiserver(settings: Settings, program: Path) -> Component:
     )
     probe = Probe("https", f"https://127.0.0.1:{network.API_PORT}/readyz")
     return Component("apiserver", argv, after=("etcd",), probe=probe)
+
+
+def _aggregation_flags(settings: Settings) -> tuple[str, ...]:
+    """How API servers behind this one know whom it speaks for."""
+    pki = settings.pki
+    return (
+        f"--requestheader-client-ca-file={pki}/{FRONT_PROXY}.crt",
+        f"--requestheader-allowed-names={FRONT_PROXY_CLIENT}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        f"--proxy-client-cert-file={pki}/{FRONT_PROXY_CLIENT}.crt",
+        f"--proxy-client-key-file={pki}/{FRONT_PROXY_CLIENT}.key",
+    )
 
 
 def _controller_manager(settings: Settings, program: Path) -> Component:

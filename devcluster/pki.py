@@ -17,7 +17,10 @@ from devcluster import network
 from devcluster.shell import run
 
 DAYS = "3650"
+CLIENTS = "ca"  # the authority that clients and servers of the cluster trust
+FRONT_PROXY = "front-proxy-ca"  # signs only the API server, as a client of aggregated API servers
 REQUEST = "req -config openssl.cnf -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+FRONT_PROXY_CLIENT = "front-proxy-client"
 AUTHORITY_EXTENSIONS = (
     "basicConstraints=critical,CA:TRUE",
     "keyUsage=critical,keyCertSign,cRLSign",
@@ -35,6 +38,7 @@ class Role:
     user: str
     group: str
     names: str = ""
+    authority: str = CLIENTS
 
 
 def roles(node_name: str, link: network.Uplink) -> list[Role]:
@@ -65,32 +69,38 @@ def roles(node_name: str, link: network.Uplink) -> list[Role]:
             "system:nodes",
             f"DNS:{node_name},IP:{network.NODE_ADDRESS}",
         ),
+        Role(FRONT_PROXY_CLIENT, FRONT_PROXY_CLIENT, "kubernetes", authority=FRONT_PROXY),
     ]
 
 
 def make_all(folder: Path, wanted: list[Role]) -> None:
     folder.mkdir(parents=True, mode=0o700)
-    _make_authority(folder)
+    # A configuration of our own, so that the machine's defaults add no extension twice.
+    (folder / "openssl.cnf").write_text("[req]\ndistinguished_name=dn\n[dn]\n")
+    for authority in (CLIENTS, FRONT_PROXY):
+        _make_authority(folder, authority)
     for role in wanted:
-        _make_certificate(folder, role)
+        ensure_certificate(folder, role)
     _openssl(folder, "ecparam -name prime256v1 -genkey -noout -out service-accounts.key")
     _openssl(folder, "ec -in service-accounts.key -pubout -out service-accounts.pub")
 
 
-def _make_authority(folder: Path) -> None:
-    # A configuration of our own, so that the machine's defaults add no extension twice.
-    (folder / "openssl.cnf").write_text("[req]\ndistinguished_name=dn\n[dn]\n")
+def _make_authority(folder: Path, name: str) -> None:
     extensions = " ".join(f"-addext {extension}" for extension in AUTHORITY_EXTENSIONS)
-    files = "-keyout ca.key -out ca.crt"
-    _openssl(folder, f"{REQUEST} -x509 -days {DAYS} {extensions} -subj /CN=atom-devcluster {files}")
+    subject = "atom-devcluster" if name == CLIENTS else f"atom-devcluster-{name}"
+    files = f"-subj /CN={subject} -keyout {name}.key -out {name}.crt"
+    _openssl(folder, f"{REQUEST} -x509 -days {DAYS} {extensions} {files}")
 
 
-def _make_certificate(folder: Path, role: Role) -> None:
+def ensure_certificate(folder: Path, role: Role) -> None:
+    """Make a role's key and certificate where there are none."""
     name = role.file
+    if (folder / f"{name}.crt").exists():
+        return
     subject = shlex.quote(f"/O={role.group}/CN={role.user}")
     _openssl(folder, f"{REQUEST} -keyout {name}.key -out {name}.csr -subj {subject}")
     (folder / f"{name}.ext").write_text(extension_text(role))
-    authority = "-CA ca.crt -CAkey ca.key -CAcreateserial"
+    authority = f"-CA {role.authority}.crt -CAkey {role.authority}.key -CAcreateserial"
     files = f"-in {name}.csr -out {name}.crt -extfile {name}.ext"
     _openssl(folder, f"x509 -req {authority} -days {DAYS} {files}")
 

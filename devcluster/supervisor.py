@@ -4,8 +4,8 @@ components running.
 Run by `node` inside new mount, network and process namespaces, as process 1 of them: when it ends,
 however it ends, the kernel ends everything in them, and with the last process the mounts and the
 network go too. It reaps orphans, restarts a component that dies, and writes what it sees to
-components.json. It knows command lines and probes from plan.json and nothing else; standard library
-only, no imports of this package.
+components.json. It knows command lines and probes from plan.json, and neighbours.json where there
+is one, and nothing else; standard library only, no imports of this package.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ FIRST_BACKOFF_SECONDS = 0.5
 LAST_BACKOFF_SECONDS = 10.0
 STEADY_SECONDS = 30.0  # a component that ran this long starts again without delay
 MAX_LOG_BYTES = 64 << 20
+NEIGHBOURS = "neighbours.json"
 
 
 @dataclass(slots=True)
@@ -56,10 +57,11 @@ class Supervisor:
         self.state = Path(plan["state"])
         self.components = {spec["name"]: Running(spec) for spec in plan["components"]}
         self._written = ""
+        self.take_in_neighbours()
 
     def run(self) -> None:
-        """Never returns but by SIGTERM or SIGINT."""
-        waited = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT}
+        """Never returns but by SIGTERM or SIGINT; SIGHUP makes it look for neighbours."""
+        waited = {signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM, signal.SIGINT}
         signal.pthread_sigmask(signal.SIG_BLOCK, waited)
         while True:
             self.reap()
@@ -67,8 +69,23 @@ class Supervisor:
             self.probe()
             self.write_report()
             received = signal.sigtimedwait(waited, self.seconds_until_work())
-            if received is not None and received.si_signo != signal.SIGCHLD:
+            if received is None or received.si_signo == signal.SIGCHLD:
+                continue
+            if received.si_signo != signal.SIGHUP:
                 return
+            self.take_in_neighbours()
+
+    def take_in_neighbours(self) -> None:
+        """Add the components that were asked for beside the plan's; what is meant to run otherwise
+        than it does is ended, and so started again.
+        """
+        path = self.state / NEIGHBOURS
+        for spec in json.loads(path.read_text()) if path.exists() else []:
+            known = self.components.setdefault(spec["name"], Running(spec))
+            if known.spec != spec:
+                known.spec = spec
+                if known.pid is not None:
+                    os.kill(known.pid, signal.SIGTERM)
 
     def reap(self) -> None:
         while True:

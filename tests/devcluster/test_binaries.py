@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -9,8 +10,14 @@ import pytest
 
 from devcluster import binaries
 from devcluster.errors import DevclusterError
+from devcluster.neighbours.registry import NEIGHBOURS
 
-ALL_GROUPS = (*binaries.CLUSTER_GROUPS, *binaries.TOOL_GROUPS, binaries.KWOK)
+ALL_GROUPS = (
+    *binaries.CLUSTER_GROUPS,
+    *binaries.TOOL_GROUPS,
+    binaries.KWOK,
+    *(neighbour.group for neighbour in NEIGHBOURS.values()),
+)
 
 
 @pytest.mark.parametrize(
@@ -47,6 +54,12 @@ def test_a_change_of_any_input_builds_anew(tmp_path: Path, changed: str) -> None
         file.write("\n// changed\n")
     after = binaries.plan_build(binaries.ETCD, Path("/bin"), tmp_path)
     assert before.outputs != after.outputs
+
+
+def test_a_build_without_some_parts_is_another_program() -> None:
+    whole = binaries.plan_build(binaries.ETCD, Path("/bin"))
+    part = binaries.plan_build(dataclasses.replace(binaries.ETCD, tags=("small",)), Path("/bin"))
+    assert whole.outputs != part.outputs
 
 
 def test_the_server_reports_its_version() -> None:

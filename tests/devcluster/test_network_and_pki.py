@@ -43,10 +43,9 @@ def test_certificates_pass_strict_verification(tmp_path: Path) -> None:
     pki.make_all(folder, roles)
     for role in roles:
         purpose = "sslserver" if role.names else "sslclient"
-        command = ["openssl", "verify", "-x509_strict", "-purpose", purpose, "-CAfile", "ca.crt"]
-        done = subprocess.run(
-            [*command, f"{role.file}.crt"], cwd=folder, capture_output=True, check=False
-        )
+        command = ["openssl", "verify", "-x509_strict", "-purpose", purpose]
+        files = ["-CAfile", f"{role.authority}.crt", f"{role.file}.crt"]
+        done = subprocess.run([*command, *files], cwd=folder, capture_output=True, check=False)
         assert done.returncode == 0, done.stderr
     assert folder.stat().st_mode & 0o077 == 0
 

@@ -116,3 +116,23 @@ def test_the_pause_before_a_restart_grows_to_a_limit_and_is_forgotten() -> None:
     assert pauses == sorted(pauses)
     assert pauses[-1] == LAST_BACKOFF_SECONDS
     assert next_backoff(LAST_BACKOFF_SECONDS, STEADY_SECONDS) == 0.0
+
+
+def test_a_neighbour_that_is_asked_for_later_runs_beside_the_others(tmp_path: Path) -> None:
+    def ask(*argv: str) -> None:
+        specs = [Component("two", argv).as_json()]
+        (tmp_path / "neighbours.json").write_text(json.dumps(specs))
+        process.send_signal(signal.SIGHUP)
+
+    def ready(name: str) -> bool:
+        return bool(report(tmp_path).get(name, {}).get("ready", False))
+
+    with supervised(tmp_path, [Component("one", FOREVER)]) as process:
+        wait_until(lambda: ready("one"))
+        before = report(tmp_path)["one"]
+        ask(*FOREVER)
+        wait_until(lambda: ready("two"))
+        first = report(tmp_path)["two"]["pid"]
+        ask(*FOREVER, "otherwise")
+        wait_until(lambda: ready("two") and report(tmp_path)["two"]["pid"] != first)
+        assert report(tmp_path)["one"] == before

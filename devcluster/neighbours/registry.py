@@ -1,0 +1,20 @@
+"""Every neighbour by its name, in the order in which `--with` lists them."""
+
+from __future__ import annotations
+
+from devcluster.errors import DevclusterError
+from devcluster.neighbours.lws import LWS
+from devcluster.neighbours.neighbour import Neighbour
+
+NEIGHBOURS = {neighbour.name: neighbour for neighbour in (LWS,)}
+
+
+def parse_names(text: str) -> list[Neighbour]:
+    """`lws,keda` → these neighbours, each once."""
+    names = dict.fromkeys(name.strip() for name in text.split(",") if name.strip())
+    unknown = [name for name in names if name not in NEIGHBOURS]
+    if unknown:
+        raise DevclusterError(
+            f"--with {text}: there is no neighbour {unknown[0]}; known are {', '.join(NEIGHBOURS)}"
+        )
+    return [NEIGHBOURS[name] for name in names]

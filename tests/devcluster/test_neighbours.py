@@ -1,0 +1,76 @@
+"""What `--with` means: names, command lines and webhooks of other projects' controllers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from devcluster.errors import DevclusterError
+from devcluster.neighbours.neighbour import Place
+from devcluster.neighbours.registry import NEIGHBOURS, parse_names
+from devcluster.neighbours.webhooks import only_pods_with, reached_by_url
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A neighbour's folder, with a certificate authority of four letters."""
+    (tmp_path / "ca.crt").write_text("AUTH")
+    return Place(tmp_path, tmp_path, {}, tmp_path, tmp_path / "kubeconfig")
+
+
+def configuration(resource: str) -> dict[str, Any]:
+    service = {"name": "webhook-service", "namespace": "system", "path": "/mutate"}
+    return {
+        "kind": "MutatingWebhookConfiguration",
+        "metadata": {"name": "mutating"},
+        "webhooks": [
+            {"name": "one.io", "clientConfig": {"service": service}, "rules": [rule(resource)]}
+        ],
+    }
+
+
+def rule(resource: str) -> dict[str, Any]:
+    return {"apiGroups": ["*"], "operations": ["CREATE"], "resources": [resource]}
+
+
+def test_names_are_taken_once_each_and_in_their_order() -> None:
+    assert [found.name for found in parse_names(" lws,lws,")] == ["lws"]
+    assert parse_names("") == []
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(DevclusterError, match=r"no neighbour istio; known are .*lws"):
+        parse_names("lws,istio")
+
+
+def test_a_neighbour_is_called_as_it_is_asked_for() -> None:
+    assert all(name == neighbour.name for name, neighbour in NEIGHBOURS.items())
+
+
+def test_a_webhook_is_reached_at_the_process_of_the_node(place: Place) -> None:
+    (changed,) = reached_by_url([configuration("jobs")], place, "lws", 9543)
+    assert changed["metadata"]["name"] == "lws-mutating"
+    assert changed["webhooks"][0]["clientConfig"] == {
+        "url": "https://127.0.0.1:9543/mutate",
+        "caBundle": "QVVUSA==",
+    }
+
+
+def test_only_pods_with_the_label_wait_for_a_webhook() -> None:
+    pods, jobs = only_pods_with("group", [configuration("pods"), configuration("jobs")])
+    (chosen,) = pods["webhooks"][0]["objectSelector"]["matchExpressions"]
+    assert chosen == {"key": "group", "operator": "Exists"}
+    assert "objectSelector" not in jobs["webhooks"][0]
+
+
+def test_a_command_line_carries_its_variables(place: Place) -> None:
+    argv = place.started_with({"POD_NAMESPACE": "keda"}, "/bin/operator", "--flag")
+    assert argv == (
+        "env",
+        f"KUBECONFIG={place.kubeconfig}",
+        "POD_NAMESPACE=keda",
+        "/bin/operator",
+        "--flag",
+    )
