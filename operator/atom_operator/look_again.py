@@ -28,7 +28,9 @@ def look_again(
     now: datetime,
 ) -> float | None:
     """Seconds until the next look; None where events will tell of everything."""
-    if any(not pod.ready and pod.address for pod in observed.pods):
+    if any(not pod.ready and pod.address for pod in observed.pods) or _groups_form(
+        decision, observed
+    ):
         return _LOADING_SECONDS
     if decision.waiting is not None:
         return _LOOK_AGAIN_SECONDS if decision.waiting.failed else _LOADING_SECONDS
@@ -42,6 +44,12 @@ def look_again(
     asking = _ask_again(observed, now) if engines.measured is None else None
     scaled = decision.plan is not None and decision.plan.integrations.autoscaling is not None
     return min(asking or _BOUND_SECONDS, _BOUND_SECONDS) if scaled else asking
+
+
+def _groups_form(decision: Decision, observed: Observed) -> bool:
+    """No event tells that the controller of a LeaderWorkerSet has counted a group."""
+    groups = decision.plan is not None and decision.plan.engine.nodes > 1
+    return groups and observed.deployment is not None and not observed.deployment.complete
 
 
 def _ask_again(observed: Observed, now: datetime) -> float | None:

@@ -91,7 +91,7 @@ def describe(children: Mapping[ChildKey, Manifest], pods: tuple[PodState, ...]) 
     accepted = _newest(item for item in records if constants.ACCEPTED_SPEC_KEY in item["data"])
     return Observed(
         children=children,
-        deployment=deployment_state(workload) if workload else None,
+        deployment=deployment_state(workload, pods) if workload else None,
         pods=pods,
         running=_pods_of(workload, "spec") if workload else None,
         last_ready=_pods_of(record, "data") if record else None,
@@ -180,7 +180,7 @@ def controller_uid(manifest: Manifest) -> str | None:
     return None
 
 
-def deployment_state(manifest: Manifest) -> DeploymentState:
+def deployment_state(manifest: Manifest, pods: Sequence[PodState]) -> DeploymentState:
     """Progress as the controller of a Deployment or LeaderWorkerSet reports it."""
     metadata, spec = manifest["metadata"], manifest["spec"]
     status: Mapping[str, Any] = manifest.get("status") or {}
@@ -194,7 +194,11 @@ def deployment_state(manifest: Manifest) -> DeploymentState:
         updated=status.get("updatedReplicas", 0),
         ready=status.get("readyReplicas", 0),
         available=status.get("readyReplicas" if groups else "availableReplicas", 0),
-        up_to_date=status.get("observedGeneration", 0) >= metadata.get("generation", 0),
+        up_to_date=(
+            _groups_run(manifest, pods)
+            if groups
+            else status.get("observedGeneration", 0) >= metadata.get("generation", 0)
+        ),
         revision=_annotation(manifest, constants.ANNOTATION_REVISION),
         # A LeaderWorkerSet that has finished is not progressing either, and no deadline ends it.
         stalled_message=None if groups else _message(conditions.get(("Progressing", "False"))),
@@ -215,6 +219,15 @@ def _whole(text: str | None) -> int | None:
 def _has_groups(manifest: Manifest) -> bool:
     """Whether this is a LeaderWorkerSet: the items of a list do not say their kind."""
     return "leaderWorkerTemplate" in manifest["spec"]
+
+
+def _groups_run(manifest: Manifest, pods: Sequence[PodState]) -> bool:
+    """Whether every pod of a LeaderWorkerSet is there, of its revision and ready. The controller
+    reports no observedGeneration (up to v0.7.0), so its counts may be those of the spec before.
+    """
+    spec, revision = manifest["spec"], _annotation(manifest, constants.ANNOTATION_REVISION)
+    wanted = spec.get("replicas", 1) * spec["leaderWorkerTemplate"].get("size", 1)
+    return len(pods) == wanted and all(pod.ready and pod.revision == revision for pod in pods)
 
 
 def _rollback(manifest: Manifest) -> Rollback | None:

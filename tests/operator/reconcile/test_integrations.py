@@ -234,17 +234,46 @@ async def test_a_group_is_one_replica_in_the_status() -> None:
     assert groups["spec"]["replicas"] == 2
     assert cluster.names(DEPLOYMENT) == []
     assert condition(cluster, "Ready")["reason"] == "RollingOut"
-    groups["status"] = {
-        "observedGeneration": groups["metadata"]["generation"],
-        "replicas": 2,
-        "readyReplicas": 2,
-        "updatedReplicas": 2,
-    }
+    # All that the controller says: no observedGeneration (seen of v0.7.0).
+    groups["status"] = {"replicas": 2, "readyReplicas": 2, "updatedReplicas": 2}
+    outcome = await reconciler(cluster, site=MULTI_NODE).reconcile(KEY)
+    assert condition(cluster, "Ready")["reason"] == "RollingOut", "these may be of the spec before"
+    assert outcome.requeue_after_seconds == 10, "its controller's counts come without an event"
+    put_groups(cluster, 2)
     await reconciler(cluster, site=MULTI_NODE).reconcile(KEY)
     status = cluster.find(ATOM_DEPLOYMENT, "chat")["status"]
     assert (status["replicas"], status["readyReplicas"]) == (2, 2)
     assert status["selector"].endswith("serving.atom.dev/role=leader")
     assert condition(cluster, "Ready")["status"] == "True"
+
+
+async def test_groups_of_the_revision_before_are_no_finished_rollout() -> None:
+    cluster = cluster_with(**BIG)
+    worker = reconciler(cluster, site=MULTI_NODE)
+    await worker.reconcile(KEY)
+    groups = cluster.find(LEADER_WORKER_SET, "chat")
+    groups["status"] = {"replicas": 1, "readyReplicas": 1, "updatedReplicas": 1}
+    put_groups(cluster, 1)
+    await worker.reconcile(KEY)
+    assert condition(cluster, "Ready")["status"] == "True"
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={"maxNumSeqs": 8})
+    await worker.reconcile(KEY)  # the controller's counts are still those of the old groups
+    assert condition(cluster, "Ready")["status"] == "False"
+    put_groups(cluster, 1)
+    await worker.reconcile(KEY)
+    assert condition(cluster, "Ready")["status"] == "True"
+
+
+def put_groups(cluster: FakeCluster, replicas: int) -> None:
+    """Every pod of the LeaderWorkerSet `chat`, of its newest revision and ready."""
+    groups = cluster.find(LEADER_WORKER_SET, "chat")
+    template = groups["spec"]["leaderWorkerTemplate"]["leaderTemplate"]
+    ready = [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready")]
+    for group in range(replicas):
+        for name in (f"chat-{group}", f"chat-{group}-1"):
+            metadata = {**template["metadata"], "name": name, "namespace": KEY.namespace}
+            status = {"conditions": ready, "podIP": "10.0.0.1"}
+            cluster.put_pod({"metadata": metadata, "spec": template["spec"], "status": status})
 
 
 async def test_a_spare_group_is_only_started_where_all_of_its_pods_find_a_node() -> None:

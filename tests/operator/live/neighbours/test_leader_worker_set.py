@@ -1,0 +1,110 @@
+"""Groups of pods by LeaderWorkerSet's own controller: what it makes of what the operator renders.
+
+The engine of this version runs on one node, so a few lines answer in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import neighbours
+from tests.support.live_cluster import LiveCluster
+from tests.support.operator_process import operator
+from tests.support.quick_pods import condition, engine_image, status, wait_ready
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("only_operator")]
+
+SITE = {"ATOM_OPERATOR_ENGINE_MULTI_NODE": "true", "ATOM_OPERATOR_ENGINE_MAX_TENSOR_PARALLEL": "2"}
+GROUP = {"tensor": 2, "nodes": 2}
+
+
+@pytest.fixture(scope="module")
+def image(live_cluster: LiveCluster) -> str:
+    neighbours.ensure("lws")
+    return engine_image(live_cluster)
+
+
+@pytest.fixture
+def grouped(namespaced: LiveCluster, image: str, tmp_path: Path) -> Iterator[LiveCluster]:
+    """A model of one group of two pods, Ready."""
+    with operator(namespaced, tmp_path / "operator.log", SITE):
+        neighbours.apply(namespaced, neighbours.quick_model(image, parallelism=GROUP))
+        wait_ready(namespaced)
+        yield namespaced
+
+
+def pods(cluster: LiveCluster) -> dict[str, dict[str, Any]]:
+    selector = "--selector=serving.atom.dev/deployment=chat"
+    names = cluster.kubectl("get", "pods", selector, "--output=name").stdout.split()
+    found = {name.partition("/")[2]: cluster.get("pod", name.partition("/")[2]) for name in names}
+    return {name: pod for name, pod in found.items() if pod is not None}
+
+
+def variables(cluster: LiveCluster, pod: str) -> dict[str, str]:
+    text = cluster.kubectl("exec", pod, "--container=engine", "--", "env").stdout
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+
+
+def test_a_group_forms_and_each_pod_knows_its_place(grouped: LiveCluster) -> None:
+    assert set(pods(grouped)) == {"chat-0", "chat-0-1"}
+    leader, worker = (variables(grouped, name) for name in ("chat-0", "chat-0-1"))
+    for place, of in (("0", leader), ("1", worker)):
+        assert of["NODE_RANK"] == place
+        assert (of["NNODES"], of["WORLD_SIZE"], of["LOCAL_WORLD_SIZE"]) == ("2", "2", "1")
+        assert of["MASTER_ADDR"] == leader["LWS_LEADER_ADDRESS"]
+    assert leader["MASTER_ADDR"].startswith("chat-0.")
+    assert (status(grouped)["replicas"], status(grouped)["readyReplicas"]) == (1, 1)
+    groups = grouped.get("leaderworkerset", "chat") or {}
+    told = {item["type"]: item["status"] for item in groups["status"]["conditions"]}
+    assert told["Available"] == "True"
+    assert "observedGeneration" not in groups["status"], "the operator may rely on it now"
+
+
+def test_only_the_leader_is_asked(grouped: LiveCluster) -> None:
+    selector = "--selector=kubernetes.io/service-name=chat"
+    path = "jsonpath={.items[*].endpoints[*].targetRef.name}"
+    listed = grouped.kubectl("get", "endpointslices", selector, f"--output={path}").stdout
+    assert listed.split() == ["chat-0"]
+
+
+def test_a_group_that_loses_a_pod_is_made_anew(grouped: LiveCluster) -> None:
+    before = {name: pod["metadata"]["uid"] for name, pod in pods(grouped).items()}
+    grouped.kubectl("delete", "pod", "chat-0-1", "--wait=false")
+
+    def replaced() -> bool:
+        now = pods(grouped)
+        return set(now) == set(before) and all(
+            pod["metadata"]["uid"] != before[name] for name, pod in now.items()
+        )
+
+    grouped.wait("another group", replaced)
+    wait_ready(grouped)
+
+
+def test_groups_are_added_and_taken_away_by_number(grouped: LiveCluster) -> None:
+    for replicas in (2, 1):
+        grouped.kubectl("scale", "atomd/chat", f"--replicas={replicas}")
+        grouped.wait(
+            f"{replicas} groups",
+            lambda replicas=replicas: (
+                condition(grouped, "Ready").get("status") == "True"
+                and status(grouped).get("readyReplicas") == replicas
+                and len(pods(grouped)) == 2 * replicas
+            ),
+        )
+
+
+def test_nothing_is_left_of_a_group(grouped: LiveCluster) -> None:
+    theirs = ("statefulset,pod", "--selector=leaderworkerset.sigs.k8s.io/name=chat")
+    ours = ("leaderworkerset,service", "--selector=serving.atom.dev/deployment=chat")
+
+    def left(kinds: str, of: str) -> list[str]:
+        return grouped.kubectl("get", kinds, of, "--output=name").stdout.split()
+
+    assert left(*theirs), "what is asked for below was there"
+    grouped.kubectl("delete", "atomd", "chat")
+    grouped.wait("end of everything", lambda: not left(*theirs) and not left(*ours))
