@@ -134,7 +134,7 @@ class Scheduler:
         return self._build_batch(decodes, chunks)
 
     def _schedule_with_room(self, now: float) -> ScheduledBatch | None:
-        """Schedule although nothing could run. Prompts that share blocks of a window give back fewer
+        """Schedule although nothing could run. Prompts that share a window's blocks give back fewer
         than they were promised when it moves on, and so may wait for each other: who is due last
         makes room."""
         if self._outstanding or self.num_running < 2:
