@@ -174,6 +174,9 @@ def _build(architecture: Architecture, settings: dict[str, Any], seed: int) -> P
                 torch.nn.init.normal_(weight, mean=0.0 if "bias" in name else norm, std=0.1)
             else:
                 torch.nn.init.normal_(weight, std=0.12)
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                torch.nn.init.normal_(buffer, std=0.2)
     return model.eval()
 
 

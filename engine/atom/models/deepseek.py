@@ -1,20 +1,28 @@
 """DeepSeek V2 and V3 (arXiv 2405.04434, 2412.19437), and what shares their names, such as R1 and
 Kimi-K2: latent attention whose rope turns neighbouring elements, and scores that grow with a
-lengthened context."""
+lengthened context; behind the first layers experts, of which a few groups are looked at."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from atom.config import ModelConfig
+from atom.errors import ModelError
 from atom.model_ops.rotary_embedding import RopeConfig, yarn_mscale
+from atom.model_ops.routing import Routing, Scoring
 from atom.model_ops.values import LatentShape
 from atom.models.spec import LayerSpec, ModelSpec, decoder_spec, rope_parameters
+from atom.sizing.layers import Experts
 
 
 def spec(config: ModelConfig) -> ModelSpec:
-    """What config.json says of a DeepSeek model. Raises `ModelError` as `decoder_spec` does."""
-    plain = decoder_spec(config)
+    """What config.json says of a DeepSeek model. Raises `ModelError` as `decoder_spec` does, and on
+    a way to choose experts that is not this architecture's."""
+    raw = config.hf_config
+    routing = _v2_routing if config.architecture == "DeepseekV2ForCausalLM" else _v3_routing
+    plain = decoder_spec(config, lambda experts: routing(raw, experts))
     return replace(
         plain,
         layers=tuple(
@@ -37,3 +45,47 @@ def _shape(config: ModelConfig, layer: LayerSpec) -> LatentShape:
 def _rope(config: ModelConfig, layer: LayerSpec) -> RopeConfig:
     interleaved = config.hf_config.get("rope_interleave")
     return replace(layer.rope, interleaved=True if interleaved is None else bool(interleaved))
+
+
+def _v2_routing(raw: Mapping[str, Any], experts: Experts) -> Routing:
+    _only(raw, "scoring_func", "softmax")
+    _only(raw, "norm_topk_prob", False)
+    grouped = raw.get("topk_method") == "group_limited_greedy"
+    if not grouped:
+        _only(raw, "topk_method", "greedy")
+    return Routing(
+        top_k=experts.per_token,
+        scale=float(raw.get("routed_scaling_factor", 1.0)),
+        groups=_number(raw, "n_group") if grouped else 1,
+        groups_kept=_number(raw, "topk_group") if grouped else 1,
+    )
+
+
+def _v3_routing(raw: Mapping[str, Any], experts: Experts) -> Routing:
+    _only(raw, "scoring_func", "sigmoid")
+    _only(raw, "topk_method", "noaux_tc")
+    return Routing(
+        top_k=experts.per_token,
+        scoring=Scoring.SIGMOID,
+        renormalize=bool(raw.get("norm_topk_prob", True)),
+        scale=float(raw.get("routed_scaling_factor", 2.5)),
+        groups=_number(raw, "n_group", 8),
+        groups_kept=_number(raw, "topk_group", 4),
+        group_top=2,
+    )
+
+
+def _number(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    value = raw.get(key, default)
+    if not isinstance(value, int) or value < 1:
+        raise ModelError(f"config.json: {key} must be a number of groups, 1 or more, got {value!r}")
+    return value
+
+
+def _only(raw: Mapping[str, Any], key: str, value: object) -> None:
+    """Refuse another value than the one that is computed; none at all means that one."""
+    if raw.get(key) not in (None, value):
+        raise ModelError(
+            f"config.json: {key} {raw[key]!r} is not supported for {raw['architectures'][0]}; "
+            f"supported: {value!r}"
+        )

@@ -75,14 +75,6 @@ def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
             f"quantised checkpoints ({facts.quantization.method}) are not supported; use the "
             "bfloat16 checkpoint of this model",
         )
-    if any(
-        alike.layer.mlp.experts is not None and alike.layer.attention.latent is not None
-        for alike in facts.layer_counts
-    ):
-        yield Unsupported(
-            "n_routed_experts",
-            "layers with latent attention and experts are not supported, only those with one MLP",
-        )
     kinds = set(facts.rope_type.split(", "))
     if not kinds <= set(SUPPORTED_ROPE_TYPES):
         unknown = ", ".join(sorted(kinds.difference(SUPPORTED_ROPE_TYPES)))

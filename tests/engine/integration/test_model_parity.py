@@ -57,6 +57,10 @@ GEMMA3 = {
 MLA_YARN = {
     **YARN, "beta_fast": 32, "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.9,
 }  # fmt: skip
+DEEPSEEK_EXPERTS = {
+    "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1,
+    "moe_intermediate_size": 40, "first_k_dense_replace": 1,
+}  # fmt: skip
 CHECKPOINTS = {
     "qwen3": {"architecture": "qwen3"},
     "qwen3-tied-sharded": {"architecture": "qwen3", "tie_word_embeddings": True, "shards": 2},
@@ -129,6 +133,28 @@ CHECKPOINTS = {
     "deepseek3-half-rope": {
         "architecture": "deepseek3", "heads": 5, "hidden": 80,
         "extra": {"rope_interleave": False, "q_lora_rank": 20, "v_head_dim": 12},
+    },
+    "deepseek2-experts": {
+        "architecture": "deepseek2", "layers": 3,
+        "extra": {
+            **DEEPSEEK_EXPERTS, "q_lora_rank": None, "topk_method": "group_limited_greedy",
+            "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.7,
+        },
+    },
+    "deepseek2-one-group": {
+        "architecture": "deepseek2",
+        "extra": {**DEEPSEEK_EXPERTS, "num_experts_per_tok": 1, "first_k_dense_replace": 0},
+    },
+    "deepseek3-experts": {
+        "architecture": "deepseek3", "layers": 3, "rope_scaling": MLA_YARN,
+        "extra": {**DEEPSEEK_EXPERTS, "n_group": 4, "topk_group": 2},
+    },
+    "deepseek3-one-group": {
+        "architecture": "deepseek3",
+        "extra": {
+            **DEEPSEEK_EXPERTS, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 1,
+            "norm_topk_prob": False, "n_shared_experts": 2,
+        },
     },
 }  # fmt: skip
 
