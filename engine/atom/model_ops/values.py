@@ -179,7 +179,7 @@ class LatentShape:
         return self.nope_dim + self.rope_dim
 
     @property
-    def row_dim(self) -> int:
+    def entry_dim(self) -> int:
         """What is kept of a token."""
         return self.kv_rank + self.rope_dim
 
@@ -187,7 +187,7 @@ class LatentShape:
         """Whether `queries` of one row over `context` tokens take fewer multiplications in the
         latent than with keys and values unfolded for every token."""
         folding = queries * self.kv_rank * (self.nope_dim + self.value_dim)
-        folded = folding + queries * context * (self.row_dim + self.kv_rank)
+        folded = folding + queries * context * (self.entry_dim + self.kv_rank)
         unfolding = context * self.kv_rank * (self.nope_dim + self.value_dim)
         return folded <= unfolding + queries * context * (self.head_dim + self.value_dim)
 
@@ -195,26 +195,26 @@ class LatentShape:
 @dataclass(frozen=True, slots=True)
 class LatentTokens:
     """A step's tokens in latent attention: q [T, Hq, nope_dim + rope_dim], and of each token what
-    is kept, rows [T, kv_rank + rope_dim]: latent, then key. Both may be parts of wider tensors,
+    is kept, entries [T, kv_rank + rope_dim]: latent, then key. Both may be parts of wider tensors,
     contiguous in their last dimension (and q's heads in theirs)."""
 
     q: torch.Tensor
-    rows: torch.Tensor
+    entries: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class LatentCache:
-    """One layer's cache of latent attention: rows [N, S, kv_rank + rope_dim], contiguous."""
+    """One layer's cache of latent attention: entries [N, S, kv_rank + rope_dim], contiguous."""
 
-    rows: torch.Tensor
+    entries: torch.Tensor
 
     @property
     def num_blocks(self) -> int:
-        return self.rows.shape[0]
+        return self.entries.shape[0]
 
     @property
     def block_size(self) -> int:
-        return self.rows.shape[1]
+        return self.entries.shape[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Latent attention as a block of the decoder: its projections, and their place in a checkpoint.
 
-A hidden state is projected to one row for all heads (latent and key) and to queries, which may
+A hidden state is projected to one entry for all heads (latent and key) and to queries, which may
 themselves go through a compressed form; what unfolds latents is a matrix of the attention's.
 """
 
@@ -33,14 +33,14 @@ class LatentSelfAttention(nn.Module):
             if name.startswith("self_attn.")
         }
         order = head_order(spec.rope)
-        row, up = own["kv_a_proj_with_mqa"], own["kv_b_proj"]
+        entry, up = own["kv_a_proj_with_mqa"], own["kv_b_proj"]
         query = own["q_proj" if latent.query_rank is None else "q_b_proj"]
         orders = {
-            row.name: _tail_order(shape.kv_rank, order),
+            entry.name: _tail_order(shape.kv_rank, order),
             query.name: _tail_order(shape.nope_dim, order),
         }
         first = query if latent.query_rank is None else own["q_a_proj"]
-        self.q_kv_a_proj = Linear((first, row), build, orders)
+        self.q_kv_a_proj = Linear((first, entry), build, orders)
         if latent.query_rank is not None:
             self.q_a_layernorm = RMSNorm(latent.query_rank, _EPS, ops=build.ops)
             self.q_b_proj = Linear((query,), build, orders)
@@ -53,11 +53,11 @@ class LatentSelfAttention(nn.Module):
     def forward(self, h: Normed, positions: torch.Tensor) -> torch.Tensor:
         """What every head found, [T, Hq·value_dim]; `o_proj` is left to the layer."""
         projected = self.q_kv_a_proj(h)
-        rest = projected.shape[1] - self._shape.row_dim
-        q, rows = projected.split([rest, self._shape.row_dim], dim=1)
+        rest = projected.shape[1] - self._shape.entry_dim
+        q, entries = projected.split([rest, self._shape.entry_dim], dim=1)
         if self._query_rank is not None:
             q = self.q_b_proj(self.q_a_layernorm.of(q.contiguous()))
-        tokens = LatentTokens(q.unflatten(1, (self._shape.num_heads, -1)), rows)
+        tokens = LatentTokens(q.unflatten(1, (self._shape.num_heads, -1)), entries)
         attended: torch.Tensor = self.attn(tokens, positions)
         return attended
 

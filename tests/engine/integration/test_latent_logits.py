@@ -63,10 +63,10 @@ def test_cache_takes_the_bytes_that_were_planned(checkpoint: Path) -> None:
     driver = CoreDriver(str(checkpoint), num_kv_blocks=40, max_model_len=64, block_size=16)
     runner = driver_runner(driver)
     tensors = {
-        layer._cache.rows.data_ptr(): layer._cache.rows
+        layer._cache.entries.data_ptr(): layer._cache.entries
         for layer in runner._model.attention_layers()
     }
-    held = sum(rows.nbytes for rows in tensors.values())
+    held = sum(entries.nbytes for entries in tensors.values())
     assert held == driver.report.kv_cache_bytes > 0
 
 

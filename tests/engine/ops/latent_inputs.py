@@ -1,4 +1,4 @@
-"""Random inputs of latent attention: a paged cache of rows, filled as far as contexts reach.
+"""Random inputs of latent attention: a paged cache of entries, filled as far as contexts reach.
 
 Cache slots that no row owns hold NaN, so that reading one shows.
 """
@@ -37,14 +37,14 @@ class LatentCase:
     @property
     def arguments(self) -> Arguments:
         """Of `paged_latent_attention`."""
-        tokens = LatentTokens(self.tokens.q.clone(), self.tokens.rows)
+        tokens = LatentTokens(self.tokens.q.clone(), self.tokens.entries)
         return tokens, self.shape, self.up, self.cache, self.step
 
     @property
     def doubled(self) -> Arguments:
         """The same in float64, where slots of no row hold zero."""
-        tokens = LatentTokens(self.tokens.q.double(), self.tokens.rows.double())
-        cache = LatentCache(self.cache.rows.nan_to_num(0.0).double())
+        tokens = LatentTokens(self.tokens.q.double(), self.tokens.entries.double())
+        cache = LatentCache(self.cache.entries.nan_to_num(0.0).double())
         return tokens, self.shape, LinearWeight(self.up.data.double()), cache, self.step
 
 
@@ -58,8 +58,8 @@ def latent_case(
     max_context: int | None = None,
     seed: int = 0,
 ) -> LatentCase:
-    """Rows whose blocks are scattered; q and rows are parts of a wider tensor, as of a projection,
-    and what they hold is stored."""
+    """Rows whose blocks are scattered; q and entries are parts of a wider tensor, as a projection
+    gives it, and what they hold is stored."""
     draw = torch.Generator().manual_seed(seed)
 
     def random(*size: int) -> torch.Tensor:
@@ -72,19 +72,19 @@ def latent_case(
     total = sum(blocks_of) + 2
     order = torch.randperm(total, generator=draw).tolist()
     tables = torch.zeros((len(contexts), max(1, -(-longest // block_size))), dtype=torch.int32)
-    rows = torch.full((total, block_size, shape.row_dim), torch.nan)
+    entries = torch.full((total, block_size, shape.entry_dim), torch.nan)
     newest: list[torch.Tensor] = []
     for row, (context, blocks) in enumerate(zip(contexts, blocks_of, strict=True)):
-        own = random(max(context, counts[row]), shape.row_dim)
+        own = random(max(context, counts[row]), shape.entry_dim)
         newest.append(own[-counts[row] :])
         for index in range(blocks):
             tables[row, index] = order.pop()
             some = own[index * block_size : min((index + 1) * block_size, context)]
-            rows[tables[row, index], : len(some)] = some
+            entries[tables[row, index], : len(some)] = some
     starts = [0, *itertools.accumulate(counts)]
     width = shape.num_heads * shape.head_dim
     projected = torch.cat((random(starts[-1], width), torch.cat(newest)), dim=1)
-    q, own = projected.to(device, dtype).split([width, shape.row_dim], dim=1)
+    q, own = projected.to(device, dtype).split([width, shape.entry_dim], dim=1)
     step = AttentionMetaData(
         query_starts=torch.tensor(starts, dtype=torch.int32, device=device),
         context_lens=torch.tensor(contexts, dtype=torch.int32, device=device),
@@ -99,6 +99,6 @@ def latent_case(
         tokens=LatentTokens(q.unflatten(1, (shape.num_heads, -1)), own),
         shape=shape,
         up=LinearWeight((matrix * shape.kv_rank**-0.5).to(device, dtype)),
-        cache=LatentCache(rows.to(device, dtype)),
+        cache=LatentCache(entries.to(device, dtype)),
         step=step,
     )

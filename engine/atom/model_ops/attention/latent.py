@@ -1,7 +1,7 @@
 """LatentAttention: multi-head latent attention over the paged cache (arXiv 2405.04434).
 
-Keeps one row of each token for all heads, its normed latent and its rotated key, and so keeps it on
-every rank. What makes keys and values of latents is a matrix of the layer's, handed to the
+Keeps one entry of each token for all heads, its normed latent and its rotated key, and so on every
+rank. What makes keys and values of latents is a matrix of the layer's, handed to the
 operation, which decides whether to unfold latents or to fold queries.
 """
 
@@ -41,12 +41,12 @@ class LatentAttention(CachedAttention):
         self._parts = parts
 
     def cache_layout(self, block_size: int, dtype: torch.dtype) -> CacheLayout:
-        """One row of each token."""
-        return CacheLayout((BlockTensor((block_size, self.shape.row_dim), dtype),))
+        """One entry of each token."""
+        return CacheLayout((BlockTensor((block_size, self.shape.entry_dim), dtype),))
 
     def hold(self, tensors: Sequence[torch.Tensor]) -> None:
-        (rows,) = tensors
-        self._cache = LatentCache(rows)
+        (entries,) = tensors
+        self._cache = LatentCache(entries)
 
     def release(self) -> None:
         self._cache = LatentCache(torch.empty(0))

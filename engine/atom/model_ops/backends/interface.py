@@ -138,7 +138,7 @@ class Ops(Protocol):
         slot_mapping: torch.Tensor,
     ) -> LatentTokens:
         """Norm the tokens' latents, rotate their keys and the last rope_dim elements of each query,
-        and write the rows to their cache slots [T] int64, block · S + offset; returns all of it.
+        and write the entries to their cache slots [T] int64, block · S + offset; returns all of it.
         May overwrite the tokens. Where it is captured it takes slots below 0 as padding."""
 
     def paged_latent_attention(

@@ -117,7 +117,7 @@ def test_a_captured_decode_step_knows_only_the_largest_context(
         query_starts=case.step.query_starts[:4],
         num_decodes=3,
     )
-    tokens = LatentTokens(case.tokens.q[real], case.tokens.rows[real])
+    tokens = LatentTokens(case.tokens.q[real], case.tokens.entries[real])
     subset = replace(case, tokens=tokens, step=step)
     expected = reference.operations["paged_latent_attention"](*subset.doubled)
     assert_rows_agree(out[real], expected, torch.float32)
@@ -127,7 +127,7 @@ def test_large_scores_do_not_overflow(
     backend: Backend, reference: Backend, device: torch.device
 ) -> None:
     case = latent_case([(70, 1), (50, 30)], device=device, dtype=torch.float32)
-    steep = replace(case, tokens=LatentTokens(case.tokens.q * 300, case.tokens.rows))
+    steep = replace(case, tokens=LatentTokens(case.tokens.q * 300, case.tokens.entries))
     # The softmax is nearly a choice, and errors of scores weigh in full.
     check(backend, reference, steep, slack=100)
 
@@ -135,12 +135,12 @@ def test_large_scores_do_not_overflow(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("tokens", [1, 30])
-def test_queries_rows_and_cache_equal_the_reference(
+def test_queries_entries_and_cache_equal_the_reference(
     backend: Backend, reference: Backend, device: torch.device, shape: LatentShape, tokens: int,
     dtype: torch.dtype, takes_padding: bool,
 ) -> None:  # fmt: skip
     width = shape.num_heads * shape.head_dim
-    projected = torch.randn(tokens, width + shape.row_dim, device=device).to(dtype)
+    projected = torch.randn(tokens, width + shape.entry_dim, device=device).to(dtype)
     norm = NormWeight(torch.randn(shape.kv_rank, device=device).to(dtype), 1e-6)
     angles = torch.rand(64, shape.rope_dim // 2, device=device) * 6
     cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1)
@@ -150,17 +150,17 @@ def test_queries_rows_and_cache_equal_the_reference(
     rotary = Rotary(cos_sin, positions, None, norm)
 
     def stored(by: Backend, slots: torch.Tensor) -> tuple[LatentTokens, torch.Tensor]:
-        rows = torch.full((BLOCKS, BLOCK_SIZE, shape.row_dim), 7.0, dtype=dtype, device=device)
-        q, own = projected.clone().split([width, shape.row_dim], dim=1)
+        entries = torch.full((BLOCKS, BLOCK_SIZE, shape.entry_dim), 7.0, dtype=dtype, device=device)
+        q, own = projected.clone().split([width, shape.entry_dim], dim=1)
         given = LatentTokens(q.unflatten(1, (shape.num_heads, -1)), own)
         return by.operations["latent_rope_store"](
-            given, shape, rotary, LatentCache(rows), slots
-        ), rows
+            given, shape, rotary, LatentCache(entries), slots
+        ), entries
 
     expected, expected_cache = stored(reference, slots)
     expected_cache.flatten(0, 1)[slots[padding]] = 7.0  # the reference knows no padding
     found, cache = stored(backend, torch.where(padding, -1, slots))
     # The reference rotates in the dtype, with cosines rounded to it: two roundings more.
     assert_rows_agree(found.q, expected.q, dtype, slack=1.5)
-    assert_rows_agree(found.rows, expected.rows, dtype, slack=1.5)
+    assert_rows_agree(found.entries, expected.entries, dtype, slack=1.5)
     assert_rows_agree(cache, expected_cache, dtype, slack=1.5)

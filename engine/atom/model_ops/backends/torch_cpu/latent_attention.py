@@ -31,10 +31,10 @@ def latent_rope_store(
     cos_sin = rotary.cos_sin.index_select(0, rotary.positions).to(tokens.q.dtype)
     turning = tokens.q[..., shape.nope_dim :]
     turning.copy_(rotate(turning, cos_sin))
-    latent, key = tokens.rows.split([shape.kv_rank, shape.rope_dim], dim=1)
+    latent, key = tokens.entries.split([shape.kv_rank, shape.rope_dim], dim=1)
     latent.copy_(unit_rms(latent, rotary.k_norm.eps).mul_(rotary.k_norm.weight))
     key.copy_(rotate(key.unsqueeze(1), cos_sin).squeeze(1))
-    store(tokens.rows, cache.rows, slot_mapping)
+    store(tokens.entries, cache.entries, slot_mapping)
     return tokens
 
 
@@ -74,7 +74,7 @@ def _by_head(up: LinearWeight, shape: LatentShape) -> tuple[torch.Tensor, torch.
 
 
 def _fold(q: torch.Tensor, shape: LatentShape, up: LinearWeight) -> torch.Tensor:
-    """Queries [n, Hq, nope + rope] → [n, Hq, row], whose products with rows are the scores."""
+    """Queries [n, Hq, nope + rope] → [n, Hq, entry], whose products with entries are the scores."""
     keys, _ = _by_head(up, shape)
     still, turning = q.split([shape.nope_dim, shape.rope_dim], dim=-1)
     folded = torch.bmm(still.transpose(0, 1), keys).transpose(0, 1)
@@ -97,8 +97,8 @@ def _decode(
     """Weighted latents of the group's rows, into found [R, Hq, rank]."""
     q = folded if group.rows is None else folded.index_select(0, group.rows)
     rows, longest = group.mask.shape[0], group.mask.shape[3]
-    context = cache.rows.flatten(0, 1).index_select(0, group.tokens).to(q.dtype)
-    context = context.view(rows, longest, shape.row_dim)
+    context = cache.entries.flatten(0, 1).index_select(0, group.tokens).to(q.dtype)
+    context = context.view(rows, longest, shape.entry_dim)
     scores = torch.baddbmm(group.mask[:, 0], q, context.transpose(1, 2), alpha=shape.scale)
     result = torch.bmm(scores.softmax(dim=-1), context[..., : shape.kv_rank])
     if group.rows is None:
@@ -108,9 +108,9 @@ def _decode(
 
 
 def _context(cache: LatentCache, row: PromptRow, dtype: torch.dtype) -> torch.Tensor:
-    """The row's tokens [length, row]."""
+    """The row's tokens [length, entry]."""
     blocks = row.table[: -(-row.length // cache.block_size)]
-    return cache.rows.index_select(0, blocks).flatten(0, 1)[: row.length].to(dtype)
+    return cache.entries.index_select(0, blocks).flatten(0, 1)[: row.length].to(dtype)
 
 
 def _attend_folded(

@@ -23,11 +23,11 @@ def latent_rope_store(
     cos, sin = rotary.cos_sin[rotary.positions].chunk(2, dim=-1)
     still, turning = tokens.q.split([shape.nope_dim, shape.rope_dim], dim=-1)
     q = torch.cat((still, apply_rope(turning, cos, sin)), dim=-1)
-    latent, key = tokens.rows.split([shape.kv_rank, shape.rope_dim], dim=-1)
+    latent, key = tokens.entries.split([shape.kv_rank, shape.rope_dim], dim=-1)
     key = apply_rope(key.unsqueeze(1), cos, sin).squeeze(1)
-    rows = torch.cat((rms_norm(latent, rotary.k_norm), key), dim=-1)
-    cache.rows.flatten(0, 1)[slot_mapping] = rows.to(cache.rows.dtype)
-    return LatentTokens(q, rows)
+    entries = torch.cat((rms_norm(latent, rotary.k_norm), key), dim=-1)
+    cache.entries.flatten(0, 1)[slot_mapping] = entries.to(cache.entries.dtype)
+    return LatentTokens(q, entries)
 
 
 def paged_latent_attention(
@@ -45,7 +45,7 @@ def paged_latent_attention(
     for row, length in enumerate(lengths):
         own = slice(starts[row], starts[row + 1])
         used = step.block_tables[row][: -(-length // cache.block_size)].long()
-        context = cache.rows[used].flatten(0, 1)[:length].to(q.dtype)
+        context = cache.entries[used].flatten(0, 1)[:length].to(q.dtype)
         out[own] = _attend(q[own], context, shape, up)
     return out.flatten(1)
 
@@ -53,7 +53,7 @@ def paged_latent_attention(
 def _attend(
     q: torch.Tensor, context: torch.Tensor, shape: LatentShape, up: LinearWeight
 ) -> torch.Tensor:
-    """q [n, Hq, nope + rope] of the last n tokens of context [length, row] → [n, Hq, value]."""
+    """q [n, Hq, nope + rope] of the last n tokens of context [length, entry] → [n, Hq, value]."""
     count, length = q.shape[0], context.shape[0]
     latent, key = context.split([shape.kv_rank, shape.rope_dim], dim=-1)
     unfolded = F.linear(latent, up.data).view(length, shape.num_heads, -1)

@@ -20,7 +20,7 @@ from atom.model_ops.backends.triton_ops.decode_attention import (
     combine_splits,
     split_length,
 )
-from atom.model_ops.backends.triton_ops.latent_tiles import attend_rows, latent_launch, load_part
+from atom.model_ops.backends.triton_ops.latent_tiles import attend_entries, latent_launch, load_part
 from atom.model_ops.backends.triton_ops.launch import compute_units
 from atom.model_ops.backends.triton_ops.tuning import DecodeConfig
 from atom.model_ops.values import LatentCache, LatentShape
@@ -59,7 +59,7 @@ def _latent_decode_kernel(
     running_sum = tl.zeros([HEADS], tl.float32)
     acc = tl.zeros([HEADS, RANK_LANES], tl.float32)
     table_ptr = tables_ptr + row * table_stride
-    running_max, running_sum, acc = attend_rows(
+    running_max, running_sum, acc = attend_entries(
         folded, turning, cache_ptr, table_ptr, head, start, end, scale,
         running_max, running_sum, acc,
         RANK, ROPE, RANK_LANES, ROPE_LANES, BLOCK_SIZE, BLOCK_N, False,
@@ -103,7 +103,7 @@ def latent_decode(
         lse = torch.empty((size,), dtype=torch.float32, device=folded.device)
     tables = step.block_tables
     _latent_decode_kernel[(launch.head_tiles, rows, splits.count)](
-        folded, turning, cache.rows, tables, step.context_lens, out, partial, lse,
+        folded, turning, cache.entries, tables, step.context_lens, out, partial, lse,
         tables.stride(0), turning.stride(0), splits.least, splits.count,
         shape.scale * math.log2(math.e),
         HQ=heads, HEAD=shape.head_dim, RANK=shape.kv_rank, ROPE=shape.rope_dim,

@@ -2,7 +2,7 @@
 """Causal latent attention of ragged rows of queries over the paged cache, their own included.
 
 Queries come folded into the latent. A program takes a few neighbouring queries of one row with a
-tile of their heads, so that a tile of cached rows serves all of them; tiles wholly before the first
+tile of their heads, so that a tile of entries serves all of them; tiles wholly before the first
 query need no mask. How programs find their rows is as in prefill_attention.py.
 """
 
@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.latent_tiles import attend_rows, latent_launch, load_part
+from atom.model_ops.backends.triton_ops.latent_tiles import attend_entries, latent_launch, load_part
 from atom.model_ops.backends.triton_ops.prefill_attention import RowSpan, find_row
 from atom.model_ops.values import LatentCache, LatentShape
 from atom.utils.forward_context import AttentionMetaData
@@ -59,12 +59,12 @@ def _latent_prefill_kernel(
     running_sum = tl.zeros([TOKENS * HEADS], tl.float32)
     acc = tl.zeros([TOKENS * HEADS, RANK_LANES], tl.float32)
     table_ptr = tables_ptr + row.to(tl.int64) * table_stride
-    running_max, running_sum, acc = attend_rows(
+    running_max, running_sum, acc = attend_entries(
         folded, turning, cache_ptr, table_ptr, position, 0, unmasked_end, scale,
         running_max, running_sum, acc,
         RANK, ROPE, RANK_LANES, ROPE_LANES, BLOCK_SIZE, BLOCK_N, False,
     )  # fmt: skip
-    running_max, running_sum, acc = attend_rows(
+    running_max, running_sum, acc = attend_entries(
         folded, turning, cache_ptr, table_ptr, position, unmasked_end, end, scale,
         running_max, running_sum, acc,
         RANK, ROPE, RANK_LANES, ROPE_LANES, BLOCK_SIZE, BLOCK_N, True,
@@ -85,13 +85,13 @@ def latent_prefill(
 ) -> None:
     """queries: folded [T, Hq, rank] and turning [T, Hq, rope] of the whole step; of out [T, Hq,
     rank], weighted latents, the rows of `span` are computed."""
-    folded, turning = queries
+    (folded, turning), tables = queries, step.block_tables
     launch = latent_launch(shape, folded.dtype)
     tokens_of_tile = max(1, _QUERIES // launch.heads)
     tiles = span.tokens // tokens_of_tile + span.rows
     _latent_prefill_kernel[(tiles, launch.head_tiles)](
-        folded, turning, cache.rows, step.block_tables, step.context_lens, step.query_starts, out,
-        step.block_tables.stride(0), turning.stride(0), span.first_row, span.rows, span.skipped,
+        folded, turning, cache.entries, tables, step.context_lens, step.query_starts, out,
+        tables.stride(0), turning.stride(0), span.first_row, span.rows, span.skipped,
         shape.scale * math.log2(math.e),
         HQ=shape.num_heads, HEAD=shape.head_dim, RANK=shape.kv_rank, ROPE=shape.rope_dim,
         RANK_LANES=launch.rank_lanes, ROPE_LANES=launch.rope_lanes, HEADS=launch.heads,

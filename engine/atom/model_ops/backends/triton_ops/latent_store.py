@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Norm of latents, rotation of keys and queries, and the store of rows into the paged cache.
+"""Norm of latents, rotation of keys and queries, and the store of entries into the paged cache.
 
-One program of a token takes its row, the others a few heads' rotated parts; all in place. A token
+One program of a token takes its entry, the others a few heads' rotated parts; all in place. A token
 whose slot is negative is a graph's padding: nothing is stored for it.
 """
 
@@ -32,16 +32,16 @@ def _store_halves(at, first, second, mask, ROPE: tl.constexpr):
     tl.store(at + ROPE // 2, second.to(at.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["q_stride", "row_stride"])
+@triton.jit(do_not_specialize=["q_stride", "entry_stride"])
 def _latent_store_kernel(
-    q_ptr, row_ptr, cache_ptr, weight_ptr, cos_sin_ptr, positions_ptr, slots_ptr,
-    q_stride, row_stride, eps,
+    q_ptr, entry_ptr, cache_ptr, weight_ptr, cos_sin_ptr, positions_ptr, slots_ptr,
+    q_stride, entry_stride, eps,
     HQ: tl.constexpr, NOPE: tl.constexpr, ROPE: tl.constexpr, RANK: tl.constexpr,
     HALF: tl.constexpr, RANK_LANES: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
     """HALF: lanes of half a rotated part; HEADS: of q that a program rotates."""
     token, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    dtype = row_ptr.dtype.element_ty
+    dtype = entry_ptr.dtype.element_ty
     position = tl.load(positions_ptr + token).to(tl.int64)
     half = tl.arange(0, HALF)
     within = half < ROPE // 2
@@ -55,15 +55,15 @@ def _latent_store_kernel(
         _store_halves(at, first, second, present, ROPE)
         return
     slot = tl.load(slots_ptr + token).to(tl.int64)
-    row = row_ptr + token * row_stride
+    entry = entry_ptr + token * entry_stride
     lane = tl.arange(0, RANK_LANES)
     inside = lane < RANK
-    latent = tl.load(row + lane, mask=inside, other=0.0).to(tl.float32)
+    latent = tl.load(entry + lane, mask=inside, other=0.0).to(tl.float32)
     latent = latent * tl.rsqrt(tl.sum(latent * latent, axis=0) / RANK + eps)
     weight = tl.load(weight_ptr + lane, mask=inside, other=0.0).to(tl.float32)
     normed = (weight * latent.to(dtype).to(tl.float32)).to(dtype)
-    tl.store(row + lane, normed, mask=inside)
-    key = row + RANK + half
+    tl.store(entry + lane, normed, mask=inside)
+    key = entry + RANK + half
     first, second = _rotated(key, cos, sin, within, ROPE)
     _store_halves(key, first, second, within, ROPE)
     if slot >= 0:
@@ -80,11 +80,11 @@ def latent_rope_store(
     slot_mapping: torch.Tensor,
 ) -> LatentTokens:
     assert rotary.k_norm is not None
-    q, rows = tokens.q, tokens.rows
+    q, entries = tokens.q, tokens.entries
     heads = min(_HEADS, next_power_of_2(shape.num_heads))
     _latent_store_kernel[(q.shape[0], 1 + triton.cdiv(shape.num_heads, heads))](
-        q, rows, cache.rows, rotary.k_norm.weight, rotary.cos_sin, rotary.positions, slot_mapping,
-        q.stride(0), rows.stride(0), rotary.k_norm.eps,
+        q, entries, cache.entries, rotary.k_norm.weight, rotary.cos_sin, rotary.positions,
+        slot_mapping, q.stride(0), entries.stride(0), rotary.k_norm.eps,
         HQ=shape.num_heads, NOPE=shape.nope_dim, ROPE=shape.rope_dim, RANK=shape.kv_rank,
         HALF=next_power_of_2(shape.rope_dim // 2), RANK_LANES=next_power_of_2(shape.kv_rank),
         HEADS=heads, num_warps=1,

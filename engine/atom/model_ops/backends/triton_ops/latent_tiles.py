@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""What decode and prefill of latent attention share: tiles of cached rows, and their launches.
+"""What decode and prefill of latent attention share: tiles of cached entries, and their launches.
 
-A row is a latent of RANK elements and a rotated key of ROPE; each part has as many lanes as the
-next power of two. The latent is key and value at once, so a tile of rows is loaded once.
+An entry is a latent of RANK elements and a rotated key of ROPE; each part has as many lanes as the
+next power of two. The latent is key and value at once, so a tile of them is loaded once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from atom.model_ops.values import LatentShape
 
 # Query heads of a tile: the tensor core's smallest number, and as many as registers can sum up.
 _LEAST_HEADS, _MOST_HEADS = 16, 64
-_TILE_BYTES = 36 * 1024  # of cached rows; twice in flight fits a card of 80 KiB shared memory
+_TILE_BYTES = 36 * 1024  # of cached entries; twice in flight fits a card of 80 KiB shared memory
 
 
 @triton.jit
@@ -33,22 +33,22 @@ def load_part(at, inside, SIZE: tl.constexpr, LANES: tl.constexpr):
 
 
 @triton.jit
-def attend_rows(
+def attend_entries(
     folded, turning, cache_ptr, table_ptr, position, first, end, scale,
     running_max, running_sum, acc,
     RANK: tl.constexpr, ROPE: tl.constexpr, RANK_LANES: tl.constexpr, ROPE_LANES: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """Fold the cached rows [first, end) into the softmax of M queries: folded [M, RANK_LANES],
+    """Fold the cached entries [first, end) into the softmax of M queries: folded [M, RANK_LANES],
     turning [M, ROPE_LANES]. CAUSAL: of query m those up to position[m] alone."""
     block = load_blocks(table_ptr, first, 0, end, BLOCK_SIZE, BLOCK_N, False)
     for start in range(first, end, BLOCK_N):
         token = start + tl.arange(0, BLOCK_N)
         inside = token < end
         slot = block.to(tl.int64) * BLOCK_SIZE + token % BLOCK_SIZE
-        row = cache_ptr + slot * (RANK + ROPE)
-        latent = load_part(row, inside, RANK, RANK_LANES).to(folded.dtype)
-        key = load_part(row + RANK, inside, ROPE, ROPE_LANES).to(folded.dtype)
+        entry = cache_ptr + slot * (RANK + ROPE)
+        latent = load_part(entry, inside, RANK, RANK_LANES).to(folded.dtype)
+        key = load_part(entry + RANK, inside, ROPE, ROPE_LANES).to(folded.dtype)
         block = load_blocks(table_ptr, start + BLOCK_N, 0, end, BLOCK_SIZE, BLOCK_N, False)
         scores = tl.dot(folded, tl.trans(latent), input_precision="ieee")
         scores = tl.dot(turning, tl.trans(key), scores, input_precision="ieee")
@@ -64,7 +64,7 @@ def attend_rows(
 
 @dataclass(frozen=True, slots=True)
 class LatentLaunch:
-    """Tiles of a launch: query heads and their number of tiles, cached rows, lanes of each part.
+    """Tiles of a launch: query heads and their number of tiles, cached entries, lanes of each part.
     Not measured on any card yet."""
 
     heads: int
