@@ -58,6 +58,12 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
             "hidden_activation": "gelu_pytorch_tanh",
         },
     },
+    # One entry of a token for all heads, of sizes that are no powers of two, and no experts.
+    "deepseek3-dense": {
+        "architecture": "deepseek3",
+        "heads": 4,
+        "extra": {"kv_lora_rank": 40, "qk_nope_head_dim": 24, "qk_rope_head_dim": 8},
+    },
 }
 OPTIONS: dict[str, Any] = {
     "max_num_batched_tokens": 64,

@@ -8,6 +8,7 @@ import torch
 from atom.model_ops.backends.interface import Backend, SamplingTensors
 from atom.model_ops.values import LinearWeight
 from tests.engine.ops.inputs import paged_case
+from tests.engine.ops.latent_inputs import REAL, latent_case
 
 pytestmark = pytest.mark.gpu
 
@@ -47,3 +48,30 @@ def test_attention_and_sampling_replayed_on_new_contents_equal_eager(
     sampling.position.add_(100)
     graph.replay()
     assert torch.equal(tokens, step())
+
+
+def test_latent_attention_replayed_on_new_contents_equals_eager(
+    backend: Backend, device: torch.device
+) -> None:
+    if not backend.capturable:
+        pytest.skip(f"{backend.name} is not captured into graphs here")
+    case = latent_case(
+        [(300 - 41 * i, 1) for i in range(6)], device=device, dtype=torch.bfloat16, shape=REAL,
+        max_context=2048,
+    )  # fmt: skip
+    attend = backend.operations["paged_latent_attention"]
+
+    def step() -> torch.Tensor:
+        return attend(case.tokens, case.shape, case.up, case.cache, case.step)
+
+    eager_first = step().clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step()
+    graph.replay()
+    assert torch.equal(out, eager_first)
+    case.step.context_lens.copy_(torch.tensor([1, 59, 0, 95, 130, 17], device=device))
+    case.step.block_tables[:2] = case.step.block_tables[:2].flip(0)
+    case.tokens.q.copy_(torch.randn_like(case.tokens.q))
+    graph.replay()
+    assert torch.equal(out, step())
