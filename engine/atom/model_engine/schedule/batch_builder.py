@@ -43,8 +43,10 @@ class _Decodes:
 
 
 class BatchBuilder:
-    def __init__(self, rows: RowTable) -> None:
+    def __init__(self, rows: RowTable, *, drafts: bool) -> None:
+        """drafts: whether decodes carry any."""
         self._rows = rows
+        self._drafts = drafts
         self._new_rows: list[NewRow] = []
         self._block_appends: list[tuple[int, int, int]] = []
         nobody = np.zeros(0, dtype=np.intp)
@@ -85,17 +87,21 @@ class BatchBuilder:
             self._decodes = self._next_decodes(decodes)
         steady = self._decodes
         slots, scheduled, req_ids, samples = steady.slots, steady.ones, steady.req_ids, steady.all
+        if self._drafts:
+            scheduled = scheduled + rows.num_drafts[slots]
         scores: tuple[PromptScore, ...] = ()
         if chunks:
             chunk_array = np.array(chunks, dtype=np.int32)
             slots = np.concatenate([slots, chunk_array[:, 0]])
             scheduled = np.concatenate([scheduled, chunk_array[:, 1]])
             req_ids = rows.request_ids[slots]
-            samples = rows.num_computed[slots] + scheduled == rows.num_tokens[slots]
+            samples = rows.num_computed[slots] + scheduled >= rows.num_tokens[slots]
             scores = self._prompt_scores(len(decodes), chunks)
         computed = rows.num_computed[slots]
         rows.num_computed[slots] = computed + scheduled
         rows.num_tokens[slots] += samples  # a token that is known by value only at update()
+        if self._drafts:
+            rows.num_tokens[steady.slots] += rows.num_drafts[steady.slots]
         batch = ScheduledBatch(
             new_rows=tuple(self._new_rows),
             block_appends=self._take_block_appends(),

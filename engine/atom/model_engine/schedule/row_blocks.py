@@ -87,12 +87,13 @@ class RowBlocks:
     # ---- one more block ------------------------------------------------------------------------
 
     def full(self, slots: Slots) -> Slots:
-        """Those whose next token has no block to be written to."""
+        """Those whose next token, or a draft behind it, has no block to be written to: one more
+        block may not be enough of drafts."""
         rows = self._rows
         last_written = rows.num_computed[slots]
-        if self._lookahead:  # drafts behind the row's own token, but none behind its end
+        if self._lookahead:  # none behind the row's end
             last_written = np.minimum(last_written + self._lookahead, rows.last_position[slots])
-        full: Slots = slots[last_written == rows.room[slots]]
+        full: Slots = slots[last_written >= rows.room[slots]]
         return full
 
     def can_append(self, num_rows: int) -> bool:

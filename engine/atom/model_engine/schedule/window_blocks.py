@@ -106,18 +106,21 @@ class WindowBlocks:
         """A batch was computed: give back what its rows that are still there (`alive`) see no more.
         Whether that was more than decodes, which take as much again, give back."""
         slots = batch.slots
-        left = alive & (self._rows.num_computed[slots] >= self._next_left[slots])
+        # Of rows with drafts in flight it is not certain how far they get.
+        computed = context_lens if self._lookahead else self._rows.num_computed[slots]
+        left = alive & (computed >= self._next_left[slots])
         if not np.count_nonzero(left):
             return False
         most = 0
-        for slot, length in zip(slots[left].tolist(), context_lens[left].tolist(), strict=True):
-            most = max(most, self._free_row(slot, length))
+        columns = (slots[left].tolist(), computed[left].tolist(), context_lens[left].tolist())
+        for slot, certain, length in zip(*columns, strict=True):
+            most = max(most, self._free_row(slot, certain, length))
         return most > 1
 
-    def _free_row(self, slot: int, length: int) -> int:
-        """length: tokens of the row whose step was taken in. The most blocks of a group."""
-        sequence, size = self._rows.sequence_in(slot), self._blocks.block_size
-        computed, most = int(self._rows.num_computed[slot]), 0
+    def _free_row(self, slot: int, computed: int, length: int) -> int:
+        """computed: tokens that no step still to be scheduled computes; length: of the row's steps
+        that were taken in. The most blocks of a group."""
+        sequence, size, most = self._rows.sequence_in(slot), self._blocks.block_size, 0
         for number, _, window in self._windows:
             first = sequence.first_blocks[number]
             end = min(computed - window + 1, length) // size
