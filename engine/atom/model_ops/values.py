@@ -9,7 +9,7 @@ step but weights and caches.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -129,7 +129,8 @@ class Stream:
 class AttentionShape:
     """Heads of one attention layer on this rank; scale multiplies q·k. window: how many tokens a
     query attends to, its own included, None for all before it. softcap: scores are bounded by it,
-    as softcap · tanh(score / softcap)."""
+    as softcap · tanh(score / softcap). sinks [Hq] float32, of a layer that has_sinks: a score of
+    each head that takes its share of every query's softmax and has no value (gpt-oss)."""
 
     num_heads: int
     num_kv_heads: int
@@ -137,6 +138,8 @@ class AttentionShape:
     scale: float
     window: int | None = None
     softcap: float | None = None
+    has_sinks: bool = False
+    sinks: torch.Tensor | None = field(default=None, compare=False, repr=False)
 
     def seen(self, context: int) -> int:
         """Tokens that the last of `context` attends to."""

@@ -175,6 +175,7 @@ def _shape(layer: LayerFacts) -> AttentionShape | LatentShape:
         head_dim=attention.head_dim,
         scale=attention.head_dim**-0.5,
         window=attention.window,
+        has_sinks=attention.sinks,
     )
 
 
