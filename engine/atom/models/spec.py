@@ -155,7 +155,22 @@ def _experts(
     if experts is None:
         return None
     assert routing is not None, "a family with experts says how they are chosen"
-    return ExpertsSpec(routing=routing(experts), stacked=block.stacked)
+    rule = routing(experts)
+    _check_routing(rule, experts)
+    return ExpertsSpec(routing=rule, stacked=block.stacked)
+
+
+def _check_routing(rule: Routing, experts: Experts) -> None:
+    if experts.count % rule.groups:
+        raise ModelError(
+            f"config.json: n_group {rule.groups} does not divide the {experts.count} experts"
+        )
+    choosable = experts.count // rule.groups * min(rule.groups_kept, rule.groups)
+    if rule.top_k > choosable:
+        raise ModelError(
+            f"config.json: num_experts_per_tok {rule.top_k} is more than the {choosable} experts "
+            "that a token may choose from"
+        )
 
 
 def _shape(layer: LayerFacts) -> AttentionShape | LatentShape:
