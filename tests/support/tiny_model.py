@@ -16,6 +16,8 @@ from transformers import (
     DeepseekV2ForCausalLM,
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
+    DeepseekV32Config,
+    DeepseekV32ForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
@@ -57,6 +59,7 @@ Architecture = Literal[
     "gpt_oss",
     "deepseek2",
     "deepseek3",
+    "deepseek32",
 ]
 
 _CLASSES: dict[str, tuple[Any, Any]] = {
@@ -73,6 +76,7 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
     "deepseek2": (DeepseekV2Config, DeepseekV2ForCausalLM),
     "deepseek3": (DeepseekV3Config, DeepseekV3ForCausalLM),
+    "deepseek32": (DeepseekV32Config, DeepseekV32ForCausalLM),
 }
 # Latent attention, and no experts: those are for who asks for them.
 _LATENT: dict[str, Any] = {

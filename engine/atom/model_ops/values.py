@@ -221,6 +221,39 @@ class LatentCache:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexShape:
+    """An indexer of sparse attention (DeepSeek-V3.2): num_heads queries of `dim` elements, of which
+    the first rope_dim rotate, score every token before; the top_k highest are attended to."""
+
+    num_heads: int
+    dim: int
+    rope_dim: int
+    top_k: int
+
+    @property
+    def scale(self) -> float:
+        """Of a score: of each product, and of the sum over heads."""
+        return (self.dim * self.num_heads) ** -0.5
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTokens:
+    """A step's tokens in an indexer, not rotated yet: q [T, heads, dim], what is kept of each, keys
+    [T, dim], and how much each head's opinion counts, weights [T, heads]."""
+
+    q: torch.Tensor
+    keys: torch.Tensor
+    weights: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCache:
+    """One layer's cache of an indexer: keys [N, S, dim], contiguous."""
+
+    keys: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Rotary:
     """How q and k are normed and rotated: cos_sin [positions, D] float32, cosines then sines of the
     pairs (i, i + D / 2); positions [T] int64; norms of q and k per head, weights [D], or None. In

@@ -29,6 +29,7 @@ support_model_arch_dict: dict[str, str] = {
     "Gemma3ForCausalLM": "atom.models.gemma",
     "DeepseekV2ForCausalLM": "atom.models.deepseek",
     "DeepseekV3ForCausalLM": "atom.models.deepseek",
+    "DeepseekV32ForCausalLM": "atom.models.deepseek",
 }
 
 

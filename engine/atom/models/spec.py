@@ -18,7 +18,7 @@ from atom.errors import ModelError
 from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.rotary_embedding import RopeConfig, RopeLimits, rope_config
 from atom.model_ops.routing import Routing
-from atom.model_ops.values import Activation, AttentionShape, Gating, LatentShape
+from atom.model_ops.values import Activation, AttentionShape, Gating, IndexShape, LatentShape
 from atom.sizing.layers import Experts, ExpertsBlock, LayerFacts
 from atom.sizing.weights import Projection, projections
 
@@ -43,8 +43,8 @@ class ExpertsSpec:
 class LayerSpec:
     """One decoder layer. matrices: of its attention, by the module's name below the layer, as in a
     checkpoint; mlp: those of its MLP, or its router's, its experts' and what all tokens go through;
-    rope: of whole heads, in latent attention of their rotated parts; sandwich: attention and MLP
-    have a norm behind them as well as before."""
+    rope: of whole heads, in latent attention of their rotated parts; index: of what says which
+    tokens are attended to; sandwich: attention and MLP have a norm behind as well as before."""
 
     facts: LayerFacts
     matrices: Mapping[str, Projection]
@@ -54,6 +54,7 @@ class LayerSpec:
     activation: Gating
     norm: NormSpec
     experts: ExpertsSpec | None = None
+    index: IndexShape | None = None
     sandwich: bool = False
 
 
@@ -81,6 +82,7 @@ class ModelSpec:
             kv_dtype=kv_dtype,
             attention=tuple(shape for shape in shapes if isinstance(shape, AttentionShape)),
             latent=tuple(shape for shape in shapes if isinstance(shape, LatentShape)),
+            index=tuple(dict.fromkeys(each.index for each in self.layers if each.index)),
             block_size=block_size,
             activations=tuple(dict.fromkeys(layer.activation for layer in self.layers)),
         )

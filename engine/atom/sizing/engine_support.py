@@ -25,6 +25,7 @@ SUPPORTED_ARCHITECTURES = (
     "Gemma3ForCausalLM",
     "DeepseekV2ForCausalLM",
     "DeepseekV3ForCausalLM",
+    "DeepseekV32ForCausalLM",
 )
 SUPPORTED_ROPE_TYPES = (
     "default",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
+import torch
 
-from atom.model_engine.model_runner import ModelRunner
+from atom.model_ops.attention import CachedAttention
 from tests.engine.integration.test_model_parity import CHECKPOINTS
 from tests.support.core_driver import CoreDriver
 from tests.support.tiny_model import make_tiny_checkpoint
@@ -18,18 +19,16 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return make_tiny_checkpoint(tmp_path, **CHECKPOINTS[request.param])
 
 
-def test_cache_takes_the_bytes_that_were_planned(checkpoint: Path) -> None:
+def test_cache_takes_the_bytes_that_were_planned(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: dict[int, int] = {}
+    bind = CachedAttention.bind
+
+    def counted(layer: CachedAttention, tensors: Sequence[torch.Tensor], group: int) -> None:
+        held.update({tensor.data_ptr(): tensor.nbytes for tensor in tensors})
+        bind(layer, tensors, group)
+
+    monkeypatch.setattr(CachedAttention, "bind", counted)
     driver = CoreDriver(str(checkpoint), num_kv_blocks=40, max_model_len=64, block_size=16)
-    runner = driver_runner(driver)
-    tensors = {
-        layer._cache.entries.data_ptr(): layer._cache.entries
-        for layer in runner._model.attention_layers()
-    }
-    held = sum(entries.nbytes for entries in tensors.values())
-    assert held == driver.report.kv_cache_bytes > 0
-
-
-def driver_runner(driver: Any) -> ModelRunner:
-    runner = driver.executor.runner
-    assert isinstance(runner, ModelRunner)
-    return runner
+    assert sum(held.values()) == driver.report.kv_cache_bytes > 0

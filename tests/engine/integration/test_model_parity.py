@@ -176,6 +176,13 @@ CHECKPOINTS = {
         "architecture": "deepseek3", "layers": 3, "rope_scaling": MLA_YARN,
         "extra": {**DEEPSEEK_EXPERTS, "n_group": 4, "topk_group": 2},
     },
+    "deepseek32": {
+        "architecture": "deepseek32", "rope_scaling": MLA_YARN,
+        "extra": {
+            **DEEPSEEK_EXPERTS, "n_group": 4, "topk_group": 2,
+            "index_topk": 20, "index_n_heads": 16, "index_head_dim": 24,
+        },
+    },
     "deepseek3-one-group": {
         "architecture": "deepseek3",
         "extra": {
