@@ -218,7 +218,8 @@ class Scheduler:
         count = min(left, budget, self._config.long_prefill_token_threshold or left)
         if count > 0 and self._row_blocks.windows is not None:
             count, appends = self._row_blocks.windows.append_chunk(slot, count)
-            self._batches.append_blocks(appends)
+            if len(appends):
+                self._batches.append_blocks(appends)
         if count > 0:
             chunks.append((slot, count))
         return budget - count
