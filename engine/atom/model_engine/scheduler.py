@@ -154,12 +154,14 @@ class Scheduler:
         """Rows whose next input is a token that was sampled, each with a block to write it to;
         None if that takes a preemption which has to wait for outstanding tokens."""
         rows = self.rows
-        order = self._order
-        # A row at its full length, if only at its most, waits for its last tokens' values.
-        able = rows.num_tokens[order] <= rows.last_position[order]
+        slots = self._order
+        if self._outstanding:
+            # A row at its full length, if only at its most, waits for its last tokens' values.
+            able = rows.num_tokens[slots] <= rows.last_position[slots]
+            if np.count_nonzero(able) < len(slots):
+                slots = slots[able]
         if self._prefilling:
-            able &= rows.num_computed[order] >= rows.num_given[order]
-        slots: Slots = order if np.count_nonzero(able) == len(order) else order[able]
+            slots = slots[rows.num_computed[slots] >= rows.num_given[slots]]
         while len(full := self._row_blocks.full(slots)):
             if self._row_blocks.can_append(len(full)):
                 self._append_blocks(full)
