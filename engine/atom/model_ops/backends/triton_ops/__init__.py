@@ -71,7 +71,9 @@ def backend() -> Backend:
         operations=operations,
         capturable=operations.keys() if torch.cuda.is_available() else (),
         reasons_against=lambda op, case: (
-            attention.reasons_against(op, case) + latent_attention.reasons_against(op, case)
+            attention.reasons_against(op, case)
+            + latent_attention.reasons_against(op, case)
+            + experts.reasons_against(op, case)
         ),
     )
 

@@ -20,6 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
+from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.backends.triton_ops.activation import gated, gating
 from atom.model_ops.backends.triton_ops.expert_order import (
     Order,
@@ -30,13 +31,20 @@ from atom.model_ops.backends.triton_ops.expert_order import (
 from atom.model_ops.backends.triton_ops.expert_tiles import ExpertTile, expert_tile
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
 from atom.model_ops.routing import Routed
-from atom.model_ops.values import ExpertsWeight, LinearWeight, Pending, Stream
+from atom.model_ops.values import ExpertsWeight, LinearWeight, Pending, Stream, WeightFormat
 
 # Up to so many pairs programs look for their own; beyond, pairs are sorted.
 _SEARCHED_PAIRS = 1024
 # Up to so many tokens the sum is left to the next norm, which reads parts in float32.
 _PARTS_TOKENS = 256
 _SUM_BLOCK = 1024
+
+
+def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
+    if op not in ("experts", "add_experts"):
+        return ()
+    others = [kind.value for kind in case.formats if kind is not WeightFormat.PLAIN]
+    return tuple(f"computes experts of plain matrices, not of {name}" for name in others)
 
 
 class Programs(enum.IntEnum):
