@@ -184,7 +184,7 @@ def _sum_kernel(
 
 
 def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
-    return _sum(_parts(x, w, routed), None, x.dtype)
+    return _sum(expert_parts(x, w, routed), None, x.dtype)
 
 
 def add_experts(
@@ -194,7 +194,7 @@ def add_experts(
     routed: Routed,
     shared: torch.Tensor | None,
 ) -> Stream:
-    parts = _parts(x, w, routed)
+    parts = expert_parts(x, w, routed)
     if shared is None and parts.dtype is torch.float32 and x.shape[0] <= _PARTS_TOKENS:
         return Stream(stream.residual, parts, Pending.PARTS)
     return stream.plus(_sum(parts, shared, x.dtype))
@@ -226,9 +226,8 @@ class _Plan:
         return 16 if self.routed.ids.numel() <= 16 else 256
 
 
-def _plan(w: ExpertsWeight, routed: Routed, element_bytes: int) -> _Plan:
+def _plan(w: ExpertsWeight, routed: Routed, tile: ExpertTile) -> _Plan:
     pairs = routed.ids.numel()
-    tile = expert_tile(pairs / w.count, element_bytes)
     if pairs > _SEARCHED_PAIRS:
         order = order_by_expert(routed.ids, w.count)
         return _Plan(routed, Programs.TILE, pairs // tile.block_m + w.count, tile, order)
@@ -237,10 +236,13 @@ def _plan(w: ExpertsWeight, routed: Routed, element_bytes: int) -> _Plan:
     return _Plan(routed, Programs.EXPERT, w.count, tile, None)
 
 
-def _parts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
+def expert_parts(
+    x: torch.Tensor, w: ExpertsWeight, routed: Routed, tile: ExpertTile | None = None
+) -> torch.Tensor:
     """[k, T, H] that add up to the result: float32, or of many tokens x's dtype."""
     tokens, chosen = routed.ids.shape
-    plan = _plan(w, routed, x.element_size())
+    tile = tile or expert_tile(routed.ids.numel() / w.count, x.element_size())
+    plan = _plan(w, routed, tile)
     inner, hidden = w.down.inputs, w.down.outputs
     active = torch.empty((tokens * chosen, inner), dtype=x.dtype, device=x.device)
     _launch(x, w.gate_up, active, plan, gating(w.activation))

@@ -1,0 +1,109 @@
+"""Which tiles the experts' products want on this card, by how many tokens a step has.
+
+    python -m benchmarks.expert_tiles --shape qwen3-30b-a3b [--tokens 1 64 256 4096]
+
+Both products of one layer, random weights and choices, bfloat16; calls are captured into a graph
+and rotate over choices. Prints the best tiles of each number of tokens with the share of what the
+card allows, and where the engine's own choice (expert_tiles.py) stands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+import triton
+from triton.runtime.errors import OutOfResources
+
+from atom.model_ops.backends.triton_ops.expert_tiles import ExpertTile, expert_tile
+from atom.model_ops.backends.triton_ops.experts import expert_parts
+from atom.model_ops.backends.triton_ops.timing import graph_microseconds
+from atom.model_ops.routing import Routed
+from atom.model_ops.values import Activation, ExpertsWeight, LinearWeight
+from atom.sizing import Experts, ModelFacts
+from benchmarks.limits import H200
+from benchmarks.shapes import SHAPES
+
+_TOKENS = (1, 64, 256, 4096)
+_CHOICES = 8  # sets of ids to rotate over
+_SHOWN = 3
+
+
+def candidates(tokens: int) -> Iterator[ExpertTile]:
+    """Few enough that compiling them takes a minute or two."""
+    rows = (16, 32) if tokens <= 64 else (16, 32, 64) if tokens <= 256 else (64, 128)
+    for m, n, k, stages in itertools.product(rows, (32, 64, 128), (64, 128), (3, 4)):
+        if (m + 2 * n) * k * 2 * stages <= 220 * 1024:
+            yield ExpertTile(m, n, k, 8 if m * n >= 64 * 128 else 4, stages)
+
+
+def layer(experts: Experts, hidden: int) -> ExpertsWeight:
+    inner = experts.intermediate_size
+
+    def stack(rows: int, columns: int) -> LinearWeight:
+        data = torch.empty(
+            (experts.count, rows, columns), dtype=torch.bfloat16, device="cuda"
+        ).normal_(0.0, 0.02)
+        return LinearWeight(data)
+
+    return ExpertsWeight(stack(2 * inner, hidden), stack(hidden, inner), Activation.SILU)
+
+
+def choices(experts: Experts, tokens: int) -> list[Routed]:
+    return [
+        Routed(
+            torch.rand(tokens, experts.count, device="cuda").topk(experts.per_token).indices.int(),
+            torch.rand(tokens, experts.per_token, device="cuda"),
+        )
+        for _ in range(_CHOICES)
+    ]
+
+
+def least_microseconds(experts: Experts, hidden: int, routed: list[Routed]) -> float:
+    """Of reading what the choices touch, or of the products."""
+    touched = sum(len(set(each.ids.flatten().tolist())) for each in routed) / len(routed)
+    matrix = 3 * hidden * experts.intermediate_size
+    read = touched * matrix * 2 / H200.bytes_per_second
+    return max(read, 2 * routed[0].ids.numel() * matrix / H200.flops_per_second) * 1e6
+
+
+def measure(w: ExpertsWeight, experts: Experts, tokens: int) -> None:
+    hidden = w.down.outputs
+    x = torch.randn(tokens, hidden, dtype=torch.bfloat16, device="cuda")
+    routed = choices(experts, tokens)
+    own = expert_tile(tokens * experts.per_token / experts.count, 2)
+    timed: dict[ExpertTile, float] = {}
+    for tile in dict.fromkeys([own, *candidates(tokens)]):
+        calls = [partial(expert_parts, x, w, each, tile) for each in routed]
+        try:
+            timed[tile] = graph_microseconds(calls, 3)
+        except (OutOfResources, triton.CompilationError, RuntimeError) as error:
+            print(f"    left out {tile}: {str(error).splitlines()[0]}", file=sys.stderr)
+    limit = least_microseconds(experts, hidden, routed)
+    best = sorted(timed, key=timed.__getitem__)[:_SHOWN]
+    for name, tile in [("now", own), *(("best", tile) for tile in best)]:
+        share = limit / timed[tile]
+        print(f"{tokens:>5} tokens  {name:<4} {timed[tile]:9.1f} us  {share:6.1%}  {tile}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Tiles of the experts' products, measured.")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-30b-a3b")
+    parser.add_argument("--tokens", type=int, nargs="+", default=list(_TOKENS))
+    args = parser.parse_args()
+    facts = ModelFacts.from_hf_config(SHAPES[args.shape])
+    experts = facts.layers[-1].mlp.experts
+    if experts is None:
+        parser.error(f"{args.shape} has no experts")
+    w = layer(experts, facts.hidden_size)
+    for tokens in args.tokens:
+        measure(w, experts, tokens)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
