@@ -36,7 +36,7 @@ _SHOWN = 3
 def candidates(tokens: int) -> Iterator[ExpertTile]:
     """Few enough that compiling them takes a minute or two."""
     rows = (16, 32) if tokens <= 64 else (16, 32, 64) if tokens <= 256 else (64, 128)
-    for m, n, k, stages in itertools.product(rows, (32, 64, 128), (64, 128), (3, 4)):
+    for m, n, k, stages in itertools.product(rows, (16, 32, 64, 128), (64, 128), (3, 4)):
         if (m + 2 * n) * k * 2 * stages <= 220 * 1024:
             yield ExpertTile(m, n, k, 8 if m * n >= 64 * 128 else 4, stages)
 
