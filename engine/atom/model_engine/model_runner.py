@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -185,7 +186,11 @@ class ModelRunner:
         )
 
     def _predicted_weights_bytes(self) -> int:
-        return self._config.model.facts.weight_bytes(self._dtype.itemsize)
+        """Of what the device holds; on the CPU every format becomes the model's own dtype."""
+        facts, element = self._config.model.facts, self._dtype.itemsize
+        if self._resolved.expands:
+            return facts.weight_bytes(element)
+        return replace(facts, weight_dtype_bytes=element).weight_bytes()
 
     def _predicted_activation_bytes(self) -> int:
         scheduler = self._config.scheduler

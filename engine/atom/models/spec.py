@@ -16,11 +16,12 @@ import torch
 from atom.config import ModelConfig
 from atom.errors import ModelError
 from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.quantised.stored_matrix import format_of
 from atom.model_ops.rotary_embedding import RopeConfig, RopeLimits, rope_config
 from atom.model_ops.routing import Routing
-from atom.model_ops.values import Activation, AttentionShape, Gating, LatentShape
+from atom.model_ops.values import Activation, AttentionShape, Gating, LatentShape, WeightFormat
 from atom.sizing.layers import Experts, ExpertsBlock, LayerFacts
-from atom.sizing.weights import Projection, projections
+from atom.sizing.weights import Projection, stored_projections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +83,17 @@ class ModelSpec:
             attention=tuple(shape for shape in shapes if isinstance(shape, AttentionShape)),
             latent=tuple(shape for shape in shapes if isinstance(shape, LatentShape)),
             block_size=block_size,
+            formats=self._formats(),
             activations=tuple(dict.fromkeys(layer.activation for layer in self.layers)),
         )
+
+    def _formats(self) -> tuple[WeightFormat, ...]:
+        """Of all matrices; the head's is always plain."""
+        matrices = (
+            matrix for layer in self.layers for matrix in (*layer.matrices.values(), *layer.mlp)
+        )
+        found = dict.fromkeys(format_of(matrix.quantization) for matrix in matrices)
+        return tuple(found | {WeightFormat.PLAIN: None})
 
 
 def decoder_spec(
@@ -109,8 +119,7 @@ def decoder_spec(
             experts=_experts(layer, facts.experts_block, routing),
         )
         for layer, matrices in (
-            (layer, tuple(projections(layer, facts.hidden_size, facts.experts_block)))
-            for layer in facts.layers
+            (layer, tuple(stored_projections(facts, layer))) for layer in facts.layers
         )
     )
     return ModelSpec(

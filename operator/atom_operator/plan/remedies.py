@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from atom.sizing import (
+    ONLINE,
     DoesNotFitError,
     DoesNotFitReason,
     ModelFacts,
-    Quantization,
     tensor_parallel_problems,
     unsupported,
     valid_tensor_parallel_sizes,
@@ -38,9 +38,7 @@ _LEAST_BATCHED_TOKENS = 1024
 _MEMORY_STEP_BYTES = 256 * 1024**2
 _MOST_MEMORY_STEPS = 4096  # a terabyte; who lacks more needs another model
 # The usual fp8 checkpoint: DeepSeek's, Qwen's.
-_BLOCK_FP8 = Quantization(
-    method="fp8", bits=8, granularity="block", scale_bytes=4, block=(128, 128)
-)
+_BLOCK_FP8 = replace(ONLINE["fp8"], method="fp8")
 _NOT_YET = "once the engine can do it, which this version does not"
 
 

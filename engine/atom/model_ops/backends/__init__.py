@@ -40,11 +40,13 @@ _PREFERENCES: dict[str, tuple[str, ...]] = {
 @dataclass(frozen=True, slots=True)
 class ResolvedOps:
     """ops: the operations to call; chosen: op → backend name, for people; uncapturable: those that
-    keep a step from being captured into a graph."""
+    keep a step from being captured into a graph; expands: quantised matrices become plain ones when
+    they are prepared."""
 
     ops: Ops
     chosen: dict[str, str]
     uncapturable: tuple[str, ...]
+    expands: bool
 
 
 def resolve_ops(
@@ -75,6 +77,7 @@ def resolve_ops(
         ops=cast(Ops, ops),
         chosen={op: provider.name for op, provider in chosen.items()},
         uncapturable=tuple(op for op, provider in chosen.items() if op not in provider.capturable),
+        expands=chosen["prepare_linear"].expands,
     )
 
 

@@ -14,10 +14,14 @@ from typing import Any
 
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.interface import Backend, OpCase
+from atom.model_ops.values import WeightFormat
 
 # What the kernels are proven with; Triton 3.9 warns that its default will change.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
+
+_PRODUCTS = ("prepare_linear", "linear", "add", "norm_linear", "norm_gated_linear")
 
 
 def backend() -> Backend:
@@ -65,10 +69,17 @@ def backend() -> Backend:
         name="triton",
         operations=operations,
         capturable=operations.keys() if torch.cuda.is_available() else (),
-        reasons_against=lambda op, case: (
-            attention.reasons_against(op, case) + latent_attention.reasons_against(op, case)
-        ),
+        reasons_against=reasons_against,
     )
+
+
+def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
+    from atom.model_ops.backends.triton_ops import attention, latent_attention
+
+    if op in _PRODUCTS:
+        others = [kind.value for kind in case.formats if kind is not WeightFormat.PLAIN]
+        return tuple(f"its products take no {name} matrices" for name in others)
+    return attention.reasons_against(op, case) + latent_attention.reasons_against(op, case)
 
 
 def _unusable() -> tuple[str, ...]:
