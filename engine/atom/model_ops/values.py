@@ -31,6 +31,10 @@ class WeightFormat(enum.Enum):
         return 2 if self in (WeightFormat.INT4, WeightFormat.MXFP4) else 1
 
 
+# Whose matrices are multiplied with activations of the same element.
+EIGHT_BITS = (WeightFormat.FP8, WeightFormat.FP8_BLOCKS, WeightFormat.INT8)
+
+
 class Activation(enum.Enum):
     """The gate of a gated MLP, by Hugging Face's names of it."""
 

@@ -25,6 +25,7 @@ from atom.model_ops.backends.triton_ops import (
     activation,
     decode_attention,
     decode_state,
+    expanded_linear,
     latent_decode,
     latent_prefill,
     latent_store,
@@ -32,8 +33,11 @@ from atom.model_ops.backends.triton_ops import (
     norm_linear,
     norms,
     prefill_attention,
+    quantise_inputs,
+    quantised_tiles,
     rope_store,
     sampling,
+    scaled_linear,
     skinny_linear,
     split_linear,
     token_mask,
@@ -45,6 +49,8 @@ TARGETS = {
     "MI300X": (GPUTarget("hip", "gfx942", 64), 64 * 1024),
     "MI355X": (GPUTarget("hip", "gfx950", 64), 160 * 1024),
 }
+# The e4m3 that a card's tensor core takes.
+FP8 = {"H200": "fp8e4nv", "MI300X": "fp8e4b8", "MI355X": "fp8e4nv"}
 # Pointers by name; what is no pointer and no constant is an int32 unless named here.
 TYPES = {
     "eps": "fp32", "scale": "fp32", "cos_sin_ptr": "*fp32", "positions_ptr": "*i64",
@@ -58,7 +64,7 @@ TYPES = {
     "row_seed_ptr": "*i64", "sample_positions_ptr": "*i64", "token_ids_ptr": "*i64",
     "rows_ptr": "*i64", "bits_ptr": "*i32", "top_k_ptr": "*i64", "top_p_ptr": "*fp32",
     "min_p_ptr": "*fp32", "mass_ptr": "*fp32", "highest_ptr": "*fp32", "chosen_ptr": "*i32",
-    "least_ptr": "*fp32",
+    "least_ptr": "*fp32", "scales_ptr": "*fp32", "x_scale_ptr": "*fp32",
 }  # fmt: skip
 HEADS = {"HKV": 8, "D": 128, "LANES": 128}
 PADDED_HEADS = {"HKV": 8, "D": 80, "LANES": 128}
@@ -142,6 +148,39 @@ CASES: list[Any] = [
         ("gated", split_linear._split_kernel,
          {"BLOCK_T": 128, "BLOCK_N": 32, "BLOCK_K": 64, "WEIGHTS_FIRST": False, "GATED": True,
           "HAS_BIAS": True}, {}),
+        ("quantise groups", quantise_inputs._groups_kernel,
+         {"GROUPS": 8, "GROUP": 128, "LIMIT": 240.0}, {"types": {"codes_ptr": "fp8"}}),
+        ("quantise rows", quantise_inputs._rows_kernel,
+         {"BLOCK": 4096, "LIMIT": 127.0}, {"types": {"codes_ptr": "*i8"}}),
+        ("fp8 blocks, few tokens", scaled_linear._fp8_kernel,
+         {"BLOCK_T": 16, "BLOCK_N": 32, "BLOCK_K": 128, "TALL": 128, "WIDE": 128, "LIMIT": 240.0,
+          "QUANTISES": True, "HAS_BIAS": False, "x_scale_ptr": None, "bias_ptr": None},
+         {"num_stages": 3, "types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
+        ("fp8 blocks, many tokens", scaled_linear._fp8_kernel,
+         {"BLOCK_T": 128, "BLOCK_N": 128, "BLOCK_K": 128, "TALL": 128, "WIDE": 128, "LIMIT": 240.0,
+          "QUANTISES": False, "HAS_BIAS": False, "bias_ptr": None},
+         {"num_warps": 8, "types": {"x_ptr": "fp8", "w_ptr": "fp8", "scale_ptr": "*fp32"}}),
+        ("fp8 rows", scaled_linear._fp8_kernel,
+         {"BLOCK_T": 64, "BLOCK_N": 128, "BLOCK_K": 128, "TALL": 1, "WIDE": 0, "LIMIT": 240.0,
+          "QUANTISES": False, "HAS_BIAS": True},
+         {"types": {"x_ptr": "fp8", "w_ptr": "fp8", "scale_ptr": "*fp32"}}),
+        ("int8", scaled_linear._int8_kernel,
+         {"BLOCK_T": 128, "BLOCK_N": 128, "BLOCK_K": 128, "HAS_BIAS": True},
+         {"num_warps": 8, "types": {"x_ptr": "*i8", "w_ptr": "*i8", "scale_ptr": "*fp32"}}),
+        ("int4 in groups", expanded_linear._expand_kernel,
+         {"BLOCK_T": 16, "BLOCK_N": 32, "BLOCK_K": 128, "GROUP": 128, "FP4": False,
+          "HAS_ZERO": True, "HAS_BIAS": False, "bias_ptr": None},
+         {"num_stages": 3,
+          "types": {"w_ptr": "*u8", "scale_ptr": "*fp16", "zero_ptr": "*u8"}}),
+        ("int4 in small groups", expanded_linear._expand_kernel,
+         {"BLOCK_T": 128, "BLOCK_N": 128, "BLOCK_K": 128, "GROUP": 32, "FP4": False,
+          "HAS_ZERO": False, "HAS_BIAS": True, "zero_ptr": None},
+         {"num_warps": 8, "types": {"w_ptr": "*u8", "scale_ptr": "*fp16"}}),
+        ("mxfp4", expanded_linear._expand_kernel,
+         {"BLOCK_T": 128, "BLOCK_N": 128, "BLOCK_K": 128, "GROUP": 32, "FP4": True,
+          "HAS_ZERO": False, "HAS_BIAS": False, "zero_ptr": None, "bias_ptr": None},
+         {"num_warps": 8, "types": {"w_ptr": "*u8", "scale_ptr": "*u8"}}),
+        ("sum of parts", quantised_tiles._sum_kernel, {"STRETCH": 1024}, {}),
         ("norm_linear", norm_linear._norm_linear_kernel,
          {"K": 4096, "BLOCK_K": 4096, "ROWS": 4, "GATED": False, "HAS_RESIDUAL": True,
           "HAS_BIAS": False, "bias_ptr": None}, {"num_warps": 8}),
@@ -168,13 +207,18 @@ CASES: list[Any] = [
 @pytest.mark.parametrize("card", TARGETS)
 @pytest.mark.parametrize(("kernel", "constants", "options"), CASES)
 def test_kernel_compiles(
-    kernel: Any, constants: dict[str, Any], options: dict[str, int], card: str
+    kernel: Any, constants: dict[str, Any], options: dict[str, Any], card: str
 ) -> None:
     target, shared_bytes = TARGETS[card]
+    options = dict(options)
+    own = {
+        name: f"*{FP8[card]}" if kind == "fp8" else kind
+        for name, kind in options.pop("types", {}).items()
+    }
     signature = {
         name: "constexpr"
         if name in constants
-        else TYPES.get(name, "*bf16" if name.endswith("_ptr") else "i32")
+        else own.get(name) or TYPES.get(name, "*bf16" if name.endswith("_ptr") else "i32")
         for name in kernel.arg_names
     }
     # Pointers are aligned to 16 bytes, as torch's allocations are.

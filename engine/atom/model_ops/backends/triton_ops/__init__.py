@@ -77,9 +77,21 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
     from atom.model_ops.backends.triton_ops import attention, latent_attention
 
     if op in _PRODUCTS:
-        others = [kind.value for kind in case.formats if kind is not WeightFormat.PLAIN]
-        return tuple(f"its products take no {name} matrices" for name in others)
+        return _against_formats(case)
     return attention.reasons_against(op, case) + latent_attention.reasons_against(op, case)
+
+
+def _against_formats(case: OpCase) -> tuple[str, ...]:
+    from atom.model_ops.backends.triton_ops.launch import native_fp8
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if native_fp8(device) is not None:
+        return ()
+    return tuple(
+        f"this card multiplies no fp8, which matrices of {kind.value} need"
+        for kind in case.formats
+        if kind in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS)
+    )
 
 
 def _unusable() -> tuple[str, ...]:

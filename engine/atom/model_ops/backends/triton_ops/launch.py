@@ -22,6 +22,20 @@ def compute_units(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
+@cache
+def native_fp8(device: torch.device) -> torch.dtype | None:
+    """The e4m3 that the card multiplies; None where it has none. MI300 (gfx94x) has fnuz alone."""
+    if device.type == "cpu":  # the interpreter
+        return torch.float8_e4m3fn
+    properties = torch.cuda.get_device_properties(device)
+    if torch.version.hip is not None:
+        architecture = properties.gcnArchName
+        if architecture.startswith("gfx94"):
+            return torch.float8_e4m3fnuz
+        return torch.float8_e4m3fn if architecture.startswith(("gfx95", "gfx12")) else None
+    return torch.float8_e4m3fn if (properties.major, properties.minor) >= (8, 9) else None
+
+
 def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
