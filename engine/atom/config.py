@@ -28,7 +28,7 @@ SchedulingPolicy = Literal["mixed", "prefill_first"]
 RoutingPolicy = Literal["least_tokens", "round_robin"]
 
 LEAST_STALL_SECONDS = 2.0  # two heartbeats
-KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp32")
+KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp32", "fp8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,8 +233,8 @@ def check_kv_cache_dtype(name: str) -> None:
     """Raises `ConfigError` on a type that this version does not keep keys and values in."""
     if name not in KV_CACHE_DTYPES:
         raise ConfigError(
-            f"unknown kv_cache_dtype {name!r}: keys and values have 16 or 32 bits here; "
-            f"use auto, the model's own type, or one of {', '.join(KV_CACHE_DTYPES[1:])}"
+            f"unknown kv_cache_dtype {name!r}; use auto, the model's own type, or one of "
+            f"{', '.join(KV_CACHE_DTYPES[1:])}"
         )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atom.sizing import (
-    SUPPORTED_KV_DTYPES,
     ModelFacts,
     UnknownFamilyError,
     unsupported,
@@ -46,12 +45,6 @@ def validate_unknown_family(
 
 def validate_engine_features(spec: AtomDeploymentSpec, site: Site) -> Iterator[FieldProblem]:
     """Options that this version's engine does not have."""
-    dtype = spec.engine.kv_cache_dtype
-    if dtype == "fp8" and EngineFeature.FP8_KV_CACHE not in site.engine_features:
-        kinds = " or ".join(SUPPORTED_KV_DTYPES)
-        yield _no_feature(
-            "spec.engine.kvCacheDtype", "fp8", f"set {kinds}", EngineFeature.FP8_KV_CACHE
-        )
     if spec.parallelism.expert and EngineFeature.EXPERT_PARALLEL not in site.engine_features:
         yield _no_feature(
             "spec.parallelism.expert", "true", "leave it out", EngineFeature.EXPERT_PARALLEL

@@ -1,7 +1,7 @@
 """The smallest changes that would make a model fit, each tried with the same arithmetic. Pure.
 
 A remedy is named only when it fits alone, with its number. What the engine cannot run (a larger
-tensor-parallel size, an fp8 cache) is information and says so.
+tensor-parallel size) is information and says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from atom.sizing import (
 )
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.domain import Accelerator, EngineOptions
-from atom_operator.integration_values import EngineFeature, Site
+from atom_operator.integration_values import Site
 from atom_operator.plan.accelerators import (
     PRODUCTS,
     partition_of_resource,
@@ -159,8 +159,7 @@ def _smaller_elements(misfit: Misfit, fits: Fits) -> Iterator[str]:
     for name in _smaller_than(misfit.options.kv_cache_dtype):
         changed = replace(misfit.options, kv_cache_dtype=name)
         if fits(changed, misfit.memory_bytes, misfit.facts):
-            able = name != "fp8" or EngineFeature.FP8_KV_CACHE in misfit.site.engine_features
-            yield f"set spec.engine.kvCacheDtype to {name}" + ("" if able else f", {_NOT_YET}")
+            yield f"set spec.engine.kvCacheDtype to {name}"
             return
 
 

@@ -68,6 +68,16 @@ TYPES = {
 }  # fmt: skip
 HEADS = {"HKV": 8, "D": 128, "LANES": 128}
 PADDED_HEADS = {"HKV": 8, "D": 80, "LANES": 128}
+BF16 = {"FP8": False, "k_scale_ptr": None, "v_scale_ptr": None}
+FP8_TYPES = {
+    "types": {
+        "k_cache_ptr": "fp8",
+        "v_cache_ptr": "fp8",
+        "k_scale_ptr": "*fp32",
+        "v_scale_ptr": "*fp32",
+    }
+}
+NO_LIMIT, LIMIT = {"LIMIT": 0.0}, {"LIMIT": 240.0}
 PLAIN = {"WINDOW": 0, "SOFTCAP": 0.0}
 WINDOWED = {"WINDOW": 4096, "SOFTCAP": 50.0}
 NO_ROTARY = dict.fromkeys(
@@ -96,30 +106,46 @@ CASES: list[Any] = [
         ("clamped swiglu", activation._act_and_mul_kernel,
          {"INNER": 2880, "BLOCK": 1024, **CLAMPED}, {}),
         ("rope", rope_store._rope_store_kernel,
-         {"HQ": 32, **HEADS, "HEADS": 4, "TOKENS": 2, "HAS_NORM": True, "KEEP_KEYS": True},
+         {"HQ": 32, **HEADS, "HEADS": 4, "TOKENS": 2, "HAS_NORM": True, "KEEP_KEYS": True,
+          **BF16, **NO_LIMIT},
          {"num_warps": 1}),
         ("rope of odd heads", rope_store._rope_store_kernel,
-         {"HQ": 32, **PADDED_HEADS, "HEADS": 4, "TOKENS": 2, "HAS_NORM": True, "KEEP_KEYS": False},
+         {"HQ": 32, **PADDED_HEADS, "HEADS": 4, "TOKENS": 2, "HAS_NORM": True, "KEEP_KEYS": False,
+          **BF16, **NO_LIMIT},
          {"num_warps": 1}),
         ("decode", decode_attention._decode_kernel,
          {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 16, "BLOCK_N": 64, "IS_SPLIT": True,
-          "APPEND": False, "HAS_NORM": False, **NO_ROTARY}, {}),
+          "APPEND": False, "HAS_NORM": False, **NO_ROTARY, **BF16, **NO_LIMIT}, {}),
         ("append", decode_attention._decode_kernel,
          {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 16, "BLOCK_N": 32, "IS_SPLIT": True,
-          "APPEND": True, "HAS_NORM": True}, {}),
+          "APPEND": True, "HAS_NORM": True, **BF16, **NO_LIMIT}, {}),
         ("append whole rows", decode_attention._decode_kernel,
          {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 16, "BLOCK_N": 32, "IS_SPLIT": False,
-          "APPEND": True, "HAS_NORM": True}, {"num_warps": 1}),
+          "APPEND": True, "HAS_NORM": True, **BF16, **NO_LIMIT}, {"num_warps": 1}),
         ("append odd heads in a window", decode_attention._decode_kernel,
          {**PADDED_HEADS, **GROUP, **WINDOWED, "GROUP_PADDED": 16, "BLOCK_N": 32, "IS_SPLIT": True,
-          "APPEND": True, "HAS_NORM": True}, {}),
+          "APPEND": True, "HAS_NORM": True, **BF16, **NO_LIMIT}, {}),
+        ("rope into fp8", rope_store._rope_store_kernel,
+         {"HQ": 32, **HEADS, "HEADS": 4, "TOKENS": 2, "HAS_NORM": True, "KEEP_KEYS": False,
+          "FP8": True, **LIMIT}, {"num_warps": 1, **FP8_TYPES}),
+        ("append to fp8", decode_attention._decode_kernel,
+         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 16, "BLOCK_N": 32, "IS_SPLIT": True,
+          "APPEND": True, "HAS_NORM": True, "FP8": True, **LIMIT}, FP8_TYPES),
+        ("decode of fp8", decode_attention._decode_kernel,
+         {**PADDED_HEADS, **GROUP, **WINDOWED, "GROUP_PADDED": 16, "BLOCK_N": 64, "IS_SPLIT": True,
+          "APPEND": False, "HAS_NORM": False, **NO_ROTARY, "FP8": True, **LIMIT}, FP8_TYPES),
+        ("prefill of fp8", prefill_attention._prefill_kernel,
+         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64,
+          "FP8": True}, {"num_warps": 8, **FP8_TYPES}),
         ("combine", decode_attention._combine_kernel,
          {"HQ": 32, "D": 128, "LANES": 128, "BLOCK_N": 64, "WINDOW": 4096, "PADDED": 64}, {}),
         ("prefill", prefill_attention._prefill_kernel,
-         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64},
+         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64,
+          **BF16},
          {"num_warps": 8}),
         ("prefill odd heads in a window", prefill_attention._prefill_kernel,
-         {**PADDED_HEADS, **GROUP, **WINDOWED, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64},
+         {**PADDED_HEADS, **GROUP, **WINDOWED, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64,
+          **BF16},
          {"num_warps": 8}),
         ("latent store", latent_store._latent_store_kernel,
          {"HQ": 16, "NOPE": 128, "ROPE": 64, "RANK": 512, "HALF": 32, "RANK_LANES": 512,

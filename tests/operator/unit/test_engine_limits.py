@@ -65,7 +65,6 @@ def test_each_limit_is_a_problem_of_its_field_until_the_site_can_do_it() -> None
     assert {field: problem.reason.value for field, problem in found.items()} == {
         "spec.parallelism.tensor": "UnsupportedByEngine",
         "spec.parallelism.expert": "UnsupportedByEngine",
-        "spec.engine.kvCacheDtype": "UnsupportedByEngine",
         "spec.engine.speculative": "UnsupportedByEngine",
         "spec.model.source": "ModelNotSupported",
     }

@@ -12,7 +12,6 @@ from tests.engine.ops.inputs import assert_rows_agree
 if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
-from atom.model_ops.backends.triton_ops.launch import native_fp8
 from atom.model_ops.backends.triton_ops.linear import prepare_linear
 from atom.model_ops.backends.triton_ops.quantise_inputs import quantise_groups, quantise_rows
 from atom.model_ops.backends.triton_ops.quantised_tiles import choose_tile, whole
@@ -20,6 +19,7 @@ from atom.model_ops.backends.triton_ops.scaled_linear import scaled_linear
 from atom.model_ops.quantised.dequantise import dequantise
 from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.values import LinearWeight, Scales, WeightFormat
+from atom.utils.device import native_fp8
 
 
 # Triton's interpreter loses the carry of a mantissa that is rounded up, so halves some codes: what

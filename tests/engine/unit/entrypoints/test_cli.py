@@ -196,16 +196,17 @@ def test_a_line_that_gives_the_engine_a_port_of_its_own_is_refused() -> None:
         server_options(build_parser().parse_args(words))
 
 
-def test_an_fp8_kv_cache_is_refused_with_what_to_use(capsys: pytest.CaptureFixture[str]) -> None:
-    remedy = (
-        "keys and values have 16 or 32 bits here; use auto, the model's own type, or one of bf16"
-    )
+def test_an_unknown_kv_cache_is_refused_with_what_to_use(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert options("--kv_cache_dtype", "fp8").kv_cache_dtype == "fp8"
+    remedy = "use auto, the model's own type, or one of bf16, fp16, fp32, fp8"
     with pytest.raises(SystemExit) as ended:
-        options("--kv_cache_dtype", "fp8")
+        options("--kv_cache_dtype", "int4")
     assert ended.value.code == 2
     assert remedy in capsys.readouterr().err
     with pytest.raises(ConfigError, match=remedy):
-        build_config(EngineOptions(model="m", kv_cache_dtype="fp8"))
+        build_config(EngineOptions(model="m", kv_cache_dtype="int4"))
 
 
 def test_a_malformed_backend_override_is_refused() -> None:

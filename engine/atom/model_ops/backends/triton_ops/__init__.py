@@ -15,12 +15,15 @@ from typing import Any
 import torch
 
 from atom.model_ops.backends.interface import Backend, OpCase
+from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.values import WeightFormat
+from atom.utils.device import native_fp8
 
 # What the kernels are proven with; Triton 3.9 warns that its default will change.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 
+_CACHED = ("qk_norm_rope_store", "paged_attention", "attention")
 _PRODUCTS = ("prepare_linear", "linear", "add", "norm_linear", "norm_gated_linear")
 
 
@@ -78,20 +81,23 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
 
     if op in _PRODUCTS:
         return _against_formats(case)
+    if op in _CACHED and case.kv_dtype in FP8_DTYPES and native_fp8(_device()) is None:
+        return ("this card converts no fp8, which the KV cache is to have",)
     return attention.reasons_against(op, case) + latent_attention.reasons_against(op, case)
 
 
 def _against_formats(case: OpCase) -> tuple[str, ...]:
-    from atom.model_ops.backends.triton_ops.launch import native_fp8
-
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if native_fp8(device) is not None:
+    if native_fp8(_device()) is not None:
         return ()
     return tuple(
         f"this card multiplies no fp8, which matrices of {kind.value} need"
         for kind in case.formats
         if kind in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS)
     )
+
+
+def _device() -> torch.device:
+    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def _unusable() -> tuple[str, ...]:

@@ -10,6 +10,8 @@ from functools import cache
 
 import torch
 
+from atom.model_ops.values import LayerCache
+
 # Multiprocessors that the interpreter pretends to have: enough to take every path of a decision.
 _INTERPRETED_UNITS = 4
 
@@ -22,20 +24,6 @@ def compute_units(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-@cache
-def native_fp8(device: torch.device) -> torch.dtype | None:
-    """The e4m3 that the card multiplies; None where it has none. MI300 (gfx94x) has fnuz alone."""
-    if device.type == "cpu":  # the interpreter
-        return torch.float8_e4m3fn
-    properties = torch.cuda.get_device_properties(device)
-    if torch.version.hip is not None:
-        architecture = properties.gcnArchName
-        if architecture.startswith("gfx94"):
-            return torch.float8_e4m3fnuz
-        return torch.float8_e4m3fn if architecture.startswith(("gfx95", "gfx12")) else None
-    return torch.float8_e4m3fn if (properties.major, properties.minor) >= (8, 9) else None
-
-
 def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
@@ -43,6 +31,12 @@ def next_power_of_2(n: int) -> int:
 def head_lanes(head_dim: int) -> int:
     """Lanes that a kernel gives to a head: a power of two, and as many as a tensor core takes."""
     return max(16, next_power_of_2(head_dim))
+
+
+def fp8_constants(cache: LayerCache) -> dict[str, bool | float]:
+    """Whether a cache is in fp8, and the largest number of its dtype."""
+    scaled = cache.k_scale is not None
+    return {"FP8": scaled, "LIMIT": float(torch.finfo(cache.k.dtype).max) if scaled else 0.0}
 
 
 def warps_for(elements: int, elements_per_warp: int = 512, most: int = 8) -> int:

@@ -14,7 +14,6 @@ from atom.model_ops.backends.triton_ops import norm_linear as fused
 from atom.model_ops.backends.triton_ops import scaled_linear as scaled
 from atom.model_ops.backends.triton_ops.activation import act_and_mul
 from atom.model_ops.backends.triton_ops.expanded_linear import expanded_linear
-from atom.model_ops.backends.triton_ops.launch import native_fp8
 from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
 from atom.model_ops.backends.triton_ops.quantised_tiles import whole
 from atom.model_ops.backends.triton_ops.skinny_linear import skinny_linear
@@ -37,6 +36,7 @@ from atom.model_ops.values import (
     Pending,
     Stream,
 )
+from atom.utils.device import native_fp8
 
 # Tokens from which the library adds to the residual as it writes the product: the norm behind it
 # then reads one tensor and writes one, instead of two each. With fewer the host is what counts.
