@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from atom.sampling_params import SamplingParams
 from atom.sizing.engine_support import unsupported, unsupported_architecture
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
 from atom.sizing.model_facts import ModelFacts
+from atom.sizing.quantization import ONLINE
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class EngineOptions:
     revision: str | None = None
     served_model_name: str | None = None
     dtype: str = "auto"
+    quantization: str | None = None
     device: str = "auto"
     backend: str = "auto"
     op_backends: dict[str, str] = field(default_factory=dict)
@@ -244,7 +246,7 @@ def _at_least(name: str, value: float, least: float) -> None:
 
 
 def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig:
-    facts = _model_facts(checkpoint)
+    facts = _quantised(_model_facts(checkpoint), options.quantization, checkpoint)
     name = options.served_model_name or options.model.rstrip("/")
     return ModelConfig(
         path=checkpoint.path,
@@ -275,6 +277,20 @@ def _model_facts(checkpoint: Checkpoint) -> ModelFacts:
     if refusals:
         raise ModelError(f"{place}: {'; '.join(refusal.message for refusal in refusals)}")
     return facts
+
+
+def _quantised(facts: ModelFacts, method: str | None, checkpoint: Checkpoint) -> ModelFacts:
+    """The facts of a plain checkpoint whose matrices are to be stored in `method`'s format."""
+    if method is None:
+        return facts
+    if method not in ONLINE:
+        raise ConfigError(f"unknown quantization {method!r}; use one of {', '.join(ONLINE)}")
+    if facts.quantization is not None:
+        raise ConfigError(
+            f"quantization {method}: {checkpoint.path} is quantised already, as "
+            f"{facts.quantization}; leave the option out, or use the plain checkpoint"
+        )
+    return replace(facts, quantization=ONLINE[method])
 
 
 def _context_length(asked: int | None, limit: int) -> int:

@@ -55,7 +55,7 @@ def test_every_option_has_a_flag() -> None:
         "--kv-cache-dtype", "fp32", "--no-enable-prefix-caching", "-tp", "2", "-dp", "3",
         "--enforce-eager", "--max-waiting-requests", "6",
         "--data-parallel-routing", "round_robin", "--stall-seconds", "9",
-            "--torch-profiler-dir", "traces",
+            "--torch-profiler-dir", "traces", "--quantization", "fp8",
     )  # fmt: skip
     unchanged = [
         field.name
@@ -129,6 +129,7 @@ TAKEN = [
     "--kv_cache_dtype=bf16", "--block-size=16", "--max-model-len=64", "--load_dummy",
     "--torch-profiler-dir=d", "--max-num-batched-tokens=512", "--long-prefill-token-threshold=1",
     "--max-num-seqs=1", "--gpu-memory-utilization=0.5", "--scheduler-delay-factor=1", "--host=h",
+    "--quantization=fp8", "--load_format=dummy",
     "--server-port=1", "--port=8006", "--timeout-keep-alive=1", "--chat-template=t",
 ]  # fmt: skip
 REFUSED = [

@@ -72,14 +72,14 @@ def _rope_store_kernel(
     second = tl.load(source + D // 2, mask=present, other=0.0)
     slot = tl.load(slots_ptr + token, mask=inside, other=-1).to(tl.int64)[:, None, None]
     if first_head >= HQ + HKV:
-        at = v_cache_ptr + slot * (HKV * D) + (first_head - HQ - HKV) * D + within
+        v_at = v_cache_ptr + slot * (HKV * D) + (first_head - HQ - HKV) * D + within
         stored = present & (slot >= 0)
         if FP8:
             number = first_head - HQ - HKV + tl.arange(0, HEADS)[None, :, None]
             scale_at = v_scale_ptr + slot * HKV + number
-            _store_scaled(at, scale_at, first, second, stored, D, LIMIT)
+            _store_scaled(v_at, scale_at, first, second, stored, D, LIMIT)
         else:
-            _store_halves(at, first, second, stored, D)
+            _store_halves(v_at, first, second, stored, D)
         return
 
     dtype = q_out_ptr.dtype.element_ty
@@ -104,19 +104,19 @@ def _rope_store_kernel(
     rotated_first = (first * cos - second * sin).to(dtype)
     rotated_second = (second * cos + first * sin).to(dtype)
     if first_head < HQ:
-        at = q_out_ptr + token[:, None, None] * (HQ * D) + first_head * D + within
-        _store_halves(at, rotated_first, rotated_second, present, D)
+        q_at = q_out_ptr + token[:, None, None] * (HQ * D) + first_head * D + within
+        _store_halves(q_at, rotated_first, rotated_second, present, D)
     else:
         if KEEP_KEYS:
             _store_halves(source, rotated_first, rotated_second, present, D)
-        at = k_cache_ptr + slot * (HKV * D) + (first_head - HQ) * D + within
+        k_at = k_cache_ptr + slot * (HKV * D) + (first_head - HQ) * D + within
         stored = present & (slot >= 0)
         if FP8:
             number = first_head - HQ + tl.arange(0, HEADS)[None, :, None]
             scale_at = k_scale_ptr + slot * HKV + number
-            _store_scaled(at, scale_at, rotated_first, rotated_second, stored, D, LIMIT)
+            _store_scaled(k_at, scale_at, rotated_first, rotated_second, stored, D, LIMIT)
         else:
-            _store_halves(at, rotated_first, rotated_second, stored, D)
+            _store_halves(k_at, rotated_first, rotated_second, stored, D)
 
 
 def qk_norm_rope_store(
