@@ -18,7 +18,11 @@ import msgspec
 from atom.checkpoint import Checkpoint, find_checkpoint, open_checkpoint
 from atom.errors import ConfigError, ModelError, RequestError
 from atom.sampling_params import SamplingParams
-from atom.sizing.engine_support import unsupported, unsupported_architecture
+from atom.sizing.engine_support import (
+    unsupported,
+    unsupported_architecture,
+    unsupported_kv_dtype,
+)
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.quantization import ONLINE
@@ -166,6 +170,9 @@ def build_config(options: EngineOptions) -> Config:
     _check_options(options)
     path = find_checkpoint(options.model, options.revision)
     model = _model_config(options, open_checkpoint(path))
+    refusal = unsupported_kv_dtype(model.facts, options.kv_cache_dtype)
+    if refusal is not None:
+        raise ConfigError(f"kv_cache_dtype {refusal}")
     return Config(
         model=model,
         cache=CacheConfig(

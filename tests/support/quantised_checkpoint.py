@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.tiny_model import Architecture, make_tiny_checkpoint
 
-_MATRIX = re.compile(r"model\.layers\.\d+\.(self_attn|mlp)\.\w+_proj\.weight")
+_MATRIX = re.compile(r"model\.layers\.\d+\.(self_attn|mlp)\..*_proj(_with_mqa)?\.weight")
 _FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
@@ -223,12 +223,13 @@ def make_quantised_checkpoint(
     architecture: Architecture = "qwen3",
     *,
     leave: str | None = None,
+    extra: dict[str, Any] | None = None,
     **changes: Any,
 ) -> tuple[Path, Path]:
     """The quantised checkpoint, and the plain one of the same values. leave: a part of a module's
-    name that is not quantised; changes: of quantization_config."""
+    name that is not quantised; extra: of config.json; changes: of quantization_config."""
     plain = make_tiny_checkpoint(
-        folder / "plain", architecture, hidden=128, head_dim=32, intermediate=320
+        folder / "plain", architecture, hidden=128, head_dim=32, intermediate=320, extra=extra
     )
     quantised = Path(shutil.copytree(plain, folder / "quantised"))
     stored: Tensors = {}

@@ -17,6 +17,7 @@ from atom.model_ops.backends.interface import Ops
 from atom.model_ops.layernorm import Normed
 from atom.model_ops.parallel import ONE_RANK, Ranks, Region
 from atom.model_ops.placement import Placement, checkpoint_name
+from atom.model_ops.quantised.dequantise import expanded
 from atom.model_ops.quantised.stored_matrix import StoredMatrix
 from atom.model_ops.values import Gating, LinearWeight, Stream
 from atom.sizing.weights import Projection
@@ -39,9 +40,12 @@ class Linear(nn.Module):
         projections: Sequence[Projection],
         build: Build,
         orders: dict[str, torch.Tensor | None] | None = None,
+        *,
+        keeps_format: bool = True,
     ) -> None:
         super().__init__()
         self._ops = build.ops
+        self._keeps_format = keeps_format
         self._orders = orders or {}
         self._parts: list[tuple[Projection, Region]] = [
             (matrix, build.ranks.region(matrix)) for matrix in projections
@@ -60,10 +64,10 @@ class Linear(nn.Module):
     def _hold(self, w: LinearWeight) -> None:
         """Make the weight's tensors the module's parameters, under the names of checkpoints."""
         self.w = w
-        self.weight = _parameter(w.data)
-        self.bias = _parameter(w.bias)
-        self.weight_scale = _parameter(None if w.scales is None else w.scales.scale)
-        self.weight_zero = _parameter(None if w.scales is None else w.scales.zero)
+        self.weight = parameter(w.data)
+        self.bias = parameter(w.bias)
+        self.weight_scale = parameter(None if w.scales is None else w.scales.scale)
+        self.weight_zero = parameter(None if w.scales is None else w.scales.zero)
 
     def placements(self, name: str) -> Iterator[Placement]:
         """Where each projection's part comes from; `name`: this module's, at the projections' own
@@ -89,7 +93,8 @@ class Linear(nn.Module):
 
     def finish(self) -> None:
         """Once, when the weights are loaded."""
-        self._hold(self._ops.prepare_linear(self.w))
+        w = self.w if self._keeps_format else expanded(self.w)
+        self._hold(self._ops.prepare_linear(w))
         self._stored = None
 
     def forward(self, x: torch.Tensor | Normed) -> torch.Tensor:  # [T, in] → [T, out]
@@ -100,7 +105,8 @@ class Linear(nn.Module):
         return self._ops.add(stream, x, self.w)
 
 
-def _parameter(tensor: torch.Tensor | None) -> nn.Parameter | None:
+def parameter(tensor: torch.Tensor | None) -> nn.Parameter | None:
+    """What a module holds of a weight's tensor; never trained."""
     return None if tensor is None else nn.Parameter(tensor, requires_grad=False)
 
 

@@ -13,6 +13,7 @@ from atom.sizing import (
     UnknownFamilyError,
     unsupported,
     unsupported_architecture,
+    unsupported_kv_dtype,
 )
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
@@ -20,6 +21,7 @@ from atom_operator.domain import FactsLookup, FieldProblem
 from atom_operator.integration_values import EngineFeature, Site
 
 _SAY_SO = "and say so in the operator's chart"
+_ANOTHER_IMAGE = f"; or use an engine image that runs it {_SAY_SO} (engine.architectures)"
 
 
 def validate_engine_runs(
@@ -28,6 +30,20 @@ def validate_engine_runs(
     """Everything about the model that the engine does not compute; nothing while it is unknown."""
     found = () if facts is None else unsupported(facts, site.engine_architectures)
     return tuple(_not_run(field, problem.message) for problem in found)
+
+
+def validate_kv_cache(
+    spec: AtomDeploymentSpec, facts: ModelFacts | None, site: Site
+) -> tuple[FieldProblem, ...]:
+    """An element type of the cache that the engine does not keep for this model."""
+    dtype = spec.engine.kv_cache_dtype
+    if facts is None or dtype is None:
+        return ()
+    message = unsupported_kv_dtype(facts, dtype, site.engine_architectures)
+    if message is None:
+        return ()
+    field = "spec.engine.kvCacheDtype"
+    return (FieldProblem(field, f"{message}{_ANOTHER_IMAGE}", Reason.UNSUPPORTED_BY_ENGINE),)
 
 
 def validate_unknown_family(
@@ -56,8 +72,7 @@ def validate_engine_features(spec: AtomDeploymentSpec, site: Site) -> Iterator[F
 
 
 def _not_run(field: str, message: str) -> FieldProblem:
-    remedy = f"; or use an engine image that runs it {_SAY_SO} (engine.architectures)"
-    return FieldProblem(field, message + remedy, Reason.MODEL_NOT_SUPPORTED)
+    return FieldProblem(field, message + _ANOTHER_IMAGE, Reason.MODEL_NOT_SUPPORTED)
 
 
 def _no_feature(field: str, value: str, remedy: str, feature: EngineFeature) -> FieldProblem:

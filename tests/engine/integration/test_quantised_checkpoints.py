@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.support.core_driver import CoreDriver
 from tests.support.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
+from tests.support.tiny_model import Architecture
 
 NEW_TOKENS = 8
 # About to need another block, and across chunks of 48 tokens.
@@ -85,3 +86,39 @@ def test_what_is_not_to_be_converted_stays_plain(tmp_path: Path, leave: str) -> 
     driver = CoreDriver(str(quantised), max_num_seqs=8)
     asked = prompts(driver.vocab_size)
     assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == oracle(plain)
+
+
+QWEN_EXPERTS = {
+    "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+    "norm_topk_prob": True,
+}  # fmt: skip
+# The latent's matrix is stored in the format and multiplied with in halves, head by head.
+DEEPSEEK = {
+    "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 4,
+    "topk_group": 2, "moe_intermediate_size": 64, "first_k_dense_replace": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("layout", "family", "extra"),
+    [
+        ("fp8-blocks", "qwen3_moe", QWEN_EXPERTS),
+        ("compressed-fp8-rows", "qwen3_moe", QWEN_EXPERTS),
+        ("compressed-int8", "qwen3_moe", QWEN_EXPERTS),
+        ("quark-mxfp4", "qwen3_moe", QWEN_EXPERTS),
+        ("compressed-int4-zeros", "qwen3_moe", QWEN_EXPERTS),
+        ("fp8-blocks", "deepseek3", DEEPSEEK),
+        ("compressed-fp8-rows", "deepseek3", DEEPSEEK),
+    ],
+)
+def test_experts_and_latents_in_a_format(
+    tmp_path: Path, layout: str, family: Architecture, extra: dict[str, int]
+) -> None:
+    quantised, plain = make_quantised_checkpoint(tmp_path, LAYOUTS[layout], family, extra=extra)
+    expected = oracle(plain)
+    for backend in BACKENDS:
+        driver = CoreDriver(
+            str(quantised), max_num_batched_tokens=48, max_num_seqs=8, backend=backend
+        )
+        asked = prompts(driver.vocab_size)
+        assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == expected

@@ -66,8 +66,9 @@ def test_each_limit_is_a_problem_of_its_field_until_the_site_can_do_it() -> None
         "spec.parallelism.tensor": "UnsupportedByEngine",
         "spec.parallelism.expert": "UnsupportedByEngine",
         "spec.engine.speculative": "UnsupportedByEngine",
-        "spec.model.source": "ModelNotSupported",
+        "spec.engine.kvCacheDtype": "UnsupportedByEngine",
     }
+    assert "latents" in found["spec.engine.kvCacheDtype"].message
     assert "engine.features: expertParallel" in found["spec.parallelism.expert"].message
     assert plan(ABLE, **R1).capacity.fits == "True"
 

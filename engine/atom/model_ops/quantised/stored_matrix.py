@@ -41,13 +41,15 @@ def format_of(quantization: Quantization | None) -> WeightFormat:
 
 class StoredMatrix:
     """parts: projections of the same inputs with this rank's regions, their rows one below the
-    other; orders: by a projection's name, of a head's rows. Raises `ModelError` for shapes that the
-    format cannot hold."""
+    other; orders: by a projection's name, of a head's rows; copies: of a stack of such matrices,
+    which is the first dimension then. Raises `ModelError` for shapes that the format cannot
+    hold."""
 
     def __init__(
         self,
         parts: Sequence[tuple[Projection, Region]],
         orders: dict[str, torch.Tensor | None],
+        copies: int | None = None,
     ) -> None:
         self._parts, self._orders = parts, orders
         quantization = _one_format(parts)
@@ -57,15 +59,15 @@ class StoredMatrix:
         rows = sum(region.shape[0] for _, region in parts)
         columns = parts[0][1].shape[1]
         self._block = self._shared_block(columns)
-        self.data = torch.empty(
-            rows, columns // self._format.elements_per_byte, dtype=_DATA[quantization.element]
-        )
+        stack = () if copies is None else (copies,)
+        inputs = columns // self._format.elements_per_byte
+        self.data = torch.empty(*stack, rows, inputs, dtype=_DATA[quantization.element])
         tall, wide = self._block
         dtype, group_rows = _SCALE.get(self._format, torch.float32), -(-rows // tall)
-        self.scale = torch.empty(group_rows, -(-columns // wide), dtype=dtype)
+        self.scale = torch.empty(*stack, group_rows, -(-columns // wide), dtype=dtype)
         self.zero = None
         if quantization.zero_point_bits:
-            self.zero = torch.empty(rows // 2, self.scale.shape[1], dtype=torch.uint8)
+            self.zero = torch.empty(*stack, rows // 2, self.scale.shape[-1], dtype=torch.uint8)
 
     def weight(self, bias: torch.Tensor | None) -> LinearWeight:
         """What the operations take. Its dtype is torch's default, as that of plain weights."""
@@ -73,8 +75,15 @@ class StoredMatrix:
         scales = Scales(self._format, self.scale, self._block, dtype, self.zero)
         return LinearWeight(self.data, bias, scales)
 
-    def placements(self, names: Sequence[str]) -> Iterator[Placement]:
-        """names: of the projections' modules in the checkpoint, one for each part."""
+    def placements(self, names: Sequence[str], copy: int | None = None) -> Iterator[Placement]:
+        """names: of the projections' modules in the checkpoint, one for each part; copy: of a stack
+        the matrix that they are of."""
+        data, scale, zero = (
+            tensor if tensor is None or copy is None else tensor[copy]
+            for tensor in (self.data, self.scale, self.zero)
+        )
+        assert data is not None
+        assert scale is not None
         first = 0
         for name, (matrix, region) in zip(names, self._parts, strict=True):
             end = first + region.shape[0]
@@ -86,9 +95,9 @@ class StoredMatrix:
                     region=region,
                     order=self._orders.get(matrix.name),
                     block=self._block,
-                    data=self.data[first:end],
-                    scale=self.scale[first // tall : -(-end // tall)],
-                    zero=None if self.zero is None else self.zero[first // 2 : end // 2],
+                    data=data[first:end],
+                    scale=scale[first // tall : -(-end // tall)],
+                    zero=None if zero is None else zero[first // 2 : end // 2],
                 ),
                 self._quantization,
                 self._format,
