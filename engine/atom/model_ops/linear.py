@@ -40,12 +40,9 @@ class Linear(nn.Module):
         projections: Sequence[Projection],
         build: Build,
         orders: dict[str, torch.Tensor | None] | None = None,
-        *,
-        keeps_format: bool = True,
     ) -> None:
         super().__init__()
         self._ops = build.ops
-        self._keeps_format = keeps_format
         self._orders = orders or {}
         self._parts: list[tuple[Projection, Region]] = [
             (matrix, build.ranks.region(matrix)) for matrix in projections
@@ -93,7 +90,8 @@ class Linear(nn.Module):
 
     def finish(self) -> None:
         """Once, when the weights are loaded."""
-        w = self.w if self._keeps_format else expanded(self.w)
+        absorbed = any(matrix.absorbed for matrix, _ in self._parts)
+        w = expanded(self.w) if absorbed else self.w
         self._hold(self._ops.prepare_linear(w))
         self._stored = None
 

@@ -45,8 +45,7 @@ class LatentSelfAttention(nn.Module):
             self.q_a_layernorm = RMSNorm(latent.query_rank, _EPS, ops=build.ops)
             self.q_b_proj = Linear((query,), build, orders)
         self.kv_a_layernorm = RMSNorm(shape.kv_rank, _EPS, ops=build.ops)
-        # Attention multiplies with the halves of it, head by head.
-        self.kv_b_proj = Linear((up,), build, keeps_format=False)
+        self.kv_b_proj = Linear((up,), build)
         self.o_proj = Linear((own["o_proj"],), build)
         parts = LatentParts(rotary, self.kv_a_layernorm, self.kv_b_proj)
         self.attn = LatentAttention(shape, parts, ops=build.ops)

@@ -47,7 +47,8 @@ class Projection:
     """`copies` matrices of `rows` outputs and `columns` inputs; `unit` rows stay together.
 
     `name` is the module's below its layer, as in a checkpoint; of copies the first one's.
-    `quantization` None: in the model's own element type.
+    `quantization` None: in the model's own element type; `absorbed`: multiplied with in halves, and
+    so kept in that type however it is stored.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Projection:
     bias: bool = False
     quantizable: bool = True
     quantization: Quantization | None = None
+    absorbed: bool = False
 
     def copy_name(self, copy: int) -> str:
         """The module's name of copy number `copy`."""
@@ -212,7 +214,7 @@ def _projection_bytes(
         ranks, copies = 1, _ceil(copies, ranks)
     rows, columns = matrix.on_rank(ranks)
     element = facts.weight_dtype_bytes if element_bytes is None else element_bytes
-    if matrix.quantization is None or element_bytes is not None:
+    if matrix.quantization is None or matrix.absorbed or element_bytes is not None:
         size = rows * columns * element
     else:
         size = matrix.quantization.matrix_bytes(rows, columns)
@@ -291,7 +293,8 @@ def _latent_attention(attention: AttentionFacts, hidden: int) -> Iterator[Projec
         yield whole("q_a_proj", rank, hidden, bias=attention.qkv_bias)
         yield by_heads("q_b_proj", query, rank)
     yield whole("kv_a_proj_with_mqa", latent.cached_dim, hidden, bias=attention.qkv_bias)
-    yield by_heads("kv_b_proj", latent.nope_dim + latent.value_dim, latent.kv_rank)
+    unfolding = by_heads("kv_b_proj", latent.nope_dim + latent.value_dim, latent.kv_rank)
+    yield replace(unfolding, absorbed=True)
     yield _output(attention, hidden, latent.value_dim)
     if latent.index_heads:
         yield whole("indexer.wq_b", latent.index_heads * latent.index_dim, rank or hidden)
