@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from atom.sizing import ModelFacts
+from atom.sizing.weights import projections
 from benchmarks.shapes import SHAPES, write_shape
 
 # One file holds so many layers: as published checkpoints, a few gigabytes each.
@@ -52,20 +54,18 @@ def _files(name: str) -> Iterator[dict[str, tuple[int, ...]]]:
 
 
 def _layer(name: str) -> dict[str, tuple[int, ...]]:
-    shape = SHAPES[name]
-    hidden, inner, dim = shape["hidden_size"], shape["intermediate_size"], shape["head_dim"]
-    queries, keys = shape["num_attention_heads"] * dim, shape["num_key_value_heads"] * dim
-    tensors: dict[str, tuple[int, ...]] = {
-        "self_attn.q_proj.weight": (queries, hidden),
-        "self_attn.k_proj.weight": (keys, hidden),
-        "self_attn.v_proj.weight": (keys, hidden),
-        "self_attn.o_proj.weight": (hidden, queries),
-        "mlp.gate_proj.weight": (inner, hidden),
-        "mlp.up_proj.weight": (inner, hidden),
-        "mlp.down_proj.weight": (hidden, inner),
-        "input_layernorm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-    }
-    if "Qwen3ForCausalLM" in shape["architectures"]:
-        tensors |= {"self_attn.q_norm.weight": (dim,), "self_attn.k_norm.weight": (dim,)}
+    facts = ModelFacts.from_hf_config(SHAPES[name])
+    if facts.experts_block.stacked:
+        raise ValueError(f"{name}: checkpoints with stacked experts are not written here")
+    layer, hidden = facts.layer(0), facts.hidden_size
+    tensors: dict[str, tuple[int, ...]] = {}
+    for matrix in projections(layer, hidden, facts.experts_block):
+        for copy in range(matrix.copies):
+            own = matrix.name if matrix.copies == 1 else matrix.copy_name(copy)
+            tensors[f"{own}.weight"] = (matrix.rows, matrix.columns)
+    for norm in ("input_layernorm", "post_attention_layernorm"):
+        tensors[f"{norm}.weight"] = (hidden,)
+    if layer.attention.qk_norm:
+        for norm in ("q_norm", "k_norm"):
+            tensors[f"self_attn.{norm}.weight"] = (layer.attention.head_dim,)
     return tensors

@@ -26,6 +26,7 @@ from benchmarks.compiled_kernels import compiled_kernels
 from benchmarks.limits import H200, decode_seconds, prefill_tokens_per_second
 from benchmarks.nano_workload import nano_requests
 from benchmarks.offline_engine import OfflineEngine
+from benchmarks.routed_experts import listening, touched
 from benchmarks.shapes import SHAPES, write_shape
 
 DECODE_ROWS = (1, 8, 64, 256)
@@ -88,9 +89,10 @@ def decode(engine: OfflineEngine, rows: int, sampling: SamplingParams) -> dict[s
     for _ in range(rows):
         engine.add(engine.random_prompt(length, draw), params)
     produced = 0
-    while produced < rows * warmup:  # prompts, then some decodes
-        result = engine.step()
-        produced += 0 if result is None else len(result.token_ids)
+    with listening() as heard:
+        while produced < rows * warmup:  # prompts, then some decodes
+            result = engine.step()
+            produced += 0 if result is None else len(result.token_ids)
     started, steps = time.perf_counter(), 0
     while steps < DECODE_STEPS:
         result = engine.step()
@@ -99,7 +101,9 @@ def decode(engine: OfflineEngine, rows: int, sampling: SamplingParams) -> dict[s
     engine.run()
     facts = engine.config.model.facts
     ideal = decode_seconds(facts, rows, DECODE_CONTEXT, H200, kv_element(engine)) * 1e3
-    return {"ms_per_step": milliseconds, "limit_share": ideal / milliseconds}
+    figures = {"ms_per_step": milliseconds, "limit_share": ideal / milliseconds}
+    experts = touched(heard, rows)
+    return figures if experts is None else figures | {"experts_touched": experts}
 
 
 def prefill(engine: OfflineEngine, rounds: int = 3) -> dict[str, float]:
@@ -168,6 +172,8 @@ def table(results: dict[str, Any]) -> str:
         lines.append(
             f"  decode  B={rows:>4}  {row['ms_per_step']:9.3f} ms/step  {row['limit_share']:6.1%}"
         )
+        if "experts_touched" in row:
+            lines[-1] += f"  {row['experts_touched']:6.1f} experts a layer"
     for name, key, unit in (
         ("prefill", "tokens_per_second", "tok/s"),
         ("nano", "output_tokens_per_second", "out tok/s"),

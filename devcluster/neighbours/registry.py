@@ -5,8 +5,9 @@ from __future__ import annotations
 from devcluster.errors import DevclusterError
 from devcluster.neighbours.lws import LWS
 from devcluster.neighbours.neighbour import Neighbour
+from devcluster.neighbours.prometheus import PROMETHEUS
 
-NEIGHBOURS = {neighbour.name: neighbour for neighbour in (LWS,)}
+NEIGHBOURS = {neighbour.name: neighbour for neighbour in (LWS, PROMETHEUS)}
 
 
 def parse_names(text: str) -> list[Neighbour]:

@@ -36,7 +36,10 @@ def rule(resource: str) -> dict[str, Any]:
 
 
 def test_names_are_taken_once_each_and_in_their_order() -> None:
-    assert [found.name for found in parse_names(" lws,lws,")] == ["lws"]
+    assert [found.name for found in parse_names("prometheus, lws,prometheus")] == [
+        "prometheus",
+        "lws",
+    ]
     assert parse_names("") == []
 
 

@@ -64,16 +64,18 @@ def build_test_config(folder: Path, **options: Any) -> Config:
 
 
 def stream_body(
-    rows: Sequence[tuple[int, int]] = (),
+    rows: Sequence[tuple[int, ...]] = (),
     finished: Sequence[FinishedRow] = (),
     *,
     logprobs: LogprobRows | None = None,
     prompt_logprobs: LogprobRows | None = None,
 ) -> StreamBody:
-    """One step's message from (request id, token id) rows."""
+    """One step's message from rows of a request id and the tokens that it got."""
+    several = any(len(row) > 2 for row in rows)
     return StreamBody(
         request_ids=np.array([row[0] for row in rows], dtype="<i8").tobytes(),
-        token_ids=np.array([row[1] for row in rows], dtype="<i4").tobytes(),
+        token_ids=np.array([token for row in rows for token in row[1:]], dtype="<i4").tobytes(),
+        counts=np.array([len(row) - 1 for row in rows] * several, dtype="<i4").tobytes(),
         finished=list(finished),
         logprobs=LogprobsBody.packed(logprobs),
         prompt_logprobs=LogprobsBody.packed(prompt_logprobs),

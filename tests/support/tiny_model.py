@@ -16,10 +16,16 @@ from transformers import (
     DeepseekV2ForCausalLM,
     DeepseekV3Config,
     DeepseekV3ForCausalLM,
+    DeepseekV32Config,
+    DeepseekV32ForCausalLM,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    Glm4MoeConfig,
+    Glm4MoeForCausalLM,
+    GptOssConfig,
+    GptOssForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -49,8 +55,11 @@ Architecture = Literal[
     "mixtral",
     "qwen2_moe",
     "qwen3_moe",
+    "glm4_moe",
+    "gpt_oss",
     "deepseek2",
     "deepseek3",
+    "deepseek32",
 ]
 
 _CLASSES: dict[str, tuple[Any, Any]] = {
@@ -61,10 +70,13 @@ _CLASSES: dict[str, tuple[Any, Any]] = {
     "mixtral": (MixtralConfig, MixtralForCausalLM),
     "qwen2_moe": (Qwen2MoeConfig, Qwen2MoeForCausalLM),
     "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
+    "glm4_moe": (Glm4MoeConfig, Glm4MoeForCausalLM),
+    "gpt_oss": (GptOssConfig, GptOssForCausalLM),
     "gemma2": (Gemma2Config, Gemma2ForCausalLM),
     "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
     "deepseek2": (DeepseekV2Config, DeepseekV2ForCausalLM),
     "deepseek3": (DeepseekV3Config, DeepseekV3ForCausalLM),
+    "deepseek32": (DeepseekV32Config, DeepseekV32ForCausalLM),
 }
 # Latent attention, and no experts: those are for who asks for them.
 _LATENT: dict[str, Any] = {

@@ -59,8 +59,11 @@ class ScheduledBatch:
     max_blocks = ceil(max_model_len / block_size).
     slots, req_ids, num_computed_tokens (already in the cache), num_scheduled_tokens: per row;
     samples: whether the row's last scheduled token is its last known one, so that the step yields
-    its next token. num_decodes: rows whose one input is a token that an earlier step sampled, which
-    the runner may know before anyone else. Arrays are not to be changed: batches share them.
+    its next token. num_decodes: rows whose input is a token that an earlier step sampled, which the
+    runner may know before anyone else, and behind it num_scheduled_tokens - 1 drafts; they get one
+    token, and one more for every draft that holds. Where rows carry drafts and a step before is
+    outstanding, a decode's num_computed_tokens is the most that it can be. Arrays are not to be
+    changed: batches share them.
     samples_later: the runner only runs the layers; the batch is sampled by a call of its own, since
     something that its rows may choose from is still being computed. prompt_scores: the prompts'
     tokens to report log-probabilities of.
@@ -89,10 +92,13 @@ class ScheduledBatch:
 
 @dataclass(frozen=True, slots=True)
 class ScheduledBatchOutput:
-    """token_ids: int32, one per row of the batch with `samples` set, in row order. logprobs: of
-    these, prompt_logprobs: of prompt tokens in order, for the rows that asked."""
+    """token_ids: int32, of the batch's rows with `samples` set, in row order; counts: int32, how
+    many of them each of these rows got, one at least; None for one each. A row that a mask confines
+    gets one. logprobs: of these, prompt_logprobs: of prompt tokens in order, for the rows that
+    asked."""
 
     token_ids: NDArray[np.int32]
+    counts: NDArray[np.int32] | None = None
     logprobs: LogprobRows | None = None
     prompt_logprobs: LogprobRows | None = None
 

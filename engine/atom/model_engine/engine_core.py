@@ -41,7 +41,6 @@ from atom.model_engine.wire.engine_protocol import (
     clients_of,
 )
 from atom.model_engine.wire.heartbeat import BEAT_SECONDS, Pulse
-from atom.model_engine.wire.logprob_rows import LogprobsBody
 
 logger = logging.getLogger(__name__)
 
@@ -142,25 +141,12 @@ class EngineCore:
             return
         stats = self._stats()
         if self._sockets.clients == 1:
-            self._send_rows(0, result, stats)
+            self._sockets.send(0, result.message(stats))
             return
         for client in range(self._sockets.clients):
             part = result.where(partial(_is_of, client))
             if _says_anything(part):
-                self._send_rows(client, part, stats)
-
-    def _send_rows(self, client: int, result: StepResult, stats: RankStats) -> None:
-        self._sockets.send(
-            client,
-            StreamBody(
-                request_ids=result.request_ids.tobytes(),
-                token_ids=result.token_ids.tobytes(),
-                finished=result.finished,
-                logprobs=LogprobsBody.packed(result.logprobs),
-                prompt_logprobs=LogprobsBody.packed(result.prompt_logprobs),
-                rank_stats=stats,
-            ),
-        )
+                self._sockets.send(client, part.message(stats))
 
     def _publish_finished(self, finished: list[FinishedRow]) -> None:
         """Ends that came without a token."""

@@ -9,8 +9,9 @@ prompts up to the token budget, in one ragged batch, so that no decode waits for
 `prefill_first`: prompts alone while there are any, then decodes.
 
 A batch may be scheduled before the outputs of earlier ones are known (deferred output): a token
-that a submitted batch will sample counts as a token whose value comes with `update()`. A row that
-ended meanwhile is recognised and its late tokens are dropped.
+that a submitted batch will sample counts as a token whose value comes with `update()`; of a row
+that may get several, the most (TokenRuns). A row that ended meanwhile is recognised and its late
+tokens are dropped.
 
 Invariants: a running sequence has a slot and blocks for all its known tokens but at most the one
 it is about to write (where layers see a window: for those that it sees, and for a chunk of a
@@ -36,6 +37,7 @@ from atom.model_engine.schedule.row_blocks import RowBlocks
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.schedule.stop_conditions import StopConditions
+from atom.model_engine.schedule.token_runs import SingleTokens, TokenRuns
 from atom.model_engine.schedule.waiting_queue import WaitingQueue, rank_of
 from atom.model_engine.sequence import Sequence, SequenceStatus
 from atom.model_engine.wire.engine_protocol import FinishedRow, StatsBody
@@ -60,8 +62,12 @@ class Scheduler:
         self._blocked: Sequence | None = None  # first in the queue, and blocks are short for it
         self._prefilling: list[int] = []  # those with given tokens left to compute, same order
         self._row_blocks = RowBlocks(blocks, self.rows, lookahead=config.num_speculative_tokens)
-        self._batches = BatchBuilder(self.rows)
+        drafts = config.num_speculative_tokens
+        self._batches = BatchBuilder(self.rows, drafts=drafts > 0)
         self._stops = StopConditions(self.rows, eos_token_ids)
+        self._tokens: SingleTokens | TokenRuns = SingleTokens(self.rows, self._stops)
+        if drafts:
+            self._tokens = TokenRuns(self.rows, self._stops, most_drafts=drafts)
         # `mixed` computes prompts beside decodes: there is nothing to gather them for.
         self._delay = PromptDelay(config.delay_factor if config.policy == "prefill_first" else 0.0)
         self._seeds = random.Random(seed)
@@ -123,11 +129,13 @@ class Scheduler:
             decodes = no_decodes if chunks else self._decodes()
             if decodes is None:
                 return None
+            self._tokens.plan_drafts(decodes, self._config.max_num_batched_tokens)
         else:
             decodes = self._decodes()
             if decodes is None:
                 return None
-            budget = self._config.max_num_batched_tokens - len(decodes)
+            budget = self._config.max_num_batched_tokens
+            budget -= len(decodes) + self._tokens.plan_drafts(decodes, budget)
             chunks = self._prefill_chunks(budget, now)
         if len(decodes) == 0 and not chunks:
             return self._schedule_with_room(now)
@@ -146,19 +154,27 @@ class Scheduler:
         """Rows whose next input is a token that was sampled, each with a block to write it to;
         None if that takes a preemption which has to wait for outstanding tokens."""
         rows = self.rows
-        order = self._order
-        # A row at its full length only waits for its last token's value.
-        able = rows.num_tokens[order] <= rows.last_position[order]
+        slots = self._order
+        if self._outstanding:
+            # A row at its full length, if only at its most, waits for its last tokens' values.
+            able = rows.num_tokens[slots] <= rows.last_position[slots]
+            if np.count_nonzero(able) < len(slots):
+                slots = slots[able]
         if self._prefilling:
-            able &= rows.num_computed[order] >= rows.num_given[order]
-        slots: Slots = order if np.count_nonzero(able) == len(order) else order[able]
-        full = self._row_blocks.full(slots)
-        if not len(full):
-            return slots
-        if self._row_blocks.can_append(len(full)):
-            self._append_blocks(full)
-            return slots
-        return self._append_blocks_preempting(slots, full.tolist())
+            slots = slots[rows.num_computed[slots] >= rows.num_given[slots]]
+        while len(full := self._row_blocks.full(slots)):
+            if self._row_blocks.can_append(len(full)):
+                self._append_blocks(full)
+            else:
+                left = self._append_blocks_preempting(slots, full.tolist())
+                if left is None:
+                    return None
+                slots = left
+            if (
+                not self._config.num_speculative_tokens
+            ):  # one more block is enough for one more token
+                break
+        return slots
 
     def _append_blocks(self, slots: Slots) -> None:
         """One more block for each; there are enough."""
@@ -204,7 +220,8 @@ class Scheduler:
         count = min(left, budget, self._config.long_prefill_token_threshold or left)
         if count > 0 and self._row_blocks.windows is not None:
             count, appends = self._row_blocks.windows.append_chunk(slot, count)
-            self._batches.append_blocks(appends)
+            if len(appends):
+                self._batches.append_blocks(appends)
         if count > 0:
             chunks.append((slot, count))
         return budget - count
@@ -226,6 +243,7 @@ class Scheduler:
         self._order = np.append(self._order, slot)
         self._prefilling.append(slot)
         self._stops.enter(sequence)
+        self._tokens.enter(slot)
         self._batches.enter(sequence)
         return True
 
@@ -274,26 +292,22 @@ class Scheduler:
         if batch.num_decodes < len(batch.slots):
             self._delay.ended()
         alive = rows.request_ids[batch.slots] == batch.req_ids  # not ended while this ran
-        context_lens = batch.context_lens
+        taken = self._tokens.take(batch, alive, output)
+        slots, request_ids, tokens, counts, ended, context_lens = taken
         if self.blocks.enable_prefix_caching:
             self._row_blocks.publish(batch, alive, context_lens)
         windows = self._row_blocks.windows
         if windows is not None and windows.free_left(batch, alive, context_lens):
             self._blocked = None
-        slots, lengths, request_ids = batch.slots, context_lens, batch.req_ids
-        tokens = output.token_ids
-        taken = alive & batch.samples
-        if np.count_nonzero(taken) < len(taken):
-            slots, lengths, request_ids = slots[taken], lengths[taken], request_ids[taken]
-            tokens = tokens[alive[batch.samples]]
-        rows.token_ids[slots, lengths] = tokens
         self._generation_tokens += len(tokens)
-        ended = self._stops.ended(slots, lengths, tokens)
         finished = []
         if np.count_nonzero(ended):
-            ends = zip(slots[ended].tolist(), tokens[ended].tolist(), strict=True)
+            last_tokens = tokens if counts is None else tokens[counts.cumsum() - 1]
+            ends = zip(slots[ended].tolist(), last_tokens[ended].tolist(), strict=True)
             finished = [self._finish_row(slot, token) for slot, token in ends]
-        return StepResult(request_ids, tokens, finished, output.logprobs, output.prompt_logprobs)
+        return StepResult(
+            request_ids, tokens, finished, counts, output.logprobs, output.prompt_logprobs
+        )
 
     def _finish_row(self, slot: int, token: int) -> FinishedRow:
         sequence = self.rows.sequence_in(slot)

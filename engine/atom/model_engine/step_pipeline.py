@@ -114,7 +114,7 @@ class StepPipeline:
 
     def _follow(self, result: StepResult, guided: GuidedRequests) -> StepResult:
         """Let the guided rows see their tokens, and end those that must end of it."""
-        ends = guided.rows.accept(result.request_ids, result.token_ids)
+        ends = guided.rows.accept(result.runs())
         guided.rows.leave(row.request_id for row in result.finished)
         if not ends:
             return result

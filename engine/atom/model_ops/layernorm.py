@@ -1,4 +1,4 @@
-"""RMSNorm, and what a layer gets from one: the norm of a stream that is computed when it is used.
+"""Norms, and what a layer gets from one: the norm of a stream that is computed when it is used.
 
 A norm that feeds a single product is one operation with it; one that feeds several (experts, a
 compressed query and a key) is computed once. `Normed` lets a block say neither.
@@ -85,3 +85,22 @@ class RMSNorm(nn.Module):
     def of(self, x: torch.Tensor) -> torch.Tensor:
         """Norm x [.., dim], which is no stream."""
         return self._ops.rms_norm(x, self.norm)
+
+
+class LayerNorm(nn.Module):
+    """The mean taken away, with a bias: of few small vectors, and so of no backend."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self._eps = eps
+        self.weight = nn.Parameter(torch.empty(dim), requires_grad=False)
+        self.bias = nn.Parameter(torch.empty(dim), requires_grad=False)
+
+    def placements(self, name: str) -> Iterator[Placement]:
+        """Where the parameters come from in a checkpoint."""
+        yield Placement.whole(f"{name}.weight", self.weight.data)
+        yield Placement.whole(f"{name}.bias", self.bias.data)
+
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        """Norm x [.., dim]."""
+        return nn.functional.layer_norm(x, x.shape[-1:], self.weight, self.bias, self._eps)

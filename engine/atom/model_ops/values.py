@@ -9,7 +9,7 @@ step but weights and caches.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -171,7 +171,8 @@ class Stream:
 class AttentionShape:
     """Heads of one attention layer on this rank; scale multiplies q·k. window: how many tokens a
     query attends to, its own included, None for all before it. softcap: scores are bounded by it,
-    as softcap · tanh(score / softcap)."""
+    as softcap · tanh(score / softcap). sinks [Hq] float32, of a layer that has_sinks: a score of
+    each head that takes its share of every query's softmax and has no value (gpt-oss)."""
 
     num_heads: int
     num_kv_heads: int
@@ -179,6 +180,8 @@ class AttentionShape:
     scale: float
     window: int | None = None
     softcap: float | None = None
+    has_sinks: bool = False
+    sinks: torch.Tensor | None = field(default=None, compare=False, repr=False)
 
     def seen(self, context: int) -> int:
         """Tokens that the last of `context` attends to."""
@@ -260,6 +263,39 @@ class LatentCache:
     @property
     def block_size(self) -> int:
         return self.entries.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexShape:
+    """An indexer of sparse attention (DeepSeek-V3.2): num_heads queries of `dim` elements, of which
+    the first rope_dim rotate, score every token before; the top_k highest are attended to."""
+
+    num_heads: int
+    dim: int
+    rope_dim: int
+    top_k: int
+
+    @property
+    def scale(self) -> float:
+        """Of a score: of each product, and of the sum over heads."""
+        return (self.dim * self.num_heads) ** -0.5
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTokens:
+    """A step's tokens in an indexer, not rotated yet: q [T, heads, dim], what is kept of each, keys
+    [T, dim], and how much each head's opinion counts, weights [T, heads]."""
+
+    q: torch.Tensor
+    keys: torch.Tensor
+    weights: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCache:
+    """One layer's cache of an indexer: keys [N, S, dim], contiguous."""
+
+    keys: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ heads or those of a latent (latent_attention.py). Built from a ModelSpec, layer 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -16,6 +18,7 @@ from atom.model_ops.attention import Attention, CachedAttention
 from atom.model_ops.embed_head import ParallelLMHead, VocabParallelEmbedding
 from atom.model_ops.layernorm import Normed, RMSNorm
 from atom.model_ops.linear import Build, Linear
+from atom.model_ops.placement import Placement
 from atom.model_ops.rotary_embedding import RotaryEmbedding, head_order
 from atom.model_ops.router import Router
 from atom.model_ops.stacked_linear import StackedLinear
@@ -40,7 +43,17 @@ class SelfAttention(nn.Module):
             self.q_norm = _norm(size, spec.norm, build, order)
             self.k_norm = _norm(size, spec.norm, build, order)
             norms = (self.q_norm, self.k_norm)
-        self.attn = Attention(spec.attention, rotary, norms=norms, ops=build.ops)
+        shape, self.sinks = spec.attention, None
+        if shape.has_sinks:
+            sinks = torch.empty(shape.num_heads, dtype=torch.float32)
+            self.sinks = nn.Parameter(sinks, requires_grad=False)
+            shape = replace(shape, sinks=sinks)
+        self.attn = Attention(shape, rotary, norms=norms, ops=build.ops)
+
+    def placements(self, name: str) -> Iterator[Placement]:
+        """Where the sinks come from in a checkpoint, if there are any."""
+        if self.sinks is not None:
+            yield Placement.whole(f"{name}.sinks", self.sinks.data)
 
     def forward(self, h: Normed, positions: torch.Tensor) -> torch.Tensor:
         """What every head found, [T, Hq·D]; `o_proj` is left to the layer."""

@@ -1,6 +1,7 @@
-"""DeepSeek V2 and V3 (arXiv 2405.04434, 2412.19437), and what shares their names, such as R1 and
-Kimi-K2: latent attention whose rope turns neighbouring elements, and scores that grow with a
-lengthened context; behind the first layers experts, of which a few groups are looked at."""
+"""DeepSeek V2, V3 and V3.2 (arXiv 2405.04434, 2412.19437, 2512.02556), and what shares their names,
+such as R1 and Kimi-K2: latent attention whose rope turns neighbouring elements, and scores that
+grow with a lengthened context; behind the first layers experts, of which a few groups are looked
+at; in V3.2 an indexer that chooses what is attended to."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from atom.config import ModelConfig
 from atom.errors import ModelError
 from atom.model_ops.rotary_embedding import RopeConfig, yarn_mscale
 from atom.model_ops.routing import Routing, Scoring
-from atom.model_ops.values import LatentShape
+from atom.model_ops.values import IndexShape, LatentShape
 from atom.models.spec import LayerSpec, ModelSpec, decoder_spec, rope_parameters
 from atom.sizing.layers import Experts
 
@@ -26,7 +27,12 @@ def spec(config: ModelConfig) -> ModelSpec:
     return replace(
         plain,
         layers=tuple(
-            replace(layer, attention=_shape(config, layer), rope=_rope(config, layer))
+            replace(
+                layer,
+                attention=_shape(config, layer),
+                rope=_rope(config, layer),
+                index=_index(config, layer),
+            )
             for layer in plain.layers
         ),
     )
@@ -40,6 +46,19 @@ def _shape(config: ModelConfig, layer: LayerSpec) -> LatentShape:
         return shape
     mscale = yarn_mscale(float(parameters.get("factor") or 1.0), lengthened)
     return replace(shape, scale=shape.scale * mscale * mscale)
+
+
+def _index(config: ModelConfig, layer: LayerSpec) -> IndexShape | None:
+    latent = layer.facts.attention.latent
+    assert latent is not None
+    if not latent.index_heads:
+        return None
+    return IndexShape(
+        num_heads=latent.index_heads,
+        dim=latent.index_dim,
+        rope_dim=latent.rope_dim,
+        top_k=_number(config.hf_config, "index_topk", 2048),
+    )
 
 
 def _rope(config: ModelConfig, layer: LayerSpec) -> RopeConfig:
@@ -78,7 +97,7 @@ def _v3_routing(raw: Mapping[str, Any], experts: Experts) -> Routing:
 def _number(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:
     value = raw.get(key, default)
     if not isinstance(value, int) or value < 1:
-        raise ModelError(f"config.json: {key} must be a number of groups, 1 or more, got {value!r}")
+        raise ModelError(f"config.json: {key} must be a whole number, 1 or more, got {value!r}")
     return value
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from atom.model_ops.attention import LatentAttention, LatentParts
-from atom.model_ops.layernorm import Normed, RMSNorm
+from atom.model_ops.layernorm import LayerNorm, Normed, RMSNorm
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.rotary_embedding import RotaryEmbedding, head_order
-from atom.model_ops.values import LatentShape, LatentTokens
+from atom.model_ops.values import IndexShape, IndexTokens, LatentShape, LatentTokens
 from atom.models.spec import LayerSpec
 
 # The norms of compressed queries and latents do not read config.json's epsilon.
@@ -48,18 +48,52 @@ class LatentSelfAttention(nn.Module):
         self.kv_b_proj = Linear((up,), build)
         self.o_proj = Linear((own["o_proj"],), build)
         parts = LatentParts(rotary, self.kv_a_layernorm, self.kv_b_proj)
-        self.attn = LatentAttention(shape, parts, ops=build.ops)
+        self.attn = LatentAttention(shape, parts, spec.index, ops=build.ops)
+        self.indexer = None if spec.index is None else Indexer(spec, spec.index, build)
 
     def forward(self, h: Normed, positions: torch.Tensor) -> torch.Tensor:
         """What every head found, [T, Hq·value_dim]; `o_proj` is left to the layer."""
-        projected = self.q_kv_a_proj(h)
-        rest = projected.shape[1] - self._shape.entry_dim
-        q, entries = projected.split([rest, self._shape.entry_dim], dim=1)
-        if self._query_rank is not None:
-            q = self.q_b_proj(self.q_a_layernorm.of(q.contiguous()))
-        tokens = LatentTokens(q.unflatten(1, (self._shape.num_heads, -1)), entries)
+        if self.indexer is not None:
+            return self._attend_sparsely(h.tensor(), positions)
+        tokens, _ = self._tokens(self.q_kv_a_proj(h))
         attended: torch.Tensor = self.attn(tokens, positions)
         return attended
+
+    def _attend_sparsely(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        assert self.indexer is not None
+        tokens, compressed = self._tokens(self.q_kv_a_proj(x))
+        attended: torch.Tensor = self.attn(tokens, positions, self.indexer(x, compressed))
+        return attended
+
+    def _tokens(self, projected: torch.Tensor) -> tuple[LatentTokens, torch.Tensor]:
+        """The step's tokens, and the compressed queries that theirs were made of."""
+        rest = projected.shape[1] - self._shape.entry_dim
+        q, entries = projected.split([rest, self._shape.entry_dim], dim=1)
+        compressed = q
+        if self._query_rank is not None:
+            compressed = self.q_a_layernorm.of(q.contiguous())
+            q = self.q_b_proj(compressed)
+        return LatentTokens(q.unflatten(1, (self._shape.num_heads, -1)), entries), compressed
+
+
+class Indexer(nn.Module):
+    """Projections by which a layer chooses the tokens that it attends to (DeepSeek-V3.2)."""
+
+    def __init__(self, spec: LayerSpec, index: IndexShape, build: Build) -> None:
+        super().__init__()
+        self._index = index
+        queries, keys, weights = (
+            spec.matrices[f"self_attn.indexer.{name}"] for name in ("wq_b", "wk", "weights_proj")
+        )
+        self.wq_b = Linear((queries,), build)
+        self.wk_weights = Linear((keys, weights), build)
+        self.k_norm = LayerNorm(index.dim, _EPS)
+
+    def forward(self, x: torch.Tensor, compressed: torch.Tensor) -> IndexTokens:
+        """Hidden states x [T, H] and compressed queries [T, rank]."""
+        q: torch.Tensor = self.wq_b(compressed)
+        keys, weights = self.wk_weights(x).split([self._index.dim, self._index.num_heads], dim=1)
+        return IndexTokens(q.unflatten(1, (-1, self._index.dim)), self.k_norm.of(keys), weights)
 
 
 def _tail_order(still: int, order: torch.Tensor | None) -> torch.Tensor | None:

@@ -20,6 +20,8 @@ support_model_arch_dict: dict[str, str] = {
     "Qwen2ForCausalLM": "atom.models.qwen",
     "Qwen3ForCausalLM": "atom.models.qwen",
     "MistralForCausalLM": "atom.models.mistral",
+    "Glm4MoeForCausalLM": "atom.models.glm_moe",
+    "GptOssForCausalLM": "atom.models.gpt_oss",
     "MixtralForCausalLM": "atom.models.mixtral",
     "Qwen2MoeForCausalLM": "atom.models.qwen_moe",
     "Qwen3MoeForCausalLM": "atom.models.qwen_moe",
@@ -27,6 +29,7 @@ support_model_arch_dict: dict[str, str] = {
     "Gemma3ForCausalLM": "atom.models.gemma",
     "DeepseekV2ForCausalLM": "atom.models.deepseek",
     "DeepseekV3ForCausalLM": "atom.models.deepseek",
+    "DeepseekV32ForCausalLM": "atom.models.deepseek",
 }
 
 

@@ -19,7 +19,14 @@ from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.quantised.stored_matrix import format_of
 from atom.model_ops.rotary_embedding import RopeConfig, RopeLimits, rope_config
 from atom.model_ops.routing import Routing
-from atom.model_ops.values import Activation, AttentionShape, Gating, LatentShape, WeightFormat
+from atom.model_ops.values import (
+    Activation,
+    AttentionShape,
+    Gating,
+    IndexShape,
+    LatentShape,
+    WeightFormat,
+)
 from atom.sizing.layers import Experts, ExpertsBlock, LayerFacts
 from atom.sizing.weights import Projection, stored_projections
 
@@ -44,8 +51,8 @@ class ExpertsSpec:
 class LayerSpec:
     """One decoder layer. matrices: of its attention, by the module's name below the layer, as in a
     checkpoint; mlp: those of its MLP, or its router's, its experts' and what all tokens go through;
-    rope: of whole heads, in latent attention of their rotated parts; sandwich: attention and MLP
-    have a norm behind them as well as before."""
+    rope: of whole heads, in latent attention of their rotated parts; index: of what says which
+    tokens are attended to; sandwich: attention and MLP have a norm behind as well as before."""
 
     facts: LayerFacts
     matrices: Mapping[str, Projection]
@@ -55,6 +62,7 @@ class LayerSpec:
     activation: Gating
     norm: NormSpec
     experts: ExpertsSpec | None = None
+    index: IndexShape | None = None
     sandwich: bool = False
 
 
@@ -82,18 +90,22 @@ class ModelSpec:
             kv_dtype=kv_dtype,
             attention=tuple(shape for shape in shapes if isinstance(shape, AttentionShape)),
             latent=tuple(shape for shape in shapes if isinstance(shape, LatentShape)),
+            index=tuple(dict.fromkeys(each.index for each in self.layers if each.index)),
             block_size=block_size,
-            formats=self._formats(),
+            formats=self._formats(lambda matrix: matrix.copies == 1, WeightFormat.PLAIN),
+            expert_formats=self._formats(lambda matrix: matrix.copies > 1),
             activations=tuple(dict.fromkeys(layer.activation for layer in self.layers)),
         )
 
-    def _formats(self) -> tuple[WeightFormat, ...]:
-        """Of all matrices; the head's is always plain."""
+    def _formats(
+        self, wanted: Callable[[Projection], bool], *others: WeightFormat
+    ) -> tuple[WeightFormat, ...]:
+        """Of the layers' matrices that are wanted, and the others (the head is always plain)."""
         matrices = (
             matrix for layer in self.layers for matrix in (*layer.matrices.values(), *layer.mlp)
         )
-        found = dict.fromkeys(format_of(matrix.quantization) for matrix in matrices)
-        return tuple(found | {WeightFormat.PLAIN: None})
+        found = [format_of(matrix.quantization) for matrix in matrices if wanted(matrix)]
+        return tuple(dict.fromkeys((*others, *found)))
 
 
 def decoder_spec(
@@ -164,7 +176,22 @@ def _experts(
     if experts is None:
         return None
     assert routing is not None, "a family with experts says how they are chosen"
-    return ExpertsSpec(routing=routing(experts), stacked=block.stacked)
+    rule = routing(experts)
+    _check_routing(rule, experts)
+    return ExpertsSpec(routing=rule, stacked=block.stacked)
+
+
+def _check_routing(rule: Routing, experts: Experts) -> None:
+    if experts.count % rule.groups:
+        raise ModelError(
+            f"config.json: n_group {rule.groups} does not divide the {experts.count} experts"
+        )
+    choosable = experts.count // rule.groups * min(rule.groups_kept, rule.groups)
+    if rule.top_k > choosable:
+        raise ModelError(
+            f"config.json: num_experts_per_tok {rule.top_k} is more than the {choosable} experts "
+            "that a token may choose from"
+        )
 
 
 def _shape(layer: LayerFacts) -> AttentionShape | LatentShape:
@@ -184,6 +211,7 @@ def _shape(layer: LayerFacts) -> AttentionShape | LatentShape:
         head_dim=attention.head_dim,
         scale=attention.head_dim**-0.5,
         window=attention.window,
+        has_sinks=attention.sinks,
     )
 
 

@@ -17,6 +17,8 @@ SUPPORTED_ARCHITECTURES = (
     "Qwen2ForCausalLM",
     "Qwen3ForCausalLM",
     "MistralForCausalLM",
+    "Glm4MoeForCausalLM",
+    "GptOssForCausalLM",
     "MixtralForCausalLM",
     "Qwen2MoeForCausalLM",
     "Qwen3MoeForCausalLM",
@@ -24,6 +26,7 @@ SUPPORTED_ARCHITECTURES = (
     "Gemma3ForCausalLM",
     "DeepseekV2ForCausalLM",
     "DeepseekV3ForCausalLM",
+    "DeepseekV32ForCausalLM",
 )
 SUPPORTED_ROPE_TYPES = (
     "default",

@@ -203,7 +203,12 @@ def _token_bytes(attention: AttentionFacts, element: KvElement, ranks: int) -> i
         row = attention.head_dim * element.size_bytes + element.scale_bytes
         return 2 * attention.kv_heads_per_rank(ranks) * row
     size = latent.cached_dim * element.size_bytes
-    if latent.index_dim:
-        row = latent.index_dim + _INDEX_SCALE_BYTES
-        size += -(-row // _INDEX_ALIGNMENT) * _INDEX_ALIGNMENT
-    return size
+    return size + _index_bytes(latent.index_dim, element)
+
+
+def _index_bytes(dim: int, element: KvElement) -> int:
+    """Of a token's key in an indexer; with a scale where the cache is quantised."""
+    if not dim or not element.scale_bytes:
+        return dim * element.size_bytes
+    key = dim * element.size_bytes + _INDEX_SCALE_BYTES
+    return -(-key // _INDEX_ALIGNMENT) * _INDEX_ALIGNMENT

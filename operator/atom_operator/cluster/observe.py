@@ -278,9 +278,7 @@ def pod_state(manifest: Manifest) -> PodState:
         name=manifest["metadata"]["name"],
         ready=ready.get("status") == "True",
         scheduled=scheduled.get("status") == "True",
-        unschedulable_message=(
-            scheduled.get("message") if scheduled.get("reason") == "Unschedulable" else None
-        ),
+        unschedulable_message=_without_node(manifest, scheduled),
         problem=next((problem for problem in problems if problem), None),
         address=None if _is_worker(manifest) else status.get("podIP") or None,
         revision=_annotation(manifest, constants.ANNOTATION_REVISION),
@@ -289,6 +287,15 @@ def pod_state(manifest: Manifest) -> PodState:
         if ready.get("status") == "True"
         else None,
     )
+
+
+def _without_node(pod: Manifest, scheduled: Mapping[str, Any]) -> str | None:
+    """Why a pod has no node: the scheduler's words, or who keeps it from being looked at."""
+    if scheduled.get("reason") == "Unschedulable":
+        return str(scheduled.get("message"))
+    # A controller of quotas, such as Kueue, takes its gate away when it admits the pod.
+    gates = [gate["name"] for gate in pod.get("spec", {}).get("schedulingGates") or ()]
+    return f"held back by the scheduling gate {', '.join(gates)}" if gates else None
 
 
 def _time(text: Any) -> datetime | None:

@@ -58,6 +58,33 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
             "hidden_activation": "gelu_pytorch_tanh",
         },
     },
+    "glm4-moe": {
+        "architecture": "glm4_moe",
+        "extra": {
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 40,
+            "n_group": 4,
+            "topk_group": 2,
+            "use_qk_norm": True,
+        },
+    },
+    "qwen3-moe": {
+        "architecture": "qwen3_moe",
+        "layers": 4,
+        "extra": {
+            "num_experts": 20,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 48,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 2,
+        },
+    },
+    "gpt-oss": {
+        "architecture": "gpt_oss",
+        "attention_bias": True,
+        "extra": {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 24},
+    },
     # One entry of a token for all heads, of sizes that are no powers of two, and no experts.
     "deepseek3-dense": {
         "architecture": "deepseek3",

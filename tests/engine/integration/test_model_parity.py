@@ -110,6 +110,33 @@ CHECKPOINTS = {
             "norm_topk_prob": True, "decoder_sparse_step": 2,
         },
     },
+    "glm4-moe": {
+        "architecture": "glm4_moe", "layers": 3, "attention_bias": True,
+        "extra": {
+            "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 20,
+            "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.5, "use_qk_norm": True,
+            "n_shared_experts": 2,
+        },
+    },
+    "glm4-moe-one-group": {
+        "architecture": "glm4_moe", "heads": 6, "kv_heads": 3, "head_dim": 24, "hidden": 72,
+        "extra": {
+            "n_routed_experts": 5, "num_experts_per_tok": 1, "moe_intermediate_size": 28,
+            "norm_topk_prob": False, "first_k_dense_replace": 0, "partial_rotary_factor": 0.25,
+        },
+    },
+    "gpt-oss": {
+        "architecture": "gpt_oss", "layers": 3, "attention_bias": True,
+        "rope_scaling": {**YARN, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+        "extra": {
+            "num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 24,
+            "swiglu_limit": 1.5,
+        },
+    },
+    "gpt-oss-odd": {
+        "architecture": "gpt_oss", "heads": 6, "kv_heads": 3, "head_dim": 24, "hidden": 72,
+        "intermediate": 40, "extra": {"num_local_experts": 3, "num_experts_per_tok": 1},
+    },
     "gemma2": {
         "architecture": "gemma2", "layers": 3, "tie_word_embeddings": True,
         "extra": {
@@ -148,6 +175,13 @@ CHECKPOINTS = {
     "deepseek3-experts": {
         "architecture": "deepseek3", "layers": 3, "rope_scaling": MLA_YARN,
         "extra": {**DEEPSEEK_EXPERTS, "n_group": 4, "topk_group": 2},
+    },
+    "deepseek32": {
+        "architecture": "deepseek32", "rope_scaling": MLA_YARN,
+        "extra": {
+            **DEEPSEEK_EXPERTS, "n_group": 4, "topk_group": 2,
+            "index_topk": 20, "index_n_heads": 16, "index_head_dim": 24,
+        },
     },
     "deepseek3-one-group": {
         "architecture": "deepseek3",

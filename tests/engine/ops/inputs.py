@@ -84,6 +84,7 @@ def paged_case(
     max_context: int | None = None,
     window: int | None = None,
     softcap: float | None = None,
+    sinks: bool = False,
     seed: int = 0,
 ) -> PagedCase:
     """Rows of (context, queries), those of one query first; their blocks are scattered. Blocks that
@@ -130,7 +131,16 @@ def paged_case(
     )
     return PagedCase(
         q=q.to(device),
-        shape=AttentionShape(heads[0], heads[1], head_dim, head_dim**-0.5, window, softcap),
+        shape=AttentionShape(
+            heads[0],
+            heads[1],
+            head_dim,
+            head_dim**-0.5,
+            window,
+            softcap,
+            has_sinks=sinks,
+            sinks=torch.randn(heads[0], generator=draw).to(device) * 2 if sinks else None,
+        ),
         cache=LayerCache(caches[0].to(device), caches[1].to(device)),
         step=step,
     )

@@ -26,6 +26,8 @@ from atom.model_ops.backends.triton_ops import (
     decode_attention,
     decode_state,
     expanded_linear,
+    expert_order,
+    experts,
     latent_decode,
     latent_prefill,
     latent_store,
@@ -36,6 +38,7 @@ from atom.model_ops.backends.triton_ops import (
     quantise_inputs,
     quantised_tiles,
     rope_store,
+    routing,
     sampling,
     scaled_linear,
     skinny_linear,
@@ -64,7 +67,8 @@ TYPES = {
     "row_seed_ptr": "*i64", "sample_positions_ptr": "*i64", "token_ids_ptr": "*i64",
     "rows_ptr": "*i64", "bits_ptr": "*i32", "top_k_ptr": "*i64", "top_p_ptr": "*fp32",
     "min_p_ptr": "*fp32", "mass_ptr": "*fp32", "highest_ptr": "*fp32", "chosen_ptr": "*i32",
-    "least_ptr": "*fp32", "scales_ptr": "*fp32", "x_scale_ptr": "*fp32",
+    "least_ptr": "*fp32", "scales_ptr": "*fp32", "x_scale_ptr": "*fp32", "sinks_ptr": "*fp32",
+    "weights_ptr": "*fp32", "order_ptr": "*i32", "counts_ptr": "*i32", "correction_ptr": "*fp32",
 }  # fmt: skip
 HEADS = {"HKV": 8, "D": 128, "LANES": 128}
 PADDED_HEADS = {"HKV": 8, "D": 80, "LANES": 128}
@@ -78,8 +82,24 @@ FP8_TYPES = {
     }
 }
 NO_LIMIT, LIMIT = {"LIMIT": 0.0}, {"LIMIT": 240.0}
-PLAIN = {"WINDOW": 0, "SOFTCAP": 0.0}
+PLAIN = {"WINDOW": 0, "SOFTCAP": 0.0, "sinks_ptr": None}
 WINDOWED = {"WINDOW": 4096, "SOFTCAP": 50.0}
+EXPERTS = {
+    "EXPERTS": 128, "EXPERTS_PADDED": 128, "TOP_K": 8, "SEARCH": 256, "bias_ptr": None,
+    "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "EVEN": True, "TALL": 1, "WIDE": 0,
+    "scale_ptr": None,
+}  # fmt: skip
+NO_ORDER = {"order_ptr": None, "counts_ptr": None}
+CHOICE = {
+    "PARTS": 4, "GROUPS": 1, "SIZE": 128, "GROUPS_PADDED": 1, "SIZE_PADDED": 128, "GROUPS_KEPT": 1,
+    "GROUP_TOP": 1, "TOP_K": 8, "TOP_K_PADDED": 8, "SIGMOID": False, "RENORMALIZE": True,
+    "SCALE": 1.0, "bias_ptr": None, "correction_ptr": None,
+}  # fmt: skip
+GROUPED_CHOICE = {
+    "PARTS": 1, "GROUPS": 8, "SIZE": 32, "GROUPS_PADDED": 8, "SIZE_PADDED": 32, "GROUPS_KEPT": 4,
+    "GROUP_TOP": 2, "TOP_K": 8, "TOP_K_PADDED": 8, "SIGMOID": True, "RENORMALIZE": True,
+    "SCALE": 2.5,
+}  # fmt: skip
 NO_ROTARY = dict.fromkeys(
     ("q_weight_ptr", "k_weight_ptr", "cos_sin_ptr", "positions_ptr", "slots_ptr")
 )
@@ -213,6 +233,31 @@ CASES: list[Any] = [
         ("norm_gated_linear", norm_linear._norm_linear_kernel,
          {"K": 4096, "BLOCK_K": 4096, "ROWS": 1, "GATED": True, "HAS_RESIDUAL": True,
           "HAS_BIAS": True}, {}),
+        ("router", routing._logits_kernel, {"BLOCK_T": 16, "BLOCK_E": 16, "BLOCK_K": 128}, {}),
+        ("choice", routing._choose_kernel, CHOICE, {"num_warps": 1}),
+        ("choice in groups", routing._choose_kernel, GROUPED_CHOICE, {"num_warps": 1}),
+        ("experts of pairs", experts._experts_kernel,
+         {**EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 0, "GATED": True}, {}),
+        ("experts' downs", experts._experts_kernel,
+         {**EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 1, "GATED": False}, {}),
+        ("experts in order", experts._experts_kernel,
+         {**EXPERTS, **CLAMPED, "PROGRAMS": 2, "GATED": True, "EVEN": False, "BLOCK_M": 128,
+          "BLOCK_N": 64, "BLOCK_K": 64}, {"num_warps": 8}),
+        ("experts of fp8 blocks", experts._experts_kernel,
+         {key: value for key, value in {
+             **EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 0, "GATED": True, "TALL": 128, "WIDE": 128,
+         }.items() if key != "scale_ptr"},
+         {"types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
+        ("many tokens' experts of int8", experts._experts_kernel,
+         {key: value for key, value in {
+             **EXPERTS, **SILU, "PROGRAMS": 2, "GATED": False, "BLOCK_M": 128, "BLOCK_N": 64,
+             "BLOCK_K": 64, "WIDE": 2048,
+         }.items() if key != "scale_ptr"},
+         {"num_warps": 8, "types": {"w_ptr": "*i8", "scale_ptr": "*fp32"}}),
+        ("counts", expert_order._count_kernel, {"STRETCH": 1024}, {}),
+        ("places", expert_order._place_kernel,
+         {"EXPERTS": 128, "EXPERTS_PADDED": 128, "STRETCH": 1024}, {}),
+        ("sum of experts", experts._sum_kernel, {"PARTS": 8, "BLOCK": 1024}, {}),
         ("score", sampling._score_kernel,
          {"VOCAB": 151936, "STRETCH": 4096, "STRETCHES": 38}, {"num_warps": 8}),
         ("pick", sampling._pick_kernel, {"VOCAB": 151936, "STRETCHES": 38, "BLOCK": 64}, {}),

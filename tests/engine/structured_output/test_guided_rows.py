@@ -86,7 +86,7 @@ def allowed(rows: GuidedRows, request_id: int) -> list[int]:
 
 
 def accept(rows: GuidedRows, request_id: int, token: int) -> list[GuidedEnd]:
-    return rows.accept(np.array([request_id]), np.array([token], dtype=np.int32))
+    return rows.accept([(request_id, [token])])
 
 
 @pytest.fixture(scope="module")

@@ -290,6 +290,24 @@ async def test_a_pod_without_a_node_says_what_the_scheduler_said() -> None:
     assert message in condition(cluster, "Ready")["message"]
 
 
+async def test_a_pod_that_a_quota_holds_back_says_whose_gate_it_is() -> None:
+    cluster = cluster_with()
+    await reconciler(cluster).reconcile(KEY)
+    held = pod(ready=False)
+    # As Kueue v0.14 leaves a pod that its queue does not admit.
+    held["spec"] = {
+        **held.get("spec", {}),
+        "schedulingGates": [{"name": "kueue.x-k8s.io/admission"}],
+    }
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    held["status"]["conditions"] = [{**gated, "message": "Scheduling is blocked"}]
+    cluster.put_pod(held)
+    await reconciler(cluster).reconcile(KEY)
+    scheduled = condition(cluster, "Scheduled")
+    assert (scheduled["status"], scheduled["reason"]) == ("False", "Unschedulable")
+    assert "kueue.x-k8s.io/admission" in scheduled["message"]
+
+
 async def test_a_stopping_pod_counts_for_nothing() -> None:
     cluster = cluster_with()
     await reconciler(cluster).reconcile(KEY)

@@ -37,6 +37,7 @@ def test_there_are_examples() -> None:
         "llama-3.1-8b-pvc.yaml",
         "llama-3.3-70b-mi355x.yaml",
         "llama-405b-multi-node.yaml",
+        "qwen3-30b-a3b-mi300x.yaml",
         "qwen3-4b-partition.yaml",
         "qwen3-8b-mi300x.yaml",
         "qwen3-8b-whole-node.yaml",

@@ -75,11 +75,11 @@ async def test_a_dry_run_prints_the_plan() -> None:
 
 
 async def test_a_dry_run_of_what_no_engine_here_runs_prints_what_it_would_need() -> None:
-    model = {"source": "hf://openai/gpt-oss-120b"}
+    model = {"source": "hf://deepseek-ai/DeepSeek-V3.2-Exp"}
     lines = await warnings(FakeCluster(), creation(**{**AMD, "model": model}))
-    assert lines[0].startswith("will not be accepted: spec.model.source: architecture GptOss")
-    windows = "18 layers of sliding window x 2,048 B = 36 KiB, of the newest 128 tokens only"
-    assert f"on an engine that runs it, KV of a token: {windows}" in lines
+    assert lines[0].startswith("will not be accepted: spec.model.source: architecture DeepseekV32")
+    latent = "61 layers of MLA latent x 1,296 B = 77.2 KiB"
+    assert f"on an engine that runs it, KV of a token: {latent}" in lines
     (line,) = await warnings(FakeCluster(), creation(dry_run=False, **{**AMD, "model": model}))
     assert line == lines[0]
 

@@ -100,8 +100,8 @@ LATENT: dict[str, Case] = {
     ),
     "hf://deepseek-ai/DeepSeek-V3.2-Exp": Case(
         weights={1: _deepseek_v3(1, _INDEXER), 8: _deepseek_v3(8, _INDEXER)},
-        # the indexer's key: 128 bytes of fp8 and a scale, in rows of 144
-        kv_token={1: 61 * (576 * 2 + 144), 8: 61 * (576 * 2 + 144)},
+        # the indexer's key of 128; in fp8 with a scale, in rows of 144
+        kv_token={1: 61 * (576 + 128) * 2, 8: 61 * (576 + 128) * 2},
         fp8_token={8: 61 * (576 + 144)},
     ),
     **dict.fromkeys(

@@ -103,32 +103,28 @@ class OutputProcessor:
         ends = {row.request_id: row for row in body.finished}
         last_tokens: dict[int, list[int]] = {}
         times = _TokenTimes(self._metrics, now)
-        request_ids, token_ids = body.rows()
-        for request_id, token_id in zip(request_ids.tolist(), token_ids.tolist(), strict=True):
+        for request_id, tokens in body.runs():
             if request_id in ends:
-                last_tokens.setdefault(request_id, []).append(token_id)
+                last_tokens[request_id] = tokens
                 continue
             answer = self._answers.get(request_id)
             if answer is None or answer.stopped:
                 continue
-            times.note(answer)
-            text = answer.stream.push(token_id)
-            if answer.matcher is not None:
-                text = self._without_stops(step, request_id, answer, answer.matcher, text)
+            tokens, text, stopped = _take_tokens(answer, tokens, times)
+            if stopped:
+                step.abort_ids.append(request_id)
             if answer.plain:
-                output = _plain_output(answer, token_id, text)
+                output = _plain_output(answer, tokens, text)
             else:
-                entries = [logprobs[request_id].pop(0)] if request_id in logprobs else []
-                output = _output(answer, [token_id], text, entries)
+                output = _output(answer, tokens, text, logprobs.get(request_id, []))
             step.outputs.append((request_id, output))
-        times.record()
         for row in body.finished:
             ended = self._answers.pop(row.request_id, None)
             if ended is not None:
                 tokens = [] if ended.stopped else last_tokens.get(row.request_id, [])
-                entries = logprobs.get(row.request_id, [])[: len(tokens)]
-                output = self._finish(ended, tokens, row, entries, now)
+                output = self._finish(ended, tokens, row, logprobs.get(row.request_id, []), times)
                 step.outputs.append((row.request_id, output))
+        times.record()
         return step
 
     def _take_prompt_logprobs(self, body: LogprobsBody) -> None:
@@ -139,37 +135,23 @@ class OutputProcessor:
             if mine is not None and answer is not None and answer.prompt_logprobs is not None:
                 answer.prompt_logprobs.add(mine)
 
-    def _without_stops(
-        self, step: StepOutputs, request_id: int, answer: _Answer, matcher: StopMatcher, text: str
-    ) -> str:
-        """The text that is certain; an answer that a stop string ends is to be aborted."""
-        text, answer.stopped = _match(answer, matcher, text)
-        if answer.stopped:
-            step.abort_ids.append(request_id)
-        return text
-
     def _finish(
         self,
         answer: _Answer,
         tokens: list[int],
         row: FinishedRow,
         entries: list[TokenLogprobs],
-        now: float,
+        times: _TokenTimes,
     ) -> RequestOutput:
         """The last output. A stop string wins over the engine's reason, since the text ends there;
         an error wins over one that the very token at fault completes."""
         text = ""
         if not answer.stopped:
-            times = _TokenTimes(self._metrics, now)
-            for _ in tokens:
-                times.note(answer)
-            times.record()
-            if row.reason != FinishReason.ERROR:
-                text, answer.stopped = _last_text(answer, tokens, row)
+            tokens, text = _take_last_tokens(answer, tokens, times, row)
         reason, detail, stop_reason = FinishReason(row.reason), row.detail, _stop_token(row.detail)
         if answer.stopped and answer.matcher is not None:
             reason, detail, stop_reason = FinishReason.STOP, STOP_SEQUENCE, answer.matcher.found
-        self._metrics.end_to_end.observe(now - answer.arrive_time)
+        self._metrics.end_to_end.observe(times.now - answer.arrive_time)
         if row.queue_seconds is not None:
             self._metrics.queue.observe(row.queue_seconds)
         self._record_end(answer, reason)
@@ -191,26 +173,26 @@ class _TokenTimes:
     """The times of a step's tokens. Nearly all of them follow tokens of one and the same step, so
     each such step is observed once."""
 
-    __slots__ = ("_counts", "_metrics", "_now")
+    __slots__ = ("_counts", "_metrics", "now")
 
     def __init__(self, metrics: RequestMetrics, now: float) -> None:
         self._metrics = metrics
-        self._now = now
+        self.now = now
         self._counts: dict[float, int] = {}  # when the tokens before came → how many
 
     def note(self, answer: _Answer) -> None:
         """One more token of it."""
         answer.num_output_tokens += 1
         before = answer.last_token_time
-        answer.last_token_time = self._now
+        answer.last_token_time = self.now
         if before is None:
-            self._metrics.time_to_first_token.observe(self._now - answer.arrive_time)
+            self._metrics.time_to_first_token.observe(self.now - answer.arrive_time)
         else:
             self._counts[before] = self._counts.get(before, 0) + 1
 
     def record(self) -> None:
         for before, count in self._counts.items():
-            self._metrics.inter_token.observe(self._now - before, count)
+            self._metrics.inter_token.observe(self.now - before, count)
 
 
 def _stop_token(detail: str) -> str | int | None:
@@ -218,20 +200,48 @@ def _stop_token(detail: str) -> str | int | None:
     return int(token) if token != detail and token.isdigit() else None
 
 
-def _last_text(answer: _Answer, tokens: list[int], row: FinishedRow) -> tuple[str, bool]:
-    """The text that the last tokens complete, and whether a stop string cut it.
+def _take_tokens(
+    answer: _Answer, tokens: list[int], times: _TokenTimes
+) -> tuple[list[int], str, bool]:
+    """Count an answer's next tokens: those up to a stop string, if one ends the text with them, the
+    text that is then certain, and whether one did."""
+    text = ""
+    for count, token_id in enumerate(tokens, start=1):
+        times.note(answer)
+        piece = answer.stream.push(token_id)
+        if answer.matcher is not None:
+            piece, answer.stopped = _match(answer, answer.matcher, piece)
+        text += piece
+        if answer.stopped:
+            return tokens[:count], text, True
+    return tokens, text, False
 
-    The token that ended generation by its id is not part of the text, special token or not.
-    """
+
+def _take_last_tokens(
+    answer: _Answer, tokens: list[int], times: _TokenTimes, row: FinishedRow
+) -> tuple[list[int], str]:
+    """Count the tokens that the engine ended an answer with, as far as they are shown, and complete
+    its text.
+
+    The token that ended generation by its id is not part of the text, special token or not."""
+    if row.reason == FinishReason.ERROR:
+        for _ in tokens:
+            times.note(answer)
+        return tokens, ""
     ended_by_token = row.reason == FinishReason.STOP and (
         row.detail == _END_OF_TEXT or row.detail.startswith(_STOP_TOKEN_PREFIX)
     )
-    shown = tokens[:-1] if ended_by_token else tokens
-    text = "".join(map(answer.stream.push, shown)) + answer.stream.flush()
-    if answer.matcher is None:
-        return text, False
-    text, matched = _match(answer, answer.matcher, text)
-    return (text, True) if matched else (text + answer.matcher.flush(), False)
+    shown, last = (tokens[:-1], tokens[-1:]) if ended_by_token else (tokens, [])
+    shown, text, stopped = _take_tokens(answer, shown, times)
+    if stopped:
+        return shown, text
+    for _ in last:
+        times.note(answer)
+    rest = answer.stream.flush()
+    if answer.matcher is not None:
+        rest, answer.stopped = _match(answer, answer.matcher, rest)
+        rest = rest if answer.stopped else rest + answer.matcher.flush()
+    return [*shown, *last], text + rest
 
 
 def _match(answer: _Answer, matcher: StopMatcher, text: str) -> tuple[str, bool]:
@@ -255,11 +265,11 @@ def _by_request(body: LogprobsBody | None) -> dict[int, list[TokenLogprobs]]:
     return found
 
 
-def _plain_output(answer: _Answer, token_id: int, text: str) -> RequestOutput:
+def _plain_output(answer: _Answer, tokens: list[int], text: str) -> RequestOutput:
     """What nearly every token is. (By position, which is the cheapest way to make one.)"""
     return RequestOutput(
         answer.name,
-        [token_id],
+        tokens,
         text,
         False,
         None,
@@ -273,9 +283,12 @@ def _plain_output(answer: _Answer, token_id: int, text: str) -> RequestOutput:
 def _output(
     answer: _Answer, tokens: list[int], text: str, entries: list[TokenLogprobs]
 ) -> RequestOutput:
-    """What a step adds; the prompt's log-probabilities come with whatever is shown first."""
+    """What a step adds; the prompt's log-probabilities come with whatever is shown first. entries:
+    of the tokens, and perhaps of some behind them that are not shown."""
     wanted = answer.params.logprobs
-    logprobs = None if wanted is None else [_trimmed(entry, wanted) for entry in entries]
+    logprobs = None
+    if wanted is not None:
+        logprobs = [_trimmed(entry, wanted) for entry in entries[: len(tokens)]]
     prompt_logprobs, answer.prompt_logprobs = answer.prompt_logprobs, None
     return RequestOutput(
         request_id=answer.name,

@@ -23,7 +23,7 @@ from atom.sampling_params import SamplingParams
 from atom.utils.row_groups import dense_lengths
 
 # Up to this many tokens of a step its number may decide how it is computed; doubled from 1.
-_FEW_TOKENS = 512
+_FEW_TOKENS = 2048
 # Rows whose logits are changed on their own: one, and more than any backend calls few.
 _SHAPED_ROWS = (1, 64)
 _CHUNK_TOKENS = 16

@@ -7,7 +7,6 @@ Building a batch also advances its rows in the table, since from then on it coun
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,10 +42,12 @@ class _Decodes:
 
 
 class BatchBuilder:
-    def __init__(self, rows: RowTable) -> None:
+    def __init__(self, rows: RowTable, *, drafts: bool) -> None:
+        """drafts: whether decodes carry any."""
         self._rows = rows
+        self._drafts = drafts
         self._new_rows: list[NewRow] = []
-        self._block_appends: list[tuple[int, int, int]] = []
+        self._block_appends: list[NDArray[np.int32]] = []
         nobody = np.zeros(0, dtype=np.intp)
         self._decodes = _Decodes.of(nobody, nobody, rows)
 
@@ -67,14 +68,14 @@ class BatchBuilder:
             )
         )
 
-    def append_blocks(self, appends: Iterable[tuple[int, int, int]]) -> None:
-        """(slot, column of its block tables, block id) each."""
-        self._block_appends += appends
+    def append_blocks(self, appends: NDArray[np.int32]) -> None:
+        """Tell of appended blocks: [n, 3] of slot, column of its block tables, block id."""
+        self._block_appends.append(appends)
 
     def leave(self, slot: int) -> None:
         """What was appended and not sent is void: the slot's next owner has other blocks."""
         if self._block_appends:
-            self._block_appends = [entry for entry in self._block_appends if entry[0] != slot]
+            self._block_appends = [part[part[:, 0] != slot] for part in self._block_appends]
 
     # ---- the batch ----------------------------------------------------------------------------
 
@@ -85,17 +86,21 @@ class BatchBuilder:
             self._decodes = self._next_decodes(decodes)
         steady = self._decodes
         slots, scheduled, req_ids, samples = steady.slots, steady.ones, steady.req_ids, steady.all
+        if self._drafts:
+            scheduled = scheduled + rows.num_drafts[slots]
         scores: tuple[PromptScore, ...] = ()
         if chunks:
             chunk_array = np.array(chunks, dtype=np.int32)
             slots = np.concatenate([slots, chunk_array[:, 0]])
             scheduled = np.concatenate([scheduled, chunk_array[:, 1]])
             req_ids = rows.request_ids[slots]
-            samples = rows.num_computed[slots] + scheduled == rows.num_tokens[slots]
+            samples = rows.num_computed[slots] + scheduled >= rows.num_tokens[slots]
             scores = self._prompt_scores(len(decodes), chunks)
         computed = rows.num_computed[slots]
         rows.num_computed[slots] = computed + scheduled
         rows.num_tokens[slots] += samples  # a token that is known by value only at update()
+        if self._drafts:
+            rows.num_tokens[steady.slots] += rows.num_drafts[steady.slots]
         batch = ScheduledBatch(
             new_rows=tuple(self._new_rows),
             block_appends=self._take_block_appends(),
@@ -136,8 +141,7 @@ class BatchBuilder:
         return _Decodes.of(given, given[order], self._rows)
 
     def _take_block_appends(self) -> NDArray[np.int32]:
-        if not self._block_appends:
-            return _NO_APPENDS
-        appends = np.array(self._block_appends, dtype=np.int32)
-        self._block_appends = []
-        return appends
+        parts, self._block_appends = self._block_appends, []
+        if len(parts) > 1:
+            return np.concatenate(parts)
+        return parts[0] if parts else _NO_APPENDS

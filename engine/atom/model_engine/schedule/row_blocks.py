@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.model_engine.batch import ScheduledBatch, Slots
-from atom.model_engine.block_manager import BlockManager, PrefixMatch
+from atom.model_engine.block_manager import BlockManager, BlockTables, PrefixMatch
 from atom.model_engine.schedule.row_table import RowTable
-from atom.model_engine.schedule.window_blocks import Append, WindowBlocks
+from atom.model_engine.schedule.window_blocks import WindowBlocks
 from atom.model_engine.sequence import Sequence
 
 # Blocks kept free when admitting beside running sequences, as a share of the pool: each of them
@@ -31,6 +31,7 @@ class RowBlocks:
         self._lookahead = lookahead
         self._watermark_blocks = spare = int(_WATERMARK * blocks.pool.num_blocks)
         columns = blocks.blocks_for(rows.token_ids.shape[1])
+        self._tables: list[BlockTables] = [()] * len(rows.room)  # by slot
         self._table_starts = [columns * number for number in range(len(blocks.groups))]
         self.windows: WindowBlocks | None = None
         if any(group.window is not None for group in blocks.groups):
@@ -57,7 +58,7 @@ class RowBlocks:
         `match` found; how many of its tokens these spare."""
         rows, slot, size = self._rows, sequence.slot, self._blocks.block_size
         num_tokens = self._num_tokens(sequence)
-        sequence.block_tables = self._blocks.allocate(num_tokens, match)
+        sequence.block_tables = self._tables[slot] = self._blocks.allocate(num_tokens, match)
         sequence.chain_hash = match.last_hash
         sequence.num_published = match.num_blocks
         cached = match.num_blocks * size
@@ -78,6 +79,7 @@ class RowBlocks:
         """Give back all blocks of a sequence that leaves its slot."""
         self._blocks.free(sequence.block_tables, sequence.first_blocks)
         sequence.block_tables, sequence.first_blocks = (), []
+        self._tables[sequence.slot] = ()
         if self.windows is not None:
             self.windows.leave(sequence.slot)
 
@@ -87,34 +89,32 @@ class RowBlocks:
     # ---- one more block ------------------------------------------------------------------------
 
     def full(self, slots: Slots) -> Slots:
-        """Those whose next token has no block to be written to."""
+        """Those whose next token, or a draft behind it, has no block to be written to: one more
+        block may not be enough of drafts."""
         rows = self._rows
         last_written = rows.num_computed[slots]
-        if self._lookahead:  # drafts behind the row's own token, but none behind its end
+        if self._lookahead:  # none behind the row's end
             last_written = np.minimum(last_written + self._lookahead, rows.last_position[slots])
-        full: Slots = slots[last_written == rows.room[slots]]
+        full: Slots = slots[last_written >= rows.room[slots]]
         return full
 
     def can_append(self, num_rows: int) -> bool:
         """Whether there is one more block of every group for so many rows."""
         return num_rows * len(self._blocks.groups) <= self._blocks.num_free_blocks
 
-    def append(self, slots: Slots) -> list[Append]:
-        """One more block of every group for each, of which there are enough."""
-        rows = self._rows
-        listed = slots.tolist()
-        sequences = [sequence for slot in listed if (sequence := rows.sequences[slot])]
-        rows.room[slots] += self._blocks.block_size
-        if len(self._table_starts) == 1:
-            tables = [sequence.block_tables[0] for sequence in sequences]
-            columns = list(map(len, tables))
-            return list(zip(listed, columns, self._blocks.append_each(tables), strict=True))
-        appends: list[Append] = []
-        for group, start in enumerate(self._table_starts):
-            tables = [sequence.block_tables[group] for sequence in sequences]
-            columns = [start + len(table) for table in tables]
-            appends += zip(listed, columns, self._blocks.append_each(tables), strict=True)
-        return appends
+    def append(self, slots: Slots) -> NDArray[np.int32]:
+        """Give each one more block of every group, of which there are enough. [n, 3]: slot, column
+        of its tables, block id."""
+        self._rows.room[slots] += self._blocks.block_size
+        listed, of_slot, starts = slots.tolist(), self._tables, self._table_starts
+        columns: list[int] = []
+        block_ids: list[int] = []
+        for group, start in enumerate(starts):
+            tables = [of_slot[slot][group] for slot in listed]
+            columns += [start + len(table) for table in tables] if start else map(len, tables)
+            block_ids += self._blocks.append_each(tables)
+        # Three lists of numbers are an array sooner than a list of threes.
+        return np.array((listed * len(starts), columns, block_ids), dtype=np.int32).T
 
     # ---- shareable -----------------------------------------------------------------------------
 
@@ -127,16 +127,12 @@ class RowBlocks:
         grew = alive & (context_lens >= rows.next_full[batch.slots])
         if not np.count_nonzero(grew):
             return
-        for slot, length in zip(
-            batch.slots[grew].tolist(), context_lens[grew].tolist(), strict=True
-        ):
+        slots, full = batch.slots[grew], context_lens[grew] // size
+        rows.next_full[slots] = (full + 1) * size
+        publish, token_ids, tables = self._blocks.publish, rows.token_ids, self._tables
+        for slot, end in zip(slots.tolist(), full.tolist(), strict=True):
             sequence = rows.sequence_in(slot)
-            first, full = sequence.num_published, length // size
-            sequence.chain_hash = self._blocks.publish(
-                sequence.block_tables,
-                rows.token_ids[slot, first * size : full * size],
-                first,
-                sequence.chain_hash,
-            )
-            sequence.num_published = full
-            rows.next_full[slot] = (full + 1) * size
+            first = sequence.num_published
+            tokens = token_ids[slot, first * size : end * size]
+            sequence.chain_hash = publish(tables[slot], tokens, first, sequence.chain_hash)
+            sequence.num_published = end

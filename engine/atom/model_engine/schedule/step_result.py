@@ -5,35 +5,55 @@ Arrays, as they travel; made by Scheduler.update, sent to the clients by EngineC
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atom.model_engine.wire.engine_protocol import FinishedRow
-from atom.model_engine.wire.logprob_rows import LogprobRows
+from atom.model_engine.wire.engine_protocol import FinishedRow, RankStats, StreamBody, token_runs
+from atom.model_engine.wire.logprob_rows import LogprobRows, LogprobsBody
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """Row i: request `request_ids[i]` (int64) got `token_ids[i]` (int32); and who ended. logprobs,
-    prompt_logprobs: for requests that asked; also of some that have ended meanwhile."""
+    """Row i: request `request_ids[i]` (int64) got the next `counts[i]` of `token_ids` (int32), one
+    where counts is None; and who ended. logprobs, prompt_logprobs: for requests that asked; also of
+    some that have ended meanwhile."""
 
     request_ids: NDArray[np.int64]
     token_ids: NDArray[np.int32]
     finished: list[FinishedRow]
+    counts: NDArray[np.int32] | None = None
     logprobs: LogprobRows | None = None
     prompt_logprobs: LogprobRows | None = None
+
+    def runs(self) -> Iterator[tuple[int, list[int]]]:
+        """Each request that got tokens, and these."""
+        return token_runs(self.request_ids, self.token_ids, self.counts)
+
+    def message(self, rank_stats: RankStats | None) -> StreamBody:
+        """Pack it for a client, with what the rank says of itself."""
+        return StreamBody(
+            request_ids=self.request_ids.tobytes(),
+            token_ids=self.token_ids.tobytes(),
+            counts=b"" if self.counts is None else self.counts.tobytes(),
+            finished=self.finished,
+            logprobs=LogprobsBody.packed(self.logprobs),
+            prompt_logprobs=LogprobsBody.packed(self.prompt_logprobs),
+            rank_stats=rank_stats,
+        )
 
     def where(self, chosen: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> StepResult:
         """What concerns the requests that `chosen` is true of, given their ids."""
         rows = chosen(self.request_ids)
         ends = chosen(np.array([row.request_id for row in self.finished], dtype=np.int64))
+        counts = self.counts
         return StepResult(
             self.request_ids[rows],
-            self.token_ids[rows],
+            self.token_ids[rows if counts is None else np.repeat(rows, counts)],
             [row for row, mine in zip(self.finished, ends.tolist(), strict=True) if mine],
+            None if counts is None else counts[rows],
             self.logprobs and self.logprobs.where(chosen(self.logprobs.request_ids)),
             self.prompt_logprobs
             and self.prompt_logprobs.where(chosen(self.prompt_logprobs.request_ids)),

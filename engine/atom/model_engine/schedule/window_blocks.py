@@ -22,9 +22,7 @@ from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.sequence import Sequence
 
 _NEVER = np.iinfo(np.int32).max
-
-# (slot, column of its table, block id)
-Append = tuple[int, int, int]
+_NOTHING = np.zeros((0, 3), dtype=np.int32)
 
 
 class WindowBlocks:
@@ -64,9 +62,10 @@ class WindowBlocks:
 
     # ---- a chunk's blocks ----------------------------------------------------------------------
 
-    def append_chunk(self, slot: int, count: int) -> tuple[int, list[Append]]:
+    def append_chunk(self, slot: int, count: int) -> tuple[int, NDArray[np.int32]]:
         """Blocks for the next `count` tokens that the row entered with, or for as many as there are
-        blocks for: their number, and what was appended."""
+        blocks for: their number, and what was appended: [n, 3] of slot, column of its tables, block
+        id."""
         sequence, size = self._rows.sequence_in(slot), self._blocks.block_size
         computed, given = int(self._rows.num_computed[slot]), int(self._rows.num_given[slot])
         known = len(sequence.block_tables[self._windows[0][0]])  # as many in each
@@ -76,9 +75,9 @@ class WindowBlocks:
         if end == given and wanted > most:
             end -= 1  # the last one has to wait until there is room for drafts, too
         if end <= computed:
-            return 0, []
+            return 0, _NOTHING
         new = self._blocks.blocks_for(wanted if end == given else end) - known
-        appends = self._append(sequence, new) if new > 0 else []
+        appends = self._append(sequence, new) if new > 0 else _NOTHING
         self._note(sequence)
         return end - computed, appends
 
@@ -88,15 +87,15 @@ class WindowBlocks:
         unpromised = max(0, free - self.promised_blocks - self._spare_blocks)
         return min(free, int(self._promised[slot]) + unpromised) // len(self._windows)
 
-    def _append(self, sequence: Sequence, count: int) -> list[Append]:
-        appends: list[Append] = []
+    def _append(self, sequence: Sequence, count: int) -> NDArray[np.int32]:
+        appends: list[tuple[int, int, int]] = []
         for number, _, _ in self._windows:
             table = sequence.block_tables[number]
             block_ids = self._blocks.pool.allocate(count)
             first = number * self._table_columns + len(table)
             appends += [(sequence.slot, first + i, block) for i, block in enumerate(block_ids)]
             table += block_ids
-        return appends
+        return np.array(appends, dtype=np.int32)
 
     # ---- what left the window ------------------------------------------------------------------
 
@@ -106,18 +105,21 @@ class WindowBlocks:
         """A batch was computed: give back what its rows that are still there (`alive`) see no more.
         Whether that was more than decodes, which take as much again, give back."""
         slots = batch.slots
-        left = alive & (self._rows.num_computed[slots] >= self._next_left[slots])
+        # Of rows with drafts in flight it is not certain how far they get.
+        computed = context_lens if self._lookahead else self._rows.num_computed[slots]
+        left = alive & (computed >= self._next_left[slots])
         if not np.count_nonzero(left):
             return False
         most = 0
-        for slot, length in zip(slots[left].tolist(), context_lens[left].tolist(), strict=True):
-            most = max(most, self._free_row(slot, length))
+        columns = (slots[left].tolist(), computed[left].tolist(), context_lens[left].tolist())
+        for slot, certain, length in zip(*columns, strict=True):
+            most = max(most, self._free_row(slot, certain, length))
         return most > 1
 
-    def _free_row(self, slot: int, length: int) -> int:
-        """length: tokens of the row whose step was taken in. The most blocks of a group."""
-        sequence, size = self._rows.sequence_in(slot), self._blocks.block_size
-        computed, most = int(self._rows.num_computed[slot]), 0
+    def _free_row(self, slot: int, computed: int, length: int) -> int:
+        """computed: tokens that no step still to be scheduled computes; length: of the row's steps
+        that were taken in. The most blocks of a group."""
+        sequence, size, most = self._rows.sequence_in(slot), self._blocks.block_size, 0
         for number, _, window in self._windows:
             first = sequence.first_blocks[number]
             end = min(computed - window + 1, length) // size

@@ -101,16 +101,15 @@ class GuidedRows:
             batch.req_ids[batch.samples].tolist()
         )
 
-    def accept(
-        self, request_ids: NDArray[np.int64], token_ids: NDArray[np.int32]
-    ) -> list[GuidedEnd]:
-        """Follow the tokens of a step; who must end now. Call `leave` for these too."""
+    def accept(self, runs: Iterable[tuple[int, list[int]]]) -> list[GuidedEnd]:
+        """Follow the tokens of a step, by request; who must end now. Call `leave` for these too."""
         if not self._guides:
             return []
         ends = []
-        for request_id, token_id in zip(request_ids.tolist(), token_ids.tolist(), strict=True):
+        for request_id, token_ids in runs:
             guide = self._guides.get(request_id)
             if guide is not None:
+                (token_id,) = token_ids  # a mask says nothing of the token behind the next
                 end = self._accept(request_id, guide, token_id)
                 ends += [] if end is None else [end]
         return ends

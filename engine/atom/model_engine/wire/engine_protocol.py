@@ -14,7 +14,7 @@ Torch-free. The byte values are the wire's: a message type keeps its own.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -187,10 +187,12 @@ class RankStats(msgspec.Struct, frozen=True):
 
 
 class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All tokens of one engine step: row i gave `token_ids[i]` to request `request_ids[i]`.
+    """All tokens of one engine step: row i gave the next `counts[i]` of `token_ids` to request
+    `request_ids[i]`.
 
-    request_ids: packed int64; token_ids: packed int32, the same count. A request in `finished` has
-    its last token in this very message (none if it was aborted). logprobs: of these tokens;
+    request_ids: packed int64; token_ids: packed int32; counts: packed int32, or nothing where every
+    row gave one. A request in `finished` has its last tokens in this very message (none if it was
+    aborted). logprobs: of these tokens;
     prompt_logprobs: of prompt tokens, in order; both only for requests that asked, and perhaps for
     some that have ended. rank_stats: of the core behind this step, so that its totals are never
     behind what its clients have counted themselves; a core always tells them.
@@ -202,19 +204,45 @@ class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):
     logprobs: LogprobsBody | None = None
     prompt_logprobs: LogprobsBody | None = None
     rank_stats: RankStats | None = None
+    counts: bytes = b""
 
     def __post_init__(self) -> None:
-        if len(self.request_ids) % 8 or len(self.request_ids) != 2 * len(self.token_ids):
+        rows, rest = divmod(len(self.request_ids), 8)
+        tokens = self._num_counted(rows) if self.counts else rows
+        if rest or len(self.token_ids) != 4 * tokens:
             raise ValueError(
                 f"{len(self.request_ids)} bytes of request ids do not match "
                 f"{len(self.token_ids)} bytes of token ids"
             )
 
     def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """Request ids and token ids; the same number of them unless there are counts."""
         return (
             np.frombuffer(self.request_ids, dtype="<i8"),
             np.frombuffer(self.token_ids, dtype="<i4"),
         )
+
+    def runs(self) -> Iterator[tuple[int, list[int]]]:
+        """Each request that got tokens, and these."""
+        counts = np.frombuffer(self.counts, dtype="<i4") if self.counts else None
+        return token_runs(*self.rows(), counts)
+
+    def _num_counted(self, rows: int) -> int:
+        if len(self.counts) != 4 * rows or (counts := np.frombuffer(self.counts, "<i4")).min() < 1:
+            raise ValueError(f"{len(self.counts)} bytes of counts do not fit {rows} rows")
+        return int(counts.sum())
+
+
+def token_runs(
+    request_ids: NDArray[np.int64], token_ids: NDArray[np.int32], counts: NDArray[np.int32] | None
+) -> Iterator[tuple[int, list[int]]]:
+    """Each request, and the tokens that it got: `counts` of each, None for one each."""
+    tokens = token_ids.tolist()
+    ends = range(1, len(tokens) + 1) if counts is None else counts.cumsum().tolist()
+    first = 0
+    for request_id, end in zip(request_ids.tolist(), ends, strict=True):
+        yield request_id, tokens[first:end]
+        first = end
 
 
 BODY_TYPES: dict[EngineCoreRequestType, type[msgspec.Struct]] = {

@@ -20,7 +20,8 @@ from atom.model_ops.values import AttentionShape, LayerCache
 
 
 class Attention(CachedAttention):
-    """norms: of queries and of keys, per head, if there are."""
+    """norms: of queries and of keys, per head, if there are. shape: with the layer's own sinks, if
+    it has any."""
 
     _cache: LayerCache
 

@@ -18,7 +18,14 @@ from atom.model_ops.backends.interface import Ops
 from atom.model_ops.layernorm import RMSNorm
 from atom.model_ops.linear import Linear
 from atom.model_ops.rotary_embedding import RotaryEmbedding
-from atom.model_ops.values import LatentCache, LatentShape, LatentTokens
+from atom.model_ops.values import (
+    IndexCache,
+    IndexShape,
+    IndexTokens,
+    LatentCache,
+    LatentShape,
+    LatentTokens,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,30 +39,51 @@ class LatentParts:
 
 
 class LatentAttention(CachedAttention):
-    _cache: LatentCache
+    """index: of an indexer that says which tokens are attended to, where there is one; its keys are
+    kept beside the entries."""
 
-    def __init__(self, shape: LatentShape, parts: LatentParts, *, ops: Ops) -> None:
+    _cache: LatentCache
+    _index_cache: IndexCache
+
+    def __init__(
+        self, shape: LatentShape, parts: LatentParts, index: IndexShape | None, *, ops: Ops
+    ) -> None:
         super().__init__(ops)
         self.shape = shape
+        self.index = index
         # A value, and so out of the module tree: parameters belong to who names them.
         self._parts = parts
 
     def cache_layout(self, block_size: int, dtype: torch.dtype) -> CacheLayout:
-        """One entry of each token."""
-        return CacheLayout((BlockTensor((block_size, self.shape.entry_dim), dtype),))
+        """One entry of each token, and its key in the indexer."""
+        entries = BlockTensor((block_size, self.shape.entry_dim), dtype)
+        if self.index is None:
+            return CacheLayout((entries,))
+        return CacheLayout((entries, BlockTensor((block_size, self.index.dim), dtype)))
 
     def hold(self, tensors: Sequence[torch.Tensor]) -> None:
-        (entries,) = tensors
-        self._cache = LatentCache(entries)
+        self._cache = LatentCache(tensors[0])
+        if self.index is not None:
+            self._index_cache = IndexCache(tensors[1])
 
     def release(self) -> None:
         self._cache = LatentCache(torch.empty(0))
+        self._index_cache = IndexCache(torch.empty(0))
 
-    def forward(self, tokens: LatentTokens, positions: torch.Tensor) -> torch.Tensor:
-        """What the projections gave, positions [T] → [T, Hq·value_dim]."""
+    def forward(
+        self, tokens: LatentTokens, positions: torch.Tensor, asking: IndexTokens | None = None
+    ) -> torch.Tensor:
+        """What the projections gave, positions [T] → [T, Hq·value_dim]; asking: what the indexer's
+        gave."""
         parts, step = self._parts, self._step
         rotary = parts.rotary(positions, None, parts.norm.norm)
         tokens = self._ops.latent_rope_store(
             tokens, self.shape, rotary, self._cache, step.slot_mapping
         )
-        return self._ops.paged_latent_attention(tokens, self.shape, parts.up.w, self._cache, step)
+        selected = None
+        if asking is not None and self.index is not None:
+            selected = self._ops.select_tokens(asking, self.index, rotary, self._index_cache, step)
+        up = parts.up.w
+        if selected is None:
+            return self._ops.paged_latent_attention(tokens, self.shape, up, self._cache, step)
+        return self._ops.selected_latent_attention(tokens, self.shape, up, self._cache, selected)

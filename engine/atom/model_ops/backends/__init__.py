@@ -76,7 +76,11 @@ def resolve_ops(
     return ResolvedOps(
         ops=cast(Ops, ops),
         chosen={op: provider.name for op, provider in chosen.items()},
-        uncapturable=tuple(op for op, provider in chosen.items() if op not in provider.capturable),
+        uncapturable=tuple(
+            op
+            for op, provider in chosen.items()
+            if case.asks_for(op) and op not in provider.capturable
+        ),
         expands=chosen["prepare_linear"].expands,
     )
 

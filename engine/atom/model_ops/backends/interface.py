@@ -26,6 +26,9 @@ from atom.model_ops.values import (
     AttentionShape,
     ExpertsWeight,
     Gating,
+    IndexCache,
+    IndexShape,
+    IndexTokens,
     LatentCache,
     LatentShape,
     LatentTokens,
@@ -155,6 +158,29 @@ class Ops(Protocol):
         value of a latent: of all that are attended to, or, which is the same, of queries and
         results. Where it is captured a decode row of context 0 (padding) yields zeros."""
 
+    def select_tokens(
+        self,
+        tokens: IndexTokens,
+        shape: IndexShape,
+        rotary: Rotary,
+        cache: IndexCache,
+        step: AttentionMetaData,
+    ) -> torch.Tensor | None:
+        """Rotate the tokens' queries and keys, write keys to the step's cache slots, and score, for
+        each token t, its row's tokens s up to itself: scale · Σ_h weights[t, h] · relu(q[t, h] ·
+        key[s]). Cache slots [T, top_k] int64 of the highest, block · S + offset, in any order, -1
+        where there are fewer; None where no row has more than top_k, and so all are selected."""
+
+    def selected_latent_attention(
+        self,
+        tokens: LatentTokens,
+        shape: LatentShape,
+        up: LinearWeight,
+        cache: LatentCache,
+        selected: torch.Tensor,
+    ) -> torch.Tensor:
+        """`paged_latent_attention` of each token to its selected cache slots alone."""
+
     def add(self, stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
         """Add `linear(x, w)` to a settled stream: now, or as what the next norm of the same backend
         adds, whole or in parts. May overwrite the stream's tensors."""
@@ -247,6 +273,8 @@ OPS = (
     "paged_attention",
     "latent_rope_store",
     "paged_latent_attention",
+    "select_tokens",
+    "selected_latent_attention",
     "sample",
     "filter_logits",
     "apply_token_mask",
@@ -270,16 +298,25 @@ FUSED_OPS: dict[str, tuple[str, ...]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCase:
     """What an engine is going to ask of its operations: dtypes of the model and of its KV cache,
-    every kind of attention layer and of those with a latent, tokens per block, formats of matrices,
-    activations."""
+    every kind of attention layer, of those with a latent and of indexers, tokens per block, formats
+    of matrices, and of those of experts, activations."""
 
     dtype: torch.dtype
     kv_dtype: torch.dtype
     attention: tuple[AttentionShape, ...] = ()
     latent: tuple[LatentShape, ...] = ()
+    index: tuple[IndexShape, ...] = ()
     block_size: int = 16
     formats: tuple[WeightFormat, ...] = (WeightFormat.PLAIN,)
+    expert_formats: tuple[WeightFormat, ...] = ()
     activations: tuple[Gating, ...] = (Activation.SILU,)
+
+    def asks_for(self, op: str) -> bool:
+        """Whether a step computes the operation at all, as far as attention decides it."""
+        return op not in _SPARSE_OPS or bool(self.index)
+
+
+_SPARSE_OPS = ("select_tokens", "selected_latent_attention")
 
 
 def _no_reasons(op: str, case: OpCase) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from atom.model_ops.quantised.cached_heads import gather_heads
 from atom.model_ops.values import AttentionShape, LayerCache
 
 _QUERIES = 512  # that are computed together
+_MASKED = 1 << 22  # elements of a mask that differs by head, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +44,40 @@ def attend_prompt(
         tensor.flatten(0, 1)[: row.length - first].transpose(0, 1)[None]
         for tensor in gather_heads(cache, blocks, q.dtype)
     )  # [1, Hkv, tokens, D]
-    for start in range(0, q.shape[0], _QUERIES):
-        some = q[start : start + _QUERIES]
+    pieces = _QUERIES
+    if shape.sinks is not None:
+        pieces = max(1, min(pieces, _MASKED // (shape.num_heads * row.length)))
+    for start in range(0, q.shape[0], pieces):
+        some = q[start : start + pieces]
         begin, end = history + start, history + start + some.shape[0]
         lowest = begin + 1 - shape.seen(begin + 1)
         # Nothing before these queries, and all of them seen: the mask is a plain triangle.
-        whole = begin == 0 and shape.seen(end) == end
-        out[start : start + _QUERIES] = F.scaled_dot_product_attention(
+        whole = begin == 0 and shape.seen(end) == end and shape.sinks is None
+        keys, values = (each[:, :, lowest - first : end - first] for each in (k, v))
+        mask = None if whole else _seen(begin, lowest, end, shape.window)
+        if shape.sinks is not None and mask is not None:
+            scores = torch.zeros(mask.shape, dtype=q.dtype).masked_fill_(~mask, -torch.inf)
+            keys, values, mask = with_sinks(keys, values, scores, shape.sinks[:, None, None])
+        out[start : start + pieces] = F.scaled_dot_product_attention(
             some.transpose(0, 1)[None],
-            k[:, :, lowest - first : end - first],
-            v[:, :, lowest - first : end - first],
-            attn_mask=None if whole else _seen(begin, lowest, end, shape.window),
+            keys,
+            values,
+            attn_mask=mask,
             is_causal=whole,
             scale=shape.scale,
             enable_gqa=True,
         )[0].transpose(0, 1)
+
+
+def with_sinks(
+    k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor, sinks: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Sinks as one more token of nothing, whose score is what the mask adds: k, v [.., L, D], mask
+    [.., n, L], sinks [.., 1, 1] that the mask is widened to."""
+    shape = torch.broadcast_shapes(mask.shape[:-1], sinks.shape[:-1])
+    column = sinks.to(mask.dtype).expand(*shape, 1)
+    mask = torch.cat((mask.expand(*shape, mask.shape[-1]), column), dim=-1)
+    return F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1)), mask
 
 
 def _seen(begin: int, lowest: int, end: int, window: int | None) -> torch.Tensor:

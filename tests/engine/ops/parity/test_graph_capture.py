@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend, SamplingTensors
-from atom.model_ops.values import LinearWeight
+from atom.model_ops.routing import Routing
+from atom.model_ops.values import (
+    Activation,
+    ExpertsWeight,
+    LinearWeight,
+    NormWeight,
+    RouterWeight,
+    Stream,
+)
 from tests.engine.ops.inputs import paged_case
 from tests.engine.ops.latent_inputs import REAL, latent_case
 
@@ -48,6 +56,38 @@ def test_attention_and_sampling_replayed_on_new_contents_equal_eager(
     sampling.position.add_(100)
     graph.replay()
     assert torch.equal(tokens, step())
+
+
+def test_experts_replayed_for_other_tokens_equal_eager(
+    backend: Backend, device: torch.device
+) -> None:
+    if not backend.capturable:
+        pytest.skip(f"{backend.name} is not captured into graphs here")
+
+    def random(*size: int) -> torch.Tensor:
+        return torch.randn(size, dtype=torch.bfloat16, device=device) * size[-1] ** -0.5
+
+    router = RouterWeight(LinearWeight(random(32, 256)))
+    up, down = LinearWeight(random(32, 192, 256)), LinearWeight(random(32, 256, 96))
+    w = ExpertsWeight(up, down, Activation.SILU)
+    norm = NormWeight(torch.ones(256, dtype=torch.bfloat16, device=device), 1e-6)
+    for rows in (1, 24, 300):  # programs of pairs, of experts, and in order
+        x = torch.randn(rows, 256, dtype=torch.bfloat16, device=device)
+
+        def step(x: torch.Tensor = x) -> torch.Tensor:
+            routed = backend.operations["route"](x, router, Routing(top_k=4))
+            stream = backend.operations["add_experts"](Stream(x.clone()), x, w, routed, None)
+            return backend.operations["norm"](stream, norm)[0]
+
+        eager_first = step().clone()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = step()
+        graph.replay()
+        assert torch.equal(out, eager_first)
+        x.copy_(torch.randn_like(x))
+        graph.replay()
+        assert torch.equal(out, step())
 
 
 def test_latent_attention_replayed_on_new_contents_equals_eager(

@@ -113,6 +113,23 @@ def test_scores_are_capped(
     check(backend, reference, case)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("window", [None, 20])
+def test_sinks_take_their_share(
+    backend: Backend, reference: Backend, device: torch.device, window: int | None,
+    dtype: torch.dtype,
+) -> None:  # fmt: skip
+    case = paged_case(
+        [*DECODES, (700, 1), *CHUNKS], device=device, dtype=dtype, heads=(6, 3), window=window,
+        sinks=True,
+    )  # fmt: skip
+    if backend.reasons_against("paged_attention", case_of(case)):
+        pytest.skip(f"{backend.name} leaves sinks to another backend")
+    check(backend, reference, case)
+    without = replace(case, shape=replace(case.shape, has_sinks=False, sinks=None))
+    assert not torch.allclose(compute(backend, case), compute(backend, without), atol=1e-2)
+
+
 def case_of(case: PagedCase) -> OpCase:
     return OpCase(dtype=case.q.dtype, kv_dtype=case.q.dtype, attention=(case.shape,))
 

@@ -15,7 +15,17 @@ from atom.model_ops.backends.interface import Backend, OpCase
 from atom.model_ops.quantised.codes import fp4_values, pack_pairs, unpack_pairs
 from atom.model_ops.quantised.dequantise import dequantise
 from atom.model_ops.quantised.quantise import quantise
-from atom.model_ops.values import EIGHT_BITS, LinearWeight, NormWeight, Scales, Stream, WeightFormat
+from atom.model_ops.routing import Routed
+from atom.model_ops.values import (
+    EIGHT_BITS,
+    Activation,
+    ExpertsWeight,
+    LinearWeight,
+    NormWeight,
+    Scales,
+    Stream,
+    WeightFormat,
+)
 from tests.engine.ops.inputs import TOLERANCE, assert_rows_agree
 
 FORMATS = [kind for kind in WeightFormat if kind is not WeightFormat.PLAIN]
@@ -157,3 +167,49 @@ def test_four_bit_codes_are_the_sixteen_numbers(device: torch.device) -> None:
     assert torch.equal(unpack_pairs(pack_pairs(codes)), codes)
     positive = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
     assert fp4_values(codes).tolist() == positive + [-value for value in positive]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("tokens", [1, 6, 300])
+def test_experts_are_the_dequantised_ones(
+    backend: Backend, reference: Backend, device: torch.device, kind: WeightFormat, tokens: int
+) -> None:
+    """Activations of experts stay as they are: no rounding but the dtype's."""
+    count, hidden, inner, dtype = 6, 160, 64, torch.float32
+    case = OpCase(dtype=dtype, kv_dtype=dtype, expert_formats=(kind,))
+    reasons = backend.reasons_against("experts", case)
+    if reasons:  # and then the reference computes them
+        assert kind.elements_per_byte == 2
+        assert kind.value in reasons[0]
+        return
+    draw = torch.Generator().manual_seed(2)
+
+    def stack(rows: int, columns: int) -> LinearWeight:
+        parts = []
+        for _ in range(count):
+            weight = torch.randn(rows, columns, generator=draw) / columns**0.5
+            parts.append(stored(weight.to(device), kind, dtype))
+        (scales,) = {(w.scales.block, w.scales.dtype) for w in parts if w.scales is not None}
+        zeros = [w.scales.zero for w in parts if w.scales is not None and w.scales.zero is not None]
+        scale = torch.stack([w.scales.scale for w in parts if w.scales is not None])
+        zero = torch.stack(zeros) if zeros else None
+        data = torch.stack([w.data for w in parts])
+        return LinearWeight(data, None, Scales(kind, scale, *scales, zero))
+
+    w = ExpertsWeight(stack(2 * inner, hidden), stack(hidden, inner), Activation.SILU)
+    ids = torch.stack([torch.randperm(count, generator=draw)[:2] for _ in range(tokens)])
+    routed = Routed(ids.int().to(device), torch.rand(tokens, 2, generator=draw).to(device))
+    x = torch.randn(tokens, hidden, generator=draw).to(device)
+    plain = ExpertsWeight(
+        *(
+            LinearWeight(dequantise(part.data, part.scales).double())
+            for part in (w.gate_up, w.down)
+            if part.scales is not None
+        ),
+        w.activation,
+    )
+    expected = reference.operations["experts"](x.double(), plain, routed)
+    prepare = backend.operations["prepare_linear"]
+    prepared = ExpertsWeight(prepare(w.gate_up), prepare(w.down), w.activation)
+    out = backend.operations["experts"](x, prepared, routed)
+    assert_rows_agree(out, expected, dtype, slack=4)

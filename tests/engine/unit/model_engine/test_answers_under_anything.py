@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -91,13 +92,22 @@ def expected(tokenizer: Tokenizer, ask: Ask, script: list[int]) -> tuple[str, st
 
 class Run:
     def __init__(
-        self, tokenizer: Tokenizer, asks: list[Ask], depth: int, policy: str, num_blocks: int
+        self,
+        tokenizer: Tokenizer,
+        asks: list[Ask],
+        depth: int,
+        num_blocks: int,
+        **options: Any,
     ) -> None:
         self.tokenizer, self.asks = tokenizer, asks
         self.scripts = [tokenizer.encode(ask.text, add_special_tokens=False) for ask in asks]
-        self.scheduler = make_scheduler(num_blocks=num_blocks, policy=policy, max_num_seqs=5)
+        self.scheduler = make_scheduler(num_blocks=num_blocks, max_num_seqs=5, **options)
         model = PagedModel(
-            4, num_blocks, scheduled_rows=self.scheduler.rows, draw=self._drawn_token
+            4,
+            num_blocks,
+            scheduled_rows=self.scheduler.rows,
+            draw=self._drawn_token,
+            num_drafts=options["num_speculative_tokens"],
         )
         self.pipeline = StepPipeline(self.scheduler, model, depth=depth)
         self.processor = OutputProcessor(tokenizer, RequestMetrics())
@@ -133,8 +143,8 @@ class Run:
         self._end(self.told_at.pop(step, []))
         result = self.pipeline.step(float(step))
         if result is not None:
-            rows = zip(result.request_ids.tolist(), result.token_ids.tolist(), strict=True)
-            self._show(step, list(rows), result.finished)
+            rows = [(request, *run) for request, run in result.runs()]
+            self._show(step, rows, result.finished)
         self.scheduler.blocks.pool.check_integrity()
 
     def _end(self, numbers: list[int]) -> None:
@@ -161,11 +171,12 @@ class Run:
     depth=st.integers(0, 1),
     policy=st.sampled_from(["mixed", "prefill_first"]),
     num_blocks=st.integers(16, 30),
+    drafts=st.sampled_from([0, 0, 1, 4]),
 )
 def test_every_client_gets_its_own_text_and_reason(
-    tokenizer, asks, depth, policy, num_blocks
+    tokenizer, asks, depth, policy, num_blocks, drafts
 ) -> None:
-    run = Run(tokenizer, asks, depth, policy, num_blocks)
+    run = Run(tokenizer, asks, depth, num_blocks, policy=policy, num_speculative_tokens=drafts)
     run.play()
     assert len(run.processor) == 0
     assert run.scheduler.blocks.pool.num_held == 0

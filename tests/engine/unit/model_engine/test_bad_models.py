@@ -109,6 +109,22 @@ def test_an_expert_that_is_missing_among_others_is_named(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({"num_experts_per_tok": 9}, "num_experts_per_tok 9 is more than the 8 experts"),
+        ({"n_group": 3}, "n_group 3 does not divide the 8 experts"),
+        ({"n_group": 4, "num_experts_per_tok": 3}, "more than the 2 experts that a token"),
+    ],
+)
+def test_a_choice_of_experts_that_cannot_be_made(tmp_path: Path, changes, words) -> None:
+    experts = {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    folder = make_tiny_checkpoint(tmp_path, "glm4_moe", extra=experts)
+    edit_config(folder, **changes)
+    with pytest.raises(ModelError, match=words):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
         ({"hidden_act": "gelu"}, "hidden_act 'gelu' is not supported"),
         (
             {"rope_parameters": {"rope_type": "mrope", "rope_theta": 1e6}},

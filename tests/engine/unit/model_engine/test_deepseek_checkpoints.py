@@ -69,7 +69,7 @@ def test_layers_that_config_json_does_not_name_are_left_over(folder: Path, name:
     [
         ("DeepseekV3ForCausalLM", {"scoring_func": "softmax"}, "scoring_func 'softmax'"),
         ("DeepseekV3ForCausalLM", {"topk_method": "greedy"}, "topk_method 'greedy'"),
-        ("DeepseekV3ForCausalLM", {"n_group": None}, "n_group must be a number of groups"),
+        ("DeepseekV3ForCausalLM", {"n_group": None}, "n_group must be a whole number"),
         ("DeepseekV2ForCausalLM", {"norm_topk_prob": True}, "norm_topk_prob True"),
         ("DeepseekV2ForCausalLM", {"topk_method": "noaux_tc"}, "topk_method 'noaux_tc'"),
     ],

@@ -32,9 +32,16 @@ def image(live_cluster: LiveCluster) -> str:
 def grouped(namespaced: LiveCluster, image: str, tmp_path: Path) -> Iterator[LiveCluster]:
     """A model of one group of two pods, Ready."""
     with operator(namespaced, tmp_path / "operator.log", SITE):
-        neighbours.apply(namespaced, neighbours.quick_model(image, parallelism=GROUP))
+        neighbours.apply(namespaced, model(image))
         wait_ready(namespaced)
         yield namespaced
+
+
+def model(image: str, **annotations: str) -> dict[str, Any]:
+    """In place: with one more group LeaderWorkerSet v0.7.0 does not finish a rollout."""
+    made = neighbours.quick_model(image, parallelism=GROUP, rollout={"strategy": "InPlace"})
+    made["spec"]["template"]["metadata"] = {"annotations": annotations}
+    return dict(made)
 
 
 def pods(cluster: LiveCluster) -> dict[str, dict[str, Any]]:
@@ -83,6 +90,17 @@ def test_a_group_that_loses_a_pod_is_made_anew(grouped: LiveCluster) -> None:
 
     grouped.wait("another group", replaced)
     wait_ready(grouped)
+
+
+def test_a_change_replaces_the_group_and_is_ready_when_it_is(
+    grouped: LiveCluster, image: str
+) -> None:
+    before = status(grouped)["revision"]
+    neighbours.apply(grouped, model(image, note="second"))
+    grouped.wait("another revision", lambda: status(grouped)["revision"] != before)
+    wait_ready(grouped)
+    notes = {pod["metadata"]["annotations"]["note"] for pod in pods(grouped).values()}
+    assert notes == {"second"}
 
 
 def test_groups_are_added_and_taken_away_by_number(grouped: LiveCluster) -> None:

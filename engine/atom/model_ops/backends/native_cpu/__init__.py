@@ -52,6 +52,8 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
         return (f"made for float32, not {' and '.join(names)}",)
     if op == "paged_attention" and any(shape.softcap is not None for shape in case.attention):
         return ("its attention has no soft cap of scores",)
+    if op == "paged_attention" and any(shape.has_sinks for shape in case.attention):
+        return ("its attention has no sinks",)
     if op in ("act_and_mul", "norm_gated_linear", "experts"):
         others = [kind.value for kind in case.activations if kind is not Activation.SILU]
         return tuple(f"its kernels have no {name}" for name in others)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from atom.model_ops.backends.interface import OpCase
-from atom.model_ops.backends.prompt_attention import PromptRow, attend_prompt
+from atom.model_ops.backends.prompt_attention import PromptRow, attend_prompt, with_sinks
 from atom.model_ops.quantised.cached_heads import gather_heads
 from atom.model_ops.values import AttentionShape, LayerCache
 from atom.utils.forward_context import AttentionMetaData
@@ -129,8 +129,11 @@ def _decode(
         for tensor in gather_heads(cache, group.tokens, q.dtype, slots=True)
     )
     grouped = queries.view(rows, shape.num_kv_heads, -1, shape.head_dim)  # [R, Hkv, Hq/Hkv, D]
+    mask = group.mask
+    if shape.sinks is not None:
+        k, v, mask = with_sinks(k, v, mask, shape.sinks.view(shape.num_kv_heads, -1, 1))
     result = F.scaled_dot_product_attention(
-        grouped, k, v, attn_mask=group.mask, scale=shape.scale
+        grouped, k, v, attn_mask=mask, scale=shape.scale
     ).reshape(queries.shape)
     if group.rows is None:
         out.copy_(result)

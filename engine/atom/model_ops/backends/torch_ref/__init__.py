@@ -16,6 +16,7 @@ from atom.model_ops.backends.torch_ref import (
     latent_attention,
     routing,
     sampling,
+    sparse_attention,
     token_mask,
 )
 
@@ -36,6 +37,8 @@ def backend() -> Backend:
             "paged_attention": attention.paged_attention,
             "latent_rope_store": latent_attention.latent_rope_store,
             "paged_latent_attention": latent_attention.paged_latent_attention,
+            "select_tokens": sparse_attention.select_tokens,
+            "selected_latent_attention": sparse_attention.selected_latent_attention,
             "sample": sampling.sample,
             "filter_logits": filter_logits,
             "apply_token_mask": token_mask.apply_token_mask,

@@ -99,13 +99,20 @@ def _attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, seen: torch.Tensor, shape: AttentionShape
 ) -> torch.Tensor:
     """q [R, Hq, n, D], k, v [R, Hkv, L, D], seen [.., n, L] → [R, Hq, n, D]."""
-    if shape.softcap is None:
+    if shape.softcap is None and shape.sinks is None:
         return F.scaled_dot_product_attention(
             q, k, v, attn_mask=seen, scale=shape.scale, enable_gqa=True
         )
     group = shape.num_heads // shape.num_kv_heads
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     scores = (q @ k.transpose(-1, -2)) * shape.scale
-    scores = shape.softcap * torch.tanh(scores / shape.softcap)
-    weights = scores.masked_fill(~seen, -torch.inf).float().softmax(dim=-1)
+    if shape.softcap is not None:
+        scores = shape.softcap * torch.tanh(scores / shape.softcap)
+    scores = scores.masked_fill(~seen, -torch.inf)
+    if scores.dtype is not torch.float64:
+        scores = scores.float()
+    if shape.sinks is not None:
+        sinks = shape.sinks.to(scores.dtype).view(1, -1, 1, 1)
+        scores = torch.cat((scores, sinks.expand(*scores.shape[:3], 1)), dim=-1)
+    weights = scores.softmax(dim=-1)[..., : k.shape[2]]
     return weights.to(v.dtype) @ v

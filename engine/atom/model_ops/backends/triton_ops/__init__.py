@@ -36,12 +36,14 @@ def backend() -> Backend:
         activation,
         attention,
         decode_state,
+        experts,
         latent_attention,
         latent_store,
         linear,
         logit_filters,
         norms,
         rope_store,
+        routing,
         sampling,
         token_mask,
     )
@@ -56,6 +58,9 @@ def backend() -> Backend:
         "rms_norm": norms.rms_norm,
         "norm": norms.norm,
         "act_and_mul": activation.act_and_mul,
+        "route": routing.route,
+        "experts": experts.experts,
+        "add_experts": experts.add_experts,
         "qk_norm_rope_store": rope_store.qk_norm_rope_store,
         "paged_attention": attention.paged_attention,
         "attention": attention.attention,
@@ -80,19 +85,28 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
     from atom.model_ops.backends.triton_ops import attention, latent_attention
 
     if op in _PRODUCTS:
-        return _against_formats(case)
+        return _against_formats(case.formats)
+    if op in ("experts", "add_experts"):
+        return _against_experts(case.expert_formats)
     if op in _CACHED and case.kv_dtype in FP8_DTYPES and native_fp8(_device()) is None:
         return ("this card converts no fp8, which the KV cache is to have",)
     return attention.reasons_against(op, case) + latent_attention.reasons_against(op, case)
 
 
-def _against_formats(case: OpCase) -> tuple[str, ...]:
+def _against_formats(formats: tuple[WeightFormat, ...]) -> tuple[str, ...]:
     if native_fp8(_device()) is not None:
         return ()
     return tuple(
         f"this card multiplies no fp8, which matrices of {kind.value} need"
-        for kind in case.formats
+        for kind in formats
         if kind in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS)
+    )
+
+
+def _against_experts(formats: tuple[WeightFormat, ...]) -> tuple[str, ...]:
+    narrow = (kind for kind in formats if kind.elements_per_byte > 1)
+    return _against_formats(formats) + tuple(
+        f"its experts have eight bits at least, not {kind.value}" for kind in narrow
     )
 
 

@@ -85,7 +85,7 @@ def attention(
 
 def _dense_groups(shape: AttentionShape, step: AttentionMetaData) -> tuple[EqualPrompts, ...]:
     """The long prompts of which the layer sees all, by no other rule than the library knows."""
-    if shape.softcap is not None:
+    if shape.softcap is not None or shape.has_sinks:
         return ()
     return tuple(group for group in step.long_prompts if shape.seen(group.leading) == group.leading)
 

@@ -27,6 +27,20 @@ def real_elements(D: tl.constexpr, LANES: tl.constexpr):
 
 
 @triton.jit
+def add_sinks(sinks, running_max, running_sum, acc):
+    """One more score per row, base 2, that has no value; -inf for none."""
+    highest = tl.maximum(running_max, sinks)
+    kept = tl.exp2(running_max - highest)
+    return highest, running_sum * kept + tl.exp2(sinks - highest), acc * kept[:, None]
+
+
+@triton.jit
+def load_sinks(sinks_ptr, head, real):
+    """In base 2."""
+    return tl.load(sinks_ptr + head, mask=real, other=0.0) * 1.4426950408889634
+
+
+@triton.jit
 def load_tile(at, inside, real, MASKED: tl.constexpr, PADDED: tl.constexpr):
     """Rows of heads at `at` [N, LANES]: those `inside` where MASKED, lanes that are `real` where a
     head is PADDED, zeros elsewhere."""

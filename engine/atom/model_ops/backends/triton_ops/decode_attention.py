@@ -27,6 +27,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.attention_tiles import (
+    add_sinks,
     cache_offsets,
     cap_scores,
     head_codes,
@@ -34,6 +35,7 @@ from atom.model_ops.backends.triton_ops.attention_tiles import (
     head_scale,
     load_blocks,
     load_scales,
+    load_sinks,
     load_tile,
     real_elements,
     softmax_step,
@@ -88,7 +90,7 @@ def _rotate(
 def _decode_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, tables_ptr, contexts_ptr, out_ptr,
     partial_ptr, lse_ptr,
-    q_weight_ptr, k_weight_ptr, cos_sin_ptr, positions_ptr, slots_ptr,
+    q_weight_ptr, k_weight_ptr, cos_sin_ptr, positions_ptr, slots_ptr, sinks_ptr,
     table_stride, least, splits, scale, eps,
     GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
     LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, IS_SPLIT: tl.constexpr,
@@ -220,6 +222,11 @@ def _decode_kernel(
             scores, value, value_scale, scale, running_max, running_sum, acc, False, FP8
         )
 
+    if sinks_ptr is not None:
+        sinks = load_sinks(sinks_ptr, head * GROUP + member, member < GROUP)
+        # Of a row that is split they count once, where its splits are combined.
+        sinks = tl.where(context - low <= length, sinks, float("-inf"))
+        running_max, running_sum, acc = add_sinks(sinks, running_max, running_sum, acc)
     total = tl.where(running_sum > 0, running_sum, 1.0)
     result = acc / total[:, None]
     if context - low <= length:
@@ -233,7 +240,7 @@ def _decode_kernel(
 
 @triton.jit(do_not_specialize=["least", "splits"])
 def _combine_kernel(
-    partial_ptr, lse_ptr, contexts_ptr, out_ptr, least, splits,
+    partial_ptr, lse_ptr, contexts_ptr, out_ptr, sinks_ptr, least, splits,
     HQ: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr, BLOCK_N: tl.constexpr,
     WINDOW: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
@@ -255,8 +262,15 @@ def _combine_kernel(
         partial_ptr + at[:, None] * D + element[None, :],
         mask=written[:, None] & within[None, :], other=0.0,
     )  # fmt: skip
-    weight = tl.exp2(lse - tl.max(lse, axis=0))
-    result = tl.sum(weight[:, None] * partial, axis=0) / tl.sum(weight, axis=0)
+    highest = tl.max(lse, axis=0)
+    total = 0.0
+    if sinks_ptr is not None:
+        sink = load_sinks(sinks_ptr, head, head < HQ)
+        highest = tl.maximum(highest, sink)
+        total = tl.exp2(sink - highest)
+    weight = tl.exp2(lse - highest)
+    total += tl.sum(weight, axis=0)
+    result = tl.sum(weight[:, None] * partial, axis=0) / total
     result = result.to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + (row.to(tl.int64) * HQ + head) * D + element, result, mask=within)
 
@@ -321,7 +335,7 @@ def decode_attention(
         q, cache.k, cache.v, cache.k_scale, cache.v_scale, tables, step.context_lens, out,
         partial, lse,
         q_norm and q_norm.weight, k_norm and k_norm.weight, rotary and rotary.cos_sin,
-        rotary and rotary.positions, rotary and step.slot_mapping,
+        rotary and rotary.positions, rotary and step.slot_mapping, shape.sinks,
         tables.stride(0), splits.least, splits.count, shape.scale * math.log2(math.e),
         q_norm.eps if q_norm else 0.0,
         GROUP=group, GROUP_PADDED=max(_MIN_GROUP, next_power_of_2(group)), HKV=kv_heads, D=dim,
@@ -331,25 +345,32 @@ def decode_attention(
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     if splits.count > 1:
-        combine_splits((partial, lse), step.context_lens, out, splits, config.block_n, window)
+        parts = SplitParts(partial, lse, config.block_n, window, shape.sinks)
+        combine_splits(parts, step.context_lens, out, splits)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitParts:
+    """What the splits of rows gave: partial [rows · heads · splits, D] with lse, logarithms of
+    their sums; splits are whole tiles of block_n tokens, of the window's if there is one."""
+
+    partial: torch.Tensor
+    lse: torch.Tensor
+    block_n: int
+    window: int = 0
+    sinks: torch.Tensor | None = None
 
 
 def combine_splits(
-    parts: tuple[torch.Tensor, torch.Tensor],
-    contexts: torch.Tensor,
-    out: torch.Tensor,
-    splits: Splits,
-    block_n: int,
-    window: int = 0,
+    parts: SplitParts, contexts: torch.Tensor, out: torch.Tensor, splits: Splits
 ) -> None:
-    """Weigh what the splits of each row gave, [rows · heads · splits, D] with logarithms of their
-    sums, into out [rows, heads, D]; rows of one split are there already."""
+    """Weigh the parts into out [rows, heads, D]; rows of one split are there already."""
     rows, heads, dim = out.shape
     lanes = head_lanes(dim)
     # Few sizes of tile, so that few kernels serve any number of rows.
     padded = next(size for size in _COMBINED if size >= splits.count)
     _combine_kernel[(rows, heads)](
-        *parts, contexts, out, splits.least, splits.count,
-        HQ=heads, D=dim, LANES=lanes, BLOCK_N=block_n, WINDOW=window, PADDED=padded,
+        parts.partial, parts.lse, contexts, out, parts.sinks, splits.least, splits.count,
+        HQ=heads, D=dim, LANES=lanes, BLOCK_N=parts.block_n, WINDOW=parts.window, PADDED=padded,
         num_warps=2 if padded * lanes <= 4096 else 4 if padded * lanes <= 16384 else 8,
     )  # fmt: skip

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.decode_attention import (
+    SplitParts,
     choose_splits,
     combine_splits,
     split_length,
@@ -112,5 +113,6 @@ def latent_decode(
         num_warps=launch.num_warps, num_stages=2,
     )  # fmt: skip
     if splits.count > 1:
-        combine_splits((partial, lse), step.context_lens, out, splits, launch.block_n)
+        parts = SplitParts(partial, lse, launch.block_n)
+        combine_splits(parts, step.context_lens, out, splits)
     return out

@@ -20,11 +20,13 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.attention_tiles import (
+    add_sinks,
     cache_offsets,
     cap_scores,
     head_elements,
     load_blocks,
     load_scales,
+    load_sinks,
     load_tile,
     real_elements,
     softmax_step,
@@ -98,7 +100,7 @@ def _attend(
 @triton.jit(do_not_specialize=["table_stride", "first_row", "rows", "skipped"])
 def _prefill_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, tables_ptr, contexts_ptr,
-    starts_ptr, out_ptr,
+    starts_ptr, out_ptr, sinks_ptr,
     table_stride, first_row, rows, skipped, scale,
     GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
     LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -162,6 +164,9 @@ def _prefill_kernel(
         HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, SOFTCAP, FP8, True,
     )  # fmt: skip
 
+    if sinks_ptr is not None:
+        sinks = load_sinks(sinks_ptr, head * GROUP + member, member < GROUP)
+        running_max, running_sum, acc = add_sinks(sinks, running_max, running_sum, acc)
     result = (acc / running_sum[:, None]).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + query_head[:, None] * D + element[None, :], result, mask=real)
 
@@ -197,7 +202,7 @@ def prefill_attention(
     limits = {} if config.max_registers is None else {"maxnreg": config.max_registers}
     _prefill_kernel[(tiles, shape.num_kv_heads)](
         q, cache.k, cache.v, cache.k_scale, cache.v_scale, step.block_tables, step.context_lens,
-        step.query_starts, out,
+        step.query_starts, out, shape.sinks,
         step.block_tables.stride(0), span.first_row, span.rows, span.skipped,
         shape.scale * math.log2(math.e),
         GROUP=group, GROUP_PADDED=group_padded, HKV=shape.num_kv_heads, D=shape.head_dim,

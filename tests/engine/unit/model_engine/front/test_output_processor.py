@@ -38,7 +38,7 @@ class Driver:
         self.processor.add(request, f"name-{number}")
 
     def step(
-        self, rows: list[tuple[int, int]], finished: tuple[FinishedRow, ...] = ()
+        self, rows: list[tuple[int, ...]], finished: tuple[FinishedRow, ...] = ()
     ) -> StepOutputs:
         self.now += 1.0
         return self.processor.process(stream_body(rows, finished), self.now)
@@ -100,9 +100,11 @@ def test_rows_of_several_requests_are_kept_apart(driver: Driver) -> None:
 def test_several_tokens_of_one_request_in_a_step_are_all_taken(driver: Driver) -> None:
     driver.add(1)
     a, b, c = driver.tokens("abc")
-    step = driver.step([(1, a), (1, b)])
-    assert [output.text for _, output in step.outputs] == ["a", "b"]
-    step = driver.step([(1, c), (1, a)], (FinishedRow(1, "length", "max_tokens", 0),))
+    driver.add(2)
+    step = driver.step([(1, a, b), (2, c)])
+    shown = [(number, output.text, output.output_tokens) for number, output in step.outputs]
+    assert shown == [(1, "ab", [a, b]), (2, "c", [c])]
+    step = driver.step([(1, c, a)], (FinishedRow(1, "length", "max_tokens", 0),))
     ((_, last),) = step.outputs
     assert (last.text, last.output_tokens, last.num_output_tokens) == ("ca", [c, a], 4)
 

@@ -76,7 +76,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_blocks = spare_blocks + sum(
             group.blocks(MAX_MODEL_LEN, block_size, drafts) for group in groups
         )
-        self.block_size, self.windows, self.drafts = block_size, windows, drafts
+        self.block_size, self.windows = block_size, windows
+        # Drafts that a row has blocks for, with those that a step in flight was thought to keep.
+        self.most_ahead = drafts + depth * (drafts + 1) * (drafts > 0)
         self.policy, self.budget, self.threshold = policy, budget, threshold
         self.max_num_seqs = max_num_seqs
         self.scheduler = make_scheduler(
@@ -167,12 +169,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         self._check_salts()
         if result is None:
             return
-        rows = zip(result.request_ids.tolist(), result.token_ids.tolist(), strict=True)
-        for request, token in rows:
+        for request, run in result.runs():
             assert request not in self.ended, "a token after the end"
-            self.tokens.setdefault(request, []).append(token)
+            self.tokens.setdefault(request, []).extend(run)
         for row in result.finished:
             self._end(row.request_id, row.reason)
+        self._check_counts()
+
+    def _check_counts(self) -> None:
+        """With no step in flight what is counted is what there is."""
+        if self.scheduler.num_outstanding:
+            return
+        rows = self.scheduler.rows
+        for sequence in filter(None, rows.sequences):
+            got = self.tokens.get(sequence.id, [])
+            assert rows.num_tokens[sequence.slot] == sequence.num_prompt_tokens + len(got)
+            answer = rows.token_ids[sequence.slot, sequence.num_prompt_tokens :]
+            assert answer[: len(got)].tolist() == got
 
     def _check_windows(self) -> None:
         """With no step in flight a row holds no more of a group than its window touches."""
@@ -187,7 +200,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             ):  # fmt: skip
                 if group.window is not None:
                     assert first == max(first, 0, (length - group.window + 1) // self.block_size)
-                    assert len(table) - first <= group.blocks(1 << 20, self.block_size, self.drafts)
+                    most = group.blocks(1 << 20, self.block_size, self.most_ahead)
+                    assert len(table) - first <= most
 
     def _check_salts(self) -> None:
         """Only requests of one salt hold the same block."""

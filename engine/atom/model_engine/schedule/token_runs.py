@@ -1,0 +1,136 @@
+"""How the tokens of a step come to its rows: SingleTokens, or TokenRuns where rows carry drafts.
+
+A decode that carries d drafts gets 1 to 1 + d tokens, and how many only its step knows. Until the
+host has been told, the row table counts the most: blocks are there for it, and no step is scheduled
+beyond a row's end. The known count then takes the place of the most; blocks that were meant for
+more are kept, since the row will need them next. Where nothing drafts a row gets one token, and
+what a step counts is what it gives. Between the row table and the stop conditions; used by
+Scheduler only.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots
+from atom.model_engine.schedule.row_table import RowTable
+from atom.model_engine.schedule.stop_conditions import StopConditions
+
+_NEVER = np.iinfo(np.int32).max
+
+
+# What a step gave to rows that are still there: their slots; their request ids; the tokens, row
+# after row, up to what ends the row; how many each row got, None for one each; whether a row ends
+# with its last one; and of all rows of the batch, tokens that are computed and known. A bare tuple,
+# since there is one in every step.
+TakenTokens = tuple[
+    Slots,
+    NDArray[np.int64],
+    NDArray[np.int32],
+    NDArray[np.int32] | None,
+    NDArray[np.bool_],
+    NDArray[np.int32],
+]
+
+
+class SingleTokens:
+    """Every row that samples gets one token."""
+
+    def __init__(self, rows: RowTable, stops: StopConditions) -> None:
+        self._rows = rows
+        self._stops = stops
+
+    def enter(self, slot: int) -> None:
+        """Its row is filled."""
+
+    def plan_drafts(self, decodes: Slots, budget_tokens: int) -> int:
+        """None."""
+        return 0
+
+    def take(
+        self, batch: ScheduledBatch, alive: NDArray[np.bool_], output: ScheduledBatchOutput
+    ) -> TakenTokens:
+        """Write a step's tokens to the rows that are still there (`alive`)."""
+        slots, request_ids, tokens = batch.slots, batch.req_ids, output.token_ids
+        lengths = context_lens = batch.context_lens
+        taken = alive & batch.samples
+        if np.count_nonzero(taken) < len(taken):
+            slots, lengths, request_ids = slots[taken], lengths[taken], request_ids[taken]
+            tokens = tokens[alive[batch.samples]]
+        self._rows.token_ids[slots, lengths] = tokens
+        ended = self._stops.ended(slots, lengths, tokens)
+        return slots, request_ids, tokens, None, ended, context_lens
+
+
+class TokenRuns:
+    """A row gets a run of tokens: one, and one more for every draft that holds."""
+
+    def __init__(self, rows: RowTable, stops: StopConditions, *, most_drafts: int) -> None:
+        """most_drafts: of a row and step."""
+        self._rows = rows
+        self._stops = stops
+        self._most_drafts = most_drafts
+        self._num_known = np.zeros_like(rows.num_tokens)  # tokens whose values have come
+
+    def enter(self, slot: int) -> None:
+        """Its row is filled."""
+        self._num_known[slot] = self._rows.num_tokens[slot]
+
+    def plan_drafts(self, decodes: Slots, budget_tokens: int) -> int:
+        """Set how many drafts the rows' next step carries: none beyond a row's end, and all
+        together within the budget. How many that are."""
+        if not len(decodes):
+            return 0
+        rows = self._rows
+        most = min(self._most_drafts, max(0, budget_tokens // len(decodes) - 1))
+        drafts = np.minimum(rows.last_position[decodes] - rows.num_tokens[decodes], most)
+        rows.num_drafts[decodes] = drafts
+        return int(drafts.sum())
+
+    def take(
+        self, batch: ScheduledBatch, alive: NDArray[np.bool_], output: ScheduledBatchOutput
+    ) -> TakenTokens:
+        """Write a step's tokens to the rows that are still there (`alive`), and count what is
+        known instead of what there could be."""
+        rows, known = self._rows, self._num_known
+        taken = alive & batch.samples
+        slots = batch.slots[taken]
+        tokens, counts = _of_rows(output, alive[batch.samples])
+        row = np.repeat(np.arange(len(slots)), counts)
+        first = np.cumsum(counts) - counts
+        index = np.arange(len(tokens)) - first[row]  # of a token among its row's
+        positions = known[slots][row] + index
+        rows.token_ids[slots[row], positions] = tokens
+        hits = self._stops.ended(slots[row], positions, tokens)
+        ended = np.zeros(len(slots), dtype=np.bool_)
+        if np.count_nonzero(hits):
+            ends = np.minimum.reduceat(np.where(hits, index, _NEVER), first)
+            ended = ends < _NEVER
+            counts = np.where(ended, ends + 1, counts).astype(np.int32)
+            tokens = tokens[index < counts[row]]
+        known[slots] += counts
+        unused = self._most(batch)[taken] - counts
+        assert (unused >= 0).all(), "a row got more tokens than it could"
+        rows.num_tokens[slots] -= unused
+        rows.num_computed[slots] -= unused
+        # All but a row's newest token are computed.
+        context_lens = np.where(batch.samples, known[batch.slots] - 1, batch.context_lens)
+        return slots, batch.req_ids[taken], tokens, counts, ended, context_lens
+
+    def _most(self, batch: ScheduledBatch) -> NDArray[np.int32]:
+        """What each row could get: a prompt that ends gets one token, whatever it computes."""
+        most = np.ones_like(batch.num_scheduled_tokens)
+        most[: batch.num_decodes] = batch.num_scheduled_tokens[: batch.num_decodes]
+        return most
+
+
+def _of_rows(
+    output: ScheduledBatchOutput, chosen: NDArray[np.bool_]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Tokens, and how many of each row, of the chosen of those that sampled."""
+    counts = output.counts
+    if counts is None:
+        counts = np.ones(len(chosen), dtype=np.int32)
+    assert (counts > 0).all(), "a row that samples gets a token"
+    return output.token_ids[np.repeat(chosen, counts)], counts[chosen]

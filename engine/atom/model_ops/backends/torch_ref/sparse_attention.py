@@ -1,0 +1,101 @@
+"""Sparse latent attention in plain PyTorch: an indexer's choice of tokens, and attention to these.
+
+Queries are folded, since every one has tokens of its own. A few queries are computed at once, so
+that temporaries stay bounded.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from atom.model_ops.backends.torch_ref.attention import apply_rope
+from atom.model_ops.values import (
+    IndexCache,
+    IndexShape,
+    IndexTokens,
+    LatentCache,
+    LatentShape,
+    LatentTokens,
+    LinearWeight,
+    Rotary,
+)
+from atom.utils.forward_context import AttentionMetaData
+
+_ELEMENTS = 2**24  # of temporaries, about
+
+
+def select_tokens(
+    tokens: IndexTokens,
+    shape: IndexShape,
+    rotary: Rotary,
+    cache: IndexCache,
+    step: AttentionMetaData,
+) -> torch.Tensor | None:
+    q = _rotated(tokens.q, shape, rotary)
+    keys = _rotated(tokens.keys.unsqueeze(1), shape, rotary).squeeze(1)
+    cached = cache.keys.flatten(0, 1)
+    cached[step.slot_mapping] = keys.to(cached.dtype)
+    if step.max_context_len <= shape.top_k:
+        return None
+    selected = torch.full((len(q), shape.top_k), -1, dtype=torch.int64, device=q.device)
+    starts, lengths = step.query_starts.tolist(), step.context_lens.tolist()
+    size = cache.keys.shape[1]
+    for row, length in enumerate(lengths):
+        at = torch.arange(length, device=q.device)
+        slots = step.block_tables[row][at // size].long() * size + at % size
+        context = cached[slots].to(q.dtype)
+        end = starts[row + 1]
+        pieces = max(1, _ELEMENTS // (shape.num_heads * length))
+        for first in range(starts[row], end, pieces):
+            own = slice(first, min(first + pieces, end))
+            scores = _scores(q[own], tokens.weights[own], context, shape)
+            position = torch.arange(own.start, own.stop, device=q.device) - end + length
+            scores.masked_fill_(at > position.unsqueeze(1), -torch.inf)
+            best = scores.topk(min(shape.top_k, length), dim=-1)
+            chosen = slots[best.indices].masked_fill(best.values == -torch.inf, -1)
+            selected[own, : chosen.shape[1]] = chosen
+    return selected
+
+
+def _rotated(x: torch.Tensor, shape: IndexShape, rotary: Rotary) -> torch.Tensor:
+    """x [T, heads, dim]: the first rope_dim elements turn, by halves."""
+    cos, sin = rotary.cos_sin[rotary.positions].chunk(2, dim=-1)
+    turning, still = x.split([shape.rope_dim, shape.dim - shape.rope_dim], dim=-1)
+    return torch.cat((apply_rope(turning, cos, sin), still), dim=-1)
+
+
+def _scores(
+    q: torch.Tensor, weights: torch.Tensor, context: torch.Tensor, shape: IndexShape
+) -> torch.Tensor:
+    """q [n, heads, dim], context [length, dim] → [n, length] float32."""
+    products = torch.matmul(q.float(), context.float().t()).relu_()  # [n, heads, length]
+    return torch.einsum("nh,nhl->nl", weights.float() * shape.scale, products)
+
+
+def selected_latent_attention(
+    tokens: LatentTokens,
+    shape: LatentShape,
+    up: LinearWeight,
+    cache: LatentCache,
+    selected: torch.Tensor,
+) -> torch.Tensor:
+    q, entries = tokens.q, cache.entries.flatten(0, 1)
+    keys, values = up.data.unflatten(0, (shape.num_heads, -1)).split(
+        [shape.nope_dim, shape.value_dim], dim=1
+    )
+    still, turning = q.split([shape.nope_dim, shape.rope_dim], dim=-1)
+    folded = torch.cat((torch.einsum("thn,hnr->thr", still, keys), turning), dim=-1)
+    found = torch.empty(
+        (q.shape[0], shape.num_heads, shape.kv_rank), dtype=q.dtype, device=q.device
+    )
+    pieces = max(1, _ELEMENTS // (selected.shape[1] * shape.entry_dim))
+    for own in torch.arange(len(q), device=q.device).split(pieces):
+        slots, none = selected[own], selected[own] < 0
+        context = entries[slots.clamp_min(0)].to(q.dtype)  # [n, k, entry]
+        # What no slot stands for may be anything, NaN included, which a mask does not stop.
+        context.masked_fill_(none.unsqueeze(2), 0)
+        scores = torch.bmm(folded[own] * shape.scale, context.transpose(1, 2))
+        scores.masked_fill_(none.unsqueeze(1), -torch.inf)
+        weights = scores.float().softmax(dim=-1).to(q.dtype)
+        found[own] = torch.bmm(weights, context[..., : shape.kv_rank])
+    return torch.einsum("thr,hvr->thv", found, values).flatten(1)

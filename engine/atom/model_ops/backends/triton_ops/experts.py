@@ -1,0 +1,294 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Experts: a product of each token with the gates and ups it chose, and one with their downs.
+
+A pair is a token and one of its experts. Few pairs are not sorted: each program goes through all of
+their ids and picks its expert's, which costs less than a launch. Where there are fewer pairs than
+experts, programs belong to pairs, and the first pair of an expert computes for the others. Many
+pairs are sorted by expert, by two kernels that count and place (expert_order.py), and tiles of rows
+find their expert in the counts.
+
+Experts of eight bits become numbers of the activations' dtype tile by tile.
+
+The downs' results come as one part per choice, [k, T, H], weighed; who needs their sum adds them up
+while it reads them (norms.norm), or `_sum_kernel` does.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from atom.model_ops.backends.triton_ops.activation import gated, gating
+from atom.model_ops.backends.triton_ops.expert_order import (
+    Order,
+    order_by_expert,
+    pairs_of_expert,
+    tile_of_order,
+)
+from atom.model_ops.backends.triton_ops.expert_tiles import ExpertTile, expert_tile
+from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
+from atom.model_ops.routing import Routed
+from atom.model_ops.values import ExpertsWeight, LinearWeight, Pending, Stream, WeightFormat
+
+# Up to so many pairs programs look for their own; beyond, pairs are sorted.
+_SEARCHED_PAIRS = 1024
+# Up to so many tokens the sum is left to the next norm, which reads parts in float32.
+_PARTS_TOKENS = 256
+_SUM_BLOCK = 1024
+
+
+class Programs(enum.IntEnum):
+    """What a program belongs to."""
+
+    PAIR = 0
+    EXPERT = 1
+    TILE = 2  # of the pairs in order
+
+
+@triton.jit
+def _load_weights(at, mask, EVEN: tl.constexpr):
+    if EVEN:
+        return tl.load(at)
+    else:
+        return tl.load(at, mask=mask, other=0.0)
+
+
+@triton.jit
+def _in_numbers(codes, scale_ptr, row, known, k, K, dtype, TALL: tl.constexpr, WIDE: tl.constexpr):
+    """Eight-bit codes [N, K] of these rows as numbers of dtype; the tile's inputs share a scale."""
+    scale_at = scale_ptr + row // TALL * tl.cdiv(K, WIDE) + k // WIDE
+    scale = tl.load(scale_at, mask=known, other=0.0)
+    return (codes.to(tl.float32) * scale[:, None]).to(dtype)
+
+
+@triton.jit
+def _multiply(
+    rows, real, n, x_ptr, w_ptr, scale_ptr, K, N,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32, twice. WIDE:
+    inputs that share a scale with TALL rows, 0 where W is plain."""
+    dtype = x_ptr.dtype.element_ty
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    up = acc
+    lane = tl.arange(0, BLOCK_K)
+    x_rows = x_ptr + rows.to(tl.int64)[:, None] * K + lane[None, :]
+    w_rows = w_ptr + n.to(tl.int64)[:, None] * K + lane[None, :]
+    up_rows = w_rows + N.to(tl.int64) * K
+    for k in range(0, K, BLOCK_K):
+        x_mask, w_mask = real[:, None], (n < N)[:, None]
+        if not EVEN:
+            inside = (k + lane < K)[None, :]
+            x_mask, w_mask = x_mask & inside, w_mask & inside
+        x = tl.load(x_rows + k, mask=x_mask, other=0.0)
+        w = _load_weights(w_rows + k, w_mask, EVEN)
+        if WIDE:
+            w = _in_numbers(w, scale_ptr, n, n < N, k, K, dtype, TALL, WIDE)
+        acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
+        if GATED:
+            w = _load_weights(up_rows + k, w_mask, EVEN)
+            if WIDE:
+                w = _in_numbers(w, scale_ptr, N + n, n < N, k, K, dtype, TALL, WIDE)
+            up = tl.dot(x, tl.trans(w), up, input_precision="ieee")
+    return acc, up
+
+
+@triton.jit
+def _tile(
+    pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, bias_ptr, weights_ptr, out_ptr, tokens, K, N,
+    TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
+):  # fmt: skip
+    """One expert's product for these pairs [M], written for each."""
+    dtype = x_ptr.dtype.element_ty
+    own = expert.to(tl.int64) * N
+    if GATED:
+        own = own * 2
+    rows = pairs // TOP_K if GATED else pairs
+    scales = scale_ptr
+    if WIDE:
+        height = 2 * N if GATED else N
+        scales += expert.to(tl.int64) * tl.cdiv(height, TALL) * tl.cdiv(K, WIDE)
+    result, up = _multiply(
+        rows, real, n, x_ptr, w_ptr + own * K, scales, K, N, BLOCK_M, BLOCK_N, BLOCK_K, GATED,
+        EVEN, TALL, WIDE,
+    )  # fmt: skip
+    if bias_ptr is not None:
+        result += tl.load(bias_ptr + own + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+    if GATED:
+        if bias_ptr is not None:
+            up += tl.load(bias_ptr + own + N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+        gate = result.to(dtype).to(tl.float32)  # rounded as the separate operations round
+        result = gated(gate, up.to(dtype).to(tl.float32), dtype, KIND, ALPHA, LIMIT)
+        at = pairs.to(tl.int64)
+    else:
+        result *= tl.load(weights_ptr + pairs, mask=real, other=0.0)[:, None]
+        at = (pairs % TOP_K).to(tl.int64) * tokens + pairs // TOP_K
+    out_at = out_ptr + at[:, None] * N + n[None, :]
+    tl.store(out_at, result.to(out_ptr.dtype.element_ty), mask=real[:, None] & (n < N)[None, :])
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _experts_kernel(
+    x_ptr, w_ptr, scale_ptr, bias_ptr, chosen_ptr, weights_ptr, order_ptr, counts_ptr, out_ptr,
+    tokens, K, N,
+    PROGRAMS: tl.constexpr, EXPERTS: tl.constexpr, EXPERTS_PADDED: tl.constexpr,
+    TOP_K: tl.constexpr, SEARCH: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
+):  # fmt: skip
+    """GATED: x [T, K], W [E, 2·N, K] → [P, N]; else x [P, K], W [E, N, K] → [k, T, N], weighed."""
+    count = tokens * TOP_K
+    if PROGRAMS == 2:
+        n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+        expert, first, end = tile_of_order(
+            counts_ptr, tl.program_id(0), EXPERTS, EXPERTS_PADDED, BLOCK_M
+        )
+        if expert < EXPERTS:
+            at = first + tl.arange(0, BLOCK_M)
+            real = at < end
+            pairs = tl.load(order_ptr + at, mask=real, other=0)
+            _tile(
+                pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, bias_ptr, weights_ptr, out_ptr,
+                tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE,
+                KIND, ALPHA, LIMIT,
+            )  # fmt: skip
+    else:
+        n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+        expert = tl.program_id(1)
+        if PROGRAMS == 0:
+            expert = tl.load(chosen_ptr + tl.program_id(1))
+        pairs, found = pairs_of_expert(chosen_ptr, expert, 0, count, BLOCK_M, SEARCH)
+        if PROGRAMS == 0:
+            leader = tl.max(tl.where(tl.arange(0, BLOCK_M) == 0, pairs, 0), axis=0)
+            found = tl.where(leader == tl.program_id(1), found, 0)
+        for first in range(0, found, BLOCK_M):
+            if first > 0:
+                pairs, _ = pairs_of_expert(chosen_ptr, expert, first, count, BLOCK_M, SEARCH)
+            real = first + tl.arange(0, BLOCK_M) < found
+            _tile(
+                pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, bias_ptr, weights_ptr, out_ptr,
+                tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE,
+                KIND, ALPHA, LIMIT,
+            )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _sum_kernel(
+    parts_ptr, shared_ptr, out_ptr, tokens, H, PARTS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Add up one token's parts, and what all tokens went through."""
+    row = tl.program_id(0).to(tl.int64) * H
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < H
+    total = tl.load(parts_ptr + row + at, mask=inside, other=0.0).to(tl.float32)
+    for part in tl.static_range(1, PARTS):
+        part_at = parts_ptr + part * tokens.to(tl.int64) * H + row + at
+        total += tl.load(part_at, mask=inside, other=0.0).to(tl.float32)
+    dtype = out_ptr.dtype.element_ty
+    if shared_ptr is not None:
+        shared = tl.load(shared_ptr + row + at, mask=inside, other=0.0).to(tl.float32)
+        total = total.to(dtype).to(tl.float32) + shared
+    tl.store(out_ptr + row + at, total.to(dtype), mask=inside)
+
+
+def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
+    return _sum(_parts(x, w, routed), None, x.dtype)
+
+
+def add_experts(
+    stream: Stream,
+    x: torch.Tensor,
+    w: ExpertsWeight,
+    routed: Routed,
+    shared: torch.Tensor | None,
+) -> Stream:
+    parts = _parts(x, w, routed)
+    if shared is None and parts.dtype is torch.float32 and x.shape[0] <= _PARTS_TOKENS:
+        return Stream(stream.residual, parts, Pending.PARTS)
+    return stream.plus(_sum(parts, shared, x.dtype))
+
+
+def _sum(parts: torch.Tensor, shared: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
+    chosen, tokens, hidden = parts.shape
+    out = torch.empty((tokens, hidden), dtype=dtype, device=parts.device)
+    _sum_kernel[(tokens, triton.cdiv(hidden, _SUM_BLOCK))](
+        parts, shared, out, tokens, hidden, PARTS=chosen, BLOCK=_SUM_BLOCK,
+        num_warps=warps_for(_SUM_BLOCK, 256),
+    )  # fmt: skip
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How a step's pairs are divided over programs; tile and order are for both products."""
+
+    routed: Routed
+    programs: Programs
+    rows: int  # programs, but for the tiles of a matrix' rows
+    tile: ExpertTile
+    order: Order | None
+
+    @property
+    def search(self) -> int:
+        """Ids that a program looks at at a time."""
+        return 16 if self.routed.ids.numel() <= 16 else 256
+
+
+def _plan(w: ExpertsWeight, routed: Routed, element_bytes: int) -> _Plan:
+    pairs = routed.ids.numel()
+    tile = expert_tile(pairs / w.count, element_bytes)
+    if pairs > _SEARCHED_PAIRS:
+        order = order_by_expert(routed.ids, w.count)
+        return _Plan(routed, Programs.TILE, pairs // tile.block_m + w.count, tile, order)
+    if pairs < w.count:
+        return _Plan(routed, Programs.PAIR, pairs, tile, None)
+    return _Plan(routed, Programs.EXPERT, w.count, tile, None)
+
+
+def _parts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
+    """[k, T, H] that add up to the result: float32, or of many tokens x's dtype."""
+    tokens, chosen = routed.ids.shape
+    plan = _plan(w, routed, x.element_size())
+    inner, hidden = w.down.inputs, w.down.outputs
+    active = torch.empty((tokens * chosen, inner), dtype=x.dtype, device=x.device)
+    _launch(x, w.gate_up, active, plan, gating(w.activation))
+    wide = torch.float32 if tokens <= _PARTS_TOKENS else x.dtype
+    parts = torch.empty((chosen, tokens, hidden), dtype=wide, device=x.device)
+    _launch(active, w.down, parts, plan, None)
+    return parts
+
+
+def _launch(
+    x: torch.Tensor,
+    w: LinearWeight,
+    out: torch.Tensor,
+    plan: _Plan,
+    activation: dict[str, float] | None,
+) -> None:
+    routed, tile, order = plan.routed, plan.tile, plan.order
+    tokens, chosen = routed.ids.shape
+    count, columns, inner = w.data.shape[0], out.shape[-1], w.inputs
+    tiles = triton.cdiv(columns, tile.block_n)
+    grid = (plan.rows, tiles) if plan.programs is Programs.TILE else (tiles, plan.rows)
+    tall, wide = (1, 0) if w.scales is None else w.scales.block
+    block_k = math.gcd(tile.block_k, wide) if w.format is WeightFormat.FP8_BLOCKS else tile.block_k
+    _experts_kernel[grid](
+        x, w.data, w.scales and w.scales.scale, w.bias, routed.ids, routed.weights,
+        order and order.pairs, order and order.counts, out, tokens, inner, columns,
+        PROGRAMS=int(plan.programs), EXPERTS=count, EXPERTS_PADDED=next_power_of_2(count),
+        TOP_K=chosen, SEARCH=plan.search,
+        BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=block_k,
+        GATED=activation is not None, TALL=tall, WIDE=wide,
+        EVEN=columns % tile.block_n == 0 and inner % block_k == 0,
+        **(activation or {"KIND": 0, "ALPHA": 1.0, "LIMIT": 0.0}),
+        num_warps=tile.num_warps, num_stages=tile.num_stages,
+    )  # fmt: skip

@@ -1,0 +1,29 @@
+"""GLM-4.5 (GLM team, arXiv 2508.06471): heads of which half rotates, a few dense layers, then many
+small experts beside one that every token goes through; chosen as DeepSeek-V3 does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from atom.config import ModelConfig
+from atom.model_ops.routing import Routing, Scoring
+from atom.models.spec import ModelSpec, decoder_spec
+
+_ROTARY_SHARE = 0.5  # of a head, where config.json does not say
+
+
+def spec(config: ModelConfig) -> ModelSpec:
+    """What config.json says of a GLM with experts. Raises `ModelError` as `decoder_spec` does."""
+    raw = {"partial_rotary_factor": _ROTARY_SHARE, **config.hf_config}
+    return decoder_spec(
+        replace(config, hf_config=raw),
+        lambda experts: Routing(
+            top_k=experts.per_token,
+            scoring=Scoring.SIGMOID,
+            renormalize=bool(raw.get("norm_topk_prob", True)),
+            scale=float(raw.get("routed_scaling_factor", 1.0)),
+            groups=int(raw.get("n_group") or 1),
+            groups_kept=int(raw.get("topk_group") or 1),
+            group_top=2,
+        ),
+    )

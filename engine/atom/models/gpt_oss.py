@@ -1,0 +1,40 @@
+"""gpt-oss (OpenAI, arXiv 2508.10925): every other layer attends to a window, each head has a sink,
+and all layers have experts, with biases and a SwiGLU that is clamped. Checkpoints stack the
+experts' matrices; of these the bfloat16 ones are read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from atom.config import ModelConfig
+from atom.model_ops.routing import Routing
+from atom.model_ops.values import ClampedSwiGLU
+from atom.models.spec import ModelSpec, decoder_spec
+
+_EPSILON, _THETA = 1e-5, 150_000.0
+_ALPHA, _LIMIT = 1.702, 7.0
+_ROPE = {
+    "rope_type": "yarn",
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+
+
+def spec(config: ModelConfig) -> ModelSpec:
+    """What config.json says of a gpt-oss. Raises `ModelError` as `decoder_spec` does."""
+    raw = {"rms_norm_eps": _EPSILON, "rope_theta": _THETA, **config.hf_config}
+    if not (raw.get("rope_parameters") or raw.get("rope_scaling")):
+        raw["rope_parameters"] = _ROPE
+    plain = decoder_spec(
+        replace(config, hf_config=raw),
+        lambda experts: Routing(top_k=experts.per_token, renormalize=True),
+    )
+    activation = ClampedSwiGLU(
+        float(raw.get("swiglu_alpha") or _ALPHA), float(raw.get("swiglu_limit") or _LIMIT)
+    )
+    return replace(
+        plain, layers=tuple(replace(layer, activation=activation) for layer in plain.layers)
+    )

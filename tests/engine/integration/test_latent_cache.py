@@ -1,0 +1,34 @@
+"""The cache of models with latent attention is what was planned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from atom.model_ops.attention import CachedAttention
+from tests.engine.integration.test_model_parity import CHECKPOINTS
+from tests.support.core_driver import CoreDriver
+from tests.support.tiny_model import make_tiny_checkpoint
+
+
+@pytest.fixture(params=[name for name in CHECKPOINTS if name.startswith("deepseek")])
+def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return make_tiny_checkpoint(tmp_path, **CHECKPOINTS[request.param])
+
+
+def test_cache_takes_the_bytes_that_were_planned(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: dict[int, int] = {}
+    bind = CachedAttention.bind
+
+    def counted(layer: CachedAttention, tensors: Sequence[torch.Tensor], group: int) -> None:
+        held.update({tensor.data_ptr(): tensor.nbytes for tensor in tensors})
+        bind(layer, tensors, group)
+
+    monkeypatch.setattr(CachedAttention, "bind", counted)
+    driver = CoreDriver(str(checkpoint), num_kv_blocks=40, max_model_len=64, block_size=16)
+    assert sum(held.values()) == driver.report.kv_cache_bytes > 0

@@ -1,0 +1,49 @@
+"""The guide to adding a model adds one: its steps are run as they are written."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from atom.models import registry
+from atom.sizing import engine_support, families
+from tests.engine.integration.test_model_parity import NEW_TOKENS, oracle
+from tests.support.core_driver import CoreDriver
+from tests.support.tiny_model import make_tiny_checkpoint
+
+GUIDE = Path(__file__).parents[3] / "docs/guides/models.md"
+NAME = "ExampleForCausalLM"
+
+
+@pytest.fixture
+def added(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, family = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    monkeypatch.setitem(families.FAMILIES, NAME, families.FAMILIES["MixtralForCausalLM"])
+    exec(facts, families.__dict__ | {"FAMILIES": families.FAMILIES})
+    module = ModuleType("atom.models.example")
+    exec(family, module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(registry.support_model_arch_dict, NAME, module.__name__)
+    names = (*engine_support.SUPPORTED_ARCHITECTURES, NAME)
+    monkeypatch.setattr(engine_support, "SUPPORTED_ARCHITECTURES", names)
+
+
+@pytest.mark.usefixtures("added")
+def test_the_model_of_the_guide_runs(tmp_path: Path) -> None:
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2}
+    folder = make_tiny_checkpoint(tmp_path, "mixtral", extra=experts)
+    prompt = list(range(3, 30))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    config = folder / "config.json"
+    content = json.loads(config.read_text())
+    config.write_text(json.dumps({**content, "architectures": [NAME]}))
+    driver = CoreDriver(str(folder))
+    (tokens,) = driver.generate([prompt], max_tokens=NEW_TOKENS, ignore_eos=True)
+    assert tokens == oracle(model, prompt)

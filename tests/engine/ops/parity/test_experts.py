@@ -1,0 +1,173 @@
+"""Routing and experts equal the reference's, for few tokens and many, in shapes of no roundness."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from atom.model_ops.backends.interface import Backend
+from atom.model_ops.routing import Routed, Routing, Scoring
+from atom.model_ops.values import (
+    Activation,
+    ClampedSwiGLU,
+    ExpertsWeight,
+    Gating,
+    LinearWeight,
+    NormWeight,
+    RouterWeight,
+    Stream,
+)
+from tests.engine.ops.inputs import assert_rows_agree
+
+SOFTMAX, SIGMOID = Scoring.SOFTMAX, Scoring.SIGMOID
+ROUTINGS = {
+    "one": Routing(top_k=1),
+    "mixtral": Routing(top_k=2, renormalize=True),
+    "qwen": Routing(top_k=5),
+    "deepseek-v2": Routing(top_k=3, scale=16.0, groups=4, groups_kept=2),
+    "deepseek-v3": Routing(
+        top_k=4, scoring=SIGMOID, renormalize=True, scale=2.5, groups=4, groups_kept=2, group_top=2
+    ),
+    "glm": Routing(top_k=3, scoring=SIGMOID, renormalize=True, group_top=2),
+}
+gpu = pytest.mark.gpu
+# The interpreter multiplies bfloat16 as the integers it is stored in: on GPUs only.
+DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=gpu)]
+
+
+def by_expert(routed: Routed, experts: int) -> torch.Tensor:
+    """[T, E] weights: the order of a token's experts says nothing."""
+    assert int(routed.ids.min()) >= 0
+    assert int(routed.ids.max()) < experts
+    dense = torch.zeros(len(routed.ids), experts, device=routed.ids.device)
+    return dense.scatter_(1, routed.ids.long(), routed.weights)
+
+
+def router(experts: int, hidden: int, device: torch.device, *, full: bool) -> RouterWeight:
+    draw = torch.Generator().manual_seed(1)
+    bias = torch.randn(experts, generator=draw).to(device) if full else None
+    correction = torch.rand(experts, generator=draw).to(device) if full else None
+    matrix = torch.randn(experts, hidden, generator=draw).to(device) * 0.3
+    return RouterWeight(LinearWeight(matrix, bias), correction)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("routing", ROUTINGS.values(), ids=ROUTINGS.keys())
+@pytest.mark.parametrize(
+    ("tokens", "experts"), [(1, 12), (3, 20), pytest.param(3000, 256, marks=gpu)]
+)
+def test_route(
+    backend: Backend, reference: Backend, device: torch.device, tokens: int, experts: int,
+    routing: Routing, full: bool,
+) -> None:  # fmt: skip
+    x = torch.randn(tokens, 72, device=device)
+    w = router(experts, 72, device, full=full)
+    expected = by_expert(reference.operations["route"](x, w, routing), experts)
+    got = by_expert(backend.operations["route"](x, w, routing), experts)
+    torch.testing.assert_close(got, expected, atol=2e-5, rtol=1e-4)
+
+
+def test_many_tokens_are_routed(backend: Backend, reference: Backend, device: torch.device) -> None:
+    x, w = torch.randn(66, 40, device=device), router(5, 40, device, full=False)
+    expected = by_expert(reference.operations["route"](x, w, ROUTINGS["one"]), 5)
+    got = by_expert(backend.operations["route"](x, w, ROUTINGS["one"]), 5)
+    torch.testing.assert_close(got, expected, atol=2e-5, rtol=1e-4)
+
+
+def test_scores_are_compared_in_float32(backend: Backend, device: torch.device) -> None:
+    """Two experts that half precision could not tell apart."""
+    if backend.name == "native_cpu":
+        pytest.skip("native_cpu: made for float32")
+    x = torch.ones(1, 4096, dtype=torch.float16, device=device)
+    matrix = torch.zeros(4, 4096, dtype=torch.float16, device=device)
+    matrix[1], matrix[3] = 0.5, 0.5
+    matrix[3, 0] = 0.75  # 2048.25 after 2048
+    routed = backend.operations["route"](x, RouterWeight(LinearWeight(matrix)), Routing(top_k=1))
+    assert routed.ids.tolist() == [[3]]
+
+
+def weights(
+    experts: int, hidden: int, inner: int, device: torch.device, dtype: torch.dtype,
+    *, bias: bool = False, activation: Gating = Activation.SILU,
+) -> ExpertsWeight:  # fmt: skip
+    draw = torch.Generator().manual_seed(2)
+
+    def stack(rows: int, columns: int) -> LinearWeight:
+        data = torch.randn(experts, rows, columns, generator=draw) * columns**-0.5
+        biases = torch.randn(experts, rows, generator=draw).to(device, dtype) if bias else None
+        return LinearWeight(data.to(device, dtype), biases)
+
+    return ExpertsWeight(stack(2 * inner, hidden), stack(hidden, inner), activation)
+
+
+def chosen(tokens: int, experts: int, top_k: int, device: torch.device) -> Routed:
+    """More of the first experts than of the others, and of some none."""
+    draw = torch.Generator().manual_seed(3)
+    liking = torch.rand(tokens, experts, generator=draw) / torch.arange(1, experts + 1)
+    ids = liking.topk(top_k, dim=1).indices.to(torch.int32)
+    return Routed(ids.to(device), torch.rand(tokens, top_k, generator=draw).to(device))
+
+
+# By tokens, experts, choices, hidden and inner size: programs of pairs, of experts, and in order.
+SHAPES = [
+    (1, 3, 1, 48, 40),
+    (1, 20, 4, 64, 32),
+    (3, 12, 2, 40, 24),
+    (70, 5, 3, 48, 40),
+    (40, 1, 1, 32, 16),
+    (350, 7, 3, 32, 48),
+    pytest.param(1, 128, 8, 2048, 768, marks=gpu),
+    pytest.param(64, 128, 8, 2048, 768, marks=gpu),
+    pytest.param(4100, 128, 8, 2048, 768, marks=gpu),
+    pytest.param(700, 32, 4, 2880, 2880, marks=gpu),
+]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("tokens", "experts", "top_k", "hidden", "inner"), SHAPES)
+def test_experts(
+    backend: Backend, reference: Backend, device: torch.device, tokens: int, experts: int,
+    top_k: int, hidden: int, inner: int, dtype: torch.dtype,
+) -> None:  # fmt: skip
+    x = torch.randn(tokens, hidden, device=device).to(dtype)
+    w = weights(experts, hidden, inner, device, dtype)
+    routed = chosen(tokens, experts, top_k, device)
+    expected = reference.operations["experts"](x, w, routed)
+    got = backend.operations["experts"](x, w, routed)
+    assert got.dtype is dtype
+    assert_rows_agree(got, expected, dtype, slack=2.0)
+
+
+@pytest.mark.parametrize(
+    "activation", [Activation.GELU_TANH, ClampedSwiGLU(1.702, 0.7)], ids=["gelu", "clamped"]
+)
+@pytest.mark.parametrize("tokens", [1, 30, 350])
+def test_experts_with_biases_and_other_activations(
+    backend: Backend, reference: Backend, device: torch.device, tokens: int, activation: Gating
+) -> None:
+    if backend.name == "native_cpu":
+        pytest.skip("native_cpu leaves these activations to another backend")
+    x = torch.randn(tokens, 40, device=device)
+    w = weights(6, 40, 24, device, torch.float32, bias=True, activation=activation)
+    routed = chosen(tokens, 6, 3, device)
+    expected = reference.operations["experts"](x, w, routed)
+    assert_rows_agree(backend.operations["experts"](x, w, routed), expected, torch.float32, 2.0)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("tokens", [1, 20, 260])
+def test_experts_are_added_by_the_next_norm(
+    backend: Backend, reference: Backend, device: torch.device, tokens: int, shared: bool
+) -> None:
+    x, residual = torch.randn(tokens, 48, device=device), torch.randn(tokens, 48, device=device)
+    also = torch.randn(tokens, 48, device=device) if shared else None
+    w, routed = weights(6, 48, 24, device, torch.float32), chosen(tokens, 6, 2, device)
+    norm = NormWeight(torch.ones(48, device=device), 1e-6)
+    added = residual + reference.operations["experts"](x, w, routed)
+    if also is not None:
+        added += also
+    stream = backend.operations["add_experts"](Stream(residual.clone()), x, w, routed, also)
+    normed, stream = backend.operations["norm"](stream, norm)
+    assert_rows_agree(stream.residual, added, torch.float32, 2.0)
+    expected, _ = reference.operations["norm"](Stream(added), norm)
+    assert_rows_agree(normed, expected, torch.float32, 2.0)

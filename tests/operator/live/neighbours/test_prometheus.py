@@ -1,0 +1,181 @@
+"""A real engine under a real Prometheus: targets, rules, alerts and the dashboard's queries."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import yaml
+
+from devcluster import network, target
+from tests.support import prometheus
+from tests.support.live_cluster import ROOT, LiveCluster
+from tests.support.operator_process import operator
+from tests.support.prometheus import Prometheus
+from tests.support.quick_pods import engine_image
+from tools.kube import Kube
+from tools.on_cluster import choose_images, demo_manifest
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("only_operator")]
+
+NAME = "atom-tiny"
+MONITORING = {"podMonitor": {"interval": "2s"}, "alerts": {}, "dashboard": {}}
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    cluster: LiveCluster
+    prometheus: Prometheus
+    operator: str  # host:port of its metrics, as the cluster's network reaches it
+
+    @property
+    def job(self) -> str:
+        return f"podMonitor/{self.cluster.namespace}/{NAME}/0"
+
+    def ask(self) -> None:
+        """One request to the model."""
+        kube = Kube(target.resolve(os.environ), self.cluster.namespace)
+        body = json.dumps({"model": NAME, "prompt": "What is ATOM?", "max_tokens": 8}).encode()
+        headers = {"Content-Type": "application/json"}
+        with kube.port_forward(f"service/{NAME}", 8000) as url:
+            request = urllib.request.Request(f"{url}/v1/completions", body, headers)
+            with urllib.request.urlopen(request, timeout=120) as answer:
+                assert answer.status == 200
+
+
+@pytest.fixture(scope="module")
+def watched(
+    shared_namespace: LiveCluster, only_operator: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Watched]:
+    """The demo's model, Ready, and a Prometheus that follows what is rendered for it."""
+    cluster, server = shared_namespace, prometheus.running()
+    engine_image(cluster)  # or a skip with the reason
+    manifest = yaml.safe_load(demo_manifest(choose_images(target.resolve(os.environ), os.environ)))
+    manifest["spec"]["monitoring"] = MONITORING
+    port = free_port()
+    address = network.uplink(target.resolve(os.environ).settings.instance).host_address
+    log = tmp_path_factory.mktemp("log") / "operator.log"
+    with operator(cluster, log, {"ATOM_OPERATOR_METRICS_PORT": str(port)}):
+        cluster.kubectl("apply", "--filename=-", manifest=manifest)
+        for kind in ("podmonitor", "prometheusrule"):
+            cluster.wait(kind, lambda kind=kind: cluster.get(kind, NAME))
+        server.follow("atom", prometheus.scrapes_of(cluster), prometheus.rules_of(cluster))
+        cluster.wait("Ready", lambda: ready(cluster), seconds=400)
+        yield Watched(cluster, server, f"{address}:{port}")
+        cluster.kubectl("delete", "atomd", NAME)
+    server.forget("atom")
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def ready(cluster: LiveCluster) -> bool:
+    found = (cluster.get("atomd", NAME) or {}).get("status", {}).get("conditions", ())
+    return any(item["type"] == "Ready" and item["status"] == "True" for item in found)
+
+
+def queries(cluster: LiveCluster) -> Iterator[tuple[str, str]]:
+    """(panel, query) of the dashboard, as Grafana would send it."""
+    selector = "--selector=grafana_dashboard=1"
+    text = cluster.kubectl("get", "configmaps", selector, "--output=json").stdout
+    (found,) = json.loads(text)["items"]
+    (dashboard,) = found["data"].values()
+    for panel in json.loads(dashboard)["panels"]:
+        for item in panel["targets"]:
+            yield panel["title"], item["expr"].replace("$__rate_interval", "30s")
+
+
+def test_every_pod_is_a_target_that_is_up(watched: Watched) -> None:
+    def up() -> list[Any]:
+        found = watched.prometheus.targets(watched.job)
+        return [item for item in found if item["health"] == "up"]
+
+    (found,) = watched.cluster.wait("a target that is up", lambda: up() or None)
+    assert found["labels"]["serving_atom_dev_deployment"] == NAME
+    assert found["labels"]["namespace"] == watched.cluster.namespace
+
+
+def test_every_rule_is_loaded_and_evaluated(watched: Watched) -> None:
+    def evaluated() -> list[Any] | None:
+        found = list(watched.prometheus.rules())
+        return found if found and all(rule["health"] != "unknown" for rule in found) else None
+
+    rules = watched.cluster.wait("rules", evaluated)
+    (rendered,) = prometheus.rules_of(watched.cluster)
+    assert {rule["name"] for rule in rules} >= {rule["alert"] for rule in rendered["rules"]}
+    assert [(rule["name"], rule["lastError"]) for rule in rules if rule["health"] != "ok"] == []
+
+
+def test_every_query_of_the_dashboard_has_data(watched: Watched) -> None:
+    asked = list(queries(watched.cluster))
+    assert len(asked) > 10
+    silent = asked
+
+    def all_have_data() -> bool:
+        nonlocal silent
+        watched.ask()  # a rate needs requests between two scrapes
+        silent = [item for item in asked if not known(watched.prometheus.values(item[1]))]
+        return not silent
+
+    try:
+        watched.cluster.wait("data for every query", all_have_data, seconds=60)
+    finally:
+        assert silent == []
+
+
+def known(values: list[float]) -> list[float]:
+    """Of a quotient of two that are zero nothing is known."""
+    return [value for value in values if not math.isnan(value)]
+
+
+def test_an_alert_fires_when_nothing_serves_and_ends_with_it(watched: Watched) -> None:
+    watched.cluster.wait("calm", lambda: not watched.prometheus.firing())
+    for replicas, expected in ((0, {"AtomNoReplicaReady"}), (1, set())):
+        watched.cluster.kubectl("scale", f"atomd/{NAME}", f"--replicas={replicas}")
+        watched.cluster.wait(
+            f"alerts with {replicas} replicas",
+            lambda expected=expected: watched.prometheus.firing() == expected,
+            seconds=300,
+        )
+
+
+def test_the_charts_alert_ends_when_an_operator_reconciles(watched: Watched) -> None:
+    def firing(alert: str) -> bool:
+        return alert in watched.prometheus.firing()
+
+    watched.prometheus.follow("operator", [], chart_rules())
+    try:
+        watched.cluster.wait("alert", lambda: firing("AtomOperatorNotReconciling"))
+        watched.prometheus.follow("operator", [scrape_of_operator(watched)], chart_rules())
+        watched.cluster.wait("calm", lambda: not firing("AtomOperatorNotReconciling"))
+        assert watched.prometheus.values('atom_operator_leader{namespace="atom-system"}') == [1]
+        assert not firing("AtomOperatorFailing")
+    finally:
+        watched.prometheus.forget("operator")
+
+
+def chart_rules() -> list[dict[str, Any]]:
+    text = Kube(target.resolve(os.environ)).run(
+        "helm", "template", "atom-operator", str(ROOT / "charts" / "atom-operator"),
+        "--namespace=atom-system", "--set=metrics.alerts.enabled=true", "--kube-version=1.34.0",
+    )  # fmt: skip
+    objects = [item for item in yaml.safe_load_all(text) if item]
+    (rule,) = (item for item in objects if item["kind"] == "PrometheusRule")
+    return [prometheus.at_once(group) for group in rule["spec"]["groups"]]
+
+
+def scrape_of_operator(watched: Watched) -> dict[str, Any]:
+    """The operator of these tests, which runs on the host, as if it were the chart's."""
+    where = {"targets": [watched.operator], "labels": {"namespace": "atom-system"}}
+    return {"job_name": "operator", "static_configs": [where]}
