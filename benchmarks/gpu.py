@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from atom.config import KV_CACHE_DTYPES
 from atom.sampling_params import SamplingParams
+from atom.sizing import KV_ELEMENTS, ONLINE, KvElement
 from benchmarks.compiled_kernels import compiled_kernels
 from benchmarks.limits import H200, decode_seconds, prefill_tokens_per_second
 from benchmarks.nano_workload import nano_requests
@@ -69,8 +71,13 @@ def ideal_nano_seconds(
     for step in range(1, int(counts.max())):
         running = counts > step
         rows = int(running.sum())
-        total += decode_seconds(facts, rows, float((lengths[running] + step).mean()), H200)
+        context = float((lengths[running] + step).mean())
+        total += decode_seconds(facts, rows, context, H200, kv_element(engine))
     return float(total)
+
+
+def kv_element(engine: OfflineEngine) -> KvElement:
+    return KV_ELEMENTS.get(engine.config.cache.kv_cache_dtype, KvElement(2))
 
 
 def decode(engine: OfflineEngine, rows: int, sampling: SamplingParams) -> dict[str, float]:
@@ -92,7 +99,8 @@ def decode(engine: OfflineEngine, rows: int, sampling: SamplingParams) -> dict[s
         steps += result is not None
     milliseconds = (time.perf_counter() - started) / DECODE_STEPS * 1e3
     engine.run()
-    ideal = decode_seconds(engine.config.model.facts, rows, DECODE_CONTEXT, H200) * 1e3
+    facts = engine.config.model.facts
+    ideal = decode_seconds(facts, rows, DECODE_CONTEXT, H200, kv_element(engine)) * 1e3
     figures = {"ms_per_step": milliseconds, "limit_share": ideal / milliseconds}
     experts = touched(heard, rows)
     return figures if experts is None else figures | {"experts_touched": experts}
@@ -125,12 +133,17 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         device=args.device,
         backend=args.backend,
         enforce_eager=args.enforce_eager,
+        quantization=args.quantization,
+        kv_cache_dtype=args.kv_cache_dtype,
     )
     results: dict[str, Any] = {
         "shape": args.shape,
         "device": engine.report.device,
         "backends": engine.report.backends,
         "graphs": not args.enforce_eager,
+        "quantization": args.quantization,
+        "kv_cache_dtype": engine.report.kv_cache_dtype,
+        "weights_bytes": engine.report.weights_bytes,
         "temperature": args.temperature,
         "top_k": args.top_k,
         "top_p": args.top_p,
@@ -186,6 +199,8 @@ def main() -> int:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--enforce-eager", action="store_true")
+    parser.add_argument("--quantization", choices=tuple(ONLINE), default=None)
+    parser.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="auto")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         results = measure(args, Path(folder))

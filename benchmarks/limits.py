@@ -7,14 +7,16 @@ in prompts. Ceilings are parameters, so that a figure can be given as a share of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from atom.sizing.kv_layout import kv_bytes_per_token
+from atom.sizing.kv_layout import KvElement, kv_terms
 from atom.sizing.layers import AttentionFacts, LayerFacts
 from atom.sizing.model_facts import ModelFacts
-from atom.sizing.weights import projections
+from atom.sizing.weights import Projection, stored_projections
 
 _BYTES = 2  # bfloat16 weights and KV
+_KV = KvElement(_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +31,27 @@ class Ceilings:
 H200 = Ceilings(bytes_per_second=4.3e12, flops_per_second=790e12)
 
 
-def _layer_weights(facts: ModelFacts, tokens: int | None) -> float:
-    """Elements of all layers' matrices that a step of `tokens` touches; None: those that one token
+def _elements(matrix: Projection) -> int:
+    return matrix.rows * matrix.columns
+
+
+def _stored_bytes(matrix: Projection) -> int:
+    """With the scales of one that is quantised."""
+    if matrix.quantization is None:
+        return _BYTES * _elements(matrix)
+    return matrix.quantization.matrix_bytes(matrix.rows, matrix.columns)
+
+
+def _layer_weights(
+    facts: ModelFacts, tokens: int | None, size: Callable[[Projection], int] = _elements
+) -> float:
+    """What all layers' matrices have that a step of `tokens` touches; None: those that one token
     goes through."""
     total = 0.0
     for alike in facts.layer_counts:
-        for matrix in projections(alike.layer, facts.hidden_size, facts.experts_block):
+        for matrix in stored_projections(facts, alike.layer):
             copies = 1.0 if matrix.copies == 1 else _touched(alike.layer, tokens)
-            total += alike.count * copies * matrix.rows * matrix.columns
+            total += alike.count * copies * size(matrix)
     return total
 
 
@@ -69,11 +84,14 @@ def _head_elements(attention: AttentionFacts, *, decodes: bool) -> int:
     return attention.head_dim + latent.value_dim
 
 
-def decode_seconds(facts: ModelFacts, rows: int, context: float, card: Ceilings) -> float:
+def decode_seconds(
+    facts: ModelFacts, rows: int, context: float, card: Ceilings, kv: KvElement = _KV
+) -> float:
     """Least time of one decode step: weights and cache read once, or its products' time."""
     head = facts.hidden_size * facts.vocab_size
-    moved = _BYTES * (_layer_weights(facts, rows) + head)
-    moved += rows * context * kv_bytes_per_token(facts, _BYTES)
+    token_bytes = sum(term.layers * term.token_bytes for term in kv_terms(facts, kv))
+    moved = _layer_weights(facts, rows, _stored_bytes) + _BYTES * head
+    moved += rows * context * token_bytes
     products = _layer_weights(facts, None) + head
     products += _attention_elements(facts, decodes=True) * context
     return max(moved / card.bytes_per_second, 2 * rows * products / card.flops_per_second)

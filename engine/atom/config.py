@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,9 +18,14 @@ import msgspec
 from atom.checkpoint import Checkpoint, find_checkpoint, open_checkpoint
 from atom.errors import ConfigError, ModelError, RequestError
 from atom.sampling_params import SamplingParams
-from atom.sizing.engine_support import unsupported, unsupported_architecture
+from atom.sizing.engine_support import (
+    unsupported,
+    unsupported_architecture,
+    unsupported_kv_dtype,
+)
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
 from atom.sizing.model_facts import ModelFacts
+from atom.sizing.quantization import ONLINE
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +33,7 @@ SchedulingPolicy = Literal["mixed", "prefill_first"]
 RoutingPolicy = Literal["least_tokens", "round_robin"]
 
 LEAST_STALL_SECONDS = 2.0  # two heartbeats
-KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp32")
+KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp32", "fp8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +44,7 @@ class EngineOptions:
     revision: str | None = None
     served_model_name: str | None = None
     dtype: str = "auto"
+    quantization: str | None = None
     device: str = "auto"
     backend: str = "auto"
     op_backends: dict[str, str] = field(default_factory=dict)
@@ -164,6 +170,9 @@ def build_config(options: EngineOptions) -> Config:
     _check_options(options)
     path = find_checkpoint(options.model, options.revision)
     model = _model_config(options, open_checkpoint(path))
+    refusal = unsupported_kv_dtype(model.facts, options.kv_cache_dtype)
+    if refusal is not None:
+        raise ConfigError(f"kv_cache_dtype {refusal}")
     return Config(
         model=model,
         cache=CacheConfig(
@@ -233,8 +242,8 @@ def check_kv_cache_dtype(name: str) -> None:
     """Raises `ConfigError` on a type that this version does not keep keys and values in."""
     if name not in KV_CACHE_DTYPES:
         raise ConfigError(
-            f"unknown kv_cache_dtype {name!r}: keys and values have 16 or 32 bits here; "
-            f"use auto, the model's own type, or one of {', '.join(KV_CACHE_DTYPES[1:])}"
+            f"unknown kv_cache_dtype {name!r}; use auto, the model's own type, or one of "
+            f"{', '.join(KV_CACHE_DTYPES[1:])}"
         )
 
 
@@ -244,7 +253,7 @@ def _at_least(name: str, value: float, least: float) -> None:
 
 
 def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig:
-    facts = _model_facts(checkpoint)
+    facts = _quantised(_model_facts(checkpoint), options.quantization, checkpoint)
     name = options.served_model_name or options.model.rstrip("/")
     return ModelConfig(
         path=checkpoint.path,
@@ -275,6 +284,20 @@ def _model_facts(checkpoint: Checkpoint) -> ModelFacts:
     if refusals:
         raise ModelError(f"{place}: {'; '.join(refusal.message for refusal in refusals)}")
     return facts
+
+
+def _quantised(facts: ModelFacts, method: str | None, checkpoint: Checkpoint) -> ModelFacts:
+    """The facts of a plain checkpoint whose matrices are to be stored in `method`'s format."""
+    if method is None:
+        return facts
+    if method not in ONLINE:
+        raise ConfigError(f"unknown quantization {method!r}; use one of {', '.join(ONLINE)}")
+    if facts.quantization is not None:
+        raise ConfigError(
+            f"quantization {method}: {checkpoint.path} is quantised already, as "
+            f"{facts.quantization}; leave the option out, or use the plain checkpoint"
+        )
+    return replace(facts, quantization=ONLINE[method])
 
 
 def _context_length(asked: int | None, limit: int) -> int:

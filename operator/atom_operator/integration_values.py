@@ -20,7 +20,6 @@ Labels = Mapping[str, str]
 class EngineFeature(StrEnum):
     """What a spec may ask for and this version's engine does not do; named as in the chart."""
 
-    FP8_KV_CACHE = "fp8KvCache"
     EXPERT_PARALLEL = "expertParallel"
     SPECULATION = "speculation"
 

@@ -15,6 +15,7 @@ from atom_operator.admission.defaulting import locate_model, resolve_options
 from atom_operator.admission.engine_limits import (
     validate_engine_features,
     validate_engine_runs,
+    validate_kv_cache,
     validate_unknown_family,
 )
 from atom_operator.admission.surroundings import validate_surroundings
@@ -117,6 +118,7 @@ def consider(owner: Owner, spec: AtomDeploymentSpec, around: Surroundings) -> Co
     if isinstance(options, FieldProblem):
         return Considered((*problems, options))
     problems.extend(validate_engine_runs(_facts_field(spec), lookup.facts, around.site))
+    problems.extend(validate_kv_cache(spec, lookup.facts, around.site))
     problems.extend(validate_against_model(options, lookup.facts))
     if any(problem.reason not in _ENGINE_LIMITS for problem in problems):
         return Considered(tuple(problems))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -25,12 +26,13 @@ from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport
 from atom.model_loader.loader import fill_dummy, load_model
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.linear import Build
+from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.models.decoder import CausalLM
 from atom.models.registry import build_model, model_spec, support_model_arch_dict
 from atom.sizing.kv_budget import KvBudget, concurrency_table
-from atom.sizing.kv_layout import KvElement, kv_layout
+from atom.sizing.kv_layout import KV_ELEMENTS, KvElement, kv_layout
 from atom.sizing.overheads import activation_bytes
-from atom.utils.device import Device, detect_device
+from atom.utils.device import Device, detect_device, native_fp8
 from atom.utils.versions import software_versions
 
 __all__ = ["ModelRunner", "support_model_arch_dict"]
@@ -53,10 +55,10 @@ class ModelRunner:
         self._config = config
         self._device = detect_device(config.device, sharers=config.parallel.data_parallel_size)
         self._dtype = _model_dtype(config, self._device)
-        self._kv_dtype = _kv_dtype(config, self._dtype)
+        self._kv_dtype = _kv_dtype(config, self._dtype, self._device)
         self._spec = model_spec(config.model)
         # What the KV cache keeps, by groups of layers.
-        self._layout = kv_layout(config.model.facts, KvElement(self._kv_dtype.itemsize))
+        self._layout = kv_layout(config.model.facts, _kv_element(self._kv_dtype))
         self._resolved = resolve_ops(
             self._device.type,
             self._spec.op_case(self._dtype, self._kv_dtype, config.cache.block_size),
@@ -185,7 +187,11 @@ class ModelRunner:
         )
 
     def _predicted_weights_bytes(self) -> int:
-        return self._config.model.facts.weight_bytes(self._dtype.itemsize)
+        """Of what the device holds; on the CPU every format becomes the model's own dtype."""
+        facts, element = self._config.model.facts, self._dtype.itemsize
+        if self._resolved.expands:
+            return facts.weight_bytes(element)
+        return replace(facts, weight_dtype_bytes=element).weight_bytes()
 
     def _predicted_activation_bytes(self) -> int:
         scheduler = self._config.scheduler
@@ -289,13 +295,19 @@ def _model_dtype(config: Config, device: Device) -> torch.dtype:
     return _DTYPES[name]
 
 
-def _kv_dtype(config: Config, model_dtype: torch.dtype) -> torch.dtype:
+def _kv_dtype(config: Config, model_dtype: torch.dtype, device: Device) -> torch.dtype:
     name = config.cache.kv_cache_dtype
     if name == "auto":
         return model_dtype
+    if name == "fp8":
+        return native_fp8(device.torch_device) or torch.float8_e4m3fn
     if name not in _KV_DTYPES:
         raise ConfigError(f"unknown kv_cache_dtype {name!r}; use auto, {', '.join(_KV_DTYPES)}")
     return _KV_DTYPES[name]
+
+
+def _kv_element(dtype: torch.dtype) -> KvElement:
+    return KV_ELEMENTS["fp8"] if dtype in FP8_DTYPES else KvElement(dtype.itemsize)
 
 
 def _name_of(dtype: torch.dtype) -> str:

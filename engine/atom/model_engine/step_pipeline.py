@@ -156,7 +156,9 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
         report.num_blocks,
         report.block_size,
         enable_prefix_caching=config.cache.enable_prefix_caching,
-        root=f"{model.path}|{report.dtype}|{report.kv_cache_dtype}",
+        root="|".join(
+            map(str, (model.path, model.facts.quantization, report.dtype, report.kv_cache_dtype))
+        ),
         windows=report.cache_windows,
     )
     return Scheduler(

@@ -17,6 +17,8 @@ from atom.model_ops.backends.interface import Ops
 from atom.model_ops.layernorm import Normed
 from atom.model_ops.parallel import ONE_RANK, Ranks, Region
 from atom.model_ops.placement import Placement, checkpoint_name
+from atom.model_ops.quantised.dequantise import expanded
+from atom.model_ops.quantised.stored_matrix import StoredMatrix
 from atom.model_ops.values import Gating, LinearWeight, Stream
 from atom.sizing.weights import Projection
 
@@ -47,37 +49,51 @@ class Linear(nn.Module):
         ]
         rows = sum(region.shape[0] for _, region in self._parts)
         columns = self._parts[0][1].shape[1]
-        self.weight = nn.Parameter(torch.empty(rows, columns), requires_grad=False)
         # Rows of a projection without one keep zeros.
-        has_bias = any(matrix.bias for matrix in projections)
-        self.bias = nn.Parameter(torch.zeros(rows), requires_grad=False) if has_bias else None
-        self.w = LinearWeight(self.weight.data, None if self.bias is None else self.bias.data)
+        bias = torch.zeros(rows) if any(matrix.bias for matrix in projections) else None
+        self._stored = None
+        if any(matrix.quantization is not None for matrix in projections):
+            self._stored = StoredMatrix(self._parts, self._orders)
+            self._hold(self._stored.weight(bias))
+        else:
+            self._hold(LinearWeight(torch.empty(rows, columns), bias))
+
+    def _hold(self, w: LinearWeight) -> None:
+        """Make the weight's tensors the module's parameters, under the names of checkpoints."""
+        self.w = w
+        self.weight = parameter(w.data)
+        self.bias = parameter(w.bias)
+        self.weight_scale = parameter(None if w.scales is None else w.scales.scale)
+        self.weight_zero = parameter(None if w.scales is None else w.scales.zero)
 
     def placements(self, name: str) -> Iterator[Placement]:
         """Where each projection's part comes from; `name`: this module's, at the projections' own
         depth below their layer."""
-        first = 0
-        for matrix, region in self._parts:
-            own = checkpoint_name(name, matrix.name)
+        names, first = [checkpoint_name(name, matrix.name) for matrix, _ in self._parts], 0
+        if self._stored is not None:
+            yield from self._stored.placements(names)
+        for own, (matrix, region) in zip(names, self._parts, strict=True):
             order = self._orders.get(matrix.name)
             end = first + region.shape[0]
-            yield Placement(
-                name=f"{own}.weight",
-                shape=(matrix.rows, matrix.columns),
-                region=(region.rows, region.columns),
-                target=self.weight.data[first:end],
-                order=order,
-            )
-            if self.bias is not None and matrix.bias:
-                target = self.bias.data[first:end]
+            if self._stored is None:
+                yield Placement(
+                    name=f"{own}.weight",
+                    shape=(matrix.rows, matrix.columns),
+                    region=(region.rows, region.columns),
+                    target=self.w.data[first:end],
+                    order=order,
+                )
+            if self.w.bias is not None and matrix.bias:
+                target = self.w.bias[first:end]
                 yield Placement(f"{own}.bias", (matrix.rows,), (region.rows,), target, order)
             first = end
 
     def finish(self) -> None:
         """Once, when the weights are loaded."""
-        bias = None if self.bias is None else self.bias.data
-        self.w = self._ops.prepare_linear(LinearWeight(self.weight.data, bias))
-        self.weight.data = self.w.data
+        absorbed = any(matrix.absorbed for matrix, _ in self._parts)
+        w = expanded(self.w) if absorbed else self.w
+        self._hold(self._ops.prepare_linear(w))
+        self._stored = None
 
     def forward(self, x: torch.Tensor | Normed) -> torch.Tensor:  # [T, in] → [T, out]
         return x.linear(self.w) if isinstance(x, Normed) else self._ops.linear(x, self.w)
@@ -85,6 +101,11 @@ class Linear(nn.Module):
     def add(self, stream: Stream, x: torch.Tensor) -> Stream:
         """The stream plus this product, which the next norm may be what adds it."""
         return self._ops.add(stream, x, self.w)
+
+
+def parameter(tensor: torch.Tensor | None) -> nn.Parameter | None:
+    """What a module holds of a weight's tensor; never trained."""
+    return None if tensor is None else nn.Parameter(tensor, requires_grad=False)
 
 
 class GatedLinear(Linear):

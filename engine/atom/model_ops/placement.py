@@ -6,9 +6,12 @@ shapes of parameters at once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def checkpoint_name(module: str, own: str, depth: int | None = None) -> str:
@@ -25,7 +28,8 @@ class Placement:
     name: the tensor's; shape: what the model's configuration calls for; region: first and end in
     each dimension of what is read (a rank reads its part alone); target: a view whose elements are
     the region's in their order, whatever its shape; order: index of the region's rows, by head, in
-    the order in which they are stored here.
+    the order in which they are stored here. aliases: other names of the same tensor; dtypes: that
+    it may have; convert: what was read into what is stored, before the order.
     """
 
     name: str
@@ -33,6 +37,14 @@ class Placement:
     region: tuple[tuple[int, int], ...]
     target: torch.Tensor
     order: torch.Tensor | None = None
+    aliases: tuple[str, ...] = ()
+    dtypes: tuple[torch.dtype, ...] = FLOATS
+    convert: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Under which the tensor may stand in a checkpoint."""
+        return (self.name, *self.aliases)
 
     @classmethod
     def whole(cls, name: str, target: torch.Tensor) -> Placement:
@@ -42,7 +54,14 @@ class Placement:
 
     def fill(self, part: torch.Tensor) -> None:
         """Copy the part that was read, with a conversion between floating-point dtypes."""
-        if self.order is not None:
-            by_head = part.unflatten(0, (-1, len(self.order)))
-            part = by_head[:, self.order.to(part.device)].flatten(0, 1)
-        self.target.copy_(part.reshape(self.target.shape))
+        if self.convert is not None:
+            part = self.convert(part)
+        self.target.copy_(in_order(part, self.order).reshape(self.target.shape))
+
+
+def in_order(rows: torch.Tensor, order: torch.Tensor | None) -> torch.Tensor:
+    """Put the rows of every head in `order`; None leaves them."""
+    if order is None:
+        return rows
+    by_head = rows.unflatten(0, (-1, len(order)))
+    return by_head[:, order.to(rows.device)].flatten(0, 1)

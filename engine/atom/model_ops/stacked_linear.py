@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import nn
 
-from atom.model_ops.linear import Build
+from atom.model_ops.linear import Build, parameter
 from atom.model_ops.parallel import Region
 from atom.model_ops.placement import Placement, checkpoint_name
+from atom.model_ops.quantised.stored_matrix import StoredMatrix
 from atom.model_ops.values import LinearWeight
 from atom.sizing.weights import Projection
 
@@ -36,30 +37,45 @@ class StackedLinear(nn.Module):
         experts = projections[0].copies
         rows = sum(region.shape[0] for _, region in self._parts)
         columns = self._parts[0][1].shape[1]
-        self.weight = nn.Parameter(torch.empty(experts, rows, columns), requires_grad=False)
-        has_bias = projections[0].bias
-        biases = torch.empty(experts, rows) if has_bias else None
-        self.bias = None if biases is None else nn.Parameter(biases, requires_grad=False)
-        self.w = LinearWeight(self.weight.data, biases)
+        bias = torch.empty(experts, rows) if projections[0].bias else None
+        self._stored = None
+        if projections[0].quantization is not None:
+            self._stored = StoredMatrix(self._parts, {}, experts)
+            self._hold(self._stored.weight(bias))
+        else:
+            self._hold(LinearWeight(torch.empty(experts, rows, columns), bias))
+
+    def _hold(self, w: LinearWeight) -> None:
+        """Make the weight's tensors the module's parameters."""
+        self.w = w
+        self.weight = parameter(w.data)
+        self.bias = parameter(w.bias)
+        self.weight_scale = parameter(None if w.scales is None else w.scales.scale)
+        self.weight_zero = parameter(None if w.scales is None else w.scales.zero)
 
     def placements(self, name: str) -> Iterator[Placement]:
         """Where each expert's part comes from."""
-        for expert in range(len(self.weight)):
+        for expert in range(len(self.w.data)):
             yield from self._of_stack(name, expert) if self._stacked else self._of(name, expert)
 
     def _of(self, name: str, expert: int) -> Iterator[Placement]:
-        first = 0
-        for matrix, region in self._parts:
-            own = checkpoint_name(name, matrix.copy_name(expert), _DEPTH)
+        names, first = (
+            [checkpoint_name(name, matrix.copy_name(expert), _DEPTH) for matrix, _ in self._parts],
+            0,
+        )
+        if self._stored is not None:
+            yield from self._stored.placements(names, expert)
+        for own, (matrix, region) in zip(names, self._parts, strict=True):
             end = first + region.shape[0]
-            yield Placement(
-                name=f"{own}.weight",
-                shape=(matrix.rows, matrix.columns),
-                region=(region.rows, region.columns),
-                target=self.weight.data[expert, first:end],
-            )
-            if self.bias is not None:
-                target = self.bias.data[expert, first:end]
+            if self._stored is None:
+                yield Placement(
+                    name=f"{own}.weight",
+                    shape=(matrix.rows, matrix.columns),
+                    region=(region.rows, region.columns),
+                    target=self.w.data[expert, first:end],
+                )
+            if self.w.bias is not None:
+                target = self.w.bias[expert, first:end]
                 yield Placement(f"{own}.bias", (matrix.rows,), (region.rows,), target)
             first = end
 
@@ -72,18 +88,17 @@ class StackedLinear(nn.Module):
             name=own,
             shape=(matrix.copies, matrix.columns, matrix.rows * parts),
             region=((expert, expert + 1), region.columns, rows),
-            target=self.weight.data[expert].unflatten(0, (parts, -1)).permute(2, 1, 0),
+            target=self.w.data[expert].unflatten(0, (parts, -1)).permute(2, 1, 0),
         )
-        if self.bias is not None:
+        if self.w.bias is not None:
             yield Placement(
                 name=f"{own}_bias",
                 shape=(matrix.copies, matrix.rows * parts),
                 region=((expert, expert + 1), rows),
-                target=self.bias.data[expert].unflatten(0, (parts, -1)).t(),
+                target=self.w.bias[expert].unflatten(0, (parts, -1)).t(),
             )
 
     def finish(self) -> None:
         """Once, when the weights are loaded."""
-        bias = None if self.bias is None else self.bias.data
-        self.w = self._ops.prepare_linear(LinearWeight(self.weight.data, bias))
-        self.weight.data = self.w.data
+        self._hold(self._ops.prepare_linear(self.w))
+        self._stored = None

@@ -15,9 +15,24 @@ import torch
 
 
 class WeightFormat(enum.Enum):
-    """How a matrix is stored."""
+    """How a matrix [out, in] is stored, and what its scales are."""
 
     PLAIN = "plain"  # the model's dtype, no scales
+    FP8 = "fp8"  # e4m3; float32 [out, 1]
+    FP8_BLOCKS = "fp8 blocks"  # e4m3; float32 [out / rows, in / columns] of a block
+    INT8 = "int8"  # int8; float32 [out, 1]
+    INT4 = "int4 groups"  # uint8 [out, in / 2], less a zero point; float16 [out, groups]
+    MXFP4 = "mxfp4"  # e2m1 in uint8 [out, in / 2]; uint8 [out, in / 32], exponents of 2 from -127
+
+    @property
+    def elements_per_byte(self) -> int:
+        """2 where neighbouring inputs share a byte, the first in its low half; else 1, of a byte or
+        of what the model's dtype takes."""
+        return 2 if self in (WeightFormat.INT4, WeightFormat.MXFP4) else 1
+
+
+# Whose matrices are multiplied with activations of the same element.
+EIGHT_BITS = (WeightFormat.FP8, WeightFormat.FP8_BLOCKS, WeightFormat.INT8)
 
 
 class Activation(enum.Enum):
@@ -42,13 +57,39 @@ Gating = Activation | ClampedSwiGLU
 
 
 @dataclass(frozen=True, slots=True)
+class Scales:
+    """What makes numbers of a matrix that is stored in a format: element × scale of its block.
+
+    Shapes are the format's, with the same leading dimensions as the matrix where there are several
+    of it. block: outputs and inputs that share a scale; zero: of INT4, uint8 [out / 2, groups], two
+    outputs a byte, None where every zero point is 8; dtype: of what is multiplied with it.
+    """
+
+    format: WeightFormat
+    scale: torch.Tensor
+    block: tuple[int, int]
+    dtype: torch.dtype
+    zero: torch.Tensor | None = None
+
+    def of(self, expert: int) -> Scales:
+        """Those of one matrix of a stack."""
+        zero = None if self.zero is None else self.zero[expert]
+        return replace(self, scale=self.scale[expert], zero=zero)
+
+
+@dataclass(frozen=True, slots=True)
 class LinearWeight:
-    """A matrix with what is needed to multiply by it: data [out, in], bias [out]. Of experts a
-    stack of them: data [E, out, in], bias [E, out]."""
+    """A matrix with what is needed to multiply by it: data [out, in] (two elements a byte in some
+    formats), bias [out], scales unless it is plain. Of experts a stack of them: data [E, out, in],
+    bias [E, out]."""
 
     data: torch.Tensor
     bias: torch.Tensor | None = None
-    format: WeightFormat = WeightFormat.PLAIN
+    scales: Scales | None = None
+
+    @property
+    def format(self) -> WeightFormat:
+        return WeightFormat.PLAIN if self.scales is None else self.scales.format
 
     @property
     def outputs(self) -> int:
@@ -56,12 +97,13 @@ class LinearWeight:
 
     @property
     def inputs(self) -> int:
-        return self.data.shape[-1]
+        return self.data.shape[-1] * self.format.elements_per_byte
 
     def of(self, expert: int) -> LinearWeight:
         """One matrix of a stack."""
         bias = None if self.bias is None else self.bias[expert]
-        return replace(self, data=self.data[expert], bias=bias)
+        scales = None if self.scales is None else self.scales.of(expert)
+        return LinearWeight(self.data[expert], bias, scales)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +190,13 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """One attention layer's KV cache: k, v [N, S, Hkv, D], contiguous."""
+    """One attention layer's KV cache: k, v [N, S, Hkv, D], contiguous. In fp8 with their scales
+    [N, S, Hkv] float32: the key is k × k_scale."""
 
     k: torch.Tensor
     v: torch.Tensor
+    k_scale: torch.Tensor | None = None
+    v_scale: torch.Tensor | None = None
 
     @property
     def num_blocks(self) -> int:

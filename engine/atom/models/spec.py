@@ -16,11 +16,19 @@ import torch
 from atom.config import ModelConfig
 from atom.errors import ModelError
 from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.quantised.stored_matrix import format_of
 from atom.model_ops.rotary_embedding import RopeConfig, RopeLimits, rope_config
 from atom.model_ops.routing import Routing
-from atom.model_ops.values import Activation, AttentionShape, Gating, IndexShape, LatentShape
+from atom.model_ops.values import (
+    Activation,
+    AttentionShape,
+    Gating,
+    IndexShape,
+    LatentShape,
+    WeightFormat,
+)
 from atom.sizing.layers import Experts, ExpertsBlock, LayerFacts
-from atom.sizing.weights import Projection, projections
+from atom.sizing.weights import Projection, stored_projections
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +92,20 @@ class ModelSpec:
             latent=tuple(shape for shape in shapes if isinstance(shape, LatentShape)),
             index=tuple(dict.fromkeys(each.index for each in self.layers if each.index)),
             block_size=block_size,
+            formats=self._formats(lambda matrix: matrix.copies == 1, WeightFormat.PLAIN),
+            expert_formats=self._formats(lambda matrix: matrix.copies > 1),
             activations=tuple(dict.fromkeys(layer.activation for layer in self.layers)),
         )
+
+    def _formats(
+        self, wanted: Callable[[Projection], bool], *others: WeightFormat
+    ) -> tuple[WeightFormat, ...]:
+        """Of the layers' matrices that are wanted, and the others (the head is always plain)."""
+        matrices = (
+            matrix for layer in self.layers for matrix in (*layer.matrices.values(), *layer.mlp)
+        )
+        found = [format_of(matrix.quantization) for matrix in matrices if wanted(matrix)]
+        return tuple(dict.fromkeys((*others, *found)))
 
 
 def decoder_spec(
@@ -111,8 +131,7 @@ def decoder_spec(
             experts=_experts(layer, facts.experts_block, routing),
         )
         for layer, matrices in (
-            (layer, tuple(projections(layer, facts.hidden_size, facts.experts_block)))
-            for layer in facts.layers
+            (layer, tuple(stored_projections(facts, layer))) for layer in facts.layers
         )
     )
     return ModelSpec(

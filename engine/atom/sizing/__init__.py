@@ -16,6 +16,7 @@ from atom.sizing.engine_support import (
     Unsupported,
     unsupported,
     unsupported_architecture,
+    unsupported_kv_dtype,
 )
 from atom.sizing.errors import (
     DoesNotFitError,
@@ -54,12 +55,13 @@ from atom.sizing.layers import (
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.overheads import activation_bytes, runtime_overhead_bytes
 from atom.sizing.parallelism import tensor_parallel_problems, valid_tensor_parallel_sizes
-from atom.sizing.quantization import Quantization
+from atom.sizing.quantization import ONLINE, Quantization
 from atom.sizing.weights import Sharding, WeightPart
 
 __all__ = [
     "KV_ELEMENTS",
     "NO_SPECULATION",
+    "ONLINE",
     "SUPPORTED_ARCHITECTURES",
     "SUPPORTED_KV_DTYPES",
     "AttentionFacts",
@@ -97,5 +99,6 @@ __all__ = [
     "tensor_parallel_problems",
     "unsupported",
     "unsupported_architecture",
+    "unsupported_kv_dtype",
     "valid_tensor_parallel_sizes",
 ]

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from atom.sizing.model_facts import ModelFacts
+from atom.sizing.quantization import Element, Quantization
 
 SUPPORTED_ARCHITECTURES = (
     "LlamaForCausalLM",
@@ -37,7 +38,12 @@ SUPPORTED_ROPE_TYPES = (
     "proportional",
 )
 SUPPORTED_ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
-SUPPORTED_KV_DTYPES = ("bf16", "fp32")
+SUPPORTED_KV_DTYPES = ("bf16", "fp32", "fp8")
+SUPPORTED_FORMATS = (
+    "fp8 with a scale per matrix, output or block (fp8, fbgemm_fp8, compressed-tensors, quark), "
+    "int8 with a scale per matrix or output (compressed-tensors), int4 in groups (awq, gptq, "
+    "compressed-tensors), mxfp4 (quark)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +76,41 @@ def unsupported_architecture(name: str) -> Unsupported:
     )
 
 
+def _formats(quantization: Quantization) -> Iterator[Unsupported]:
+    """What a format of matrices may say that the engine does not compute."""
+    reason = ""
+    if quantization.ordered:
+        reason = "has its inputs in another order (desc_act, actorder)"
+    elif quantization.bits == 8 and quantization.input_bits != 8:
+        reason = "is to be multiplied with 16-bit inputs"
+    elif quantization.element is Element.INT8 and quantization.granularity == "block":
+        reason = "has no kernel"
+    elif quantization.method == "mxfp4":
+        reason = "is one of gpt-oss' experts"
+    if reason:
+        yield Unsupported(
+            "quantization_config",
+            f"the format {quantization} {reason}, which is not supported; supported: "
+            f"{SUPPORTED_FORMATS}; use such a checkpoint of this model, or a plain one with "
+            "--quantization",
+        )
+
+
+def unsupported_kv_dtype(facts: ModelFacts, dtype: str, beyond: Collection[str] = ()) -> str | None:
+    """Why the engine does not keep a model's cache in a type, in words; None when it does."""
+    latent = any(alike.layer.attention.latent is not None for alike in facts.layer_counts)
+    if dtype != "fp8" or not latent or facts.architecture in beyond or "*" in beyond:
+        return None
+    return (
+        "fp8 is not supported for the latents of multi-head latent attention, which are compressed "
+        "already; use auto"
+    )
+
+
 def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
     """What a checkpoint of a supported architecture may say that the engine does not compute."""
     if facts.quantization is not None:
-        yield Unsupported(
-            "quantization_config",
-            f"quantised checkpoints ({facts.quantization.method}) are not supported; use the "
-            "bfloat16 checkpoint of this model",
-        )
+        yield from _formats(facts.quantization)
     kinds = set(facts.rope_type.split(", "))
     if not kinds <= set(SUPPORTED_ROPE_TYPES):
         unknown = ", ".join(sorted(kinds.difference(SUPPORTED_ROPE_TYPES)))

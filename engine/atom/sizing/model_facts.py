@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from atom.sizing.config_fields import Config, count, element_bytes, flag, positive
 from atom.sizing.families import Family, family_of
 from atom.sizing.layers import PLAIN_BLOCK, ExpertsBlock, LayerCount, LayerFacts, count_layers
-from atom.sizing.quantization import Quantization, read_quantization
+from atom.sizing.quantization import Quantization
+from atom.sizing.quantization_config import read_quantization
 from atom.sizing.weights import Sharding, WeightPart, projections, weight_parts
 
 

@@ -47,6 +47,8 @@ class Projection:
     """`copies` matrices of `rows` outputs and `columns` inputs; `unit` rows stay together.
 
     `name` is the module's below its layer, as in a checkpoint; of copies the first one's.
+    `quantization` None: in the model's own element type; `absorbed`: multiplied with in halves, and
+    so kept in that type however it is stored.
     """
 
     name: str
@@ -57,6 +59,8 @@ class Projection:
     copies: int = 1
     bias: bool = False
     quantizable: bool = True
+    quantization: Quantization | None = None
+    absorbed: bool = False
 
     def copy_name(self, copy: int) -> str:
         """The module's name of copy number `copy`."""
@@ -147,6 +151,13 @@ def projections(
     yield from _mlp(layer.mlp, hidden_size, experts_block)
 
 
+def stored_projections(facts: WeightFacts, layer: LayerFacts) -> Iterator[Projection]:
+    """Every matrix of a layer with the format that the model has it in."""
+    for matrix in projections(layer, facts.hidden_size, facts.experts_block):
+        plain = not matrix.quantizable or matrix.name in layer.unquantized
+        yield replace(matrix, quantization=None if plain else facts.quantization)
+
+
 def _draft_bytes(
     facts: WeightFacts, alike: LayerCount, element_bytes: int | None, sharding: Sharding
 ) -> int:
@@ -167,9 +178,9 @@ def _add_layers(
     sharding: Sharding,
 ) -> None:
     layer = alike.layer
-    for matrix in projections(layer, facts.hidden_size, facts.experts_block):
+    for matrix in stored_projections(facts, layer):
         part = _part_of(matrix)
-        size = _projection_bytes(facts, layer, matrix, element_bytes, sharding)
+        size = _projection_bytes(facts, matrix, element_bytes, sharding)
         sizes[part] = sizes.get(part, 0) + alike.count * size
     element = facts.weight_dtype_bytes if element_bytes is None else element_bytes
     vectors = _vector_elements(layer, facts.hidden_size, sharding.tensor_parallel) * element
@@ -194,7 +205,6 @@ def _part_of(matrix: Projection) -> str:
 
 def _projection_bytes(
     facts: WeightFacts,
-    layer: LayerFacts,
     matrix: Projection,
     element_bytes: int | None,
     sharding: Sharding,
@@ -204,11 +214,10 @@ def _projection_bytes(
         ranks, copies = 1, _ceil(copies, ranks)
     rows, columns = matrix.on_rank(ranks)
     element = facts.weight_dtype_bytes if element_bytes is None else element_bytes
-    quantization = facts.quantization if element_bytes is None else None
-    if quantization is None or not matrix.quantizable or matrix.name in layer.unquantized:
+    if matrix.quantization is None or matrix.absorbed or element_bytes is not None:
         size = rows * columns * element
     else:
-        size = quantization.matrix_bytes(rows, columns)
+        size = matrix.quantization.matrix_bytes(rows, columns)
     return copies * (size + (rows * element if matrix.bias else 0))
 
 
@@ -284,7 +293,8 @@ def _latent_attention(attention: AttentionFacts, hidden: int) -> Iterator[Projec
         yield whole("q_a_proj", rank, hidden, bias=attention.qkv_bias)
         yield by_heads("q_b_proj", query, rank)
     yield whole("kv_a_proj_with_mqa", latent.cached_dim, hidden, bias=attention.qkv_bias)
-    yield by_heads("kv_b_proj", latent.nope_dim + latent.value_dim, latent.kv_rank)
+    unfolding = by_heads("kv_b_proj", latent.nope_dim + latent.value_dim, latent.kv_rank)
+    yield replace(unfolding, absorbed=True)
     yield _output(attention, hidden, latent.value_dim)
     if latent.index_heads:
         yield whole("indexer.wq_b", latent.index_heads * latent.index_dim, rank or hidden)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,21 @@ def detect_device(wanted: str, *, sharers: int = 1) -> Device:
             f"{gpu_type or 'no GPU'}; check the driver, or use --device {gpu_type or 'cpu'}"
         )
     return Device(chosen, torch.cuda.get_device_name(0), torch.device("cuda", 0))
+
+
+@cache
+def native_fp8(device: torch.device) -> torch.dtype | None:
+    """The e4m3 that a device multiplies; None where it has none. MI300 (gfx94x) has fnuz alone; on
+    the CPU e4m3fn is converted."""
+    if device.type == "cpu":
+        return torch.float8_e4m3fn
+    properties = torch.cuda.get_device_properties(device)
+    if torch.version.hip is not None:
+        architecture = properties.gcnArchName
+        if architecture.startswith("gfx94"):
+            return torch.float8_e4m3fnuz
+        return torch.float8_e4m3fn if architecture.startswith(("gfx95", "gfx12")) else None
+    return torch.float8_e4m3fn if (properties.major, properties.minor) >= (8, 9) else None
 
 
 def upload(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atom.sizing import (
-    SUPPORTED_KV_DTYPES,
     ModelFacts,
     UnknownFamilyError,
     unsupported,
     unsupported_architecture,
+    unsupported_kv_dtype,
 )
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
@@ -21,6 +21,7 @@ from atom_operator.domain import FactsLookup, FieldProblem
 from atom_operator.integration_values import EngineFeature, Site
 
 _SAY_SO = "and say so in the operator's chart"
+_ANOTHER_IMAGE = f"; or use an engine image that runs it {_SAY_SO} (engine.architectures)"
 
 
 def validate_engine_runs(
@@ -29,6 +30,20 @@ def validate_engine_runs(
     """Everything about the model that the engine does not compute; nothing while it is unknown."""
     found = () if facts is None else unsupported(facts, site.engine_architectures)
     return tuple(_not_run(field, problem.message) for problem in found)
+
+
+def validate_kv_cache(
+    spec: AtomDeploymentSpec, facts: ModelFacts | None, site: Site
+) -> tuple[FieldProblem, ...]:
+    """An element type of the cache that the engine does not keep for this model."""
+    dtype = spec.engine.kv_cache_dtype
+    if facts is None or dtype is None:
+        return ()
+    message = unsupported_kv_dtype(facts, dtype, site.engine_architectures)
+    if message is None:
+        return ()
+    field = "spec.engine.kvCacheDtype"
+    return (FieldProblem(field, f"{message}{_ANOTHER_IMAGE}", Reason.UNSUPPORTED_BY_ENGINE),)
 
 
 def validate_unknown_family(
@@ -46,12 +61,6 @@ def validate_unknown_family(
 
 def validate_engine_features(spec: AtomDeploymentSpec, site: Site) -> Iterator[FieldProblem]:
     """Options that this version's engine does not have."""
-    dtype = spec.engine.kv_cache_dtype
-    if dtype == "fp8" and EngineFeature.FP8_KV_CACHE not in site.engine_features:
-        kinds = " or ".join(SUPPORTED_KV_DTYPES)
-        yield _no_feature(
-            "spec.engine.kvCacheDtype", "fp8", f"set {kinds}", EngineFeature.FP8_KV_CACHE
-        )
     if spec.parallelism.expert and EngineFeature.EXPERT_PARALLEL not in site.engine_features:
         yield _no_feature(
             "spec.parallelism.expert", "true", "leave it out", EngineFeature.EXPERT_PARALLEL
@@ -63,8 +72,7 @@ def validate_engine_features(spec: AtomDeploymentSpec, site: Site) -> Iterator[F
 
 
 def _not_run(field: str, message: str) -> FieldProblem:
-    remedy = f"; or use an engine image that runs it {_SAY_SO} (engine.architectures)"
-    return FieldProblem(field, message + remedy, Reason.MODEL_NOT_SUPPORTED)
+    return FieldProblem(field, message + _ANOTHER_IMAGE, Reason.MODEL_NOT_SUPPORTED)
 
 
 def _no_feature(field: str, value: str, remedy: str, feature: EngineFeature) -> FieldProblem:

@@ -1,7 +1,7 @@
 """The smallest changes that would make a model fit, each tried with the same arithmetic. Pure.
 
 A remedy is named only when it fits alone, with its number. What the engine cannot run (a larger
-tensor-parallel size, an fp8 cache) is information and says so.
+tensor-parallel size) is information and says so.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from atom.sizing import (
+    ONLINE,
     DoesNotFitError,
     DoesNotFitReason,
     ModelFacts,
-    Quantization,
     tensor_parallel_problems,
     unsupported,
+    unsupported_kv_dtype,
     valid_tensor_parallel_sizes,
 )
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.domain import Accelerator, EngineOptions
-from atom_operator.integration_values import EngineFeature, Site
+from atom_operator.integration_values import Site
 from atom_operator.plan.accelerators import (
     PRODUCTS,
     partition_of_resource,
@@ -38,9 +39,7 @@ _LEAST_BATCHED_TOKENS = 1024
 _MEMORY_STEP_BYTES = 256 * 1024**2
 _MOST_MEMORY_STEPS = 4096  # a terabyte; who lacks more needs another model
 # The usual fp8 checkpoint: DeepSeek's, Qwen's.
-_BLOCK_FP8 = Quantization(
-    method="fp8", bits=8, granularity="block", scale_bytes=4, block=(128, 128)
-)
+_BLOCK_FP8 = replace(ONLINE["fp8"], method="fp8")
 _NOT_YET = "once the engine can do it, which this version does not"
 
 
@@ -161,7 +160,8 @@ def _smaller_elements(misfit: Misfit, fits: Fits) -> Iterator[str]:
     for name in _smaller_than(misfit.options.kv_cache_dtype):
         changed = replace(misfit.options, kv_cache_dtype=name)
         if fits(changed, misfit.memory_bytes, misfit.facts):
-            able = name != "fp8" or EngineFeature.FP8_KV_CACHE in misfit.site.engine_features
+            site = misfit.site.engine_architectures
+            able = unsupported_kv_dtype(misfit.facts, name, site) is None
             yield f"set spec.engine.kvCacheDtype to {name}" + ("" if able else f", {_NOT_YET}")
             return
 

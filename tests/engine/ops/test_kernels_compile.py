@@ -25,6 +25,7 @@ from atom.model_ops.backends.triton_ops import (
     activation,
     decode_attention,
     decode_state,
+    expanded_linear,
     expert_order,
     experts,
     latent_decode,
@@ -34,9 +35,12 @@ from atom.model_ops.backends.triton_ops import (
     norm_linear,
     norms,
     prefill_attention,
+    quantise_inputs,
+    quantised_tiles,
     rope_store,
     routing,
     sampling,
+    scaled_linear,
     skinny_linear,
     split_linear,
     token_mask,
@@ -48,6 +52,8 @@ TARGETS = {
     "MI300X": (GPUTarget("hip", "gfx942", 64), 64 * 1024),
     "MI355X": (GPUTarget("hip", "gfx950", 64), 160 * 1024),
 }
+# The e4m3 that a card's tensor core takes.
+FP8 = {"H200": "fp8e4nv", "MI300X": "fp8e4b8", "MI355X": "fp8e4nv"}
 # Pointers by name; what is no pointer and no constant is an int32 unless named here.
 TYPES = {
     "eps": "fp32", "scale": "fp32", "cos_sin_ptr": "*fp32", "positions_ptr": "*i64",
@@ -61,16 +67,27 @@ TYPES = {
     "row_seed_ptr": "*i64", "sample_positions_ptr": "*i64", "token_ids_ptr": "*i64",
     "rows_ptr": "*i64", "bits_ptr": "*i32", "top_k_ptr": "*i64", "top_p_ptr": "*fp32",
     "min_p_ptr": "*fp32", "mass_ptr": "*fp32", "highest_ptr": "*fp32", "chosen_ptr": "*i32",
-    "least_ptr": "*fp32", "sinks_ptr": "*fp32", "weights_ptr": "*fp32", "order_ptr": "*i32",
-    "counts_ptr": "*i32", "correction_ptr": "*fp32",
+    "least_ptr": "*fp32", "scales_ptr": "*fp32", "x_scale_ptr": "*fp32", "sinks_ptr": "*fp32",
+    "weights_ptr": "*fp32", "order_ptr": "*i32", "counts_ptr": "*i32", "correction_ptr": "*fp32",
 }  # fmt: skip
 HEADS = {"HKV": 8, "D": 128, "LANES": 128}
 PADDED_HEADS = {"HKV": 8, "D": 80, "LANES": 128}
+BF16 = {"FP8": False, "k_scale_ptr": None, "v_scale_ptr": None}
+FP8_TYPES = {
+    "types": {
+        "k_cache_ptr": "fp8",
+        "v_cache_ptr": "fp8",
+        "k_scale_ptr": "*fp32",
+        "v_scale_ptr": "*fp32",
+    }
+}
+NO_LIMIT, LIMIT = {"LIMIT": 0.0}, {"LIMIT": 240.0}
 PLAIN = {"WINDOW": 0, "SOFTCAP": 0.0, "sinks_ptr": None}
 WINDOWED = {"WINDOW": 4096, "SOFTCAP": 50.0}
 EXPERTS = {
     "EXPERTS": 128, "EXPERTS_PADDED": 128, "TOP_K": 8, "SEARCH": 256, "bias_ptr": None,
-    "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "EVEN": True,
+    "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "EVEN": True, "TALL": 1, "WIDE": 0,
+    "scale_ptr": None,
 }  # fmt: skip
 NO_ORDER = {"order_ptr": None, "counts_ptr": None}
 CHOICE = {
@@ -109,30 +126,46 @@ CASES: list[Any] = [
         ("clamped swiglu", activation._act_and_mul_kernel,
          {"INNER": 2880, "BLOCK": 1024, **CLAMPED}, {}),
         ("rope", rope_store._rope_store_kernel,
-         {"HQ": 32, **HEADS, "HEADS": 4, "TOKENS": 2, "HAS_NORM": True, "KEEP_KEYS": True},
+         {"HQ": 32, **HEADS, "HEADS": 4, "TOKENS": 2, "HAS_NORM": True, "KEEP_KEYS": True,
+          **BF16, **NO_LIMIT},
          {"num_warps": 1}),
         ("rope of odd heads", rope_store._rope_store_kernel,
-         {"HQ": 32, **PADDED_HEADS, "HEADS": 4, "TOKENS": 2, "HAS_NORM": True, "KEEP_KEYS": False},
+         {"HQ": 32, **PADDED_HEADS, "HEADS": 4, "TOKENS": 2, "HAS_NORM": True, "KEEP_KEYS": False,
+          **BF16, **NO_LIMIT},
          {"num_warps": 1}),
         ("decode", decode_attention._decode_kernel,
          {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 16, "BLOCK_N": 64, "IS_SPLIT": True,
-          "APPEND": False, "HAS_NORM": False, **NO_ROTARY}, {}),
+          "APPEND": False, "HAS_NORM": False, **NO_ROTARY, **BF16, **NO_LIMIT}, {}),
         ("append", decode_attention._decode_kernel,
          {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 16, "BLOCK_N": 32, "IS_SPLIT": True,
-          "APPEND": True, "HAS_NORM": True}, {}),
+          "APPEND": True, "HAS_NORM": True, **BF16, **NO_LIMIT}, {}),
         ("append whole rows", decode_attention._decode_kernel,
          {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 16, "BLOCK_N": 32, "IS_SPLIT": False,
-          "APPEND": True, "HAS_NORM": True}, {"num_warps": 1}),
+          "APPEND": True, "HAS_NORM": True, **BF16, **NO_LIMIT}, {"num_warps": 1}),
         ("append odd heads in a window", decode_attention._decode_kernel,
          {**PADDED_HEADS, **GROUP, **WINDOWED, "GROUP_PADDED": 16, "BLOCK_N": 32, "IS_SPLIT": True,
-          "APPEND": True, "HAS_NORM": True}, {}),
+          "APPEND": True, "HAS_NORM": True, **BF16, **NO_LIMIT}, {}),
+        ("rope into fp8", rope_store._rope_store_kernel,
+         {"HQ": 32, **HEADS, "HEADS": 4, "TOKENS": 2, "HAS_NORM": True, "KEEP_KEYS": False,
+          "FP8": True, **LIMIT}, {"num_warps": 1, **FP8_TYPES}),
+        ("append to fp8", decode_attention._decode_kernel,
+         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 16, "BLOCK_N": 32, "IS_SPLIT": True,
+          "APPEND": True, "HAS_NORM": True, "FP8": True, **LIMIT}, FP8_TYPES),
+        ("decode of fp8", decode_attention._decode_kernel,
+         {**PADDED_HEADS, **GROUP, **WINDOWED, "GROUP_PADDED": 16, "BLOCK_N": 64, "IS_SPLIT": True,
+          "APPEND": False, "HAS_NORM": False, **NO_ROTARY, "FP8": True, **LIMIT}, FP8_TYPES),
+        ("prefill of fp8", prefill_attention._prefill_kernel,
+         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64,
+          "FP8": True}, {"num_warps": 8, **FP8_TYPES}),
         ("combine", decode_attention._combine_kernel,
          {"HQ": 32, "D": 128, "LANES": 128, "BLOCK_N": 64, "WINDOW": 4096, "PADDED": 64}, {}),
         ("prefill", prefill_attention._prefill_kernel,
-         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64},
+         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64,
+          **BF16},
          {"num_warps": 8}),
         ("prefill odd heads in a window", prefill_attention._prefill_kernel,
-         {**PADDED_HEADS, **GROUP, **WINDOWED, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64},
+         {**PADDED_HEADS, **GROUP, **WINDOWED, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64,
+          **BF16},
          {"num_warps": 8}),
         ("latent store", latent_store._latent_store_kernel,
          {"HQ": 16, "NOPE": 128, "ROPE": 64, "RANK": 512, "HALF": 32, "RANK_LANES": 512,
@@ -161,6 +194,39 @@ CASES: list[Any] = [
         ("gated", split_linear._split_kernel,
          {"BLOCK_T": 128, "BLOCK_N": 32, "BLOCK_K": 64, "WEIGHTS_FIRST": False, "GATED": True,
           "HAS_BIAS": True}, {}),
+        ("quantise groups", quantise_inputs._groups_kernel,
+         {"GROUPS": 8, "GROUP": 128, "LIMIT": 240.0}, {"types": {"codes_ptr": "fp8"}}),
+        ("quantise rows", quantise_inputs._rows_kernel,
+         {"BLOCK": 4096, "LIMIT": 127.0}, {"types": {"codes_ptr": "*i8"}}),
+        ("fp8 blocks, few tokens", scaled_linear._fp8_kernel,
+         {"BLOCK_T": 16, "BLOCK_N": 32, "BLOCK_K": 128, "TALL": 128, "WIDE": 128, "LIMIT": 240.0,
+          "QUANTISES": True, "HAS_BIAS": False, "x_scale_ptr": None, "bias_ptr": None},
+         {"num_stages": 3, "types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
+        ("fp8 blocks, many tokens", scaled_linear._fp8_kernel,
+         {"BLOCK_T": 128, "BLOCK_N": 128, "BLOCK_K": 128, "TALL": 128, "WIDE": 128, "LIMIT": 240.0,
+          "QUANTISES": False, "HAS_BIAS": False, "bias_ptr": None},
+         {"num_warps": 8, "types": {"x_ptr": "fp8", "w_ptr": "fp8", "scale_ptr": "*fp32"}}),
+        ("fp8 rows", scaled_linear._fp8_kernel,
+         {"BLOCK_T": 64, "BLOCK_N": 128, "BLOCK_K": 128, "TALL": 1, "WIDE": 0, "LIMIT": 240.0,
+          "QUANTISES": False, "HAS_BIAS": True},
+         {"types": {"x_ptr": "fp8", "w_ptr": "fp8", "scale_ptr": "*fp32"}}),
+        ("int8", scaled_linear._int8_kernel,
+         {"BLOCK_T": 128, "BLOCK_N": 128, "BLOCK_K": 128, "HAS_BIAS": True},
+         {"num_warps": 8, "types": {"x_ptr": "*i8", "w_ptr": "*i8", "scale_ptr": "*fp32"}}),
+        ("int4 in groups", expanded_linear._expand_kernel,
+         {"BLOCK_T": 16, "BLOCK_N": 32, "BLOCK_K": 128, "GROUP": 128, "FP4": False,
+          "HAS_ZERO": True, "HAS_BIAS": False, "bias_ptr": None},
+         {"num_stages": 3,
+          "types": {"w_ptr": "*u8", "scale_ptr": "*fp16", "zero_ptr": "*u8"}}),
+        ("int4 in small groups", expanded_linear._expand_kernel,
+         {"BLOCK_T": 128, "BLOCK_N": 128, "BLOCK_K": 128, "GROUP": 32, "FP4": False,
+          "HAS_ZERO": False, "HAS_BIAS": True, "zero_ptr": None},
+         {"num_warps": 8, "types": {"w_ptr": "*u8", "scale_ptr": "*fp16"}}),
+        ("mxfp4", expanded_linear._expand_kernel,
+         {"BLOCK_T": 128, "BLOCK_N": 128, "BLOCK_K": 128, "GROUP": 32, "FP4": True,
+          "HAS_ZERO": False, "HAS_BIAS": False, "zero_ptr": None, "bias_ptr": None},
+         {"num_warps": 8, "types": {"w_ptr": "*u8", "scale_ptr": "*u8"}}),
+        ("sum of parts", quantised_tiles._sum_kernel, {"STRETCH": 1024}, {}),
         ("norm_linear", norm_linear._norm_linear_kernel,
          {"K": 4096, "BLOCK_K": 4096, "ROWS": 4, "GATED": False, "HAS_RESIDUAL": True,
           "HAS_BIAS": False, "bias_ptr": None}, {"num_warps": 8}),
@@ -177,6 +243,17 @@ CASES: list[Any] = [
         ("experts in order", experts._experts_kernel,
          {**EXPERTS, **CLAMPED, "PROGRAMS": 2, "GATED": True, "EVEN": False, "BLOCK_M": 128,
           "BLOCK_N": 64, "BLOCK_K": 64}, {"num_warps": 8}),
+        ("experts of fp8 blocks", experts._experts_kernel,
+         {key: value for key, value in {
+             **EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 0, "GATED": True, "TALL": 128, "WIDE": 128,
+         }.items() if key != "scale_ptr"},
+         {"types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
+        ("many tokens' experts of int8", experts._experts_kernel,
+         {key: value for key, value in {
+             **EXPERTS, **SILU, "PROGRAMS": 2, "GATED": False, "BLOCK_M": 128, "BLOCK_N": 64,
+             "BLOCK_K": 64, "WIDE": 2048,
+         }.items() if key != "scale_ptr"},
+         {"num_warps": 8, "types": {"w_ptr": "*i8", "scale_ptr": "*fp32"}}),
         ("counts", expert_order._count_kernel, {"STRETCH": 1024}, {}),
         ("places", expert_order._place_kernel,
          {"EXPERTS": 128, "EXPERTS_PADDED": 128, "STRETCH": 1024}, {}),
@@ -201,13 +278,18 @@ CASES: list[Any] = [
 @pytest.mark.parametrize("card", TARGETS)
 @pytest.mark.parametrize(("kernel", "constants", "options"), CASES)
 def test_kernel_compiles(
-    kernel: Any, constants: dict[str, Any], options: dict[str, int], card: str
+    kernel: Any, constants: dict[str, Any], options: dict[str, Any], card: str
 ) -> None:
     target, shared_bytes = TARGETS[card]
+    options = dict(options)
+    own = {
+        name: f"*{FP8[card]}" if kind == "fp8" else kind
+        for name, kind in options.pop("types", {}).items()
+    }
     signature = {
         name: "constexpr"
         if name in constants
-        else TYPES.get(name, "*bf16" if name.endswith("_ptr") else "i32")
+        else own.get(name) or TYPES.get(name, "*bf16" if name.endswith("_ptr") else "i32")
         for name in kernel.arg_names
     }
     # Pointers are aligned to 16 bytes, as torch's allocations are.

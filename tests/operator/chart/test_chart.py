@@ -258,7 +258,7 @@ def test_what_the_site_sets_reaches_the_operator(helm: str) -> None:
         "engine.maxTensorParallel=16",
         "engine.multiNode=true",
         "engine.architectures={DeepseekV3ForCausalLM,GptOssForCausalLM}",
-        "engine.features={fp8KvCache,speculation}",
+        "engine.features={expertParallel,speculation}",
         "template.forbidden={hostPath}",
         "autoscaling.prometheusAddress=http://prometheus.test:9090",
         "runbookBaseUrl=https://runbooks.test",
@@ -272,7 +272,7 @@ def test_what_the_site_sets_reaches_the_operator(helm: str) -> None:
         engine_tensor_parallel=16,
         engine_multi_node=True,
         engine_architectures=("DeepseekV3ForCausalLM", "GptOssForCausalLM"),
-        engine_features=frozenset({EngineFeature.FP8_KV_CACHE, EngineFeature.SPECULATION}),
+        engine_features=frozenset({EngineFeature.EXPERT_PARALLEL, EngineFeature.SPECULATION}),
         template_forbidden=frozenset({TemplateFeature.HOST_PATH}),
     )
 

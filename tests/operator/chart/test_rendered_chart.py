@@ -30,7 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
             "maxTensorParallel": 8,
             "multiNode": True,
             "architectures": ["DeepseekV3ForCausalLM"],
-            "features": ["fp8KvCache", "expertParallel"],
+            "features": ["expertParallel"],
         },
         "autoscaling": {"prometheusAddress": "http://prometheus.test:9090"},
         "runbookBaseUrl": "https://runbooks.test",

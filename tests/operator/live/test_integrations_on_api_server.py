@@ -18,7 +18,7 @@ from atom_operator.cluster.client import LightkubeCluster
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.decider import Decider
 from atom_operator.domain import ObjectKey
-from atom_operator.integration_values import EngineFeature, Site
+from atom_operator.integration_values import Site
 from atom_operator.kinds import OPTIONAL_KINDS
 from atom_operator.reconcile import Reconciler
 from atom_operator.settings import OperatorSettings
@@ -37,7 +37,6 @@ SITE = Site(
     engine_tensor_parallel=16,
     engine_multi_node=True,
     engine_architectures=("DeepseekV3ForCausalLM",),
-    engine_features=frozenset({EngineFeature.FP8_KV_CACHE}),
 )
 # A group of nodes is too large for any cluster of ours; everything else at once.
 EVERYTHING: dict[str, Any] = {

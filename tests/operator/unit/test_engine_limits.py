@@ -65,10 +65,10 @@ def test_each_limit_is_a_problem_of_its_field_until_the_site_can_do_it() -> None
     assert {field: problem.reason.value for field, problem in found.items()} == {
         "spec.parallelism.tensor": "UnsupportedByEngine",
         "spec.parallelism.expert": "UnsupportedByEngine",
-        "spec.engine.kvCacheDtype": "UnsupportedByEngine",
         "spec.engine.speculative": "UnsupportedByEngine",
-        "spec.model.source": "ModelNotSupported",
+        "spec.engine.kvCacheDtype": "UnsupportedByEngine",
     }
+    assert "latents" in found["spec.engine.kvCacheDtype"].message
     assert "engine.features: expertParallel" in found["spec.parallelism.expert"].message
     assert plan(ABLE, **R1).capacity.fits == "True"
 
@@ -168,7 +168,7 @@ def test_the_plan_command_prints_the_arithmetic_beside_the_refusal(
     assert main(["plan", "-f", str(path)]) == 1
     text = capsys.readouterr().out
     assert "spec.parallelism.tensor: 8 is not supported" in text
-    assert "80.8 GiB per device in fp8 (8 bits) and 16-bit floats: routed experts" in text
+    assert "81 GiB per device in fp8 (8 bits) and 16-bit floats: routed experts" in text
     assert "compressing projections 881 MiB (whole on each)" in text
     assert "61 layers of MLA latent x 576 B = 34.3 KiB, the same on every device" in text
     assert "1 draft layer of MLA latent x 576 B" in text

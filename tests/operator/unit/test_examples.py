@@ -11,7 +11,7 @@ import yaml
 
 from atom.sizing import ModelFacts
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, ObjectKey
-from atom_operator.integration_values import EngineFeature, Site
+from atom_operator.integration_values import Site
 from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.plan.model_facts import facts_from_catalogue
 from tests.support.builders_operator import reconciler
@@ -60,7 +60,6 @@ async def test_an_example_is_accepted_planned_and_rendered_for_images_that_can_d
         engine_tensor_parallel=16,
         engine_multi_node=True,
         engine_architectures=("DeepseekV3ForCausalLM",),
-        engine_features=frozenset({EngineFeature.FP8_KV_CACHE}),
     )
     await reconciler(cluster, site=able).reconcile(ObjectKey("default", name))
     status = cluster.find(ATOM_DEPLOYMENT, name)["status"]

@@ -203,7 +203,6 @@ async def test_what_other_objects_may_still_mend_is_a_warning() -> None:
         ({"parallelism": {"tensor": 4}}, "spec.parallelism.tensor"),  # another engine image
         ({"autoscaling": {"minReplicas": 0, "maxReplicas": 4}}, "spec.autoscaling"),  # its CRD
         ({"model": {"source": "path:///m", "config": UNKNOWN_FAMILY}}, "spec.model.config"),
-        ({"engine": {"kvCacheDtype": "fp8"}}, "spec.engine.kvCacheDtype"),
     ],
 )
 async def test_what_the_chart_or_a_crd_may_still_bring_is_a_warning(

@@ -57,15 +57,10 @@ QUANTISED: dict[str, Case] = {
         kv_token={1: 2 * 28 * 4 * 128 * 2, 4: 2 * 28 * 1 * 128 * 2},
     ),
     "hf://Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4": Case(
-        # the same, and 4 bytes of order for each input: 3584 of q, k, v, o, gate and up, 18944 of
-        # down
+        # the same: inputs are in their own order, which needs no list
         weights={
             1: 2 * (2 * 152064 * 3584 + 28 * ((28 + 2 * 4) * 128 + 2 * 3584) + 3584)
-            + 28
-            * (
-                (2 * 3584 * 3584 + 2 * 3584 * 512 + 3 * 3584 * 18944) * 133 // 256
-                + 4 * (6 * 3584 + 18944)
-            )
+            + 28 * ((2 * 3584 * 3584 + 2 * 3584 * 512 + 3 * 3584 * 18944) * 133 // 256)
         },
         kv_token={1: 2 * 28 * 4 * 128 * 2},
     ),

@@ -23,6 +23,7 @@ from atom.entrypoints.flags.upstream_switches import (
     warn_of_switches,
 )
 from atom.errors import ConfigError
+from atom.sizing.quantization import ONLINE
 
 _SNAKE_FLAG = re.compile(r"(--[a-z0-9_-]*_[a-z0-9_-]*)(=.*)?", re.DOTALL)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -96,6 +97,13 @@ def _add_model_flags(group: Any) -> None:
         "--dtype", choices=DTYPES, default=_default("dtype"), help="type of weights and activations"
     )
     add(
+        "--quantization",
+        choices=tuple(ONLINE),
+        default=None,
+        help="store a plain checkpoint's matrices so as they are loaded: fp8 in blocks of 128 x "
+        "128, int8 by output, mxfp4 in groups of 32 (default: as the checkpoint has them)",
+    )
+    add(
         "--max-model-len",
         type=int,
         default=None,
@@ -105,6 +113,14 @@ def _add_model_flags(group: Any) -> None:
         "--load-dummy",
         action="store_true",
         help="random weights, for benchmarks: needs config.json only",
+    )
+    add(
+        "--load-format",
+        dest="load_dummy",
+        type=_load_format,
+        default=argparse.SUPPRESS,
+        metavar="{auto,dummy}",
+        help="dummy is --load-dummy, auto reads safetensors",
     )
     add("--seed", type=int, default=_default("seed"), help="seed of requests that bring none")
 
@@ -208,6 +224,14 @@ def options_from_args(args: argparse.Namespace) -> EngineOptions:
 def config_from_args(args: argparse.Namespace) -> Config:
     """Opens the model. Raises `ConfigError` or `ModelError`."""
     return build_config(options_from_args(args))
+
+
+def _load_format(name: str) -> bool:
+    if name not in ("auto", "safetensors", "dummy"):
+        raise argparse.ArgumentTypeError(
+            f"unknown load format {name!r}; use auto, which reads safetensors, or dummy"
+        )
+    return name == "dummy"
 
 
 def _kv_cache_dtype(name: str) -> str:

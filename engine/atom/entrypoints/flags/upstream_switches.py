@@ -18,7 +18,7 @@ HONOURED = (PROFILER_VARIABLE, EAGER_VARIABLE)
 _RANKS = "a server starts its own ranks and finds them itself; use --data-parallel-size"
 _KERNELS = "which kernels run is chosen per operation; use --backend or --op-backend OP=NAME"
 _FUSION = "operations are fused wherever the backend can; --op-backend OP=torch_ref avoids it"
-_NO_QUANTISATION = "this version runs no quantised weights, so there is nothing to fuse them with"
+_QUANTISES = "activations are quantised by the product that takes them; leave it out"
 _NO_SPLIT = "this version runs one device per rank, so there is nothing to reduce"
 INSTEAD: dict[str, str] = {
     "ATOM_DP_RANK": _RANKS,
@@ -27,13 +27,13 @@ INSTEAD: dict[str, str] = {
     "ATOM_DP_MASTER_IP": _RANKS,
     "ATOM_DP_MASTER_PORT": _RANKS,
     "ATOM_USE_TRITON_GEMM": _KERNELS,
-    "ATOM_USE_TRITON_MXFP4_BMM": _NO_QUANTISATION,
+    "ATOM_USE_TRITON_MXFP4_BMM": _KERNELS,
     "ATOM_ENABLE_QK_NORM_ROPE_CACHE_QUANT_FUSION": _FUSION,
-    "ATOM_ENABLE_DS_INPUT_RMSNORM_QUANT_FUSION": _NO_QUANTISATION,
-    "ATOM_ENABLE_DS_QKNORM_QUANT_FUSION": _NO_QUANTISATION,
+    "ATOM_ENABLE_DS_INPUT_RMSNORM_QUANT_FUSION": _QUANTISES,
+    "ATOM_ENABLE_DS_QKNORM_QUANT_FUSION": _QUANTISES,
     "ATOM_ENABLE_ALLREDUCE_RMSNORM_FUSION": _NO_SPLIT,
-    "ATOM_LLAMA_ENABLE_AITER_TRITON_FUSED_RMSNORM_QUANT": _NO_QUANTISATION,
-    "ATOM_LLAMA_ENABLE_AITER_TRITON_FUSED_SILU_MUL_QUANT": _NO_QUANTISATION,
+    "ATOM_LLAMA_ENABLE_AITER_TRITON_FUSED_RMSNORM_QUANT": _QUANTISES,
+    "ATOM_LLAMA_ENABLE_AITER_TRITON_FUSED_SILU_MUL_QUANT": _QUANTISES,
     "ATOM_PROFILER_MORE": "traces hold every operation with its time, and no more",
 }
 _TRUE = frozenset({"1", "true"})

@@ -14,6 +14,7 @@ from atom.model_ops.attention.cache_layout import BlockTensor, CacheLayout
 from atom.model_ops.attention.cached import CachedAttention
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.layernorm import RMSNorm
+from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.rotary_embedding import RotaryEmbedding
 from atom.model_ops.values import AttentionShape, LayerCache
 
@@ -39,13 +40,16 @@ class Attention(CachedAttention):
         self._norms = norms or (None, None)
 
     def cache_layout(self, block_size: int, dtype: torch.dtype) -> CacheLayout:
-        """K and V of each token, by KV head."""
-        block = BlockTensor((block_size, self.shape.num_kv_heads, self.shape.head_dim), dtype)
-        return CacheLayout((block, block))
+        """K and V of each token, by KV head; in fp8 with the scales of each."""
+        heads = (block_size, self.shape.num_kv_heads)
+        block = BlockTensor((*heads, self.shape.head_dim), dtype)
+        if dtype not in FP8_DTYPES:
+            return CacheLayout((block, block))
+        scales = BlockTensor(heads, torch.float32)
+        return CacheLayout((block, block, scales, scales))
 
     def hold(self, tensors: Sequence[torch.Tensor]) -> None:
-        k, v = tensors
-        self._cache = LayerCache(k, v)
+        self._cache = LayerCache(*tensors)
 
     def release(self) -> None:
         self._cache = LayerCache(torch.empty(0), torch.empty(0))

@@ -40,11 +40,13 @@ _PREFERENCES: dict[str, tuple[str, ...]] = {
 @dataclass(frozen=True, slots=True)
 class ResolvedOps:
     """ops: the operations to call; chosen: op → backend name, for people; uncapturable: those that
-    keep a step from being captured into a graph."""
+    keep a step from being captured into a graph; expands: quantised matrices become plain ones when
+    they are prepared."""
 
     ops: Ops
     chosen: dict[str, str]
     uncapturable: tuple[str, ...]
+    expands: bool
 
 
 def resolve_ops(
@@ -79,6 +81,7 @@ def resolve_ops(
             for op, provider in chosen.items()
             if case.asks_for(op) and op not in provider.capturable
         ),
+        expands=chosen["prepare_linear"].expands,
     )
 
 

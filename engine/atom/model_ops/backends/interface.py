@@ -85,10 +85,11 @@ class Ops(Protocol):
 
     def prepare_linear(self, w: LinearWeight) -> LinearWeight:
         """Once per matrix, or stack of matrices, after loading: the same values, in the order of
-        memory that suits the backend. The layer keeps the result instead."""
+        memory or the format that suits the backend. The layer keeps the result instead."""
 
     def linear(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-        """x [T, in] → [T, out]."""
+        """x [T, in] → [T, out]. With a matrix of FP8, FP8_BLOCKS or INT8 a backend may round x to
+        the same element first, by token or finer."""
 
     def rms_norm(self, x: torch.Tensor, norm: NormWeight) -> torch.Tensor:
         """Over the last dimension, statistics in float32; returns a new tensor."""
@@ -298,7 +299,7 @@ FUSED_OPS: dict[str, tuple[str, ...]] = {
 class OpCase:
     """What an engine is going to ask of its operations: dtypes of the model and of its KV cache,
     every kind of attention layer, of those with a latent and of indexers, tokens per block, formats
-    of matrices, activations."""
+    of matrices, and of those of experts, activations."""
 
     dtype: torch.dtype
     kv_dtype: torch.dtype
@@ -307,6 +308,7 @@ class OpCase:
     index: tuple[IndexShape, ...] = ()
     block_size: int = 16
     formats: tuple[WeightFormat, ...] = (WeightFormat.PLAIN,)
+    expert_formats: tuple[WeightFormat, ...] = ()
     activations: tuple[Gating, ...] = (Activation.SILU,)
 
     def asks_for(self, op: str) -> bool:
@@ -327,7 +329,8 @@ class Backend:
 
     operations: op name → callable with the signature that `Ops` gives it; capturable: those that
     may be captured into a graph; unusable: why the backend cannot be used here at all (empty when
-    it can); reasons_against: why it cannot compute an operation of a case, empty when it can.
+    it can); reasons_against: why it cannot compute an operation of a case, empty when it can;
+    expands: its `prepare_linear` makes quantised matrices plain ones of the model's dtype.
     """
 
     name: str
@@ -335,3 +338,4 @@ class Backend:
     capturable: Collection[str] = ()
     unusable: tuple[str, ...] = ()
     reasons_against: Callable[[str, OpCase], tuple[str, ...]] = _no_reasons
+    expands: bool = False

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
+from atom.model_ops.quantised.cached_heads import gather_heads
 from atom.model_ops.values import AttentionShape, LayerCache
 
 _QUERIES = 512  # that are computed together
@@ -40,11 +41,8 @@ def attend_prompt(
     blocks = row.table[first_block : -(-row.length // size)]
     first = first_block * size
     k, v = (
-        tensor.index_select(0, blocks)
-        .flatten(0, 1)[: row.length - first]
-        .transpose(0, 1)
-        .to(q.dtype)[None]
-        for tensor in (cache.k, cache.v)
+        tensor.flatten(0, 1)[: row.length - first].transpose(0, 1)[None]
+        for tensor in gather_heads(cache, blocks, q.dtype)
     )  # [1, Hkv, tokens, D]
     pieces = _QUERIES
     if shape.sinks is not None:

@@ -200,8 +200,7 @@ class EngineSpec(ApiModel):
     greater than 0 and at most 1, default 0.9."""
     kv_cache_dtype: Literal["auto", "bf16", "fp32", "fp8"] | None = None
     """Element type of the KV cache; auto is the type that the model computes in: its
-    own on a GPU, fp32 on cpu. fp8 (with a float32 scale per token and head) needs an engine image
-    that can do it. Default: auto."""
+    own on a GPU, fp32 on cpu. fp8 has a float32 scale per token and head. Default: auto."""
     prefix_caching: bool | None = None
     """Reuse the KV cache of common prompt prefixes; default: true."""
     scheduling_policy: Literal["mixed", "prefillFirst"] | None = None

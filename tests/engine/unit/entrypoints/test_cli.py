@@ -55,7 +55,7 @@ def test_every_option_has_a_flag() -> None:
         "--kv-cache-dtype", "fp32", "--no-enable-prefix-caching", "-tp", "2", "-dp", "3",
         "--enforce-eager", "--max-waiting-requests", "6",
         "--data-parallel-routing", "round_robin", "--stall-seconds", "9",
-            "--torch-profiler-dir", "traces",
+            "--torch-profiler-dir", "traces", "--quantization", "fp8",
     )  # fmt: skip
     unchanged = [
         field.name
@@ -129,6 +129,7 @@ TAKEN = [
     "--kv_cache_dtype=bf16", "--block-size=16", "--max-model-len=64", "--load_dummy",
     "--torch-profiler-dir=d", "--max-num-batched-tokens=512", "--long-prefill-token-threshold=1",
     "--max-num-seqs=1", "--gpu-memory-utilization=0.5", "--scheduler-delay-factor=1", "--host=h",
+    "--quantization=fp8", "--load_format=dummy",
     "--server-port=1", "--port=8006", "--timeout-keep-alive=1", "--chat-template=t",
 ]  # fmt: skip
 REFUSED = [
@@ -196,16 +197,17 @@ def test_a_line_that_gives_the_engine_a_port_of_its_own_is_refused() -> None:
         server_options(build_parser().parse_args(words))
 
 
-def test_an_fp8_kv_cache_is_refused_with_what_to_use(capsys: pytest.CaptureFixture[str]) -> None:
-    remedy = (
-        "keys and values have 16 or 32 bits here; use auto, the model's own type, or one of bf16"
-    )
+def test_an_unknown_kv_cache_is_refused_with_what_to_use(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert options("--kv_cache_dtype", "fp8").kv_cache_dtype == "fp8"
+    remedy = "use auto, the model's own type, or one of bf16, fp16, fp32, fp8"
     with pytest.raises(SystemExit) as ended:
-        options("--kv_cache_dtype", "fp8")
+        options("--kv_cache_dtype", "int4")
     assert ended.value.code == 2
     assert remedy in capsys.readouterr().err
     with pytest.raises(ConfigError, match=remedy):
-        build_config(EngineOptions(model="m", kv_cache_dtype="fp8"))
+        build_config(EngineOptions(model="m", kv_cache_dtype="int4"))
 
 
 def test_a_malformed_backend_override_is_refused() -> None:

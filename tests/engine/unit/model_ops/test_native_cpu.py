@@ -122,8 +122,13 @@ def test_other_dtypes_are_left_to_pytorch_which_the_log_says(
 ) -> None:
     assert resolve_ops("cpu", FLOAT32).chosen["linear"] == "native_cpu"
     caplog.set_level("INFO", logger="atom.model_ops.backends")
-    mixed = resolve_ops("cpu", replace(FLOAT32, kv_dtype=torch.bfloat16))
-    assert "native_cpu" not in mixed.chosen.values()
+    other = resolve_ops("cpu", replace(FLOAT32, dtype=torch.bfloat16, kv_dtype=torch.bfloat16))
+    assert "native_cpu" not in other.chosen.values()
+    assert "made for float32, not bfloat16" in caplog.text
+    caplog.clear()
+    # A cache of another type is the affair of what stores and reads it.
+    mixed = resolve_ops("cpu", replace(FLOAT32, kv_dtype=torch.bfloat16)).chosen
+    assert (mixed["paged_attention"], mixed["linear"]) == ("torch_cpu", "native_cpu")
     (line,) = [message for message in caplog.messages if "native_cpu" in message]
     assert "made for float32, not bfloat16 and float32" in line
     assert "paged_attention" in line

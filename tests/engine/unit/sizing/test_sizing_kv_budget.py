@@ -22,7 +22,6 @@ from atom.sizing import (
     LayerFacts,
     MlpFacts,
     ModelFacts,
-    Quantization,
     Speculation,
     activation_bytes,
     concurrency_table,
@@ -34,6 +33,7 @@ from atom.sizing import (
     tensor_parallel_problems,
     valid_tensor_parallel_sizes,
 )
+from atom.sizing.quantization import ONLINE
 
 LLAMA_70B = ModelFacts(
     architecture="LlamaForCausalLM",
@@ -308,9 +308,7 @@ def test_activations_of_experts_count_every_expert_of_a_token() -> None:
 def fp8_experts(width: int) -> ModelFacts:
     layer = LLAMA_70B.layer(0)
     experts = Experts(count=12, per_token=2, intermediate_size=width)
-    quantization = Quantization(
-        method="fp8", bits=8, granularity="block", scale_bytes=4, block=(128, 128)
-    )
+    quantization = replace(ONLINE["fp8"], method="fp8")
     layers = (replace(layer, mlp=MlpFacts(experts=experts)),) * 80
     return replace(LLAMA_70B, layers=layers, quantization=quantization)
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from atom.sizing import ModelFacts, Sharding
-from atom.sizing.quantization import Quantization, read_quantization
+from atom.sizing.quantization import Quantization
+from atom.sizing.quantization_config import read_quantization
 
 
 def read(**section: Any) -> Quantization:
@@ -21,9 +22,16 @@ def compressed(ignore: list[str] | None = None, **weights: Any) -> Quantization:
     return read(quant_method="compressed-tensors", config_groups=groups, ignore=ignore or [])
 
 
+def quark(**weight: Any) -> Quantization:
+    return read(quant_method="quark", global_quant_config={"weight": weight})
+
+
 FORMATS: dict[str, tuple[Quantization, int]] = {
     # of 256 outputs and 1000 inputs
-    "fp8 per tensor": (read(quant_method="fp8", activation_scheme="static"), 256_000 + 4),
+    "fp8 per tensor": (
+        read(quant_method="fp8", activation_scheme="static"),
+        256_000 + 256 * 4,  # matrices of one input are stored as one, so each output has its own
+    ),
     "fp8 in blocks": (
         read(quant_method="fp8", weight_block_size=[128, 128]),
         256_000 + 2 * 8 * 4,
@@ -32,7 +40,19 @@ FORMATS: dict[str, tuple[Quantization, int]] = {
         compressed(num_bits=8, type="float", strategy="channel"),
         256_000 + 256 * 4,
     ),
-    "int8 per tensor": (compressed(num_bits=8, type="int", strategy="tensor"), 256_000 + 4),
+    "int8 per tensor": (
+        compressed(num_bits=8, type="int", strategy="tensor"),
+        256_000 + 256 * 4,
+    ),
+    "quark fp8 per row": (
+        quark(dtype="fp8_e4m3", qscheme="per_channel"),
+        256_000 + 256 * 4,
+    ),
+    "quark mxfp4": (
+        quark(dtype="fp4", qscheme="per_group", group_size=32),
+        128_000 + 256 * 32,
+    ),
+    "fbgemm": (read(quant_method="fbgemm_fp8"), 256_000 + 256 * 4),
     "compressed blocks": (
         compressed(num_bits=8, type="float", strategy="block", block_structure=[64, 128]),
         256_000 + 4 * 8 * 4,
@@ -47,11 +67,15 @@ FORMATS: dict[str, tuple[Quantization, int]] = {
     ),
     "gptq": (
         read(quant_method="gptq", bits=4, group_size=128),
+        128_000 + 256 * 8 * 2 + 256 * 8 // 2,
+    ),
+    "gptq in another order": (
+        read(quant_method="gptq", bits=4, group_size=128, desc_act=True),
         128_000 + 256 * 8 * 2 + 256 * 8 // 2 + 1000 * 4,
     ),
     "gptq in one group": (
         read(quant_method="gptq", bits=4, group_size=-1),
-        128_000 + 256 * 2 + 256 // 2 + 1000 * 4,
+        128_000 + 256 * 2 + 256 // 2,
     ),
     "mxfp4": (read(quant_method="mxfp4"), 128_000 + 256 * 32),
 }

@@ -38,11 +38,15 @@ def backend() -> Backend:
         },
         unusable=() if reason is None else (reason,),
         reasons_against=reasons_against,
+        expands=True,
     )
 
 
+_CACHED = ("qk_norm_rope_store", "paged_attention", "attention")
+
+
 def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
-    dtypes = {case.dtype, case.kv_dtype}
+    dtypes = {case.dtype, case.kv_dtype} if op in _CACHED else {case.dtype}
     if dtypes != {torch.float32}:
         names = sorted(str(dtype).removeprefix("torch.") for dtype in dtypes)
         return (f"made for float32, not {' and '.join(names)}",)

@@ -16,19 +16,21 @@ from atom.model_ops.backends.native_cpu.library import (
     library,
     optional_floats,
 )
+from atom.model_ops.quantised.dequantise import expanded, plain
 from atom.model_ops.values import Activation, Gating, LinearWeight, NormWeight, Pending, Stream
 
 _MOST_ROWS = 256
 
 
 def prepare_linear(w: LinearWeight) -> LinearWeight:
-    """Inputs outermost: what a product of few rows reads next to each other."""
+    """Plain, and inputs outermost: what a product of few rows reads next to each other."""
+    w = expanded(w)
     return replace(w, data=w.data.mT.contiguous().mT)
 
 
 def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     if not _is_ours(x, w):
-        return F.linear(x, w.data, w.bias)
+        return _library_product(x, w)
     out = torch.empty(x.shape[0], w.outputs)
     library().atom_linear(
         floats(x), w.data.data_ptr(), _bias(w), out.data_ptr(), x.shape[0], w.inputs, w.outputs,
@@ -56,7 +58,7 @@ def act_and_mul(x: torch.Tensor, activation: Gating) -> torch.Tensor:
 def norm_linear(stream: Stream, norm: NormWeight, w: LinearWeight) -> tuple[torch.Tensor, Stream]:
     settled = Stream(stream.residual)
     if not _is_ours(stream.residual, w):
-        return F.linear(_normalize(stream, norm), w.data, w.bias), settled
+        return _library_product(_normalize(stream, norm), w), settled
     return _norm_linear(stream, norm, w, None), settled
 
 
@@ -65,7 +67,7 @@ def norm_gated_linear(
 ) -> tuple[torch.Tensor, Stream]:
     settled = Stream(stream.residual)
     if not _is_ours(stream.residual, w):
-        gate_up = F.linear(_normalize(stream, norm), w.data, w.bias)
+        gate_up = _library_product(_normalize(stream, norm), w)
         return act_and_mul(gate_up, activation), settled
     gated = torch.empty(stream.residual.shape[0], w.outputs // 2)
     _norm_linear(stream, norm, w, gated)
@@ -116,6 +118,10 @@ def _is_ours(x: torch.Tensor, w: LinearWeight) -> bool:
         and w.data.stride() == (1, w.outputs)
         and w.data.dtype is torch.float32
     )
+
+
+def _library_product(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+    return F.linear(x, plain(w, x.dtype), w.bias)
 
 
 def _bias(w: LinearWeight) -> int | None:

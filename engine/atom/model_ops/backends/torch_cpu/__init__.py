@@ -35,4 +35,5 @@ def backend() -> Backend:
             "filter_logits": logit_filters.filter_logits,
         },
         reasons_against=attention.reasons_against,
+        expands=True,
     )

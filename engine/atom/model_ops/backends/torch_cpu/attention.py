@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.backends.prompt_attention import PromptRow, attend_prompt, with_sinks
+from atom.model_ops.quantised.cached_heads import gather_heads
 from atom.model_ops.values import AttentionShape, LayerCache
 from atom.utils.forward_context import AttentionMetaData
 
@@ -122,12 +123,10 @@ def _decode(
     queries = q if group.rows is None else q.index_select(0, group.rows)
     rows, longest = group.mask.shape[0], group.mask.shape[3]
     k, v = (
-        tensor.flatten(0, 1)
-        .index_select(0, group.tokens)
-        .to(q.dtype)
-        .view(rows, longest, shape.num_kv_heads, shape.head_dim)
-        .transpose(1, 2)  # [R, Hkv, L, D]
-        for tensor in (cache.k, cache.v)
+        tensor.view(rows, longest, shape.num_kv_heads, shape.head_dim).transpose(
+            1, 2
+        )  # [R, Hkv, L, D]
+        for tensor in gather_heads(cache, group.tokens, q.dtype, slots=True)
     )
     grouped = queries.view(rows, shape.num_kv_heads, -1, shape.head_dim)  # [R, Hkv, Hq/Hkv, D]
     mask = group.mask

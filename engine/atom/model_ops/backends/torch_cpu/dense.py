@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
+from atom.model_ops.quantised.dequantise import expanded, plain
 from atom.model_ops.values import (
     Activation,
     ClampedSwiGLU,
@@ -19,13 +20,14 @@ from atom.model_ops.values import (
 
 
 def prepare_linear(w: LinearWeight) -> LinearWeight:
-    """Inputs outermost: a product of few rows then needs no rearranged copy of the matrix, which is
-    a good part of what a decode step's products cost."""
+    """Plain, and inputs outermost: a product of few rows then needs no rearranged copy of the
+    matrix, which is a good part of what a decode step's products cost."""
+    w = expanded(w)
     return replace(w, data=w.data.mT.contiguous().mT)
 
 
 def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    return F.linear(x, w.data, w.bias)
+    return F.linear(x, plain(w, x.dtype), w.bias)
 
 
 def rms_norm(x: torch.Tensor, norm: NormWeight) -> torch.Tensor:

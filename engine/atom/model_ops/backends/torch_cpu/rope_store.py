@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from atom.model_ops.backends.torch_cpu.dense import unit_rms
+from atom.model_ops.quantised.cached_heads import store_heads
 from atom.model_ops.values import AttentionShape, LayerCache, Rotary
 
 
@@ -23,8 +24,7 @@ def qk_norm_rope_store(
         qk[:, : shape.num_heads].mul_(rotary.q_norm.weight)
         qk[:, shape.num_heads :].mul_(rotary.k_norm.weight)
     qk = rotate(qk, rotary.cos_sin.index_select(0, rotary.positions).to(qk.dtype))
-    store(qk[:, shape.num_heads :], cache.k, slot_mapping)
-    store(heads[:, rotated_heads:], cache.v, slot_mapping)
+    store_heads(cache, qk[:, shape.num_heads :], heads[:, rotated_heads:], slot_mapping)
     return qk[:, : shape.num_heads]
 
 

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from atom.model_ops.backends.torch_ref.dense import rms_norm
+from atom.model_ops.quantised.cached_heads import gather_heads, store_heads
 from atom.model_ops.values import AttentionShape, LayerCache, Rotary
 from atom.utils.forward_context import AttentionMetaData
 
@@ -31,8 +32,7 @@ def qk_norm_rope_store(
         q, k = rms_norm(q, rotary.q_norm), rms_norm(k, rotary.k_norm)
     cos, sin = rotary.cos_sin[rotary.positions].chunk(2, dim=-1)
     q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
-    cache.k.flatten(0, 1)[slot_mapping] = k.to(cache.k.dtype)
-    cache.v.flatten(0, 1)[slot_mapping] = v.to(cache.v.dtype)
+    store_heads(cache, k, v, slot_mapping)
     return q
 
 
@@ -60,8 +60,10 @@ def _decode(
     blocks = -(-longest // cache.block_size)
     tables = step.block_tables[:rows, :blocks].long()
     # [R, blocks, S, Hkv, D] → [R, Hkv, longest, D]
-    k = cache.k[tables].flatten(1, 2)[:, :longest].transpose(1, 2).to(q.dtype)
-    v = cache.v[tables].flatten(1, 2)[:, :longest].transpose(1, 2).to(q.dtype)
+    k, v = (
+        tensor.flatten(1, 2)[:, :longest].transpose(1, 2)
+        for tensor in gather_heads(cache, tables, q.dtype)
+    )
     at = torch.arange(longest, device=q.device)
     seen = at < lengths.unsqueeze(1)  # [R, longest]
     if shape.window is not None:
@@ -77,8 +79,10 @@ def _prefill(
 ) -> torch.Tensor:
     """One row's chunk of queries over its whole context, the last of which are its own."""
     used = table[: -(-length // cache.block_size)].long()
-    k = cache.k[used].flatten(0, 1)[:length].transpose(0, 1).to(q.dtype)  # [Hkv, length, D]
-    v = cache.v[used].flatten(0, 1)[:length].transpose(0, 1).to(q.dtype)
+    k, v = (
+        tensor.flatten(0, 1)[:length].transpose(0, 1)  # [Hkv, length, D]
+        for tensor in gather_heads(cache, used, q.dtype)
+    )
     count = q.shape[0]
     at = torch.arange(length - count, length, device=q.device).unsqueeze(1)
     key = torch.arange(length, device=q.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from atom.model_ops.quantised.dequantise import plain
 from atom.model_ops.values import (
     Activation,
     ClampedSwiGLU,
@@ -25,7 +26,7 @@ def prepare_linear(w: LinearWeight) -> LinearWeight:
 
 
 def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    return F.linear(x, w.data, w.bias)
+    return F.linear(x, plain(w, x.dtype), w.bias)
 
 
 def rms_norm(x: torch.Tensor, norm: NormWeight) -> torch.Tensor:

@@ -14,10 +14,17 @@ from typing import Any
 
 import torch
 
-from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.interface import Backend, OpCase
+from atom.model_ops.quantised.cached_heads import FP8_DTYPES
+from atom.model_ops.values import WeightFormat
+from atom.utils.device import native_fp8
 
 # What the kernels are proven with; Triton 3.9 warns that its default will change.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
+
+_CACHED = ("qk_norm_rope_store", "paged_attention", "attention")
+_PRODUCTS = ("prepare_linear", "linear", "add", "norm_linear", "norm_gated_linear")
 
 
 def backend() -> Backend:
@@ -70,12 +77,41 @@ def backend() -> Backend:
         name="triton",
         operations=operations,
         capturable=operations.keys() if torch.cuda.is_available() else (),
-        reasons_against=lambda op, case: (
-            attention.reasons_against(op, case)
-            + latent_attention.reasons_against(op, case)
-            + experts.reasons_against(op, case)
-        ),
+        reasons_against=reasons_against,
     )
+
+
+def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
+    from atom.model_ops.backends.triton_ops import attention, latent_attention
+
+    if op in _PRODUCTS:
+        return _against_formats(case.formats)
+    if op in ("experts", "add_experts"):
+        return _against_experts(case.expert_formats)
+    if op in _CACHED and case.kv_dtype in FP8_DTYPES and native_fp8(_device()) is None:
+        return ("this card converts no fp8, which the KV cache is to have",)
+    return attention.reasons_against(op, case) + latent_attention.reasons_against(op, case)
+
+
+def _against_formats(formats: tuple[WeightFormat, ...]) -> tuple[str, ...]:
+    if native_fp8(_device()) is not None:
+        return ()
+    return tuple(
+        f"this card multiplies no fp8, which matrices of {kind.value} need"
+        for kind in formats
+        if kind in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS)
+    )
+
+
+def _against_experts(formats: tuple[WeightFormat, ...]) -> tuple[str, ...]:
+    narrow = (kind for kind in formats if kind.elements_per_byte > 1)
+    return _against_formats(formats) + tuple(
+        f"its experts have eight bits at least, not {kind.value}" for kind in narrow
+    )
+
+
+def _device() -> torch.device:
+    return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def _unusable() -> tuple[str, ...]:

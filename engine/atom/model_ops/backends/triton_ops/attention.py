@@ -63,7 +63,8 @@ def attention(
     if decodes:
         decode_attention(qkv[:decodes], shape, cache, step, out[:decodes], rotary)
     if decodes < step.context_lens.shape[0]:
-        groups = _dense_groups(shape, step)
+        # What a prompt attends to is what the cache holds, so that a cached prefix changes nothing.
+        groups = () if cache.k_scale is not None else _dense_groups(shape, step)
         q = qk_norm_rope_store(
             qkv, shape, rotary, cache, step.slot_mapping,
             first_token=decodes, keep_keys=bool(groups),

@@ -84,6 +84,29 @@ def cache_offsets(
 
 
 @triton.jit
+def load_scales(
+    scales_ptr, block, first, head, inside,
+    BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, HKV: tl.constexpr,
+):  # fmt: skip
+    """Scales [BLOCK_N] of the tokens' heads in a cache's scales [N, BLOCK_SIZE, HKV]."""
+    offset = (first + tl.arange(0, BLOCK_N)) % BLOCK_SIZE
+    slot = block.to(tl.int64) * BLOCK_SIZE + offset
+    return tl.load(scales_ptr + slot * HKV + head, mask=inside, other=0.0)
+
+
+@triton.jit
+def head_scale(largest, LIMIT: tl.constexpr):
+    """The scale of heads in fp8 by their largest magnitude."""
+    return tl.where(largest > 0, largest / LIMIT, 1.0)
+
+
+@triton.jit
+def head_codes(x, scale, LIMIT: tl.constexpr, dtype: tl.constexpr):
+    """x and its scale, float32 → fp8."""
+    return tl.minimum(tl.maximum(x / scale, -LIMIT), LIMIT).to(dtype)
+
+
+@triton.jit
 def cap_scores(scores, scale, SOFTCAP: tl.constexpr):
     """Bound scores, still to be scaled by `scale` (which carries log2(e)), by a soft cap."""
     if SOFTCAP > 0:
@@ -95,8 +118,12 @@ def cap_scores(scores, scale, SOFTCAP: tl.constexpr):
 
 
 @triton.jit
-def softmax_step(scores, value, scale, running_max, running_sum, acc, SPARSE: tl.constexpr):
-    """Fold scores [M, N], still to be scaled, and value [N, LANES] into the softmax of M rows.
+def softmax_step(
+    scores, value, value_scale, scale, running_max, running_sum, acc,
+    SPARSE: tl.constexpr, FP8: tl.constexpr,
+):  # fmt: skip
+    """Fold scores [M, N], still to be scaled, and value [N, LANES] into the softmax of M rows. With
+    FP8 a value is multiplied by its value_scale [N].
 
     Every row has at least one score above -inf by its first step, so that its maximum is finite;
     unless SPARSE says that rows may have none.
@@ -109,5 +136,7 @@ def softmax_step(scores, value, scale, running_max, running_sum, acc, SPARSE: tl
     weights = tl.exp2(scores * scale - base[:, None])
     running_sum = running_sum * shrink + tl.sum(weights, axis=1)
     acc = acc * shrink[:, None]
+    if FP8:
+        weights = weights * value_scale[None, :]
     acc = tl.dot(weights.to(value.dtype), value, acc, input_precision="ieee")
     return new_max, running_sum, acc

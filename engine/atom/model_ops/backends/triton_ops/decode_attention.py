@@ -30,8 +30,11 @@ from atom.model_ops.backends.triton_ops.attention_tiles import (
     add_sinks,
     cache_offsets,
     cap_scores,
+    head_codes,
     head_elements,
+    head_scale,
     load_blocks,
+    load_scales,
     load_sinks,
     load_tile,
     real_elements,
@@ -39,6 +42,7 @@ from atom.model_ops.backends.triton_ops.attention_tiles import (
 )
 from atom.model_ops.backends.triton_ops.launch import (
     compute_units,
+    fp8_constants,
     head_lanes,
     next_power_of_2,
 )
@@ -84,12 +88,14 @@ def _rotate(
 
 @triton.jit(do_not_specialize=["table_stride", "least", "splits"])
 def _decode_kernel(
-    q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, contexts_ptr, out_ptr, partial_ptr, lse_ptr,
+    q_ptr, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, tables_ptr, contexts_ptr, out_ptr,
+    partial_ptr, lse_ptr,
     q_weight_ptr, k_weight_ptr, cos_sin_ptr, positions_ptr, slots_ptr, sinks_ptr,
     table_stride, least, splits, scale, eps,
     GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
     LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, IS_SPLIT: tl.constexpr,
     WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, APPEND: tl.constexpr, HAS_NORM: tl.constexpr,
+    FP8: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """q_ptr: [R, Hq, D]; with APPEND [R, Hq + 2·Hkv, D], straight from the projection. How many
     splits there are is no constant: it follows from the number of rows, and a step may have any."""
@@ -153,24 +159,41 @@ def _decode_kernel(
         q = tl.reshape(tl.permute(tl.join(q_first, q_second), (0, 2, 1)), (GROUP_PADDED, LANES))
         # As the cache holds them: it may have another dtype.
         stored = k_cache_ptr.dtype.element_ty
-        k_first, k_second = k_first.to(stored), k_second.to(stored)
-        new_value = new_value.to(stored)
+        if FP8:
+            k_first, k_second = k_first.to(tl.float32), k_second.to(tl.float32)
+            new_value = new_value.to(tl.float32)
+            largest = tl.maximum(tl.max(tl.abs(k_first), axis=0), tl.max(tl.abs(k_second), axis=0))
+            k_scale = head_scale(largest, LIMIT)
+            v_scale = head_scale(tl.max(tl.abs(new_value), axis=0), LIMIT)
+            k_first = head_codes(k_first, k_scale, LIMIT, stored)
+            k_second = head_codes(k_second, k_scale, LIMIT, stored)
+            new_value = head_codes(new_value, v_scale, LIMIT, stored)
+        else:
+            k_first, k_second = k_first.to(stored), k_second.to(stored)
+            new_value = new_value.to(stored)
         owner = (end == context) & (context > 0)
         if owner & (slot >= 0):
             new_at = slot * (HKV * D) + head * D
             tl.store(k_cache_ptr + new_at + half, k_first, mask=within)
             tl.store(k_cache_ptr + new_at + D // 2 + half, k_second, mask=within)
             tl.store(v_cache_ptr + new_at + element, new_value, mask=real_element)
+            if FP8:
+                tl.store(k_scale_ptr + slot * HKV + head, k_scale)
+                tl.store(v_scale_ptr + slot * HKV + head, v_scale)
         new_scores = tl.sum(
             q_first.to(tl.float32) * k_first.to(dtype).to(tl.float32)[None, :], axis=1
         )
         new_scores += tl.sum(
             q_second.to(tl.float32) * k_second.to(dtype).to(tl.float32)[None, :], axis=1
         )
+        held_value = new_value.to(dtype).to(tl.float32)
+        if FP8:
+            new_scores = new_scores * k_scale
+            held_value = held_value * v_scale
         new_scores = cap_scores(new_scores, scale, SOFTCAP)
         running_max = tl.where(owner, new_scores * scale, running_max)
         running_sum += tl.where(owner, 1.0, 0.0)
-        acc += tl.where(owner, new_value.to(dtype).to(tl.float32), 0.0)[None, :]
+        acc += tl.where(owner, held_value, 0.0)[None, :]
         end = tl.where(owner, end - 1, end)
     else:
         query_at = q_ptr + query_head[:, None] * D + element[None, :]
@@ -182,12 +205,21 @@ def _decode_kernel(
         at = cache_offsets(block, first, head, element, BLOCK_SIZE, BLOCK_N, HKV, D)
         key = load_tile(k_cache_ptr + at, inside, real_element, True, PADDED).to(dtype)
         value = load_tile(v_cache_ptr + at, inside, real_element, True, PADDED).to(dtype)
-        block = load_blocks(table_ptr, first + BLOCK_N, low, end, BLOCK_SIZE, BLOCK_N, False)
+        value_scale = 1.0
         scores = tl.dot(q, tl.trans(key), input_precision="ieee")
+        if FP8:
+            key_scale = load_scales(
+                k_scale_ptr, block, first, head, inside, BLOCK_SIZE, BLOCK_N, HKV
+            )
+            value_scale = load_scales(
+                v_scale_ptr, block, first, head, inside, BLOCK_SIZE, BLOCK_N, HKV
+            )
+            scores = scores * key_scale[None, :]
+        block = load_blocks(table_ptr, first + BLOCK_N, low, end, BLOCK_SIZE, BLOCK_N, False)
         scores = cap_scores(scores, scale, SOFTCAP)
         scores = tl.where(inside[None, :], scores, float("-inf"))
         running_max, running_sum, acc = softmax_step(
-            scores, value, scale, running_max, running_sum, acc, False
+            scores, value, value_scale, scale, running_max, running_sum, acc, False, FP8
         )
 
     if sinks_ptr is not None:
@@ -300,7 +332,8 @@ def decode_attention(
     tables, window = step.block_tables, shape.window or 0
     q_norm, k_norm = (rotary.q_norm, rotary.k_norm) if rotary else (None, None)
     _decode_kernel[(kv_heads, rows, splits.count)](
-        q, cache.k, cache.v, tables, step.context_lens, out, partial, lse,
+        q, cache.k, cache.v, cache.k_scale, cache.v_scale, tables, step.context_lens, out,
+        partial, lse,
         q_norm and q_norm.weight, k_norm and k_norm.weight, rotary and rotary.cos_sin,
         rotary and rotary.positions, rotary and step.slot_mapping, shape.sinks,
         tables.stride(0), splits.least, splits.count, shape.scale * math.log2(math.e),
@@ -308,7 +341,7 @@ def decode_attention(
         GROUP=group, GROUP_PADDED=max(_MIN_GROUP, next_power_of_2(group)), HKV=kv_heads, D=dim,
         LANES=lanes, BLOCK_SIZE=cache.block_size, BLOCK_N=config.block_n,
         IS_SPLIT=not splits.whole, WINDOW=window, SOFTCAP=shape.softcap or 0.0,
-        APPEND=rotary is not None, HAS_NORM=q_norm is not None,
+        APPEND=rotary is not None, HAS_NORM=q_norm is not None, **fp8_constants(cache),
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     if splits.count > 1:

@@ -7,6 +7,8 @@ experts, programs belong to pairs, and the first pair of an expert computes for 
 pairs are sorted by expert, by two kernels that count and place (expert_order.py), and tiles of rows
 find their expert in the counts.
 
+Experts of eight bits become numbers of the activations' dtype tile by tile.
+
 The downs' results come as one part per choice, [k, T, H], weighed; who needs their sum adds them up
 while it reads them (norms.norm), or `_sum_kernel` does.
 """
@@ -14,13 +16,13 @@ while it reads them (norms.norm), or `_sum_kernel` does.
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.backends.triton_ops.activation import gated, gating
 from atom.model_ops.backends.triton_ops.expert_order import (
     Order,
@@ -40,13 +42,6 @@ _PARTS_TOKENS = 256
 _SUM_BLOCK = 1024
 
 
-def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
-    if op not in ("experts", "add_experts"):
-        return ()
-    others = [kind.value for kind in case.formats if kind is not WeightFormat.PLAIN]
-    return tuple(f"computes experts of plain matrices, not of {name}" for name in others)
-
-
 class Programs(enum.IntEnum):
     """What a program belongs to."""
 
@@ -64,12 +59,22 @@ def _load_weights(at, mask, EVEN: tl.constexpr):
 
 
 @triton.jit
+def _in_numbers(codes, scale_ptr, row, known, k, K, dtype, TALL: tl.constexpr, WIDE: tl.constexpr):
+    """Eight-bit codes [N, K] of these rows as numbers of dtype; the tile's inputs share a scale."""
+    scale_at = scale_ptr + row // TALL * tl.cdiv(K, WIDE) + k // WIDE
+    scale = tl.load(scale_at, mask=known, other=0.0)
+    return (codes.to(tl.float32) * scale[:, None]).to(dtype)
+
+
+@triton.jit
 def _multiply(
-    rows, real, n, x_ptr, w_ptr, K, N,
+    rows, real, n, x_ptr, w_ptr, scale_ptr, K, N,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GATED: tl.constexpr, EVEN: tl.constexpr,
+    GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32, twice."""
+    """Rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32, twice. WIDE:
+    inputs that share a scale with TALL rows, 0 where W is plain."""
+    dtype = x_ptr.dtype.element_ty
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     up = acc
     lane = tl.arange(0, BLOCK_K)
@@ -83,18 +88,22 @@ def _multiply(
             x_mask, w_mask = x_mask & inside, w_mask & inside
         x = tl.load(x_rows + k, mask=x_mask, other=0.0)
         w = _load_weights(w_rows + k, w_mask, EVEN)
+        if WIDE:
+            w = _in_numbers(w, scale_ptr, n, n < N, k, K, dtype, TALL, WIDE)
         acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
         if GATED:
             w = _load_weights(up_rows + k, w_mask, EVEN)
+            if WIDE:
+                w = _in_numbers(w, scale_ptr, N + n, n < N, k, K, dtype, TALL, WIDE)
             up = tl.dot(x, tl.trans(w), up, input_precision="ieee")
     return acc, up
 
 
 @triton.jit
 def _tile(
-    pairs, real, n, expert, x_ptr, w_ptr, bias_ptr, weights_ptr, out_ptr, tokens, K, N,
+    pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, bias_ptr, weights_ptr, out_ptr, tokens, K, N,
     TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GATED: tl.constexpr, EVEN: tl.constexpr,
+    GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """One expert's product for these pairs [M], written for each."""
@@ -103,9 +112,14 @@ def _tile(
     if GATED:
         own = own * 2
     rows = pairs // TOP_K if GATED else pairs
+    scales = scale_ptr
+    if WIDE:
+        height = 2 * N if GATED else N
+        scales += expert.to(tl.int64) * tl.cdiv(height, TALL) * tl.cdiv(K, WIDE)
     result, up = _multiply(
-        rows, real, n, x_ptr, w_ptr + own * K, K, N, BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN
-    )
+        rows, real, n, x_ptr, w_ptr + own * K, scales, K, N, BLOCK_M, BLOCK_N, BLOCK_K, GATED,
+        EVEN, TALL, WIDE,
+    )  # fmt: skip
     if bias_ptr is not None:
         result += tl.load(bias_ptr + own + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     if GATED:
@@ -123,11 +137,12 @@ def _tile(
 
 @triton.jit(do_not_specialize=["tokens"])
 def _experts_kernel(
-    x_ptr, w_ptr, bias_ptr, chosen_ptr, weights_ptr, order_ptr, counts_ptr, out_ptr, tokens, K, N,
+    x_ptr, w_ptr, scale_ptr, bias_ptr, chosen_ptr, weights_ptr, order_ptr, counts_ptr, out_ptr,
+    tokens, K, N,
     PROGRAMS: tl.constexpr, EXPERTS: tl.constexpr, EXPERTS_PADDED: tl.constexpr,
     TOP_K: tl.constexpr, SEARCH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GATED: tl.constexpr, EVEN: tl.constexpr,
+    GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """GATED: x [T, K], W [E, 2·N, K] → [P, N]; else x [P, K], W [E, N, K] → [k, T, N], weighed."""
@@ -142,8 +157,9 @@ def _experts_kernel(
             real = at < end
             pairs = tl.load(order_ptr + at, mask=real, other=0)
             _tile(
-                pairs, real, n, expert, x_ptr, w_ptr, bias_ptr, weights_ptr, out_ptr, tokens, K, N,
-                TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, KIND, ALPHA, LIMIT,
+                pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, bias_ptr, weights_ptr, out_ptr,
+                tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE,
+                KIND, ALPHA, LIMIT,
             )  # fmt: skip
     else:
         n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -159,8 +175,9 @@ def _experts_kernel(
                 pairs, _ = pairs_of_expert(chosen_ptr, expert, first, count, BLOCK_M, SEARCH)
             real = first + tl.arange(0, BLOCK_M) < found
             _tile(
-                pairs, real, n, expert, x_ptr, w_ptr, bias_ptr, weights_ptr, out_ptr, tokens, K, N,
-                TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, KIND, ALPHA, LIMIT,
+                pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, bias_ptr, weights_ptr, out_ptr,
+                tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE,
+                KIND, ALPHA, LIMIT,
             )  # fmt: skip
 
 
@@ -264,14 +281,16 @@ def _launch(
     count, columns, inner = w.data.shape[0], out.shape[-1], w.inputs
     tiles = triton.cdiv(columns, tile.block_n)
     grid = (plan.rows, tiles) if plan.programs is Programs.TILE else (tiles, plan.rows)
+    tall, wide = (1, 0) if w.scales is None else w.scales.block
+    block_k = math.gcd(tile.block_k, wide) if w.format is WeightFormat.FP8_BLOCKS else tile.block_k
     _experts_kernel[grid](
-        x, w.data, w.bias, routed.ids, routed.weights,
+        x, w.data, w.scales and w.scales.scale, w.bias, routed.ids, routed.weights,
         order and order.pairs, order and order.counts, out, tokens, inner, columns,
         PROGRAMS=int(plan.programs), EXPERTS=count, EXPERTS_PADDED=next_power_of_2(count),
         TOP_K=chosen, SEARCH=plan.search,
-        BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k,
-        GATED=activation is not None,
-        EVEN=columns % tile.block_n == 0 and inner % tile.block_k == 0,
+        BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=block_k,
+        GATED=activation is not None, TALL=tall, WIDE=wide,
+        EVEN=columns % tile.block_n == 0 and inner % block_k == 0,
         **(activation or {"KIND": 0, "ALPHA": 1.0, "LIMIT": 0.0}),
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip

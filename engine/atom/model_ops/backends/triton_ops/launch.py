@@ -10,6 +10,8 @@ from functools import cache
 
 import torch
 
+from atom.model_ops.values import LayerCache
+
 # Multiprocessors that the interpreter pretends to have: enough to take every path of a decision.
 _INTERPRETED_UNITS = 4
 
@@ -29,6 +31,12 @@ def next_power_of_2(n: int) -> int:
 def head_lanes(head_dim: int) -> int:
     """Lanes that a kernel gives to a head: a power of two, and as many as a tensor core takes."""
     return max(16, next_power_of_2(head_dim))
+
+
+def fp8_constants(cache: LayerCache) -> dict[str, bool | float]:
+    """Whether a cache is in fp8, and the largest number of its dtype."""
+    scaled = cache.k_scale is not None
+    return {"FP8": scaled, "LIMIT": float(torch.finfo(cache.k.dtype).max) if scaled else 0.0}
 
 
 def warps_for(elements: int, elements_per_warp: int = 512, most: int = 8) -> int:

@@ -25,6 +25,7 @@ from atom.model_ops.backends.triton_ops.attention_tiles import (
     cap_scores,
     head_elements,
     load_blocks,
+    load_scales,
     load_sinks,
     load_tile,
     real_elements,
@@ -53,10 +54,11 @@ def find_row(starts_ptr, tile, first_row, rows, TOKENS: tl.constexpr):
 
 @triton.jit
 def _attend(
-    q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, first, end, low, limit, scale,
-    running_max, running_sum, acc,
+    q, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, table_ptr, head, position,
+    first, end, low, limit, scale, running_max, running_sum, acc,
     HKV: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, FP8: tl.constexpr,
+    MASKED: tl.constexpr,
 ):  # fmt: skip
     """Tokens [first, end) of the cache; masked tiles respect [low, limit), causality and window."""
     HAS_LOW: tl.constexpr = MASKED and WINDOW > 0
@@ -72,8 +74,17 @@ def _attend(
             inside = inside & (token >= low)
         key = load_tile(k_cache_ptr + at, inside, real, MASKED, D != LANES).to(q.dtype)
         value = load_tile(v_cache_ptr + at, inside, real, MASKED, D != LANES).to(q.dtype)
-        block = load_blocks(table_ptr, start + BLOCK_N, low, limit, BLOCK_SIZE, BLOCK_N, HAS_LOW)
+        value_scale = 1.0
         scores = tl.dot(q, tl.trans(key), input_precision="ieee")
+        if FP8:
+            key_scale = load_scales(
+                k_scale_ptr, block, start, head, inside, BLOCK_SIZE, BLOCK_N, HKV
+            )
+            value_scale = load_scales(
+                v_scale_ptr, block, start, head, inside, BLOCK_SIZE, BLOCK_N, HKV
+            )
+            scores = scores * key_scale[None, :]
+        block = load_blocks(table_ptr, start + BLOCK_N, low, limit, BLOCK_SIZE, BLOCK_N, HAS_LOW)
         scores = cap_scores(scores, scale, SOFTCAP)
         if MASKED:
             seen = token[None, :] <= position[:, None]
@@ -81,18 +92,19 @@ def _attend(
                 seen &= token[None, :] > position[:, None] - WINDOW
             scores = tl.where(seen, scores, float("-inf"))
         running_max, running_sum, acc = softmax_step(
-            scores, value, scale, running_max, running_sum, acc, HAS_LOW
+            scores, value, value_scale, scale, running_max, running_sum, acc, HAS_LOW, FP8
         )
     return running_max, running_sum, acc
 
 
 @triton.jit(do_not_specialize=["table_stride", "first_row", "rows", "skipped"])
 def _prefill_kernel(
-    q_ptr, k_cache_ptr, v_cache_ptr, tables_ptr, contexts_ptr, starts_ptr, out_ptr, sinks_ptr,
+    q_ptr, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, tables_ptr, contexts_ptr,
+    starts_ptr, out_ptr, sinks_ptr,
     table_stride, first_row, rows, skipped, scale,
     GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
     LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
     """skipped: leading queries of the only row that others compute."""
     tokens_per_tile: tl.constexpr = BLOCK_M // GROUP_PADDED
@@ -135,19 +147,21 @@ def _prefill_kernel(
         unmasked = tl.minimum(tl.cdiv(all_see, BLOCK_N) * BLOCK_N, unmasked_end)
         unmasked = tl.maximum(unmasked, low // BLOCK_N * BLOCK_N)
         running_max, running_sum, acc = _attend(
-            q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, low // BLOCK_N * BLOCK_N,
-            unmasked, low, end, scale, running_max, running_sum, acc,
-            HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, SOFTCAP, True,
+            q, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, table_ptr, head, position,
+            low // BLOCK_N * BLOCK_N, unmasked, low, end, scale, running_max, running_sum, acc,
+            HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, SOFTCAP, FP8, True,
         )  # fmt: skip
     running_max, running_sum, acc = _attend(
-        q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, unmasked, unmasked_end, low, end,
+        q, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, table_ptr, head, position,
+        unmasked, unmasked_end, low, end,
         scale, running_max, running_sum, acc,
-        HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, SOFTCAP, False,
+        HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, SOFTCAP, FP8, False,
     )  # fmt: skip
     running_max, running_sum, acc = _attend(
-        q, k_cache_ptr, v_cache_ptr, table_ptr, head, position, unmasked_end, end, low, end,
+        q, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, table_ptr, head, position,
+        unmasked_end, end, low, end,
         scale, running_max, running_sum, acc,
-        HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, SOFTCAP, True,
+        HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, SOFTCAP, FP8, True,
     )  # fmt: skip
 
     if sinks_ptr is not None:
@@ -187,12 +201,12 @@ def prefill_attention(
     # An option of CUDA's backend alone; only a table measured on such a card asks for it.
     limits = {} if config.max_registers is None else {"maxnreg": config.max_registers}
     _prefill_kernel[(tiles, shape.num_kv_heads)](
-        q, cache.k, cache.v, step.block_tables, step.context_lens, step.query_starts, out,
-        shape.sinks,
+        q, cache.k, cache.v, cache.k_scale, cache.v_scale, step.block_tables, step.context_lens,
+        step.query_starts, out, shape.sinks,
         step.block_tables.stride(0), span.first_row, span.rows, span.skipped,
         shape.scale * math.log2(math.e),
         GROUP=group, GROUP_PADDED=group_padded, HKV=shape.num_kv_heads, D=shape.head_dim,
         LANES=lanes, BLOCK_SIZE=cache.block_size, BLOCK_M=block_m, BLOCK_N=config.block_n,
-        WINDOW=shape.window or 0, SOFTCAP=shape.softcap or 0.0,
+        WINDOW=shape.window or 0, SOFTCAP=shape.softcap or 0.0, FP8=cache.k_scale is not None,
         num_warps=config.num_warps, num_stages=config.num_stages, **limits,
     )  # fmt: skip

@@ -15,7 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.launch import head_lanes
+from atom.model_ops.backends.triton_ops.attention_tiles import head_codes, head_scale
+from atom.model_ops.backends.triton_ops.launch import fp8_constants, head_lanes
 from atom.model_ops.values import AttentionShape, LayerCache, Rotary
 
 # Heads of a program, at most, and heads times tokens.
@@ -28,12 +29,31 @@ def _store_halves(at, first, second, mask, D: tl.constexpr):
     tl.store(at + D // 2, second.to(at.dtype.element_ty), mask=mask)
 
 
+@triton.jit
+def _store_scaled(
+    at, scale_at, first, second, mask, D: tl.constexpr, LIMIT: tl.constexpr
+):  # fmt: skip
+    """Tiles [TOKENS, HEADS, LANES / 2], zeros where nothing is, in fp8 with their scales."""
+    first, second = first.to(tl.float32), second.to(tl.float32)
+    largest = tl.maximum(
+        tl.max(tl.abs(first), axis=2, keep_dims=True),
+        tl.max(tl.abs(second), axis=2, keep_dims=True),
+    )
+    scale = head_scale(largest, LIMIT)
+    dtype = at.dtype.element_ty
+    first, second = head_codes(first, scale, LIMIT, dtype), head_codes(second, scale, LIMIT, dtype)
+    _store_halves(at, first, second, mask, D)
+    head_mask = tl.max(mask.to(tl.int32), axis=2, keep_dims=True) > 0
+    tl.store(scale_at, scale, mask=head_mask)
+
+
 @triton.jit(do_not_specialize=["first_token", "end_token"])
 def _rope_store_kernel(
-    qkv_ptr, q_out_ptr, k_cache_ptr, v_cache_ptr, q_weight_ptr, k_weight_ptr, cos_sin_ptr,
-    positions_ptr, slots_ptr, first_token, end_token, eps,
+    qkv_ptr, q_out_ptr, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, q_weight_ptr,
+    k_weight_ptr, cos_sin_ptr, positions_ptr, slots_ptr, first_token, end_token, eps,
     HQ: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr,
     HEADS: tl.constexpr, TOKENS: tl.constexpr, HAS_NORM: tl.constexpr, KEEP_KEYS: tl.constexpr,
+    FP8: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """HEADS divides HQ and HKV: a program's heads are all q, all k or all v. Tiles are
     [TOKENS, HEADS, LANES / 2]."""
@@ -52,8 +72,14 @@ def _rope_store_kernel(
     second = tl.load(source + D // 2, mask=present, other=0.0)
     slot = tl.load(slots_ptr + token, mask=inside, other=-1).to(tl.int64)[:, None, None]
     if first_head >= HQ + HKV:
-        at = v_cache_ptr + slot * (HKV * D) + (first_head - HQ - HKV) * D + within
-        _store_halves(at, first, second, present & (slot >= 0), D)
+        v_at = v_cache_ptr + slot * (HKV * D) + (first_head - HQ - HKV) * D + within
+        stored = present & (slot >= 0)
+        if FP8:
+            number = first_head - HQ - HKV + tl.arange(0, HEADS)[None, :, None]
+            scale_at = v_scale_ptr + slot * HKV + number
+            _store_scaled(v_at, scale_at, first, second, stored, D, LIMIT)
+        else:
+            _store_halves(v_at, first, second, stored, D)
         return
 
     dtype = q_out_ptr.dtype.element_ty
@@ -78,13 +104,19 @@ def _rope_store_kernel(
     rotated_first = (first * cos - second * sin).to(dtype)
     rotated_second = (second * cos + first * sin).to(dtype)
     if first_head < HQ:
-        at = q_out_ptr + token[:, None, None] * (HQ * D) + first_head * D + within
-        _store_halves(at, rotated_first, rotated_second, present, D)
+        q_at = q_out_ptr + token[:, None, None] * (HQ * D) + first_head * D + within
+        _store_halves(q_at, rotated_first, rotated_second, present, D)
     else:
         if KEEP_KEYS:
             _store_halves(source, rotated_first, rotated_second, present, D)
-        at = k_cache_ptr + slot * (HKV * D) + (first_head - HQ) * D + within
-        _store_halves(at, rotated_first, rotated_second, present & (slot >= 0), D)
+        k_at = k_cache_ptr + slot * (HKV * D) + (first_head - HQ) * D + within
+        stored = present & (slot >= 0)
+        if FP8:
+            number = first_head - HQ + tl.arange(0, HEADS)[None, :, None]
+            scale_at = k_scale_ptr + slot * HKV + number
+            _store_scaled(k_at, scale_at, rotated_first, rotated_second, stored, D, LIMIT)
+        else:
+            _store_halves(k_at, rotated_first, rotated_second, stored, D)
 
 
 def qk_norm_rope_store(
@@ -112,11 +144,12 @@ def qk_norm_rope_store(
     q_norm, k_norm = rotary.q_norm, rotary.k_norm
     lanes = head_lanes(shape.head_dim)
     _rope_store_kernel[grid](
-        qkv, q, cache.k, cache.v, q_norm and q_norm.weight, k_norm and k_norm.weight,
+        qkv, q, cache.k, cache.v, cache.k_scale, cache.v_scale,
+        q_norm and q_norm.weight, k_norm and k_norm.weight,
         rotary.cos_sin, rotary.positions, slot_mapping,
         first_token, end_token, q_norm.eps if q_norm else 0.0,
         HQ=shape.num_heads, HKV=shape.num_kv_heads, D=shape.head_dim, LANES=lanes, HEADS=heads,
-        TOKENS=tokens, HAS_NORM=q_norm is not None, KEEP_KEYS=keep_keys,
+        TOKENS=tokens, HAS_NORM=q_norm is not None, KEEP_KEYS=keep_keys, **fp8_constants(cache),
         num_warps=max(1, lanes // 128),
     )  # fmt: skip
     return q

@@ -1,0 +1,108 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Products with 4-bit matrices: codes become numbers of the activations' dtype in the kernel.
+
+A byte has two neighbouring inputs, so a tile of W is two, of even and of odd inputs, and so is a
+tile of activations: two products, and nothing has to be interleaved. int4 less its zero point is
+exact; its scale follows where a tile's inputs share it, else it is multiplied into the tile.
+MXFP4 is exact with its scale.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from atom.model_ops.backends.triton_ops.quantised_tiles import choose_tile, new_parts, store_part
+from atom.model_ops.values import LinearWeight, WeightFormat
+
+_BLOCK_K = 128
+
+
+@triton.jit
+def _fp4_values(codes):
+    """e2m1 → float32: 0, ½, 1, 1½, 2, 3, 4, 6, and the same below zero."""
+    size = codes & 7
+    halves = tl.where(size < 4, size, tl.where(size < 6, 2 * size - 4, 4 * size - 16))
+    value = halves.to(tl.float32) * 0.5
+    return tl.where(codes >= 8, -value, value)
+
+
+@triton.jit
+def _group_scale(scale_ptr, at, mask, FP4: tl.constexpr):
+    if FP4:
+        exponent = tl.load(scale_ptr + at, mask=mask, other=0).to(tl.int32)
+        return (exponent << 23).to(tl.float32, bitcast=True)
+    else:
+        return tl.load(scale_ptr + at, mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _expand_kernel(
+    x_ptr, w_ptr, scale_ptr, zero_ptr, bias_ptr, parts_ptr, tokens, N, K, slice,
+    BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+    FP4: tl.constexpr, HAS_ZERO: tl.constexpr, HAS_BIAS: tl.constexpr,
+):  # fmt: skip
+    """GROUP: inputs that share a scale."""
+    SHARED: tl.constexpr = GROUP % BLOCK_K == 0  # by all inputs of a tile
+    part = tl.program_id(2)
+    t = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    pair = tl.arange(0, BLOCK_K // 2)
+    inner = tl.arange(0, BLOCK_K)
+    real, rows = t < tokens, n < N
+    x_rows = x_ptr + t.to(tl.int64)[:, None] * K
+    w_rows = w_ptr + n.to(tl.int64)[:, None] * (K // 2)
+    groups = tl.cdiv(K, GROUP)
+    acc = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
+    for k in range(part * slice, tl.minimum(part * slice + slice, K), BLOCK_K):
+        inside = (k + 2 * pair)[None, :] < K
+        codes = tl.load(w_rows + (k // 2 + pair)[None, :], mask=rows[:, None] & inside, other=0)
+        at = (k + inner)[None, :]
+        x = tl.load(x_rows + at, mask=real[:, None] & (at < K), other=0.0)
+        x_even, x_odd = tl.split(tl.reshape(x, (BLOCK_T, BLOCK_K // 2, 2)))
+        codes = codes.to(tl.int32)
+        even, odd = codes & 15, codes >> 4
+        if SHARED:
+            group = (k // GROUP) + tl.zeros([1, 1], tl.int32)
+            known = rows[:, None]
+        else:
+            group = (k + 2 * pair)[None, :] // GROUP
+            known = rows[:, None] & inside
+        scale = _group_scale(scale_ptr, n[:, None] * groups + group, known, FP4)
+        if FP4:
+            even, odd = _fp4_values(even), _fp4_values(odd)
+        else:
+            zero = 8
+            if HAS_ZERO:
+                zeros = tl.load(zero_ptr + (n // 2)[:, None] * groups + group, mask=known, other=0)
+                zero = (zeros.to(tl.int32) >> ((n % 2) * 4)[:, None]) & 15
+            even, odd = (even - zero).to(tl.float32), (odd - zero).to(tl.float32)
+        if not SHARED:
+            even, odd = even * scale, odd * scale
+        even, odd = even.to(x.dtype), odd.to(x.dtype)
+        product = tl.dot(x_even, tl.trans(even), input_precision="ieee")
+        product = tl.dot(x_odd, tl.trans(odd), product, input_precision="ieee")
+        if SHARED:
+            product = product * tl.trans(scale)
+        acc += product
+    store_part(acc, bias_ptr, parts_ptr, t, n, tokens, N, part, HAS_BIAS)
+
+
+def expanded_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+    """x [T, in] contiguous, w of INT4 or MXFP4 → [T, out], or float32 parts of it
+    [splits, T, out]."""
+    scales = w.scales
+    assert scales is not None
+    tokens, inner = x.shape
+    tile = choose_tile(x.device, tokens, w.outputs, inner, _BLOCK_K)
+    parts = new_parts(x, w.outputs, tile)
+    _expand_kernel[tile.grid(tokens, w.outputs)](
+        x, w.data, scales.scale, scales.zero, w.bias, parts,
+        tokens, w.outputs, inner, tile.slice,
+        BLOCK_T=tile.block_t, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, GROUP=scales.block[1],
+        FP4=w.format is WeightFormat.MXFP4, HAS_ZERO=scales.zero is not None,
+        HAS_BIAS=w.bias is not None,
+        num_warps=tile.num_warps, num_stages=tile.num_stages,
+    )  # fmt: skip
+    return parts

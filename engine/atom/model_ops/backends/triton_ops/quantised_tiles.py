@@ -1,0 +1,103 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""What products with quantised matrices share: their tiles, and the end of a split product.
+
+A product of few tokens has few tiles: its inner dimension is then divided among programs, whose
+float32 parts the next norm adds up, or a small kernel where there is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from atom.model_ops.backends.triton_ops.launch import compute_units, next_power_of_2
+
+# The narrowest tile of tokens that the tensor core multiplies.
+_MIN_TOKENS = 16
+_MOST_SPLITS = 16
+# Tiles of the inner dimension that a slice has at least.
+_LEAST_TILES = 4
+_STRETCH = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class QuantisedTile:
+    """slice: inputs of each of `splits` parts."""
+
+    block_t: int
+    block_n: int
+    block_k: int
+    splits: int
+    slice: int
+    num_warps: int
+    num_stages: int
+
+    def grid(self, tokens: int, outputs: int) -> tuple[int, int, int]:
+        return triton.cdiv(tokens, self.block_t), triton.cdiv(outputs, self.block_n), self.splits
+
+
+def choose_tile(
+    device: torch.device, tokens: int, outputs: int, inner: int, block_k: int
+) -> QuantisedTile:
+    """Wide tiles for many tokens; for few as many programs as keep the memory busy."""
+    block_t = max(_MIN_TOKENS, min(128, next_power_of_2(tokens)))
+    block_n = 128 if block_t >= 64 else 64 if block_t == 32 else 32
+    wanted, tiles = 2 * compute_units(device), triton.cdiv(inner, block_k)
+    programs = triton.cdiv(tokens, block_t) * triton.cdiv(outputs, block_n)
+    splits = 1
+    while splits < _MOST_SPLITS and programs * splits < wanted:
+        if tiles // (2 * splits) < _LEAST_TILES:
+            break
+        splits *= 2
+    return QuantisedTile(
+        block_t=block_t,
+        block_n=block_n,
+        block_k=block_k,
+        splits=splits,
+        slice=triton.cdiv(tiles, splits) * block_k,
+        num_warps=8 if block_t >= 128 else 4,
+        num_stages=3 if block_t < 64 else 2,
+    )
+
+
+def new_parts(x: torch.Tensor, outputs: int, tile: QuantisedTile) -> torch.Tensor:
+    """[T, out] in x's dtype, or float32 [splits, T, out]."""
+    shape = (x.shape[0], outputs) if tile.splits == 1 else (tile.splits, x.shape[0], outputs)
+    dtype = x.dtype if tile.splits == 1 else torch.float32
+    return torch.empty(shape, dtype=dtype, device=x.device)
+
+
+@triton.jit
+def store_part(
+    acc, bias_ptr, parts_ptr, t, n, tokens, N, part, HAS_BIAS: tl.constexpr
+):  # acc [tokens, outputs] float32
+    if HAS_BIAS:
+        bias = tl.load(bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)
+        acc += tl.where(part == 0, bias, 0.0)[None, :]
+    at = parts_ptr + (part * tokens.to(tl.int64) + t[:, None]) * N + n[None, :]
+    mask = (t < tokens)[:, None] & (n < N)[None, :]
+    tl.store(at, acc.to(parts_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["total", "splits"])
+def _sum_kernel(parts_ptr, out_ptr, total, splits, STRETCH: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * STRETCH + tl.arange(0, STRETCH)
+    inside = at < total
+    acc = tl.load(parts_ptr + at, mask=inside, other=0.0)
+    for part in range(1, splits):
+        acc += tl.load(parts_ptr + part * total.to(tl.int64) + at, mask=inside, other=0.0)
+    tl.store(out_ptr + at, acc.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+def whole(parts: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The product itself, of parts or as it is."""
+    if parts.dim() == 2:
+        return parts
+    out = torch.empty(parts.shape[1:], dtype=dtype, device=parts.device)
+    _sum_kernel[(triton.cdiv(out.numel(), _STRETCH),)](
+        parts, out, out.numel(), parts.shape[0], STRETCH=_STRETCH
+    )
+    return out

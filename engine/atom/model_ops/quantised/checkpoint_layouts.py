@@ -1,0 +1,270 @@
+"""Where checkpoints keep a quantised matrix: names, shapes and packings of each method's tensors.
+
+One function per layout gives a part's placements; each rank reads its region of every tensor. What
+is stored here is always [outputs, inputs] with scales [outputs, groups] (values.Scales), whatever
+the checkpoint's own order is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from atom.model_ops.parallel import Region
+from atom.model_ops.placement import Placement, in_order
+from atom.model_ops.quantised.codes import pack_pairs, unpack_pairs
+from atom.model_ops.quantised.quantise import quantise
+from atom.model_ops.values import WeightFormat
+from atom.sizing.quantization import Element, Quantization
+from atom.sizing.weights import Projection
+
+_WORD = 8  # codes of four bits in an int32
+# AutoAWQ puts column 2·i of a word into place i, then the odd ones: where each column is.
+_AWQ_PLACES = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One projection's rows of a stored matrix. name: of its module in the checkpoint; order: of a
+    head's rows; block: that share a scale as it is stored here; data, scale, zero: to be filled."""
+
+    name: str
+    matrix: Projection
+    region: Region
+    order: torch.Tensor | None
+    block: tuple[int, int]
+    data: torch.Tensor
+    scale: torch.Tensor
+    zero: torch.Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class QuantisingPlacement(Placement):
+    """Quantise a plain tensor as it is read; target: the data; `scale` is filled beside it."""
+
+    scale: torch.Tensor | None = None
+    format: WeightFormat = WeightFormat.PLAIN
+    block: tuple[int, int] = (1, 1)
+
+    def fill(self, part: torch.Tensor) -> None:
+        """Needs memory for this one part in float32."""
+        assert self.scale is not None
+        rows = in_order(part.to(self.target.device), self.order)
+        data, scale = quantise(rows, self.format, self.block)
+        self.target.copy_(data)
+        self.scale.copy_(scale)
+
+
+def part_placements(
+    part: Part, quantization: Quantization, format: WeightFormat
+) -> Iterator[Placement]:
+    """Every tensor of the checkpoint that fills the part."""
+    if quantization.online:
+        yield _online(part, format)
+    elif quantization.element in (Element.FP8, Element.INT8):
+        yield _eight_bits(part, quantization)
+        yield (
+            _block_scales(part, quantization)
+            if format is WeightFormat.FP8_BLOCKS
+            else (_row_scales(part, quantization))
+        )
+    elif quantization.element is Element.FP4:
+        yield from _microscaled(part)
+    elif quantization.method == "compressed-tensors":
+        yield from _packed_by_rows(part, quantization)
+    else:
+        yield from _packed_by_columns(part, quantization)
+
+
+def _online(part: Part, format: WeightFormat) -> Placement:
+    return QuantisingPlacement(
+        name=f"{part.name}.weight",
+        shape=(part.matrix.rows, part.matrix.columns),
+        region=(part.region.rows, part.region.columns),
+        target=part.data,
+        order=part.order,
+        scale=part.scale,
+        format=format,
+        block=part.block,
+    )
+
+
+def _eight_bits(part: Part, quantization: Quantization) -> Placement:
+    fp8 = quantization.element is Element.FP8
+    return Placement(
+        name=f"{part.name}.weight",
+        shape=(part.matrix.rows, part.matrix.columns),
+        region=(part.region.rows, part.region.columns),
+        target=part.data.view(torch.uint8),
+        order=part.order,
+        dtypes=(torch.float8_e4m3fn,) if fp8 else (torch.int8,),
+        convert=_bytes,
+    )
+
+
+def _row_scales(part: Part, quantization: Quantization) -> Placement:
+    """One for each output, or one for all, which becomes each output's."""
+    whole = quantization.granularity == "tensor"
+    rows = part.region.rows
+    return Placement(
+        name=f"{part.name}.weight_scale",
+        shape=() if whole else (part.matrix.rows,),
+        region=() if whole else (rows,),
+        target=part.scale,
+        order=None if whole else part.order,
+        aliases=(f"{part.name}.weight_scale_inv",),
+        convert=lambda read: read.float().reshape(-1, 1).expand(rows[1] - rows[0], 1),
+    )
+
+
+def _block_scales(part: Part, quantization: Quantization) -> Placement:
+    (tall, wide), stored_tall = quantization.block, part.block[0]
+    (first, end), (first_in, end_in) = part.region.rows, part.region.columns
+
+    def convert(read: torch.Tensor) -> torch.Tensor:
+        rows = read.float().repeat_interleave(tall, 0)[first % tall :][: end - first]
+        return rows[::stored_tall]
+
+    return Placement(
+        name=f"{part.name}.weight_scale_inv",
+        shape=(_ceil(part.matrix.rows, tall), _ceil(part.matrix.columns, wide)),
+        region=((first // tall, _ceil(end, tall)), (first_in // wide, _ceil(end_in, wide))),
+        target=part.scale,
+        order=part.order if stored_tall == 1 else None,
+        aliases=(f"{part.name}.weight_scale",),
+        convert=convert,
+    )
+
+
+def _microscaled(part: Part) -> Iterator[Placement]:
+    """Quark: bytes of two neighbouring inputs, and exponents."""
+    matrix, rows, (first, end) = part.matrix, part.region.rows, part.region.columns
+    for name, inputs, target in (("weight", 2, part.data), ("weight_scale", 32, part.scale)):
+        yield Placement(
+            name=f"{part.name}.{name}",
+            shape=(matrix.rows, matrix.columns // inputs),
+            region=(rows, (first // inputs, end // inputs)),
+            target=target,
+            order=part.order,
+            dtypes=(torch.uint8, torch.float8_e8m0fnu),
+            convert=_bytes,
+        )
+
+
+def _packed_by_rows(part: Part, quantization: Quantization) -> Iterator[Placement]:
+    """compressed-tensors: words of eight inputs; zero points in words of eight outputs."""
+    matrix, rows, columns = part.matrix, part.region.rows, part.region.columns
+    count, groups = _groups(part, quantization)
+    yield Placement(
+        name=f"{part.name}.weight_packed",
+        shape=(matrix.rows, matrix.columns // _WORD),
+        region=(rows, _words(columns)),
+        target=part.data,
+        order=part.order,
+        dtypes=(torch.int32,),
+        convert=_bytes,
+    )
+    yield Placement(
+        name=f"{part.name}.weight_scale",
+        shape=(matrix.rows, count),
+        region=(rows, groups),
+        target=part.scale,
+        order=part.order,
+    )
+    if part.zero is not None:
+        yield Placement(
+            name=f"{part.name}.weight_zero_point",
+            shape=(matrix.rows // _WORD, count),
+            region=(_words(rows), groups),
+            target=part.zero,
+            dtypes=(torch.int32,),
+            convert=lambda read: _zeros(unpack_pairs(_bytes(read.t())), 0, part.order),
+        )
+
+
+def _packed_by_columns(part: Part, quantization: Quantization) -> Iterator[Placement]:
+    """AutoAWQ, AutoGPTQ: inputs outermost, scales and zero points by group, then output."""
+    matrix, rows, columns = part.matrix, part.region.rows, part.region.columns
+    count, groups = _groups(part, quantization)
+    awq = quantization.method == "awq"
+    words: Callable[[torch.Tensor], torch.Tensor] = _awq_codes if awq else _codes
+    yield Placement(
+        name=f"{part.name}.qweight",
+        shape=(
+            (matrix.columns, matrix.rows // _WORD)
+            if awq
+            else (matrix.columns // _WORD, matrix.rows)
+        ),
+        region=(columns, _words(rows)) if awq else (_words(columns), rows),
+        target=part.data,
+        order=part.order,
+        dtypes=(torch.int32,),
+        convert=(lambda read: pack_pairs(_awq_codes(read).t())) if awq else _transposed_bytes,
+    )
+    yield Placement(
+        name=f"{part.name}.scales",
+        shape=(count, matrix.rows),
+        region=(groups, rows),
+        target=part.scale,
+        order=part.order,
+        convert=torch.t,
+    )
+    assert part.zero is not None, "both methods store zero points"
+    yield Placement(
+        name=f"{part.name}.qzeros",
+        shape=(count, matrix.rows // _WORD),
+        region=(groups, _words(rows)),
+        target=part.zero,
+        dtypes=(torch.int32,),
+        convert=partial(_stored_zeros, words, quantization.zero_offset, part.order),
+    )
+
+
+def _stored_zeros(
+    codes: Callable[[torch.Tensor], torch.Tensor],
+    offset: int,
+    order: torch.Tensor | None,
+    read: torch.Tensor,
+) -> torch.Tensor:
+    return _zeros(codes(read), offset, order)
+
+
+def _zeros(codes: torch.Tensor, offset: int, order: torch.Tensor | None) -> torch.Tensor:
+    """[groups, out] → [out / 2, groups], two outputs a byte; what is stored wraps around."""
+    moved = in_order(((codes + offset) & 15).t(), order)
+    return pack_pairs(moved.t()).t()
+
+
+def _bytes(read: torch.Tensor) -> torch.Tensor:
+    return read.contiguous().view(torch.uint8)
+
+
+def _transposed_bytes(read: torch.Tensor) -> torch.Tensor:
+    return _bytes(read.t())
+
+
+def _codes(read: torch.Tensor) -> torch.Tensor:
+    """int32 [.., n] → codes [.., 8·n] in the order of the bits."""
+    return unpack_pairs(_bytes(read))
+
+
+def _awq_codes(read: torch.Tensor) -> torch.Tensor:
+    return _codes(read).unflatten(-1, (-1, _WORD))[..., _AWQ_PLACES].flatten(-2)
+
+
+def _groups(part: Part, quantization: Quantization) -> tuple[int, tuple[int, int]]:
+    """Groups of an output, and which of them are the part's."""
+    size = quantization.group or part.matrix.columns
+    first, end = part.region.columns
+    return _ceil(part.matrix.columns, size), (first // size, _ceil(end, size))
+
+
+def _words(bounds: tuple[int, int]) -> tuple[int, int]:
+    return bounds[0] // _WORD, _ceil(bounds[1], _WORD)
+
+
+def _ceil(value: int, divisor: int) -> int:
+    return -(-value // divisor)

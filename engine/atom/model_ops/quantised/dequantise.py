@@ -1,0 +1,48 @@
+"""Numbers of a matrix that is stored in a format: what every backend's product is measured by.
+
+Used by the reference for each product, and by backends of the CPU once, when weights are prepared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from atom.model_ops.quantised.codes import exponent_scales, fp4_values, unpack_pairs
+from atom.model_ops.values import LinearWeight, Scales, WeightFormat
+
+_SYMMETRIC_ZERO = 8
+
+
+def dequantise(data: torch.Tensor, scales: Scales) -> torch.Tensor:
+    """data as stored [.., out, in or in / 2] → float32 [.., out, in]."""
+    values = _values(data, scales)
+    rows, columns = scales.block
+    scale = exponent_scales(scales.scale) if scales.format is WeightFormat.MXFP4 else scales.scale
+    wide = scale.float().repeat_interleave(rows, -2)[..., : values.shape[-2], :]
+    return values * wide.repeat_interleave(columns, -1)[..., : values.shape[-1]]
+
+
+def plain(w: LinearWeight, dtype: torch.dtype) -> torch.Tensor:
+    """The matrix [out, in] itself, in dtype unless it is stored plain."""
+    return w.data if w.scales is None else dequantise(w.data, w.scales).to(dtype)
+
+
+def expanded(w: LinearWeight) -> LinearWeight:
+    """The same matrix stored plain, in the dtype of what is multiplied with it."""
+    if w.scales is None:
+        return w
+    return replace(w, data=plain(w, w.scales.dtype), scales=None)
+
+
+def _values(data: torch.Tensor, scales: Scales) -> torch.Tensor:
+    if scales.format is WeightFormat.MXFP4:
+        return fp4_values(unpack_pairs(data))
+    if scales.format is not WeightFormat.INT4:
+        return data.float()
+    codes = unpack_pairs(data).float()
+    if scales.zero is None:
+        return codes - _SYMMETRIC_ZERO
+    zero = unpack_pairs(scales.zero.transpose(-1, -2)).transpose(-1, -2).float()  # [.., out, G]
+    return codes - zero.repeat_interleave(scales.block[1], -1)[..., : codes.shape[-1]]

@@ -1,0 +1,124 @@
+"""Greedy tokens of a checkpoint in every layout equal transformers' on what its codes stand for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from tests.support.core_driver import CoreDriver
+from tests.support.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
+from tests.support.tiny_model import Architecture
+
+NEW_TOKENS = 8
+# About to need another block, and across chunks of 48 tokens.
+PROMPT_LENGTHS = (15, 14, 31, 46, 100)
+_FAMILIES = {"awq": "llama", "compressed-int8": "llama", "fbgemm": "llama", "quark-mxfp4": "llama"}
+BACKENDS = ("auto", "torch_ref")
+
+
+def prompts(vocab_size: int) -> list[list[int]]:
+    draw = np.random.default_rng(7)
+    return [draw.integers(3, vocab_size, size=n).tolist() for n in PROMPT_LENGTHS]
+
+
+def oracle(plain: Path) -> list[list[int]]:
+    model = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
+    answers = []
+    for prompt in prompts(model.config.vocab_size):
+        ids = torch.tensor([prompt])
+        for _ in range(NEW_TOKENS):
+            with torch.inference_mode():
+                logits = model(ids).logits[0, -1]
+            ids = torch.cat([ids, logits.argmax().view(1, 1)], dim=1)
+        answers.append(ids[0, len(prompt) :].tolist())
+    return answers
+
+
+@pytest.fixture(scope="module", params=LAYOUTS, ids=str)
+def checkpoint(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[list[int]]]:
+    name = request.param
+    quantised, plain = make_quantised_checkpoint(
+        tmp_path_factory.mktemp(name), LAYOUTS[name], _FAMILIES.get(name, "qwen3")
+    )
+    return quantised, oracle(plain)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_greedy_tokens_equal_transformers_with_chunks_and_a_cached_prefix(
+    checkpoint: tuple[Path, list[list[int]]], backend: str
+) -> None:
+    folder, expected = checkpoint
+    driver = CoreDriver(str(folder), max_num_batched_tokens=48, max_num_seqs=8, backend=backend)
+    asked = prompts(driver.vocab_size)
+    for _ in range(2):  # the second time with what is cached
+        assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == expected
+    assert driver.scheduler.stats().cached_tokens_total > 0
+
+
+def test_preempted_sequences_give_the_same_tokens(
+    checkpoint: tuple[Path, list[list[int]]],
+) -> None:
+    folder, expected = checkpoint
+    driver = CoreDriver(
+        str(folder),
+        max_model_len=64,
+        max_num_batched_tokens=48,
+        max_num_seqs=8,
+        num_kv_blocks=8,
+        enable_prefix_caching=False,
+    )
+    some = prompts(driver.vocab_size)[:-1]  # whose blocks there are, but for their next ones
+    assert driver.generate(some, max_tokens=NEW_TOKENS, ignore_eos=True) == expected[:-1]
+    assert driver.scheduler.stats().preemptions_total > 0
+
+
+@pytest.mark.parametrize("leave", ["mlp", "layers.0.self_attn", "down_proj"])
+def test_what_is_not_to_be_converted_stays_plain(tmp_path: Path, leave: str) -> None:
+    quantised, plain = make_quantised_checkpoint(
+        tmp_path, LAYOUTS["fp8-blocks"], leave=leave, modules_to_not_convert=["lm_head", leave]
+    )
+    driver = CoreDriver(str(quantised), max_num_seqs=8)
+    asked = prompts(driver.vocab_size)
+    assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == oracle(plain)
+
+
+QWEN_EXPERTS = {
+    "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+    "norm_topk_prob": True,
+}  # fmt: skip
+# The latent's matrix is stored in the format and multiplied with in halves, head by head.
+DEEPSEEK = {
+    "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 4,
+    "topk_group": 2, "moe_intermediate_size": 64, "first_k_dense_replace": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("layout", "family", "extra"),
+    [
+        ("fp8-blocks", "qwen3_moe", QWEN_EXPERTS),
+        ("compressed-fp8-rows", "qwen3_moe", QWEN_EXPERTS),
+        ("compressed-int8", "qwen3_moe", QWEN_EXPERTS),
+        ("quark-mxfp4", "qwen3_moe", QWEN_EXPERTS),
+        ("compressed-int4-zeros", "qwen3_moe", QWEN_EXPERTS),
+        ("fp8-blocks", "deepseek3", DEEPSEEK),
+        ("compressed-fp8-rows", "deepseek3", DEEPSEEK),
+    ],
+)
+def test_experts_and_latents_in_a_format(
+    tmp_path: Path, layout: str, family: Architecture, extra: dict[str, int]
+) -> None:
+    quantised, plain = make_quantised_checkpoint(tmp_path, LAYOUTS[layout], family, extra=extra)
+    expected = oracle(plain)
+    for backend in BACKENDS:
+        driver = CoreDriver(
+            str(quantised), max_num_batched_tokens=48, max_num_seqs=8, backend=backend
+        )
+        asked = prompts(driver.vocab_size)
+        assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == expected

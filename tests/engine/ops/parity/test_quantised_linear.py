@@ -1,0 +1,215 @@
+"""Products with matrices of every format, against dequantise-and-multiply in float64.
+
+Two bounds: what the format loses against the plain matrix, and what a kernel loses against the
+format. A kernel that rounds activations to eight bits loses what that rounding does.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from atom.model_ops.backends.interface import Backend, OpCase
+from atom.model_ops.quantised.codes import fp4_values, pack_pairs, unpack_pairs
+from atom.model_ops.quantised.dequantise import dequantise
+from atom.model_ops.quantised.quantise import quantise
+from atom.model_ops.routing import Routed
+from atom.model_ops.values import (
+    EIGHT_BITS,
+    Activation,
+    ExpertsWeight,
+    LinearWeight,
+    NormWeight,
+    Scales,
+    Stream,
+    WeightFormat,
+)
+from tests.engine.ops.inputs import TOLERANCE, assert_rows_agree
+
+FORMATS = [kind for kind in WeightFormat if kind is not WeightFormat.PLAIN]
+# Of normal numbers, ‖error‖ / ‖product‖: a step of e4m3 is 1/8 to 1/16 of a number, one of int8
+# 1/127 of a row's largest, one of 4 bits a fifteenth of a group's range.
+WEIGHT_ERROR = {
+    WeightFormat.FP8: 0.04,
+    WeightFormat.FP8_BLOCKS: 0.04,
+    WeightFormat.INT8: 0.02,
+    WeightFormat.INT4: 0.12,
+    WeightFormat.MXFP4: 0.16,
+}
+# And of activations in the same eight bits. Cards round to e4m3; Triton's interpreter does too, but
+# loses the carry of a mantissa that is rounded up.
+_FP8_INPUT = 0.04 if torch.cuda.is_available() else 0.07
+INPUT_ERROR = {
+    WeightFormat.FP8: _FP8_INPUT,
+    WeightFormat.FP8_BLOCKS: _FP8_INPUT,
+    WeightFormat.INT8: 0.02,
+}
+
+
+def stored(
+    weight: torch.Tensor, kind: WeightFormat, dtype: torch.dtype, group: int = 32
+) -> LinearWeight:
+    """A matrix [out, in] in the format, with zero points where it has them."""
+    inner = weight.shape[1]
+    if kind is WeightFormat.INT4:
+        parts = weight.float().unflatten(1, (-1, group))
+        low, high = parts.amin(2).clamp_max(0), parts.amax(2).clamp_min(0)
+        scale = ((high - low) / 15).half()
+        zero = (-low / scale.float()).round().clamp(0, 15)
+        codes = (parts / scale[..., None].float() + zero[..., None]).round().clamp(0, 15)
+        packed = pack_pairs(zero.to(torch.uint8).t()).t().contiguous()
+        scales = Scales(kind, scale, (1, group), dtype, packed)
+        return LinearWeight(pack_pairs(codes.flatten(1).to(torch.uint8)), None, scales)
+    block = {WeightFormat.FP8_BLOCKS: (128, 128), WeightFormat.MXFP4: (1, 32)}.get(kind, (1, inner))
+    data, scale = quantise(weight, kind, block)
+    return LinearWeight(data, None, Scales(kind, scale, block, dtype))
+
+
+def matrix(outputs: int, inner: int, device: torch.device) -> torch.Tensor:
+    draw = torch.Generator().manual_seed(0)
+    return (torch.randn(outputs, inner, generator=draw) / inner**0.5).to(device)
+
+
+def error(out: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((out.double() - expected.double()).norm() / expected.double().norm())
+
+
+def limit(kind: WeightFormat, dtype: torch.dtype, rounds_inputs: bool) -> float:
+    return math.hypot(TOLERANCE[dtype], INPUT_ERROR.get(kind, 0.0) if rounds_inputs else 0.0)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("tokens", [1, 5, 40])
+@pytest.mark.parametrize(
+    ("outputs", "inner", "dtype"),
+    [
+        (96, 320, torch.float32),
+        (64, 256, torch.float16),
+        pytest.param(4096, 4096, torch.bfloat16, marks=pytest.mark.gpu),
+        pytest.param(6144, 12288, torch.bfloat16, marks=pytest.mark.gpu),
+    ],
+)
+def test_a_product_is_the_dequantised_one(
+    backend: Backend, reference: Backend, device: torch.device, kind: WeightFormat, tokens: int,
+    outputs: int, inner: int, dtype: torch.dtype,
+) -> None:  # fmt: skip
+    case = OpCase(dtype=dtype, kv_dtype=dtype, formats=(WeightFormat.PLAIN, kind))
+    if backend.reasons_against("linear", case):
+        pytest.skip(f"{backend.name} leaves {kind.value} to another backend")
+    weight, x = matrix(outputs, inner, device), torch.randn(tokens, inner, device=device).to(dtype)
+    bias = torch.randn(outputs, device=device).to(dtype) if tokens == 5 else None
+    w = stored(weight, kind, dtype)
+    w = LinearWeight(w.data, bias, w.scales)
+    expected = reference.operations["linear"](
+        x.double(), LinearWeight(w.data, None if bias is None else bias.double(), w.scales)
+    )
+    plain = x.double() @ weight.double().t() + (0 if bias is None else bias.double())
+    assert error(expected, plain) < WEIGHT_ERROR[kind]
+    prepared = backend.operations["prepare_linear"](w)
+    out = backend.operations["linear"](x, prepared)
+    assert out.dtype is dtype
+    rounds = backend.name == "triton" and kind in EIGHT_BITS
+    assert error(out, expected) < limit(kind, dtype, rounds)
+    added = backend.operations["add"](Stream(torch.zeros_like(out)), x, prepared)
+    norm = NormWeight(torch.ones(outputs, device=device, dtype=dtype), 1e-6)
+    _, settled = backend.operations["norm"](added, norm)
+    assert error(settled.residual, expected) < limit(kind, dtype, rounds)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("tokens", [1, 40])
+def test_a_norm_before_a_quantised_product_changes_nothing_of_it(
+    backend: Backend, reference: Backend, device: torch.device, kind: WeightFormat, tokens: int
+) -> None:
+    x, norm = torch.randn(tokens, 128, device=device), NormWeight(torch.rand(128).to(device), 1e-6)
+    w = backend.operations["prepare_linear"](stored(matrix(64, 128, device), kind, torch.float32))
+    normed = reference.operations["rms_norm"](x, norm)
+    expected = backend.operations["linear"](normed, w)
+    out, _ = backend.operations["norm_linear"](Stream(x.clone()), norm, w)
+    # A last bit of the norm may move an activation to its neighbour among eight bits.
+    slack = 1000 if kind in EIGHT_BITS else 1
+    assert_rows_agree(out, expected, torch.float32, slack)
+
+
+@pytest.mark.parametrize("group", [32, 64, 128, 384])
+def test_groups_of_any_size_share_a_scale(
+    backend: Backend, device: torch.device, group: int
+) -> None:
+    x = torch.randn(3, 384, device=device)
+    w = stored(matrix(48, 384, device), WeightFormat.INT4, torch.float32, group)
+    assert w.scales is not None
+    expected = x.double() @ dequantise(w.data, w.scales).double().t()
+    out = backend.operations["linear"](x, backend.operations["prepare_linear"](w))
+    assert_rows_agree(out, expected, torch.float32)
+
+
+@pytest.mark.parametrize("tall", [1, 64, 128])
+@pytest.mark.parametrize("wide", [16, 64, 128])
+def test_blocks_of_any_shape_share_a_scale(
+    backend: Backend, device: torch.device, tall: int, wide: int
+) -> None:
+    x = torch.randn(3, 320, device=device)
+    data, scale = quantise(matrix(192, 320, device), WeightFormat.FP8_BLOCKS, (tall, wide))
+    w = LinearWeight(
+        data, None, Scales(WeightFormat.FP8_BLOCKS, scale, (tall, wide), torch.float32)
+    )
+    assert w.scales is not None
+    expected = x.double() @ dequantise(w.data, w.scales).double().t()
+    out = backend.operations["linear"](x, backend.operations["prepare_linear"](w))
+    rounds = backend.name == "triton"
+    assert error(out, expected) < limit(WeightFormat.FP8_BLOCKS, torch.float32, rounds)
+
+
+def test_four_bit_codes_are_the_sixteen_numbers(device: torch.device) -> None:
+    codes = torch.arange(16, dtype=torch.uint8, device=device)
+    assert torch.equal(unpack_pairs(pack_pairs(codes)), codes)
+    positive = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
+    assert fp4_values(codes).tolist() == positive + [-value for value in positive]
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("tokens", [1, 6, 300])
+def test_experts_are_the_dequantised_ones(
+    backend: Backend, reference: Backend, device: torch.device, kind: WeightFormat, tokens: int
+) -> None:
+    """Activations of experts stay as they are: no rounding but the dtype's."""
+    count, hidden, inner, dtype = 6, 160, 64, torch.float32
+    case = OpCase(dtype=dtype, kv_dtype=dtype, expert_formats=(kind,))
+    reasons = backend.reasons_against("experts", case)
+    if reasons:  # and then the reference computes them
+        assert kind.elements_per_byte == 2
+        assert kind.value in reasons[0]
+        return
+    draw = torch.Generator().manual_seed(2)
+
+    def stack(rows: int, columns: int) -> LinearWeight:
+        parts = []
+        for _ in range(count):
+            weight = torch.randn(rows, columns, generator=draw) / columns**0.5
+            parts.append(stored(weight.to(device), kind, dtype))
+        (scales,) = {(w.scales.block, w.scales.dtype) for w in parts if w.scales is not None}
+        zeros = [w.scales.zero for w in parts if w.scales is not None and w.scales.zero is not None]
+        scale = torch.stack([w.scales.scale for w in parts if w.scales is not None])
+        zero = torch.stack(zeros) if zeros else None
+        data = torch.stack([w.data for w in parts])
+        return LinearWeight(data, None, Scales(kind, scale, *scales, zero))
+
+    w = ExpertsWeight(stack(2 * inner, hidden), stack(hidden, inner), Activation.SILU)
+    ids = torch.stack([torch.randperm(count, generator=draw)[:2] for _ in range(tokens)])
+    routed = Routed(ids.int().to(device), torch.rand(tokens, 2, generator=draw).to(device))
+    x = torch.randn(tokens, hidden, generator=draw).to(device)
+    plain = ExpertsWeight(
+        *(
+            LinearWeight(dequantise(part.data, part.scales).double())
+            for part in (w.gate_up, w.down)
+            if part.scales is not None
+        ),
+        w.activation,
+    )
+    expected = reference.operations["experts"](x.double(), plain, routed)
+    prepare = backend.operations["prepare_linear"]
+    prepared = ExpertsWeight(prepare(w.gate_up), prepare(w.down), w.activation)
+    out = backend.operations["experts"](x, prepared, routed)
+    assert_rows_agree(out, expected, dtype, slack=4)

@@ -1,0 +1,167 @@
+"""A quantised checkpoint that cannot be served is refused with the tensor and the remedy, from
+config.json and headers alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from atom.config import EngineOptions, build_config
+from atom.errors import ConfigError, ModelError
+from atom.model_engine.model_runner import ModelRunner
+from atom.model_loader import loader
+from tests.support.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
+from tests.support.tiny_model import make_tiny_checkpoint
+
+_DOWN = "model.layers.1.mlp.down_proj"
+
+
+@pytest.fixture(scope="module")
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_quantised_checkpoint(tmp_path_factory.mktemp("fp8"), LAYOUTS["fp8-blocks"])[0]
+
+
+@pytest.fixture
+def folder(blocks: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(blocks, tmp_path / "model"))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(*_: object) -> None:
+        raise AssertionError("a tensor was read before everything was known to be there")
+
+    monkeypatch.setattr(loader, "_read", read)
+
+
+def load(folder: Path, **options: Any) -> None:
+    config = build_config(EngineOptions(model=str(folder), device="cpu", **options))
+    ModelRunner(config).initialize(lambda phase, share: None)
+
+
+def edit_quantization(folder: Path, **changes: Any) -> None:
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    config["quantization_config"].update(changes)
+    file.write_text(json.dumps(config))
+
+
+def edit_tensors(folder: Path, **changes: torch.Tensor | None) -> None:
+    """By the last part of the name, of the second layer's down projection; None takes it away."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    for last, tensor in changes.items():
+        tensors.pop(f"{_DOWN}.{last}")
+        if tensor is not None:
+            tensors[f"{_DOWN}.{last}"] = tensor
+    save_file(tensors, file)
+
+
+def test_a_missing_scale_is_named(folder: Path) -> None:
+    edit_tensors(folder, weight_scale_inv=None)
+    with pytest.raises(ModelError, match=rf"first {_DOWN}\.weight_scale_inv; .* incomplete"):
+        load(folder)
+
+
+def test_a_scale_of_another_shape_is_named_with_both(folder: Path) -> None:
+    edit_tensors(folder, weight_scale_inv=torch.ones(2, 2))
+    words = rf"{_DOWN}\.weight_scale_inv has shape \[2, 2\], the configuration calls for \[1, 3\]"
+    with pytest.raises(ModelError, match=words):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "found"), [(torch.float8_e5m2, "F8_E5M2"), (torch.bfloat16, "bfloat16")]
+)
+def test_an_element_of_another_type_is_named_with_both(
+    folder: Path, dtype: torch.dtype, found: str
+) -> None:
+    edit_tensors(folder, weight=torch.zeros(128, 320).to(dtype))
+    words = rf"{_DOWN}\.weight holds {found}, where config\.json calls for float8_e4m3fn"
+    with pytest.raises(ModelError, match=words):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"quant_method": "bitsandbytes"}, r"quant_method 'bitsandbytes' .* known: fp8, .* awq"),
+        ({"quant_method": "awq", "bits": 3}, r"awq with 3 bits"),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, r"awq of version 'gemv'"),
+        (
+            {"quant_method": "gptq", "bits": 4, "desc_act": True},
+            r"int4 in groups of 128 \(gptq\) has its inputs in another order .* --quantization",
+        ),
+        ({"weight_block_size": [128]}, r"blocks of \[128\]"),
+        ({"quant_method": "quark"}, r"quark weights of dtype None"),
+        (
+            {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized",
+             "config_groups": {"group_0": {}}},
+            r"format 'nvfp4-pack-quantized'",
+        ),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"a": {}, "b": {}}},
+            r"2 config_groups",
+        ),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {
+                "a": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}}},
+            r"is to be multiplied with 16-bit inputs",
+        ),
+        ({"quant_method": "mxfp4"}, r"is one of gpt-oss' experts"),
+    ],
+)  # fmt: skip
+def test_a_method_or_scheme_is_refused_with_what_is_supported(
+    folder: Path, changes: dict[str, Any], words: str
+) -> None:
+    edit_quantization(folder, **changes)
+    with pytest.raises(ModelError, match=words) as refused:
+        load(folder)
+    assert "another checkpoint" in str(refused.value) or "supported: fp8" in str(refused.value)
+
+
+def test_a_group_that_does_not_divide_names_the_matrix(tmp_path: Path) -> None:
+    quantised, _ = make_quantised_checkpoint(tmp_path, LAYOUTS["awq"])
+    edit_quantization(quantised, group_size=128)
+    with pytest.raises(ModelError, match=r"mlp\.down_proj: its 320 of 320 inputs are no whole"):
+        load(quantised)
+
+
+HEADERS = {
+    "empty": b"",
+    "length beyond the file": struct.pack("<Q", 1 << 40) + b"{}",
+    "no JSON": struct.pack("<Q", 4) + b"\xff\xff\xff\xff",
+    "offsets beyond the file": struct.pack("<Q", 63)
+    + b'{"a":{"dtype":"F32","shape":[1048576],"data_offsets":[0,4194304]}}'[:63],
+    "a negative shape": struct.pack("<Q", 54)
+    + b'{"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}'[:54] + b"\0" * 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_a_hostile_header_names_the_file(folder: Path, name: str) -> None:
+    (folder / "model.safetensors").write_bytes(HEADERS[name])
+    with pytest.raises(ModelError, match=r"model\.safetensors: is truncated or not a safetensors"):
+        load(folder)
+
+
+def test_a_plain_checkpoint_with_a_stray_scale_is_refused(tmp_path: Path) -> None:
+    plain = make_tiny_checkpoint(tmp_path, "qwen3")
+    tensors = load_file(plain / "model.safetensors")
+    tensors[f"{_DOWN}.weight_scale"] = torch.ones(1)
+    save_file(tensors, plain / "model.safetensors")
+    with pytest.raises(ModelError, match=rf"1 tensors .* first {_DOWN}\.weight_scale"):
+        load(plain)
+
+
+def test_an_fp8_cache_of_latents_is_refused(tmp_path: Path) -> None:
+    folder = make_tiny_checkpoint(tmp_path, "deepseek2")
+    with pytest.raises(ConfigError, match=r"kv_cache_dtype fp8 is not supported for the latents"):
+        build_config(EngineOptions(model=str(folder), kv_cache_dtype="fp8"))
