@@ -127,12 +127,12 @@ class RowBlocks:
         grew = alive & (context_lens >= rows.next_full[batch.slots])
         if not np.count_nonzero(grew):
             return
-        slots, full = batch.slots[grew], context_lens[grew] // size
-        rows.next_full[slots] = (full + 1) * size
-        publish, token_ids, tables = self._blocks.publish, rows.token_ids, self._tables
-        for slot, end in zip(slots.tolist(), full.tolist(), strict=True):
-            sequence = rows.sequence_in(slot)
+        publish, token_ids, next_full = self._blocks.publish, rows.token_ids, rows.next_full
+        slots, lengths = batch.slots[grew].tolist(), context_lens[grew].tolist()
+        for slot, length in zip(slots, lengths, strict=True):
+            sequence, full = rows.sequence_in(slot), length // size
             first = sequence.num_published
-            tokens = token_ids[slot, first * size : end * size]
-            sequence.chain_hash = publish(tables[slot], tokens, first, sequence.chain_hash)
-            sequence.num_published = end
+            tokens = token_ids[slot, first * size : full * size]
+            sequence.chain_hash = publish(self._tables[slot], tokens, first, sequence.chain_hash)
+            sequence.num_published = full
+            next_full[slot] = (full + 1) * size
