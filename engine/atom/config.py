@@ -262,7 +262,7 @@ def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig
         hf_config=checkpoint.config,
         facts=facts,
         dtype=options.dtype,
-        max_model_len=_context_length(options.max_model_len, facts.max_position_embeddings),
+        max_model_len=_context_length(options.max_model_len, facts),
         vocab_size=facts.vocab_size,
         eos_token_ids=_eos_token_ids(checkpoint),
         generation=_generation_defaults(checkpoint.generation_config),
@@ -300,12 +300,14 @@ def _quantised(facts: ModelFacts, method: str | None, checkpoint: Checkpoint) ->
     return replace(facts, quantization=ONLINE[method])
 
 
-def _context_length(asked: int | None, limit: int) -> int:
+def _context_length(asked: int | None, facts: ModelFacts) -> int:
+    """Of a model that YaRN stretches, too, the default is what config.json names."""
     if asked is None:
-        return limit
+        return facts.max_position_embeddings
+    limit = facts.longest_context
     if asked > limit:
         raise ConfigError(
-            f"max_model_len {asked} exceeds the model's max_position_embeddings {limit}; "
+            f"max_model_len {asked} exceeds the model's longest context {limit}; "
             f"use at most {limit}"
         )
     return asked

@@ -26,6 +26,7 @@ class ModelFacts:
     the checkpoint's own multi-token prediction layers, which nothing but speculation uses.
     `joined_size`: width of what a draft model joins into its hidden state, 0 for other models.
     `layer_counts`, `draft_counts`: the distinct layers with their numbers, for sums over a model.
+    `stretched_context`: the length that YaRN stretches positions to, 0 without it.
     """
 
     architecture: str
@@ -41,6 +42,7 @@ class ModelFacts:
     rope_type: str = "default"
     hidden_act: str = "silu"
     joined_size: int = 0
+    stretched_context: int = 0
     # Counted once: what is told of a model sums over its layers again and again.
     layer_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
     draft_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
@@ -76,9 +78,16 @@ class ModelFacts:
             experts_block=family.experts_block,
             rope_type=_rope_type(config),
             hidden_act=str(config.get(family.activation_key) or config.get("hidden_act") or "silu"),
+            stretched_context=_stretched_context(config),
             joined_size=family.joined_states
             * positive(config, "target_hidden_size", default=hidden_size),
         )
+
+    @property
+    def longest_context(self) -> int:
+        """The most tokens that positions are made for. A config.json may name those of the training
+        as max_position_embeddings, and a YaRN that stretches them."""
+        return max(self.max_position_embeddings, self.stretched_context)
 
     @property
     def num_layers(self) -> int:
@@ -138,12 +147,30 @@ def _left_alone(
 
 
 def _rope_type(config: Config) -> str:
-    """The kind of scaling, whichever of the two keys says it; of several kinds all."""
+    """The kind of scaling; of several kinds all."""
+    return ", ".join(sorted({_kind(scaling) for scaling in _ropes(config)})) or "default"
+
+
+def _stretched_context(config: Config) -> int:
+    """What YaRN makes of the context that it was trained for, if any rope is of that kind."""
+    longest, trained_for = 0, positive(config, "max_position_embeddings")
+    for scaling in _ropes(config):
+        factor = scaling.get("factor")
+        if _kind(scaling) == "yarn" and isinstance(factor, int | float):
+            key = "original_max_position_embeddings"
+            longest = max(longest, int(factor * positive(scaling, key, default=trained_for)))
+    return longest
+
+
+def _ropes(config: Config) -> list[Config]:
+    """The parameters of each kind of rope, whichever of the two keys has them."""
     for key in ("rope_parameters", "rope_scaling"):
         scaling = config.get(key)
-        if not isinstance(scaling, Mapping) or not scaling:
-            continue
-        nested = [value for value in scaling.values() if isinstance(value, Mapping)]
-        kinds = {str(s.get("rope_type") or s.get("type") or "default") for s in nested or [scaling]}
-        return ", ".join(sorted(kinds))
-    return "default"
+        if isinstance(scaling, Mapping) and scaling:
+            nested = [value for value in scaling.values() if isinstance(value, Mapping)]
+            return nested or [scaling]
+    return []
+
+
+def _kind(scaling: Config) -> str:
+    return str(scaling.get("rope_type") or scaling.get("type") or "default")

@@ -79,7 +79,7 @@ def validate_against_model(
 
 
 def _model_len_is_known(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
-    length, longest = options.max_model_len, facts.max_position_embeddings
+    length, longest = options.max_model_len, facts.longest_context
     if length is not None and length > longest:
         yield FieldProblem(
             "spec.engine.maxModelLen",

@@ -272,3 +272,15 @@ def test_cached_prefix_gives_the_same_tokens(checkpoint, expected):
     again = driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True)
     assert again == expected
     assert driver.scheduler.stats().cached_tokens_total > 0
+
+
+def test_yarn_beyond_the_models_own_positions_gives_transformers_tokens(tmp_path: Path) -> None:
+    stretched = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 512}
+    checkpoint = make_tiny_checkpoint(tmp_path, architecture="qwen3", rope_scaling=stretched)
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32)
+    assert model.config.max_position_embeddings == 512
+    prompt = np.random.default_rng(3).integers(0, model.config.vocab_size, 600).tolist()
+    driver = CoreDriver(str(checkpoint), max_model_len=1024, max_num_seqs=2, num_kv_blocks=80)
+    assert driver.generate([prompt], max_tokens=NEW_TOKENS, ignore_eos=True) == [
+        oracle(model, prompt)
+    ]

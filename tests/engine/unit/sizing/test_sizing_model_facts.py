@@ -175,3 +175,18 @@ def test_windows_and_every_rope_of_an_architecture_are_run() -> None:
 def test_an_architecture_without_arithmetic_is_its_own_error() -> None:
     with pytest.raises(UnknownFamilyError, match=r"Qwen3NextForCausalLM.*cannot be sized"):
         ModelFacts.from_hf_config({**QWEN3_TINY, "architectures": ["Qwen3NextForCausalLM"]})
+
+
+def test_yarn_stretches_the_longest_context_and_no_other_rope_does() -> None:
+    """As a user of Qwen adds it to config.json: max_position_embeddings stays that of training."""
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    config = {**QWEN3_TINY, "max_position_embeddings": 256}
+    for key in ("rope_scaling", "rope_parameters"):
+        facts = ModelFacts.from_hf_config({**config, key: yarn})
+        assert (facts.max_position_embeddings, facts.longest_context) == (256, 512)
+    without_original = {"type": "yarn", "factor": 1.5}
+    facts = ModelFacts.from_hf_config({**config, "rope_scaling": without_original})
+    assert facts.longest_context == 384
+    for kind in ("linear", "dynamic", "llama3", "default"):
+        other = {"rope_type": kind, "factor": 4.0}
+        assert ModelFacts.from_hf_config({**config, "rope_scaling": other}).longest_context == 256

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.backends.triton_ops.attention_tiles import LayerStep
 from atom.model_ops.backends.triton_ops.decode_attention import decode_attention
 from atom.model_ops.backends.triton_ops.dense_attention import dense_attention
 from atom.model_ops.backends.triton_ops.prefill_attention import RowSpan, prefill_attention
@@ -39,13 +40,13 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
 def paged_attention(
     q: torch.Tensor, shape: AttentionShape, cache: LayerCache, step: AttentionMetaData
 ) -> torch.Tensor:
-    out = torch.empty_like(q)
+    out, layer = torch.empty_like(q), LayerStep(shape, cache, step)
     decodes, rows = step.num_decodes, step.context_lens.shape[0]
     if decodes:
-        decode_attention(q[:decodes], shape, cache, step, out[:decodes])
+        decode_attention(q[:decodes], layer, out[:decodes])
     if decodes < rows:
         span = RowSpan(decodes, rows - decodes, q.shape[0] - decodes)
-        prefill_attention(q, shape, cache, step, span, out)
+        prefill_attention(q, layer, span, out)
     return out.flatten(1)
 
 
@@ -56,12 +57,12 @@ def attention(
     cache: LayerCache,
     step: AttentionMetaData,
 ) -> torch.Tensor:
-    decodes = step.num_decodes
+    decodes, layer = step.num_decodes, LayerStep(shape, cache, step)
     out = torch.empty(
         (qkv.shape[0], shape.num_heads, shape.head_dim), dtype=qkv.dtype, device=qkv.device
     )
     if decodes:
-        decode_attention(qkv[:decodes], shape, cache, step, out[:decodes], rotary)
+        decode_attention(qkv[:decodes], layer, out[:decodes], rotary)
     if decodes < step.context_lens.shape[0]:
         # What a prompt attends to is what the cache holds, so that a cached prefix changes nothing.
         groups = () if cache.k_scale is not None else _dense_groups(shape, step)
@@ -77,9 +78,9 @@ def attention(
             if group.leading < group.length:
                 rest = group.length - group.leading
                 span = RowSpan(group.first_row, 1, rest, skipped=group.leading)
-                prefill_attention(q, shape, cache, step, span, out)
+                prefill_attention(q, layer, span, out)
         for span in spans_between(groups, step, qkv.shape[0]):
-            prefill_attention(q, shape, cache, step, span, out)
+            prefill_attention(q, layer, span, out)
     return out.flatten(1)
 
 

@@ -1,13 +1,28 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""What decode and prefill attention share: addressing the paged cache, and one softmax step.
+"""What decode and prefill attention share: their arguments, addressing the paged cache, and one
+softmax step.
 
 Scores are kept in base 2: the caller's scale carries log2(e), so that exponentials are exp2.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
+
+from atom.model_ops.values import AttentionShape, LayerCache
+from atom.utils.forward_context import AttentionMetaData
+
+
+@dataclass(frozen=True, slots=True)
+class LayerStep:
+    """One layer's attention in one step: its shape, what it has cached, and the rows."""
+
+    shape: AttentionShape
+    cache: LayerCache
+    step: AttentionMetaData
 
 
 @triton.jit

@@ -27,6 +27,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.attention_tiles import (
+    LayerStep,
     add_sinks,
     cache_offsets,
     cap_scores,
@@ -47,8 +48,7 @@ from atom.model_ops.backends.triton_ops.launch import (
     next_power_of_2,
 )
 from atom.model_ops.backends.triton_ops.tuning import DecodeConfig, decode_config
-from atom.model_ops.values import AttentionShape, LayerCache, Rotary
-from atom.utils.forward_context import AttentionMetaData
+from atom.model_ops.values import Rotary
 
 # The tensor core's smallest tile of rows.
 _MIN_GROUP = 16
@@ -304,9 +304,7 @@ def choose_splits(
 
 def decode_attention(
     q: torch.Tensor,
-    shape: AttentionShape,
-    cache: LayerCache,
-    step: AttentionMetaData,
+    layer: LayerStep,
     out: torch.Tensor,
     rotary: Rotary | None = None,
     config: DecodeConfig | None = None,
@@ -316,6 +314,7 @@ def decode_attention(
     Without `rotary` q is [R, Hq, D] and the cache holds the rows' newest tokens. With it q is what
     the projection gave, [R, (Hq + 2·Hkv)·D] contiguous, and newest keys and values are written to
     the cache on the way."""
+    shape, cache, step = layer.shape, layer.cache, layer.step
     rows, heads, dim = out.shape
     kv_heads, lanes = shape.num_kv_heads, head_lanes(dim)
     config = config or decode_config(q.device, lanes, q.element_size(), rows)

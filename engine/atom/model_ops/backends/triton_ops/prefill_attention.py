@@ -20,6 +20,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.attention_tiles import (
+    LayerStep,
     add_sinks,
     cache_offsets,
     cap_scores,
@@ -33,8 +34,6 @@ from atom.model_ops.backends.triton_ops.attention_tiles import (
 )
 from atom.model_ops.backends.triton_ops.launch import head_lanes, next_power_of_2
 from atom.model_ops.backends.triton_ops.tuning import PrefillConfig, prefill_config
-from atom.model_ops.values import AttentionShape, LayerCache
-from atom.utils.forward_context import AttentionMetaData
 
 
 @triton.jit
@@ -184,14 +183,13 @@ class RowSpan:
 
 def prefill_attention(
     q: torch.Tensor,
-    shape: AttentionShape,
-    cache: LayerCache,
-    step: AttentionMetaData,
+    layer: LayerStep,
     span: RowSpan,
     out: torch.Tensor,
     config: PrefillConfig | None = None,
 ) -> None:
     """q, out [T, Hq, D] of the whole step; the rows of `span` are computed."""
+    shape, cache, step = layer.shape, layer.cache, layer.step
     lanes = head_lanes(shape.head_dim)
     config = config or prefill_config(q.device, lanes, q.element_size())
     group = shape.num_heads // shape.num_kv_heads

@@ -13,6 +13,7 @@ import torch
 
 from atom.model_ops.backends.triton_ops import tuning
 from atom.model_ops.backends.triton_ops.attention_cases import AttentionCase, attention_case
+from atom.model_ops.backends.triton_ops.attention_tiles import LayerStep
 from atom.model_ops.backends.triton_ops.decode_attention import decode_attention
 from atom.model_ops.backends.triton_ops.prefill_attention import RowSpan, prefill_attention
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
@@ -117,7 +118,12 @@ def _decode_calls(case: AttentionCase, config: DecodeConfig) -> list[Callable[[]
     out = torch.empty_like(case.q)
     return [
         partial(
-            decode_attention, case.qkv, case.shape, cache, case.metadata, out, case.rotary, config
+            decode_attention,
+            case.qkv,
+            LayerStep(case.shape, cache, case.metadata),
+            out,
+            case.rotary,
+            config,
         )
         for cache in case.caches
     ]
@@ -127,7 +133,7 @@ def _prefill_call(case: AttentionCase, config: PrefillConfig) -> Callable[[], An
     q = case.q
     span = RowSpan(0, len(case.contexts), len(q))
     return partial(
-        prefill_attention, q, case.shape, case.caches[0], case.metadata, span,
+        prefill_attention, q, LayerStep(case.shape, case.caches[0], case.metadata), span,
         torch.empty_like(q), config,
     )  # fmt: skip
 
