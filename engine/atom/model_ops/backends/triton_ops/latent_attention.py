@@ -19,6 +19,7 @@ from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, Linear
 from atom.utils.forward_context import AttentionMetaData, EqualPrompts
 
 _LARGEST_RANK, _LARGEST_ROPE = 512, 128
+_ALIGNMENT = 16  # bytes; where tensors begin, the library's kernels rely on it and do not check
 
 
 def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
@@ -103,6 +104,8 @@ def _unfolded(
     k = torch.cat((k, key.unsqueeze(1).expand(-1, shape.num_heads, -1)), dim=-1)
     if shape.value_dim < shape.head_dim:  # the library is fastest for equal sizes
         v = F.pad(v, (0, shape.head_dim - shape.value_dim))
+    elif shape.nope_dim * v.element_size() % _ALIGNMENT:
+        v = v.contiguous()
     q, k, v = (
         x.unflatten(0, (group.rows, group.leading)).transpose(1, 2) for x in (tokens.q[own], k, v)
     )

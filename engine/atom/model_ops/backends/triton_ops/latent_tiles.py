@@ -57,7 +57,7 @@ def attend_entries(
             seen = seen & (token[None, :] <= position[:, None])
         scores = tl.where(seen, scores, float("-inf"))
         running_max, running_sum, acc = softmax_step(
-            scores, latent, scale, running_max, running_sum, acc, False
+            scores, latent, 1.0, scale, running_max, running_sum, acc, False, False
         )
     return running_max, running_sum, acc
 
