@@ -19,8 +19,6 @@ from atom.model_ops.backends.triton_ops.prefill_attention import RowSpan, find_r
 from atom.model_ops.values import LatentCache, LatentShape
 from atom.utils.forward_context import AttentionMetaData
 
-_QUERIES = 64  # queries times heads of a tile
-
 
 @triton.jit(do_not_specialize=["table_stride", "turning_stride", "first_row", "rows", "skipped"])
 def _latent_prefill_kernel(
@@ -87,7 +85,7 @@ def latent_prefill(
     rank], weighted latents, the rows of `span` are computed."""
     (folded, turning), tables = queries, step.block_tables
     launch = latent_launch(shape, folded.dtype)
-    tokens_of_tile = max(1, _QUERIES // launch.heads)
+    tokens_of_tile = launch.queries // launch.heads
     tiles = span.tokens // tokens_of_tile + span.rows
     _latent_prefill_kernel[(tiles, launch.head_tiles)](
         folded, turning, cache.entries, tables, step.context_lens, step.query_starts, out,
@@ -96,5 +94,5 @@ def latent_prefill(
         HQ=shape.num_heads, HEAD=shape.head_dim, RANK=shape.kv_rank, ROPE=shape.rope_dim,
         RANK_LANES=launch.rank_lanes, ROPE_LANES=launch.rope_lanes, HEADS=launch.heads,
         TOKENS=tokens_of_tile, BLOCK_SIZE=cache.block_size, BLOCK_N=launch.block_n,
-        num_warps=8, num_stages=1,
+        num_warps=8, num_stages=2,
     )  # fmt: skip

@@ -17,9 +17,10 @@ from atom.model_ops.backends.triton_ops.attention_tiles import load_blocks, soft
 from atom.model_ops.backends.triton_ops.launch import head_lanes, next_power_of_2
 from atom.model_ops.values import LatentShape
 
-# Query heads of a tile: the tensor core's smallest number, and as many as registers can sum up.
-_LEAST_HEADS, _MOST_HEADS = 16, 64
-_TILE_BYTES = 36 * 1024  # of cached entries; twice in flight fits a card of 80 KiB shared memory
+# Queries of a tile (heads, or heads of a few tokens): the tensor core's smallest number, and as
+# many as registers can sum up and 64 KiB of shared memory hold, which is all that a gfx942 has.
+_LEAST_QUERIES, _MOST_QUERIES, _QUERY_BYTES = 16, 64, 64 * 1024
+_TILE_BYTES = 36 * 1024  # of cached entries
 
 
 @triton.jit
@@ -64,9 +65,10 @@ def attend_entries(
 
 @dataclass(frozen=True, slots=True)
 class LatentLaunch:
-    """Tiles of a launch: query heads and their number of tiles, cached entries, lanes of each part.
-    Not measured on any card yet."""
+    """Tiles of a launch: queries, heads among them and how many tiles all heads make, cached
+    entries, lanes of each part. Not measured on any card yet."""
 
+    queries: int
     heads: int
     head_tiles: int
     block_n: int
@@ -76,11 +78,18 @@ class LatentLaunch:
 
 
 def latent_launch(shape: LatentShape, dtype: torch.dtype) -> LatentLaunch:
-    heads = max(_LEAST_HEADS, min(_MOST_HEADS, next_power_of_2(shape.num_heads)))
     rank_lanes, rope_lanes = head_lanes(shape.kv_rank), head_lanes(shape.rope_dim)
+    queries = min(_MOST_QUERIES, _QUERY_BYTES // (rank_lanes * dtype.itemsize))
+    heads = max(_LEAST_QUERIES, min(queries, next_power_of_2(shape.num_heads)))
     fitting = _TILE_BYTES // ((rank_lanes + rope_lanes) * dtype.itemsize)
     block_n = 1 << max(4, min(6, fitting.bit_length() - 1))
     num_warps = 8 if heads * rank_lanes > 16 * 1024 else 4
     return LatentLaunch(
-        heads, triton.cdiv(shape.num_heads, heads), block_n, num_warps, rank_lanes, rope_lanes
+        queries=queries,
+        heads=heads,
+        head_tiles=triton.cdiv(shape.num_heads, heads),
+        block_n=block_n,
+        num_warps=num_warps,
+        rank_lanes=rank_lanes,
+        rope_lanes=rope_lanes,
     )
