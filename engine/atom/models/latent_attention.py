@@ -86,14 +86,15 @@ class Indexer(nn.Module):
             spec.matrices[f"self_attn.indexer.{name}"] for name in ("wq_b", "wk", "weights_proj")
         )
         self.wq_b = Linear((queries,), build)
-        self.wk_weights = Linear((keys, weights), build)
+        self.wk = Linear((keys,), build)
+        self.weights_proj = Linear((weights,), build)
         self.k_norm = LayerNorm(index.dim, _EPS)
 
     def forward(self, x: torch.Tensor, compressed: torch.Tensor) -> IndexTokens:
         """Hidden states x [T, H] and compressed queries [T, rank]."""
         q: torch.Tensor = self.wq_b(compressed)
-        keys, weights = self.wk_weights(x).split([self._index.dim, self._index.num_heads], dim=1)
-        return IndexTokens(q.unflatten(1, (-1, self._index.dim)), self.k_norm.of(keys), weights)
+        keys = self.k_norm.of(self.wk(x))
+        return IndexTokens(q.unflatten(1, (-1, self._index.dim)), keys, self.weights_proj(x))
 
 
 def _tail_order(still: int, order: torch.Tensor | None) -> torch.Tensor | None:

@@ -299,7 +299,8 @@ def _latent_attention(attention: AttentionFacts, hidden: int) -> Iterator[Projec
     if latent.index_heads:
         yield whole("indexer.wq_b", latent.index_heads * latent.index_dim, rank or hidden)
         yield whole("indexer.wk", latent.index_dim, hidden)
-        yield whole("indexer.weights_proj", latent.index_heads, hidden)
+        weights = whole("indexer.weights_proj", latent.index_heads, hidden)
+        yield replace(weights, quantizable=False)
 
 
 def _mlp(mlp: MlpFacts, hidden: int, block: ExpertsBlock) -> Iterator[Projection]:

@@ -67,8 +67,9 @@ DEEPSEEK_V3 = Case(
     draft_weights={1: _draft(1), 8: _draft(8)},
     draft_token={1: 62 * 576 * 2, 8: 62 * 576 * 2},
 )
-# wq_b 8192 x 1536, wk 128 x 7168, weights_proj 64 x 7168, a LayerNorm of 128 with its bias
-_INDEXER = fp8(64 * 128, 1536) + fp8(128, 7168) + fp8(64, 7168) + 2 * 2 * 128
+# wq_b 8192 x 1536, wk 128 x 7168, weights_proj 64 x 7168 (never quantised), a LayerNorm of 128 with
+# its bias
+_INDEXER = fp8(64 * 128, 1536) + fp8(128, 7168) + 2 * 64 * 7168 + 2 * 2 * 128
 
 
 def _kimi_k2(ranks: int) -> int:
