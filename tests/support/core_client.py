@@ -58,8 +58,8 @@ class CoreClient:
             assert not isinstance(event, CoreFailed), event.message
 
     def _take(self, body: StreamBody) -> None:
-        for number, token in zip(*(part.tolist() for part in body.rows()), strict=True):
-            self.tokens.setdefault(number, []).append(token)
+        for number, token, more in body.rows():
+            self.tokens.setdefault(number, []).extend([token, *more])
         for row in body.finished:
             self.finished[row.request_id] = row
 

@@ -80,15 +80,13 @@ def test_an_abort_ends_its_request_before_the_next_step(stepped: SteppedCore) ->
     )
     for _ in range(3):
         stepped.core.turn()
-        assert sorted(stepped.steps_output().rows()[0].tolist()) == [leaving, staying]
+        assert sorted(stepped.steps_output().requests()) == [leaving, staying]
     stepped.send(AbortBody([leaving]))
     stepped.core.turn()
     ended = stepped.steps_output()
     assert [(row.request_id, row.reason) for row in ended.finished] == [(leaving, "abort")]
     assert len(ended.token_ids) == 0
-    assert stepped.steps_output().rows()[0].tolist() == [staying], (
-        "the very next step is without it"
-    )
+    assert stepped.steps_output().requests() == [staying], "the very next step is without it"
 
 
 def test_every_step_brings_totals_that_hold_its_tokens(stepped: SteppedCore) -> None:
@@ -107,7 +105,7 @@ def test_every_step_brings_totals_that_hold_its_tokens(stepped: SteppedCore) -> 
     for open_requests in (1, 1, 1):
         stepped.core.turn()
         body = stepped.steps_output()
-        tokens += len(body.rows()[1])
+        tokens += len(body.requests())
         stats = told_by(body, after=before)
         assert (stats.generation_tokens_total, stats.prompt_tokens_total) == (tokens, 6)
         assert stats.requests_running == open_requests

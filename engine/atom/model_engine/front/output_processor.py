@@ -103,16 +103,26 @@ class OutputProcessor:
         ends = {row.request_id: row for row in body.finished}
         last_tokens: dict[int, list[int]] = {}
         times = _TokenTimes(self._metrics, now)
-        for request_id, tokens in body.runs():
+        for request_id, token_id, more in body.rows():
             if request_id in ends:
-                last_tokens[request_id] = tokens
+                last_tokens[request_id] = [token_id, *more]
                 continue
             answer = self._answers.get(request_id)
             if answer is None or answer.stopped:
                 continue
-            tokens, text, stopped = _take_tokens(answer, tokens, times)
-            if stopped:
-                step.abort_ids.append(request_id)
+            matcher = answer.matcher
+            if more:
+                tokens, text = _take_tokens(answer, [token_id, *more], times)
+                if matcher is not None and matcher.found is not None:
+                    step.abort_ids.append(request_id)
+            else:  # nearly always: what `_take_tokens` does of one
+                tokens = [token_id]
+                times.note(answer)
+                text = answer.stream.push(token_id)
+                if matcher is not None:
+                    text, answer.stopped = _match(answer, matcher, text)
+                    if answer.stopped:
+                        step.abort_ids.append(request_id)
             if answer.plain:
                 output = _plain_output(answer, tokens, text)
             else:
@@ -200,11 +210,9 @@ def _stop_token(detail: str) -> str | int | None:
     return int(token) if token != detail and token.isdigit() else None
 
 
-def _take_tokens(
-    answer: _Answer, tokens: list[int], times: _TokenTimes
-) -> tuple[list[int], str, bool]:
-    """Count an answer's next tokens: those up to a stop string, if one ends the text with them, the
-    text that is then certain, and whether one did."""
+def _take_tokens(answer: _Answer, tokens: list[int], times: _TokenTimes) -> tuple[list[int], str]:
+    """Count an answer's next tokens: those up to a stop string, if one ends the text with them, and
+    the text that is then certain."""
     text = ""
     for count, token_id in enumerate(tokens, start=1):
         times.note(answer)
@@ -213,8 +221,8 @@ def _take_tokens(
             piece, answer.stopped = _match(answer, answer.matcher, piece)
         text += piece
         if answer.stopped:
-            return tokens[:count], text, True
-    return tokens, text, False
+            return tokens[:count], text
+    return tokens, text
 
 
 def _take_last_tokens(
@@ -232,8 +240,8 @@ def _take_last_tokens(
         row.detail == _END_OF_TEXT or row.detail.startswith(_STOP_TOKEN_PREFIX)
     )
     shown, last = (tokens[:-1], tokens[-1:]) if ended_by_token else (tokens, [])
-    shown, text, stopped = _take_tokens(answer, shown, times)
-    if stopped:
+    shown, text = _take_tokens(answer, shown, times)
+    if answer.stopped:
         return shown, text
     for _ in last:
         times.note(answer)

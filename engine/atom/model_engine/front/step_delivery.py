@@ -43,7 +43,7 @@ class StepDelivery:
             # A fault of ours must not leave callers waiting, nor end the others' requests.
             logger.exception("the outputs of a step could not be processed")
             self.deliver()  # a failure comes behind what came before it
-            concerned = {*body.rows()[0].tolist(), *(row.request_id for row in body.finished)}
+            concerned = {*body.requests(), *(row.request_id for row in body.finished)}
             self._requests.fail_each(concerned, lambda: _unprocessed(cause))
             return
         if step.abort_ids:

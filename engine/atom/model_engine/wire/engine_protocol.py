@@ -14,7 +14,8 @@ Torch-free. The byte values are the wire's: a message type keeps its own.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -215,17 +216,19 @@ class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):
                 f"{len(self.token_ids)} bytes of token ids"
             )
 
-    def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """Request ids and token ids; the same number of them unless there are counts."""
-        return (
-            np.frombuffer(self.request_ids, dtype="<i8"),
-            np.frombuffer(self.token_ids, dtype="<i4"),
-        )
+    def requests(self) -> list[int]:
+        """Who got tokens, in the order of `rows`."""
+        numbers: list[int] = np.frombuffer(self.request_ids, dtype="<i8").tolist()
+        return numbers
 
-    def runs(self) -> Iterator[tuple[int, list[int]]]:
-        """Each request that got tokens, and these."""
-        counts = np.frombuffer(self.counts, dtype="<i4") if self.counts else None
-        return token_runs(*self.rows(), counts)
+    def rows(self) -> Iterable[tuple[int, int, Sequence[int]]]:
+        """Each request that got tokens, its first one, and those behind it."""
+        token_ids = np.frombuffer(self.token_ids, dtype="<i4")
+        if not self.counts:  # nearly always, so without a list for each
+            return zip(self.requests(), token_ids.tolist(), repeat(()))
+        counts = np.frombuffer(self.counts, dtype="<i4")
+        request_ids = np.frombuffer(self.request_ids, dtype="<i8")
+        return ((each, run[0], run[1:]) for each, run in token_runs(request_ids, token_ids, counts))
 
     def _num_counted(self, rows: int) -> int:
         if len(self.counts) != 4 * rows or (counts := np.frombuffer(self.counts, "<i4")).min() < 1:
