@@ -270,7 +270,9 @@ CASES: list[Any] = [
         ("prepare", decode_state._prepare_kernel,
          {"MAX_BLOCKS": 256, "GROUPS": 2, "BLOCK_SIZE": 16, "STRETCH": 256}, {}),
         ("token_mask", token_mask._token_mask_kernel, {"STRETCH": 4096}, {}),
-        ("commit", decode_state._commit_kernel, {"BLOCK": 256, "ANSWERS": True}, {}),
+        ("commit", decode_state._commit_kernel, {"BLOCK": 256, "ANSWERS": True, "MOST": 0}, {}),
+        ("commit_runs", decode_state._commit_kernel,
+         {"BLOCK": 32, "ANSWERS": True, "MOST": 4}, {"num_warps": 1}),
     ]
 ]  # fmt: skip
 

@@ -22,10 +22,22 @@ _RING = 3
 
 @dataclass(frozen=True, slots=True)
 class PendingTokens:
-    """token_ids: int32 on the host, valid once `copied` has happened (None: already)."""
+    """token_ids: int32 on the host, [R]; or [K, R], and counts [R] how many of them each row got.
+    Valid once `copied` has happened (None: already)."""
 
     token_ids: torch.Tensor
     copied: torch.cuda.Event | None
+    counts: torch.Tensor | None = None
+
+    def wait(self) -> tuple[NDArray[np.int32], NDArray[np.int32] | None]:
+        """The tokens, row after row, and how many each row got; None for one each."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        tokens: NDArray[np.int32] = self.token_ids.numpy()
+        if self.counts is None:
+            return tokens.copy(), None
+        counts: NDArray[np.int32] = self.counts.numpy().copy()
+        return tokens.T[np.arange(len(tokens)) < counts[:, None]], counts
 
 
 class HostTokens:

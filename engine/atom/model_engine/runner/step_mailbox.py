@@ -18,8 +18,9 @@ from atom.model_ops.slots import SlotTensors
 
 
 class StepMailbox:
-    def __init__(self, state: SlotTensors) -> None:
-        self.mail = empty_mail(state)
+    def __init__(self, state: SlotTensors, tokens_per_row: int = 1) -> None:
+        """tokens_per_row: that a step may give, at most."""
+        self.mail = empty_mail(state, tokens_per_row)
         self._said: NDArray[np.int32] = self.mail.said.numpy()
         self._padding_slot = state.padding_slot
         count = LETTERS if state.last_token.is_cuda else 0
@@ -44,9 +45,10 @@ class StepMailbox:
     def answer(self, rows: int) -> PendingTokens:
         """The tokens of the step posted last, whose sampling was submitted just now."""
         place = (self._posted - 1) % LETTERS
-        tokens = self.mail.answers[place, :rows]
-        if not self._answered:  # without a GPU the answer is there
-            return PendingTokens(tokens, None)
-        answered = self._answered[place]
-        answered.record()
-        return PendingTokens(tokens, answered)
+        first, *others = self.mail.answers[place, :, :rows]
+        answered = self._answered[place] if self._answered else None
+        if answered is not None:  # without a GPU the answer is there
+            answered.record()
+        if not others:
+            return PendingTokens(first, answered)
+        return PendingTokens(self.mail.answers[place, 1:, :rows], answered, counts=first)

@@ -101,10 +101,10 @@ class StepRunner:
         """Wait for a sampled batch; its tokens in row order."""
         pending = step.pending
         assert pending is not None, "a step is sampled before it is collected"
-        if pending.copied is not None:
-            pending.copied.synchronize()
+        token_ids, counts = pending.wait()
         return ScheduledBatchOutput(
-            token_ids=pending.token_ids.numpy().copy(),
+            token_ids=token_ids,
+            counts=counts,
             logprobs=step.logprobs.wait() if step.logprobs else None,
             prompt_logprobs=step.prompt_logprobs.wait() if step.prompt_logprobs else None,
         )

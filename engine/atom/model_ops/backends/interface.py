@@ -254,10 +254,12 @@ class Ops(Protocol):
         token_ids: torch.Tensor,
         state: SlotTensors,
         mail: StepMail | None = None,
+        counts: torch.Tensor | None = None,
     ) -> None:
         """After a decode step: token_ids [R] become their slots' last_token, num_computed grows by
         one, and with `mail` they are the answer to the letter received last. Padding rows change
-        no real slot."""
+        no real slot. With `counts` [R] int64, 1 to K, a row got so many of its token_ids [R, K]:
+        the last of them stays, and num_computed grows by as many."""
 
 
 OPS = (

@@ -24,7 +24,8 @@ LETTERS = 3
 class StepMail:
     """said [LETTERS, 4, S · groups] int32: row 0 the slots of a step's rows, rows 1 to 3 its
     appended blocks as slot, column of its tables, block id; unused entries name the padding slot.
-    answers [LETTERS, S] int32: tokens by row. Both pinned where there is a GPU. turn [2] int64, on
+    answers [LETTERS, 1, S] int32: tokens by row; where rows get up to K tokens [LETTERS, 1 + K, S],
+    how many and then each. Both pinned where there is a GPU. turn [2] int64, on
     the device: steps that have received their letter, and the place in the rings of the last one.
     """
 
@@ -33,11 +34,12 @@ class StepMail:
     turn: torch.Tensor
 
 
-def empty_mail(state: SlotTensors) -> StepMail:
-    """Letters that name no slot but the padding one."""
+def empty_mail(state: SlotTensors, tokens_per_row: int = 1) -> StepMail:
+    """Letters that name no slot but the padding one. tokens_per_row: at most."""
     slots, device = state.padding_slot, state.last_token.device
     said = torch.full((LETTERS, 4, slots * state.num_groups), slots, dtype=torch.int32)
-    answers = torch.zeros((LETTERS, slots), dtype=torch.int32)
+    lines = 1 if tokens_per_row == 1 else 1 + tokens_per_row
+    answers = torch.zeros((LETTERS, lines, slots), dtype=torch.int32)
     if device.type == "cuda":
         said, answers = said.pin_memory(), answers.pin_memory()
     return StepMail(said, answers, torch.zeros(2, dtype=torch.int64, device=device))

@@ -44,12 +44,17 @@ def commit_tokens(
     token_ids: torch.Tensor,
     state: SlotTensors,
     mail: StepMail | None = None,
+    counts: torch.Tensor | None = None,
 ) -> None:
     real = _real(slots, state)
-    state.last_token[slots[real]] = token_ids[real]
-    state.num_computed[slots[real]] += 1
+    answer, last, grown = token_ids.unsqueeze(0), token_ids, torch.ones_like(slots)
+    if counts is not None:
+        answer = torch.cat([counts.unsqueeze(1), token_ids], dim=1).T
+        last, grown = token_ids.gather(1, counts.unsqueeze(1) - 1).squeeze(1), counts
+    state.last_token[slots[real]] = last[real]
+    state.num_computed[slots[real]] += grown[real]
     if mail is not None:
-        mail.answers[int(mail.turn[1]), : len(token_ids)] = token_ids.to(mail.answers.device)
+        mail.answers[int(mail.turn[1]), :, : len(slots)] = answer.to(mail.answers.device)
 
 
 def _real(slots: torch.Tensor, state: SlotTensors) -> torch.Tensor:

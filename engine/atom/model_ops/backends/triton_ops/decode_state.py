@@ -84,18 +84,33 @@ def _prepare_kernel(
 @triton.jit(do_not_specialize=["rows"])
 def _commit_kernel(
     slots_ptr, token_ids_ptr, last_token_ptr, num_computed_ptr, turn_ptr, answers_ptr,
-    padding_slot, rows, num_answers, BLOCK: tl.constexpr, ANSWERS: tl.constexpr,
+    counts_ptr, padding_slot, rows, num_answers,
+    BLOCK: tl.constexpr, ANSWERS: tl.constexpr, MOST: tl.constexpr,
 ):  # fmt: skip
+    """num_answers: of a line. MOST: tokens of a row, 0 where each has one and none is counted."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     slot = tl.load(slots_ptr + row, mask=row < rows, other=-1).to(tl.int64)
     real = (slot >= 0) & (slot != padding_slot)
-    token = tl.load(token_ids_ptr + row, mask=row < rows, other=0)
+    if MOST == 0:
+        count = 1
+        token = tl.load(token_ids_ptr + row, mask=row < rows, other=0)
+    else:
+        count = tl.load(counts_ptr + row, mask=row < rows, other=1).to(tl.int64)
+        token = tl.load(token_ids_ptr + row * MOST + count - 1, mask=row < rows, other=0)
     if ANSWERS:
-        answer_at = answers_ptr + tl.load(turn_ptr + 1) * num_answers + row
-        tl.store(answer_at, token.to(tl.int32), mask=row < rows)
+        LINES: tl.constexpr = MOST + 1
+        answer_at = answers_ptr + tl.load(turn_ptr + 1) * num_answers * LINES + row
+        if MOST == 0:
+            tl.store(answer_at, token.to(tl.int32), mask=row < rows)
+        else:
+            tl.store(answer_at, count.to(tl.int32), mask=row < rows)
+            for index in tl.static_range(MOST):
+                each = tl.load(token_ids_ptr + row * MOST + index, mask=row < rows, other=0)
+                line = answer_at + (1 + index) * num_answers
+                tl.store(line, each.to(tl.int32), mask=row < rows)
     tl.store(last_token_ptr + slot, token.to(last_token_ptr.dtype.element_ty), mask=real)
     computed = tl.load(num_computed_ptr + slot, mask=real, other=0)
-    tl.store(num_computed_ptr + slot, computed + 1, mask=real)
+    tl.store(num_computed_ptr + slot, computed + count, mask=real)
 
 
 def receive_step(mail: StepMail, slots: torch.Tensor, state: SlotTensors) -> None:
@@ -152,12 +167,15 @@ def commit_tokens(
     token_ids: torch.Tensor,
     state: SlotTensors,
     mail: StepMail | None = None,
+    counts: torch.Tensor | None = None,
 ) -> None:
     rows = slots.shape[0]
     # Two sizes of program, so that two kernels serve any number of rows.
     block = _FEW_ROWS if rows <= _FEW_ROWS else _MANY_ROWS
     _commit_kernel[(triton.cdiv(rows, block),)](
         slots, token_ids, state.last_token, state.num_computed, mail and mail.turn,
-        mail and mail.answers, state.padding_slot, rows, mail.answers.shape[1] if mail else 0,
-        BLOCK=block, ANSWERS=mail is not None, num_warps=1 if block == _FEW_ROWS else 4,
+        mail and mail.answers, counts, state.padding_slot, rows,
+        mail.answers.shape[2] if mail else 0, BLOCK=block, ANSWERS=mail is not None,
+        MOST=0 if counts is None else token_ids.shape[1],
+        num_warps=1 if block == _FEW_ROWS else 4,
     )  # fmt: skip

@@ -34,6 +34,23 @@ def test_letters_are_received_and_answered_in_turn() -> None:
         assert mailbox.answer(len(rows)).token_ids.tolist() == tokens.tolist()
 
 
+def test_rows_that_got_several_tokens_are_read_row_after_row() -> None:
+    state = slot_tensors(SLOTS, 8, CPU)
+    mailbox = StepMailbox(state, tokens_per_row=3)
+    slots = torch.zeros(SLOTS, dtype=torch.int64)
+    before = state.num_computed.clone()
+    mailbox.post(np.array([3, 1]), np.zeros((0, 3), dtype=np.int32))
+    receive_step(mailbox.mail, slots, state)
+    tokens = torch.tensor([[10, 11, 12], [20, 21, 22]])
+    commit_tokens(slots[:2], tokens, state, mailbox.mail, torch.tensor([2, 3]))
+    token_ids, counts = mailbox.answer(2).wait()
+    assert token_ids.tolist() == [10, 11, 20, 21, 22]
+    assert counts is not None
+    assert counts.tolist() == [2, 3]
+    assert state.last_token[[3, 1]].tolist() == [11, 22]
+    assert (state.num_computed - before)[[3, 1]].tolist() == [2, 3]
+
+
 def test_a_restart_counts_from_the_first_letter() -> None:
     state = slot_tensors(SLOTS, 8, CPU)
     mailbox = StepMailbox(state)
