@@ -256,7 +256,9 @@ def _complete(plan: Plan, limit_seconds: float, title: str) -> None:
         _wait_for(settings, "apiserver", step, deadline)
         _apply_dns(api, deadline)
         while True:
-            problems = health.observe(settings, api).problems(NODE_NAME)
+            # A neighbour that fails is no reason to start the cluster anew.
+            own = {component.name for component in plan.components}
+            problems = health.observe(settings, api).problems(NODE_NAME, own)
             if not problems:
                 return
             step.detail(problems[0])

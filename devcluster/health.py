@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,12 +29,14 @@ class Health:
     dns_ready: bool = False
     notes: tuple[str, ...] = field(default=())
 
-    def problems(self, node_name: str) -> list[str]:
-        """What is missing for a working cluster, most basic first; empty when it works."""
+    def problems(self, node_name: str, of: Collection[str] | None = None) -> list[str]:
+        """What is missing for a working cluster, most basic first; empty when it works. `of`: only
+        these components.
+        """
         found = [
             f"{c.name} is not ready{f' (last ended with {c.last_exit})' if c.last_exit else ''}"
             for c in self.components
-            if not c.ready
+            if not c.ready and (of is None or c.name in of)
         ]
         if not self.components:
             found.append("no component has started")
@@ -78,7 +81,8 @@ def observe(settings: Settings, api: Api) -> Health:
 
 
 def is_true(thing: dict[str, Any], condition: str) -> bool:
-    conditions = thing.get("status", {}).get("conditions", [])
+    # A CustomResourceDefinition has null before it has any.
+    conditions = thing.get("status", {}).get("conditions") or []
     return any(c["type"] == condition and c["status"] == "True" for c in conditions)
 
 

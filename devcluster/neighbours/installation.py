@@ -40,7 +40,7 @@ def ensure_running(settings: Settings, wanted: Sequence[Neighbour]) -> None:
             components += _install(settings, neighbour, place)
     with Step("start the neighbours") as step:
         _record(settings, components)
-        _wait(settings, {component.name for component in components}, step)
+        _wait(settings, [component.name for component in components], step)
 
 
 def folder_of(settings: Settings, name: str) -> Path:
@@ -129,17 +129,18 @@ def _record(settings: Settings, components: Sequence[Component]) -> None:
         os.kill(running.pid, signal.SIGHUP)
 
 
-def _wait(settings: Settings, names: set[str], step: Step) -> None:
+def _wait(settings: Settings, names: Sequence[str], step: Step) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
-        ready = {c.name for c in health.components(settings) if c.ready}
-        missing = sorted(names - ready)
+        known = {c.name: c for c in health.components(settings)}
+        missing = [name for name in names if name not in known or not known[name].ready]
         if not missing:
             return
-        step.detail(f"waiting for {missing[0]}")
+        first = missing[0]  # what comes after it waits for it
+        step.detail(f"waiting for {first}")
         if time.monotonic() > deadline:
-            log = settings.logs / f"{missing[0]}.log"
+            log = settings.logs / f"{first}.log"
             raise DevclusterError(
-                f"{missing[0]} did not start within {START_SECONDS:.0f} s; its output is in {log}"
+                f"{first} did not start within {START_SECONDS:.0f} s; its output is in {log}"
             )
         time.sleep(POLL_SECONDS)

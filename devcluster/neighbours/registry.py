@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from devcluster.errors import DevclusterError
+from devcluster.neighbours.keda import KEDA
 from devcluster.neighbours.lws import LWS
 from devcluster.neighbours.neighbour import Neighbour
 from devcluster.neighbours.prometheus import PROMETHEUS
 
-NEIGHBOURS = {neighbour.name: neighbour for neighbour in (LWS, PROMETHEUS)}
+NEIGHBOURS = {neighbour.name: neighbour for neighbour in (LWS, KEDA, PROMETHEUS)}
 
 
 def parse_names(text: str) -> list[Neighbour]:

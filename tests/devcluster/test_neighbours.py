@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from devcluster.errors import DevclusterError
+from devcluster.health import Component, Health
 from devcluster.neighbours.neighbour import Place
 from devcluster.neighbours.registry import NEIGHBOURS, parse_names
 from devcluster.neighbours.webhooks import only_pods_with, reached_by_url
@@ -77,3 +78,11 @@ def test_a_command_line_carries_its_variables(place: Place) -> None:
         "/bin/operator",
         "--flag",
     )
+
+
+def test_a_neighbour_that_fails_is_no_problem_of_the_cluster_itself() -> None:
+    etcd = Component("etcd", 7, ready=True, restarts=0, last_exit="")
+    keda = Component("keda", None, ready=False, restarts=3, last_exit="code 1")
+    seen = Health((etcd, keda), api_ready=True, ready_nodes=("node",), dns_ready=True)
+    assert seen.problems("node") == ["keda is not ready (last ended with code 1)"]
+    assert seen.problems("node", of={"etcd"}) == []

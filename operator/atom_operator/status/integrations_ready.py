@@ -80,7 +80,7 @@ def _refused(report: ApplyReport) -> Iterator[tuple[Reason, str]]:
 def _broken(children: Mapping[ChildKey, Manifest]) -> Iterator[tuple[Reason, str]]:
     for child, manifest in children.items():
         if child.kind == SCALED_OBJECT:
-            yield from _failing_triggers(child, manifest.get("status") or {})
+            yield from _failing_triggers(child, manifest)
     for child, item in _judgements(children):
         if item.get("status") == "False":
             words = f"{item.get('reason')}: {item.get('message')}"
@@ -101,13 +101,26 @@ def _judgements(
                 yield child, item
 
 
-def _failing_triggers(child: ChildKey, status: Mapping[str, Any]) -> Iterator[tuple[Reason, str]]:
+def _failing_triggers(child: ChildKey, manifest: Manifest) -> Iterator[tuple[Reason, str]]:
     """KEDA counts a query that fails in status.health and goes on calling itself Ready."""
-    health: Mapping[str, Any] = status.get("health") or {}
-    failing = sorted(name for name, one in health.items() if one.get("status") == _FAILING)
+    health: Mapping[str, Any] = (manifest.get("status") or {}).get("health") or {}
+    failing = [
+        _trigger_name(manifest, name)
+        for name, one in sorted(health.items())
+        if one.get("status") == _FAILING
+    ]
     if failing:
         yield (
             Reason.AUTOSCALER_NOT_READY,
             f"{child.kind.kind} {child.name}: KEDA gets no value for {', '.join(failing)}; see "
             "`kubectl describe` of it, and whether Prometheus answers",
         )
+
+
+def _trigger_name(manifest: Manifest, metric: str) -> str:
+    """Find the trigger behind KEDA's name of a metric: `s0-prometheus` is of the first."""
+    triggers = manifest["spec"].get("triggers") or ()
+    number = metric.partition("-")[0].removeprefix("s")
+    if number.isdigit() and int(number) < len(triggers):
+        return str(triggers[int(number)].get("name") or metric)
+    return metric

@@ -246,15 +246,15 @@ async def test_a_trigger_that_fails_is_said_though_keda_calls_itself_ready() -> 
             {"type": "Fallback", "status": "True", "reason": "FallbackExists", "message": "-"},
         ],
         "health": {
-            "s0-running": {"numberOfFailures": 7, "status": "Failing"},
-            "s1-waiting": {"numberOfFailures": 0, "status": "Happy"},
+            "s0-prometheus": {"numberOfFailures": 7, "status": "Failing"},
+            "s1-prometheus": {"numberOfFailures": 0, "status": "Happy"},
+            "s9-prometheus": {"numberOfFailures": 7, "status": "Failing"},  # of a former spec
         },
     }
     await settle(cluster, 1)
     found = condition(cluster, "IntegrationsReady")
     assert (found["status"], found["reason"]) == ("False", "AutoscalerNotReady")
-    assert "s0-running" in found["message"]
-    assert "s1-waiting" not in found["message"]
+    assert "no value for running, s9-prometheus;" in found["message"]
 
 
 async def test_a_fallback_that_outlives_its_cause_is_no_failure() -> None:
@@ -263,7 +263,7 @@ async def test_a_fallback_that_outlives_its_cause_is_no_failure() -> None:
     await settle(cluster)
     cluster.find(SCALED_OBJECT, "chat")["status"] = {
         "conditions": [{"type": "Fallback", "status": "True", "reason": "x", "message": "-"}],
-        "health": {"s0-running": {"numberOfFailures": 0, "status": "Happy"}},
+        "health": {"s0-prometheus": {"numberOfFailures": 0, "status": "Happy"}},
     }
     await settle(cluster, 1)
     assert condition(cluster, "IntegrationsReady")["status"] == "True"
