@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from devcluster.errors import DevclusterError
+from devcluster.neighbours.endpoint_picker import ENDPOINT_PICKER
 from devcluster.neighbours.keda import KEDA
 from devcluster.neighbours.lws import LWS
 from devcluster.neighbours.neighbour import Neighbour
 from devcluster.neighbours.prometheus import PROMETHEUS
 
-NEIGHBOURS = {neighbour.name: neighbour for neighbour in (LWS, KEDA, PROMETHEUS)}
+NEIGHBOURS = {neighbour.name: neighbour for neighbour in (LWS, KEDA, PROMETHEUS, ENDPOINT_PICKER)}
 
 
 def parse_names(text: str) -> list[Neighbour]:

@@ -9,9 +9,11 @@ import pytest
 
 from devcluster.errors import DevclusterError
 from devcluster.health import Component, Health
+from devcluster.neighbours import endpoint_picker
 from devcluster.neighbours.neighbour import Place
 from devcluster.neighbours.registry import NEIGHBOURS, parse_names
 from devcluster.neighbours.webhooks import only_pods_with, reached_by_url
+from devcluster.settings import REPOSITORY
 
 
 @pytest.fixture
@@ -86,3 +88,9 @@ def test_a_neighbour_that_fails_is_no_problem_of_the_cluster_itself() -> None:
     seen = Health((etcd, keda), api_ready=True, ready_nodes=("node",), dns_ready=True)
     assert seen.problems("node") == ["keda is not ready (last ended with code 1)"]
     assert seen.problems("node", of={"etcd"}) == []
+
+
+def test_the_picker_is_told_what_the_guide_tells_people() -> None:
+    guide = REPOSITORY / "docs" / "guides" / "gateway-and-monitoring.md"
+    text = " ".join(guide.read_text(encoding="utf-8").split())
+    assert [flag for flag in endpoint_picker.METRICS if flag not in text] == []
