@@ -16,6 +16,7 @@ import yaml
 
 from atom_operator.cluster.client import LightkubeCluster
 from atom_operator.cluster.fleet import FleetReader
+from atom_operator.constants import FIELD_MANAGER
 from atom_operator.decider import Decider
 from atom_operator.domain import ObjectKey
 from atom_operator.integration_values import Site
@@ -90,11 +91,24 @@ def verdict(cluster: LiveCluster, key: ObjectKey, kind: str) -> dict[str, Any]:
 
 
 def owned(cluster: LiveCluster, key: ObjectKey) -> dict[str, str]:
-    """resourceVersion of every optional object of an AtomDeployment."""
+    """Of every optional object of an AtomDeployment, what a write of ours would change; its
+    resourceVersion changes too when its own controller, where one runs, writes a status.
+    """
     names = ",".join(f"{kind.plural}.{kind.group}" for kind in OPTIONAL_KINDS)
     selector = f"--selector=serving.atom.dev/deployment={key.name}"
-    listed = yaml.safe_load(cluster.kubectl("get", names, selector, "--output=yaml").stdout)
-    return {item["kind"]: item["metadata"]["resourceVersion"] for item in listed["items"]}
+    flags = (selector, "--output=yaml", "--show-managed-fields")
+    listed = yaml.safe_load(cluster.kubectl("get", names, *flags).stdout)
+    return {
+        item["kind"]: _written(item["metadata"])
+        for item in listed["items"]
+        # KEDA gives its HorizontalPodAutoscaler the ScaledObject's labels.
+        if item["metadata"]["ownerReferences"][0]["kind"] == "AtomDeployment"
+    }
+
+
+def _written(metadata: dict[str, Any]) -> str:
+    ours = [item for item in metadata["managedFields"] if item["manager"] == FIELD_MANAGER]
+    return str([(metadata.get("generation"), item["time"]) for item in ours])
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
