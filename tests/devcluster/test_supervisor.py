@@ -74,8 +74,10 @@ def test_a_killed_component_is_started_again(tmp_path: Path) -> None:
         assert again["last_exit"] == "SIGKILL"
 
 
-def test_a_component_waits_for_the_probe_of_what_it_comes_after(tmp_path: Path) -> None:
-    socket_path = tmp_path / "socket"
+def test_a_component_waits_for_the_probe_of_what_it_comes_after(
+    tmp_path: Path, socket_folder: Path
+) -> None:
+    socket_path = socket_folder / "socket"
     slow = (
         sys.executable,
         "-c",

@@ -64,10 +64,10 @@ class SteppedCore:
 
 
 @pytest.fixture
-def stepped(tmp_path: Path) -> Iterator[SteppedCore]:
+def stepped(tmp_path: Path, socket_folder: Path) -> Iterator[SteppedCore]:
     model = make_tiny_checkpoint(tmp_path / "qwen3")
     with zmq.Context() as context:
-        core = SteppedCore(model, tmp_path, context)
+        core = SteppedCore(model, socket_folder, context)
         yield core
         core.close()
 

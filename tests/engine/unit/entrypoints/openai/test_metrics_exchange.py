@@ -20,11 +20,11 @@ def numbers(*by_rank: RankStats, answers: int, seconds: float) -> ServerNumbers:
     return ServerNumbers(requests, {one.rank: one for one in by_rank})
 
 
-async def test_the_total_is_the_same_whoever_is_asked(tmp_path: Path) -> None:
+async def test_the_total_is_the_same_whoever_is_asked(socket_folder: Path) -> None:
     parts = {
         # Aborts take no step, so the newest word of a rank is not the one with most steps.
-        tmp_path / "a": numbers(rank_stats(0, 7, steps_total=9), answers=2, seconds=0.2),
-        tmp_path / "b": numbers(
+        socket_folder / "a": numbers(rank_stats(0, 7, steps_total=9), answers=2, seconds=0.2),
+        socket_folder / "b": numbers(
             rank_stats(0, 6, steps_total=9, requests_running=1),
             rank_stats(1, 3, steps_total=4),
             answers=3,
@@ -45,15 +45,15 @@ async def test_the_total_is_the_same_whoever_is_asked(tmp_path: Path) -> None:
         newest = {rank: one.stats for rank, one in total.stats_by_rank.items()}
         assert {rank: one.steps_total for rank, one in newest.items()} == {0: 9, 1: 4}
         assert newest[0].requests_running == 0
-    assert parts[tmp_path / "a"].requests.finished == {"stop": 2}, "the parts stay as they are"
+    assert parts[socket_folder / "a"].requests.finished == {"stop": 2}, "the parts stay as they are"
     for exchange in exchanges:
         exchange.stop()
 
 
-async def test_what_a_process_counted_until_it_ended_still_counts(tmp_path: Path) -> None:
+async def test_what_a_process_counted_until_it_ended_still_counts(socket_folder: Path) -> None:
     mine, theirs = numbers(answers=1, seconds=1.0), numbers(answers=2, seconds=1.0)
-    exchange = MetricsExchange(tmp_path / "a", [tmp_path / "b"], lambda: mine)
-    other = MetricsExchange(tmp_path / "b", [], lambda: theirs)
+    exchange = MetricsExchange(socket_folder / "a", [socket_folder / "b"], lambda: mine)
+    other = MetricsExchange(socket_folder / "b", [], lambda: theirs)
     with pytest.raises(RequestError, match="did not tell its numbers") as refused:
         await exchange.total()
     assert refused.value.status == 503
@@ -64,14 +64,14 @@ async def test_what_a_process_counted_until_it_ended_still_counts(tmp_path: Path
     assert (await exchange.total()).requests.finished == {"stop": 4}
 
 
-async def test_an_answer_that_is_not_numbers_is_no_sum(tmp_path: Path) -> None:
+async def test_an_answer_that_is_not_numbers_is_no_sum(socket_folder: Path) -> None:
     async def babble(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"\x93nonsense")
         writer.close()
 
-    server = await asyncio.start_unix_server(babble, tmp_path / "b")
+    server = await asyncio.start_unix_server(babble, socket_folder / "b")
     exchange = MetricsExchange(
-        tmp_path / "a", [tmp_path / "b"], lambda: numbers(answers=1, seconds=1)
+        socket_folder / "a", [socket_folder / "b"], lambda: numbers(answers=1, seconds=1)
     )
     with pytest.raises(RequestError, match="did not tell its numbers"):
         await exchange.total()
