@@ -95,7 +95,8 @@ def _commit_kernel(
         count = 1
         token = tl.load(token_ids_ptr + row, mask=row < rows, other=0)
     else:
-        count = tl.load(counts_ptr + row, mask=row < rows, other=1).to(tl.int64)
+        several = tl.load(counts_ptr + row, mask=row < rows, other=1).to(tl.int64)
+        count = several
         token = tl.load(token_ids_ptr + row * MOST + count - 1, mask=row < rows, other=0)
     if ANSWERS:
         LINES: tl.constexpr = MOST + 1
@@ -103,7 +104,7 @@ def _commit_kernel(
         if MOST == 0:
             tl.store(answer_at, token.to(tl.int32), mask=row < rows)
         else:
-            tl.store(answer_at, count.to(tl.int32), mask=row < rows)
+            tl.store(answer_at, several.to(tl.int32), mask=row < rows)
             for index in tl.static_range(MOST):
                 each = tl.load(token_ids_ptr + row * MOST + index, mask=row < rows, other=0)
                 line = answer_at + (1 + index) * num_answers
