@@ -22,6 +22,7 @@ from typing import Any
 from atom.config import Config, EngineOptions, build_config
 from atom.errors import EngineDeadError, RequestError
 from atom.model_engine.engine_core_mgr import CoreManager
+from atom.model_engine.front.admission import Admission
 from atom.model_engine.front.async_text import AsyncText
 from atom.model_engine.front.core_event_hop import CoreEventHop
 from atom.model_engine.front.engine_lifecycle import EngineLifecycle, EngineStatus
@@ -80,6 +81,9 @@ class AsyncLLMEngine:
         self._rank_stats = RankStatsBoard()
         self._lifecycle = EngineLifecycle(on_progress)
         self._requests = OpenRequests(self._tell_of_abort)
+        self._admission = Admission(
+            self._lifecycle, self._requests, config.scheduler.max_waiting_requests
+        )
         self._calls = UtilityCalls()
         self._request_timeout_seconds = request_timeout_seconds
         self._wall_clock = wall_clock
@@ -220,7 +224,7 @@ class AsyncLLMEngine:
         timeout_seconds: the streams raise `RequestError` (status 504) after it, and what runs is
         aborted; the server's own bound holds besides. cache_salt: only requests of the same one
         share cached prompts."""
-        self._check_admission(len(prompts) * params.n)
+        self._admission.check(len(prompts) * params.n)
         requests = await self._intake.requests_of(
             prompts,
             params,
@@ -229,16 +233,12 @@ class AsyncLLMEngine:
             cache_salt=cache_salt,
         )
         # Both may have changed while a long text was tokenised.
-        self._check_admission(len(requests))
+        self._admission.check(len(requests))
         group = self._intake.open(request_id or f"req-{uuid.uuid4().hex}", requests)
         numbers = [request.id for request in requests]
         self._requests.limit_time(numbers, [timeout_seconds, self._request_timeout_seconds])
         self._core.add_requests(requests)
         return group
-
-    def _check_admission(self, count: int) -> None:
-        self.check_serving()
-        self._requests.check_room(count, self.config.scheduler.max_waiting_requests)
 
     async def tokenize(self, prompt: Prompt, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a prompt, which may be longer than the context. Raises `RequestError`."""

@@ -29,17 +29,10 @@ class OpenRequests:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def check_room(self, count: int, bound: int) -> None:
-        """Raises `RequestError` (429) for what would wait behind too many others: its client can
-        then try elsewhere. bound: requests that may wait for their first token; 0 for any."""
-        waiting = len(self._unanswered)
-        if bound and waiting + count > bound:
-            raise RequestError(
-                f"{waiting} requests wait for their first token already, and this server lets "
-                f"{bound} wait; try again later, or with fewer prompts at once",
-                status=429,
-                code="rate_limit_exceeded",
-            )
+    @property
+    def num_unanswered(self) -> int:
+        """Requests that wait for their first token."""
+        return len(self._unanswered)
 
     def open(self, number: int, stream: RequestStream) -> None:
         self._streams[number] = stream
