@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from tests.support.tiny_model import Architecture, make_tiny_checkpoint
 
 _MATRIX = re.compile(r"model\.layers\.\d+\.(self_attn|mlp)\..*_proj(_with_mqa)?\.weight")
+_STACK = re.compile(r"model\.layers\.\d+\.mlp\.experts\.(gate_up|down)_proj")
 _FP4 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
@@ -29,10 +30,11 @@ Tensors = dict[str, torch.Tensor]
 @dataclass(frozen=True)
 class Layout:
     """store: a matrix [out, in] → the tensors that stand for it, by the last part of their names,
-    and the matrix that they stand for."""
+    and the matrix that they stand for. stack: the same of experts in one tensor."""
 
     config: dict[str, Any]
     store: Callable[[torch.Tensor], tuple[Tensors, torch.Tensor]]
+    stack: Callable[[torch.Tensor], tuple[Tensors, torch.Tensor]] | None = None
 
 
 def _fp8(x: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -149,6 +151,16 @@ def mxfp4(x: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
     return tensors, values.flatten(1)
 
 
+def mxfp4_stack(x: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """gpt-oss' experts: a stack [E, in, out], stored by output in blocks of 16 bytes."""
+    stored, values = zip(*(mxfp4(one.t().contiguous()) for one in x), strict=True)
+    tensors = {
+        "blocks": torch.stack([one["weight"].unflatten(1, (-1, 16)) for one in stored]),
+        "scales": torch.stack([one["weight_scale"] for one in stored]),
+    }
+    return tensors, torch.stack(values).transpose(1, 2).contiguous()
+
+
 def _compressed(layout: str, **weights: Any) -> dict[str, Any]:
     activations = {"num_bits": 8, "dynamic": True} if weights["num_bits"] == 8 else None
     group = {"targets": ["Linear"], "weights": weights, "input_activations": activations}
@@ -216,6 +228,19 @@ LAYOUTS: dict[str, Layout] = {
     "quark-mxfp4": Layout(_quark(dtype="fp4", qscheme="per_group", group_size=32), mxfp4),
 }
 
+# Of one family alone, and so not among those that any model may have.
+GPT_OSS_LAYOUT = Layout(
+    {
+        "quant_method": "mxfp4",
+        "modules_to_not_convert": [
+            "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens",
+            "lm_head",
+        ],
+    },
+    mxfp4,
+    mxfp4_stack,
+)  # fmt: skip
+
 
 def make_quantised_checkpoint(
     folder: Path,
@@ -235,6 +260,10 @@ def make_quantised_checkpoint(
     stored: Tensors = {}
     values = load_file(plain / "model.safetensors")
     for name, tensor in values.items():
+        if _STACK.fullmatch(name) and layout.stack is not None:
+            tensors, values[name] = layout.stack(tensor)
+            stored |= {f"{name}_{last}": made for last, made in tensors.items()}
+            continue
         if not _MATRIX.fullmatch(name) or (leave is not None and leave in name):
             stored[name] = tensor
             continue

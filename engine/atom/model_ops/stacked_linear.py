@@ -84,12 +84,15 @@ class StackedLinear(nn.Module):
         parts = len(self._parts)
         own = checkpoint_name(name, f"{matrix.stack_name}.{name.rpartition('.')[2]}", _DEPTH)
         rows = (region.rows[0] * parts, region.rows[1] * parts)
-        yield Placement(
-            name=own,
-            shape=(matrix.copies, matrix.columns, matrix.rows * parts),
-            region=((expert, expert + 1), region.columns, rows),
-            target=self.w.data[expert].unflatten(0, (parts, -1)).permute(2, 1, 0),
-        )
+        if self._stored is not None:
+            yield from self._stored.stack_placements(own, expert)
+        else:
+            yield Placement(
+                name=own,
+                shape=(matrix.copies, matrix.columns, matrix.rows * parts),
+                region=((expert, expert + 1), region.columns, rows),
+                target=self.w.data[expert].unflatten(0, (parts, -1)).permute(2, 1, 0),
+            )
         if self.w.bias is not None:
             yield Placement(
                 name=f"{own}_bias",

@@ -1,6 +1,6 @@
 """gpt-oss (OpenAI, arXiv 2508.10925): every other layer attends to a window, each head has a sink,
 and all layers have experts, with biases and a SwiGLU that is clamped. Checkpoints stack the
-experts' matrices; of these the bfloat16 ones are read."""
+experts' matrices, in MXFP4 or plain."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ SUPPORTED_KV_DTYPES = ("bf16", "fp32", "fp8")
 SUPPORTED_FORMATS = (
     "fp8 with a scale per matrix, output or block (fp8, fbgemm_fp8, compressed-tensors, quark), "
     "int8 with a scale per matrix or output (compressed-tensors), int4 in groups (awq, gptq, "
-    "compressed-tensors), mxfp4 (quark)"
+    "compressed-tensors), mxfp4 (quark, and gpt-oss' experts)"
 )
 
 
@@ -76,8 +76,9 @@ def unsupported_architecture(name: str) -> Unsupported:
     )
 
 
-def _formats(quantization: Quantization) -> Iterator[Unsupported]:
+def _formats(facts: ModelFacts, quantization: Quantization) -> Iterator[Unsupported]:
     """What a format of matrices may say that the engine does not compute."""
+    stacked = facts.experts_block.stacked
     reason = ""
     if quantization.ordered:
         reason = "has its inputs in another order (desc_act, actorder)"
@@ -85,8 +86,12 @@ def _formats(quantization: Quantization) -> Iterator[Unsupported]:
         reason = "is to be multiplied with 16-bit inputs"
     elif quantization.element is Element.INT8 and quantization.granularity == "block":
         reason = "has no kernel"
-    elif quantization.method == "mxfp4":
-        reason = "is one of gpt-oss' experts"
+    elif stacked != (quantization.method == "mxfp4") and not quantization.online:
+        reason = (
+            "is none of experts in one tensor"
+            if stacked
+            else "is one of experts in one tensor, which gpt-oss has"
+        )
     if reason:
         yield Unsupported(
             "quantization_config",
@@ -110,7 +115,7 @@ def unsupported_kv_dtype(facts: ModelFacts, dtype: str, beyond: Collection[str] 
 def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
     """What a checkpoint of a supported architecture may say that the engine does not compute."""
     if facts.quantization is not None:
-        yield from _formats(facts.quantization)
+        yield from _formats(facts, facts.quantization)
     kinds = set(facts.rope_type.split(", "))
     if not kinds <= set(SUPPORTED_ROPE_TYPES):
         unknown = ", ".join(sorted(kinds.difference(SUPPORTED_ROPE_TYPES)))

@@ -16,15 +16,17 @@ from atom.model_loader.loader import load_model
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.quantised.dequantise import plain as dequantised
+from atom.model_ops.stacked_linear import StackedLinear
 from atom.models.decoder import CausalLM
 from atom.models.registry import build_model, model_spec
 from benchmarks.shapes import SHAPES, write_shape
-from tests.engine.integration.test_quantised_checkpoints import prompts
+from tests.engine.integration.test_quantised_checkpoints import GPT_OSS, prompts
 from tests.support.core_driver import CoreDriver
 from tests.support.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
 from tests.support.tiny_model import make_tiny_checkpoint
 
 METHODS = ("fp8", "int8", "mxfp4")
+BOUNDS = {"fp8": 0.04, "int8": 0.02, "mxfp4": 0.16}  # of a matrix' relative error
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +103,24 @@ def test_tokens_are_those_of_the_reference(plain: Path, method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_stored_is_near_what_was_read(plain: Path, method: str) -> None:
     model, whole = loaded(plain, method), dict(loaded(plain, None).named_parameters())
-    bound = {"fp8": 0.04, "int8": 0.02, "mxfp4": 0.16}[method]
     for name, module in model.named_modules():
         if isinstance(module, Linear):
             values, wanted = dequantised(module.w, torch.float32), whole[f"{name}.weight"]
-            assert (values - wanted).norm() / wanted.norm() < bound
+            assert (values - wanted).norm() / wanted.norm() < BOUNDS[method]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_experts_in_one_tensor_are_near_what_was_read(tmp_path: Path, method: str) -> None:
+    folder = make_tiny_checkpoint(
+        tmp_path, "gpt_oss", hidden=128, head_dim=32, intermediate=320, extra=GPT_OSS
+    )
+    model, whole = loaded(folder, method), dict(loaded(folder, None).named_parameters())
+    stacks = [(n, m) for n, m in model.named_modules() if isinstance(m, StackedLinear)]
+    assert stacks
+    for name, stack in stacks:
+        for expert, wanted in enumerate(whole[f"{name}.weight"]):
+            values = dequantised(stack.w.of(expert), torch.float32)
+            assert (values - wanted).norm() / wanted.norm() < BOUNDS[method]
 
 
 def test_dummy_weights_may_be_quantised(plain: Path) -> None:

@@ -10,7 +10,11 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.support.core_driver import CoreDriver
-from tests.support.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
+from tests.support.quantised_checkpoint import (
+    GPT_OSS_LAYOUT,
+    LAYOUTS,
+    make_quantised_checkpoint,
+)
 from tests.support.tiny_model import Architecture
 
 NEW_TOKENS = 8
@@ -97,6 +101,18 @@ DEEPSEEK = {
     "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 4,
     "topk_group": 2, "moe_intermediate_size": 64, "first_k_dense_replace": 1,
 }  # fmt: skip
+
+GPT_OSS = {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 24}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_experts_in_one_tensor(tmp_path: Path, backend: str) -> None:
+    quantised, plain = make_quantised_checkpoint(
+        tmp_path, GPT_OSS_LAYOUT, "gpt_oss", leave="self_attn", extra=GPT_OSS
+    )
+    driver = CoreDriver(str(quantised), max_num_batched_tokens=48, max_num_seqs=8, backend=backend)
+    asked = prompts(driver.vocab_size)
+    assert driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True) == oracle(plain)
 
 
 @pytest.mark.parametrize(

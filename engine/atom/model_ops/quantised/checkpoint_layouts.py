@@ -18,7 +18,7 @@ from atom.model_ops.placement import Placement, in_order
 from atom.model_ops.quantised.codes import pack_pairs, unpack_pairs
 from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.values import WeightFormat
-from atom.sizing.quantization import Element, Quantization
+from atom.sizing.quantization import MXFP4_GROUP, Element, Quantization
 from atom.sizing.weights import Projection
 
 _WORD = 8  # codes of four bits in an int32
@@ -52,6 +52,8 @@ class QuantisingPlacement(Placement):
     def fill(self, part: torch.Tensor) -> None:
         """Needs memory for this one part in float32."""
         assert self.scale is not None
+        if self.convert is not None:
+            part = self.convert(part)
         rows = in_order(part.to(self.target.device), self.order)
         data, scale = quantise(rows, self.format, self.block)
         self.target.copy_(data)
@@ -77,6 +79,47 @@ def part_placements(
         yield from _packed_by_rows(part, quantization)
     else:
         yield from _packed_by_columns(part, quantization)
+
+
+def stack_placements(
+    part: Part, copy: int, turns: int, quantization: Quantization, format: WeightFormat
+) -> Iterator[Placement]:
+    """Tensors of all copies of a matrix, of which one fills the part: gpt-oss' experts, in which
+    the outputs of `turns` projections take turns. part: the first of these, with what all fill."""
+    matrix, (first, end) = part.matrix, part.region.columns
+    rows = (part.region.rows[0] * turns, part.region.rows[1] * turns)
+    if quantization.online:
+        yield QuantisingPlacement(
+            name=part.name,
+            shape=(matrix.copies, matrix.columns, matrix.rows * turns),
+            region=((copy, copy + 1), (first, end), rows),
+            target=part.data,
+            convert=lambda read: _one_below_the_other(read[0].t(), turns).contiguous(),
+            scale=part.scale,
+            format=format,
+            block=part.block,
+        )
+        return
+    groups, group = (first // MXFP4_GROUP, _ceil(end, MXFP4_GROUP)), ((0, MXFP4_GROUP // 2),)
+    for last, target, inner in (("blocks", part.data, group), ("scales", part.scale, ())):
+        yield Placement(
+            name=f"{part.name}_{last}",
+            shape=(
+                matrix.copies,
+                matrix.rows * turns,
+                _ceil(matrix.columns, MXFP4_GROUP),
+                *(size for _, size in inner),
+            ),
+            region=((copy, copy + 1), rows, groups, *inner),
+            target=target,
+            dtypes=(torch.uint8,),
+            convert=lambda read: _one_below_the_other(read[0].flatten(1), turns),
+        )
+
+
+def _one_below_the_other(rows: torch.Tensor, turns: int) -> torch.Tensor:
+    """Rows of several projections that take turns → one projection's after the other's."""
+    return rows.unflatten(0, (-1, turns)).transpose(0, 1).flatten(0, 1)
 
 
 def _online(part: Part, format: WeightFormat) -> Placement:

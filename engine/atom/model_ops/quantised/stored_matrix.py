@@ -15,7 +15,7 @@ import torch
 from atom.errors import ModelError
 from atom.model_ops.parallel import Region
 from atom.model_ops.placement import Placement
-from atom.model_ops.quantised.checkpoint_layouts import Part, part_placements
+from atom.model_ops.quantised.checkpoint_layouts import Part, part_placements, stack_placements
 from atom.model_ops.values import LinearWeight, Scales, WeightFormat
 from atom.sizing.quantization import Element, Quantization
 from atom.sizing.weights import Projection
@@ -103,6 +103,21 @@ class StoredMatrix:
                 self._format,
             )
             first = end
+
+    def stack_placements(self, name: str, copy: int) -> Iterator[Placement]:
+        """name: of the one tensor that has every copy's rows of all parts, in turn."""
+        matrix, region = self._parts[0]
+        part = Part(
+            name=name,
+            matrix=matrix,
+            region=region,
+            order=None,
+            block=self._block,
+            data=self.data[copy],
+            scale=self.scale[copy],
+            zero=None,
+        )
+        yield from stack_placements(part, copy, len(self._parts), self._quantization, self._format)
 
     def _shared_block(self, columns: int) -> tuple[int, int]:
         if self._format is not WeightFormat.FP8_BLOCKS:
