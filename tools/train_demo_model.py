@@ -3,6 +3,7 @@
     python -m tools.train_demo_model --out examples/models/atom-tiny      # train, write, score
     python -m tools.train_demo_model --check examples/models/atom-tiny    # score what is there
 
+`--start DIR` goes on from a checkpoint, with its vocabulary: enough for a few changed answers.
 Learns a vocabulary and about three million weights from the question files beside it
 (demo_model/questions), with the facts of this checkout's code in them, and the project's
 documentation. Needs torch, tokenizers, safetensors and PyYAML; the facts come from the engine and
@@ -57,6 +58,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     mode = parser.add_mutually_exclusive_group(required=True)
     mode.add_argument("--out", type=Path, metavar="DIR", help="train, and write the checkpoint")
     mode.add_argument("--check", type=Path, metavar="DIR", help="score an existing checkpoint")
+    parser.add_argument("--start", type=Path, metavar="DIR", help="go on from this checkpoint")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda (default: auto)")
     parser.add_argument("--steps", type=int, default=2000, help="optimiser steps (%(default)s)")
     parser.add_argument("--batch", type=int, default=48, help="samples a step (%(default)s)")
@@ -89,11 +91,13 @@ def train_checkpoint(options: argparse.Namespace, corpus: Corpus, facts: dict[st
     device = resolve_device(options.device)
     torch.manual_seed(options.seed)
     torch.set_float32_matmul_precision("high")
-    tokenizer = learn_vocabulary(corpus, options.vocab)
-    shape = Shape(vocab_size=tokenizer.get_vocab_size())
-    write_settings(options.out, shape, tokenizer)
+    if options.start:
+        model, tokenizer = read_checkpoint(options.start, torch.float32)
+    else:
+        tokenizer = learn_vocabulary(corpus, options.vocab)
+        model = Qwen3(Shape(vocab_size=tokenizer.get_vocab_size()), options.dropout)
+    write_settings(options.out, model.shape, tokenizer)
     write_facts(options.out, facts)
-    model = Qwen3(shape, options.dropout)
     print(
         f"corpus: {len(corpus.entries)} answers to {len(known_questions(corpus))} questions, "
         f"{len(corpus.conversations)} dialogues, {len(corpus.documents)} paragraphs\n"

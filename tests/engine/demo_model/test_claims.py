@@ -105,9 +105,16 @@ def test_what_it_once_said_wrongly_is_gone(word: str) -> None:
 
 def test_what_the_engine_refuses_is_not_promised() -> None:
     """Where an answer is about something that this version has not, it says so."""
-    for topic in ("Tensor parallelism cuts", "Speculative decoding lets", "An fp8 KV cache stores"):
-        (told,) = {text for text in answers(read_corpus(DATA, ROOT, NOW)) if topic in text}
-        assert "does not have it" in told
+    absent = ("Tensor parallelism cuts", "Speculative decoding lets", "Expert parallelism places")
+    for topic in absent:
+        assert "does not have it" in told_of(topic)
+    assert "--kv-cache-dtype fp8" in told_of("An fp8 KV cache stores")
+    assert "ATOM runs fp8, int8, AWQ and GPTQ" in told_of("Quantization stores")
+
+
+def told_of(topic: str) -> str:
+    (told,) = {text for text in answers(read_corpus(DATA, ROOT, NOW)) if topic in text}
+    return told
 
 
 # ---- facts --------------------------------------------------------------------------------------

@@ -75,11 +75,14 @@ async def test_a_dry_run_prints_the_plan() -> None:
 
 
 async def test_a_dry_run_of_what_no_engine_here_runs_prints_what_it_would_need() -> None:
-    model = {"source": "hf://deepseek-ai/DeepSeek-V3.2-Exp"}
+    # Every family that is sized is run: what is left are forms of checkpoints.
+    ordered = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True}
+    config = {**TINY_CONFIG, "quantization_config": ordered}
+    model = {"source": "hf://a/b", "config": config}
     lines = await warnings(FakeCluster(), creation(**{**AMD, "model": model}))
-    assert lines[0].startswith("will not be accepted: spec.model.source: architecture DeepseekV32")
-    latent = "61 layers of MLA latent x 1,296 B = 77.2 KiB"
-    assert f"on an engine that runs it, KV of a token: {latent}" in lines
+    assert lines[0].startswith("will not be accepted: spec.model.config: the format int4 in groups")
+    heads = "2 layers of full attention x 256 B = 512 B"
+    assert f"on an engine that runs it, KV of a token: {heads}" in lines
     (line,) = await warnings(FakeCluster(), creation(dry_run=False, **{**AMD, "model": model}))
     assert line == lines[0]
 
