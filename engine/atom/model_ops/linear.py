@@ -31,7 +31,23 @@ class Build:
     ranks: Ranks = ONE_RANK
 
 
-class Linear(nn.Module):
+class WeightHolder(nn.Module):
+    """A module of one LinearWeight, whose tensors are its parameters; never trained."""
+
+    def _hold(self, w: LinearWeight) -> None:
+        """Make the weight's tensors the module's parameters, under the names of checkpoints."""
+        self.w = w
+        self.weight = _parameter(w.data)
+        self.bias = _parameter(w.bias)
+        self.weight_scale = _parameter(None if w.scales is None else w.scales.scale)
+        self.weight_zero = _parameter(None if w.scales is None else w.scales.zero)
+
+
+def _parameter(tensor: torch.Tensor | None) -> nn.Parameter | None:
+    return None if tensor is None else nn.Parameter(tensor, requires_grad=False)
+
+
+class Linear(WeightHolder):
     """y = x Wᵀ (+ b), W [out, in]: the projections' rows one below the other. orders: by a
     projection's name, the order of a head's rows (rotary_embedding.py)."""
 
@@ -57,14 +73,6 @@ class Linear(nn.Module):
             self._hold(self._stored.weight(bias))
         else:
             self._hold(LinearWeight(torch.empty(rows, columns), bias))
-
-    def _hold(self, w: LinearWeight) -> None:
-        """Make the weight's tensors the module's parameters, under the names of checkpoints."""
-        self.w = w
-        self.weight = parameter(w.data)
-        self.bias = parameter(w.bias)
-        self.weight_scale = parameter(None if w.scales is None else w.scales.scale)
-        self.weight_zero = parameter(None if w.scales is None else w.scales.zero)
 
     def placements(self, name: str) -> Iterator[Placement]:
         """Where each projection's part comes from; `name`: this module's, at the projections' own
@@ -101,11 +109,6 @@ class Linear(nn.Module):
     def add(self, stream: Stream, x: torch.Tensor) -> Stream:
         """The stream plus this product, which the next norm may be what adds it."""
         return self._ops.add(stream, x, self.w)
-
-
-def parameter(tensor: torch.Tensor | None) -> nn.Parameter | None:
-    """What a module holds of a weight's tensor; never trained."""
-    return None if tensor is None else nn.Parameter(tensor, requires_grad=False)
 
 
 class GatedLinear(Linear):

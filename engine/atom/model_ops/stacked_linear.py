@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import nn
 
-from atom.model_ops.linear import Build, parameter
+from atom.model_ops.linear import Build, WeightHolder
 from atom.model_ops.parallel import Region
 from atom.model_ops.placement import Placement, checkpoint_name
 from atom.model_ops.quantised.stored_matrix import StoredMatrix
@@ -21,7 +20,7 @@ from atom.sizing.weights import Projection
 _DEPTH = 3  # of this module's name below its layer
 
 
-class StackedLinear(nn.Module):
+class StackedLinear(WeightHolder):
     """W [E, out, in], perhaps with biases [E, out]: of each expert the projections' rows one below
     the other. stacked: in the checkpoint too, inputs first and the projections' outputs in turn."""
 
@@ -44,14 +43,6 @@ class StackedLinear(nn.Module):
             self._hold(self._stored.weight(bias))
         else:
             self._hold(LinearWeight(torch.empty(experts, rows, columns), bias))
-
-    def _hold(self, w: LinearWeight) -> None:
-        """Make the weight's tensors the module's parameters."""
-        self.w = w
-        self.weight = parameter(w.data)
-        self.bias = parameter(w.bias)
-        self.weight_scale = parameter(None if w.scales is None else w.scales.scale)
-        self.weight_zero = parameter(None if w.scales is None else w.scales.zero)
 
     def placements(self, name: str) -> Iterator[Placement]:
         """Where each expert's part comes from."""

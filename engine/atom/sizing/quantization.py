@@ -31,8 +31,8 @@ class Element(enum.StrEnum):
 class Quantization:
     """One format for all matrices that `excluded` does not name.
 
-    `method` is who wrote the tensors, or "online" for nobody yet: the matrices are plain and become
-    this as they are loaded. `group` is the number of inputs that share a scale, 0 for all; `block`
+    `method` is the writer of the tensors, or "online": the matrices are plain and become this as
+    they are loaded. `group` is the number of inputs that share a scale, 0 for all; `block`
     (outputs, inputs) likewise. `zero_point_bits`: of one group of one output, 0 where the format is
     symmetric; `zero_offset`: what the stored ones are too small by. `ordered`: inputs are stored in
     another order (GPTQ's desc_act). `input_bits`: of what is multiplied with it.

@@ -7,6 +7,8 @@ type that is not known is a `ModelFactsError` that says which are.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from atom.sizing.config_fields import Config, count, flag, mapping, positive, texts
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.quantization import (
@@ -48,7 +50,7 @@ def _fp8(section: Config) -> Quantization:
     block = section.get("weight_block_size")
     if block is None:
         return _eight_bits("fp8", Element.FP8, "tensor", excluded)
-    return _eight_bits("fp8", Element.FP8, "block", excluded, _block(block))
+    return replace(_eight_bits("fp8", Element.FP8, "block", excluded), block=_block(block))
 
 
 def _fbgemm(section: Config) -> Quantization:
@@ -84,9 +86,8 @@ def _compressed_group(
             granularity, block = "block", _block(weights.get("block_structure"))
         element = Element.INT8 if kind == "int" else Element.FP8
         bits_of_inputs = 8 if group.get("input_activations") else 16
-        return _eight_bits(
-            "compressed-tensors", element, granularity, excluded, block, bits_of_inputs
-        )
+        plain = _eight_bits("compressed-tensors", element, granularity, excluded)
+        return replace(plain, block=block, input_bits=bits_of_inputs)
     if bits == 4 and kind == "int" and strategy in ("group", "channel"):
         return Quantization(
             method="compressed-tensors",
@@ -141,9 +142,8 @@ def _quark(section: Config) -> Quantization:
     if dtype == "fp8_e4m3" and shared in ("per_tensor", "per_channel"):
         granularity: Granularity = "tensor" if shared == "per_tensor" else "row"
         bits_of_inputs = 8 if scheme.get("input_tensors") else 16
-        return _eight_bits(
-            "quark", Element.FP8, granularity, excluded, bits_of_inputs=bits_of_inputs
-        )
+        plain = _eight_bits("quark", Element.FP8, granularity, excluded)
+        return replace(plain, input_bits=bits_of_inputs)
     if dtype == "fp4" and shared == "per_group" and weights.get("group_size") == MXFP4_GROUP:
         return _microscaled("quark", excluded)
     raise _unknown(f"quark weights of dtype {dtype!r}, qscheme {shared!r}")
@@ -169,16 +169,14 @@ def _eight_bits(
     element: Element,
     granularity: Granularity,
     excluded: tuple[str, ...],
-    block: tuple[int, int] = (0, 0),
-    bits_of_inputs: int = 8,
 ) -> Quantization:
+    """Multiplied with inputs of eight bits, without blocks, until a caller says otherwise."""
     return Quantization(
         method=method,
         element=element,
         granularity=granularity,
         scale_bytes=SCALE_BYTES,
-        block=block,
-        input_bits=bits_of_inputs,
+        input_bits=8,
         excluded=excluded,
     )
 

@@ -42,7 +42,7 @@ class LatentCase:
 
     @property
     def doubled(self) -> Arguments:
-        """The same in float64, where slots of no row hold zero."""
+        """Widen the case to float64, with zeros in slots of no row."""
         tokens = LatentTokens(self.tokens.q.double(), self.tokens.entries.double())
         cache = LatentCache(self.cache.entries.nan_to_num(0.0).double())
         return tokens, self.shape, LinearWeight(self.up.data.double()), cache, self.step

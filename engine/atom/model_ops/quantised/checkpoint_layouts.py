@@ -185,7 +185,10 @@ def _block_scales(part: Part, quantization: Quantization) -> Placement:
 def _microscaled(part: Part) -> Iterator[Placement]:
     """Quark: bytes of two neighbouring inputs, and exponents."""
     matrix, rows, (first, end) = part.matrix, part.region.rows, part.region.columns
-    for name, inputs, target in (("weight", 2, part.data), ("weight_scale", 32, part.scale)):
+    for name, inputs, target in (
+        ("weight", 2, part.data),
+        ("weight_scale", MXFP4_GROUP, part.scale),
+    ):
         yield Placement(
             name=f"{part.name}.{name}",
             shape=(matrix.rows, matrix.columns // inputs),

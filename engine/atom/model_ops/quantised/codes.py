@@ -47,7 +47,7 @@ def exponent_scales(exponents: torch.Tensor) -> torch.Tensor:
 
 
 def to_fnuz(data: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same numbers in e4m3fnuz, which MI300's matrix cores take: its bits stand for half of
+    """Convert e4m3 numbers to e4m3fnuz, which MI300's matrix cores take: its bits stand for half of
     what e4m3fn's do, and those of -0 for NaN. NaN stays NaN."""
     bits = data.view(torch.uint8)
     nan = (bits & 0x7F) == 0x7F

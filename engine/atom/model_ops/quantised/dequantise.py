@@ -30,7 +30,7 @@ def plain(w: LinearWeight, dtype: torch.dtype) -> torch.Tensor:
 
 
 def expanded(w: LinearWeight) -> LinearWeight:
-    """The same matrix stored plain, in the dtype of what is multiplied with it."""
+    """Store a matrix plain, in the dtype of what is multiplied with it."""
     if w.scales is None:
         return w
     return replace(w, data=plain(w, w.scales.dtype), scales=None)

@@ -17,10 +17,9 @@ from atom.model_ops.parallel import Region
 from atom.model_ops.placement import Placement
 from atom.model_ops.quantised.checkpoint_layouts import Part, part_placements, stack_placements
 from atom.model_ops.values import LinearWeight, Scales, WeightFormat
-from atom.sizing.quantization import Element, Quantization
+from atom.sizing.quantization import MXFP4_GROUP, Element, Quantization
 from atom.sizing.weights import Projection
 
-_MXFP4_GROUP = 32
 # int32 words of eight inputs, and bytes of two outputs, are read whole.
 _WORD = 8
 
@@ -159,7 +158,7 @@ def _check_shape(matrix: Projection, region: Region, quantization: Quantization)
     """A part must hold whole scales, words and bytes."""
     wide = quantization.input_multiple
     if quantization.element is Element.FP4:
-        wide = _MXFP4_GROUP
+        wide = MXFP4_GROUP
     if quantization.element is Element.INT4:
         wide = math.lcm(wide, _WORD)
     (first_row, end_row), (first, end) = region.rows, region.columns

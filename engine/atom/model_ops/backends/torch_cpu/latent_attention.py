@@ -141,7 +141,7 @@ def _attend_unfolded(
     up: LinearWeight,
     out: torch.Tensor,
 ) -> None:
-    """The same with keys and values of every token, into out."""
+    """Attend with keys and values unfolded for every token, into out."""
     length = context.shape[0]
     per_head = length * (shape.head_dim + max(shape.head_dim, shape.value_dim))
     some = max(1, _ELEMENTS // per_head)
