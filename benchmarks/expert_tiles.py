@@ -75,7 +75,7 @@ def measure(w: ExpertsWeight, experts: Experts, tokens: int) -> None:
     hidden = w.down.outputs
     x = torch.randn(tokens, hidden, dtype=torch.bfloat16, device="cuda")
     routed = choices(experts, tokens)
-    own = expert_tile(tokens * experts.per_token / experts.count, 2)
+    own = expert_tile(w.down, tokens * experts.per_token, 2)
     timed: dict[ExpertTile, float] = {}
     for tile in dict.fromkeys([own, *candidates(tokens)]):
         calls = [partial(expert_parts, x, w, each, tile) for each in routed]

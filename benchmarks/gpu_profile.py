@@ -23,6 +23,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from atom.sampling_params import SamplingParams
+from atom.sizing import ONLINE
 from benchmarks.offline_engine import OfflineEngine
 from benchmarks.shapes import SHAPES, write_shape
 from benchmarks.step_shares import Kernel, shares
@@ -112,6 +113,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Parts and kernels of a step.")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 64])
+    parser.add_argument("--quantization", choices=tuple(ONLINE), default=None)
     args = parser.parse_args()
     results: dict[str, Any] = {"shape": args.shape}
     with tempfile.TemporaryDirectory() as folder:
@@ -121,6 +123,7 @@ def main() -> int:
             max_model_len=4352,
             max_num_seqs=256,
             enable_prefix_caching=False,
+            quantization=args.quantization,
         )
         for rows in args.rows:
             found = results[str(rows)] = profile_decode(engine, rows)

@@ -218,6 +218,32 @@ SHAPES: dict[str, dict[str, Any]] = {
         "dtype": "float32",
     },
 }
+# As it is published: the experts in MXFP4, all else in bfloat16.
+SHAPES["gpt-oss-20b-mxfp4"] = {
+    **SHAPES["gpt-oss-20b"],
+    "quantization_config": {
+        "quant_method": "mxfp4",
+        "modules_to_not_convert": [
+            "model.layers.*.self_attn",
+            "model.layers.*.mlp.router",
+            "model.embed_tokens",
+            "lm_head",
+        ],
+    },
+}
+# Dense shapes that no table of tiles was measured for.
+SHAPES["qwen3-1.7b"] = {
+    **SHAPES["qwen3-0.6b"],
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+}
+SHAPES["qwen3-4b"] = {
+    **SHAPES["qwen3-0.6b"],
+    "hidden_size": 2560,
+    "intermediate_size": 9728,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+}
 
 
 def write_shape(name: str, folder: Path) -> Path:

@@ -13,9 +13,10 @@ if find_spec("triton") is None:
 
 import torch
 
-from atom.model_ops.backends.triton_ops import tuning
+from atom.model_ops.backends.triton_ops import product_choice, product_rules, tuning
 from atom.model_ops.backends.triton_ops.decode_attention import choose_splits
 from atom.model_ops.backends.triton_ops.tuning import DecodeConfig, SkinnyConfig, SplitConfig
+from atom.model_ops.values import LinearWeight
 
 SHIPPED = sorted(tuning.shipped_path("x").parent.glob("*.json"))
 CPU = torch.device("cpu")
@@ -101,8 +102,29 @@ def test_batches_of_decodes_are_told_apart_by_their_rows() -> None:
 
 
 def test_an_unknown_shape_is_the_librarys() -> None:
-    assert tuning.linear_config(CPU, torch.bfloat16, 123, 456, 1) is None
-    assert tuning.linear_config(CPU, torch.bfloat16, 4096, 4096, 10_000) is None
+    w = LinearWeight(torch.empty(123, 456, dtype=torch.bfloat16))
+    assert product_choice.linear_config(CPU, w, 1) is None
+    assert product_choice.linear_config(CPU, w, 10_000) is None
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 5, 8, 16, 32, 33, 64])
+@pytest.mark.parametrize("inner", [768, 1024, 2048, 2880, 4096, 12288])
+@pytest.mark.parametrize("outputs", [512, 1000, 2048, 2880, 5120, 24576, 151936])
+def test_rules_give_tiles_that_divide_the_matrix(outputs: int, inner: int, tokens: int) -> None:
+    """Kernels that split the inner dimension mask nothing."""
+    rules = (
+        product_rules.linear_rule,
+        product_rules.addend_rule,
+        product_rules.gated_rule,
+        product_rules.narrow_linear_rule,
+        product_rules.narrow_addend_rule,
+    )
+    for rule in rules:
+        config = rule(outputs, inner, tokens)
+        if isinstance(config, SplitConfig):
+            own = outputs // 2 if rule is product_rules.gated_rule else outputs
+            assert own % config.block_n == 0
+            assert inner % (config.block_k * config.split_k) == 0
 
 
 def test_token_counts_share_the_next_larger_bucket() -> None:

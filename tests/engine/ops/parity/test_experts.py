@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend
+from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.routing import Routed, Routing, Scoring
 from atom.model_ops.values import (
     Activation,
@@ -15,7 +18,9 @@ from atom.model_ops.values import (
     LinearWeight,
     NormWeight,
     RouterWeight,
+    Scales,
     Stream,
+    WeightFormat,
 )
 from tests.engine.ops.inputs import assert_rows_agree
 
@@ -171,3 +176,63 @@ def test_experts_are_added_by_the_next_norm(
     assert_rows_agree(stream.residual, added, torch.float32, 2.0)
     expected, _ = reference.operations["norm"](Stream(added), norm)
     assert_rows_agree(normed, expected, torch.float32, 2.0)
+
+
+def coded(
+    kind: WeightFormat, w: ExpertsWeight, dtype: torch.dtype, *, zeros: bool
+) -> ExpertsWeight:
+    """The experts in a format of few bits; int4 with scales of 64 inputs."""
+
+    def stack(plain: LinearWeight) -> LinearWeight:
+        count, outputs, inputs = plain.data.shape
+        if kind is not WeightFormat.INT4:
+            block = {WeightFormat.FP8: (1, inputs), WeightFormat.MXFP4: (1, 32)}.get(kind, (64, 64))
+            parts = [quantise(each, kind, block) for each in plain.data]
+            data, scale = (torch.stack(each) for each in zip(*parts, strict=True))
+            return LinearWeight(data, plain.bias, Scales(kind, scale, block, dtype))
+        draw, device = torch.Generator().manual_seed(5), plain.data.device
+        data = torch.randint(0, 256, (count, outputs, inputs // 2), generator=draw).to(device)
+        scale = torch.rand(count, outputs, inputs // 64, generator=draw).to(device) * 0.02 + 0.01
+        zero = torch.randint(0, 256, (count, outputs // 2, inputs // 64), generator=draw)
+        scales = Scales(kind, scale.half(), (1, 64), dtype)
+        scales = replace(scales, zero=zero.to(device, torch.uint8)) if zeros else scales
+        return LinearWeight(data.to(torch.uint8), plain.bias, scales)
+
+    return ExpertsWeight(stack(w.gate_up), stack(w.down), w.activation)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("kind", "zeros"),
+    [
+        (WeightFormat.FP8, False),
+        (WeightFormat.FP8_BLOCKS, False),
+        (WeightFormat.MXFP4, False),
+        (WeightFormat.INT4, False),
+        (WeightFormat.INT4, True),
+    ],
+)
+@pytest.mark.parametrize(
+    ("tokens", "hidden", "inner"),
+    [
+        (1, 192, 64),
+        (30, 64, 192),
+        (350, 64, 64),
+        pytest.param(1, 2880, 2880, marks=gpu),
+        pytest.param(64, 2880, 2880, marks=gpu),
+        pytest.param(150, 2880, 2880, marks=gpu),
+        pytest.param(2000, 2880, 2880, marks=gpu),
+    ],
+)
+def test_experts_of_few_bits(
+    backend: Backend, reference: Backend, device: torch.device, tokens: int, hidden: int,
+    inner: int, kind: WeightFormat, zeros: bool, dtype: torch.dtype,
+) -> None:  # fmt: skip
+    if backend.name == "native_cpu":
+        pytest.skip("native_cpu leaves quantised experts to another backend")
+    x = torch.randn(tokens, hidden, device=device).to(dtype)
+    plain = weights(6, hidden, inner, device, dtype, bias=True, activation=ClampedSwiGLU(1.7, 7.0))
+    w = coded(kind, plain, dtype, zeros=zeros)
+    routed = chosen(tokens, 6, 3, device)
+    expected = reference.operations["experts"](x, w, routed)
+    assert_rows_agree(backend.operations["experts"](x, w, routed), expected, dtype, slack=2.0)

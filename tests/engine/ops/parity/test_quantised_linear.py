@@ -81,7 +81,7 @@ def limit(kind: WeightFormat, dtype: torch.dtype, rounds_inputs: bool) -> float:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("tokens", [1, 5, 40])
+@pytest.mark.parametrize("tokens", [1, 5, 40, 520])
 @pytest.mark.parametrize(
     ("outputs", "inner", "dtype"),
     [
@@ -124,13 +124,15 @@ def test_a_norm_before_a_quantised_product_changes_nothing_of_it(
     backend: Backend, reference: Backend, device: torch.device, kind: WeightFormat, tokens: int
 ) -> None:
     x, norm = torch.randn(tokens, 128, device=device), NormWeight(torch.rand(128).to(device), 1e-6)
-    w = backend.operations["prepare_linear"](stored(matrix(64, 128, device), kind, torch.float32))
+    w = stored(matrix(64, 128, device), kind, torch.float32)
+    assert w.scales is not None
     normed = reference.operations["rms_norm"](x, norm)
-    expected = backend.operations["linear"](normed, w)
-    out, _ = backend.operations["norm_linear"](Stream(x.clone()), norm, w)
-    # A last bit of the norm may move an activation to its neighbour among eight bits.
-    slack = 1000 if kind in EIGHT_BITS else 1
-    assert_rows_agree(out, expected, torch.float32, slack)
+    expected = normed.double() @ dequantise(w.data, w.scales).double().t()
+    prepared = backend.operations["prepare_linear"](w)
+    out, _ = backend.operations["norm_linear"](Stream(x.clone()), norm, prepared)
+    # Few tokens may stay as they are, of many a kernel may round activations to eight bits.
+    rounds = backend.name == "triton" and kind in EIGHT_BITS
+    assert error(out, expected) < limit(kind, torch.float32, rounds)
 
 
 @pytest.mark.parametrize("group", [32, 64, 128, 384])
@@ -176,12 +178,6 @@ def test_experts_are_the_dequantised_ones(
 ) -> None:
     """Activations of experts stay as they are: no rounding but the dtype's."""
     count, hidden, inner, dtype = 6, 160, 64, torch.float32
-    case = OpCase(dtype=dtype, kv_dtype=dtype, expert_formats=(kind,))
-    reasons = backend.reasons_against("experts", case)
-    if reasons:  # and then the reference computes them
-        assert kind.elements_per_byte == 2
-        assert kind.value in reasons[0]
-        return
     draw = torch.Generator().manual_seed(2)
 
     def stack(rows: int, columns: int) -> LinearWeight:

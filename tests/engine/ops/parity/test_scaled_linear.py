@@ -68,7 +68,9 @@ def test_a_product_is_that_of_the_codes(
     rounded = codes.double() * wide.double()
     expected = rounded @ dequantise(w.data, w.scales).double().t()
     out = whole(scaled_linear(x, w), torch.float32)
-    assert_rows_agree(out, expected, torch.float32)
+    # A card adds a group's products with some 13 bits of fraction (arXiv 2412.19437, 3.3.2).
+    narrow = kind is not WeightFormat.INT8 and device.type == "cuda"
+    assert_rows_agree(out, expected, torch.float32, slack=40 if narrow else 1)
 
 
 def test_few_tokens_are_divided_over_the_inner_dimension(device: torch.device) -> None:

@@ -87,7 +87,7 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
     if op in _PRODUCTS:
         return _against_formats(case.formats)
     if op in ("experts", "add_experts"):
-        return _against_experts(case.expert_formats)
+        return _against_formats(case.expert_formats)
     if op in _CACHED and case.kv_dtype in FP8_DTYPES and native_fp8(_device()) is None:
         return ("this card converts no fp8, which the KV cache is to have",)
     return attention.reasons_against(op, case) + latent_attention.reasons_against(op, case)
@@ -100,13 +100,6 @@ def _against_formats(formats: tuple[WeightFormat, ...]) -> tuple[str, ...]:
         f"this card multiplies no fp8, which matrices of {kind.value} need"
         for kind in formats
         if kind in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS)
-    )
-
-
-def _against_experts(formats: tuple[WeightFormat, ...]) -> tuple[str, ...]:
-    narrow = (kind for kind in formats if kind.elements_per_byte > 1)
-    return _against_formats(formats) + tuple(
-        f"its experts have eight bits at least, not {kind.value}" for kind in narrow
     )
 
 

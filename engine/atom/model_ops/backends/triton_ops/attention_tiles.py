@@ -93,9 +93,10 @@ def cache_offsets(
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     """Offsets [BLOCK_N, LANES] of the tokens' heads in a cache [N, BLOCK_SIZE, HKV, D]."""
-    offset = (first + tl.arange(0, BLOCK_N)) % BLOCK_SIZE
-    slot = block.to(tl.int64) * BLOCK_SIZE + offset
-    return (slot * (HKV * D) + head * D)[:, None] + element[None, :]
+    # Each part by itself: of slots Triton 3.6 expects more alignment than their sum has.
+    offset = (first + tl.arange(0, BLOCK_N)) % BLOCK_SIZE * (HKV * D)
+    at = block.to(tl.int64) * (BLOCK_SIZE * HKV * D) + offset + head * D
+    return at[:, None] + element[None, :]
 
 
 @triton.jit

@@ -13,28 +13,11 @@ import torch
 import triton
 import triton.language as tl
 
+from atom.model_ops.backends.triton_ops.packed_tiles import in_numbers, unpacked
 from atom.model_ops.backends.triton_ops.quantised_tiles import choose_tile, new_parts, store_part
 from atom.model_ops.values import LinearWeight, WeightFormat
 
 _BLOCK_K = 128
-
-
-@triton.jit
-def _fp4_values(codes):
-    """e2m1 → float32: 0, ½, 1, 1½, 2, 3, 4, 6, and the same below zero."""
-    size = codes & 7
-    halves = tl.where(size < 4, size, tl.where(size < 6, 2 * size - 4, 4 * size - 16))
-    value = halves.to(tl.float32) * 0.5
-    return tl.where(codes >= 8, -value, value)
-
-
-@triton.jit
-def _group_scale(scale_ptr, at, mask, FP4: tl.constexpr):
-    if FP4:
-        exponent = tl.load(scale_ptr + at, mask=mask, other=0).to(tl.int32)
-        return (exponent << 23).to(tl.float32, bitcast=True)
-    else:
-        return tl.load(scale_ptr + at, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -61,26 +44,19 @@ def _expand_kernel(
         at = (k + inner)[None, :]
         x = tl.load(x_rows + at, mask=real[:, None] & (at < K), other=0.0)
         x_even, x_odd = tl.split(tl.reshape(x, (BLOCK_T, BLOCK_K // 2, 2)))
-        codes = codes.to(tl.int32)
-        even, odd = codes & 15, codes >> 4
         if SHARED:
             group = (k // GROUP) + tl.zeros([1, 1], tl.int32)
             known = rows[:, None]
         else:
             group = (k + 2 * pair)[None, :] // GROUP
             known = rows[:, None] & inside
-        scale = _group_scale(scale_ptr, n[:, None] * groups + group, known, FP4)
-        if FP4:
-            even, odd = _fp4_values(even), _fp4_values(odd)
-        else:
-            zero = 8
-            if HAS_ZERO:
-                zeros = tl.load(zero_ptr + (n // 2)[:, None] * groups + group, mask=known, other=0)
-                zero = (zeros.to(tl.int32) >> ((n % 2) * 4)[:, None]) & 15
-            even, odd = (even - zero).to(tl.float32), (odd - zero).to(tl.float32)
-        if not SHARED:
-            even, odd = even * scale, odd * scale
-        even, odd = even.to(x.dtype), odd.to(x.dtype)
+        scale = tl.load(scale_ptr + n[:, None] * groups + group, mask=known, other=0)
+        scale = in_numbers(scale, FP4)
+        zero = tl.full([1, 1], 8, tl.int16)
+        if HAS_ZERO:
+            zeros = tl.load(zero_ptr + (n // 2)[:, None] * groups + group, mask=known, other=0)
+            zero = (zeros.to(tl.int16) >> ((n % 2) * 4).to(tl.int16)[:, None]) & 15
+        even, odd = unpacked(codes, 1.0 if SHARED else scale, zero, x.dtype, FP4)
         product = tl.dot(x_even, tl.trans(even), input_precision="ieee")
         product = tl.dot(x_odd, tl.trans(odd), product, input_precision="ieee")
         if SHARED:

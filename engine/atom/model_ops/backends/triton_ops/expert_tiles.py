@@ -1,7 +1,9 @@
 """Tiles of the experts' products, by how many rows an expert has on average.
 
-Estimates, not measured on any card yet: few rows read weights at the memory's rate, which takes
-narrow tiles in deep pipelines; many rows are bound by the tensor cores.
+Measured on an H200 with 128 experts of 2,048 × 768 in bfloat16 (benchmarks.expert_tiles): few rows
+read weights at the memory's rate, which takes tiles deep in their inputs; many rows are bound by
+the tensor cores. Matrices of four bits have tiles of their own: weights are their tall side, of 64
+rows at least.
 """
 
 from __future__ import annotations
@@ -9,6 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+
+from atom.model_ops.backends.triton_ops.launch import compute_units
+from atom.model_ops.values import LinearWeight, WeightFormat
+
+# Rows of an expert, on average, from which 4-bit matrices are made plain ones first.
+EXPANDED_ROWS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +30,54 @@ class ExpertTile:
     num_stages: int
 
 
-def expert_tile(rows_per_expert: float, element_bytes: int) -> ExpertTile:
-    """For so many rows of an expert, on average."""
+def expert_tile(down: LinearWeight, pairs: int, element_bytes: int) -> ExpertTile:
+    """For so many pairs of a token and an expert, over a stack of matrices like `down`."""
+    count, rows = down.data.shape[0], pairs / down.data.shape[0]
+    if torch.version.hip:  # local memory holds two stages of these tiles
+        return _small_memory(rows, element_bytes)
+    if down.format.elements_per_byte > 1 and rows < EXPANDED_ROWS:
+        return _packed(rows, element_bytes)
+    if down.format in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS) and element_bytes == 2:
+        return _fp8(rows)
     block_k = 128 // element_bytes
-    # AMD's local memory holds two stages of these tiles.
-    stages = 2 if torch.version.hip else 4
-    if rows_per_expert <= 16:
-        return ExpertTile(16, 32, 2 * block_k, 4, stages if torch.version.hip else 3)
-    if rows_per_expert <= 48:
-        return ExpertTile(32, 64, block_k, 4, stages)
-    if rows_per_expert <= 128:
-        return ExpertTile(64, 64, block_k, 4, stages)
-    return ExpertTile(128, 64, block_k, 8, stages)
+    if rows <= 12:
+        programs = min(pairs, count) * (down.inputs // 128)
+        wide = programs >= 4 * compute_units(down.data.device)
+        return ExpertTile(16, 64 if wide else 32, 2 * block_k, 4, 3)
+    if rows <= 48:
+        return ExpertTile(32, 64, 2 * block_k, 4, 3)
+    if rows <= 96:
+        return ExpertTile(64, 128, block_k, 8, 4)
+    return ExpertTile(128, 128, block_k, 8, 3)
+
+
+def _fp8(rows: float) -> ExpertTile:
+    if rows <= 12:
+        return ExpertTile(16, 64, 128, 4, 4)
+    if rows <= 48:
+        return ExpertTile(32, 64, 128, 4, 4)
+    if rows <= 96:
+        return ExpertTile(64, 64, 128, 4, 3)
+    return ExpertTile(128, 64, 128, 8, 3)
+
+
+def _packed(rows: float, element_bytes: int) -> ExpertTile:
+    block_k = 256 // element_bytes
+    if rows <= 12:
+        return ExpertTile(16, 64, block_k, 4, 4)
+    if rows <= 48:
+        return ExpertTile(32, 64, block_k, 4, 3)
+    if rows <= 96:
+        return ExpertTile(64, 64, block_k, 4, 3)
+    return ExpertTile(128, 64, block_k, 8, 3)
+
+
+def _small_memory(rows: float, element_bytes: int) -> ExpertTile:
+    block_k = 128 // element_bytes
+    if rows <= 16:
+        return ExpertTile(16, 32, 2 * block_k, 4, 2)
+    if rows <= 48:
+        return ExpertTile(32, 64, block_k, 4, 2)
+    if rows <= 128:
+        return ExpertTile(64, 64, block_k, 4, 2)
+    return ExpertTile(128, 64, block_k, 8, 2)

@@ -7,10 +7,11 @@ experts, programs belong to pairs, and the first pair of an expert computes for 
 pairs are sorted by expert, by two kernels that count and place (expert_order.py), and tiles of rows
 find their expert in the counts.
 
-Experts of eight bits become numbers of the activations' dtype tile by tile.
+Experts of eight bits become numbers of the activations' dtype tile by tile, and so do those of four
+(packed_experts.py, fp4_experts.py, fp8_experts.py).
 
-The downs' results come as one part per choice, [k, T, H], weighed; who needs their sum adds them up
-while it reads them (norms.norm), or `_sum_kernel` does.
+The downs' results come as one part per choice, [k, T, H], weighed; the next norm adds them up while
+it reads them (norms.norm), or `_sum_kernel` does.
 """
 
 from __future__ import annotations
@@ -24,14 +25,18 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.activation import gated, gating
+from atom.model_ops.backends.triton_ops.expand_codes import expand_codes
 from atom.model_ops.backends.triton_ops.expert_order import (
     Order,
     order_by_expert,
     pairs_of_expert,
     tile_of_order,
 )
-from atom.model_ops.backends.triton_ops.expert_tiles import ExpertTile, expert_tile
+from atom.model_ops.backends.triton_ops.expert_tiles import EXPANDED_ROWS, ExpertTile, expert_tile
+from atom.model_ops.backends.triton_ops.fp4_experts import multiply_fp4
+from atom.model_ops.backends.triton_ops.fp8_experts import multiply_fp8
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
+from atom.model_ops.backends.triton_ops.packed_experts import multiply_packed
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import ExpertsWeight, LinearWeight, Pending, Stream, WeightFormat
 
@@ -48,6 +53,17 @@ class Programs(enum.IntEnum):
     PAIR = 0
     EXPERT = 1
     TILE = 2  # of the pairs in order
+
+
+class Packing(enum.IntEnum):
+    """How many inputs a kernel takes at once."""
+
+    NONE = 0
+    INT4 = 1  # two, of a byte
+    FP4 = 2  # likewise
+    FP4_WORDS = 3  # eight, for activations in bfloat16
+    FP8_WORDS = 4  # four, likewise
+    FNUZ_WORDS = 5  # four whose exponents count from 8, likewise
 
 
 @triton.jit
@@ -68,7 +84,7 @@ def _in_numbers(codes, scale_ptr, row, known, k, K, dtype, TALL: tl.constexpr, W
 
 @triton.jit
 def _multiply(
-    rows, real, n, x_ptr, w_ptr, scale_ptr, K, N,
+    rows, real, n, x_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -80,7 +96,7 @@ def _multiply(
     lane = tl.arange(0, BLOCK_K)
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * K + lane[None, :]
     w_rows = w_ptr + n.to(tl.int64)[:, None] * K + lane[None, :]
-    up_rows = w_rows + N.to(tl.int64) * K
+    up_rows = w_rows + N * K
     for k in range(0, K, BLOCK_K):
         x_mask, w_mask = real[:, None], (n < N)[:, None]
         if not EVEN:
@@ -101,9 +117,11 @@ def _multiply(
 
 @triton.jit
 def _tile(
-    pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, bias_ptr, weights_ptr, out_ptr, tokens, K, N,
+    pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, zero_ptr, bias_ptr, weights_ptr, out_ptr,
+    tokens, K: tl.constexpr, N: tl.constexpr,
     TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    PACKED: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """One expert's product for these pairs [M], written for each."""
@@ -116,10 +134,29 @@ def _tile(
     if WIDE:
         height = 2 * N if GATED else N
         scales += expert.to(tl.int64) * tl.cdiv(height, TALL) * tl.cdiv(K, WIDE)
-    result, up = _multiply(
-        rows, real, n, x_ptr, w_ptr + own * K, scales, K, N, BLOCK_M, BLOCK_N, BLOCK_K, GATED,
-        EVEN, TALL, WIDE,
-    )  # fmt: skip
+    if PACKED == 3:
+        result, up = multiply_fp4(
+            rows, real, n, x_ptr, w_ptr + own * (K // 8), scales, K, N, BLOCK_M, BLOCK_N, BLOCK_K,
+            GATED,
+        )  # fmt: skip
+    elif PACKED >= 4:
+        result, up = multiply_fp8(
+            rows, real, n, x_ptr, w_ptr + own * (K // 4), scales, K, N, BLOCK_M, BLOCK_N, BLOCK_K,
+            GATED, TALL, WIDE, 2.0**60 if PACKED == 4 else 2.0**59,
+        )  # fmt: skip
+    elif PACKED > 0:
+        zeros = zero_ptr
+        if zero_ptr is not None:
+            zeros += own // 2 * tl.cdiv(K, WIDE)
+        result, up = multiply_packed(
+            rows, real, n, x_ptr, w_ptr + own * (K // 2), scales, zeros, K, N,
+            BLOCK_M, BLOCK_N, BLOCK_K, GATED, WIDE, PACKED == 2,
+        )  # fmt: skip
+    else:
+        result, up = _multiply(
+            rows, real, n, x_ptr, w_ptr + own * K, scales, K, N, BLOCK_M, BLOCK_N, BLOCK_K, GATED,
+            EVEN, TALL, WIDE,
+        )  # fmt: skip
     if bias_ptr is not None:
         result += tl.load(bias_ptr + own + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     if GATED:
@@ -137,32 +174,34 @@ def _tile(
 
 @triton.jit(do_not_specialize=["tokens"])
 def _experts_kernel(
-    x_ptr, w_ptr, scale_ptr, bias_ptr, chosen_ptr, weights_ptr, order_ptr, counts_ptr, out_ptr,
-    tokens, K, N,
+    x_ptr, w_ptr, scale_ptr, zero_ptr, bias_ptr, chosen_ptr, weights_ptr, order_ptr, counts_ptr,
+    out_ptr, tokens, K: tl.constexpr, N: tl.constexpr,
     PROGRAMS: tl.constexpr, EXPERTS: tl.constexpr, EXPERTS_PADDED: tl.constexpr,
     TOP_K: tl.constexpr, SEARCH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    PACKED: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
-    """GATED: x [T, K], W [E, 2·N, K] → [P, N]; else x [P, K], W [E, N, K] → [k, T, N], weighed."""
+    """GATED: x [T, K], W [E, 2·N, K] → [P, N]; else x [P, K], W [E, N, K] → [k, T, N], weighed.
+    TALL, WIDE: outputs and inputs that share a scale. PACKED: see `Packing`."""
     count = tokens * TOP_K
+    # Neighbours share rows of x, and an expert's matrix stays in the cache from tile to tile.
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     if PROGRAMS == 2:
-        n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
         expert, first, end = tile_of_order(
-            counts_ptr, tl.program_id(0), EXPERTS, EXPERTS_PADDED, BLOCK_M
+            counts_ptr, tl.program_id(1), EXPERTS, EXPERTS_PADDED, BLOCK_M
         )
         if expert < EXPERTS:
             at = first + tl.arange(0, BLOCK_M)
             real = at < end
             pairs = tl.load(order_ptr + at, mask=real, other=0)
             _tile(
-                pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, bias_ptr, weights_ptr, out_ptr,
-                tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE,
-                KIND, ALPHA, LIMIT,
+                pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, zero_ptr, bias_ptr, weights_ptr,
+                out_ptr, tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE,
+                PACKED, KIND, ALPHA, LIMIT,
             )  # fmt: skip
     else:
-        n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
         expert = tl.program_id(1)
         if PROGRAMS == 0:
             expert = tl.load(chosen_ptr + tl.program_id(1))
@@ -175,9 +214,9 @@ def _experts_kernel(
                 pairs, _ = pairs_of_expert(chosen_ptr, expert, first, count, BLOCK_M, SEARCH)
             real = first + tl.arange(0, BLOCK_M) < found
             _tile(
-                pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, bias_ptr, weights_ptr, out_ptr,
-                tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE,
-                KIND, ALPHA, LIMIT,
+                pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, zero_ptr, bias_ptr, weights_ptr,
+                out_ptr, tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE,
+                PACKED, KIND, ALPHA, LIMIT,
             )  # fmt: skip
 
 
@@ -258,15 +297,24 @@ def expert_parts(
 ) -> torch.Tensor:
     """[k, T, H] that add up to the result: float32, or of many tokens x's dtype."""
     tokens, chosen = routed.ids.shape
-    tile = tile or expert_tile(routed.ids.numel() / w.count, x.element_size())
+    tile = tile or expert_tile(w.down, routed.ids.numel(), x.element_size())
     plan = _plan(w, routed, tile)
     inner, hidden = w.down.inputs, w.down.outputs
     active = torch.empty((tokens * chosen, inner), dtype=x.dtype, device=x.device)
-    _launch(x, w.gate_up, active, plan, gating(w.activation))
+    _launch(x, _multiplied(w.gate_up, plan), active, plan, gating(w.activation))
     wide = torch.float32 if tokens <= _PARTS_TOKENS else x.dtype
     parts = torch.empty((chosen, tokens, hidden), dtype=wide, device=x.device)
-    _launch(active, w.down, parts, plan, None)
+    _launch(active, _multiplied(w.down, plan), parts, plan, None)
     return parts
+
+
+def _multiplied(w: LinearWeight, plan: _Plan) -> LinearWeight:
+    """The stack that is multiplied with: plain ones for a moment, where 4-bit ones are slower."""
+    rows = plan.routed.ids.numel() / w.data.shape[0]
+    if w.format.elements_per_byte == 1 or rows < EXPANDED_ROWS:
+        return w
+    assert w.scales is not None
+    return expand_codes(w, w.scales.dtype)
 
 
 def _launch(
@@ -276,21 +324,44 @@ def _launch(
     plan: _Plan,
     activation: dict[str, float] | None,
 ) -> None:
-    routed, tile, order = plan.routed, plan.tile, plan.order
+    routed, tile, order, scales = plan.routed, plan.tile, plan.order, w.scales
     tokens, chosen = routed.ids.shape
     count, columns, inner = w.data.shape[0], out.shape[-1], w.inputs
-    tiles = triton.cdiv(columns, tile.block_n)
-    grid = (plan.rows, tiles) if plan.programs is Programs.TILE else (tiles, plan.rows)
-    tall, wide = (1, 0) if w.scales is None else w.scales.block
-    block_k = math.gcd(tile.block_k, wide) if w.format is WeightFormat.FP8_BLOCKS else tile.block_k
-    _experts_kernel[grid](
-        x, w.data, w.scales and w.scales.scale, w.bias, routed.ids, routed.weights,
-        order and order.pairs, order and order.counts, out, tokens, inner, columns,
+    tall, wide = (1, 0) if scales is None else scales.block
+    block_k, packing = _block_k(w, tile), _packing(x, w)
+    data = w.data.view(torch.int32) if packing >= Packing.FP4_WORDS else w.data
+    _experts_kernel[(triton.cdiv(columns, tile.block_n), plan.rows)](
+        x, data, scales and scales.scale, scales and scales.zero, w.bias,
+        routed.ids, routed.weights, order and order.pairs, order and order.counts,
+        out, tokens, K=inner, N=columns,
         PROGRAMS=int(plan.programs), EXPERTS=count, EXPERTS_PADDED=next_power_of_2(count),
         TOP_K=chosen, SEARCH=plan.search,
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=block_k,
         GATED=activation is not None, TALL=tall, WIDE=wide,
+        PACKED=int(packing),
         EVEN=columns % tile.block_n == 0 and inner % block_k == 0,
         **(activation or {"KIND": 0, "ALPHA": 1.0, "LIMIT": 0.0}),
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
+
+
+def _packing(x: torch.Tensor, w: LinearWeight) -> Packing:
+    in_words = x.dtype is torch.bfloat16
+    if w.format is WeightFormat.MXFP4:
+        return Packing.FP4_WORDS if in_words else Packing.FP4
+    if w.format is WeightFormat.INT4:
+        return Packing.INT4
+    if w.format not in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS) or not in_words or w.inputs % 4:
+        return Packing.NONE
+    return Packing.FP8_WORDS if w.data.dtype is torch.float8_e4m3fn else Packing.FNUZ_WORDS
+
+
+def _block_k(w: LinearWeight, tile: ExpertTile) -> int:
+    """Inputs of a tile: that share a scale, or in whole groups where two share a byte."""
+    if w.format not in (WeightFormat.FP8_BLOCKS, WeightFormat.INT4, WeightFormat.MXFP4):
+        return tile.block_k
+    assert w.scales is not None
+    wide = w.scales.block[1]
+    if w.format is not WeightFormat.FP8_BLOCKS and tile.block_k % wide == 0:
+        return tile.block_k
+    return math.gcd(tile.block_k, wide)

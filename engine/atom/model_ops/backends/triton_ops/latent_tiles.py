@@ -46,8 +46,9 @@ def attend_entries(
     for start in range(first, end, BLOCK_N):
         token = start + tl.arange(0, BLOCK_N)
         inside = token < end
-        slot = block.to(tl.int64) * BLOCK_SIZE + token % BLOCK_SIZE
-        entry = cache_ptr + slot * (RANK + ROPE)
+        # Each part by itself: of their sum Triton 3.6 expects more alignment than it has.
+        block_at = block.to(tl.int64) * (BLOCK_SIZE * (RANK + ROPE))
+        entry = cache_ptr + block_at + token % BLOCK_SIZE * (RANK + ROPE)
         latent = load_part(entry, inside, RANK, RANK_LANES).to(folded.dtype)
         key = load_part(entry + RANK, inside, ROPE, ROPE_LANES).to(folded.dtype)
         block = load_blocks(table_ptr, start + BLOCK_N, 0, end, BLOCK_SIZE, BLOCK_N, False)

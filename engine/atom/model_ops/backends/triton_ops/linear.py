@@ -10,21 +10,23 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
+from atom.model_ops.backends.triton_ops import library_fp8 as library
 from atom.model_ops.backends.triton_ops import norm_linear as fused
 from atom.model_ops.backends.triton_ops import scaled_linear as scaled
 from atom.model_ops.backends.triton_ops.activation import act_and_mul
+from atom.model_ops.backends.triton_ops.expand_codes import expand_codes
 from atom.model_ops.backends.triton_ops.expanded_linear import expanded_linear
+from atom.model_ops.backends.triton_ops.fp4_experts import LARGEST_EXPONENT
 from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
-from atom.model_ops.backends.triton_ops.quantised_tiles import whole
-from atom.model_ops.backends.triton_ops.skinny_linear import skinny_linear
-from atom.model_ops.backends.triton_ops.split_linear import gated_linear, split_linear
-from atom.model_ops.backends.triton_ops.tuning import (
-    TOKEN_BUCKETS,
-    SkinnyConfig,
+from atom.model_ops.backends.triton_ops.product_choice import (
     addend_config,
     gated_config,
     linear_config,
 )
+from atom.model_ops.backends.triton_ops.quantised_tiles import whole
+from atom.model_ops.backends.triton_ops.skinny_linear import skinny_linear
+from atom.model_ops.backends.triton_ops.split_linear import gated_linear, split_linear
+from atom.model_ops.backends.triton_ops.tuning import SkinnyConfig
 from atom.model_ops.quantised.codes import to_fnuz
 from atom.model_ops.quantised.dequantise import expanded
 from atom.model_ops.values import (
@@ -35,18 +37,23 @@ from atom.model_ops.values import (
     NormWeight,
     Pending,
     Stream,
+    WeightFormat,
 )
 from atom.utils.device import native_fp8
 
 # Tokens from which the library adds to the residual as it writes the product: the norm behind it
 # then reads one tensor and writes one, instead of two each. With fewer the host is what counts.
 _ADDED_TOKENS = 2048
+# Tokens from which a 4-bit matrix is made a plain one first, for the library.
+_EXPANDED_TOKENS = 512
 
 
 def prepare_linear(w: LinearWeight) -> LinearWeight:
     scales = w.scales
-    if scales is None or scales.format not in EIGHT_BITS:
+    if scales is None or scales.format is WeightFormat.INT4:
         return w
+    if scales.format is WeightFormat.MXFP4:
+        return w if int(scales.scale.max()) <= LARGEST_EXPONENT else expanded(w)
     if not scaled.takes(w):
         return expanded(w)
     if w.data.dtype is torch.float8_e4m3fn and native_fp8(w.data.device) is not w.data.dtype:
@@ -56,14 +63,13 @@ def prepare_linear(w: LinearWeight) -> LinearWeight:
 
 
 def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+    config = linear_config(x.device, w, x.shape[0])
+    if isinstance(config, SkinnyConfig):
+        return skinny_linear(x, w, config)
+    if config is not None:
+        return whole(split_linear(x, w, config), x.dtype)
     if w.scales is not None:
         return whole(_quantised_parts(x, w), x.dtype)
-    if 0 < x.shape[0] <= TOKEN_BUCKETS[-1]:
-        config = linear_config(x.device, x.dtype, w.outputs, w.inputs, x.shape[0])
-        if isinstance(config, SkinnyConfig):
-            return skinny_linear(x, w, config)
-        if config is not None:
-            return split_linear(x, w, config)
     return F.linear(x, w.data, w.bias)
 
 
@@ -71,26 +77,33 @@ def _quantised_parts(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     if x.shape[0] == 0:
         return x.new_empty((0, w.outputs))
     x = x.contiguous()
-    return scaled.scaled_linear(x, w) if w.format in EIGHT_BITS else expanded_linear(x, w)
+    if w.format not in EIGHT_BITS:
+        if x.shape[0] < _EXPANDED_TOKENS:
+            return expanded_linear(x, w)
+        plain = expand_codes(w, x.dtype)
+        return F.linear(x, plain.data, plain.bias)
+    return library.multiply(x, w) if library.takes(x, w) else scaled.scaled_linear(x, w)
 
 
 def add(stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
-    if w.scales is not None:
-        parts = _quantised_parts(x, w)
-        pending_is = Pending.PARTS if parts.dim() == 3 else Pending.WHOLE
-        return Stream(stream.residual, parts, pending_is)
-    if x.shape[0] >= _ADDED_TOKENS and w.bias is None:
+    if x.shape[0] >= _ADDED_TOKENS and w.scales is None and w.bias is None:
         return Stream(stream.residual.addmm_(x, w.data.t()))
-    if 0 < x.shape[0] <= TOKEN_BUCKETS[-1]:
-        config = addend_config(x.device, x.dtype, w.outputs, w.inputs, x.shape[0])
-        if config is not None:
-            pending_is = Pending.PARTS if config.split_k > 1 else Pending.WHOLE
-            return Stream(stream.residual, split_linear(x, w, config), pending_is)
+    config = addend_config(x.device, w, x.shape[0])
+    if config is not None:
+        return _with_parts(stream, split_linear(x, w, config))
+    if w.scales is not None and linear_config(x.device, w, x.shape[0]) is None:
+        return _with_parts(stream, _quantised_parts(x, w))
     return stream.plus(linear(x, w))
 
 
+def _with_parts(stream: Stream, parts: torch.Tensor) -> Stream:
+    """parts [T, out], or [S, T, out] float32."""
+    pending_is = Pending.PARTS if parts.dim() == 3 else Pending.WHOLE
+    return Stream(stream.residual, parts, pending_is)
+
+
 def norm_linear(stream: Stream, norm: NormWeight, w: LinearWeight) -> tuple[torch.Tensor, Stream]:
-    if w.scales is None and fused.can_fuse(stream):
+    if fused.can_fuse(stream, w):
         return fused.norm_linear(stream, norm, w, gated=False)
     normed, stream = settle_and_norm(stream, norm)
     return linear(normed, w), stream
@@ -99,14 +112,13 @@ def norm_linear(stream: Stream, norm: NormWeight, w: LinearWeight) -> tuple[torc
 def norm_gated_linear(
     stream: Stream, norm: NormWeight, w: LinearWeight, activation: Gating
 ) -> tuple[torch.Tensor, Stream]:
-    fusable = activation is Activation.SILU and w.scales is None
-    if fusable and fused.can_fuse(stream):
+    fusable = activation is Activation.SILU
+    if fusable and fused.can_fuse(stream, w):
         return fused.norm_linear(stream, norm, w, gated=True)
     normed, stream = settle_and_norm(stream, norm)
-    if fusable and 0 < normed.shape[0] <= TOKEN_BUCKETS[-1]:
-        config = gated_config(normed.device, normed.dtype, w.outputs, w.inputs, normed.shape[0])
-        if config is not None:
-            return gated_linear(normed, w, config), stream
+    config = gated_config(normed.device, w, normed.shape[0]) if fusable else None
+    if config is not None:
+        return gated_linear(normed, w, config), stream
     return act_and_mul(linear(normed, w), activation), stream
 
 

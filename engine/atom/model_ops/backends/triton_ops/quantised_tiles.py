@@ -8,12 +8,14 @@ float32 parts the next norm adds up, or a small kernel where there is none.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.launch import compute_units, next_power_of_2
+from atom.model_ops.values import LinearWeight, WeightFormat
 
 # The narrowest tile of tokens that the tensor core multiplies.
 _MIN_TOKENS = 16
@@ -61,6 +63,15 @@ def choose_tile(
         num_warps=8 if block_t >= 128 else 4,
         num_stages=3 if block_t < 64 else 2,
     )
+
+
+def scale_constants(w: LinearWeight) -> dict[str, Any]:
+    """What kernels of few tokens are told of a matrix' scales: SCALED, TALL and WIDE."""
+    if w.scales is None:
+        return {"SCALED": False, "TALL": 1, "WIDE": 0}
+    tall, wide = w.scales.block
+    blocks = w.format is WeightFormat.FP8_BLOCKS
+    return {"SCALED": True, "TALL": tall, "WIDE": wide if blocks else 0}
 
 
 def new_parts(x: torch.Tensor, outputs: int, tile: QuantisedTile) -> torch.Tensor:

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
+from atom.model_ops.backends.triton_ops.quantised_tiles import scale_constants
 from atom.model_ops.backends.triton_ops.tuning import SkinnyConfig
 from atom.model_ops.values import LinearWeight
 
@@ -33,10 +34,12 @@ def _store_result(
 
 @triton.jit(do_not_specialize=["tokens"])
 def _gemv_kernel(
-    x_ptr, w_ptr, bias_ptr, out_ptr, tokens, N, K,
+    x_ptr, w_ptr, scale_ptr, bias_ptr, out_ptr, tokens, N, K,
     TOKENS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     HAS_BIAS: tl.constexpr, EVEN: tl.constexpr,
+    SCALED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
+    """TALL, WIDE: outputs and inputs that share a scale; WIDE 0: an output has one."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     t = tl.arange(0, TOKENS)
     inner = tl.arange(0, BLOCK_K)
@@ -51,22 +54,38 @@ def _gemv_kernel(
             within = (inner < K - k)[None, :]
             w = tl.load(w_rows + k, mask=within & (n < N)[:, None], other=0.0)
             x = tl.load(x_rows + k, mask=within & (t < tokens)[:, None], other=0.0)
-        acc += x.to(tl.float32)[:, None, :] * w.to(tl.float32)[None, :, :]
-    _store_result(tl.sum(acc, axis=2), bias_ptr, out_ptr, t, n, tokens, N, HAS_BIAS)
+        wide = x.to(tl.float32)
+        if WIDE:
+            scale_at = scale_ptr + tl.program_id(0) * BLOCK_N // TALL * tl.cdiv(K, WIDE)
+            scale = tl.load(scale_at + (k + inner) // WIDE, mask=inner < K - k, other=0.0)
+            wide *= scale[None, :]
+        acc += wide[:, None, :] * w.to(tl.float32)[None, :, :]
+    result = tl.sum(acc, axis=2)
+    if SCALED and not WIDE:
+        result *= tl.load(scale_ptr + n, mask=n < N, other=0.0)[None, :]
+    _store_result(result, bias_ptr, out_ptr, t, n, tokens, N, HAS_BIAS)
 
 
 @triton.jit(do_not_specialize=["tokens"])
 def _dot_kernel(
-    x_ptr, w_ptr, bias_ptr, out_ptr, tokens, N, K,
+    x_ptr, w_ptr, scale_ptr, bias_ptr, out_ptr, tokens, N, K,
     TOKENS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLIT_K: tl.constexpr,
     HAS_BIAS: tl.constexpr, EVEN: tl.constexpr,
+    SCALED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
+    """TALL, WIDE: outputs and inputs that share a scale; WIDE 0: an output has one."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     t = tl.arange(0, TOKENS)
     inner = tl.arange(0, SPLIT_K)[:, None] * BLOCK_K + tl.arange(0, BLOCK_K)[None, :]
     w_rows = w_ptr + n.to(tl.int64)[None, :, None] * K + inner[:, None, :]  # [S, BLOCK_N, BLOCK_K]
     x_rows = x_ptr + t[None, None, :] * K + inner[:, :, None]  # [S, BLOCK_K, TOKENS]
     acc = tl.zeros([SPLIT_K, BLOCK_N, TOKENS], tl.float32)
+    if WIDE:
+        # A tile's scales are on their way before the tile is: nothing waits for them.
+        blocks = tl.cdiv(K, WIDE)
+        scale_at = scale_ptr + tl.program_id(0) * BLOCK_N // TALL * blocks
+        part = tl.arange(0, SPLIT_K) * BLOCK_K
+        scales = tl.load(scale_at + part // WIDE, mask=part < K, other=0.0)
     for k in range(0, K, SPLIT_K * BLOCK_K):
         if EVEN:
             w = tl.load(w_rows + k, eviction_policy="evict_first")
@@ -77,8 +96,15 @@ def _dot_kernel(
             x = tl.load(
                 x_rows + k, mask=within[:, :, None] & (t < tokens)[None, None, :], other=0.0
             )
-        acc = tl.dot(w, x, acc, input_precision="ieee")
+        if WIDE:
+            acc += tl.dot(w.to(x.dtype), x, input_precision="ieee") * scales[:, None, None]
+            next_part = k + SPLIT_K * BLOCK_K + part
+            scales = tl.load(scale_at + next_part // WIDE, mask=next_part < K, other=0.0)
+        else:
+            acc = tl.dot(w.to(x.dtype), x, acc, input_precision="ieee")
     result = tl.trans(tl.sum(acc, axis=0))
+    if SCALED and not WIDE:
+        result *= tl.load(scale_ptr + n, mask=n < N, other=0.0)[None, :]
     _store_result(result, bias_ptr, out_ptr, t, n, tokens, N, HAS_BIAS)
 
 
@@ -93,16 +119,16 @@ def skinny_linear(x: torch.Tensor, w: LinearWeight, config: SkinnyConfig) -> tor
     padded = next_power_of_2(tokens)
     if config.kernel == "gemv":
         _gemv_kernel[grid](
-            x, w.data, w.bias, out, tokens, outputs, inner,
+            x, w.data, w.scales and w.scales.scale, w.bias, out, tokens, outputs, inner,
             TOKENS=padded, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
-            HAS_BIAS=w.bias is not None, EVEN=even,
+            HAS_BIAS=w.bias is not None, EVEN=even, **scale_constants(w),
             num_warps=config.num_warps, num_stages=config.num_stages,
         )  # fmt: skip
     else:
         _dot_kernel[grid](
-            x, w.data, w.bias, out, tokens, outputs, inner,
+            x, w.data, w.scales and w.scales.scale, w.bias, out, tokens, outputs, inner,
             TOKENS=max(padded, _MIN_DOT_TOKENS), BLOCK_N=config.block_n, BLOCK_K=config.block_k,
-            SPLIT_K=config.split_k, HAS_BIAS=w.bias is not None, EVEN=even,
+            SPLIT_K=config.split_k, HAS_BIAS=w.bias is not None, EVEN=even, **scale_constants(w),
             num_warps=config.num_warps, num_stages=config.num_stages,
         )  # fmt: skip
     return out

@@ -2,9 +2,9 @@
 
 Tables come from two places, later ones win: `tuned/<device>.json`, shipped for cards that were
 measured, and the cache folder, where `tune.py` leaves what it measured here. Nothing is measured
-while serving: a shape that no table knows runs as a cuBLAS or hipBLAS product and with default
-tiles. The cache file's name carries device, Triton version and a hash of the kernels' sources, so
-a stale table is never read.
+while serving: attention of a shape that no table knows has default tiles, products have rules
+(product_rules.py). The cache file's name carries device, Triton version and a hash of the kernels'
+sources, so a stale table is never read.
 """
 
 from __future__ import annotations
@@ -141,36 +141,6 @@ def prefill_config(device: torch.device, head_dim: int, element_bytes: int) -> P
         num_warps=8 if element_bytes == 2 and head_dim <= 128 else 4,
         num_stages=2,
     )
-
-
-@cache
-def linear_config(
-    device: torch.device, dtype: torch.dtype, out_features: int, in_features: int, tokens: int
-) -> LinearConfig | None:
-    """None: use the library."""
-    if tokens > TOKEN_BUCKETS[-1]:
-        return None
-    return tables(device).linear.get(linear_key(dtype, out_features, in_features, tokens))
-
-
-@cache
-def addend_config(
-    device: torch.device, dtype: torch.dtype, out_features: int, in_features: int, tokens: int
-) -> SplitConfig | None:
-    """None: a complete product is as good."""
-    if tokens > TOKEN_BUCKETS[-1]:
-        return None
-    return tables(device).addend.get(linear_key(dtype, out_features, in_features, tokens))
-
-
-@cache
-def gated_config(
-    device: torch.device, dtype: torch.dtype, out_features: int, in_features: int, tokens: int
-) -> SplitConfig | None:
-    """None: the product, then the activation. out_features: gates and ups together."""
-    if tokens > TOKEN_BUCKETS[-1]:
-        return None
-    return tables(device).gated.get(linear_key(dtype, out_features, in_features, tokens))
 
 
 @cache

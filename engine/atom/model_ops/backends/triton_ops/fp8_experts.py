@@ -1,0 +1,74 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""The product of an expert's fp8 matrix with its tokens in bfloat16.
+
+As with MXFP4 (fp4_experts.py) a 32-bit word's codes become numbers by shifts and masks, two at
+once: inputs 4w + i and 4w + i + 2, of i 0 and 1. A number is 2^-120 of what it should be (2^-119 of
+those whose exponents count from 8); activations, which are few, are made 2^60 times as large, and
+the rest is left to the scale, so that nothing is multiplied into a weight and nothing rounded.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _two_numbers(words, BYTE: tl.constexpr):
+    """words int32 [N, W] → the inputs BYTE and BYTE + 2 of each word, bfloat16 [N, 2W]."""
+    size = words << 4 if BYTE == 0 else words >> 4
+    sign = words << 8 if BYTE == 0 else words
+    bits = (sign & -2147450880) | (size & 0x07F007F0)  # 0x80008000
+    low = bits.to(tl.int16).to(tl.bfloat16, bitcast=True)
+    high = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
+    N: tl.constexpr = words.shape[0]
+    WORDS: tl.constexpr = words.shape[1]
+    return tl.reshape(tl.join(low, high), (N, 2 * WORDS))
+
+
+@triton.jit
+def _tile_product(acc, x0, x1, words):
+    acc = tl.dot(_two_numbers(words, 0), x0, acc)
+    return tl.dot(_two_numbers(words, 1), x1, acc)
+
+
+@triton.jit
+def multiply_fp8(
+    rows, real, n, x_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GATED: tl.constexpr,
+    TALL: tl.constexpr, WIDE: tl.constexpr, REST: tl.constexpr,
+):  # fmt: skip
+    """Rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32, twice. w_ptr:
+    of 32-bit words. TALL, WIDE: outputs and inputs that share a scale; a tile lies within. REST:
+    what results lack beside their scale."""
+    WORDS: tl.constexpr = BLOCK_K // 4
+    lane, word = tl.arange(0, BLOCK_K), tl.arange(0, WORDS)
+    known = (n < N)[:, None]
+    x_rows = x_ptr + rows.to(tl.int64)[:, None] * K + lane[None, :]
+    w_rows = w_ptr + n.to(tl.int64)[:, None] * (K // 4) + word[None, :]
+    up_rows = w_rows + N * (K // 4)
+    columns: tl.constexpr = (K + WIDE - 1) // WIDE
+    scale_rows = scale_ptr + n // TALL * columns
+    up_scale_rows = scale_ptr + (N + n) // TALL * columns
+    acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    zero, up = acc, acc
+    # Scales are read a tile before they are needed.
+    scales = tl.load(scale_rows, mask=n < N, other=0.0)
+    up_scales = tl.load(up_scale_rows, mask=n < N, other=0.0) if GATED else scales
+    for k in range(0, K, BLOCK_K):
+        x_mask, w_mask = real[:, None], known
+        if K % BLOCK_K:
+            x_mask = x_mask & (lane < K - k)[None, :]
+            w_mask = w_mask & (word < (K - k) // 4)[None, :]
+        x = tl.load(x_rows + k, mask=x_mask, other=0.0) * 1152921504606846976.0  # 2^60
+        x0, x1 = tl.split(tl.reshape(x.to(tl.bfloat16), (BLOCK_M, BLOCK_K // 2, 2)))
+        x0, x1 = tl.trans(x0), tl.trans(x1)
+        words = tl.load(w_rows + k // 4, mask=w_mask, other=0)
+        acc += _tile_product(zero, x0, x1, words) * scales[:, None]
+        following = tl.minimum(k + BLOCK_K, K - 1) // WIDE
+        scales = tl.load(scale_rows + following, mask=n < N, other=0.0)
+        if GATED:
+            words = tl.load(up_rows + k // 4, mask=w_mask, other=0)
+            up += _tile_product(zero, x0, x1, words) * up_scales[:, None]
+            up_scales = tl.load(up_scale_rows + following, mask=n < N, other=0.0)
+    return tl.trans(acc) * REST, tl.trans(up) * REST

@@ -1,0 +1,89 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""The product of an expert's 4-bit matrix with its tokens.
+
+Weights are the tall side of the tensor core's tile, whatever the number of tokens: they then go
+from the registers where they became numbers straight into the product.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from atom.model_ops.backends.triton_ops.packed_tiles import by_input, in_numbers, unpacked
+
+
+@triton.jit
+def _zeros_of(zero_ptr, n, known, group, inside, groups, HAS_ZERO: tl.constexpr):
+    """Zero points [N, GROUPS] int16 of int4, two outputs a byte."""
+    if HAS_ZERO:
+        at = zero_ptr + (n // 2).to(tl.int64)[:, None] * groups + group[None, :]
+        pair = tl.load(at, mask=known[:, None] & inside[None, :], other=0).to(tl.int16)
+        return (pair >> ((n % 2) * 4).to(tl.int16)[:, None]) & 15
+    else:
+        return tl.full([1, 1], 8, tl.int16)
+
+
+@triton.jit
+def _tile_product(
+    acc, x_even, x_odd, codes, scales, zeros,
+    BLOCK_N: tl.constexpr, GROUPS: tl.constexpr, PAIRS: tl.constexpr,
+    FP4: tl.constexpr, HAS_ZERO: tl.constexpr,
+):  # fmt: skip
+    if HAS_ZERO:
+        zeros = by_input(zeros, BLOCK_N, GROUPS, PAIRS)
+    scales = by_input(in_numbers(scales, FP4), BLOCK_N, GROUPS, PAIRS)
+    even, odd = unpacked(codes, scales, zeros, x_even.dtype, FP4)
+    acc = tl.dot(even, tl.trans(x_even), acc, input_precision="ieee")
+    return tl.dot(odd, tl.trans(x_odd), acc, input_precision="ieee")
+
+
+@triton.jit
+def multiply_packed(
+    rows, real, n, x_ptr, w_ptr, scale_ptr, zero_ptr, K: tl.constexpr, N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GATED: tl.constexpr, GROUP: tl.constexpr, FP4: tl.constexpr,
+):  # fmt: skip
+    """Rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32, twice.
+    GROUP: inputs that share a scale; zero_ptr: None where every zero point is 8."""
+    HAS_ZERO: tl.constexpr = zero_ptr is not None
+    GROUPS: tl.constexpr = (BLOCK_K + GROUP - 1) // GROUP
+    PAIRS: tl.constexpr = BLOCK_K // 2
+    lane, pair, number = tl.arange(0, BLOCK_K), tl.arange(0, PAIRS), tl.arange(0, GROUPS)
+    groups: tl.constexpr = (K + GROUP - 1) // GROUP
+    known = n < N
+    x_rows = x_ptr + rows.to(tl.int64)[:, None] * K + lane[None, :]
+    w_rows = w_ptr + n.to(tl.int64)[:, None] * (K // 2) + pair[None, :]
+    up_rows = w_rows + N * (K // 2)
+    scale_rows = scale_ptr + n.to(tl.int64)[:, None] * groups + number[None, :]
+    up_scale_rows = scale_rows + N * groups
+    acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    up = acc
+    # Scales, which are too small to be copied ahead, are read a tile before they are needed.
+    mask = known[:, None] & (number < groups)[None, :]
+    scales = tl.load(scale_rows, mask=mask, other=0)
+    up_scales = tl.load(up_scale_rows, mask=mask, other=0) if GATED else scales
+    for k in range(0, K, BLOCK_K):
+        x_mask, w_mask = real[:, None], known[:, None]
+        if K % BLOCK_K:
+            x_mask = x_mask & (lane < K - k)[None, :]
+            w_mask = w_mask & (pair < (K - k) // 2)[None, :]
+        x = tl.load(x_rows + k, mask=x_mask, other=0.0)
+        x_even, x_odd = tl.split(tl.reshape(x, (BLOCK_M, PAIRS, 2)))
+        group = k // GROUP + number
+        codes = tl.load(w_rows + k // 2, mask=w_mask, other=0)
+        zeros = _zeros_of(zero_ptr, n, known, group, group < groups, groups, HAS_ZERO)
+        acc = _tile_product(
+            acc, x_even, x_odd, codes, scales, zeros, BLOCK_N, GROUPS, PAIRS, FP4, HAS_ZERO
+        )
+        following = (k + BLOCK_K) // GROUP
+        mask = known[:, None] & (number < groups - following)[None, :]
+        scales = tl.load(scale_rows + following, mask=mask, other=0)
+        if GATED:
+            codes = tl.load(up_rows + k // 2, mask=w_mask, other=0)
+            zeros = _zeros_of(zero_ptr, N + n, known, group, group < groups, groups, HAS_ZERO)
+            up = _tile_product(
+                up, x_even, x_odd, codes, up_scales, zeros, BLOCK_N, GROUPS, PAIRS, FP4, HAS_ZERO
+            )
+            up_scales = tl.load(up_scale_rows + following, mask=mask, other=0)
+    return tl.trans(acc), tl.trans(up)

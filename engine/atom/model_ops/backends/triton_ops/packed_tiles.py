@@ -1,0 +1,52 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Tiles of 4-bit matrices as numbers: two neighbouring inputs a byte, a scale for a group of them.
+
+A byte's inputs become two tiles, of even and of odd inputs, so that nothing has to be interleaved;
+activations are divided alike. MXFP4 is exact with its scale, int4 less its zero point without.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def fp4_values(codes):
+    """e2m1 in int16 → float16, × 2^-14: exponent and fraction lie where a half's smallest have
+    theirs, so that ½, which has no leading one there either, comes out right."""
+    bits = ((codes & 7) << 9) | ((codes & 8) << 12)
+    return bits.to(tl.float16, bitcast=True)
+
+
+@triton.jit
+def in_numbers(scales, FP4: tl.constexpr):
+    """Stored scales as float32; of MXFP4 exponents, × 2^14, which `fp4_values` lack."""
+    if FP4:
+        return (scales.to(tl.int32) << 23).to(tl.float32, bitcast=True) * 16384.0
+    else:
+        return scales.to(tl.float32)
+
+
+@triton.jit
+def by_input(
+    values, BLOCK_N: tl.constexpr, GROUPS: tl.constexpr, PAIRS: tl.constexpr
+):  # fmt: skip
+    """values [N, GROUPS] of groups as [N, PAIRS] of pairs of inputs; of one group as they are."""
+    if GROUPS > 1:
+        spread = tl.broadcast_to(values[:, :, None], (BLOCK_N, GROUPS, PAIRS // GROUPS))
+        values = tl.reshape(spread, (BLOCK_N, PAIRS))
+    return values
+
+
+@triton.jit
+def unpacked(codes, scales, zeros, dtype: tl.constexpr, FP4: tl.constexpr):
+    """codes uint8 [N, PAIRS]; scales float32, zeros of the same shape or [N, 1] → even and odd
+    inputs."""
+    codes = codes.to(tl.int16)
+    even, odd = codes & 15, codes >> 4
+    if FP4:
+        even, odd = fp4_values(even), fp4_values(odd)
+    else:
+        even, odd = even - zeros, odd - zeros
+    return (even.to(tl.float32) * scales).to(dtype), (odd.to(tl.float32) * scales).to(dtype)
