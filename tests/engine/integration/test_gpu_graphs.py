@@ -200,7 +200,8 @@ def test_every_sampling_control_gives_the_references_tokens(checkpoint, eager) -
             for one, other in zip(found, right, strict=True):
                 assert one.logprob == pytest.approx(other.logprob, abs=1e-3)
                 compared += 1
-    assert compared >= 40
+    # A model that ends its answers early tells of fewer tokens.
+    assert compared >= sum(map(len, expected_told)) - max(map(len, expected_told)) > 0
 
 
 def test_no_step_makes_the_host_wait_for_the_device(checkpoint) -> None:
