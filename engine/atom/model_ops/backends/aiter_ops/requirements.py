@@ -1,0 +1,66 @@
+"""Which functions of AITER an operation calls for a case, by the names of library.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from atom.model_ops.backends.aiter_ops.limits import is_for_assembly
+from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.quantised.cached_heads import FP8_DTYPES
+from atom.model_ops.values import WeightFormat
+
+_CACHED = ("qk_norm_rope_store", "paged_attention", "attention")
+_ALWAYS: dict[str, tuple[str, ...]] = {
+    "rms_norm": ("rmsnorm2d_fwd",),
+    "norm": ("rmsnorm2d_fwd", "rmsnorm2d_fwd_with_add"),
+    "act_and_mul": ("silu_and_mul",),
+    "experts": ("fused_moe", "ActivationType", "QuantType"),
+    "prepare_experts": ("shuffle_weight",),
+    "latent_rope_store": (
+        "rmsnorm2d_fwd",
+        "rope_cached_positions_2c_fwd_inplace",
+        "concat_and_cache_mla",
+    ),
+    "paged_latent_attention": (
+        "get_mla_metadata_info_v1",
+        "get_mla_metadata_v1",
+        "mla_decode_fwd",
+        "flash_attn_varlen_func",
+    ),
+}
+_OF_FORMAT: dict[WeightFormat, tuple[str, ...]] = {
+    WeightFormat.PLAIN: ("tgemm.mm",),
+    WeightFormat.FP8: (
+        "per_token_quant_hip", "gemm_a8w8", "gemm_a8w8_bpreshuffle", "shuffle_weight",
+    ),
+    WeightFormat.FP8_BLOCKS: (
+        "per_group_quant_hip", "gemm_a8w8_blockscale_bpreshuffle", "shuffle_weight",
+    ),
+    WeightFormat.INT8: ("per_token_quant_hip", "gemm_a8w8"),
+    WeightFormat.MXFP4: ("gemm_a16wfp4",),
+}  # fmt: skip
+
+
+def functions_of(op: str, case: OpCase) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*_ALWAYS.get(op, ()), *_of_case(op, case))))
+
+
+def _of_case(op: str, case: OpCase) -> Iterator[str]:
+    if op in ("prepare_linear", "linear"):
+        for kind in case.formats:
+            yield from _OF_FORMAT.get(kind, ())
+    if op in _CACHED and case.attention:
+        yield from (
+            "fused_qk_norm_rope_cache_quant_shuffle",
+            "rope_cached_positions_2c_fwd_inplace",
+            "flash_attn_varlen_func",
+        )
+        is_fp8 = case.kv_dtype in FP8_DTYPES
+        yield "reshape_and_cache_with_pertoken_quant" if is_fp8 else "reshape_and_cache"
+        for shape in case.attention:
+            if is_for_assembly(shape):
+                yield "pa_fwd_asm"
+            else:
+                yield from ("pa_decode_gluon", "get_recommended_splits")
+    if op == "route":
+        yield from ("tgemm.mm", "topk_softmax", "grouped_topk", "biased_grouped_topk")
