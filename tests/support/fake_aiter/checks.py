@@ -41,7 +41,7 @@ class Checks:
                 want is None or want == have for want, have in zip(shape, tensor.shape, strict=True)
             )
             self.that(same, f"{name} is {list(tensor.shape)}, and {list(shape)} is wanted")
-        ordered = tensor.stride(-1) == 1 or tensor.numel() <= 1
+        ordered = tensor.numel() <= 1 or tensor.stride(-1) == 1
         self.that(ordered if strided else tensor.is_contiguous(), f"{name} has strides")
         aligned = strided or not tensor.numel() or tensor.data_ptr() % _ALIGNMENT_BYTES == 0
         self.that(aligned or tensor.numel() * tensor.element_size() < 16, f"{name} is unaligned")

@@ -19,11 +19,14 @@ from typing import Any
 from atom.model_ops.backends.aiter_ops.attention import PagedAttention
 from atom.model_ops.backends.aiter_ops.card import Card
 from atom.model_ops.backends.aiter_ops.dense import Activations, Norms
+from atom.model_ops.backends.aiter_ops.experts import Experts
+from atom.model_ops.backends.aiter_ops.latent_attention import LatentAttention
 from atom.model_ops.backends.aiter_ops.library import Library, LibraryError, load_library
 from atom.model_ops.backends.aiter_ops.limits import reasons_against
 from atom.model_ops.backends.aiter_ops.linear import Products
 from atom.model_ops.backends.aiter_ops.requirements import functions_of
 from atom.model_ops.backends.aiter_ops.rope_store import RopeStore
+from atom.model_ops.backends.aiter_ops.routing import Router
 from atom.model_ops.backends.interface import Backend, OpCase
 from atom.utils import device
 
@@ -53,15 +56,21 @@ def _operations(library: Library, card: Card) -> dict[str, Callable[..., Any]]:
     norms, products = Norms(library), Products(library, card)
     rope_store = RopeStore(library)
     attention = PagedAttention(library, rope_store)
+    experts, latent = Experts(library, card), LatentAttention(library, norms)
     return {
         "rms_norm": norms.rms_norm,
         "norm": norms.norm,
         "act_and_mul": Activations(library).act_and_mul,
         "prepare_linear": products.prepare_linear,
+        "prepare_experts": experts.prepare_experts,
         "linear": products.linear,
+        "route": Router(library).route,
+        "experts": experts.experts,
         "qk_norm_rope_store": rope_store.qk_norm_rope_store,
         "paged_attention": attention.paged_attention,
         "attention": attention.attention,
+        "latent_rope_store": latent.latent_rope_store,
+        "paged_latent_attention": latent.paged_latent_attention,
     }
 
 

@@ -131,6 +131,8 @@ def _against_experts(case: OpCase, card: Card) -> tuple[str, ...]:
     if not case.routings:
         return ()
     reasons = _against_activations(case, card)
+    if len(case.expert_formats) > 1:
+        reasons += ("multiplies experts of one format alone",)
     for kind in case.expert_formats:
         if kind not in (WeightFormat.PLAIN, WeightFormat.FP8, WeightFormat.FP8_BLOCKS):
             reasons += (f"has no experts of {kind.value}",)

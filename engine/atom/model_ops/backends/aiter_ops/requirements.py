@@ -14,8 +14,8 @@ _ALWAYS: dict[str, tuple[str, ...]] = {
     "rms_norm": ("rmsnorm2d_fwd",),
     "norm": ("rmsnorm2d_fwd", "rmsnorm2d_fwd_with_add"),
     "act_and_mul": ("silu_and_mul",),
-    "experts": ("fused_moe", "ActivationType", "QuantType"),
-    "prepare_experts": ("shuffle_weight",),
+}
+_OF_LATENT: dict[str, tuple[str, ...]] = {
     "latent_rope_store": (
         "rmsnorm2d_fwd",
         "rope_cached_positions_2c_fwd_inplace",
@@ -26,7 +26,13 @@ _ALWAYS: dict[str, tuple[str, ...]] = {
         "get_mla_metadata_v1",
         "mla_decode_fwd",
         "flash_attn_varlen_func",
+        "tgemm.mm",
     ),
+}
+_OF_EXPERTS: dict[str, tuple[str, ...]] = {
+    "route": ("tgemm.mm", "topk_softmax", "grouped_topk", "biased_grouped_topk"),
+    "prepare_experts": ("shuffle_weight",),
+    "experts": ("fused_moe", "ActivationType", "QuantType"),
 }
 _OF_FORMAT: dict[WeightFormat, tuple[str, ...]] = {
     WeightFormat.PLAIN: ("tgemm.mm",),
@@ -62,5 +68,7 @@ def _of_case(op: str, case: OpCase) -> Iterator[str]:
                 yield "pa_fwd_asm"
             else:
                 yield from ("pa_decode_gluon", "get_recommended_splits")
-    if op == "route":
-        yield from ("tgemm.mm", "topk_softmax", "grouped_topk", "biased_grouped_topk")
+    if case.latent:
+        yield from _OF_LATENT.get(op, ())
+    if case.routings:
+        yield from _OF_EXPERTS.get(op, ())

@@ -12,11 +12,10 @@ import torch
 
 from atom.model_ops.backends.aiter_ops.cache_views import TiledCache, tiled
 from atom.model_ops.backends.aiter_ops.library import Library
-from atom.model_ops.backends.aiter_ops.rope_tables import RopeTables
+from atom.model_ops.backends.aiter_ops.rope_tables import NEOX, RopeTables
 from atom.model_ops.values import AttentionShape, LayerCache, Rotary
 
 _FUSED = "fused_qk_norm_rope_cache_quant_shuffle"
-_NEOX = 0  # rope's style: pairs (i, i + D / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ class RopeStore:
             cos=table.cos,
             sin=table.sin,
             positions=rotary.positions.unsqueeze(0),
-            rotate_style=_NEOX,
+            rotate_style=NEOX,
             reuse_freqs_front_part=True,
             nope_first=False,
         )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
+NEOX = 0  # AITER's rotate_style of pairs (i, i + D / 2)
+
 
 @dataclass(frozen=True, slots=True)
 class RopeTable:
