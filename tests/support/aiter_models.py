@@ -19,7 +19,8 @@ from transformers import AutoModelForCausalLM
 
 from tests.support.core_driver import CoreDriver
 from tests.support.fake_aiter import FakeAiter, installed
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
+from tests.support.tiny_model import Architecture, make_tiny_checkpoint
 
 NEW_TOKENS = 3
 # Within a block of 16, at its end, over several, and in chunks of 48.
@@ -36,12 +37,24 @@ def amd_card(
     with monkeypatch.context() as patch, installed(generation, architecture, **options) as fake:
         patch.setattr("atom.utils.device.amd_architecture", lambda: architecture)
         patch.setattr("atom.model_ops.backends._PREFERENCES", {"cpu": ("aiter", "torch_ref")})
-        yield fake
+        with _marked_memory():
+            yield fake
+
+
+@contextmanager
+def _marked_memory() -> Iterator[None]:
+    """Fill what nothing was written to with NaN, so that reading it shows."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 @dataclass(frozen=True)
 class Model:
-    """A checkpoint in float16, and transformers' model of it, which computes in float32."""
+    """A checkpoint, and transformers' model of the same values, which computes in float32."""
 
     folder: Path
     oracle: Any
@@ -54,14 +67,35 @@ class Model:
 
 
 def make_model(folder: Path, **options: Any) -> Model:
+    """In float16."""
     sizes = {"heads": 8, "kv_heads": 1, "head_dim": 128, "hidden": 64, "intermediate": 64}
     make_tiny_checkpoint(folder, dtype=torch.float16, **{**sizes, **options})
-    return Model(folder, AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32))
+    return Model(folder, _oracle(folder))
 
 
-def driver_of(model: Model, **options: Any) -> CoreDriver:
+def make_quantised_model(
+    folder: Path, layout: str, architecture: Architecture, **options: Any
+) -> Model:
+    sizes = {"heads": 8, "kv_heads": 1, "head_dim": 128, "hidden": 128, "intermediate": 128}
+    quantised, plain = make_quantised_checkpoint(
+        folder, LAYOUTS[layout], architecture, sizes=sizes, **options
+    )
+    return Model(quantised, _oracle(plain))
+
+
+def _oracle(folder: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+
+def driver_of(model: Model, *, dtype: str = "float16", **options: Any) -> CoreDriver:
     return CoreDriver(
-        str(model.folder), max_num_batched_tokens=48, max_num_seqs=8, dtype="float16", **options
+        str(model.folder),
+        dtype=dtype,
+        max_num_batched_tokens=48,
+        max_num_seqs=8,
+        max_model_len=128,
+        num_kv_blocks=64,
+        **options,
     )
 
 

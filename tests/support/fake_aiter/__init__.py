@@ -9,7 +9,7 @@ or of another step. Otherwise the documented result is computed, in float32, on 
 What is documented nowhere is refused rather than guessed: no strides, no float32 inputs.
 """
 
-from tests.support.fake_aiter.binding import Call, ContractError
+from tests.support.fake_aiter.binding import TRAPS, Call, ContractError
 from tests.support.fake_aiter.install import GENERATIONS, FakeAiter, installed
 
-__all__ = ["GENERATIONS", "Call", "ContractError", "FakeAiter", "installed"]
+__all__ = ["GENERATIONS", "TRAPS", "Call", "ContractError", "FakeAiter", "installed"]

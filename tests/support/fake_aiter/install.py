@@ -48,6 +48,12 @@ class FakeAiter:
     def called(self, name: str) -> list[Call]:
         return [call for call in self.calls if call.name == name]
 
+    def by_position(self, name: str) -> Any:
+        """Call a function with Nones alone, and no keyword."""
+        recorded = functions(self.generation)[name]
+        assert recorded is not None
+        return self.function(recorded)(*[None] * len(recorded.signature.parameters))
+
     def function(self, recorded: Function) -> Callable[..., Any]:
         result = _RESULTS.get(recorded.name.rpartition(".")[2], _without_result)
 
