@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from atom.model_ops.backends import _load as load_backend
-from atom.model_ops.backends import aiter_ops
+from atom.first_hour.exercises import EXERCISES
+from atom.model_ops.backends import aiter_ops, load_backend
 from atom.model_ops.backends.aiter_ops.cache_views import PromptKeys, TiledCache
 from atom.model_ops.backends.aiter_ops.library import Library, load_library
 from atom.model_ops.values import LinearWeight
-from tests.support.aiter_exercises import EXERCISES
 from tests.support.aiter_models import amd_card
 from tests.support.aiter_mutations import MUTATIONS, Mutation
 from tests.support.fake_aiter import TRAPS, ContractError

@@ -70,7 +70,7 @@ def resolve_ops(
         if op not in OPS:
             raise ConfigError(f"unknown operation {op!r}; operations: {', '.join(OPS)}")
     names = _in_order(device_type, backend)
-    search = _Search(case, overrides, cache(_load))
+    search = _Search(case, overrides, cache(load_backend))
     chosen = {op: search.first_usable(op, names) for op in OPS}
     _require_pairs(chosen)
     for why, ops_of in search.passed_over.items():
@@ -104,7 +104,7 @@ def _in_order(device_type: str, backend: str) -> tuple[str, ...]:
     preferred = _PREFERENCES[device_type]
     if backend == "auto":
         return preferred
-    reasons = _load(backend).unusable
+    reasons = load_backend(backend).unusable
     if reasons:
         raise ConfigError(f"backend {backend}: {'; '.join(reasons)}; use auto or torch_ref")
     if backend in preferred:
@@ -168,7 +168,8 @@ def _require_pairs(chosen: dict[str, Backend]) -> None:
             )
 
 
-def _load(name: str) -> Backend:
+def load_backend(name: str) -> Backend:
+    """Raises `ConfigError` for a name that no backend has."""
     if name not in _FACTORIES:
         raise ConfigError(f"unknown backend {name!r}; backends: {', '.join(_FACTORIES)}")
     module, function = _FACTORIES[name].split(":")
