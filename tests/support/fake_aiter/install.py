@@ -83,7 +83,8 @@ def installed(
         del sys.modules[name]
     root = _module("aiter")
     for name, kind in enums(generation).items():
-        setattr(root, name, kind)
+        if f"aiter.{name}" not in lacking:
+            setattr(root, name, kind)
     root.__version__ = generation  # type: ignore[attr-defined]
     for name, recorded in functions(generation).items():
         if recorded is not None and name not in lacking:
