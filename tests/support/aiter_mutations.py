@@ -150,6 +150,22 @@ _QUANTISED = [
         ("the default element", drop("quant_dtype")),
     ),
     *_all_of(
+        "normed fp8 product",
+        "rmsnorm2d_fwd_with_dynamicquant",
+        ("scales go elsewhere", put("yscale", torch.zeros_like)),
+        ("no epsilon", constant("epsilon", 0.0)),
+        ("flat scales", put("yscale", torch.flatten)),
+        ("a group", constant("group_size", 128)),
+    ),
+    *_all_of(
+        "normed fp8 product",
+        "rmsnorm2d_fwd_with_add_dynamicquant",
+        ("the residual goes elsewhere", put("residual_out", torch.zeros_like)),
+        ("codes go elsewhere", put("out", torch.zeros_like)),
+        ("nothing is added", put("input", torch.zeros_like)),
+        ("the other e4m3", put("out", lambda out: out.view(torch.float8_e4m3fn))),
+    ),
+    *_all_of(
         "fp8 product of odd outputs",
         "gemm_a8w8",
         ("matrix' scale forgotten", put("w_scale", torch.ones_like)),

@@ -20,6 +20,7 @@ from atom.model_ops.backends.aiter_ops.attention import PagedAttention
 from atom.model_ops.backends.aiter_ops.card import Card
 from atom.model_ops.backends.aiter_ops.dense import Activations, Norms
 from atom.model_ops.backends.aiter_ops.experts import Experts
+from atom.model_ops.backends.aiter_ops.fused import NormedProducts
 from atom.model_ops.backends.aiter_ops.latent_attention import LatentAttention
 from atom.model_ops.backends.aiter_ops.library import Library, LibraryError, load_library
 from atom.model_ops.backends.aiter_ops.limits import reasons_against
@@ -54,6 +55,7 @@ def backend() -> Backend:
 
 def _operations(library: Library, card: Card) -> dict[str, Callable[..., Any]]:
     norms, products = Norms(library), Products(library, card)
+    normed = NormedProducts(library, norms, products)
     rope_store = RopeStore(library)
     attention = PagedAttention(library, rope_store)
     experts, latent = Experts(library, card), LatentAttention(library, norms)
@@ -64,6 +66,8 @@ def _operations(library: Library, card: Card) -> dict[str, Callable[..., Any]]:
         "prepare_linear": products.prepare_linear,
         "prepare_experts": experts.prepare_experts,
         "linear": products.linear,
+        "norm_linear": normed.norm_linear,
+        "norm_gated_linear": normed.norm_gated_linear,
         "route": Router(library).route,
         "experts": experts.experts,
         "qk_norm_rope_store": rope_store.qk_norm_rope_store,

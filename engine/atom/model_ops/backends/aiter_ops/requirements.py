@@ -55,6 +55,8 @@ def _of_case(op: str, case: OpCase) -> Iterator[str]:
     if op in ("prepare_linear", "linear"):
         for kind in case.formats:
             yield from _OF_FORMAT.get(kind, ())
+    if op in ("norm_linear", "norm_gated_linear") and WeightFormat.FP8 in case.formats:
+        yield from ("rmsnorm2d_fwd_with_dynamicquant", "rmsnorm2d_fwd_with_add_dynamicquant")
     if op in _CACHED and case.attention:
         yield from (
             "fused_qk_norm_rope_cache_quant_shuffle",
