@@ -67,9 +67,16 @@ class Model:
 
 
 def make_model(folder: Path, **options: Any) -> Model:
-    """In float16."""
-    sizes = {"heads": 8, "kv_heads": 1, "head_dim": 128, "hidden": 64, "intermediate": 64}
-    make_tiny_checkpoint(folder, dtype=torch.float16, **{**sizes, **options})
+    """In float16 unless a dtype is given."""
+    sizes = {
+        "dtype": torch.float16,
+        "heads": 8,
+        "kv_heads": 1,
+        "head_dim": 128,
+        "hidden": 64,
+        "intermediate": 64,
+    }
+    make_tiny_checkpoint(folder, **{**sizes, **options})
     return Model(folder, _oracle(folder))
 
 

@@ -291,10 +291,9 @@ _ATTENTION = [
         card="gfx950",
     ),
     *_all_of(
-        "attention in a window with sinks",
+        "attention with sinks",
         "pa_decode_gluon",
-        ("no window", drop("sliding_window")),
-        ("a wider window", put("sliding_window", lambda window: window + 1)),
+        ("a window", constant("sliding_window", 10)),
         ("no sinks", drop("sinks")),
         ("the usual scale", constant("softmax_scale", 64**-0.5)),
         ("no persistence", constant("ps", False)),
@@ -305,11 +304,10 @@ _ATTENTION = [
         ("tables for contexts", swap("block_tables", "context_lengths")),
     ),
     *_all_of(
-        "attention in a window with sinks",
+        "attention with sinks",
         "flash_attn_varlen_func",
-        ("a window of two numbers", put("window_size", lambda window: window[:2])),
-        ("a wider window", put("window_size", lambda window: (window[0] + 1, 0, 0))),
-        ("no window", drop("window_size")),
+        ("a window of two numbers", constant("window_size", (-1, -1))),
+        ("a window", constant("window_size", (9, 0, 0))),
         ("no sinks", drop("sink_ptr")),
         ("the usual scale", drop("softmax_scale")),
     ),
@@ -374,10 +372,6 @@ _EXPERTS = [
         ("ids go elsewhere", put("topk_indices", torch.zeros_like)),
         ("scratch for ids", swap("token_expert_indices", "topk_indices")),
         ("shared experts", constant("num_shared_experts", 1)),
-    ),
-    *_all_of(
-        "softmax router", "tgemm.mm",
-        ("no bias", drop("bias")),
     ),
     *_all_of(
         "grouped router", "grouped_topk",

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 import torch
 
-from atom.first_hour.comparison import EIGHT_BITS, EPSILON, HALF, Ops, agree, draw, reference
+from atom.first_hour.comparison import (
+    BFLOAT16,
+    EIGHT_BITS,
+    EPSILON,
+    HALF,
+    Ops,
+    agree,
+    draw,
+    reference,
+)
 from atom.model_ops.values import (
     AttentionShape,
     LatentCache,
@@ -120,36 +129,38 @@ def _cache(shape: AttentionShape, dtype: torch.dtype) -> LayerCache:
 
 
 ASSEMBLY = AttentionShape(16, 2, 128, 128**-0.5)
-GLUON = AttentionShape(8, 2, 64, 0.2, window=10, has_sinks=True, sinks=torch.linspace(-2.0, 3.0, 8))
+GLUON = AttentionShape(8, 2, 64, 0.2, has_sinks=True, sinks=torch.linspace(-2.0, 3.0, 8))
 
 LATENT = LatentShape(num_heads=16, nope_dim=128, rope_dim=64, kv_rank=512, value_dim=128, scale=0.1)
 
 
 def latent_attention(ops: Ops) -> None:
-    shape, table = LATENT, torch.rand(64, LATENT.rope_dim)
-    weight = draw(shape.kv_rank)
-    up = LinearWeight(draw(shape.num_heads * 256, shape.kv_rank, scale=0.03))
-    cache = LatentCache(torch.zeros(12, BLOCK_SIZE, shape.entry_dim, dtype=HALF))
+    shape, dtype, table = LATENT, torch.bfloat16, torch.rand(64, LATENT.rope_dim)
+    weight = draw(shape.kv_rank, dtype=dtype)
+    up = LinearWeight(draw(shape.num_heads * 256, shape.kv_rank, dtype=dtype, scale=0.03))
+    cache = LatentCache(torch.zeros(12, BLOCK_SIZE, shape.entry_dim, dtype=dtype))
     clean = LatentCache(torch.zeros(12, BLOCK_SIZE, shape.entry_dim))
     width = shape.num_heads * shape.head_dim
     for rows in STEPS:
         positions, step = step_of(rows)
-        both = draw(len(positions), width + shape.entry_dim)
+        both = draw(len(positions), width + shape.entry_dim, dtype=dtype)
         results = []
-        for dtype, own, kept, matrix in (
-            (HALF, ops, cache, up),
+        for kind, own, kept, matrix in (
+            (dtype, ops, cache, up),
             (torch.float32, reference(), clean, LinearWeight(up.data.float())),
         ):
-            own_both = both.clone().to(dtype)
+            own_both = both.clone().to(kind)
             q, entries = own_both[:, :width], own_both[:, width:]
             tokens = LatentTokens(q.view(len(q), shape.num_heads, shape.head_dim), entries)
-            rotary = Rotary(table, positions, None, NormWeight(weight.to(dtype), EPSILON))
+            rotary = Rotary(table, positions, None, NormWeight(weight.to(kind), EPSILON))
             tokens = own["latent_rope_store"](tokens, shape, rotary, kept, step.slot_mapping)
             out = own["paged_latent_attention"](tokens, shape, matrix, kept, step)
             results.append((tokens.q, tokens.entries, out))
         for out, expected in zip(*results, strict=True):
-            agree(out, expected)
+            agree(out, expected, BFLOAT16, dtype)
     _, step = step_of((Row(0, 21, 1),), padding=2)
-    tokens = LatentTokens(draw(3, shape.num_heads, shape.head_dim), draw(3, shape.entry_dim))
+    tokens = LatentTokens(
+        draw(3, shape.num_heads, shape.head_dim, dtype=dtype), draw(3, shape.entry_dim, dtype=dtype)
+    )
     out = ops["paged_latent_attention"](tokens, shape, up, cache, step)
     assert not out[1:].any(), "padding attends to nothing"

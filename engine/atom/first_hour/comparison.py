@@ -13,6 +13,7 @@ Ops = dict[str, Callable[..., Any]]
 HALF = torch.float16
 ROUNDING = 2e-3  # of a row in float16
 EPSILON = 0.5  # so large that forgetting it shows
+BFLOAT16 = 16.0  # slack of two of its roundings
 # Roundings of activations to 8 bits, which the reference has none of.
 EIGHT_BITS = 25.0
 
@@ -25,9 +26,11 @@ def draw(*size: int, dtype: torch.dtype = HALF, scale: float = 1.0) -> torch.Ten
     return (torch.randn(size) * scale).to(dtype)
 
 
-def agree(out: torch.Tensor, expected: torch.Tensor, slack: float = 2.0) -> None:
+def agree(
+    out: torch.Tensor, expected: torch.Tensor, slack: float = 2.0, dtype: torch.dtype = HALF
+) -> None:
     """‖out - expected‖ / ‖expected‖ of every row (the first dimension)."""
-    assert out.dtype is HALF, f"result in {out.dtype}"
+    assert out.dtype is dtype, f"result in {out.dtype}"
     assert out.shape == expected.shape, f"result {list(out.shape)}, not {list(expected.shape)}"
     out, expected = out.float().flatten(1), expected.float().flatten(1)
     assert out.isfinite().all(), "result has NaN or infinity"

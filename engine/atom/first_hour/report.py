@@ -38,7 +38,7 @@ CASES: dict[str, OpCase] = {
     "dense, fp8 blocks": replace(
         _PLAIN, attention=(ASSEMBLY,), formats=(WeightFormat.PLAIN, WeightFormat.FP8_BLOCKS)
     ),
-    "experts, window, sinks": replace(
+    "experts, sinks": replace(
         _PLAIN,
         attention=(replace(GLUON, sinks=None),),
         routings=(SOFTMAX,),

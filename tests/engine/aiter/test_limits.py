@@ -18,7 +18,7 @@ from tests.support.fake_aiter.record import functions
 
 BF16 = OpCase(dtype=torch.bfloat16, kv_dtype=torch.bfloat16)
 DENSE = replace(BF16, attention=(ASSEMBLY,))
-WINDOWED = replace(BF16, attention=(replace(GLUON, sinks=None),))
+SMALL = replace(BF16, attention=(replace(GLUON, sinks=None),))
 LATENTS = replace(BF16, latent=(LATENT,))
 MIXED = replace(
     BF16, routings=(SOFTMAX,), expert_formats=(WeightFormat.PLAIN,), expert_sizes=((2048, 768),)
@@ -43,16 +43,17 @@ REFUSED: dict[str, tuple[str, OpCase, str, str]] = {
     "mxfp4": ("linear", replace(BF16, formats=(WeightFormat.MXFP4,)), "gfx942", "on gfx942"),
     "pages of 32": ("paged_attention", replace(DENSE, block_size=32), "gfx942", "16, not 32"),
     "soft caps": ("paged_attention", _shaped(DENSE, softcap=50.0), "gfx942", "soft cap"),
-    "heads of 96": ("paged_attention", _shaped(WINDOWED, head_dim=96), "gfx942", "not 96"),
+    "heads of 96": ("paged_attention", _shaped(SMALL, head_dim=96), "gfx942", "not 96"),
     "large groups": (
         "paged_attention",
-        _shaped(WINDOWED, num_heads=128, num_kv_heads=1),
+        _shaped(SMALL, num_heads=128, num_kv_heads=1),
         "gfx942",
         "not 128",
     ),
-    "fp8 in a window": (
-        "paged_attention", replace(WINDOWED, kv_dtype=FNUZ), "gfx942", "without window",
+    "fp8 with sinks": (
+        "paged_attention", replace(SMALL, kv_dtype=FNUZ), "gfx942", "without sinks",
     ),
+    "windows": ("qk_norm_rope_store", _shaped(DENSE, window=4096), "gfx942", "differ by a token"),
     "the other e4m3": (
         "paged_attention", replace(DENSE, kv_dtype=FN), "gfx942", "converts float8_e4m3fnuz",
     ),
@@ -86,7 +87,7 @@ def test_what_aiter_cannot_do_is_said(name: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("card", ["gfx942", "gfx950"])
-@pytest.mark.parametrize("case", [DENSE, WINDOWED, LATENTS, MIXED])
+@pytest.mark.parametrize("case", [DENSE, SMALL, LATENTS, MIXED])
 def test_what_it_can_do_is_its_own(
     case: OpCase, card: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,7 +64,7 @@ PARTS: list[tuple[str, Any, str]] = [
     ("experts.for_card", _unrotated, "fp8 experts"),
     ("linear.is_shuffled", lambda w: True, "fp8 product of odd outputs"),
     ("attention.gather", _plain_values, "attention"),
-    ("attention.is_for_assembly", lambda shape: True, "attention in a window with sinks"),
+    ("attention.is_for_assembly", lambda shape: True, "attention with sinks"),
     ("latent_rows._indices", lambda asked, step, counts, pages: step.block_tables.flatten(),
      "latent attention"),
 ]  # fmt: skip

@@ -65,7 +65,7 @@ def _info(
 ) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
     checks.on("gfx942", "gfx950")
     checks.that(num_head_qo % 8 == 0, f"{num_head_qo} heads")
-    checks.that(q_dtype in HALF and kv_dtype is q_dtype, "plain latents alone")
+    checks.that(q_dtype is torch.bfloat16 and kv_dtype is q_dtype, "bfloat16 latents alone")
     checks.that(not is_sparse and max_seqlen_qo == 1, "not modelled")
     return tuple(_shapes(batch_size).values())
 
@@ -91,7 +91,8 @@ def _metadata(
     checks.tensor("seqlens_kv_indptr", seqlens_kv_indptr, [torch.int32], (batch + 1,))
     checks.tensor("kv_last_page_lens", kv_last_page_lens, [torch.int32], (batch,))
     checks.that(num_heads_k == 1, "one latent for all heads")
-    checks.that(rest["dtype_q"] in HALF and rest["dtype_kv"] in HALF, "dtypes are missing")
+    kinds = {rest["dtype_q"], rest["dtype_kv"]}
+    checks.that(kinds == {torch.bfloat16}, f"dtypes {kinds}")
     mark = _fingerprint(
         seqlens_qo_indptr, seqlens_kv_indptr, kv_last_page_lens, num_heads_per_head_k, page_size
     )
@@ -118,7 +119,7 @@ def _decode(
 ) -> tuple[None, None]:
     checks.on("gfx942", "gfx950")
     batch = len(qo_indptr) - 1
-    checks.tensor("q", q, HALF, (batch, None, _ENTRY))
+    checks.tensor("q", q, [torch.bfloat16], (batch, None, _ENTRY))
     heads = q.shape[1]
     checks.that(heads in (8, 16, *range(32, 129, 16)), f"{heads} heads")
     checks.tensor("kv_buffer", kv_buffer, [q.dtype], (None, page_size, 1, _ENTRY))

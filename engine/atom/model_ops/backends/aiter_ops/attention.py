@@ -1,8 +1,8 @@
 """Attention of a step: decodes by AITER's paged kernels, prompts by its ragged one.
 
 Decodes read the cache where it lies: the assembly kernel for heads of 128 that see everything, the
-Gluon one for windows, sinks and other scales. Prompts attend to keys that lie one behind the other:
-their own where none of them has a history, else what the cache holds, gathered.
+Gluon one for sinks, other scales and heads of 64. Prompts attend to keys that lie one behind the
+other: their own where none of them has a history, else what the cache holds, gathered.
 """
 
 from __future__ import annotations
@@ -119,7 +119,6 @@ class PagedAttention:
             max_logits=sums[1],
             temporary_output=q.new_empty((*partial, shape.head_dim)),
             sinks=shape.sinks,
-            sliding_window=shape.window or 0,
             ps=True,
         )
 
@@ -151,7 +150,6 @@ class PagedAttention:
             max_seqlen_k=step.max_context_len,
             softmax_scale=shape.scale,
             causal=True,
-            window_size=(-1 if shape.window is None else shape.window - 1, 0, 0),
             sink_ptr=shape.sinks,
         )
         return out

@@ -32,8 +32,8 @@ def reasons_against(op: str, case: OpCase, card: Card) -> tuple[str, ...]:
 
 
 def is_for_assembly(shape: AttentionShape) -> bool:
-    """Whether the assembly kernel of paged decode computes this attention: it has one scale, and
-    neither windows nor sinks."""
+    """Whether the assembly kernel of paged decode computes this attention: it has one scale, and no
+    sinks."""
     plain = shape.window is None and not shape.has_sinks and shape.softcap is None
     same_scale = abs(shape.scale * _ASM_HEAD**0.5 - 1) < 1e-6
     fits = shape.head_dim == _ASM_HEAD and _group(shape) <= _ASM_GROUP
@@ -79,13 +79,15 @@ def _against_attention(case: OpCase, card: Card) -> tuple[str, ...]:
 def _against_shape(shape: AttentionShape, page: int, is_fp8: bool) -> tuple[str, ...]:
     if shape.softcap is not None:
         return ("its paged decode has no soft cap of scores",)
+    if shape.window is not None:
+        return ("releases of its paged decode differ by a token in what a window holds",)
     if shape.num_heads % shape.num_kv_heads:
         return (f"{shape.num_heads} query heads are no multiple of {shape.num_kv_heads}",)
     if is_for_assembly(shape):
         wrong = page != _ASM_PAGE
         return (f"its assembly decode reads blocks of {_ASM_PAGE}, not {page}",) if wrong else ()
     if is_fp8:
-        return ("reads an fp8 cache for heads of 128 without window, sinks and own scale alone",)
+        return ("reads an fp8 cache for heads of 128 without sinks and own scale alone",)
     if shape.head_dim not in _GLUON_HEADS:
         return (f"decodes heads of {_listed(_GLUON_HEADS)}, not {shape.head_dim}",)
     if _group(shape) > _GLUON_GROUP:
@@ -96,8 +98,11 @@ def _against_shape(shape: AttentionShape, page: int, is_fp8: bool) -> tuple[str,
 
 
 def _against_latent(case: OpCase, card: Card) -> tuple[str, ...]:
-    if case.kv_dtype is not case.dtype:
-        return (f"its latents are kept in {_name(case.dtype)}, not {_name(case.kv_dtype)}",)
+    if not case.latent:
+        return ()
+    for dtype in (case.dtype, case.kv_dtype):
+        if dtype is not torch.bfloat16:
+            return (f"decodes latents in bfloat16, not {_name(dtype)}",)
     return tuple(reason for shape in case.latent for reason in _against_latent_shape(shape))
 
 

@@ -30,7 +30,7 @@ _OF_LATENT: dict[str, tuple[str, ...]] = {
     ),
 }
 _OF_EXPERTS: dict[str, tuple[str, ...]] = {
-    "route": ("tgemm.mm", "topk_softmax", "grouped_topk", "biased_grouped_topk"),
+    "route": ("topk_softmax", "grouped_topk", "biased_grouped_topk"),
     "prepare_experts": ("shuffle_weight",),
     "experts": ("fused_moe", "ActivationType", "QuantType"),
 }

@@ -1,11 +1,15 @@
-"""Choosing experts: the router's product in float32, then AITER's top-k of its kind of scores."""
+"""Choosing experts: the router's product in float32, then AITER's top-k of its kind of scores.
+
+The product is torch's: AITER's tuned one has kernels that round to 16 bits first, whatever they
+are asked for.
+"""
 
 from __future__ import annotations
 
 import torch
 
 from atom.model_ops.backends.aiter_ops.library import Library
-from atom.model_ops.backends.expert_choice import choose
+from atom.model_ops.backends.expert_choice import choose, wide_logits
 from atom.model_ops.routing import Routed, Routing, Scoring
 from atom.model_ops.values import RouterWeight
 
@@ -15,9 +19,7 @@ class Router:
         self._library = library
 
     def route(self, x: torch.Tensor, w: RouterWeight, routing: Routing) -> Routed:
-        logits = self._library["tgemm.mm"](
-            inp=x, weights=w.matrix.data, bias=w.matrix.bias, otype=torch.float32
-        )
+        logits = wide_logits(x, w)
         if routing.scoring is Scoring.SOFTMAX and w.correction is not None:
             return choose(logits, w.correction, routing)
         chosen = (x.shape[0], routing.top_k)
