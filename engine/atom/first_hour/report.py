@@ -40,7 +40,7 @@ CASES: dict[str, OpCase] = {
     ),
     "experts, sinks": replace(
         _PLAIN,
-        attention=(replace(GLUON, sinks=None),),
+        attention=(GLUON,),
         routings=(SOFTMAX,),
         expert_formats=(WeightFormat.PLAIN,),
         expert_sizes=((2048, 768),),

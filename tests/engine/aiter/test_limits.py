@@ -18,7 +18,7 @@ from tests.support.fake_aiter.record import functions
 
 BF16 = OpCase(dtype=torch.bfloat16, kv_dtype=torch.bfloat16)
 DENSE = replace(BF16, attention=(ASSEMBLY,))
-SMALL = replace(BF16, attention=(replace(GLUON, sinks=None),))
+SMALL = replace(BF16, attention=(GLUON,))
 LATENTS = replace(BF16, latent=(LATENT,))
 MIXED = replace(
     BF16, routings=(SOFTMAX,), expert_formats=(WeightFormat.PLAIN,), expert_sizes=((2048, 768),)
