@@ -3,6 +3,9 @@
 Looks at what the kernel shows (/dev/kfd, /dev/dri, the KFD topology in sysfs) and loads no ROCm
 library, so it answers in milliseconds and says in one line what a runtime would only hint at. An
 init container runs it; the line becomes the pod's termination message. Knows nothing of models.
+
+`--full` is for people: every operation on the card, compared and timed, in one file to attach to an
+issue (first_hour/).
 """
 
 from __future__ import annotations
@@ -109,15 +112,26 @@ def _require_access(path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = Path("/")) -> int:
-    """0 and a line about the devices, or 1 and a line about what is wrong."""
+    """0 and a line about the devices, or 1 and a line about what is wrong. With --full 0 when every
+    exercise passed."""
     parser = argparse.ArgumentParser(prog="python -m atom.preflight", description=__doc__)
-    parser.add_argument("--devices", type=int, required=True, help="how many there have to be")
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--devices", type=int, help="how many there have to be")
+    asked.add_argument("--full", action="store_true", help="try every operation on the card")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("atom-first-hour.tar.gz"),
+        help="the file that --full writes (default: %(default)s)",
+    )
     parser.add_argument(
         "--architectures",
         default=",".join(ARCHITECTURES),
         help="gfx names that the engine has kernels for (default: %(default)s)",
     )
     options = parser.parse_args(arguments)
+    if options.full:
+        return _try_everything(options.output)
     try:
         found = check(options.devices, tuple(options.architectures.split(",")), root)
     except PreflightError as error:
@@ -126,6 +140,19 @@ def main(arguments: Sequence[str] | None = None, root: Path = Path("/")) -> int:
     names = ", ".join(f"{item.path.name} ({item.architecture or 'unknown'})" for item in found)
     print(f"preflight: {len(found)} devices can be used: {names}")
     return 0
+
+
+def _try_everything(output: Path) -> int:
+    # Imported here: an init container has a second, and no use for torch.
+    from atom.first_hour.report import make_report, summary, write_bundle
+    from atom.utils.device import detect_device
+
+    device = detect_device("auto")
+    report = make_report(device.type, device.torch_device)
+    write_bundle(report, output)
+    print(summary(report))
+    print(f"preflight: written to {output}; attach it to an issue")
+    return 1 if report.failed else 0
 
 
 if __name__ == "__main__":

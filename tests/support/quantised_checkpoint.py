@@ -249,13 +249,14 @@ def make_quantised_checkpoint(
     *,
     leave: str | None = None,
     extra: dict[str, Any] | None = None,
+    sizes: dict[str, int] | None = None,
     **changes: Any,
 ) -> tuple[Path, Path]:
     """The quantised checkpoint, and the plain one of the same values. leave: a part of a module's
-    name that is not quantised; extra: of config.json; changes: of quantization_config."""
-    plain = make_tiny_checkpoint(
-        folder / "plain", architecture, hidden=128, head_dim=32, intermediate=320, extra=extra
-    )
+    name that is not quantised; extra: of config.json; sizes: of the model, as make_tiny_checkpoint
+    names them; changes: of quantization_config."""
+    chosen: dict[str, Any] = {"hidden": 128, "head_dim": 32, "intermediate": 320, **(sizes or {})}
+    plain = make_tiny_checkpoint(folder / "plain", architecture, extra=extra, **chosen)
     quantised = Path(shutil.copytree(plain, folder / "quantised"))
     stored: Tensors = {}
     values = load_file(plain / "model.safetensors")

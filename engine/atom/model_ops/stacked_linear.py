@@ -94,5 +94,5 @@ class StackedLinear(WeightHolder):
 
     def finish(self) -> None:
         """Once, when the weights are loaded."""
-        self._hold(self._ops.prepare_linear(self.w))
+        self._hold(self._ops.prepare_experts(self.w))
         self._stored = None

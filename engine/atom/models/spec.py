@@ -95,7 +95,18 @@ class ModelSpec:
             formats=self._formats(lambda matrix: matrix.copies == 1, WeightFormat.PLAIN),
             expert_formats=self._formats(lambda matrix: matrix.copies > 1),
             activations=tuple(dict.fromkeys(layer.activation for layer in self.layers)),
+            routings=tuple(
+                dict.fromkeys(layer.experts.routing for layer in self.layers if layer.experts)
+            ),
+            expert_sizes=self._expert_sizes(),
+            wide_norms=dtype is not torch.float32
+            and any(spec.unit_offset for spec in (self.norm, *(each.norm for each in self.layers))),
         )
+
+    def _expert_sizes(self) -> tuple[tuple[int, int], ...]:
+        """Inputs and inner size of each kind of experts: its gate's columns and rows."""
+        gates = (layer.mlp[1] for layer in self.layers if layer.experts)
+        return tuple(dict.fromkeys((gate.columns, gate.rows) for gate in gates))
 
     def _formats(
         self, wanted: Callable[[Projection], bool], *others: WeightFormat

@@ -79,6 +79,14 @@ def detect_device(wanted: str, *, sharers: int = 1) -> Device:
     return Device(chosen, torch.cuda.get_device_name(0), torch.device("cuda", 0))
 
 
+def amd_architecture() -> str | None:
+    """The gfx name of the AMD GPU that torch sees, such as gfx942; None where it sees none."""
+    if torch.version.hip is None or not torch.cuda.is_available():
+        return None
+    name: str = torch.cuda.get_device_properties(0).gcnArchName
+    return name.partition(":")[0]
+
+
 @cache
 def native_fp8(device: torch.device) -> torch.dtype | None:
     """The e4m3 that a device multiplies; None where it has none. MI300 (gfx94x) has fnuz alone; on

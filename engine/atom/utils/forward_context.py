@@ -41,7 +41,8 @@ class AttentionMetaData:
     each token's K and V. The first `num_decodes` rows have exactly one token. max_query_len,
     max_context_len: host copies of the maxima. even_contexts: no decode row is so long that it
     would outlast all others. long_prompts: groups of prompts that a dense attention may compute
-    without looking into the cache, in order of rows. per_step: what an operation worked out from
+    without looking into the cache, in order of rows. prompt_context: tokens that all other rows
+    attend over, None where the host does not know. per_step: what an operation worked out from
     the rest for the layers after it, by a key of its own; never read by others.
     """
 
@@ -54,6 +55,7 @@ class AttentionMetaData:
     max_context_len: int
     even_contexts: bool = False
     long_prompts: tuple[EqualPrompts, ...] = ()
+    prompt_context: int | None = None
     per_step: dict[str, Any] = field(default_factory=dict, compare=False)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from atom.model_ops.backends import _load as load_backend
+from atom.model_ops.backends import load_backend
 from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.slots import SlotTensors
 from atom.model_ops.values import AttentionShape, LayerCache

@@ -1,4 +1,4 @@
-"""Upstream ATOM's environment variables: which are honoured here, and what to use for the others.
+"""Variables of upstream's ATOM and of AITER: which are honoured, and what to use for the others.
 
 A recipe's launch line often begins with some of them, and a variable that is only ignored says
 nothing. Knows names and words; read once per start of a program, when its options are built.
@@ -17,6 +17,7 @@ HONOURED = (PROFILER_VARIABLE, EAGER_VARIABLE)
 
 _RANKS = "a server starts its own ranks and finds them itself; use --data-parallel-size"
 _KERNELS = "which kernels run is chosen per operation; use --backend or --op-backend OP=NAME"
+_TILES = "matrices lie in tiles wherever their sizes allow it"
 _FUSION = "operations are fused wherever the backend can; --op-backend OP=torch_ref avoids it"
 _QUANTISES = "activations are quantised by the product that takes them; leave it out"
 _NO_SPLIT = "this version runs one device per rank, so there is nothing to reduce"
@@ -28,6 +29,14 @@ INSTEAD: dict[str, str] = {
     "ATOM_DP_MASTER_PORT": _RANKS,
     "ATOM_USE_TRITON_GEMM": _KERNELS,
     "ATOM_USE_TRITON_MXFP4_BMM": _KERNELS,
+    "ATOM_USE_TRITON_MLA": _KERNELS,
+    "ATOM_USE_TRITON_MOE": _KERNELS,
+    "ATOM_USE_TRITON_ATTN": _KERNELS,
+    "ATOM_USE_UNIFIED_ATTN": _KERNELS,
+    "ATOM_FORCE_ATTN_TRITON": _KERNELS,
+    "ATOM_USE_GLUON_PA_DECODE": _KERNELS,
+    "ATOM_FP8_BLOCKSCALE_WEIGHT_PRESHUFFLE": _TILES,
+    "ATOM_USE_FP4_NON_SHUFFLE_TRITON_GEMM": _TILES,
     "ATOM_ENABLE_QK_NORM_ROPE_CACHE_QUANT_FUSION": _FUSION,
     "ATOM_ENABLE_DS_INPUT_RMSNORM_QUANT_FUSION": _QUANTISES,
     "ATOM_ENABLE_DS_QKNORM_QUANT_FUSION": _QUANTISES,
@@ -35,6 +44,13 @@ INSTEAD: dict[str, str] = {
     "ATOM_LLAMA_ENABLE_AITER_TRITON_FUSED_RMSNORM_QUANT": _QUANTISES,
     "ATOM_LLAMA_ENABLE_AITER_TRITON_FUSED_SILU_MUL_QUANT": _QUANTISES,
     "ATOM_PROFILER_MORE": "traces hold every operation with its time, and no more",
+}
+# AITER reads its own variables, all of them; these change what a start costs or what there is.
+OF_AITER: dict[str, str] = {
+    "AITER_TRITON_ONLY": "aiter leaves its compiled functions out, so most operations are Triton's",
+    "AITER_REBUILD": "aiter compiles its kernels anew when they are first used, for minutes",
+    "AITER_TUNE_GEMM": "aiter records the shapes of products to tune them, beside serving",
+    "AITER_ONLINE_TUNE": "aiter tunes products as they come, so first steps take long",
 }
 _TRUE = frozenset({"1", "true"})
 
@@ -44,7 +60,10 @@ def asks_for_eager(environment: Mapping[str, str]) -> bool:
 
 
 def warn_of_switches(environment: Mapping[str, str]) -> None:
-    """One warning for each variable that is set and without effect."""
+    """One warning for each variable that is set and without effect, or with one that surprises."""
     for name, instead in INSTEAD.items():
         if name in environment:
             logger.warning("the variable %s has no effect: %s", name, instead)
+    for name, effect in OF_AITER.items():
+        if environment.get(name, "0").lower() not in ("", "0", "false"):
+            logger.warning("the variable %s is set: %s", name, effect)

@@ -58,6 +58,7 @@ def plan_step(rows: StepRows, tensors: StepTensors) -> tuple[AttentionMetaData, 
             max_context_len=int(contexts.max()),
             even_contexts=even,
             long_prompts=prompts,
+            prompt_context=int(contexts[rows.num_decodes :].sum()),
         )
         for slot_mapping, block_tables in zip(
             tensors.slot_mapping, tensors.block_tables, strict=True

@@ -12,14 +12,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from types import SimpleNamespace
 from typing import cast
 
 from atom.errors import ConfigError
 from atom.model_ops.backends.composed import COMPOSED
-from atom.model_ops.backends.interface import FUSED_OPS, OPS, Backend, OpCase, Ops
+from atom.model_ops.backends.interface import (
+    FUSED_OPS,
+    OPS,
+    PAIRED_OPS,
+    Backend,
+    OpCase,
+    Ops,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -28,12 +35,13 @@ _FACTORIES = {
     "torch_ref": "atom.model_ops.backends.torch_ref:backend",
     "torch_cpu": "atom.model_ops.backends.torch_cpu:backend",
     "triton": "atom.model_ops.backends.triton_ops:backend",
+    "aiter": "atom.model_ops.backends.aiter_ops:backend",
 }
 # First usable one wins, per device type.
 _PREFERENCES: dict[str, tuple[str, ...]] = {
     "cpu": ("native_cpu", "torch_cpu", "torch_ref"),
     "cuda": ("triton", "torch_ref"),
-    "rocm": ("triton", "torch_ref"),
+    "rocm": ("aiter", "triton", "torch_ref"),
 }
 
 
@@ -61,13 +69,11 @@ def resolve_ops(
     for op in overrides:
         if op not in OPS:
             raise ConfigError(f"unknown operation {op!r}; operations: {', '.join(OPS)}")
-    chosen: dict[str, Backend] = {}
     names = _in_order(device_type, backend)
-    passed_over: dict[str, list[str]] = {}  # backend and reasons → operations
-    for op in OPS:
-        candidates = (overrides[op],) if op in overrides else names
-        chosen[op] = _first_usable(op, candidates, case, passed_over)
-    for why, ops_of in passed_over.items():
+    search = _Search(case, overrides, cache(load_backend))
+    chosen = {op: search.first_usable(op, names) for op in OPS}
+    _require_pairs(chosen)
+    for why, ops_of in search.passed_over.items():
         logger.info("%s: computed by another backend: %s", why, ", ".join(ops_of))
     ops = SimpleNamespace(**{op: provider.operations[op] for op, provider in chosen.items()})
     for op, parts in FUSED_OPS.items():
@@ -98,7 +104,7 @@ def _in_order(device_type: str, backend: str) -> tuple[str, ...]:
     preferred = _PREFERENCES[device_type]
     if backend == "auto":
         return preferred
-    reasons = _load(backend).unusable
+    reasons = load_backend(backend).unusable
     if reasons:
         raise ConfigError(f"backend {backend}: {'; '.join(reasons)}; use auto or torch_ref")
     if backend in preferred:
@@ -106,25 +112,64 @@ def _in_order(device_type: str, backend: str) -> tuple[str, ...]:
     return (backend,)
 
 
-def _first_usable(
-    op: str, names: tuple[str, ...], case: OpCase, passed_over: dict[str, list[str]]
-) -> Backend:
-    found: list[str] = []
-    for name in names:
-        backend = _load(name)
-        reasons = backend.unusable or backend.reasons_against(op, case)
-        if not reasons and op in backend.operations:
-            return backend
-        why = f"backend {name}: {'; '.join(reasons) or f'does not provide {op}'}"
-        found.append(why)
-        if reasons:
-            passed_over.setdefault(why, []).append(op)
-    raise ConfigError(
-        f"no usable backend for {op} ({' | '.join(found)}); use --op-backend {op}=torch_ref"
-    )
+class _Search:
+    """One choice of backends. passed_over: backend and reasons → operations."""
+
+    def __init__(
+        self, case: OpCase, overrides: dict[str, str], load: Callable[[str], Backend]
+    ) -> None:
+        self._case = case
+        self._overrides = overrides
+        self._load = load
+        self.passed_over: dict[str, list[str]] = {}
+
+    def first_usable(self, op: str, names: tuple[str, ...]) -> Backend:
+        found: list[str] = []
+        for name in (self._overrides[op],) if op in self._overrides else names:
+            backend = self._load(name)
+            reasons = backend.unusable or self._reasons_against(op, backend)
+            if not reasons and op in backend.operations:
+                return backend
+            why = f"backend {name}: {'; '.join(reasons) or f'does not provide {op}'}"
+            found.append(why)
+            if reasons:
+                self.passed_over.setdefault(why, []).append(op)
+        raise ConfigError(
+            f"no usable backend for {op} ({' | '.join(found)}); use --op-backend {op}=torch_ref"
+        )
+
+    def _reasons_against(self, op: str, backend: Backend) -> tuple[str, ...]:
+        """The backend's own, and where it arranges what others cannot read, those against the
+        operations that op is paired with."""
+        reasons = backend.reasons_against(op, self._case)
+        if reasons or not backend.arranges:
+            return reasons
+        for other in _partners(op):
+            given = self._overrides.get(other, backend.name)
+            if given != backend.name:
+                return (f"{other} is {given}'s, which reads another arrangement",)
+            reasons += backend.reasons_against(other, self._case)
+        return reasons
 
 
-def _load(name: str) -> Backend:
+def _partners(op: str) -> tuple[str, ...]:
+    return tuple(other for pair in PAIRED_OPS if op in pair for other in pair if other != op)
+
+
+def _require_pairs(chosen: dict[str, Backend]) -> None:
+    """Refuse what an override alone can bring about: half of a pair of a backend that arranges."""
+    for first, second in PAIRED_OPS:
+        one, other = chosen[first], chosen[second]
+        if one.name != other.name and (one.arranges or other.arranges):
+            name = one.name if one.arranges else other.name
+            raise ConfigError(
+                f"{first} of backend {one.name} and {second} of {other.name}: {name} has an "
+                f"arrangement of its own; give both or neither to it with --op-backend"
+            )
+
+
+def load_backend(name: str) -> Backend:
+    """Raises `ConfigError` for a name that no backend has."""
     if name not in _FACTORIES:
         raise ConfigError(f"unknown backend {name!r}; backends: {', '.join(_FACTORIES)}")
     module, function = _FACTORIES[name].split(":")

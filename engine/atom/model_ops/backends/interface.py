@@ -84,8 +84,11 @@ class Ops(Protocol):
         """ids [T] int, weight [V, H] → [T, H]."""
 
     def prepare_linear(self, w: LinearWeight) -> LinearWeight:
-        """Once per matrix, or stack of matrices, after loading: the same values, in the order of
-        memory or the format that suits the backend. The layer keeps the result instead."""
+        """Once per matrix, after loading: the same values, in the order of memory or the format
+        that suits the backend. The layer keeps the result instead."""
+
+    def prepare_experts(self, w: LinearWeight) -> LinearWeight:
+        """Prepare a stack of experts' matrices for `experts`, as `prepare_linear` does a matrix."""
 
     def linear(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
         """x [T, in] → [T, out]. With a matrix of FP8, FP8_BLOCKS or INT8 a backend may round x to
@@ -265,6 +268,7 @@ class Ops(Protocol):
 OPS = (
     "embedding",
     "prepare_linear",
+    "prepare_experts",
     "linear",
     "rms_norm",
     "norm",
@@ -297,11 +301,21 @@ FUSED_OPS: dict[str, tuple[str, ...]] = {
 }
 
 
+# Of these one reads what the other arranged: both are the same backend's if that has an order of
+# its own (`Backend.arranges`).
+PAIRED_OPS = (
+    ("prepare_linear", "linear"),
+    ("prepare_experts", "experts"),
+    ("qk_norm_rope_store", "paged_attention"),
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCase:
     """What an engine is going to ask of its operations: dtypes of the model and of its KV cache,
     every kind of attention layer, of those with a latent and of indexers, tokens per block, formats
-    of matrices, and of those of experts, activations."""
+    of matrices, and of those of experts, activations, rules of routers, inputs and inner size of
+    experts; wide_norms: whether norms' weights are float32 in a model that is not."""
 
     dtype: torch.dtype
     kv_dtype: torch.dtype
@@ -312,6 +326,9 @@ class OpCase:
     formats: tuple[WeightFormat, ...] = (WeightFormat.PLAIN,)
     expert_formats: tuple[WeightFormat, ...] = ()
     activations: tuple[Gating, ...] = (Activation.SILU,)
+    routings: tuple[Routing, ...] = ()
+    expert_sizes: tuple[tuple[int, int], ...] = ()
+    wide_norms: bool = False
 
     def asks_for(self, op: str) -> bool:
         """Whether a step computes the operation at all, as far as attention decides it."""
@@ -332,7 +349,8 @@ class Backend:
     operations: op name → callable with the signature that `Ops` gives it; capturable: those that
     may be captured into a graph; unusable: why the backend cannot be used here at all (empty when
     it can); reasons_against: why it cannot compute an operation of a case, empty when it can;
-    expands: its `prepare_linear` makes quantised matrices plain ones of the model's dtype.
+    expands: its `prepare_linear` makes quantised matrices plain ones of the model's dtype;
+    arranges: matrices that it prepared, or blocks that it filled, are for its own operations alone.
     """
 
     name: str
@@ -341,3 +359,4 @@ class Backend:
     unusable: tuple[str, ...] = ()
     reasons_against: Callable[[str, OpCase], tuple[str, ...]] = _no_reasons
     expands: bool = False
+    arranges: bool = False

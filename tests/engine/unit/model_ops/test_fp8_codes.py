@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atom.model_ops.backends import _load as load_backend
-from atom.model_ops.backends import resolve_ops
+from atom.model_ops.backends import load_backend, resolve_ops
 from atom.model_ops.backends.interface import Backend, OpCase
 from atom.model_ops.quantised.codes import to_fnuz
 from atom.model_ops.values import WeightFormat
@@ -46,7 +45,7 @@ def test_a_backend_without_a_format_says_so_once_and_leaves_it_to_another(
             return replace(able, reasons_against=plain_only)
         return load_backend(name)
 
-    monkeypatch.setattr("atom.model_ops.backends._load", fake)
+    monkeypatch.setattr("atom.model_ops.backends.load_backend", fake)
     case = replace(FLOAT32, formats=(WeightFormat.PLAIN, WeightFormat.MXFP4))
     with caplog.at_level(logging.INFO):
         resolved = resolve_ops("cpu", case, "torch_cpu")

@@ -24,6 +24,7 @@ def backend() -> Backend:
         name="native_cpu",
         operations={
             "prepare_linear": dense.prepare_linear,
+            "prepare_experts": dense.prepare_linear,
             "linear": dense.linear,
             "norm_linear": dense.norm_linear,
             "norm_gated_linear": dense.norm_gated_linear,

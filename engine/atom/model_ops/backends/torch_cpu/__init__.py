@@ -23,6 +23,7 @@ def backend() -> Backend:
         name="torch_cpu",
         operations={
             "prepare_linear": dense.prepare_linear,
+            "prepare_experts": dense.prepare_linear,
             "rms_norm": dense.rms_norm,
             "norm": dense.norm,
             "act_and_mul": dense.act_and_mul,

@@ -27,6 +27,7 @@ def backend() -> Backend:
         operations={
             "embedding": dense.embedding,
             "prepare_linear": dense.prepare_linear,
+            "prepare_experts": dense.prepare_linear,
             "linear": dense.linear,
             "rms_norm": dense.rms_norm,
             "norm": dense.norm,

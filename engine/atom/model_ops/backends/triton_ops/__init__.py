@@ -52,6 +52,7 @@ def backend() -> Backend:
         "embedding": linear.embedding,
         "linear": linear.linear,
         "prepare_linear": linear.prepare_linear,
+        "prepare_experts": linear.prepare_linear,
         "add": linear.add,
         "norm_linear": linear.norm_linear,
         "norm_gated_linear": linear.norm_gated_linear,
@@ -86,7 +87,7 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
 
     if op in _PRODUCTS:
         return _against_formats(case.formats)
-    if op in ("experts", "add_experts"):
+    if op in ("prepare_experts", "experts", "add_experts"):
         return _against_formats(case.expert_formats)
     if op in _CACHED and case.kv_dtype in FP8_DTYPES and native_fp8(_device()) is None:
         return ("this card converts no fp8, which the KV cache is to have",)

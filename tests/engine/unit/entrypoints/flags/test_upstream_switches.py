@@ -10,10 +10,11 @@ import pytest
 
 from atom.config import EngineOptions, build_config
 from atom.entrypoints.flags.engine_args import FlagParser, add_engine_arguments, options_from_args
-from atom.entrypoints.flags.upstream_switches import HONOURED, INSTEAD
+from atom.entrypoints.flags.upstream_switches import HONOURED, INSTEAD, OF_AITER
 from tests.support.front_half import write_model_folder
 
-# What upstream's guide lists: fourteen, and two that are read elsewhere.
+# What upstream's guide lists: fourteen, and two that are read elsewhere; then later ones that
+# choose kernels.
 UPSTREAM = [
     "ATOM_DP_RANK",
     "ATOM_DP_RANK_LOCAL",
@@ -31,6 +32,14 @@ UPSTREAM = [
     "ATOM_LLAMA_ENABLE_AITER_TRITON_FUSED_SILU_MUL_QUANT",
     "ATOM_TORCH_PROFILER_DIR",
     "ATOM_PROFILER_MORE",
+    "ATOM_USE_TRITON_MLA",
+    "ATOM_USE_TRITON_MOE",
+    "ATOM_USE_TRITON_ATTN",
+    "ATOM_USE_UNIFIED_ATTN",
+    "ATOM_FORCE_ATTN_TRITON",
+    "ATOM_USE_GLUON_PA_DECODE",
+    "ATOM_FP8_BLOCKSCALE_WEIGHT_PRESHUFFLE",
+    "ATOM_USE_FP4_NON_SHUFFLE_TRITON_GEMM",
 ]
 
 
@@ -50,6 +59,19 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_each_of_upstreams_switches_is_honoured_or_has_an_answer() -> None:
     assert sorted(UPSTREAM) == sorted([*HONOURED, *INSTEAD])
+
+
+@pytest.mark.parametrize("name", sorted(OF_AITER))
+def test_a_variable_of_aiters_that_surprises_is_told_of(
+    name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(name, "1")
+    options()
+    assert warnings_of(caplog) == [f"the variable {name} is set: {OF_AITER[name]}"]
+    caplog.clear()
+    monkeypatch.setenv(name, "0")
+    options()
+    assert not warnings_of(caplog)
 
 
 @pytest.mark.parametrize("name", sorted(INSTEAD))

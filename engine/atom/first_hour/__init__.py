@@ -1,0 +1,1 @@
+"""What somebody with a card that this project never saw runs in the first hour."""

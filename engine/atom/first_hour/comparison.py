@@ -1,0 +1,39 @@
+"""Inputs of exercises, the reference, and how close a result must be to the reference's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from atom.model_ops.backends import load_backend
+
+Ops = dict[str, Callable[..., Any]]
+HALF = torch.float16
+ROUNDING = 2e-3  # of a row in float16
+EPSILON = 0.5  # so large that forgetting it shows
+BFLOAT16 = 16.0  # slack of two of its roundings
+# Roundings of activations to 8 bits, which the reference has none of.
+EIGHT_BITS = 25.0
+
+
+def reference() -> Ops:
+    return load_backend("torch_ref").operations
+
+
+def draw(*size: int, dtype: torch.dtype = HALF, scale: float = 1.0) -> torch.Tensor:
+    return (torch.randn(size) * scale).to(dtype)
+
+
+def agree(
+    out: torch.Tensor, expected: torch.Tensor, slack: float = 2.0, dtype: torch.dtype = HALF
+) -> None:
+    """‖out - expected‖ / ‖expected‖ of every row (the first dimension)."""
+    assert out.dtype is dtype, f"result in {out.dtype}"
+    assert out.shape == expected.shape, f"result {list(out.shape)}, not {list(expected.shape)}"
+    out, expected = out.float().flatten(1), expected.float().flatten(1)
+    assert out.isfinite().all(), "result has NaN or infinity"
+    error = (out - expected).norm(dim=1) / expected.norm(dim=1).clamp_min(1e-30)
+    worst, limit = float(error.max()), ROUNDING * slack
+    assert worst <= limit, f"row {int(error.argmax())} is off by {worst:.1e}, limit {limit:.1e}"

@@ -1,0 +1,222 @@
+"""The report of `python -m atom.preflight --full`: what a card makes of every operation, in a file.
+
+For each backend each exercise passes, fails with its error, or is not for this card; operations are
+chosen for a few kinds of model, with the log's reasons; passed exercises are timed. Knows no model
+files and starts no engine; a failing part is a line of the report, and the rest goes on.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import shutil
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from atom.first_hour.attention_exercises import ASSEMBLY, GLUON, LATENT
+from atom.first_hour.exercises import EXERCISES, SIGMOID, SOFTMAX
+from atom.model_ops.backends import load_backend, resolve_ops
+from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.values import WeightFormat
+from atom.utils import device as devices
+from atom.utils.versions import software_versions
+
+BACKENDS = ("aiter", "triton")
+_PLAIN = OpCase(dtype=torch.bfloat16, kv_dtype=torch.bfloat16)
+# Kinds of model that operations are chosen for.
+CASES: dict[str, OpCase] = {
+    "dense": replace(_PLAIN, attention=(ASSEMBLY,)),
+    "dense, fp8 blocks": replace(
+        _PLAIN, attention=(ASSEMBLY,), formats=(WeightFormat.PLAIN, WeightFormat.FP8_BLOCKS)
+    ),
+    "experts, sinks": replace(
+        _PLAIN,
+        attention=(GLUON,),
+        routings=(SOFTMAX,),
+        expert_formats=(WeightFormat.PLAIN,),
+        expert_sizes=((2048, 768),),
+    ),
+    "latent, fp8 experts": replace(
+        _PLAIN,
+        latent=(LATENT,),
+        routings=(SIGMOID,),
+        expert_formats=(WeightFormat.FP8_BLOCKS,),
+        expert_sizes=((7168, 2048),),
+    ),
+}
+_VARIABLES = ("ATOM_", "AITER_", "HIP_", "ROCR_", "TRITON_", "PYTORCH_", "GPU_ARCHS")
+_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+_TOOLS = (("amd-smi", "static"), ("rocm-smi", "--showproductname", "--showmeminfo", "vram"))
+_TOOL_SECONDS = 30
+_REPEATS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """error: None where it passed; microseconds: of one pass of the exercise, its comparison and
+    the reference included, so that only two outcomes on one card compare."""
+
+    backend: str
+    exercise: str
+    error: str | None
+    microseconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """chosen: by kind of model, operation → backend, and why others were passed over; unusable:
+    backend → why it cannot be used here at all."""
+
+    device: str
+    architecture: str | None
+    versions: dict[str, str]
+    variables: dict[str, str]
+    tools: dict[str, str]
+    chosen: dict[str, dict[str, object]]
+    unusable: dict[str, str]
+    outcomes: list[Outcome]
+
+    @property
+    def failed(self) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.error is not None]
+
+
+def make_report(device_type: str, torch_device: torch.device) -> Report:
+    """Of the card that torch sees, with every backend that it can be used with."""
+    reasons = {name: "; ".join(load_backend(name).unusable) for name in BACKENDS}
+    unusable = {name: said for name, said in reasons.items() if said}
+    return Report(
+        device=device_type,
+        architecture=devices.amd_architecture(),
+        versions=software_versions(),
+        variables=_variables(os.environ),
+        tools=_tools(),
+        chosen={name: _chosen(device_type, case) for name, case in CASES.items()},
+        unusable=unusable,
+        outcomes=[
+            outcome
+            for name in BACKENDS
+            if name not in unusable
+            for outcome in _outcomes(name, torch_device)
+        ],
+    )
+
+
+def _variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Those that kernels and runtimes read, and nothing that may be secret."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if name.startswith(_VARIABLES) and not any(word in name for word in _SECRET)
+    }
+
+
+def _tools() -> dict[str, str]:
+    """What the driver's own tools say."""
+    said = {}
+    for command in _TOOLS:
+        if shutil.which(command[0]) is not None:
+            try:
+                run = subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_SECONDS)
+                said[" ".join(command)] = run.stdout + run.stderr
+            except (OSError, subprocess.TimeoutExpired) as error:
+                said[" ".join(command)] = str(error)
+    return said
+
+
+def _chosen(device_type: str, case: OpCase) -> dict[str, object]:
+    lines = _Lines()
+    logger = logging.getLogger(resolve_ops.__module__)
+    level = logger.level
+    logger.addHandler(lines)
+    logger.setLevel(logging.INFO)
+    try:
+        return {"chosen": resolve_ops(device_type, case).chosen, "reasons": lines.said}
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}", "reasons": lines.said}
+    finally:
+        logger.removeHandler(lines)
+        logger.setLevel(level)
+
+
+class _Lines(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+def _outcomes(name: str, device: torch.device) -> list[Outcome]:
+    backend = load_backend(name)
+    architecture = devices.amd_architecture()
+    # Other cards than AMD's have e4m3fn, as gfx950 has.
+    card = architecture if architecture in ("gfx942", "gfx950") else "gfx950"
+    found = []
+    for exercise, (run, cards) in EXERCISES.items():
+        if card in cards:
+            work = partial(run, dict(backend.operations))
+            found.append(_outcome(name, exercise, work, device))
+    return found
+
+
+def _outcome(backend: str, exercise: str, run: Callable[[], None], device: torch.device) -> Outcome:
+    torch.manual_seed(0)
+    try:
+        with device, torch.inference_mode():
+            run()
+            started = time.perf_counter()
+            for _ in range(_REPEATS if device.type == "cuda" else 1):
+                run()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            repeats = _REPEATS if device.type == "cuda" else 1
+            return Outcome(backend, exercise, None, (time.perf_counter() - started) / repeats * 1e6)
+    except Exception as error:  # whatever a kernel raises is what is asked for
+        return Outcome(backend, exercise, f"{type(error).__name__}: {error}"[:2000])
+
+
+def summary(report: Report) -> str:
+    """For people: a line of each exercise that failed, and of what was chosen."""
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    lines = [f"{report.device} {report.architecture or ''}".strip(), versions]
+    for name, choice in report.chosen.items():
+        lines.append(f"{name}: {choice.get('chosen', choice.get('error'))}")
+        lines += [f"  {reason}" for reason in _listed(choice.get("reasons"))]
+    lines += [f"{name}: {said}" for name, said in report.unusable.items()]
+    for outcome in report.outcomes:
+        said = outcome.error or f"passed, {outcome.microseconds:,.0f} µs"
+        lines.append(f"{outcome.backend}, {outcome.exercise}: {said}")
+    lines.append(f"{len(report.failed)} of {len(report.outcomes)} outcomes failed")
+    return "\n".join(lines)
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def write_bundle(report: Report, file: Path) -> None:
+    """One archive to attach to an issue."""
+    contents = {
+        "report.json": json.dumps(asdict(report), indent=2),
+        "summary.txt": summary(report),
+        **{f"{name.split()[0]}.txt": said for name, said in report.tools.items()},
+    }
+    with tarfile.open(file, "w:gz") as archive:
+        for name, text in contents.items():
+            data = text.encode()
+            entry = tarfile.TarInfo(f"atom-first-hour/{name}")
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))

@@ -1,0 +1,137 @@
+"""Latent attention: decodes in the latent by AITER's MLA kernel, prompts with keys unfolded.
+
+A decode's queries are folded through the keys' half of `up`, and its results through the values';
+the persistent kernel serves every number of heads. Prompts' latents are gathered, multiplied by
+`up`, and attended to by the ragged kernel.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from atom.model_ops.backends.aiter_ops.cache_views import prompt_keys
+from atom.model_ops.backends.aiter_ops.dense import Norms
+from atom.model_ops.backends.aiter_ops.latent_rows import LatentDecode, latent_rows
+from atom.model_ops.backends.aiter_ops.library import Library
+from atom.model_ops.backends.aiter_ops.rope_tables import NEOX, RopeTables
+from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, LinearWeight, Rotary
+from atom.utils.forward_context import AttentionMetaData
+
+
+class LatentAttention:
+    def __init__(self, library: Library, norms: Norms) -> None:
+        self._library = library
+        self._norms = norms
+        self._tables = RopeTables()
+
+    def latent_rope_store(
+        self,
+        tokens: LatentTokens,
+        shape: LatentShape,
+        rotary: Rotary,
+        cache: LatentCache,
+        slot_mapping: torch.Tensor,
+    ) -> LatentTokens:
+        assert rotary.k_norm is not None
+        latent, key = tokens.entries.split([shape.kv_rank, shape.rope_dim], dim=-1)
+        latent, key = self._norms.rms_norm(latent, rotary.k_norm), key.contiguous()
+        table = self._tables.of(rotary.cos_sin, tokens.q.dtype)
+        self._library["rope_cached_positions_2c_fwd_inplace"](
+            input_x=tokens.q[..., shape.nope_dim :].unsqueeze(0),
+            input_y=key[None, :, None],
+            cos=table.cos,
+            sin=table.sin,
+            positions=rotary.positions.unsqueeze(0),
+            rotate_style=NEOX,
+            reuse_freqs_front_part=True,
+            nope_first=False,
+        )
+        self._library["concat_and_cache_mla"](
+            kv_c=latent,
+            k_pe=key,
+            kv_cache=cache.entries,
+            slot_mapping=slot_mapping,
+            kv_cache_dtype="auto",
+            scale=torch.ones((), dtype=torch.float32, device=key.device),
+        )
+        return LatentTokens(tokens.q, torch.cat((latent, key), dim=-1))
+
+    def paged_latent_attention(
+        self,
+        tokens: LatentTokens,
+        shape: LatentShape,
+        up: LinearWeight,
+        cache: LatentCache,
+        step: AttentionMetaData,
+    ) -> torch.Tensor:
+        q, decodes = tokens.q, step.num_decodes
+        out = q.new_empty((q.shape[0], shape.num_heads, shape.value_dim))
+        if decodes:
+            out[:decodes] = self._decode(q[:decodes], shape, up, cache, step)
+        if decodes < step.context_lens.shape[0]:
+            out[decodes:] = self._prefill(q[decodes:], shape, up, cache, step)
+        return out.flatten(1)
+
+    def _decode(
+        self,
+        q: torch.Tensor,
+        shape: LatentShape,
+        up: LinearWeight,
+        cache: LatentCache,
+        step: AttentionMetaData,
+    ) -> torch.Tensor:
+        asked = LatentDecode(shape.num_heads, q.dtype, cache.block_size)
+        rows = latent_rows(self._library, asked, step)
+        own = up.data.view(shape.num_heads, -1, shape.kv_rank)
+        keys, values = own.split([shape.nope_dim, shape.value_dim], dim=1)
+        still, turning = q.split([shape.nope_dim, shape.rope_dim], dim=-1)
+        folded = torch.bmm(still.transpose(0, 1), keys).transpose(0, 1)  # [rows, Hq, kv_rank]
+        latent = torch.empty_like(folded, memory_format=torch.contiguous_format)
+        work = dict(rows.work)
+        self._library["mla_decode_fwd"](
+            q=torch.cat((folded, turning), dim=-1),
+            kv_buffer=cache.entries.view(-1, rows.page_size, 1, shape.entry_dim),
+            o=latent,
+            qo_indptr=rows.queries,
+            kv_indptr=rows.pages,
+            kv_indices=rows.indices,
+            kv_last_page_lens=rows.last,
+            max_seqlen_q=1,
+            page_size=rows.page_size,
+            nhead_kv=1,
+            sm_scale=shape.scale,
+            work_meta_data=work.pop("work_metadata_ptrs"),
+            **work,
+        )
+        # Padding of a captured step: rows that attend to nothing.
+        latent.masked_fill_(step.context_lens[: len(q), None, None] == 0, 0)
+        return torch.bmm(latent.transpose(0, 1), values.transpose(1, 2)).transpose(0, 1)
+
+    def _prefill(
+        self,
+        q: torch.Tensor,
+        shape: LatentShape,
+        up: LinearWeight,
+        cache: LatentCache,
+        step: AttentionMetaData,
+    ) -> torch.Tensor:
+        keys = prompt_keys(step, cache.block_size)
+        entries = cache.entries[keys.block, keys.offset]  # [K, kv_rank + rope_dim]
+        latent, turning = entries.split([shape.kv_rank, shape.rope_dim], dim=-1)
+        unfolded = self._library["tgemm.mm"](
+            inp=latent.contiguous(), weights=up.data, otype=q.dtype
+        ).view(len(entries), shape.num_heads, -1)
+        k, v = unfolded.split([shape.nope_dim, shape.value_dim], dim=-1)
+        k = torch.cat((k, turning.unsqueeze(1).expand(-1, shape.num_heads, -1)), dim=-1)
+        out: torch.Tensor = self._library["flash_attn_varlen_func"](
+            q=q.contiguous(),
+            k=k,
+            v=v.contiguous(),
+            cu_seqlens_q=step.query_starts[step.num_decodes :] - step.num_decodes,
+            cu_seqlens_k=keys.starts,
+            max_seqlen_q=step.max_query_len,
+            max_seqlen_k=step.max_context_len,
+            softmax_scale=shape.scale,
+            causal=True,
+        )
+        return out

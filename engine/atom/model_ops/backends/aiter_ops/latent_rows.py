@@ -1,0 +1,116 @@
+"""Where a step's decodes find their latents, and how AITER's persistent MLA kernel divides them.
+
+Worked out once a step for all layers, on the device alone: a captured step replays it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from atom.model_ops.backends.aiter_ops.library import Library
+from atom.utils.forward_context import AttentionMetaData
+
+# Blocks of this size are pages as they are; of others each token is one.
+_PAGE = 64
+_GRANULARITY = 16
+_BUFFERS = (  # in the order of get_mla_metadata_info_v1, which is not that of its filler
+    "work_metadata_ptrs",
+    "work_indptr",
+    "work_info_set",
+    "reduce_indptr",
+    "reduce_final_map",
+    "reduce_partial_map",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LatentRows:
+    """queries, pages [rows + 1], last [rows] int32: where each row's begin, and how full its last
+    page is; indices int32: the rows' pages one behind the other; work: the kernel's division."""
+
+    queries: torch.Tensor
+    pages: torch.Tensor
+    indices: torch.Tensor
+    last: torch.Tensor
+    page_size: int
+    work: dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class LatentDecode:
+    """heads of one layer, in dtype, over blocks of block_size tokens."""
+
+    heads: int
+    dtype: torch.dtype
+    block_size: int
+
+    @property
+    def page_size(self) -> int:
+        return _PAGE if self.block_size == _PAGE else 1
+
+
+def latent_rows(library: Library, asked: LatentDecode, step: AttentionMetaData) -> LatentRows:
+    """Of the step's decodes."""
+    key = f"aiter.latent_rows.{asked.heads}"
+    found: LatentRows | None = step.per_step.get(key)
+    if found is None:
+        found = step.per_step[key] = _planned(library, asked, step)
+    return found
+
+
+def _planned(library: Library, asked: LatentDecode, step: AttentionMetaData) -> LatentRows:
+    rows, page = step.num_decodes, asked.page_size
+    contexts = step.context_lens[:rows]
+    counts = (contexts + page - 1) // page
+    pages = torch.zeros(rows + 1, dtype=torch.int32, device=contexts.device)
+    pages[1:] = counts.cumsum(0)
+    queries = torch.arange(rows + 1, dtype=torch.int32, device=contexts.device)
+    last = contexts - (counts - 1).clamp_min(0) * page
+    indices = _indices(asked, step, counts, pages)
+    shapes = library["get_mla_metadata_info_v1"](
+        batch_size=rows,
+        max_seqlen_qo=1,
+        num_head_qo=asked.heads,
+        q_dtype=asked.dtype,
+        kv_dtype=asked.dtype,
+        is_sparse=False,
+        fast_mode=True,
+    )
+    work = {
+        name: torch.empty(shape, dtype=dtype, device=contexts.device)
+        for name, (shape, dtype) in zip(_BUFFERS, shapes, strict=True)
+    }
+    library["get_mla_metadata_v1"](
+        seqlens_qo_indptr=queries,
+        seqlens_kv_indptr=pages,
+        kv_last_page_lens=last,
+        num_heads_per_head_k=asked.heads,
+        num_heads_k=1,
+        is_causal=True,
+        page_size=page,
+        kv_granularity=max(page, _GRANULARITY),
+        max_seqlen_qo=1,
+        uni_seqlen_qo=1,
+        fast_mode=True,
+        dtype_q=asked.dtype,
+        dtype_kv=asked.dtype,
+        **work,
+    )
+    return LatentRows(queries, pages, indices, last, page, work)
+
+
+def _indices(
+    asked: LatentDecode, step: AttentionMetaData, counts: torch.Tensor, pages: torch.Tensor
+) -> torch.Tensor:
+    """Room for as many as there may be: what there is is known to the device alone."""
+    rows, per_block = len(counts), asked.block_size // asked.page_size
+    most = -(-step.max_context_len // asked.page_size)
+    at = torch.arange(most, device=counts.device)
+    blocks = step.block_tables[:rows].index_select(1, at // per_block)
+    found = blocks * per_block + (at % per_block).to(torch.int32)  # [rows, most]
+    # What a row does not have goes behind everything.
+    place = torch.where(at < counts.unsqueeze(1), pages[:-1].unsqueeze(1) + at, rows * most)
+    room = torch.zeros(rows * most + 1, dtype=torch.int32, device=counts.device)
+    return room.scatter_(0, place.flatten().long(), found.flatten())
