@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.quantization import Element, Quantization
+from atom.sizing.text_part import WRAPPERS
 
 SUPPORTED_ARCHITECTURES = (
     "LlamaForCausalLM",
@@ -69,10 +70,11 @@ def unsupported(facts: ModelFacts, beyond: Collection[str] = ()) -> tuple[Unsupp
 
 def unsupported_architecture(name: str) -> Unsupported:
     """The refusal of an architecture, whether it can be sized or not."""
-    supported = ", ".join(SUPPORTED_ARCHITECTURES)
+    supported, wrapped = ", ".join(SUPPORTED_ARCHITECTURES), ", ".join(WRAPPERS)
     return Unsupported(
         "architectures",
-        f"architecture {name} is not supported; this version of the engine runs {supported}",
+        f"architecture {name} is not supported; this version of the engine runs {supported}, and "
+        f"of {wrapped} the text part",
     )
 
 
