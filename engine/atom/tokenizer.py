@@ -60,7 +60,9 @@ class Tokenizer:
             if not (folder / TOKENIZER_FILE).is_file() and convertible(folder):
                 source = converted_folder(folder, cleaner)
             self._tokenizer = _read(source / TOKENIZER_FILE)
-            self.settings = read_settings(source) | read_settings(folder)
+            self.settings = read_object(source / SETTINGS_FILE) | read_object(
+                folder / SETTINGS_FILE
+            )
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         added = self._tokenizer.get_added_tokens_decoder()
@@ -255,9 +257,8 @@ class _WindowStream:
         return new
 
 
-def read_settings(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json as an object; {} when there is none."""
-    file = folder / SETTINGS_FILE
+def read_object(file: Path) -> dict[str, Any]:
+    """A JSON file as an object; {} when there is none."""
     if not file.is_file():
         return {}
     try:
