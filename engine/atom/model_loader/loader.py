@@ -11,12 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from atom.checkpoint import Checkpoint
+from atom.errors import ModelError
 from atom.model_loader.load_plan import opened, plan_load
 from atom.model_ops.placement import Placement
 
@@ -56,7 +60,7 @@ def load_model(model: PlacedModel, checkpoint: Checkpoint, progress: Progress) -
         for file, tensors in plan.files.items():
             with opened(file) as shard:
                 wanted_of_file = [
-                    (shard, name, placement)
+                    _Part(file, shard, name, placement)
                     for name, placements in tensors.items()
                     for placement in placements
                 ]
@@ -76,12 +80,28 @@ def placements_of(model: PlacedModel) -> list[Placement]:
     ]
 
 
-def _fill(wanted: tuple[Any, str, Placement]) -> int:
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One part of one tensor of an open file."""
+
+    file: Path
+    shard: Any
+    name: str
+    placement: Placement
+
+
+def _fill(wanted: _Part) -> int:
     """Read a placement's part of a tensor and store it; the bytes that were stored."""
-    shard, name, placement = wanted
+    try:
+        part = _read(wanted.shard, wanted.name, wanted.placement)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(
+            f"{wanted.file}: {wanted.name} cannot be read ({error}), although its header is whole; "
+            "check the disk or the network share, then copy or download the file again"
+        ) from error
     with torch.inference_mode():  # of each thread its own
-        placement.fill(_read(shard, name, placement))
-    return placement.target.nbytes
+        wanted.placement.fill(part)
+    return wanted.placement.target.nbytes
 
 
 def _read(shard: Any, name: str, placement: Placement) -> torch.Tensor:
