@@ -13,22 +13,23 @@ from atom.sizing.model_facts import ModelFacts
 from atom.sizing.quantization import Element, Quantization
 from atom.sizing.text_part import WRAPPERS
 
-SUPPORTED_ARCHITECTURES = (
-    "LlamaForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-    "MistralForCausalLM",
-    "Glm4MoeForCausalLM",
-    "GptOssForCausalLM",
-    "MixtralForCausalLM",
-    "Qwen2MoeForCausalLM",
-    "Qwen3MoeForCausalLM",
-    "Gemma2ForCausalLM",
-    "Gemma3ForCausalLM",
-    "DeepseekV2ForCausalLM",
-    "DeepseekV3ForCausalLM",
-    "DeepseekV32ForCausalLM",
-)
+# By the name in config.json, what people call the models: README and guides say these.
+SUPPORTED_ARCHITECTURES: dict[str, str] = {
+    "LlamaForCausalLM": "Llama 2/3",
+    "Qwen2ForCausalLM": "Qwen2/2.5",
+    "Qwen3ForCausalLM": "Qwen3",
+    "MistralForCausalLM": "Mistral",
+    "Glm4MoeForCausalLM": "GLM-4.5",
+    "GptOssForCausalLM": "gpt-oss",
+    "MixtralForCausalLM": "Mixtral",
+    "Qwen2MoeForCausalLM": "Qwen2-MoE",
+    "Qwen3MoeForCausalLM": "Qwen3-MoE",
+    "Gemma2ForCausalLM": "Gemma 2",
+    "Gemma3ForCausalLM": "Gemma 3",
+    "DeepseekV2ForCausalLM": "DeepSeek V2",
+    "DeepseekV3ForCausalLM": "DeepSeek V3, R1 and Kimi-K2",
+    "DeepseekV32ForCausalLM": "DeepSeek V3.2",
+}
 SUPPORTED_ROPE_TYPES = (
     "default",
     "linear",
@@ -66,6 +67,13 @@ def unsupported(facts: ModelFacts, beyond: Collection[str] = ()) -> tuple[Unsupp
     if facts.architecture not in SUPPORTED_ARCHITECTURES:
         return (unsupported_architecture(facts.architecture),)
     return tuple(_forms(facts))
+
+
+def runs_in_words() -> str:
+    """Every model that runs, as README and guides list them."""
+    wrapped = ", ".join(wrapper.name for wrapper in WRAPPERS.values())
+    names = ", ".join(SUPPORTED_ARCHITECTURES.values())
+    return f"{names}; of multimodal checkpoints the text part of {wrapped}"
 
 
 def unsupported_architecture(name: str) -> Unsupported:

@@ -57,17 +57,24 @@ _QWEN3_VL = {
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """text: by the text part's model_type its architecture, the first where none is said; defaults:
-    of the text part's fields, as transformers' class has them."""
+    """name: what people call it; text: by the text part's model_type its architecture, the first
+    where none is said; defaults: of the text part's fields, as transformers' class has them."""
 
+    name: str
     text: Mapping[str, str]
     defaults: Mapping[str, object] = field(default_factory=dict)
 
 
 WRAPPERS: dict[str, Wrapper] = {
-    "Gemma3ForConditionalGeneration": Wrapper({"gemma3_text": "Gemma3ForCausalLM"}, _GEMMA3),
-    "Mistral3ForConditionalGeneration": Wrapper({"mistral": "MistralForCausalLM"}, _MISTRAL),
-    "Qwen3VLForConditionalGeneration": Wrapper({"qwen3_vl_text": "Qwen3ForCausalLM"}, _QWEN3_VL),
+    "Gemma3ForConditionalGeneration": Wrapper(
+        "Gemma 3", {"gemma3_text": "Gemma3ForCausalLM"}, _GEMMA3
+    ),
+    "Mistral3ForConditionalGeneration": Wrapper(
+        "Mistral Small 3", {"mistral": "MistralForCausalLM"}, _MISTRAL
+    ),
+    "Qwen3VLForConditionalGeneration": Wrapper(
+        "Qwen3-VL (dense)", {"qwen3_vl_text": "Qwen3ForCausalLM"}, _QWEN3_VL
+    ),
 }
 # How names of the decoder's tensors begin in a wrapper, and in the text model.
 _DECODER_NAMES = ("language_model.model.", "model.language_model.")
