@@ -33,6 +33,7 @@ _DTYPES = {
     "F8_E8M0": torch.float8_e8m0fnu,
     "I8": torch.int8,
     "I32": torch.int32,
+    "I64": torch.int64,
     "U8": torch.uint8,
 }
 # What checkpoints hold beside a model's parameters: tables that are computed, a tied head.

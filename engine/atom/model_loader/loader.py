@@ -56,17 +56,17 @@ def load_model(model: PlacedModel, checkpoint: Checkpoint, progress: Progress) -
     wanted = placements_of(model)
     plan = plan_load(wanted, checkpoint, model.unused_tensors())
     done_bytes = 0
-    with ThreadPoolExecutor(_READERS, "read-weights") as readers:
-        for file, tensors in plan.files.items():
-            with opened(file) as shard:
-                wanted_of_file = [
-                    _Part(file, shard, name, placement)
-                    for name, placements in tensors.items()
-                    for placement in placements
-                ]
-                for size in readers.map(_fill, wanted_of_file):
-                    done_bytes += size
-                    progress(min(done_bytes / plan.total_bytes, 1.0))
+    for file, tensors in plan.files.items():
+        # A file that is closed while a thread reads it, after a fault, says that and not the fault.
+        with opened(file) as shard, ThreadPoolExecutor(_READERS, "read-weights") as readers:
+            wanted_of_file = [
+                _Part(file, shard, name, placement)
+                for name, placements in tensors.items()
+                for placement in placements
+            ]
+            for size in readers.map(_fill, wanted_of_file):
+                done_bytes += size
+                progress(min(done_bytes / plan.total_bytes, 1.0))
     progress(1.0)
 
 
@@ -125,6 +125,8 @@ def fill_dummy(model: nn.Module, seed: int) -> None:
             parameter.data.fill_(1.0)
         elif name.endswith("_scale"):
             parameter.data.fill_(_DUMMY_EXPONENT if parameter.dtype is torch.uint8 else 0.02)
+        elif parameter.dtype is torch.int32:
+            parameter.data.zero_()  # groups of inputs
         elif parameter.dtype in (torch.uint8, torch.int8):
             parameter.data.random_(generator=generator)
         elif parameter.dtype is torch.float8_e4m3fn:

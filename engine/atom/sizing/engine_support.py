@@ -43,8 +43,9 @@ SUPPORTED_ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
 SUPPORTED_KV_DTYPES = ("bf16", "fp32", "fp8")
 SUPPORTED_FORMATS = (
     "fp8 with a scale per matrix, output or block (fp8, fbgemm_fp8, compressed-tensors, quark), "
-    "int8 with a scale per matrix or output (compressed-tensors), int4 in groups (awq, gptq, "
-    "compressed-tensors), mxfp4 (quark, and gpt-oss' experts)"
+    "int8 with a scale per matrix or output (compressed-tensors), int4 in groups of inputs in "
+    "their own or another order (awq, gptq, compressed-tensors), mxfp4 (quark, and gpt-oss' "
+    "experts)"
 )
 
 
@@ -90,9 +91,7 @@ def _formats(facts: ModelFacts, quantization: Quantization) -> Iterator[Unsuppor
     """What a format of matrices may say that the engine does not compute."""
     stacked = facts.experts_block.stacked
     reason = ""
-    if quantization.ordered:
-        reason = "has its inputs in another order (desc_act, actorder)"
-    elif quantization.bits == 8 and quantization.input_bits != 8:
+    if quantization.bits == 8 and quantization.input_bits != 8:
         reason = "is to be multiplied with 16-bit inputs"
     elif quantization.element is Element.INT8 and quantization.granularity == "block":
         reason = "has no kernel"

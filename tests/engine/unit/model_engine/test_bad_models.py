@@ -6,6 +6,7 @@ import json
 import shutil
 import struct
 import tempfile
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from atom.config import Config, EngineOptions, build_config
 from atom.errors import ConfigError, ModelError
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_loader import loader
-from atom.model_loader.load_plan import plan_load
+from atom.model_loader.load_plan import opened, plan_load
 from atom.model_ops.placement import Placement
 from atom.utils.device import Device, check_dtype
 from tests.support.tiny_model import make_tiny_checkpoint
@@ -135,6 +136,35 @@ def test_a_file_that_cannot_be_read_to_its_end_is_named(
     monkeypatch.setattr(loader, "_read", fail)
     with pytest.raises(ModelError, match=r"safetensors: \S+ cannot be read .*check the disk"):
         load(folder)
+
+
+def test_a_file_is_closed_when_no_thread_reads_it_any_more(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closed while one does, it says that, and not what went wrong before."""
+    reading: list[list[str]] = []
+
+    class Watched:
+        def __init__(self, file: Path) -> None:
+            self.shard = opened(file)
+
+        def __enter__(self) -> Any:
+            return self.shard.__enter__()
+
+        def __exit__(self, *fault: object) -> None:
+            names = [thread.name for thread in threading.enumerate()]
+            reading.append([name for name in names if name.startswith("read-weights")])
+            self.shard.__exit__(*fault)
+
+    def fail(shard: object, name: str, placement: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(loader, "opened", Watched)
+    load(folder)
+    monkeypatch.setattr(loader, "_read", fail)
+    with pytest.raises(ModelError, match=r"cannot be read"):
+        load(folder)
+    assert reading == [[], []]
 
 
 @given(data=st.data())
