@@ -44,6 +44,7 @@ _BESIDE_QUANTISED = re.compile(
     r"\.(input_scale|input_scale_ub|activation_scale|output_scale|k_scale|v_scale|q_scale|"
     r"g_idx|weight_g_idx|weight_shape)$"
 )
+_ORDER = re.compile(r"\.(weight_)?g_idx$")
 _HEAD = "lm_head.weight"
 
 
@@ -77,14 +78,14 @@ def plan_load(
         for name in placement.names:
             by_name.setdefault(name, []).append(placement)
     files: dict[Path, dict[str, list[Placement]]] = {}
-    left_over: list[str] = []
+    left_over: dict[str, Header] = {}
     missing = dict.fromkeys(placement.name for placement in wanted)
     others: list[str] = []
     for header in _headers(checkpoint):
         if header.name is None:
             others.append(header.stored_name)
         elif header.name not in by_name:
-            left_over.append(header.name)
+            left_over[header.name] = header
         else:
             first = by_name[header.name][0]
             _check_shape(header, first)
@@ -94,8 +95,10 @@ def plan_load(
     _say_skipped(checkpoint, "parts that are no text", others)
     skipped = [name for name in left_over if name.startswith(unused)] if unused else []
     _say_skipped(checkpoint, "layers that predict further tokens", skipped)
-    left_over = [name for name in left_over if name not in set(skipped)]
-    _check_complete(list(missing), left_over, _HEAD in by_name, checkpoint)
+    for name in skipped:
+        del left_over[name]
+    _check_complete(list(missing), list(left_over), _HEAD in by_name, checkpoint)
+    _check_input_order([header for name, header in left_over.items() if _ORDER.search(name)])
     return LoadPlan(files, sum(placement.target.nbytes for placement in wanted) or 1)
 
 
@@ -117,6 +120,21 @@ def _headers(checkpoint: Checkpoint) -> Iterator[Header]:
                     )
                 shape = tuple(header.get_shape())
                 yield Header(file, stored_name, name, shape, header.get_dtype())
+
+
+def _check_input_order(unused: Sequence[Header]) -> None:
+    """Groups of inputs that nobody asked for are those of neighbours, or answers would be wrong
+    without a word. The only tensors that are read here: a number for each input of a matrix."""
+    for file in dict.fromkeys(header.file for header in unused):
+        with opened(file) as shard:
+            for header in unused:
+                groups = shard.get_tensor(header.stored_name) if header.file == file else None
+                if groups is not None and bool((groups.diff() < 0).any()):
+                    raise ModelError(
+                        f"{file}: {header.stored_name} has inputs in another order, of which the "
+                        "quantization_config says nothing (desc_act, actorder); use the "
+                        "config.json that came with the weights"
+                    )
 
 
 def _say_skipped(checkpoint: Checkpoint, what: str, names: list[str]) -> None:

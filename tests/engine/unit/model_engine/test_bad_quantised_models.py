@@ -140,6 +140,22 @@ def test_an_input_of_no_group_names_the_tensor(
         load(quantised)
 
 
+@pytest.mark.parametrize(
+    ("layout", "changes"),
+    [("gptq-ordered", {"desc_act": False}), ("compressed-int4-ordered", {})],
+)
+def test_an_order_that_the_config_does_not_tell_of_is_refused(
+    tmp_path: Path, layout: str, changes: dict[str, Any]
+) -> None:
+    quantised, _ = make_quantised_checkpoint(tmp_path, LAYOUTS[layout])
+    if not changes:
+        plain = LAYOUTS["compressed-int4"].config
+        changes = {"config_groups": plain["config_groups"]}
+    edit_quantization(quantised, **changes)
+    with pytest.raises(ModelError, match=r"g_idx has inputs in another order, .* says nothing"):
+        load(quantised)
+
+
 def test_an_order_that_is_missing_is_named(tmp_path: Path) -> None:
     quantised, _ = make_quantised_checkpoint(tmp_path, LAYOUTS["gptq-ordered"])
     edit_tensors(quantised, g_idx=None)
