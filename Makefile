@@ -61,6 +61,10 @@ docs: $(STAMP) ## Build the documentation site into site/; a missing page or a d
 test-unit: $(STAMP) ## Unit and integration tests; no cluster, no GPU
 	$(PYTEST) --durations=10 -m "not cluster and not gpu and not rocm and not slow"
 
+.PHONY: test-gpu
+test-gpu: $(STAMP) ## The parity matrix on this machine's GPU; writes docs/results/gpu-parity.md
+	$(PY) -m tools.gpu_tests
+
 .PHONY: test-cluster
 test-cluster: $(STAMP) ## Chart, API server and end-to-end tests on a real Kubernetes
 	@$(PY) -m tools.cluster_tests

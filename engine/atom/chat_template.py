@@ -19,9 +19,11 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from atom.errors import ConfigError, ModelError, RequestError
-from atom.tokenizer import SETTINGS_FILE, Tokenizer
+from atom.tokenizer import SETTINGS_FILE, Tokenizer, read_object
 
 TEMPLATE_FILE = "chat_template.jinja"
+TOOL_TEMPLATE_FILE = "additional_chat_templates/tool_use.jinja"
+PROCESSOR_FILE = "chat_template.json"
 # What the renderer itself provides; extra arguments of a request may not replace them.
 RESERVED_NAMES = frozenset({"messages", "tools", "add_generation_prompt"})
 
@@ -63,7 +65,7 @@ class ChatTemplate:
                 {
                     **self._special_tokens,
                     **(extra or {}),
-                    "messages": messages,
+                    "messages": [_with_reasoning(message) for message in messages],
                     "tools": tools or None,
                     "add_generation_prompt": add_generation_prompt,
                 }
@@ -76,18 +78,31 @@ class ChatTemplate:
             ) from error
 
 
+def _with_reasoning(message: Message) -> Message:
+    """Templates know an answer's reasoning by one of its names, clients send another."""
+    names = ("reasoning_content", "thinking", "reasoning")
+    found = next((message[name] for name in names if message.get(name) is not None), None)
+    if found is None:
+        return message
+    return {"thinking": found, **message, "reasoning_content": found}
+
+
 def load_chat_template(
     folder: Path, tokenizer: Tokenizer, override: Path | None = None
 ) -> ChatTemplate | None:
     """The template of `override`, else the folder's chat_template.jinja, else the one in
-    tokenizer_config.json; None when the model has none (a base model)."""
+    chat_template.json (of multimodal models), else that in tokenizer_config.json; None when the
+    model has none (a base model)."""
     special_tokens = tokenizer.special_tokens()
     if override is not None:
         return ChatTemplate(_read_override(override), special_tokens)
-    file = folder / TEMPLATE_FILE
+    file, with_tools = folder / TEMPLATE_FILE, folder / TOOL_TEMPLATE_FILE
     if file.is_file():
-        return ChatTemplate(file.read_text(encoding="utf-8"), special_tokens)
-    source = tokenizer.settings.get("chat_template")
+        tool_source = with_tools.read_text(encoding="utf-8") if with_tools.is_file() else None
+        plain = file.read_text(encoding="utf-8")
+        return ChatTemplate(plain, special_tokens, tool_source=tool_source)
+    processor = read_object(folder / PROCESSOR_FILE)
+    source = processor.get("chat_template") or tokenizer.settings.get("chat_template")
     if isinstance(source, list):  # several templates by name, such as "default" and "tool_use"
         named = {item["name"]: item["template"] for item in source}
         return ChatTemplate(

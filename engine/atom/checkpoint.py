@@ -43,9 +43,22 @@ class Checkpoint:
             weight_map = _read_json(index).get("weight_map")
             if not isinstance(weight_map, dict) or not weight_map:
                 raise ModelError(f"{index}: has no weight_map; download the file again")
-            files = [self.path / name for name in sorted(set(weight_map.values()))]
+            names = set(map(str, weight_map.values()))
+            outside = sorted(name for name in names if Path(name).name != name)
+            if outside:
+                raise ModelError(
+                    f"{index}: names {outside[0]!r}, which is no file of this folder; download the "
+                    "file again"
+                )
+            files = [self.path / name for name in sorted(names)]
         else:
             files = [self.path / SINGLE_FILE]
+            shards = sorted(self.path.glob("*-of-*.safetensors"))
+            if shards and not files[0].is_file():
+                raise ModelError(
+                    f"{index}: missing, although the folder holds {shards[0].name}; which shards "
+                    "belong together is not known: copy or download the folder again"
+                )
         for file in files:
             if not file.is_file():
                 raise ModelError(

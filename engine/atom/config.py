@@ -26,6 +26,7 @@ from atom.sizing.engine_support import (
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.quantization import ONLINE
+from atom.sizing.text_part import text_part
 
 logger = logging.getLogger(__name__)
 
@@ -258,8 +259,8 @@ def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig
     return ModelConfig(
         path=checkpoint.path,
         served_name=name,
-        architecture=checkpoint.architecture,
-        hf_config=checkpoint.config,
+        architecture=facts.architecture,
+        hf_config=text_part(checkpoint.config),
         facts=facts,
         dtype=options.dtype,
         max_model_len=_context_length(options.max_model_len, facts),
@@ -283,6 +284,11 @@ def _model_facts(checkpoint: Checkpoint) -> ModelFacts:
     refusals = unsupported(facts)
     if refusals:
         raise ModelError(f"{place}: {'; '.join(refusal.message for refusal in refusals)}")
+    if facts.wrapper:
+        logger.info(
+            "%s: of %s the text model alone is served, as %s: prompts are text, and what reads "
+            "images is not loaded", checkpoint.path, facts.wrapper, facts.architecture,
+        )  # fmt: skip
     return facts
 
 
@@ -315,7 +321,7 @@ def _context_length(asked: int | None, facts: ModelFacts) -> int:
 
 def _eos_token_ids(checkpoint: Checkpoint) -> tuple[int, ...]:
     """End-of-text tokens: the generation config's, else the model config's (int, list or none)."""
-    for source in (checkpoint.generation_config, checkpoint.config):
+    for source in (checkpoint.generation_config, text_part(checkpoint.config)):
         value = source.get("eos_token_id")
         if isinstance(value, int):
             return (value,)

@@ -1,4 +1,5 @@
-"""Text to token ids and back, for one model: the checkpoint's own tokenizer.json.
+"""Text to token ids and back, for one model: the checkpoint's own tokenizer.json, or one made of
+the vocabulary that it has instead (tokenizer_conversion.py).
 
 Wraps the `tokenizers` library and adds what a streaming server needs: text for one token at a time
 that never shows half a character, and never holds back more than a character can need. Torch-free;
@@ -11,6 +12,7 @@ import codecs
 import json
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,6 +20,7 @@ import tokenizers
 from tokenizers import pre_tokenizers
 
 from atom.errors import ModelError
+from atom.tokenizer_conversion import VOCABULARIES, converted_folder, convertible
 
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
@@ -51,20 +54,17 @@ class Tokenizer:
     """One model's vocabulary. Thread-safe: nothing changes after it is loaded."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises `ModelError` when tokenizer.json is missing or damaged."""
-        file = folder / TOKENIZER_FILE
-        if not file.is_file():
-            raise ModelError(
-                f"{file}: missing; the server needs the fast tokenizer. Download the model folder "
-                f"again, or write the file with transformers' AutoTokenizer.save_pretrained"
+        """Raises `ModelError` when it is missing, damaged, or of an unknown kind."""
+        with ExitStack() as cleaner:
+            source = folder
+            if not (folder / TOKENIZER_FILE).is_file() and convertible(folder):
+                source = converted_folder(folder, cleaner)
+            self._tokenizer = _read(source / TOKENIZER_FILE)
+            self.settings = read_object(source / SETTINGS_FILE) | read_object(
+                folder / SETTINGS_FILE
             )
-        try:
-            self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises bare Exception
-            raise ModelError(f"{file}: damaged ({error}); download it again") from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self.settings = read_settings(folder)
         added = self._tokenizer.get_added_tokens_decoder()
         self._special_ids = frozenset(index for index, token in added.items() if token.special)
         self._byte_level = _decodes_bytes(self._tokenizer)
@@ -168,6 +168,24 @@ class Tokenizer:
             return piece.encode()
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Whether the folder has a vocabulary of any kind."""
+    return (folder / TOKENIZER_FILE).is_file() or convertible(folder)
+
+
+def _read(file: Path) -> tokenizers.Tokenizer:
+    if not file.is_file():
+        raise ModelError(
+            f"{file}: missing, and there is no vocabulary to make it from "
+            f"({', '.join(VOCABULARIES)}). Download the model folder again, or write the file with "
+            "transformers' AutoTokenizer.save_pretrained"
+        )
+    try:
+        return tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises bare Exception
+        raise ModelError(f"{file}: damaged ({error}); download it again") from error
+
+
 _new_decoder = codecs.getincrementaldecoder("utf-8")
 
 
@@ -239,9 +257,8 @@ class _WindowStream:
         return new
 
 
-def read_settings(folder: Path) -> dict[str, Any]:
-    """tokenizer_config.json as an object; {} when there is none."""
-    file = folder / SETTINGS_FILE
+def read_object(file: Path) -> dict[str, Any]:
+    """A JSON file as an object; {} when there is none."""
     if not file.is_file():
         return {}
     try:

@@ -22,6 +22,8 @@ def arithmetic(plan: Plan) -> Iterator[tuple[str, str]]:
     """Label and text of each term; nothing where the model's shape is unknown."""
     if plan.facts is None:
         return
+    if plan.facts.wrapper:
+        yield "text model", f"{plan.facts.architecture}, the text part of {plan.facts.wrapper}"
     yield "weights", _weights(plan, plan.facts)
     for term in _kv_terms(plan, plan.facts):
         yield "KV of a token", _cache_term(term, plan.engine.tensor_parallel)

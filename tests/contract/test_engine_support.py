@@ -16,10 +16,14 @@ from atom.sizing.engine_support import (
     SUPPORTED_ARCHITECTURES,
     SUPPORTED_KV_DTYPES,
     SUPPORTED_ROPE_TYPES,
+    runs_in_words,
 )
+from atom.sizing.families import FAMILIES
 from atom.sizing.kv_layout import KV_ELEMENTS
+from atom.sizing.text_part import WRAPPERS
 from tests.support.tiny_model import make_tiny_checkpoint
 
+ROOT = Path(__file__).parents[2]
 LLAMA3 = {
     "factor": 8.0,
     "low_freq_factor": 1.0,
@@ -35,6 +39,17 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_table_has_the_architectures_that_have_a_model() -> None:
     assert set(SUPPORTED_ARCHITECTURES) == set(support_model_arch_dict)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guides/sizing.md"])
+def test_documents_say_what_the_table_says(page: str) -> None:
+    text = " ".join((ROOT / page).read_text().split())
+    assert runs_in_words() in text
+
+
+def test_every_family_that_can_be_sized_runs() -> None:
+    assert set(SUPPORTED_ARCHITECTURES) == set(FAMILIES)
+    assert {name for each in WRAPPERS.values() for name in each.text.values()} <= set(FAMILIES)
 
 
 @pytest.mark.parametrize("kind", [*SUPPORTED_ROPE_TYPES, "mrope"])

@@ -125,6 +125,34 @@ def gptq(x: torch.Tensor, symmetric: bool = False, offset: int = 1) -> tuple[Ten
     return tensors, values
 
 
+def gptq_ordered(x: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """desc_act: inputs in groups of another order than their own."""
+    order = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(x.shape[0]))
+    back = order.argsort()
+    codes, scale, zero, values = _int4(x[:, order], 32, False)
+    tensors = {
+        "qweight": _words(codes[:, back]).t(),
+        "qzeros": _words(((zero - 1) % 16).t()),
+        "scales": scale.t(),
+        "g_idx": (torch.arange(x.shape[1], dtype=torch.int32) // 32)[back],
+    }
+    return tensors, values[:, back]
+
+
+def packed_ordered(x: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """compressed-tensors' actorder: group."""
+    order = torch.randperm(x.shape[1], generator=torch.Generator().manual_seed(x.shape[0]))
+    back = order.argsort()
+    codes, scale, _, values = _int4(x[:, order], 32, True)
+    tensors = {
+        "weight_packed": _words(codes[:, back]),
+        "weight_scale": scale,
+        "weight_shape": torch.tensor(x.shape),
+        "weight_g_idx": (torch.arange(x.shape[1], dtype=torch.int32) // 32)[back],
+    }
+    return tensors, values[:, back]
+
+
 def packed(x: torch.Tensor, symmetric: bool = True) -> tuple[Tensors, torch.Tensor]:
     codes, scale, zero, values = _int4(x, 32, symmetric)
     tensors = {
@@ -210,6 +238,12 @@ LAYOUTS: dict[str, Layout] = {
     ),
     "awq": Layout({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm"}, awq),
     "gptq": Layout({"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False}, gptq),
+    "gptq-ordered": Layout(
+        {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True}, gptq_ordered
+    ),
+    "compressed-int4-ordered": Layout(
+        _compressed("pack-quantized", **_INT4, symmetric=True, actorder="group"), packed_ordered
+    ),
     "gptq-symmetric": Layout(
         {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True},
         lambda x: gptq(x, symmetric=True),

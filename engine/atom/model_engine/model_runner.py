@@ -32,7 +32,7 @@ from atom.models.registry import build_model, model_spec, support_model_arch_dic
 from atom.sizing.kv_budget import KvBudget, concurrency_table
 from atom.sizing.kv_layout import KV_ELEMENTS, KvElement, kv_layout
 from atom.sizing.overheads import activation_bytes
-from atom.utils.device import Device, detect_device, native_fp8
+from atom.utils.device import Device, check_dtype, detect_device, native_fp8
 from atom.utils.versions import software_versions
 
 __all__ = ["ModelRunner", "support_model_arch_dict"]
@@ -288,10 +288,11 @@ def _model_dtype(config: Config, device: Device) -> torch.dtype:
     name = config.model.dtype
     if name == "auto":
         raw = config.model.hf_config
-        checkpoint = raw.get("dtype") or raw.get("torch_dtype") or "bfloat16"
-        name = checkpoint if device.is_gpu else "float32"
+        checkpoint = str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16")
+        name = checkpoint.removeprefix("torch.") if device.is_gpu else "float32"
     if name not in _DTYPES:
         raise ConfigError(f"unknown dtype {name!r}; dtypes: auto, {', '.join(_DTYPES)}")
+    check_dtype(device, _DTYPES[name])
     return _DTYPES[name]
 
 

@@ -22,15 +22,17 @@ class WeightFormat(enum.Enum):
     FP8_BLOCKS = "fp8 blocks"  # e4m3; float32 [out / rows, in / columns] of a block
     INT8 = "int8"  # int8; float32 [out, 1]
     INT4 = "int4 groups"  # uint8 [out, in / 2], less a zero point; float16 [out, groups]
+    INT4_ORDERED = "int4 ordered groups"  # the same, and each input says its group
     MXFP4 = "mxfp4"  # e2m1 in uint8 [out, in / 2]; uint8 [out, in / 32], exponents of 2 from -127
 
     @property
     def elements_per_byte(self) -> int:
         """2 where neighbouring inputs share a byte, the first in its low half; else 1, of a byte or
         of what the model's dtype takes."""
-        return 2 if self in (WeightFormat.INT4, WeightFormat.MXFP4) else 1
+        return 2 if self in (*INT4_FORMATS, WeightFormat.MXFP4) else 1
 
 
+INT4_FORMATS = (WeightFormat.INT4, WeightFormat.INT4_ORDERED)
 # Whose matrices are multiplied with activations of the same element.
 EIGHT_BITS = (WeightFormat.FP8, WeightFormat.FP8_BLOCKS, WeightFormat.INT8)
 
@@ -57,12 +59,27 @@ Gating = Activation | ClampedSwiGLU
 
 
 @dataclass(frozen=True, slots=True)
+class InputGroups:
+    """Of INT4_ORDERED: index int32 [.., parts, in], each input's group in each part of the outputs;
+    rows: of the parts, one below the other."""
+
+    index: torch.Tensor
+    rows: tuple[int, ...]
+
+    def spread(self, by_group: torch.Tensor) -> torch.Tensor:
+        """What is kept by group [.., out, groups] → by input [.., out, in]."""
+        rows = torch.tensor(self.rows, device=self.index.device)
+        return by_group.gather(-1, self.index.repeat_interleave(rows, -2).long())
+
+
+@dataclass(frozen=True, slots=True)
 class Scales:
     """What makes numbers of a matrix that is stored in a format: element × scale of its block.
 
     Shapes are the format's, with the same leading dimensions as the matrix where there are several
     of it. block: outputs and inputs that share a scale; zero: of INT4, uint8 [out / 2, groups], two
-    outputs a byte, None where every zero point is 8; dtype: of what is multiplied with it.
+    outputs a byte, None where every zero point is 8; dtype: of what is multiplied with it; groups:
+    whose inputs share a scale where they are no neighbours.
     """
 
     format: WeightFormat
@@ -70,11 +87,13 @@ class Scales:
     block: tuple[int, int]
     dtype: torch.dtype
     zero: torch.Tensor | None = None
+    groups: InputGroups | None = None
 
     def of(self, expert: int) -> Scales:
         """Those of one matrix of a stack."""
         zero = None if self.zero is None else self.zero[expert]
-        return replace(self, scale=self.scale[expert], zero=zero)
+        groups = self.groups and replace(self.groups, index=self.groups.index[expert])
+        return replace(self, scale=self.scale[expert], zero=zero, groups=groups)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,23 +11,25 @@ from dataclasses import dataclass
 
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.quantization import Element, Quantization
+from atom.sizing.text_part import WRAPPERS
 
-SUPPORTED_ARCHITECTURES = (
-    "LlamaForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-    "MistralForCausalLM",
-    "Glm4MoeForCausalLM",
-    "GptOssForCausalLM",
-    "MixtralForCausalLM",
-    "Qwen2MoeForCausalLM",
-    "Qwen3MoeForCausalLM",
-    "Gemma2ForCausalLM",
-    "Gemma3ForCausalLM",
-    "DeepseekV2ForCausalLM",
-    "DeepseekV3ForCausalLM",
-    "DeepseekV32ForCausalLM",
-)
+# By the name in config.json, what people call the models: README and guides say these.
+SUPPORTED_ARCHITECTURES: dict[str, str] = {
+    "LlamaForCausalLM": "Llama 2/3",
+    "Qwen2ForCausalLM": "Qwen2/2.5",
+    "Qwen3ForCausalLM": "Qwen3",
+    "MistralForCausalLM": "Mistral",
+    "Glm4MoeForCausalLM": "GLM-4.5",
+    "GptOssForCausalLM": "gpt-oss",
+    "MixtralForCausalLM": "Mixtral",
+    "Qwen2MoeForCausalLM": "Qwen2-MoE",
+    "Qwen3MoeForCausalLM": "Qwen3-MoE",
+    "Gemma2ForCausalLM": "Gemma 2",
+    "Gemma3ForCausalLM": "Gemma 3",
+    "DeepseekV2ForCausalLM": "DeepSeek V2",
+    "DeepseekV3ForCausalLM": "DeepSeek V3, R1 and Kimi-K2",
+    "DeepseekV32ForCausalLM": "DeepSeek V3.2",
+}
 SUPPORTED_ROPE_TYPES = (
     "default",
     "linear",
@@ -41,8 +43,9 @@ SUPPORTED_ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
 SUPPORTED_KV_DTYPES = ("bf16", "fp32", "fp8")
 SUPPORTED_FORMATS = (
     "fp8 with a scale per matrix, output or block (fp8, fbgemm_fp8, compressed-tensors, quark), "
-    "int8 with a scale per matrix or output (compressed-tensors), int4 in groups (awq, gptq, "
-    "compressed-tensors), mxfp4 (quark, and gpt-oss' experts)"
+    "int8 with a scale per matrix or output (compressed-tensors), int4 in groups of inputs in "
+    "their own or another order (awq, gptq, compressed-tensors), mxfp4 (quark, and gpt-oss' "
+    "experts)"
 )
 
 
@@ -67,12 +70,20 @@ def unsupported(facts: ModelFacts, beyond: Collection[str] = ()) -> tuple[Unsupp
     return tuple(_forms(facts))
 
 
+def runs_in_words() -> str:
+    """Every model that runs, as README and guides list them."""
+    wrapped = ", ".join(wrapper.name for wrapper in WRAPPERS.values())
+    names = ", ".join(SUPPORTED_ARCHITECTURES.values())
+    return f"{names}; of multimodal checkpoints the text part of {wrapped}"
+
+
 def unsupported_architecture(name: str) -> Unsupported:
     """The refusal of an architecture, whether it can be sized or not."""
-    supported = ", ".join(SUPPORTED_ARCHITECTURES)
+    supported, wrapped = ", ".join(SUPPORTED_ARCHITECTURES), ", ".join(WRAPPERS)
     return Unsupported(
         "architectures",
-        f"architecture {name} is not supported; this version of the engine runs {supported}",
+        f"architecture {name} is not supported; this version of the engine runs {supported}, and "
+        f"of {wrapped} the text part",
     )
 
 
@@ -80,9 +91,7 @@ def _formats(facts: ModelFacts, quantization: Quantization) -> Iterator[Unsuppor
     """What a format of matrices may say that the engine does not compute."""
     stacked = facts.experts_block.stacked
     reason = ""
-    if quantization.ordered:
-        reason = "has its inputs in another order (desc_act, actorder)"
-    elif quantization.bits == 8 and quantization.input_bits != 8:
+    if quantization.bits == 8 and quantization.input_bits != 8:
         reason = "is to be multiplied with 16-bit inputs"
     elif quantization.element is Element.INT8 and quantization.granularity == "block":
         reason = "has no kernel"

@@ -7,15 +7,16 @@ family. Absent keys mean what transformers' configuration classes make of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from atom.sizing.config_fields import Config, count, element_bytes, flag, positive
-from atom.sizing.families import Family, family_of
+from atom.sizing.families import family_of
 from atom.sizing.layers import PLAIN_BLOCK, ExpertsBlock, LayerCount, LayerFacts, count_layers
 from atom.sizing.quantization import Quantization
 from atom.sizing.quantization_config import read_quantization
-from atom.sizing.weights import Sharding, WeightPart, projections, weight_parts
+from atom.sizing.text_part import layer_names, text_part, wrapper_of
+from atom.sizing.weights import Projection, Sharding, WeightPart, projections, weight_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class ModelFacts:
     `joined_size`: width of what a draft model joins into its hidden state, 0 for other models.
     `layer_counts`, `draft_counts`: the distinct layers with their numbers, for sums over a model.
     `stretched_context`: the length that YaRN stretches positions to, 0 without it.
+    `wrapper`: the multimodal architecture that this is the text part of, "" of a text model.
     """
 
     architecture: str
@@ -43,6 +45,7 @@ class ModelFacts:
     hidden_act: str = "silu"
     joined_size: int = 0
     stretched_context: int = 0
+    wrapper: str = ""
     # Counted once: what is told of a model sums over its layers again and again.
     layer_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
     draft_counts: tuple[LayerCount, ...] = field(init=False, compare=False, repr=False)
@@ -55,15 +58,18 @@ class ModelFacts:
 
     @classmethod
     def from_hf_config(cls, config: Mapping[str, object]) -> ModelFacts:
-        """Facts of a config.json; raises ModelFactsError naming the key and what is accepted."""
+        """Facts of a config.json, of a multimodal one those of its text part; raises
+        ModelFactsError naming the key and what is accepted."""
+        wrapper, config = wrapper_of(config), text_part(config)
         architecture, family = family_of(config)
         quantization = read_quantization(config)
         hidden_size, num_layers = positive(config, "hidden_size"), _layer_count(config)
         layers = [family.layer(config, index) for index in range(num_layers)]
-        drafts = count(config, "num_nextn_predict_layers") * [layers[-1]]
+        layers += count(config, "num_nextn_predict_layers") * [layers[-1]]
+        matrices = (projections(each, hidden_size, family.experts_block) for each in layers)
         named = [
-            replace(layer, unquantized=_left_alone(layer, index, hidden_size, family, quantization))
-            for index, layer in enumerate([*layers, *drafts])
+            replace(layer, unquantized=_left_alone(own, layer_names(index, wrapper), quantization))
+            for index, (layer, own) in enumerate(zip(layers, matrices, strict=True))
         ]
         return cls(
             architecture=architecture,
@@ -81,6 +87,7 @@ class ModelFacts:
             stretched_context=_stretched_context(config),
             joined_size=family.joined_states
             * positive(config, "target_hidden_size", default=hidden_size),
+            wrapper=wrapper or "",
         )
 
     @property
@@ -134,16 +141,13 @@ def _layer_count(config: Config) -> int:
 
 
 def _left_alone(
-    layer: LayerFacts,
-    index: int,
-    hidden_size: int,
-    family: Family,
-    quantization: Quantization | None,
+    matrices: Iterable[Projection], layers: Iterable[str], quantization: Quantization | None
 ) -> tuple[str, ...]:
+    """Names of a layer's matrices that stay plain; layers: every way to name the layer."""
     if quantization is None:
         return ()
-    names = (matrix.name for matrix in projections(layer, hidden_size, family.experts_block))
-    return tuple(name for name in names if quantization.leaves(f"model.layers.{index}.{name}"))
+    leaves, names = quantization.leaves, (matrix.name for matrix in matrices)
+    return tuple(name for name in names if any(leaves(f"{layer}.{name}") for layer in layers))
 
 
 def _rope_type(config: Config) -> str:

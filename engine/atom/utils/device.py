@@ -87,6 +87,17 @@ def amd_architecture() -> str | None:
     return name.partition(":")[0]
 
 
+def check_dtype(device: Device, dtype: torch.dtype) -> None:
+    """Raises `ConfigError` for a type of weights that the device has no arithmetic for."""
+    if not device.is_gpu or dtype is not torch.bfloat16:
+        return
+    if not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise ConfigError(
+            f"dtype bfloat16: {device.name} has no arithmetic for it; use --dtype float16 or "
+            "float32"
+        )
+
+
 @cache
 def native_fp8(device: torch.device) -> torch.dtype | None:
     """The e4m3 that a device multiplies; None where it has none. MI300 (gfx94x) has fnuz alone; on

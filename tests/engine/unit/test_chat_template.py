@@ -147,6 +147,28 @@ def test_the_override_wins_over_the_file_and_the_file_over_the_settings(tmp_path
         rendered(tmp_path / "gone.jinja")
 
 
+def test_multimodal_models_keep_it_beside_their_processor(tmp_path: Path) -> None:
+    write_byte_tokenizer(tmp_path)
+    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "the processor's"}))
+    template = load_chat_template(tmp_path, Tokenizer(tmp_path))
+    assert template is not None
+    assert template.render([]) == "the processor's"
+    (tmp_path / "chat_template.json").write_text("{")
+    with pytest.raises(ModelError, match=r"chat_template\.json: cannot be read as JSON"):
+        load_chat_template(tmp_path, Tokenizer(tmp_path))
+
+
+def test_a_file_of_its_own_for_conversations_with_tools(tmp_path: Path) -> None:
+    write_byte_tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("plain")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("with tools")
+    template = load_chat_template(tmp_path, Tokenizer(tmp_path))
+    assert template is not None
+    assert template.render([]) == "plain"
+    assert template.render([], tools=[TOOL]) == "with tools"
+
+
 def test_named_templates_use_the_default_and_the_one_for_tools(tmp_path: Path) -> None:
     write_byte_tokenizer(tmp_path)
     named = [

@@ -28,6 +28,11 @@ def load(path: Path) -> dict[str, Any]:
     return yaml.safe_load(text)  # type: ignore[no-any-return]
 
 
+def comment(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return " ".join(line.removeprefix("#").strip() for line in lines if line.startswith("#"))
+
+
 def test_there_are_examples() -> None:
     assert [path.name for path in MANIFESTS] == [
         "atom-tiny.yaml",
@@ -80,6 +85,21 @@ def test_the_demo_model_in_the_catalogue_is_the_one_in_the_repository() -> None:
 @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
 def test_the_api_server_accepts_an_example(live_cluster: LiveCluster, path: Path) -> None:
     live_cluster.kubectl("apply", "--dry-run=server", "--filename=-", manifest=load(path))
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+async def test_an_example_that_this_versions_engine_refuses_says_so(path: Path) -> None:
+    manifest = load(path)
+    manifest["metadata"]["namespace"] = "default"
+    manifest["spec"].setdefault("replicas", 1)
+    cluster = FakeCluster()
+    cluster.create(ATOM_DEPLOYMENT, manifest)
+    name = manifest["metadata"]["name"]
+    await reconciler(cluster, site=Site()).reconcile(ObjectKey("default", name))
+    conditions = cluster.find(ATOM_DEPLOYMENT, name)["status"]["conditions"]
+    (accepted,) = [item for item in conditions if item["type"] == "Accepted"]
+    refused = accepted["status"] == "False"
+    assert ("version does not" in comment(path)) == refused, accepted["message"]
 
 
 async def test_this_versions_engine_does_not_run_over_several_nodes() -> None:

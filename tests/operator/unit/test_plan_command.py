@@ -53,6 +53,14 @@ async def test_the_numbers_are_those_that_the_operator_writes(write: Any, capsys
     assert printed["plan"]["capacity"]["capacity"]["kv_tokens"] == capacity["kvTokens"]
 
 
+def test_the_text_part_of_a_multimodal_model_is_planned_as_such(write: Any, capsys: Any) -> None:
+    gemma = {"source": "hf://google/gemma-3-4b-it"}
+    path = write("gemma.yaml", atom_deployment(model=gemma, accelerator=MI300X))
+    assert main(["plan", "-f", path]) == 0
+    text = capsys.readouterr().out
+    assert "Gemma3ForCausalLM, the text part of Gemma3ForConditionalGeneration" in text
+
+
 def test_what_does_not_fit_ends_with_1_and_the_remedy(write: Any, capsys: Any) -> None:
     llama = {"source": "hf://meta-llama/Llama-3.3-70B-Instruct"}
     accelerator = {"type": "amd", "product": "MI210"}

@@ -76,11 +76,17 @@ async def test_a_dry_run_prints_the_plan() -> None:
 
 async def test_a_dry_run_of_what_no_engine_here_runs_prints_what_it_would_need() -> None:
     # Every family that is sized is run: what is left are forms of checkpoints.
-    ordered = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True}
-    config = {**TINY_CONFIG, "quantization_config": ordered}
+    weights = {"num_bits": 8, "type": "float", "strategy": "channel"}
+    wide_inputs = {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"a": {"weights": weights}},
+    }
+    config = {**TINY_CONFIG, "quantization_config": wide_inputs}
     model = {"source": "hf://a/b", "config": config}
     lines = await warnings(FakeCluster(), creation(**{**AMD, "model": model}))
-    assert lines[0].startswith("will not be accepted: spec.model.config: the format int4 in groups")
+    assert lines[0].startswith(
+        "will not be accepted: spec.model.config: the format fp8 with a scale"
+    )
     heads = "2 layers of full attention x 256 B = 512 B"
     assert f"on an engine that runs it, KV of a token: {heads}" in lines
     (line,) = await warnings(FakeCluster(), creation(dry_run=False, **{**AMD, "model": model}))

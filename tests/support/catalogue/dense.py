@@ -120,17 +120,24 @@ DENSE: dict[str, Case] = {
             ("72B", 2, 152064, 8192, 80, 64, 8, 128, 29568),
         )
     },
-    "hf://mistralai/Mistral-Small-24B-Instruct-2501": Case(
-        # 32 heads of 128: q and o are 5120 x 4096
-        weights={
-            1: 2
-            * (
-                2 * 131072 * 5120
-                + 40 * (2 * 5120 * 4096 + 2 * 5120 * 1024 + 3 * 5120 * 32768 + 2 * 5120)
-                + 5120
-            )
-        },
-        kv_token={1: 2 * 40 * 8 * 128 * 2},
+    **dict.fromkeys(
+        [
+            "hf://mistralai/Mistral-Small-24B-Instruct-2501",
+            "hf://mistralai/Mistral-Small-3.1-24B-Instruct-2503",  # the text part of these two
+            "hf://mistralai/Mistral-Small-3.2-24B-Instruct-2506",
+        ],
+        Case(
+            # 32 heads of 128: q and o are 5120 x 4096
+            weights={
+                1: 2
+                * (
+                    2 * 131072 * 5120
+                    + 40 * (2 * 5120 * 4096 + 2 * 5120 * 1024 + 3 * 5120 * 32768 + 2 * 5120)
+                    + 5120
+                )
+            },
+            kv_token={1: 2 * 40 * 8 * 128 * 2},
+        ),
     ),
     **dict.fromkeys(
         ["hf://mistralai/Mistral-7B-v0.3", "hf://mistralai/Mistral-7B-Instruct-v0.3"],

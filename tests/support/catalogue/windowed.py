@@ -32,6 +32,12 @@ def _gemma(hidden: int, layers: int, heads: int, kv_heads: int, head: int, mlp: 
     return 2 * (256000 * hidden + layers * (layer + 4 * hidden) + hidden)
 
 
+def _gemma3(hidden: int, layers: int, heads: int, kv_heads: int, head: int, mlp: int) -> int:
+    """The text part of Gemma 3: tied vocabulary of 262208, four norms, norms of q and k."""
+    layer = 2 * hidden * heads * head + 2 * hidden * kv_heads * head + 3 * hidden * mlp
+    return 2 * (262208 * hidden + layers * (layer + 4 * hidden + 2 * head) + hidden)
+
+
 WINDOWED: dict[str, Case] = {
     "hf://openai/gpt-oss-20b": Case(
         weights={1: _gpt_oss(24, 32, 1), 8: _gpt_oss(24, 32, 8)},
@@ -113,4 +119,20 @@ WINDOWED: dict[str, Case] = {
         # groups of 4 as the layers in full: 22 layers in 6 of them leave two places
         padding_bytes=2 * 2 * 1 * 256 * 2,
     ),
+    **{
+        f"hf://google/gemma-3-{size}-it": Case(
+            weights={1: _gemma3(*shape)},
+            kv_token={1: 2 * full * kv * head * 2},
+            window={1: 2 * (layers - full) * kv * head * 2},
+            window_tokens=1024,
+            padding_bytes=2 * places * kv * head * 2,
+        )
+        for size, shape, full, places in (
+            # five of six layers slide; groups as large as the layers in full leave some places
+            ("4b", (2560, 34, 8, 4, 256, 10240), 5, 1),
+            ("12b", (3840, 48, 16, 8, 256, 15360), 8, 0),
+            ("27b", (5376, 62, 32, 16, 128, 21504), 10, 8),
+        )
+        for _, layers, _, kv, head, _ in (shape,)
+    },
 }

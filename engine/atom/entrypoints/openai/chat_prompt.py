@@ -49,8 +49,8 @@ def _template_message(index: int, message: ChatMessage) -> dict[str, Any]:
         if value is not None:
             found[key] = value
     reasoning = message.reasoning_content if message.reasoning is None else message.reasoning
-    if reasoning is not None:  # each template knows it by one of its names
-        found["reasoning"] = found["reasoning_content"] = reasoning
+    if reasoning is not None:
+        found["reasoning"] = reasoning
     if message.tool_calls:
         found["tool_calls"] = [_template_tool_call(index, call) for call in message.tool_calls]
     return found

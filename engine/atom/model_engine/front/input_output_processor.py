@@ -18,7 +18,7 @@ from atom.errors import RequestError
 from atom.metrics import RequestMetrics
 from atom.model_engine.front.input_processor import InputProcessor
 from atom.model_engine.front.output_processor import OutputProcessor
-from atom.tokenizer import TOKENIZER_FILE, Tokenizer
+from atom.tokenizer import Tokenizer, has_tokenizer
 
 
 class InputOutputProcessor:
@@ -74,6 +74,6 @@ class InputOutputProcessor:
 
 
 def _load_tokenizer(config: Config) -> Tokenizer | None:
-    if config.model.load_dummy and not (config.model.path / TOKENIZER_FILE).is_file():
+    if config.model.load_dummy and not has_tokenizer(config.model.path):
         return None
     return Tokenizer(config.model.path)

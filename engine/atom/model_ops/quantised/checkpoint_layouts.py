@@ -13,6 +13,7 @@ from functools import partial
 
 import torch
 
+from atom.errors import ModelError
 from atom.model_ops.parallel import Region
 from atom.model_ops.placement import Placement, in_order
 from atom.model_ops.quantised.codes import pack_pairs, unpack_pairs
@@ -29,7 +30,8 @@ _AWQ_PLACES = torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
     """One projection's rows of a stored matrix. name: of its module in the checkpoint; order: of a
-    head's rows; block: that share a scale as it is stored here; data, scale, zero: to be filled."""
+    head's rows; block: that share a scale as it is stored here; data, scale, zero, index: to be
+    filled."""
 
     name: str
     matrix: Projection
@@ -39,6 +41,7 @@ class Part:
     data: torch.Tensor
     scale: torch.Tensor
     zero: torch.Tensor | None
+    index: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,8 @@ def part_placements(
         yield from _packed_by_rows(part, quantization)
     else:
         yield from _packed_by_columns(part, quantization)
+    if part.index is not None:
+        yield _input_groups(part, quantization)
 
 
 def stack_placements(
@@ -200,6 +205,32 @@ def _microscaled(part: Part) -> Iterator[Placement]:
         )
 
 
+def _input_groups(part: Part, quantization: Quantization) -> Placement:
+    """GPTQ's desc_act and compressed-tensors' actorder: inputs were put into groups by what they
+    weigh, and each says which is its own."""
+    assert part.index is not None
+    last = "weight_g_idx" if quantization.method == "compressed-tensors" else "g_idx"
+    count, _ = _groups(part, quantization)
+    name = f"{part.name}.{last}"
+
+    def convert(read: torch.Tensor) -> torch.Tensor:
+        if int(read.min()) < 0 or int(read.max()) >= count:
+            raise ModelError(
+                f"{name}: names groups {int(read.min())} to {int(read.max())}, where the matrix "
+                f"has 0 to {count - 1}; download the checkpoint again"
+            )
+        return read
+
+    return Placement(
+        name=name,
+        shape=(part.matrix.columns,),
+        region=(part.region.columns,),
+        target=part.index,
+        dtypes=(torch.int32, torch.int64),
+        convert=convert,
+    )
+
+
 def _packed_by_rows(part: Part, quantization: Quantization) -> Iterator[Placement]:
     """compressed-tensors: words of eight inputs; zero points in words of eight outputs."""
     matrix, rows, columns = part.matrix, part.region.rows, part.region.columns
@@ -305,6 +336,8 @@ def _groups(part: Part, quantization: Quantization) -> tuple[int, tuple[int, int
     """Groups of an output, and which of them are the part's."""
     size = quantization.group or part.matrix.columns
     first, end = part.region.columns
+    if quantization.ordered:
+        first, end = 0, part.matrix.columns
     return _ceil(part.matrix.columns, size), (first // size, _ceil(end, size))
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from atom.model_ops.quantised.codes import exponent_scales, fp4_values, unpack_pairs
-from atom.model_ops.values import LinearWeight, Scales, WeightFormat
+from atom.model_ops.values import INT4_FORMATS, LinearWeight, Scales, WeightFormat
 
 _SYMMETRIC_ZERO = 8
 
@@ -18,6 +18,8 @@ _SYMMETRIC_ZERO = 8
 def dequantise(data: torch.Tensor, scales: Scales) -> torch.Tensor:
     """data as stored [.., out, in or in / 2] → float32 [.., out, in]."""
     values = _values(data, scales)
+    if scales.groups is not None:
+        return values * scales.groups.spread(scales.scale.float())
     rows, columns = scales.block
     scale = exponent_scales(scales.scale) if scales.format is WeightFormat.MXFP4 else scales.scale
     wide = scale.float().repeat_interleave(rows, -2)[..., : values.shape[-2], :]
@@ -39,10 +41,12 @@ def expanded(w: LinearWeight) -> LinearWeight:
 def _values(data: torch.Tensor, scales: Scales) -> torch.Tensor:
     if scales.format is WeightFormat.MXFP4:
         return fp4_values(unpack_pairs(data))
-    if scales.format is not WeightFormat.INT4:
+    if scales.format not in INT4_FORMATS:
         return data.float()
     codes = unpack_pairs(data).float()
     if scales.zero is None:
         return codes - _SYMMETRIC_ZERO
     zero = unpack_pairs(scales.zero.transpose(-1, -2)).transpose(-1, -2).float()  # [.., out, G]
+    if scales.groups is not None:
+        return codes - scales.groups.spread(zero)
     return codes - zero.repeat_interleave(scales.block[1], -1)[..., : codes.shape[-1]]

@@ -16,7 +16,13 @@ from atom.errors import ModelError
 from atom.model_ops.parallel import Region
 from atom.model_ops.placement import Placement
 from atom.model_ops.quantised.checkpoint_layouts import Part, part_placements, stack_placements
-from atom.model_ops.values import LinearWeight, Scales, WeightFormat
+from atom.model_ops.values import (
+    INT4_FORMATS,
+    InputGroups,
+    LinearWeight,
+    Scales,
+    WeightFormat,
+)
 from atom.sizing.quantization import MXFP4_GROUP, Element, Quantization
 from atom.sizing.weights import Projection
 
@@ -31,6 +37,8 @@ def format_of(quantization: Quantization | None) -> WeightFormat:
     if quantization.element is Element.FP8:
         blocks = quantization.granularity == "block"
         return WeightFormat.FP8_BLOCKS if blocks else WeightFormat.FP8
+    if quantization.ordered:
+        return WeightFormat.INT4_ORDERED
     return {
         Element.INT8: WeightFormat.INT8,
         Element.INT4: WeightFormat.INT4,
@@ -63,7 +71,13 @@ class StoredMatrix:
         self.data = torch.empty(*stack, rows, inputs, dtype=_DATA[quantization.element])
         tall, wide = self._block
         dtype, group_rows = _SCALE.get(self._format, torch.float32), -(-rows // tall)
-        self.scale = torch.empty(*stack, group_rows, -(-columns // wide), dtype=dtype)
+        # An input may be of any group, whichever inputs a rank has.
+        shared_by = parts[0][0].columns if quantization.ordered else columns
+        self.scale = torch.empty(*stack, group_rows, -(-shared_by // wide), dtype=dtype)
+        self.groups = None
+        if quantization.ordered:
+            index = torch.empty(*stack, len(parts), columns, dtype=torch.int32)
+            self.groups = InputGroups(index, tuple(region.shape[0] for _, region in parts))
         self.zero = None
         if quantization.zero_point_bits:
             self.zero = torch.empty(*stack, rows // 2, self.scale.shape[-1], dtype=torch.uint8)
@@ -71,20 +85,21 @@ class StoredMatrix:
     def weight(self, bias: torch.Tensor | None) -> LinearWeight:
         """What the operations take. Its dtype is torch's default, as that of plain weights."""
         dtype = torch.get_default_dtype()
-        scales = Scales(self._format, self.scale, self._block, dtype, self.zero)
+        scales = Scales(self._format, self.scale, self._block, dtype, self.zero, self.groups)
         return LinearWeight(self.data, bias, scales)
 
     def placements(self, names: Sequence[str], copy: int | None = None) -> Iterator[Placement]:
         """names: of the projections' modules in the checkpoint, one for each part; copy: of a stack
         the matrix that they are of."""
-        data, scale, zero = (
+        index = None if self.groups is None else self.groups.index
+        data, scale, zero, index = (
             tensor if tensor is None or copy is None else tensor[copy]
-            for tensor in (self.data, self.scale, self.zero)
+            for tensor in (self.data, self.scale, self.zero, index)
         )
         assert data is not None
         assert scale is not None
         first = 0
-        for name, (matrix, region) in zip(names, self._parts, strict=True):
+        for number, (name, (matrix, region)) in enumerate(zip(names, self._parts, strict=True)):
             end = first + region.shape[0]
             tall = self._block[0]
             yield from part_placements(
@@ -97,6 +112,7 @@ class StoredMatrix:
                     data=data[first:end],
                     scale=scale[first // tall : -(-end // tall)],
                     zero=None if zero is None else zero[first // 2 : end // 2],
+                    index=None if index is None else index[number],
                 ),
                 self._quantization,
                 self._format,
@@ -138,7 +154,7 @@ _DATA = {
     Element.INT4: torch.uint8,
     Element.FP4: torch.uint8,
 }
-_SCALE = {WeightFormat.INT4: torch.float16, WeightFormat.MXFP4: torch.uint8}
+_SCALE = {**dict.fromkeys(INT4_FORMATS, torch.float16), WeightFormat.MXFP4: torch.uint8}
 
 
 def _one_format(parts: Sequence[tuple[Projection, Region]]) -> Quantization:

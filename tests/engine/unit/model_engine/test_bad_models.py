@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
+import tempfile
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load as load_file_bytes
 from safetensors.torch import load_file, save_file
 
+from atom.checkpoint import open_checkpoint
 from atom.config import Config, EngineOptions, build_config
 from atom.errors import ConfigError, ModelError
 from atom.model_engine.model_runner import ModelRunner
+from atom.model_loader import loader
+from atom.model_loader.load_plan import opened, plan_load
+from atom.model_ops.placement import Placement
+from atom.utils.device import Device, check_dtype
 from tests.support.tiny_model import make_tiny_checkpoint
 
 
@@ -78,6 +90,106 @@ def test_missing_shard_is_named(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"model\.safetensors: missing"):
         load(folder)
+
+
+@pytest.fixture
+def sharded(tmp_path: Path) -> Path:
+    return make_tiny_checkpoint(tmp_path / "sharded", "qwen3", shards=2)
+
+
+def test_one_missing_shard_of_several_is_named(sharded: Path) -> None:
+    (sharded / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"00002-of-00002\.safetensors: missing; .* incomplete"):
+        load(sharded)
+
+
+def test_a_missing_index_is_named(sharded: Path) -> None:
+    (sharded / "model.safetensors.index.json").unlink()
+    with pytest.raises(ModelError, match=r"index\.json: missing, although .* model-00001-of-00002"):
+        load(sharded)
+
+
+@pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", "sub/model.safetensors"])
+def test_an_index_may_not_lead_out_of_the_folder(sharded: Path, name: str) -> None:
+    file = sharded / "model.safetensors.index.json"
+    index = json.loads(file.read_text())
+    index["weight_map"]["model.norm.weight"] = name
+    file.write_text(json.dumps(index))
+    with pytest.raises(ModelError, match=r"index\.json: names .* which is no file of this folder"):
+        load(sharded)
+
+
+def test_a_tensor_that_two_shards_hold_is_refused(sharded: Path) -> None:
+    first, second = (sharded / f"model-0000{n}-of-00002.safetensors" for n in (1, 2))
+    name, tensor = next(iter(load_file(first).items()))
+    save_file({**load_file(second), name: tensor}, second)
+    with pytest.raises(ModelError, match=rf"00002-of-00002.* holds {name}, as model-00001"):
+        load(sharded)
+
+
+def test_a_file_that_cannot_be_read_to_its_end_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(shard: object, name: str, placement: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(loader, "_read", fail)
+    with pytest.raises(ModelError, match=r"safetensors: \S+ cannot be read .*check the disk"):
+        load(folder)
+
+
+def test_a_file_is_closed_when_no_thread_reads_it_any_more(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closed while one does, it says that, and not what went wrong before."""
+    reading: list[list[str]] = []
+
+    class Watched:
+        def __init__(self, file: Path) -> None:
+            self.shard = opened(file)
+
+        def __enter__(self) -> Any:
+            return self.shard.__enter__()
+
+        def __exit__(self, *fault: object) -> None:
+            names = [thread.name for thread in threading.enumerate()]
+            reading.append([name for name in names if name.startswith("read-weights")])
+            self.shard.__exit__(*fault)
+
+    def fail(shard: object, name: str, placement: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(loader, "opened", Watched)
+    load(folder)
+    monkeypatch.setattr(loader, "_read", fail)
+    with pytest.raises(ModelError, match=r"cannot be read"):
+        load(folder)
+    assert reading == [[], []]
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_header_that_was_changed_anywhere_is_refused_or_harmless(
+    data: st.DataObject, good: Path
+) -> None:
+    checkpoint = open_checkpoint(good)
+    content = (good / "model.safetensors").read_bytes()
+    (size,) = struct.unpack("<Q", content[:8])
+    header = bytearray(content[8 : 8 + size])
+    place = st.integers(0, size - 1)
+    for _ in range(data.draw(st.integers(1, 3))):
+        header[data.draw(place)] = data.draw(st.sampled_from(b'0189"{}[],:-AFU_\x00\xff'))
+    names = {name: list(tensor.shape) for name, tensor in load_file_bytes(content).items()}
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "model.safetensors").write_bytes(content[:8] + header + content[8 + size :])
+        changed = replace(checkpoint, path=Path(folder))
+        wanted = [Placement.whole(name, torch.empty(shape)) for name, shape in names.items()]
+        try:
+            plan = plan_load(wanted, changed)
+        except ModelError:
+            return
+        ((_, tensors),) = plan.files.items()
+        assert set(tensors) == set(names)
 
 
 def test_mismatched_shape_names_tensor_and_both_shapes(folder: Path) -> None:
@@ -173,6 +285,18 @@ def test_absent_device_says_what_is_there(folder: Path) -> None:
     config = build_config(EngineOptions(model=str(folder), device="rocm"))
     with pytest.raises(ConfigError, match=r"device rocm: this machine's torch"):
         ModelRunner(config)
+
+
+def test_a_type_that_the_card_has_no_arithmetic_for_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    card = Device("cuda", "Tesla T4", torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: False)
+    with pytest.raises(ConfigError, match=r"bfloat16: Tesla T4 has no .* use --dtype float16"):
+        check_dtype(card, torch.bfloat16)
+    check_dtype(card, torch.float16)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_: True)
+    check_dtype(card, torch.bfloat16)
 
 
 def test_config_crosses_to_the_engine_process_unchanged(folder: Path) -> None:

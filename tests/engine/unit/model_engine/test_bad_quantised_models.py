@@ -95,10 +95,6 @@ def test_an_element_of_another_type_is_named_with_both(
         ({"quant_method": "bitsandbytes"}, r"quant_method 'bitsandbytes' .* known: fp8, .* awq"),
         ({"quant_method": "awq", "bits": 3}, r"awq with 3 bits"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, r"awq of version 'gemv'"),
-        (
-            {"quant_method": "gptq", "bits": 4, "desc_act": True},
-            r"int4 in groups of 128 \(gptq\) has its inputs in another order .* --quantization",
-        ),
         ({"weight_block_size": [128]}, r"blocks of \[128\]"),
         ({"quant_method": "quark"}, r"quark weights of dtype None"),
         (
@@ -131,6 +127,39 @@ def test_a_group_that_does_not_divide_names_the_matrix(tmp_path: Path) -> None:
     quantised, _ = make_quantised_checkpoint(tmp_path, LAYOUTS["awq"])
     edit_quantization(quantised, group_size=128)
     with pytest.raises(ModelError, match=r"mlp\.down_proj: its 320 of 320 inputs are no whole"):
+        load(quantised)
+
+
+def test_an_input_of_no_group_names_the_tensor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # a group's number is no part of a header
+    quantised, _ = make_quantised_checkpoint(tmp_path, LAYOUTS["gptq-ordered"])
+    edit_tensors(quantised, g_idx=torch.full((320,), 10, dtype=torch.int32))
+    with pytest.raises(ModelError, match=rf"{_DOWN}\.g_idx: names groups 10 to 10, .* 0 to 9"):
+        load(quantised)
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes"),
+    [("gptq-ordered", {"desc_act": False}), ("compressed-int4-ordered", {})],
+)
+def test_an_order_that_the_config_does_not_tell_of_is_refused(
+    tmp_path: Path, layout: str, changes: dict[str, Any]
+) -> None:
+    quantised, _ = make_quantised_checkpoint(tmp_path, LAYOUTS[layout])
+    if not changes:
+        plain = LAYOUTS["compressed-int4"].config
+        changes = {"config_groups": plain["config_groups"]}
+    edit_quantization(quantised, **changes)
+    with pytest.raises(ModelError, match=r"g_idx has inputs in another order, .* says nothing"):
+        load(quantised)
+
+
+def test_an_order_that_is_missing_is_named(tmp_path: Path) -> None:
+    quantised, _ = make_quantised_checkpoint(tmp_path, LAYOUTS["gptq-ordered"])
+    edit_tensors(quantised, g_idx=None)
+    with pytest.raises(ModelError, match=rf"first {_DOWN}\.g_idx"):
         load(quantised)
 
 

@@ -138,7 +138,14 @@ def test_an_unusable_config_is_refused_by_the_name_of_its_field(
         ({"rope_parameters": {"rope_type": "ntk"}}, "rope_scaling", "'ntk'"),
         ({"hidden_act": "gelu"}, "hidden_act", "silu"),
         (
-            {"quantization_config": {"quant_method": "gptq", "bits": 4, "desc_act": True}},
+            {
+                "quantization_config": {
+                    "quant_method": "compressed-tensors",
+                    "config_groups": {
+                        "a": {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}
+                    },
+                }
+            },
             "quantization_config",
             "plain one with --quantization",
         ),

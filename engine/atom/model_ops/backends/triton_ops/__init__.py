@@ -95,9 +95,14 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
 
 
 def _against_formats(formats: tuple[WeightFormat, ...]) -> tuple[str, ...]:
+    ordered = tuple(
+        f"it has no product with matrices of {kind.value}"
+        for kind in formats
+        if kind is WeightFormat.INT4_ORDERED
+    )
     if native_fp8(_device()) is not None:
-        return ()
-    return tuple(
+        return ordered
+    return ordered + tuple(
         f"this card multiplies no fp8, which matrices of {kind.value} need"
         for kind in formats
         if kind in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS)

@@ -1,0 +1,158 @@
+"""`python -m atom.convert_tokenizer FOLDER TARGET`: a checkpoint's tokenizer as tokenizer.json.
+
+For vocabularies of sentencepiece, of tiktoken (Kimi-K2) and Mistral's tekken, read by transformers,
+which imports torch: hence a process of its own (tokenizer_conversion.py starts it). Nothing of the
+checkpoint is run. Ends with 1 and one line on standard error where it cannot.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+TEKKEN, TIKTOKEN, SENTENCEPIECE = "tekken.json", "tiktoken.model", "tokenizer.model"
+_SETTINGS = "tokenizer_config.json"
+# How Kimi's own code, which a checkpoint brings and nobody runs here, cuts text into words.
+_KIMI_CLASS = "TikTokenTokenizer"
+_KIMI_RESERVED = 256
+_LETTERS = r"[^\r\n\p{L}\p{N}]?"
+_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_KIMI_WORDS = "|".join(
+    (
+        r"[\p{Han}]+",
+        f"{_LETTERS}{_UPPER}*{_LOWER}+{_CONTRACTION}",
+        f"{_LETTERS}{_UPPER}+{_LOWER}*{_CONTRACTION}",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
+_PROBES = (
+    "Hello, how are you today?",
+    "1234 + 5 = ½ (naïve)",
+    "def f(x):\n    return x  # 你好 🙂",
+)
+_TEKKEN_SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+
+
+class ConversionError(Exception):
+    """Why there is no tokenizer.json of it, with the remedy."""
+
+
+def convert(folder: Path, target: Path) -> None:
+    """Write tokenizer.json and tokenizer_config.json into `target`. Raises `ConversionError`."""
+    from transformers import AutoTokenizer
+
+    if (folder / TIKTOKEN).is_file():
+        tokenizer = _kimi(folder)
+    elif (folder / TEKKEN).is_file():
+        tokenizer = _tekken(folder / TEKKEN)
+    else:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(folder), trust_remote_code=False, local_files_only=True
+        )
+        _compare(tokenizer, folder / SENTENCEPIECE)
+    if not getattr(tokenizer, "is_fast", False):
+        raise ConversionError(f"its {type(tokenizer).__name__} has no form as tokenizer.json")
+    tokenizer.save_pretrained(str(target))
+
+
+def _compare(tokenizer: Any, file: Path) -> None:
+    """A class that is not the vocabulary's own would give other tokens without a word. Raises
+    `ConversionError`. (A space in front is left out: Llama's class takes it for the first word's.)
+    """
+    if not file.is_file():
+        return
+    from sentencepiece import SentencePieceProcessor
+
+    try:
+        oracle = SentencePieceProcessor(model_file=str(file))
+    except RuntimeError:  # of another kind, which transformers has found out
+        return
+    for text in _PROBES:
+        if tokenizer.encode(text, add_special_tokens=False) != oracle.encode(text):
+            raise ConversionError(
+                f"{file.name}: a {type(tokenizer).__name__} gives other tokens than sentencepiece; "
+                f"tokenizer_class in {_SETTINGS} is not the vocabulary's"
+            )
+
+
+def _kimi(folder: Path) -> Any:
+    """Byte pairs by rank; behind them the special tokens, each with the id that it is given."""
+    from tokenizers import AddedToken
+    from transformers import PreTrainedTokenizerFast
+    from transformers.convert_slow_tokenizer import TikTokenConverter
+
+    settings = _settings(folder)
+    name = settings.get("tokenizer_class")
+    if name != _KIMI_CLASS:
+        raise ConversionError(
+            f"{TIKTOKEN}: how a {name} cuts text into words is said in code of the checkpoint, "
+            f"which is not run; supported: {_KIMI_CLASS} (Kimi)"
+        )
+    converted = TikTokenConverter(str(folder / TIKTOKEN), pattern=_KIMI_WORDS).converted()
+    first = converted.get_vocab_size()
+    said = {int(key): value for key, value in settings.get("added_tokens_decoder", {}).items()}
+    end = max(first + _KIMI_RESERVED, *said, first - 1)
+    for index in range(first, end):
+        token = said.get(index) or {"content": f"<|reserved_token_{index}|>", "special": True}
+        converted.add_tokens(
+            [AddedToken(token["content"], special=bool(token.get("special")), normalized=False)]
+        )
+    return PreTrainedTokenizerFast(tokenizer_object=converted, **_special(settings))
+
+
+def _tekken(file: Path) -> Any:
+    """Mistral's; text that is no conversation begins with <s>, as theirs does."""
+    from tokenizers.processors import TemplateProcessing
+    from transformers import PreTrainedTokenizerFast
+    from transformers.integrations.mistral.tokenizer import MistralConverter
+
+    if "special_tokens" not in json.loads(file.read_text(encoding="utf-8")):
+        raise ConversionError(
+            f"{file.name}: has no special_tokens, as files of before 2025; copy the tokenizer.json "
+            "of the model's other repositories beside it"
+        )
+    converted = MistralConverter(str(file)).converted()
+    begin = _TEKKEN_SPECIAL["bos_token"]
+    converted.post_processor = TemplateProcessing(
+        single=f"{begin} $A", special_tokens=[(begin, converted.token_to_id(begin))]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=converted, **_TEKKEN_SPECIAL)
+
+
+def _settings(folder: Path) -> dict[str, Any]:
+    file = folder / _SETTINGS
+    settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def _special(settings: Mapping[str, Any]) -> dict[str, str]:
+    texts = {name: settings.get(name) for name in ("bos_token", "eos_token", "unk_token")}
+    plain = {
+        key: text["content"] if isinstance(text, dict) else text for key, text in texts.items()
+    }
+    return {name: text for name, text in plain.items() if isinstance(text, str)}
+
+
+def main(run: Callable[[Path, Path], None] = convert) -> int:
+    """The exit code."""
+    folder, target = (Path(argument) for argument in sys.argv[1:])
+    try:
+        run(folder, target)
+    except Exception as error:  # libraries of three kinds of files, each with errors of its own
+        lines = str(error).strip().splitlines() or [repr(error)]
+        print(f"error: {lines[0]}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

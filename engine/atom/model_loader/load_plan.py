@@ -1,0 +1,206 @@
+"""What is read from which file of a checkpoint, decided by the files' headers alone.
+
+Every tensor that the model wants is matched with what the files hold: name, shape, type. What is
+missing, misshapen, of another type or left over is a `ModelError` before anything is read. Called
+by the loader; knows neither threads nor progress.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from atom.checkpoint import Checkpoint
+from atom.errors import ModelError
+from atom.model_ops.placement import Placement
+from atom.sizing.text_part import text_name, text_part, wrapper_of
+
+logger = logging.getLogger(__name__)
+
+# Names of dtypes in headers, of those that some format holds.
+_DTYPES = {
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "I8": torch.int8,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "U8": torch.uint8,
+}
+# What checkpoints hold beside a model's parameters: tables that are computed, a tied head.
+_COMPUTED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|masked_bias|attn\.bias)$")
+# And beside quantised matrices: scales of activations and of a cache, which are found anew for each
+# token here; the order of inputs where it is the natural one; shapes.
+_BESIDE_QUANTISED = re.compile(
+    r"\.(input_scale|input_scale_ub|activation_scale|output_scale|k_scale|v_scale|q_scale|"
+    r"g_idx|weight_g_idx|weight_shape)$"
+)
+_ORDER = re.compile(r"\.(weight_)?g_idx$")
+_HEAD = "lm_head.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """By file what is read from it: the placements of each of its tensors. total_bytes: of all."""
+
+    files: dict[Path, dict[str, list[Placement]]]
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a file says of one tensor. name: as the model calls it, None of another part than its
+    text; stored_name: as the file does."""
+
+    file: Path
+    stored_name: str
+    name: str | None
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def plan_load(
+    wanted: Sequence[Placement], checkpoint: Checkpoint, unused: tuple[str, ...] = ()
+) -> LoadPlan:
+    """Match what the model wants with what the checkpoint's files hold; `unused`: how names begin
+    that may be left over. Raises `ModelError`."""
+    by_name: dict[str, list[Placement]] = {}
+    for placement in wanted:
+        for name in placement.names:
+            by_name.setdefault(name, []).append(placement)
+    files: dict[Path, dict[str, list[Placement]]] = {}
+    left_over: dict[str, Header] = {}
+    missing = dict.fromkeys(placement.name for placement in wanted)
+    others: list[str] = []
+    for header in _headers(checkpoint):
+        if header.name is None:
+            others.append(header.stored_name)
+        elif header.name not in by_name:
+            left_over[header.name] = header
+        else:
+            first = by_name[header.name][0]
+            _check_shape(header, first)
+            _check_dtype(header, first)
+            files.setdefault(header.file, {})[header.stored_name] = by_name[header.name]
+            missing.pop(first.name, None)
+    _say_skipped(checkpoint, "parts that are no text", others)
+    skipped = [name for name in left_over if name.startswith(unused)] if unused else []
+    _say_skipped(checkpoint, "layers that predict further tokens", skipped)
+    for name in skipped:
+        del left_over[name]
+    _check_complete(list(missing), list(left_over), _HEAD in by_name, checkpoint)
+    _check_input_order([header for name, header in left_over.items() if _ORDER.search(name)])
+    return LoadPlan(files, sum(placement.target.nbytes for placement in wanted) or 1)
+
+
+def _headers(checkpoint: Checkpoint) -> Iterator[Header]:
+    """Of every tensor of every file. Raises `ModelError` for a tensor that stands in two."""
+    rename: Callable[[str], str | None] = str
+    if wrapper_of(checkpoint.config) is not None:
+        rename = text_name
+    file_of: dict[str, Path] = {}
+    for file in checkpoint.weight_files():
+        with opened(file) as shard:
+            for stored_name in shard.keys():  # noqa: SIM118 - not a dict
+                name, header = rename(stored_name), shard.get_slice(stored_name)
+                other = file_of.setdefault(name or stored_name, file)
+                if other is not file:
+                    raise ModelError(
+                        f"{file}: holds {stored_name}, as {other.name} does; which of the two is "
+                        "meant is not known: download the folder again"
+                    )
+                shape = tuple(header.get_shape())
+                yield Header(file, stored_name, name, shape, header.get_dtype())
+
+
+def _check_input_order(unused: Sequence[Header]) -> None:
+    """Groups of inputs that nobody asked for are those of neighbours, or answers would be wrong
+    without a word. The only tensors that are read here: a number for each input of a matrix."""
+    for file in dict.fromkeys(header.file for header in unused):
+        with opened(file) as shard:
+            for header in unused:
+                groups = shard.get_tensor(header.stored_name) if header.file == file else None
+                if groups is not None and bool((groups.diff() < 0).any()):
+                    raise ModelError(
+                        f"{file}: {header.stored_name} has inputs in another order, of which the "
+                        "quantization_config says nothing (desc_act, actorder); use the "
+                        "config.json that came with the weights"
+                    )
+
+
+def _say_skipped(checkpoint: Checkpoint, what: str, names: list[str]) -> None:
+    if names:
+        logger.info(
+            "%s: %d tensors of %s are not loaded, first %s",
+            checkpoint.path, len(names), what, names[0],
+        )  # fmt: skip
+
+
+def opened(file: Path) -> Any:
+    try:
+        return safe_open(file, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise ModelError(
+            f"{file}: is truncated or not a safetensors file ({error}); copy or download it again"
+        ) from error
+
+
+def _check_shape(found: Header, placement: Placement) -> None:
+    if _without_ones(found.shape) != _without_ones(placement.shape):
+        raise ModelError(
+            f"{found.file}: tensor {placement.name} has shape {list(found.shape)}, the "
+            f"configuration calls for {list(placement.shape)}; config.json and weights do not "
+            "belong together"
+        )
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Scales come as [N] or [N, 1], and one scale as [], [1] or [1, 1]."""
+    while shape and shape[-1] == 1:
+        shape = shape[:-1]
+    return shape
+
+
+def _check_dtype(found: Header, placement: Placement) -> None:
+    if _DTYPES.get(found.dtype) not in placement.dtypes:
+        kind = str(_DTYPES.get(found.dtype, found.dtype)).removeprefix("torch.")
+        wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in placement.dtypes)
+        raise ModelError(
+            f"{found.file}: tensor {placement.name} holds {kind}, where config.json calls for "
+            f"{wanted}: its quantization_config does not belong to what is quantised here; use the "
+            "config.json that came with the weights"
+        )
+
+
+def _check_complete(
+    missing: list[str], left_over: list[str], own_head: bool, checkpoint: Checkpoint
+) -> None:
+    if missing:
+        raise ModelError(
+            f"{checkpoint.path}: {len(missing)} tensors of the model are in none of its "
+            f"safetensors files, first {missing[0]}; the checkpoint is incomplete or of another "
+            "architecture"
+        )
+    quantised = bool(text_part(checkpoint.config).get("quantization_config"))
+    unknown = [
+        name
+        for name in left_over
+        if not _COMPUTED.search(name)
+        and not (name == _HEAD and not own_head)
+        and not (quantised and _BESIDE_QUANTISED.search(name))
+    ]
+    if unknown:
+        raise ModelError(
+            f"{checkpoint.path}: {len(unknown)} tensors of the checkpoint are no part of a "
+            f"{checkpoint.architecture} of this config.json, first {unknown[0]}; the weights are "
+            "of another model, or of one that this version would compute without them"
+        )

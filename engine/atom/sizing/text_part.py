@@ -1,0 +1,135 @@
+"""The text part of a multimodal config.json, as the config.json of a text model. Pure.
+
+Such a checkpoint wraps a decoder, whose fields stand in `text_config`, and encoders of images or
+sounds, which are left out here: what is sized and run is the decoder alone. Which tensors are its,
+and under which names, is said here too, since names follow from the wrapper as the fields do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from atom.sizing.config_fields import Config, mapping
+from atom.sizing.errors import ModelFactsError
+
+# What the whole checkpoint says counts for the text part, which may only repeat a default.
+_OF_THE_WHOLE = (
+    "dtype",
+    "torch_dtype",
+    "quantization_config",
+    "eos_token_id",
+    "bos_token_id",
+    "tie_word_embeddings",
+)
+# As Gemma 3's class has them: transformers 4 wrote of a nested config only what differs.
+_GEMMA3 = {
+    "vocab_size": 262_208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131_072,
+}
+_MISTRAL = {
+    "vocab_size": 32_000,
+    "hidden_size": 4096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131_072,
+}
+_QWEN3_VL = {
+    "vocab_size": 151_936,
+    "hidden_size": 4096,
+    "intermediate_size": 22_016,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "head_dim": 128,
+    "max_position_embeddings": 128_000,
+    "rope_theta": 500_000.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapper:
+    """name: what people call it; text: by the text part's model_type its architecture, the first
+    where none is said; defaults: of the text part's fields, as transformers' class has them."""
+
+    name: str
+    text: Mapping[str, str]
+    defaults: Mapping[str, object] = field(default_factory=dict)
+
+
+WRAPPERS: dict[str, Wrapper] = {
+    "Gemma3ForConditionalGeneration": Wrapper(
+        "Gemma 3", {"gemma3_text": "Gemma3ForCausalLM"}, _GEMMA3
+    ),
+    "Mistral3ForConditionalGeneration": Wrapper(
+        "Mistral Small 3", {"mistral": "MistralForCausalLM"}, _MISTRAL
+    ),
+    "Qwen3VLForConditionalGeneration": Wrapper(
+        "Qwen3-VL (dense)", {"qwen3_vl_text": "Qwen3ForCausalLM"}, _QWEN3_VL
+    ),
+}
+# How names of the decoder's tensors begin in a wrapper, and in the text model.
+_DECODER_NAMES = ("language_model.model.", "model.language_model.")
+_TEXT_NAMES = {
+    "language_model.lm_head.": "lm_head.",
+    **dict.fromkeys(_DECODER_NAMES, "model."),
+}
+# And those of what a text model has no use for.
+_OTHER_PARTS = ("vision_tower.", "vision_model.", "visual.", "multi_modal_projector.")
+
+
+def wrapper_of(config: Config) -> str | None:
+    """The architecture of a multimodal config.json whose text part is known; None of others."""
+    names = config.get("architectures")
+    if isinstance(names, (list, tuple)) and len(names) == 1 and str(names[0]) in WRAPPERS:
+        return str(names[0])
+    return None
+
+
+def text_part(config: Config) -> dict[str, object]:
+    """The config.json of the decoder: a copy where there is nothing around it. Raises
+    ModelFactsError for a decoder that the wrapper is not known with."""
+    name = wrapper_of(config)
+    if name is None:
+        return dict(config)
+    wrapper, text = WRAPPERS[name], mapping(config, "text_config")
+    kind = str(text.get("model_type") or next(iter(wrapper.text)))
+    if kind not in wrapper.text:
+        raise ModelFactsError(
+            f"config.json: the text part of {name} is a {kind!r}, which is not supported; "
+            f"supported: {', '.join(wrapper.text)}",
+            field="text_config",
+        )
+    whole = {key: config[key] for key in _OF_THE_WHOLE if config.get(key) is not None}
+    return {**wrapper.defaults, **_said(text), **whole, "architectures": [wrapper.text[kind]]}
+
+
+def text_name(name: str) -> str | None:
+    """What a tensor of a wrapper's checkpoint is called in the text model; None for a tensor of
+    another part."""
+    for begin, instead in _TEXT_NAMES.items():
+        if name.startswith(begin):
+            return instead + name.removeprefix(begin)
+    return None if name.removeprefix("model.").startswith(_OTHER_PARTS) else name
+
+
+def layer_names(index: int, wrapper: str | None) -> tuple[str, ...]:
+    """Every way to name the decoder's layer `index`: in a wrapper, lists of what is left
+    unquantised have any of them."""
+    begins = ("model.",) if wrapper is None else ("model.", *_DECODER_NAMES)
+    return tuple(f"{begin}layers.{index}" for begin in begins)
+
+
+def _said(text: Config) -> dict[str, object]:
+    """What the text part says; null means nothing but for a window, which it turns off."""
+    return {
+        key: value for key, value in text.items() if value is not None or key == "sliding_window"
+    }

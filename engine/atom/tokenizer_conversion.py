@@ -1,0 +1,103 @@
+"""A tokenizer.json for a checkpoint that has none, made once and kept in the cache.
+
+The conversion is a process of its own (convert_tokenizer.py), since it imports transformers and so
+torch, which the server's half does not. What is kept is named by the content of the files it was
+made from. Called by the tokenizer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+
+from atom.errors import ModelError
+from atom.utils.cache_folder import cache_folder
+
+# Any of these holds a vocabulary that can be converted.
+VOCABULARIES = ("tekken.json", "tiktoken.model", "tokenizer.model", "vocab.json")
+# What decides the outcome beside them.
+_OTHER_SOURCES = ("tokenizer_config.json", "merges.txt", "added_tokens.json", "config.json")
+_FORMAT = b"1"  # of what is kept, to be counted up where the conversion changes
+_SECONDS = 600.0  # a vocabulary of 256,000 pieces takes some 20
+_OFFLINE = {
+    "HF_HUB_OFFLINE": "1",
+    "TIKTOKEN_CACHE_DIR": "",  # no second copy of a local file
+    "TRANSFORMERS_VERBOSITY": "error",
+}
+
+
+def convertible(folder: Path) -> bool:
+    """Whether the folder has a vocabulary of another kind than tokenizer.json."""
+    return any((folder / name).is_file() for name in VOCABULARIES)
+
+
+def converted_folder(folder: Path, cleaner: ExitStack) -> Path:
+    """A folder with tokenizer.json and tokenizer_config.json: out of the cache, or made now; where
+    the cache cannot be written, a temporary one that `cleaner` removes. Raises `ModelError`."""
+    kept = cache_folder("tokenizers") / _digest(folder)
+    if (kept / "tokenizer.json").is_file():
+        return kept
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(dir=kept.parent, prefix=".making-"))
+    except OSError:
+        made = Path(cleaner.enter_context(tempfile.TemporaryDirectory()))
+        _convert(folder, made)
+        return made
+    _convert(folder, made)
+    try:
+        made.rename(kept)
+    except OSError:  # another process was first
+        cleaner.callback(_remove, made)
+        return made
+    return kept
+
+
+def _convert(folder: Path, target: Path) -> None:
+    command = [sys.executable, "-m", "atom.convert_tokenizer", str(folder), str(target)]
+    try:
+        done = subprocess.run(
+            command,
+            env=os.environ | _OFFLINE,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise _refusal(folder, f"the conversion took more than {_SECONDS:g} s") from None
+    if done.returncode or not (target / "tokenizer.json").is_file():
+        lines = done.stderr.strip().splitlines()
+        reason = lines[-1].removeprefix("error: ") if lines else f"it ended with {done.returncode}"
+        raise _refusal(folder, reason)
+
+
+def _refusal(folder: Path, reason: str) -> ModelError:
+    return ModelError(
+        f"{folder}: has no tokenizer.json, and its vocabulary cannot be converted into one "
+        f"({reason}). The conversion needs atom-platform[conversion]; or write the file with "
+        "transformers' AutoTokenizer.save_pretrained"
+    )
+
+
+def _digest(folder: Path) -> str:
+    digest = hashlib.sha256(_FORMAT)
+    for name in (*VOCABULARIES, *_OTHER_SOURCES):
+        file = folder / name
+        if file.is_file():
+            content = file.read_bytes()
+            digest.update(f"{name} {len(content)}\n".encode())
+            digest.update(content)
+    return digest.hexdigest()
+
+
+def _remove(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink(missing_ok=True)
+    folder.rmdir()

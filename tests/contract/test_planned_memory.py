@@ -1,0 +1,165 @@
+"""What the operator plans by config.json alone is what the engine then holds: weights, KV, blocks.
+
+Of every family and of every format of matrices, on the CPU, where weights and cache can be counted
+tensor by tensor.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from atom.config import EngineOptions, build_config
+from atom.model_engine.model_runner import ModelRunner
+from atom.model_engine.wire.engine_protocol import EngineReport
+from atom.model_ops.attention import CachedAttention
+from atom.sizing.overheads import CPU_RUNTIME_BYTES
+from atom.utils.device import Device
+from atom_operator.constants import Reason
+from atom_operator.domain import Accelerator, Capacity, FactsLookup
+from atom_operator.domain import EngineOptions as PlannedOptions
+from atom_operator.plan.capacity import judge_capacity
+from atom_operator.plan.model_facts import facts_from_text
+from tests.engine.integration.test_model_parity import CHECKPOINTS
+from tests.support.multimodal_checkpoint import KINDS, make_multimodal_checkpoint
+from tests.support.quantised_checkpoint import (
+    GPT_OSS_LAYOUT,
+    LAYOUTS,
+    make_quantised_checkpoint,
+)
+from tests.support.tiny_model import make_tiny_checkpoint
+
+MEMORY_BYTES = 2 * 2**30
+OPTIONS: dict[str, Any] = {
+    "max_model_len": 256,
+    "max_num_seqs": 4096,  # more than fit: memory is what limits
+    "max_num_batched_tokens": 4096,
+    "block_size": 16,
+    "gpu_memory_utilization": 0.4,
+}
+WITHIN = 0.02
+
+
+class Measured:
+    """What a started engine holds. weights, cache: bytes of tensors, each counted once."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+        held: dict[int, int] = {}
+        bind = CachedAttention.bind
+
+        def counted(layer: Any, tensors: Any, group: int) -> None:
+            held.update({tensor.data_ptr(): tensor.nbytes for tensor in tensors})
+            bind(layer, tensors, group)
+
+        monkeypatch.setattr(CachedAttention, "bind", counted)
+        monkeypatch.setattr(Device, "total_memory_bytes", lambda _: MEMORY_BYTES)
+        # This process has run other tests; an engine's own takes what the plan assumes.
+        resident = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=CPU_RUNTIME_BYTES))
+        monkeypatch.setattr(psutil, "Process", lambda: resident)
+        config = build_config(
+            EngineOptions(model=str(folder), device="cpu", **{**OPTIONS, **options})
+        )
+        runner = ModelRunner(config)
+        self.report: EngineReport = runner.initialize(lambda phase, share: None)
+        self.cache = sum(held.values())
+        model: torch.nn.Module = runner._model
+        self.weights = sum(
+            {p.untyped_storage().data_ptr(): p.nbytes for p in model.parameters()}.values()
+        )
+
+
+def planned(folder: Path, **options: Any) -> Capacity:
+    lookup: FactsLookup = facts_from_text((folder / "config.json").read_text(), "config.json")
+    assert lookup.reason is Reason.FITS
+    asked = {"kv_cache_dtype": "auto", **OPTIONS, **options}
+    defaults: dict[str, Any] = {
+        "image": "", "served_name": "", "prefix_caching": True, "scheduling_policy": "mixed",
+        "tensor_parallel": 1, "nodes": 1, "drain_seconds": 1, "extra_args": (), "env": (),
+    }  # fmt: skip
+    verdict = judge_capacity(
+        lookup, PlannedOptions(**defaults, **asked), Accelerator("cpu", MEMORY_BYTES)
+    )
+    assert verdict.capacity is not None, verdict.message
+    return verdict.capacity
+
+
+def check(plan: Capacity, found: Measured) -> None:
+    report = found.report
+    assert found.weights == pytest.approx(plan.weights_bytes, rel=WITHIN)
+    assert report.weights_bytes == pytest.approx(found.weights, rel=WITHIN)
+    assert report.limited_by == plan.limited_by == "memory"
+    assert report.num_blocks == pytest.approx(plan.num_blocks, rel=WITHIN)
+    block_bytes = report.kv_cache_bytes / report.num_blocks
+    assert found.cache == pytest.approx(block_bytes * report.num_blocks, rel=WITHIN)
+    assert report.kv_bytes_per_token == plan.kv_bytes_per_token
+    assert report.kv_tokens == pytest.approx(plan.kv_tokens, rel=WITHIN)
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_of_every_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    folder = make_tiny_checkpoint(tmp_path, **CHECKPOINTS[name])
+    check(planned(folder), Measured(folder, monkeypatch))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_every_text_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    make_multimodal_checkpoint(tmp_path, kind)
+    check(planned(tmp_path), Measured(tmp_path, monkeypatch))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8", "fp32"])
+def test_of_every_type_of_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    folder = make_tiny_checkpoint(tmp_path, "gemma3", layers=3)
+    options = {"kv_cache_dtype": dtype}
+    check(planned(folder, **options), Measured(folder, monkeypatch, **options))
+
+
+FORMATS = [(name, "qwen3") for name in LAYOUTS] + [
+    ("fp8-blocks", "qwen3_moe"),
+    ("awq", "qwen3_moe"),
+    ("fp8-blocks", "deepseek3"),
+    ("mxfp4", "gpt_oss"),
+]
+EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+EXTRA = {
+    "qwen3_moe": EXPERTS,
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "deepseek3": {
+        "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
+        "first_k_dense_replace": 1, "q_lora_rank": 64, "kv_lora_rank": 64, "v_head_dim": 32,
+        "qk_nope_head_dim": 32, "n_group": 4, "topk_group": 2,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "architecture"), FORMATS, ids=str)
+def test_of_every_format(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, architecture: Any
+) -> None:
+    """The CPU's backends expand matrices, which the operator's plan counts; the reference keeps
+    them as the checkpoint has them, as a GPU does."""
+    layout = LAYOUTS.get(name, GPT_OSS_LAYOUT)
+    folder, _ = make_quantised_checkpoint(
+        tmp_path,
+        layout,
+        architecture,
+        leave="self_attn" if layout is GPT_OSS_LAYOUT else None,
+        extra=EXTRA.get(architecture),
+    )
+    check(planned(folder), Measured(folder, monkeypatch))
+    stored = Measured(folder, monkeypatch, backend="torch_ref")
+    config = json.loads((folder / "config.json").read_text())
+    lookup = facts_from_text(json.dumps(config), "config.json")
+    assert lookup.facts is not None
+    as_stored = replace(lookup.facts, weight_dtype_bytes=4).weight_bytes()
+    assert stored.weights == pytest.approx(as_stored, rel=WITHIN)
+    assert stored.weights < 0.75 * planned(folder).weights_bytes
