@@ -57,9 +57,18 @@ generate: $(STAMP) ## Write generated files anew (CRD and its copy in the chart)
 docs: $(STAMP) ## Build the documentation site into site/; a missing page or a dead link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --site-dir site
 
+QUICK := not cluster and not gpu and not rocm and not slow
+
 .PHONY: test-unit
-test-unit: $(STAMP) ## Unit and integration tests; no cluster, no GPU
-	$(PYTEST) --durations=10 -m "not cluster and not gpu and not rocm and not slow"
+test-unit: test-host test-kernels ## Unit and integration tests; no cluster, no GPU
+
+.PHONY: test-host
+test-host: $(STAMP) ## Those but the kernels'
+	$(PYTEST) --durations=10 -m "$(QUICK)" --ignore tests/engine/ops
+
+.PHONY: test-kernels
+test-kernels: $(STAMP) ## Those of the kernels: on the CPU, compiled for GPUs, in Triton's interpreter
+	$(PYTEST) --durations=10 -m "$(QUICK)" tests/engine/ops
 
 .PHONY: test-gpu
 test-gpu: $(STAMP) ## The parity matrix on this machine's GPU; writes docs/results/gpu-parity.md
@@ -77,7 +86,7 @@ test-long: $(STAMP) ## The tests that take minutes each, with and without a clus
 .PHONY: test
 test: lint types layers ## Everything: the only command a change needs
 	@echo "unit and cluster tests, side by side; each one's output follows when it has ended"
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target test-unit test-cluster
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target test-unit test-cluster
 
 # ---- cluster and demo ----------------------------------------------------------------------------
 

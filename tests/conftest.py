@@ -1,12 +1,29 @@
-"""What tests of every part may need."""
+"""What tests of every part may need.
+
+Models here are so small that a second thread only costs: one waits for the other, at every
+operation, and beside other busy processes for as long as the system lets that one wait. So torch
+takes one thread in tests and in what they start, unless the environment says otherwise; what is
+about threads asks for them. Read when torch is imported, so set before anything that does.
+"""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says nothing where others use the cores.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 
 
 @pytest.fixture

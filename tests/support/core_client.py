@@ -58,8 +58,8 @@ class CoreClient:
             assert not isinstance(event, CoreFailed), event.message
 
     def _take(self, body: StreamBody) -> None:
-        for number, token, more in body.rows():
-            self.tokens.setdefault(number, []).extend([token, *more])
+        for number, tokens in body.rows():
+            self.tokens.setdefault(number, []).extend(tokens)
         for row in body.finished:
             self.finished[row.request_id] = row
 

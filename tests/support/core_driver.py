@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
 from atom.model_engine.executor.base import StepExecutor
 from atom.model_engine.request import TokenLogprobs
@@ -32,8 +34,13 @@ class SamplesLater:
 
 
 class CoreDriver(OfflineEngine):
-    def __init__(self, model: str, *, samples_later: bool = False, **options: Any) -> None:
+    def __init__(
+        self, model: str, *, samples_later: bool = False, threads: int | None = None, **options: Any
+    ) -> None:
+        """threads: that compute, until the next engine begins; None for what the engine takes."""
         super().__init__(model, **{"device": "cpu", **options})
+        if threads is not None:
+            torch.set_num_threads(threads)
         self.vocab_size = self.config.model.vocab_size
         self.logprobs: list[list[TokenLogprobs]] = []
         self.prompt_logprobs: list[list[TokenLogprobs]] = []

@@ -23,7 +23,7 @@ SERVED_NAME = "tiny"
 
 
 def command_environment() -> dict[str, str]:
-    """For child processes: our package is importable, and torch takes one thread."""
+    """For child processes: our package is importable, and an engine computes with one thread."""
     package_parent = str(Path(atom.__file__).parents[1])
     known = os.environ.get("PYTHONPATH")
     path = package_parent if known is None else os.pathsep.join([package_parent, known])

@@ -80,7 +80,9 @@ class AsyncLLMEngine:
         self._text = AsyncText(self.processor)
         self._rank_stats = RankStatsBoard()
         self._lifecycle = EngineLifecycle(on_progress)
-        self._requests = OpenRequests(self._tell_of_abort)
+        self._requests = OpenRequests(
+            self.processor.outputs, self._tell_of_abort, reader_limits=reader_limits, clock=clock
+        )
         self._admission = Admission(
             self._lifecycle, self._requests, config.scheduler.max_waiting_requests
         )
@@ -89,13 +91,9 @@ class AsyncLLMEngine:
         self._wall_clock = wall_clock
         self._events = CoreEventHop(self._handle_arrived)
         self._core = core_factory(config, self._events.put)
-        self._delivery = StepDelivery(
-            self.processor, self._requests, self._core.abort_requests, clock
-        )
+        self._delivery = StepDelivery(self.processor.outputs, self._requests, clock)
         self._ids = itertools.count(first_id(client))
-        self._intake = RequestIntake(
-            self.processor, self._text, self._requests, self._ids, reader_limits, clock
-        )
+        self._intake = RequestIntake(self.processor.inputs, self._text, self._ids, clock)
 
     @staticmethod
     def of_model(model: str, **options: Any) -> AsyncLLMEngine:
@@ -205,7 +203,7 @@ class AsyncLLMEngine:
             priority=priority,
             timeout_seconds=timeout_seconds,
         )
-        return group.streams[0]
+        return RequestStream(group)
 
     async def add_requests(
         self,
@@ -218,10 +216,10 @@ class AsyncLLMEngine:
         timeout_seconds: float | None = None,
         cache_salt: str = "",
     ) -> RequestGroup:
-        """The same for `params.n` answers to each prompt: all are queued, or none. The group's
-        streams are those of the first prompt, then those of the second, and so on.
+        """The same for `params.n` answers to each prompt: all are queued, or none. The group
+        numbers the answers to the first prompt, then those to the second, and so on.
 
-        timeout_seconds: the streams raise `RequestError` (status 504) after it, and what runs is
+        timeout_seconds: the group raises `RequestError` (status 504) after it, and what runs is
         aborted; the server's own bound holds besides. cache_salt: only requests of the same one
         share cached prompts."""
         self._admission.check(len(prompts) * params.n)
@@ -234,9 +232,9 @@ class AsyncLLMEngine:
         )
         # Both may have changed while a long text was tokenised.
         self._admission.check(len(requests))
-        group = self._intake.open(request_id or f"req-{uuid.uuid4().hex}", requests)
-        numbers = [request.id for request in requests]
-        self._requests.limit_time(numbers, [timeout_seconds, self._request_timeout_seconds])
+        name = request_id or f"req-{uuid.uuid4().hex}"
+        group = self._requests.open(itertools.repeat(name), requests)
+        self._requests.limit_time(group, [timeout_seconds, self._request_timeout_seconds])
         self._core.add_requests(requests)
         return group
 
@@ -275,10 +273,9 @@ class AsyncLLMEngine:
     def open_requests(self) -> int:
         return len(self._requests)
 
-    def _tell_of_abort(self, number: int) -> None:
-        self.processor.outputs.discard(number)
+    def _tell_of_abort(self, numbers: Sequence[int]) -> None:
         if not self._lifecycle.is_dead:
-            self._core.abort_requests([number])
+            self._core.abort_requests(numbers)
 
     # ---- events -------------------------------------------------------------------------------
 

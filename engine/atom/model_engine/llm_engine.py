@@ -17,6 +17,7 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, TypedDict
 
@@ -28,6 +29,8 @@ from atom.errors import ConfigError, EngineDeadError, RequestError
 from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.input_processor import Prompt
+from atom.model_engine.front.open_requests import OpenRequests
+from atom.model_engine.front.step_delivery import StepDelivery
 from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
 from atom.model_engine.wire.core_port import (
     CoreEvent,
@@ -103,6 +106,9 @@ class LLMEngine:
         self._core: CorePort = core_factory(config, self._events.put)
         # Also ends the engine process when the program forgets to, or ends by an exception.
         self._closer = weakref.finalize(self, self._core.shutdown)
+        # Not a method of ours: a circle would keep a forgotten engine, and its process, alive.
+        self._open = OpenRequests(self.processor.outputs, partial(_abort, self._core, self._closer))
+        self._delivery = StepDelivery(self.processor.outputs, self._open, time.monotonic)
         self._core.start()
         self.report = self._wait_ready()
 
@@ -162,30 +168,23 @@ class LLMEngine:
         are numbered through: the `n` of the first prompt, then those of the second.
 
         One such iteration at a time: an engine has one caller."""
-        if len(self.processor.outputs):
+        if len(self._open):
             raise RequestError("this engine is still generating; end that iteration first")
         requests = self._requests(
             prompts, _params_of_each(prompts, sampling_params), add_special_tokens
         )
-        indices = {request.id: index for index, request in enumerate(requests)}
-        for request in requests:
-            self.processor.outputs.add(request, str(indices[request.id]))
+        group = self._open.open(map(str, itertools.count()), requests)
         self._core.add_requests(requests)
         try:
-            while indices:
-                for number, output in self._step():
-                    if number in indices:
-                        refusal = output.refusal()
-                        if refusal is not None:
-                            raise refusal
-                        yield indices[number], output
-                        if output.finished:
-                            del indices[number]
+            while not group.drained:
+                self._step()
+                for index, output in group.take():
+                    refusal = output.refusal()
+                    if refusal is not None:
+                        raise refusal
+                    yield index, output
         finally:
-            for number in indices:
-                self.processor.outputs.discard(number)
-            if indices and self._closer.alive:
-                self._core.abort_requests(list(indices))
+            group.close()
 
     def _requests(
         self, prompts: Sequence[Prompt], each: Sequence[SamplingParams], add_special_tokens: bool
@@ -203,8 +202,8 @@ class LLMEngine:
 
     # ---- events -------------------------------------------------------------------------------
 
-    def _step(self) -> list[tuple[int, RequestOutput]]:
-        """Wait for the next event and turn it into outputs."""
+    def _step(self) -> None:
+        """Wait for the next event; what it brings is in the streams then."""
         event = self._events.get()
         if isinstance(event, CoreFailed):
             self.close()
@@ -213,12 +212,9 @@ class LLMEngine:
             logger.warning(
                 "rank %d has computed nothing for %.0f s", event.rank, event.silent_seconds
             )
-        if not isinstance(event, StreamBody):
-            return []
-        step = self.processor.outputs.process(event, time.monotonic())
-        if step.abort_ids:
-            self._core.abort_requests(step.abort_ids)
-        return step.outputs
+        if isinstance(event, StreamBody):
+            self._delivery.take(event)
+            self._delivery.deliver()
 
     def _wait_ready(self) -> EngineReport:
         with StartupProgress() as progress:
@@ -231,6 +227,11 @@ class LLMEngine:
                 if isinstance(event, CoreFailed):
                     self.close()
                     raise EngineDeadError(event.message)
+
+
+def _abort(core: CorePort, closer: weakref.finalize[..., Any], numbers: Sequence[int]) -> None:
+    if closer.alive:
+        core.abort_requests(numbers)
 
 
 def _params_of_each(

@@ -155,7 +155,11 @@ def usable_cpus() -> int:
 
 
 def _share_of_cpus(sharers: int) -> int:
-    return max(1, usable_cpus() // sharers)
+    """Of the cores, as many as one of `sharers` processes may use; fewer if the environment says
+    so, as to whatever else computes on the CPU."""
+    share = max(1, usable_cpus() // sharers)
+    wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return min(share, int(wanted)) if wanted.isdecimal() and int(wanted) else share
 
 
 def _cgroup_cpu_quota() -> float | None:

@@ -228,7 +228,8 @@ def test_sampling_apart_from_the_forward_gives_the_same_tokens(checkpoint, expec
 
 
 def test_greedy_tokens_equal_transformers_alone(checkpoint, expected):
-    driver = CoreDriver(str(checkpoint), max_num_batched_tokens=48, max_num_seqs=8)
+    """By two threads; whatever else is here is computed by one."""
+    driver = CoreDriver(str(checkpoint), threads=2, max_num_batched_tokens=48, max_num_seqs=8)
     for prompt, tokens in zip(prompts(driver.vocab_size), expected, strict=True):
         assert driver.generate([prompt], max_tokens=NEW_TOKENS, ignore_eos=True) == [tokens]
 

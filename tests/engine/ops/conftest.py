@@ -8,6 +8,7 @@ CPU's backends run wherever there is no GPU.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,15 @@ collect_ignore_glob = [] if "triton" in _BACKENDS else _OF_KERNELS
 def fixed_draws() -> None:
     """A test's inputs are its own, whatever ran before it: bounds hold for what was measured."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def shared_loops() -> Iterator[None]:
+    """Two threads share the loops of the CPU's backends, as in an engine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1 if _INTERPRETED else 2)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture

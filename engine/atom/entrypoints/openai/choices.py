@@ -22,6 +22,7 @@ from atom.entrypoints.openai.logprobs import (
     TokenNames,
     place_prompt,
 )
+from atom.entrypoints.openai.responses import Usage, usage_of
 from atom.errors import RequestError
 from atom.model_engine.front.request_stream import RequestGroup
 from atom.model_engine.request import FinishReason, RequestOutput, TokenLogprobs
@@ -72,22 +73,23 @@ class Piece(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Choice:
-    """A whole choice, collected. last: its last output, which has the reason and the counts."""
+    """A whole choice, collected."""
 
     texts: list[str] = field(default_factory=list)
     logprobs: list[PlacedLogprobs] = field(default_factory=list)
     prompt: Sequence[TokenLogprobs | None] | None = None
-    last: RequestOutput | None = None
 
     def add(self, piece: Piece) -> None:
         self.texts.append(piece.text)
         self.logprobs += piece.logprobs or ()
         self.prompt = self.prompt or piece.prompt
-        self.last = piece.output
 
 
 class ChoiceReader:
-    """One choice: outputs in, pieces out."""
+    """One choice: outputs in, pieces out. last: its last output, once that is read, which has the
+    reason and the counts."""
+
+    last: RequestOutput | None = None
 
     def __init__(
         self, shown: Shown, echo: str, prompt_token_ids: Sequence[int], tokenizer: Tokenizer | None
@@ -113,6 +115,8 @@ class ChoiceReader:
     def read(self, output: RequestOutput) -> Piece:
         """Raises `RequestError` when the engine ended the request without an answer."""
         _check(output)
+        if output.finished:
+            self.last = output
         text = "" if self._shown.prompt_only else output.text
         logprobs = None if self._feed is None else self._feed.take(output)
         if logprobs is not None and self._shown.prompt_only:
@@ -142,10 +146,10 @@ class Answers:
             ChoiceReader(
                 shown,
                 shown.echoes[index // shown.n] if shown.echoes else "",
-                stream.prompt_token_ids,
+                prompt_token_ids,
                 tokenizer,
             )
-            for index, stream in enumerate(group.streams)
+            for index, prompt_token_ids in enumerate(group.prompt_token_ids)
         ]
 
     async def collect(self) -> list[Choice]:
@@ -155,9 +159,18 @@ class Answers:
             for index, output in outputs:
                 read = partial(self.readers[index].read, output)
                 choices[index].add(await _beside(read, len(output.prompt_logprobs or ())))
-        if any(choice.last is None or not choice.last.finished for choice in choices):
+        if len(self.lasts) < len(choices):
             raise RequestError("the request was aborted", status=499)
         return choices
+
+    @property
+    def lasts(self) -> list[RequestOutput]:
+        """The last outputs of the choices that are complete, by choice."""
+        return [reader.last for reader in self.readers if reader.last is not None]
+
+    def usage(self) -> Usage:
+        """Of all choices, once they are complete."""
+        return usage_of(self.lasts, self.shown.n, prompt_only=self.shown.prompt_only)
 
     def close(self) -> None:
         """Abort what is still running. May be called again."""

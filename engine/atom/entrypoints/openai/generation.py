@@ -145,7 +145,7 @@ async def _accepted(http: Request, answers: Answers) -> bool:
     `RequestError` when it was refused; the answers are closed in both cases."""
 
     async def wait_first() -> bool:
-        await answers.group.streams[0].wait_accepted()  # all have the same grammar
+        await answers.group.wait_accepted()
         return True
 
     taken = False

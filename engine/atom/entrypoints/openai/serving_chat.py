@@ -5,9 +5,6 @@ Knows the API's shapes and the engine's stream; no HTTP, no tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
-
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -39,7 +36,6 @@ from atom.entrypoints.openai.responses import (
     ChatCompletion,
     Delta,
     Usage,
-    usage_of,
 )
 from atom.entrypoints.openai.sampling import sampling_params_of
 from atom.errors import RequestError
@@ -108,14 +104,13 @@ async def complete_chat(answers: Answers, head: AnswerHead) -> bytes:
     prompt = choices[0].prompt
 
     def body() -> bytes:
-        lasts = [cast(RequestOutput, choice.last) for choice in choices]
         return to_json(
             ChatCompletion(
                 id=head.id,
                 created=head.created,
                 model=head.model,
                 choices=[_whole(answers, index, choice) for index, choice in enumerate(choices)],
-                usage=usage_of(lasts, answers.shown.n),
+                usage=answers.usage(),
                 prompt_logprobs=UNSET if prompt is None else prompt_logprobs(prompt, answers.names),
             )
         )
@@ -124,7 +119,7 @@ async def complete_chat(answers: Answers, head: AnswerHead) -> bytes:
 
 
 def _whole(answers: Answers, index: int, choice: Choice) -> ChatChoice:
-    last = cast(RequestOutput, choice.last)
+    last = answers.lasts[index]
     shown = chat_logprobs(choice.logprobs, answers.names) if answers.shown.logprobs else None
     text, reason = "".join(choice.texts), str(last.finish_reason)
     parsing = answers.shown.parsing
@@ -202,10 +197,8 @@ class ChatEvents:
             )
         return template.fill(event.text)
 
-    def usage(self, lasts: Sequence[RequestOutput]) -> bytes:
-        if not self._with_usage:
-            return b""
-        return self._event([], usage=usage_of(lasts, self._answers.shown.n))
+    def usage(self) -> bytes:
+        return self._event([], usage=self._answers.usage()) if self._with_usage else b""
 
     def _addition(self, index: int, piece: Piece, delta: Delta) -> bytes:
         names = self._answers.names

@@ -19,12 +19,12 @@ from atom.entrypoints.openai.protocol import (
     MAX_ANSWERS,
     CompletionRequest,
 )
-from atom.entrypoints.openai.responses import TextChoice, TextCompletion, Usage, usage_of
+from atom.entrypoints.openai.responses import TextChoice, TextCompletion, Usage
 from atom.entrypoints.openai.sampling import sampling_params_of
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.front.input_processor import Prompt
-from atom.model_engine.request import FinishReason, RequestOutput
+from atom.model_engine.request import FinishReason
 
 
 async def start_completion(
@@ -93,14 +93,13 @@ async def complete_text(answers: Answers, head: AnswerHead) -> bytes:
     choices = await answers.collect()
 
     def body() -> bytes:
-        lasts = [cast(RequestOutput, choice.last) for choice in choices]
         return to_json(
             TextCompletion(
                 id=head.id,
                 created=head.created,
                 model=head.model,
                 choices=[_whole(answers, index, choice) for index, choice in enumerate(choices)],
-                usage=usage_of(lasts, answers.shown.n, prompt_only=answers.shown.prompt_only),
+                usage=answers.usage(),
             )
         )
 
@@ -108,9 +107,8 @@ async def complete_text(answers: Answers, head: AnswerHead) -> bytes:
 
 
 def _whole(answers: Answers, index: int, choice: Choice) -> TextChoice:
-    last = cast(RequestOutput, choice.last)
     logprobs = choice.logprobs if answers.shown.logprobs else None
-    piece = Piece("".join(choice.texts), logprobs, choice.prompt, last)
+    piece = Piece("".join(choice.texts), logprobs, choice.prompt, answers.lasts[index])
     return _text_choice(answers, index, piece)
 
 
@@ -149,11 +147,8 @@ class TextEvents:
             return self._event([_text_choice(self._answers, index, piece)])
         return b""
 
-    def usage(self, lasts: Sequence[RequestOutput]) -> bytes:
-        if not self._with_usage:
-            return b""
-        shown = self._answers.shown
-        return self._event([], usage_of(lasts, shown.n, prompt_only=shown.prompt_only))
+    def usage(self) -> bytes:
+        return self._event([], self._answers.usage()) if self._with_usage else b""
 
     def _event(self, choices: list[TextChoice], usage: Usage | None = None) -> bytes:
         return frame(

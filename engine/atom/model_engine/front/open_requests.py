@@ -1,115 +1,161 @@
-"""OpenRequests: the streams that still wait for something, and how long each may.
+"""OpenRequests: the book of all open requests, one record each, and the one way out of it.
 
-Every open request has a stream by the engine's number for it; it leaves with its last output, by a
-fault, by its time, or because its reader left, and in all cases but the first the engine is told.
-Owned by AsyncLLMEngine; belongs to one event loop and knows neither sockets nor text.
+A request leaves the book with its last output, or early: by a fault, by its time, because its
+reader lags or has left; the engine is told of these. Both engines own one; it belongs to their
+thread (an event loop, where there are time bounds) and knows neither sockets nor text.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from atom.errors import RequestError
-from atom.model_engine.front.request_stream import ReaderWake, RequestStream
-from atom.model_engine.request import RequestOutput
+from atom.model_engine.front.open_request import OpenRequest
+from atom.model_engine.front.output_processor import OutputProcessor
+from atom.model_engine.front.request_stream import ReaderLimits, RequestGroup
+from atom.model_engine.request import FinishReason, Request, RequestOutput
 
 
 class OpenRequests:
-    def __init__(self, abort: Callable[[int], None]) -> None:
-        """abort: tells the engine to end a request early."""
-        self._abort = abort
-        self._streams: dict[int, RequestStream] = {}
-        self._timers: dict[int, asyncio.TimerHandle] = {}
-        self._unanswered: set[int] = set()  # without a token yet
+    def __init__(
+        self,
+        outputs: OutputProcessor,
+        abort: Callable[[Sequence[int]], None],
+        *,
+        reader_limits: ReaderLimits | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """abort: tells the engine to end requests early. reader_limits: how far a reader may lag;
+        None for as far as it likes."""
+        self.abort = abort
+        self._outputs = outputs
+        self._reader_limits = reader_limits
+        self._clock = clock
+        self._requests: dict[int, OpenRequest] = {}
+        self._num_answered = 0  # of these, with an output already
         self._idle = asyncio.Event()  # no request is open
         self._idle.set()
 
     def __len__(self) -> int:
-        return len(self._streams)
+        return len(self._requests)
+
+    @property
+    def by_number(self) -> Mapping[int, OpenRequest]:
+        return self._requests
 
     @property
     def num_unanswered(self) -> int:
         """Requests that wait for their first token."""
-        return len(self._unanswered)
+        return len(self._requests) - self._num_answered
 
-    def open(self, number: int, stream: RequestStream) -> None:
-        self._streams[number] = stream
-        self._unanswered.add(number)
-        self._idle.clear()
+    def open(self, names: Iterable[str], requests: Sequence[Request]) -> RequestGroup:
+        """The reader's side of one call's requests; their outputs carry these names."""
+        group = RequestGroup(requests, self._leave, self._reader_limits)
+        for index, (name, request) in enumerate(zip(names, requests, strict=False)):
+            self._requests[request.id] = self._outputs.begin(request, name, group, index)
+            self._idle.clear()
+        return group
 
-    def limit_time(self, numbers: Iterable[int], bounds: Iterable[float | None]) -> None:
-        """Each fails with status 504 unless it ends within the least of these seconds from now;
-        None bounds nothing."""
+    def limit_time(self, group: RequestGroup, bounds: Iterable[float | None]) -> None:
+        """Each of its requests fails with status 504 unless it ends within the least of these
+        seconds from now; None bounds nothing."""
         seconds = min((bound for bound in bounds if bound is not None), default=None)
         if seconds is None:
             return
         loop = asyncio.get_running_loop()
-        for number in numbers:
-            self._timers[number] = loop.call_later(seconds, self._time_out, number, seconds)
+        for number in group.numbers:
+            request = self._requests[number]
+            request.timer = loop.call_later(seconds, self._time_out, request, seconds)
 
-    def _time_out(self, number: int, seconds: float) -> None:
+    def deliver(self, outputs: Sequence[tuple[OpenRequest, RequestOutput]]) -> None:
+        """Put outputs where their readers find them, then tell each reader once. Those of requests
+        that are no longer open are dropped."""
+        now = self._clock()
+        groups: dict[RequestGroup, None] = {}  # in order, each once
+        for request, output in outputs:
+            if request.ended:
+                continue
+            if not request.group.put(request.index, output, now):
+                self.end(request, _too_slow())
+                continue
+            groups[request.group] = None
+            if not request.answered:
+                request.answered = True
+                self._num_answered += 1
+            if output.finish_reason is not None:
+                self._forget(request, output.finish_reason)
+        for group in groups:
+            group.notify()
+
+    # ---- ends ---------------------------------------------------------------------------------
+
+    def end(self, request: OpenRequest, error: Exception | None) -> None:
+        """End a request before its last output, unless it has ended: its reader gets `error` (None
+        when it has left), and the engine is told."""
+        if request.ended:
+            return
+        self.abort([request.number])
+        self._forget(request, FinishReason.ABORT)
+        if error is not None:
+            request.group.fail(error)
+
+    def fail_each(self, numbers: Iterable[int], make_error: Callable[[], Exception]) -> None:
+        """End those of these requests that are open, each with an error of its own."""
+        for number in self._requests.keys() & set(numbers):
+            self.end(self._requests[number], make_error())
+
+    def fail_named(self, name: str, make_error: Callable[[], Exception]) -> None:
+        """End the open requests of the call of this name."""
+        requests = self._requests.values()
+        self.fail_each([each.number for each in requests if each.name == name], make_error)
+
+    def fail_all(self, make_error: Callable[[], Exception]) -> int:
+        """End every open request; how many there were."""
+        count = len(self)
+        self.fail_each(list(self._requests), make_error)
+        return count
+
+    def _leave(self, group: RequestGroup) -> None:
+        for number in group.numbers:
+            request = self._requests.get(number)
+            if request is not None:
+                self.end(request, None)
+
+    def _time_out(self, request: OpenRequest, seconds: float) -> None:
         error = RequestError(
             f"the answer was not complete within {seconds:g} s; ask for fewer tokens or allow more "
             f"time",
             status=504,
             code="timeout",
         )
-        self.fail(number, error)
+        self.end(request, error)
 
-    def deliver(self, outputs: Sequence[tuple[int, RequestOutput]]) -> None:
-        """Of one step; those of requests that are no longer open are dropped."""
-        wakes: dict[ReaderWake, None] = {}  # in order, each once
-        streams, unanswered = self._streams, self._unanswered
-        for number, output in outputs:
-            stream = streams.get(number)
-            if stream is not None:
-                stream.put(output)
-                wakes[stream.wake] = None
-                if unanswered:
-                    unanswered.discard(number)
-                if output.finished:
-                    self._forget(number)
-        for wake in wakes:
-            wake.notify()
-
-    def fail(self, number: int, error: Exception) -> None:
-        """End an open request with `error`, which its reader gets."""
-        self._streams[number].fail(error)
-        self.leave(number)
-
-    def fail_each(self, numbers: Iterable[int], make_error: Callable[[], Exception]) -> None:
-        """End those of these requests that are open, each with an error of its own."""
-        for number in self._streams.keys() & set(numbers):
-            self.fail(number, make_error())
-
-    def fail_named(self, name: str, make_error: Callable[[], Exception]) -> None:
-        """End the open requests of the call of this name."""
-        named = [number for number, stream in self._streams.items() if stream.name == name]
-        self.fail_each(named, make_error)
-
-    def fail_all(self, make_error: Callable[[], Exception]) -> int:
-        """End every open request; how many there were."""
-        count = len(self)
-        self.fail_each(list(self._streams), make_error)
-        return count
-
-    def leave(self, number: int) -> None:
-        """Forget a request whose reader is gone, and tell the engine."""
-        self._abort(number)
-        self._forget(number)
-
-    def _forget(self, number: int) -> None:
-        self._streams.pop(number, None)
-        self._unanswered.discard(number)
-        timer = self._timers.pop(number, None)
-        if timer is not None:
-            timer.cancel()
-        if not self._streams:
+    def _forget(self, request: OpenRequest, reason: FinishReason) -> None:
+        """Take a request out of the book: every end comes here, once."""
+        request.ended = True
+        del self._requests[request.number]
+        self._num_answered -= request.answered
+        self._outputs.metrics.record_end(
+            reason, request.num_prompt_tokens, request.num_output_tokens
+        )
+        if request.timer is not None:
+            request.timer.cancel()
+        if not self._requests:
             self._idle.set()
 
     async def wait_idle(self, timeout_seconds: float) -> None:
         """Until no request is open, but no longer than that."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), timeout_seconds)
+
+
+def _too_slow() -> RequestError:
+    return RequestError(
+        "the answer was not read as fast as it came, and the server keeps only so much of it; "
+        "read faster, or ask for it without streaming",
+        status=408,
+        code="slow_reader",
+    )

@@ -1,18 +1,18 @@
-"""StepDelivery: engine steps to outputs in their readers' streams, several steps at a time when the
+"""StepDelivery: engine steps to outputs that their readers find, several steps at a time when the
 loop is late.
 
 What a step gave is processed as it is taken and delivered together with what waits; a step that
-cannot be processed fails its own requests alone. Owned by AsyncLLMEngine; belongs to
-its event loop.
+cannot be processed fails its own requests alone. Both engines own one; it belongs to their thread.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from atom.model_engine.front.input_output_processor import InputOutputProcessor
+from atom.model_engine.front.open_request import OpenRequest
 from atom.model_engine.front.open_requests import OpenRequests
+from atom.model_engine.front.output_processor import OutputProcessor
 from atom.model_engine.request import RequestOutput
 from atom.model_engine.wire.engine_protocol import StreamBody
 
@@ -21,23 +21,17 @@ logger = logging.getLogger(__name__)
 
 class StepDelivery:
     def __init__(
-        self,
-        processor: InputOutputProcessor,
-        requests: OpenRequests,
-        abort: Callable[[Sequence[int]], None],
-        clock: Callable[[], float],
+        self, outputs: OutputProcessor, requests: OpenRequests, clock: Callable[[], float]
     ) -> None:
-        """abort: tells the engine that stop strings ended these requests."""
-        self._processor = processor
+        self._outputs = outputs
         self._requests = requests
-        self._abort = abort
         self._clock = clock
-        self._waiting: list[tuple[int, RequestOutput]] = []
+        self._waiting: list[tuple[OpenRequest, RequestOutput]] = []
 
     def take(self, body: StreamBody) -> None:
         """One step's tokens; `deliver` follows."""
         try:
-            step = self._processor.outputs.process(body, self._clock())
+            step = self._outputs.process(body, self._requests.by_number, self._clock())
         except Exception as error:
             cause = error
             # A fault of ours must not leave callers waiting, nor end the others' requests.
@@ -47,11 +41,11 @@ class StepDelivery:
             self._requests.fail_each(concerned, lambda: _unprocessed(cause))
             return
         if step.abort_ids:
-            self._abort(step.abort_ids)
+            self._requests.abort(step.abort_ids)
         self._waiting += step.outputs
 
     def deliver(self) -> None:
-        """What was taken is in its streams after this."""
+        """What was taken is there for its readers after this."""
         outputs, self._waiting = self._waiting, []
         self._requests.deliver(outputs)
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -221,14 +220,13 @@ class StreamBody(msgspec.Struct, frozen=True, omit_defaults=True):
         numbers: list[int] = np.frombuffer(self.request_ids, dtype="<i8").tolist()
         return numbers
 
-    def rows(self) -> Iterable[tuple[int, int, Sequence[int]]]:
-        """Each request that got tokens, its first one, and those behind it."""
+    def rows(self) -> Iterable[tuple[int, list[int]]]:
+        """Each request that got tokens, and these."""
         token_ids = np.frombuffer(self.token_ids, dtype="<i4")
-        if not self.counts:  # nearly always, so without a list for each
-            return zip(self.requests(), token_ids.tolist(), repeat(()))
+        if not self.counts:  # nearly always, so without Python code for each
+            return zip(self.requests(), token_ids.reshape(-1, 1).tolist(), strict=True)
         counts = np.frombuffer(self.counts, dtype="<i4")
-        request_ids = np.frombuffer(self.request_ids, dtype="<i8")
-        return ((each, run[0], run[1:]) for each, run in token_runs(request_ids, token_ids, counts))
+        return token_runs(np.frombuffer(self.request_ids, dtype="<i8"), token_ids, counts)
 
     def _num_counted(self, rows: int) -> int:
         if len(self.counts) != 4 * rows or (counts := np.frombuffer(self.counts, "<i4")).min() < 1:

@@ -15,8 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atom.metrics import RequestMetrics
-from atom.model_engine.front.output_processor import OutputProcessor
 from atom.model_engine.request import RequestOutput
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.tokenizer import Tokenizer
@@ -24,6 +22,7 @@ from tests.support.builders_engine import EOS, make_request, make_scheduler
 from tests.support.byte_tokenizer import write_byte_tokenizer
 from tests.support.front_half import stream_body
 from tests.support.paged_model import PagedModel
+from tests.support.step_outputs import StepReader
 
 STOP_TOKEN = 40
 PIECES = ["stop", " stop", "the ", "and", "hello world", "字", "€", "🙂", "s", "to", "p", "\n"]
@@ -110,7 +109,7 @@ class Run:
             num_drafts=options["num_speculative_tokens"],
         )
         self.pipeline = StepPipeline(self.scheduler, model, depth=depth)
-        self.processor = OutputProcessor(tokenizer, RequestMetrics())
+        self.processor = StepReader(tokenizer)
         self.seen = [Seen() for _ in asks]
         self.gone: set[int] = set()
         self.told_at: dict[int, list[int]] = {}  # step → requests that the engine is to end

@@ -181,7 +181,7 @@ async def test_prompts_that_are_long_together_are_tokenised_without_blocking_the
     other = asyncio.create_task(asyncio.sleep(0))
     await other
     assert not adding.done()
-    assert len((await within(adding, "they are queued")).streams) == 1000
+    assert len((await within(adding, "they are queued")).numbers) == 1000
 
 
 async def test_what_a_request_lists_is_looked_at_once_for_all_its_answers(
@@ -199,7 +199,7 @@ async def test_what_a_request_lists_is_looked_at_once_for_all_its_answers(
     monkeypatch.setattr(Tokenizer, "encode", note)
     params = SamplingParams(n=50, bad_words=("stop", "go"), max_tokens=2)
     group = await rig.engine.add_requests(["ab", "cd"], params)
-    assert len(group.streams) == 100
+    assert len(group.numbers) == 100
     assert sorted(encoded) == sorted(["ab", "cd", "stop", " stop", "go", " go"])
     words = {request.params.bad_words_token_ids for request in rig.core.added}
     assert len(words) == 1

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-from atom.metrics import RequestMetrics
-from atom.model_engine.front.output_processor import OutputProcessor
 from atom.model_engine.request import Request, RequestOutput, TokenLogprobs
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.model_engine.wire.engine_protocol import StreamBody, decode, encode
@@ -25,6 +23,7 @@ from tests.support.builders_engine import EOS, make_request, make_scheduler
 from tests.support.byte_tokenizer import write_byte_tokenizer
 from tests.support.paged_model import PagedModel
 from tests.support.scheduler_integrity import check_integrity
+from tests.support.step_outputs import StepReader
 
 MAX_MODEL_LEN = 64
 STOP_TOKEN = 40
@@ -128,7 +127,7 @@ class Engine:
             draw=self._drawn_token, windows=windows, max_model_len=MAX_MODEL_LEN,
         )  # fmt: skip
         self.pipeline = StepPipeline(self.scheduler, self.model, depth=setting.depth)
-        self.processor = OutputProcessor(tokenizer, RequestMetrics())
+        self.processor = StepReader(tokenizer)
         self.answers = [Answer() for _ in requests]
         self.late: list[int] = []  # requests that the engine is yet to be told of
         self.runs = 0  # times that a row got several tokens

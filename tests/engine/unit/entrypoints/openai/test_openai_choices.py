@@ -12,9 +12,12 @@ from atom.config import Config
 from atom.entrypoints.openai.choices import Choice, render
 from atom.entrypoints.openai.logprobs import PlacedLogprobs
 from atom.errors import RequestError
+from atom.metrics import RequestMetrics
 from atom.model_engine.front.input_processor import params_of_each_answer
+from atom.model_engine.front.open_requests import OpenRequests
+from atom.model_engine.front.output_processor import OutputProcessor
 from atom.model_engine.front.request_stream import ReaderLimits, RequestStream
-from atom.model_engine.request import FinishReason, RequestOutput, TokenLogprobs
+from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
 from atom.sampling_params import SamplingParams
 from tests.support.front_half import build_test_config, write_model_folder
 from tests.support.http_app import AppRig, serve_app
@@ -136,20 +139,38 @@ def output(text: str, *, finished: bool = False) -> RequestOutput:
     return RequestOutput("r", [1], text, finished, reason, None, 1, 1, 0)
 
 
+class Lagging:
+    """One request, whose reader is the test."""
+
+    def __init__(self, limits: ReaderLimits) -> None:
+        self.now = 0.0
+        self.aborted: list[int] = []
+        self.requests = OpenRequests(
+            OutputProcessor(None, RequestMetrics()),
+            self.aborted.extend,
+            reader_limits=limits,
+            clock=lambda: self.now,
+        )
+        request = Request(1, [1], SamplingParams(), 9, arrive_time=0.0)
+        self.group = self.requests.open(["r"], [request])
+        self._request = self.requests.by_number[1]
+
+    def give(self, text: str, *, finished: bool = False) -> None:
+        self.requests.deliver([(self._request, output(text, finished=finished))])
+
+
 async def test_a_reader_that_lags_for_too_long_has_its_request_aborted() -> None:
-    now, aborted = 0.0, []
-    stream = RequestStream(
-        "r", 1, lambda: aborted.append(1), limits=ReaderLimits(seconds=5), clock=lambda: now
-    )
-    stream.put(output("a"))
-    now = 4.9
-    stream.put(output("b"))
+    rig = Lagging(ReaderLimits(seconds=5))
+    stream = RequestStream(rig.group)
+    rig.give("a")
+    rig.now = 4.9
+    rig.give("b")
     assert (await anext(stream)).text == "ab"  # taken: the time starts anew
-    stream.put(output("c"))
-    now = 20.0
-    assert aborted == []
-    stream.put(output("d"))
-    assert aborted == [1]
+    rig.give("c")
+    rig.now = 20.0
+    assert rig.aborted == []
+    rig.give("d")
+    assert rig.aborted == [1]
     assert (await anext(stream)).text == "c"
     with pytest.raises(RequestError, match="not read as fast") as slow:
         await anext(stream)
@@ -157,22 +178,29 @@ async def test_a_reader_that_lags_for_too_long_has_its_request_aborted() -> None
 
 
 async def test_a_reader_that_lags_by_too_much_has_its_request_aborted() -> None:
-    aborted: list[int] = []
-    stream = RequestStream("r", 1, lambda: aborted.append(1), limits=ReaderLimits(tokens=3))
+    rig = Lagging(ReaderLimits(tokens=3))
     for letter in "abc":
-        stream.put(output(letter))
-    assert aborted == []
-    stream.put(output("d"))
-    assert aborted == [1]
+        rig.give(letter)
+    assert rig.aborted == []
+    rig.give("d")
+    assert rig.aborted == [1]
+
+
+async def test_what_is_taken_at_once_counts_as_read() -> None:
+    rig = Lagging(ReaderLimits(tokens=1))
+    for letter in "abc":
+        rig.give(letter)
+        ((_, taken),) = rig.group.take()
+        assert taken.text == letter
+    assert (rig.group.take(), rig.aborted) == ([], [])
 
 
 async def test_an_answer_that_is_complete_waits_for_its_reader() -> None:
-    now = 0.0
-    stream = RequestStream("r", 1, lambda: None, limits=ReaderLimits(seconds=5), clock=lambda: now)
-    stream.put(output("a"))
-    now = 100.0
-    stream.put(output("b", finished=True))
-    assert [item.text async for item in stream] == ["ab"]
+    rig = Lagging(ReaderLimits(seconds=5))
+    rig.give("a")
+    rig.now = 100.0
+    rig.give("b", finished=True)
+    assert [item.text async for item in RequestStream(rig.group)] == ["ab"]
 
 
 @pytest.mark.parametrize("tokens", [10, 5000])
@@ -186,25 +214,3 @@ async def test_what_tells_of_many_tokens_is_written_where_nobody_waits(tokens: i
 
     assert await render([Choice(logprobs=[entry] * tokens)], make) == b"{}"
     assert (written_on == [threading.current_thread()]) == (tokens == 10)
-
-
-async def test_text_taken_alone_counts_as_read() -> None:
-    aborted: list[int] = []
-    stream = RequestStream("r", 1, lambda: aborted.append(1), limits=ReaderLimits(tokens=1))
-    for letter in "abc":
-        stream.put(output(letter))
-        assert stream.take_text() == letter
-    assert (stream.take_text(), aborted) == (None, [])
-
-
-async def test_more_than_one_text_and_the_end_are_not_taken_as_text_alone() -> None:
-    stream = RequestStream("r", 1, lambda: None)
-    stream.put(output("a"))
-    stream.put(output("b"))
-    assert stream.take_text() is None
-    both = stream.take()
-    assert both is not None
-    assert both.text == "ab"
-    stream.put(output("c", finished=True))
-    assert stream.take_text() is None
-    assert [item.text async for item in stream] == ["c"]

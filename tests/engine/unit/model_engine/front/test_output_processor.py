@@ -5,8 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from atom.metrics import RequestMetrics
-from atom.model_engine.front.output_processor import OutputProcessor, StepOutputs
 from atom.model_engine.request import FinishReason, Request, RequestOutput, TokenLogprobs
 from atom.model_engine.wire.engine_protocol import FinishedRow
 from atom.model_engine.wire.logprob_rows import LogprobRows, LogprobsBody
@@ -14,6 +12,7 @@ from atom.sampling_params import SamplingParams
 from atom.tokenizer import Tokenizer
 from tests.support.byte_tokenizer import TURN_END, write_byte_tokenizer
 from tests.support.front_half import stream_body
+from tests.support.step_outputs import ShownStep, StepReader
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +27,7 @@ class Driver:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.metrics = RequestMetrics()
-        self.processor = OutputProcessor(tokenizer, self.metrics)
+        self.processor = StepReader(tokenizer)
         self.now = 100.0
 
     def add(self, number: int, *stops: str, **params: Any) -> None:
@@ -39,7 +37,7 @@ class Driver:
 
     def step(
         self, rows: list[tuple[int, ...]], finished: tuple[FinishedRow, ...] = ()
-    ) -> StepOutputs:
+    ) -> ShownStep:
         self.now += 1.0
         return self.processor.process(stream_body(rows, finished), self.now)
 
@@ -195,13 +193,13 @@ def test_tokens_of_unknown_or_discarded_requests_are_ignored(driver: Driver) -> 
     driver.processor.discard(1)
     step = driver.step([(1, 5), (99, 5)], (FinishedRow(1, "abort", "aborted", 0),))
     assert (step.outputs, step.abort_ids) == ([], [])
-    assert driver.metrics.finished == {"abort": 1}
+    assert driver.processor.metrics.finished == {"abort": 1}
 
 
 def test_latencies_are_recorded_per_token(driver: Driver) -> None:
     driver.add(1)
     driver.play(1, driver.tokens("abc"), "length", "max_tokens")
-    seconds = driver.metrics
+    seconds = driver.processor.metrics
     assert (sum(seconds.time_to_first_token.counts), seconds.time_to_first_token.total) == (
         1,
         1.0,
@@ -212,7 +210,7 @@ def test_latencies_are_recorded_per_token(driver: Driver) -> None:
 
 
 def test_without_a_tokenizer_tokens_come_without_text() -> None:
-    processor = OutputProcessor(None, RequestMetrics())
+    processor = StepReader(None)
     processor.add(Request(1, [1], SamplingParams(), 9, arrive_time=0.0), "one")
     ((_, output),) = processor.process(stream_body([(1, 5)]), 1.0).outputs
     assert (output.text, output.output_tokens) == ("", [5])

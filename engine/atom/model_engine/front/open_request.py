@@ -1,0 +1,160 @@
+"""OpenRequest: the one record of a request between its arrival and its end.
+
+What has become of its answer so far (the half character, the text that may become a stop string,
+the counts for usage, the time of the last token), and where its outputs go. Made by
+OutputProcessor, kept in the book of OpenRequests; knows no other request.
+"""
+
+from __future__ import annotations
+
+from asyncio import TimerHandle
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from atom.metrics import RequestMetrics
+from atom.model_engine.front.request_stream import RequestGroup
+from atom.model_engine.front.stop_strings import StopMatcher
+from atom.model_engine.request import FinishReason, RequestOutput, TokenLogprobs
+from atom.model_engine.wire.engine_protocol import FinishedRow
+from atom.model_engine.wire.logprob_rows import PromptEntries
+from atom.tokenizer import TokenStream
+
+_END_OF_TEXT = "eos"
+STOP_TOKEN_PREFIX = "stop_"
+
+
+class TokenTimes:
+    """When the tokens of one step came, for the histograms. Nearly all of them follow tokens of one
+    and the same step, so each such step is observed once."""
+
+    __slots__ = ("_counts", "_metrics", "now")
+
+    def __init__(self, metrics: RequestMetrics, now: float) -> None:
+        self._metrics = metrics
+        self.now = now
+        self._counts: dict[float, int] = {}  # when the tokens before came → how many
+
+    def note(self, request: OpenRequest) -> None:
+        """One more token of it."""
+        request.num_output_tokens += 1
+        before = request.last_token_time
+        request.last_token_time = self.now
+        if before is None:
+            self._metrics.time_to_first_token.observe(self.now - request.arrive_time)
+        else:
+            self._counts[before] = self._counts.get(before, 0) + 1
+
+    def record(self) -> None:
+        for before, count in self._counts.items():
+            self._metrics.inter_token.observe(self.now - before, count)
+
+
+@dataclass(slots=True, eq=False)
+class OpenRequest:
+    """name: the caller's, which outputs carry. min_tokens: no stop string is looked for among so
+    many. logprobs: how many alternatives of each token are wanted; None for no log-probabilities.
+    prompt_logprobs: what has come of them, until they are shown; None when they were not asked for.
+    group, index: its reader, and its place among what that reads. stopped: a stop string ended the
+    text, further tokens are not shown. answered: its first output is put. ended: its last one, or
+    that it ended early."""
+
+    number: int
+    name: str
+    group: RequestGroup
+    index: int
+    detokenizer: TokenStream
+    matcher: StopMatcher | None
+    min_tokens: int
+    logprobs: int | None
+    prompt_logprobs: PromptEntries | None
+    num_prompt_tokens: int
+    arrive_time: float
+    num_output_tokens: int = 0
+    last_token_time: float | None = None
+    stopped: bool = False
+    answered: bool = False
+    ended: bool = False
+    timer: TimerHandle | None = None
+
+    def take(self, tokens: list[int], times: TokenTimes) -> tuple[list[int], str]:
+        """Count the next tokens: those up to a stop string, if one ends the text with them, and the
+        text that is then certain."""
+        text, before = "", self.num_output_tokens
+        for token_id in tokens:
+            times.note(self)
+            piece = self.detokenizer.push(token_id)
+            if self.matcher is not None:
+                piece = self._match(self.matcher, piece)
+                if self.stopped:
+                    shown = self.num_output_tokens - before
+                    return tokens[:shown], text + piece
+            text += piece
+        return tokens, text
+
+    def take_last(
+        self, tokens: list[int], row: FinishedRow, times: TokenTimes
+    ) -> tuple[list[int], str]:
+        """Count the tokens that the engine ended the answer with, as far as they are shown, and
+        complete its text. None are shown behind a stop string.
+
+        The token that ended generation by its id is not part of the text, special token or not; an
+        error wins over a stop string that the very token at fault completes."""
+        if self.stopped:
+            return [], ""
+        if row.reason == FinishReason.ERROR:
+            for _ in tokens:
+                times.note(self)
+            return tokens, ""
+        ended_by_token = row.reason == FinishReason.STOP and (
+            row.detail == _END_OF_TEXT or row.detail.startswith(STOP_TOKEN_PREFIX)
+        )
+        shown, last = (tokens[:-1], tokens[-1:]) if ended_by_token else (tokens, [])
+        shown, text = self.take(shown, times)
+        if self.matcher is not None and self.matcher.found is not None:
+            return shown, text
+        for _ in last:
+            times.note(self)
+        rest = self.detokenizer.flush()
+        if self.matcher is not None:
+            rest = self._match(self.matcher, rest)
+            rest = rest if self.stopped else rest + self.matcher.flush()
+        return [*shown, *last], text + rest
+
+    def output(
+        self, tokens: list[int], text: str, entries: Sequence[TokenLogprobs]
+    ) -> RequestOutput:
+        """What a step adds; the prompt's log-probabilities come with whatever is shown first.
+        entries: of the tokens, and perhaps of some behind them that are not shown."""
+        shown = None
+        if self.logprobs is not None:
+            shown = [_trimmed(entry, self.logprobs) for entry in entries[: len(tokens)]]
+        prompt = self.prompt_logprobs
+        if prompt is not None:
+            self.prompt_logprobs = None
+        # By position, which is the cheapest way to make what is made for every token.
+        return RequestOutput(
+            self.name,
+            tokens,
+            text,
+            False,
+            None,
+            None,
+            self.num_prompt_tokens,
+            self.num_output_tokens,
+            0,
+            shown,
+            prompt,
+        )
+
+    def _match(self, matcher: StopMatcher, text: str) -> str:
+        """The text that is certain, of what the newest token adds; no stop string ends it that is
+        complete among the fewest tokens."""
+        if self.num_output_tokens > self.min_tokens:
+            text, self.stopped = matcher.feed(text)
+            return text
+        return matcher.pass_over(text)
+
+
+def _trimmed(entry: TokenLogprobs, wanted: int) -> TokenLogprobs:
+    """With as many alternatives as its request wants; others of its step may want more."""
+    return replace(entry, top_logprobs=entry.top_logprobs[:wanted])
