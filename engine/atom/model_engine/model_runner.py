@@ -19,6 +19,7 @@ from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.runner import kv_cache
+from atom.model_engine.runner.drafting_steps import DraftingStepRunner
 from atom.model_engine.runner.graph_runner import DecodeGraphs
 from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
 from atom.model_engine.runner.warm_up import CacheShape, decode_batch, prompt_batch, warm_up
@@ -59,9 +60,10 @@ class ModelRunner:
         self._spec = model_spec(config.model)
         # What the KV cache keeps, by groups of layers.
         self._layout = kv_layout(config.model.facts, _kv_element(self._kv_dtype))
+        case = self._spec.op_case(self._dtype, self._kv_dtype, config.cache.block_size)
         self._resolved = resolve_ops(
             self._device.type,
-            self._spec.op_case(self._dtype, self._kv_dtype, config.cache.block_size),
+            replace(case, drafts=config.speculative is not None),
             config.backend,
             config.op_backends,
         )
@@ -83,7 +85,8 @@ class ModelRunner:
         self._plan(self._predicted_weights_bytes(), self._predicted_activation_bytes(), 0)
         self._load(progress)
         weights_bytes = sum(p.nbytes for p in self._model.parameters())
-        self._steps = StepRunner(
+        runner = StepRunner if config.speculative is None else DraftingStepRunner
+        self._steps = runner(
             self._model, self._ops, self._config, self._device, len(self._layout.groups)
         )
         progress("sizing the KV cache", 0.0)
@@ -129,7 +132,7 @@ class ModelRunner:
     def _decode_graphs(self) -> DecodeGraphs | None:
         """None where steps run eagerly."""
         config = self._config
-        if config.enforce_eager or not self._device.is_gpu:
+        if config.enforce_eager or not self._device.is_gpu or config.speculative is not None:
             return None
         if self._resolved.uncapturable:
             return None
