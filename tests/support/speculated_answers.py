@@ -17,7 +17,8 @@ from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.scheduler import Scheduler
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.model_engine.wire.engine_protocol import StatsBody
-from atom.speculation.draft_lengths import DraftLengths
+from atom.speculation.draft_lengths import AdaptiveDraftLengths
+from atom.speculation.step_cost import StepCost
 from tests.support.builders_engine import make_request
 from tests.support.scheduler_integrity import check_integrity
 
@@ -40,7 +41,7 @@ class Setting:
     num_blocks: int = AMPLE_BLOCKS
     prefix_caching: bool = True
     aborts: bool = False
-    lengths: type[DraftLengths] | None = None
+    adaptive: bool = False
 
 
 @dataclass
@@ -122,7 +123,9 @@ class PlayedEngine:
         )
         self.scheduler = Scheduler(
             config, blocks, max_model_len=MAX_MODEL_LEN, eos_token_ids=eos,
-            draft_lengths=setting.lengths and setting.lengths(setting.drafts),  # type: ignore[call-arg]
+            draft_lengths=AdaptiveDraftLengths(setting.drafts, 8, StepCost(64.0))
+            if setting.adaptive
+            else None,
         )  # fmt: skip
         self._pipeline = StepPipeline(self.scheduler, executor, depth=setting.depth)
 

@@ -38,6 +38,8 @@ SETTINGS = {
     "no-prefix-cache": Setting(drafts=2, depth=1, prefix_caching=False),
     "aborts": Setting(drafts=6, depth=1, aborts=True, num_blocks=SCARCE_BLOCKS),
     "tight-budget": Setting(drafts=7, budget=9),
+    "adaptive": Setting(drafts=7, adaptive=True),
+    "adaptive-behind": Setting(drafts=7, depth=1, adaptive=True, num_blocks=SCARCE_BLOCKS),
 }
 
 
@@ -84,4 +86,14 @@ def play_both(
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_tokens_are_those_without_drafts(engines: tuple[CoreDriver, CoreDriver], name: str) -> None:
-    play_both(engines, SETTINGS[name], seed=list(SETTINGS).index(name), count=10)
+    play_both(engines, SETTINGS[name], seed=list(SETTINGS).index(name), count=9)
+
+
+@pytest.mark.slow
+def test_ten_thousand_requests_are_answered_as_without_drafts(
+    engines: tuple[CoreDriver, CoreDriver],
+) -> None:
+    """5,000 for each of the two engines that draft."""
+    for number in range(5_000 // 50):
+        setting = list(SETTINGS.values())[number % len(SETTINGS)]
+        play_both(engines, setting, seed=1_000 + number, count=50)
