@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from atom.errors import ConfigError
+from atom.sizing.engine_support import SUPPORTED_DRAFT_METHODS
 
-METHODS = ("ngram",)
 MOST_DRAFTS = 16
 MOST_MATCHED = 64  # tokens that a look-up compares
 _FEWEST_MATCHED, _USUALLY_MATCHED, _USUAL_DRAFTS = 2, 8, 5
@@ -88,7 +88,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 def _checked(given: dict[str, Any]) -> SpeculativeConfig:
     method = given.get("method")
-    if method not in METHODS:
+    if method not in SUPPORTED_DRAFT_METHODS:
         asked = "names no method" if method is None else f"method {method!r} is not supported"
         raise ConfigError(f"speculation: {asked}; {_SUPPORTED}")
     try:

@@ -31,7 +31,7 @@ from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.models.decoder import CausalLM
 from atom.models.registry import build_model, model_spec, support_model_arch_dict
 from atom.sizing.kv_budget import KvBudget, concurrency_table
-from atom.sizing.kv_layout import KV_ELEMENTS, KvElement, kv_layout
+from atom.sizing.kv_layout import KV_ELEMENTS, KvElement, Speculation, kv_layout
 from atom.sizing.overheads import activation_bytes
 from atom.utils.device import Device, detect_device, native_fp8
 from atom.utils.versions import software_versions
@@ -59,7 +59,11 @@ class ModelRunner:
         self._kv_dtype = _kv_dtype(config, self._dtype, self._device)
         self._spec = model_spec(config.model)
         # What the KV cache keeps, by groups of layers.
-        self._layout = kv_layout(config.model.facts, _kv_element(self._kv_dtype))
+        self._layout = kv_layout(
+            config.model.facts,
+            _kv_element(self._kv_dtype),
+            speculation=Speculation(config.scheduler.num_speculative_tokens, by_layers=False),
+        )
         case = self._spec.op_case(self._dtype, self._kv_dtype, config.cache.block_size)
         self._resolved = resolve_ops(
             self._device.type,
@@ -203,6 +207,7 @@ class ModelRunner:
             scheduler.max_num_batched_tokens,
             scheduler.max_num_seqs,
             self._dtype.itemsize,
+            num_speculative_tokens=scheduler.num_speculative_tokens,
         )
 
     def _activation_bytes(self) -> int:

@@ -65,7 +65,7 @@ class AdaptiveDraftLengths:
     """
 
     def __init__(self, most: int, num_slots: int, cost: StepCost) -> None:
-        self._lengths = np.arange(most + 1)
+        self._lengths = np.arange(most + 1, dtype=np.float64)
         self._cost = cost
         self._drafting = np.where(self._lengths > 0, _DRAFTING, 0.0)
         self._held = np.zeros(num_slots)
@@ -81,7 +81,7 @@ class AdaptiveDraftLengths:
         acceptance = (self._held[slots] / self._tried[slots]).clip(0.0, 0.99)
         tokens = np.cumsum(acceptance[:, None] ** self._lengths, axis=1)
         cost = self._cost.of(len(slots) * (1.0 + self._lengths)) + self._drafting
-        chosen = np.argmax(tokens / cost, axis=1).astype(np.int32)
+        chosen: NDArray[np.int32] = np.argmax(tokens / cost, axis=1).astype(np.int32)
         idle = self._idle_steps[slots] + 1
         chosen[(chosen == 0) & (idle >= _RETRIED_AFTER)] = 1
         self._idle_steps[slots] = np.where(chosen == 0, idle, 0)

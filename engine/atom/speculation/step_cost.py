@@ -28,7 +28,7 @@ class StepCost:
     experts_bytes: float = 0.0
     expert_share: float = 1.0
 
-    def of(self, tokens: NDArray[np.float64]) -> NDArray[np.float64]:
+    def of(self, tokens: NDArray[np.floating]) -> NDArray[np.float64]:
         """Cost of steps of so many tokens; only their ratios mean anything."""
         untouched = (1.0 - self.expert_share) ** tokens
         read = (1.0 - self.experts_bytes) + self.experts_bytes * (1.0 - untouched)

@@ -23,8 +23,9 @@ from atom.entrypoints.flags.upstream_switches import (
     warn_of_switches,
 )
 from atom.errors import ConfigError
+from atom.sizing.engine_support import SUPPORTED_DRAFT_METHODS
 from atom.sizing.quantization import ONLINE
-from atom.speculative_config import METHODS, speculative_config
+from atom.speculative_config import speculative_config
 
 _SNAKE_FLAG = re.compile(r"(--[a-z0-9_-]*_[a-z0-9_-]*)(=.*)?", re.DOTALL)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -178,7 +179,7 @@ def _add_speculation_flags(group: Any) -> None:
     add(
         "--method",
         default=None,
-        metavar=f"{{{','.join(METHODS)}}}",
+        metavar=f"{{{','.join(SUPPORTED_DRAFT_METHODS)}}}",
         help="who drafts: ngram, the text so far",
     )
     add("--num-speculative-tokens", type=int, default=None, help="most drafts of a row and step")
