@@ -1,10 +1,12 @@
-"""Drafts: tokens that a step's rows may get next, before the model has said so. Data only."""
+"""Drafts: tokens that a step's rows may get next, before the model has said so."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
+
+from atom.model_ops.slots import SlotTensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +27,10 @@ class Drafts:
 
     token_ids: torch.Tensor
     counts: torch.Tensor
+
+
+def keep_newest(slots: torch.Tensor, state: SlotTensors) -> None:
+    """Keep each slot's newest token [R] behind its others, where a step gave one to each."""
+    assert state.tokens is not None, "slots keep their tokens where drafts are looked up"
+    newest = state.last_token[slots].to(state.tokens.dtype)
+    state.tokens[slots, state.num_computed[slots]] = newest

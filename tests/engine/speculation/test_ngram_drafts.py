@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 
+from atom.model_ops.backends.torch_cpu import drafting as on_cpu
 from atom.model_ops.backends.torch_ref import drafting
 from atom.model_ops.drafts import Drafts, Lookup
 from atom.model_ops.slots import SlotTensors
+
+Drafted = Callable[[list[list[int]], Lookup], list[list[int]]]
 
 
 def state_of(rows: list[list[int]], width: int = 40) -> SlotTensors:
@@ -40,14 +45,22 @@ def searched(tokens: list[int], lookup: Lookup) -> list[int]:
     return []
 
 
-def drafted(rows: list[list[int]], lookup: Lookup) -> list[list[int]]:
-    drafts = drafting.draft_ngrams(torch.arange(len(rows)), state_of(rows), lookup)
+@pytest.fixture(params=[drafting, on_cpu], ids=["torch_ref", "torch_cpu"])
+def drafted(request: pytest.FixtureRequest) -> Drafted:
+    """The drafts of rows, by a backend."""
+    return partial(drafts_of, request.param.draft_ngrams)
+
+
+def drafts_of(
+    draft_ngrams: Callable[..., Drafts], rows: list[list[int]], lookup: Lookup
+) -> list[list[int]]:
+    drafts = draft_ngrams(torch.arange(len(rows)), state_of(rows), lookup)
     pairs = zip(drafts.token_ids.tolist(), drafts.counts.tolist(), strict=True)
     return [tokens[:count] for tokens, count in pairs]
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_drafts_are_what_followed_the_longest_newest_match(seed: int) -> None:
+def test_drafts_are_what_followed_the_longest_newest_match(drafted: Drafted, seed: int) -> None:
     draw = random.Random(seed)
     rows = [[draw.randrange(2 + seed % 3) for _ in range(draw.randrange(1, 40))] for _ in range(12)]
     fewest = draw.randrange(1, 4)
@@ -55,12 +68,17 @@ def test_drafts_are_what_followed_the_longest_newest_match(seed: int) -> None:
     assert drafted(rows, lookup) == [searched(row, lookup) for row in rows]
 
 
-def test_a_period_goes_on_in_the_drafts() -> None:
+def test_a_period_goes_on_in_the_drafts(drafted: Drafted) -> None:
     assert drafted([[5, 1, 2, 3, 1, 2, 3]], Lookup(2, 8, 7)) == [[1, 2, 3, 1, 2, 3, 1]]
 
 
-def test_tokens_of_others_are_no_match() -> None:
+def test_tokens_of_others_are_no_match(drafted: Drafted) -> None:
     assert drafted([[1, 2, 3], [1, 2], [7]], Lookup(1, 4, 2)) == [[], [], []]
+
+
+def test_tokens_that_look_alike_across_their_bytes_are_no_match(drafted: Drafted) -> None:
+    # 0x00010000 0x00010000 has the bytes of 1 within.
+    assert drafted([[65536, 65536, 1]], Lookup(1, 4, 2)) == [[]]
 
 
 def test_a_row_gets_what_it_drew_up_to_the_first_other_token() -> None:

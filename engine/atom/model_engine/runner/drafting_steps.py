@@ -22,7 +22,7 @@ from atom.model_engine.runner.host_tokens import PendingTokens
 from atom.model_engine.runner.input_batch import StepInputs
 from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
 from atom.model_ops.backends.interface import Ops
-from atom.model_ops.drafts import Drafts
+from atom.model_ops.drafts import Drafts, keep_newest
 from atom.model_ops.sampling.drafted_draws import DraftedDraws
 from atom.models.decoder import CausalLM
 from atom.speculation.drafter import build_drafter
@@ -31,11 +31,13 @@ from atom.utils.device import Device, upload_together
 
 @dataclass(slots=True, kw_only=True)
 class DraftedStep(SubmittedStep):
-    """A step with a draw for each token of its decodes. rows: of the batch. On the device: drafts
-    and slots [S] of the rows that sample, order [S, 1 + K] int64 which draws are theirs; row,
-    offset [n] int64 of the draws, as in `rows`; behind: known with the draws' positions."""
+    """A step with a draw for each token of its decodes. rows: of the batch; placed: the host knows
+    where they stand. On the device: drafts and slots [S] of the rows that sample, order [S, 1 + K]
+    int64 which draws are theirs; row, offset [n] int64 of the draws, as in `rows`; `behind` is set
+    when the draws' positions are."""
 
     rows: DraftedRows
+    placed: bool
     drafts: Drafts
     slots: torch.Tensor
     order: torch.Tensor
@@ -53,10 +55,13 @@ class DraftingStepRunner(StepRunner):
         self._most_drafts = asked.num_tokens
         self._block_size = config.cache.block_size
         self._drafter = build_drafter(asked, ops, self.slots.device)
+        self._unknown = 0  # steps that may give several tokens, and were not collected
 
     def collect(self, step: SubmittedStep) -> ScheduledBatchOutput:
-        assert isinstance(step, DraftedStep)
         output = super().collect(step)
+        self._unknown -= step.may_run
+        if not isinstance(step, DraftedStep):
+            return replace(output, drafts=np.zeros(len(step.sample_slots), dtype=np.int32))
         rows, logprobs = step.rows, output.logprobs
         if logprobs is not None and output.counts is not None:
             # Each draw of a row that reports was reported; of these the row got the first.
@@ -73,12 +78,28 @@ class DraftingStepRunner(StepRunner):
 
     def _begin(self, batch: ScheduledBatch) -> tuple[ScheduledBatch, SubmittedStep]:
         scheduled = batch.num_scheduled_tokens[: batch.num_decodes] - 1
-        drafts = self._draft(batch, scheduled) if scheduled.any() else None
+        may_run = bool(scheduled.any())
+        drafts = self._draft(batch, scheduled) if may_run else None
         if drafts is not None and not self._device.is_gpu:
             # The host need not wait there to know of rows that have no drafts.
             scheduled = drafts.counts.numpy().astype(np.int32)
-        rows = drafted_rows(batch, scheduled)
-        return rows.batch, self._step_of(rows, drafts)
+        if self._unknown or scheduled.any():
+            rows = drafted_rows(batch, scheduled)
+            batch, step = rows.batch, self._step_of(rows, drafts)
+        else:
+            batch, step = super()._begin(self._single(batch))
+        step.may_run = may_run
+        self._unknown += may_run
+        return batch, step
+
+    def _single(self, batch: ScheduledBatch) -> ScheduledBatch:
+        """The batch without its drafts."""
+        decodes = batch.num_decodes
+        if not (batch.num_scheduled_tokens[:decodes] > 1).any():
+            return batch
+        scheduled = batch.num_scheduled_tokens.copy()
+        scheduled[:decodes] = 1
+        return replace(batch, num_scheduled_tokens=scheduled)
 
     def _draft(self, batch: ScheduledBatch, scheduled: NDArray[np.int32]) -> Drafts:
         """Drafts of the batch's decodes, as many as they are to carry at most."""
@@ -87,7 +108,7 @@ class DraftingStepRunner(StepRunner):
         drafts = self._drafter.draft(sent["slots"], int(scheduled.max()))
         return replace(drafts, counts=torch.minimum(drafts.counts, sent["scheduled"]))
 
-    def _step_of(self, rows: DraftedRows, drafts: Drafts | None) -> DraftedStep:
+    def _step_of(self, rows: DraftedRows, drafts: Drafts | None) -> SubmittedStep:
         batch, width = rows.batch, rows.most_drafts
         sent = self._send(
             slots=rows.slots.astype(np.int64),
@@ -106,6 +127,7 @@ class DraftingStepRunner(StepRunner):
             request_ids=batch.req_ids[samples],
             positions=batch.context_lens[samples],
             rows=rows,
+            placed=not self._unknown,
             drafts=Drafts(token_ids, counts),
             slots=sent["slots"],
             order=sent["order"],
@@ -114,8 +136,9 @@ class DraftingStepRunner(StepRunner):
         )
 
     def _prepare(self, batch: ScheduledBatch, step: SubmittedStep) -> StepInputs:
-        assert isinstance(step, DraftedStep)
         inputs = super()._prepare(batch, step)
+        if not isinstance(step, DraftedStep):
+            return inputs
         tokens = batch.num_decodes
         if tokens:
             self._place_decodes(inputs, step, tokens)
@@ -132,6 +155,10 @@ class DraftingStepRunner(StepRunner):
         row, offset = step.row[:tokens], step.offset[:tokens]
         drafts = step.drafts.token_ids
         drafted = row if not drafts.shape[1] else drafts[row, (offset - 1).clamp_min(0)]
+        if step.placed:
+            newest = inputs.input_ids[:tokens]
+            newest.copy_(torch.where(offset > 0, drafted, newest))
+            return
         placed = self._ops.prepare_drafted(
             step.slots[row], offset, drafted, self.slots.device, self._block_size
         )
@@ -142,9 +169,12 @@ class DraftingStepRunner(StepRunner):
             attention.context_lens[:tokens] = placed.context_lens
             attention.slot_mapping[:tokens] = slot_mapping
 
-    def _advance(self, batch: ScheduledBatch, inputs: StepInputs) -> None:
+    def _advance(self, batch: ScheduledBatch, inputs: StepInputs, step: SubmittedStep) -> None:
         """Move on slots of prompts, to the token before the one that they draw; decodes are moved
         by as many tokens as they get."""
+        if not isinstance(step, DraftedStep):
+            super()._advance(batch, inputs, step)
+            return
         prompts = slice(batch.num_decodes, None)
         computed = inputs.attention[0].context_lens[prompts].long()
         self.slots.device.num_computed[inputs.slots[prompts]] = computed - 1
@@ -154,15 +184,19 @@ class DraftingStepRunner(StepRunner):
     def _sample_rows(
         self, step: SubmittedStep, forward: ForwardOutput, mask: TokenMask | None
     ) -> PendingTokens:
-        assert isinstance(step, DraftedStep)
-        if mask is not None:  # rows that are confined carry no drafts
+        if mask is not None and isinstance(
+            step, DraftedStep
+        ):  # rows that are confined carry no drafts
             mask = TokenMask(step.rows.first[mask.rows].astype(np.int32), mask.bits)
         return super()._sample_rows(step, forward, mask)
 
     def _settle(
         self, step: SubmittedStep, forward: ForwardOutput, token_ids: torch.Tensor
     ) -> PendingTokens:
-        assert isinstance(step, DraftedStep)
+        if not isinstance(step, DraftedStep):
+            pending = super()._settle(step, forward, token_ids)
+            keep_newest(forward.slots, self.slots.device)
+            return pending
         state, runs = self.slots.device, token_ids[step.order]
         counts = self._ops.accept_drafts(step.slots, runs, step.drafts, state)
         self._sampling.record_runs(step.rows.slots, runs, counts)

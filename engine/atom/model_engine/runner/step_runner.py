@@ -37,7 +37,8 @@ class SubmittedStep:
     """A batch whose forward was submitted. sample_slots, request_ids, positions: of the rows that
     sample, in order, and of the tokens that they draw; forward: None when none does, and once it
     was sampled; pending, logprobs: its tokens, once sampled, and what was asked about them; behind:
-    the drafts that its draws stand behind, where rows may carry any."""
+    the drafts that its draws stand behind, where rows may carry any; may_run: the scheduler counts
+    more than one token of some row."""
 
     sample_slots: Slots
     request_ids: NDArray[np.int64]
@@ -47,6 +48,7 @@ class SubmittedStep:
     logprobs: PendingLogprobs | None = None
     prompt_logprobs: PendingLogprobs | None = None
     behind: DraftedDraws | None = None
+    may_run: bool = False
 
 
 class StepRunner:
@@ -137,7 +139,7 @@ class StepRunner:
             hidden = self._model(inputs.input_ids, inputs.positions)
         # Behind the layers: the device is busy while the host does this.
         self._enter(batch)
-        self._advance(batch, inputs)
+        self._advance(batch, inputs, step)
         if batch.prompt_scores:
             step.prompt_logprobs = self._score_prompts(batch, hidden)
             if inputs.looked_at is not None:
@@ -157,7 +159,7 @@ class StepRunner:
     def _prepare(self, batch: ScheduledBatch, step: SubmittedStep) -> StepInputs:
         return self._inputs.prepare(batch)
 
-    def _advance(self, batch: ScheduledBatch, inputs: StepInputs) -> None:
+    def _advance(self, batch: ScheduledBatch, inputs: StepInputs, step: SubmittedStep) -> None:
         """Move the slots past what the step computes."""
         self._inputs.advance(inputs)
 
