@@ -3,8 +3,8 @@
     python -m benchmarks.speculation [--model M] [--rows 1 16] [--drafts 5] [--turns 3]
 
 Two engines of the same model in this process, one that drafts; each text is answered by both in
-turns, so that what else the machine does meets both. Repeating: the answer must say two words over
-and over, as far as its tokens are confined; edit: a source file of this repository, to be said
+turns, so that what else the machine does meets both. Repeating: what was said becomes likelier, so
+that the answer soon repeats itself; edit: a source file of this repository, to be said
 again (worth something with a model that can); random: tokens drawn at a high temperature from
 prompts of random tokens. Answers of both engines are compared token by token. On a GPU e.g.
 
@@ -81,8 +81,7 @@ class Workload:
             prompt = self._tokenizer.encode(asked, add_special_tokens=False)
             prompt = prompt[: self._engine.config.model.max_model_len - length]
         elif text == "repeating":
-            # Greedy among four tokens, which are dear once they were said, and so take turns.
-            chosen = {"allowed_token_ids": tuple(prompt[:4]), "frequency_penalty": 2.0}
+            chosen = {"frequency_penalty": -2.0}
         heat = _HOT if text == "random" else 0.0
         params = SamplingParams(
             temperature=heat, seed=number, max_tokens=length, ignore_eos=True,

@@ -136,7 +136,7 @@ class ModelRunner:
     def _decode_graphs(self) -> DecodeGraphs | None:
         """None where steps run eagerly."""
         config = self._config
-        if config.enforce_eager or not self._device.is_gpu or config.speculative is not None:
+        if config.enforce_eager or not self._device.is_gpu:
             return None
         if self._resolved.uncapturable:
             return None

@@ -19,8 +19,6 @@ Slots = NDArray[np.intp]
 # What a row's acceptance is taken for before anything is known, and how many drafted tokens that
 # opinion weighs; how much of what was seen before a step's drafts is remembered after them.
 _PRIOR, _PRIOR_WEIGHT, _MEMORY = 0.7, 2.0, 0.9
-# What it costs to draft at all, in weights read once.
-_DRAFTING = 0.03
 # A row whose drafts do not pay tries one again after so many steps.
 _RETRIED_AFTER = 32
 
@@ -67,7 +65,7 @@ class AdaptiveDraftLengths:
     def __init__(self, most: int, num_slots: int, cost: StepCost) -> None:
         self._lengths = np.arange(most + 1, dtype=np.float64)
         self._cost = cost
-        self._drafting = np.where(self._lengths > 0, _DRAFTING, 0.0)
+        self._drafting = np.where(self._lengths > 0, cost.drafting, 0.0)
         self._held = np.zeros(num_slots)
         self._tried = np.zeros(num_slots)  # tokens drafted up to the first that did not hold
         self._idle_steps = np.zeros(num_slots, dtype=np.int32)

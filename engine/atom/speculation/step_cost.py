@@ -17,16 +17,20 @@ from atom.sizing.weights import Sharding
 
 # Tokens whose products take as long as reading the weights does.
 _TOKENS_PER_READING = {"cpu": 6.0, "gpu": 128.0}
+# What could be read while drafts are made, placed and verified: about 1 ms and 20 µs.
+_DRAFTING_BYTES = {"cpu": 20e6, "gpu": 80e6}
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
     """experts_bytes: share of the weights that is routed experts, of which a token uses
-    `expert_share`; tokens_per_reading: whose products take as long as reading what they use."""
+    `expert_share`; tokens_per_reading: whose products take as long as reading what they use;
+    drafting: what a step costs more that has any drafts."""
 
     tokens_per_reading: float
     experts_bytes: float = 0.0
     expert_share: float = 1.0
+    drafting: float = 0.03
 
     def of(self, tokens: NDArray[np.floating]) -> NDArray[np.float64]:
         """Cost of steps of so many tokens; only their ratios mean anything."""
@@ -43,8 +47,10 @@ def step_cost(facts: ModelFacts, *, on_cpu: bool) -> StepCost:
     routed = sum(part.size_bytes for part in parts if part.name == "routed experts")
     experts = [alike.layer.mlp.experts for alike in facts.layer_counts]
     shares = [each.per_token / each.count for each in experts if each is not None]
+    kind, size_bytes = "cpu" if on_cpu else "gpu", sum(part.size_bytes for part in parts)
     return StepCost(
-        _TOKENS_PER_READING["cpu" if on_cpu else "gpu"],
-        experts_bytes=routed / sum(part.size_bytes for part in parts),
+        _TOKENS_PER_READING[kind],
+        experts_bytes=routed / size_bytes,
         expert_share=max(shares, default=1.0),
+        drafting=_DRAFTING_BYTES[kind] / size_bytes,
     )

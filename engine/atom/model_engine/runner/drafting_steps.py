@@ -92,6 +92,9 @@ class DraftingStepRunner(StepRunner):
         self._unknown += may_run
         return batch, step
 
+    def _is_captured(self, batch: ScheduledBatch, step: SubmittedStep) -> bool:
+        return not isinstance(step, DraftedStep) and super()._is_captured(batch, step)
+
     def _single(self, batch: ScheduledBatch) -> ScheduledBatch:
         """The batch without its drafts."""
         decodes = batch.num_decodes

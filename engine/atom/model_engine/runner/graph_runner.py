@@ -24,6 +24,7 @@ from atom.model_engine.runner.host_tokens import PendingTokens
 from atom.model_engine.runner.step_mailbox import StepMailbox
 from atom.model_ops.attention.step_plan import plan_captured_step
 from atom.model_ops.backends.interface import LogitFilters, Ops, SamplingTensors
+from atom.model_ops.drafts import keep_newest
 from atom.model_ops.slots import SlotTensors
 from atom.models.decoder import CausalLM
 from atom.utils.forward_context import ForwardContext, set_forward_context
@@ -192,6 +193,8 @@ class DecodeGraphs:
             logits = self._ops.filter_logits(logits, self._row_filters(slots, sampling, logits))
         token_ids = self._ops.sample(logits, sampling)
         self._ops.commit_tokens(slots, token_ids, self._state, self._mailbox.mail)
+        if self._state.tokens is not None:
+            keep_newest(slots, self._state)
 
     def _row_filters(
         self, slots: torch.Tensor, sampling: SamplingTensors, logits: torch.Tensor

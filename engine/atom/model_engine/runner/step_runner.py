@@ -88,7 +88,7 @@ class StepRunner:
         batch is submitted."""
         self._inputs.apply(batch)
         batch, step = self._begin(batch)
-        if self.graphs is not None and batch.num_decodes == len(batch.slots):
+        if self.graphs is not None and self._is_captured(batch, step):
             self._enter(batch)
             step.forward = self.graphs.forward(batch)
         else:
@@ -124,6 +124,10 @@ class StepRunner:
         return batch, SubmittedStep(
             batch.slots[samples], batch.req_ids[samples], batch.context_lens[samples]
         )
+
+    def _is_captured(self, batch: ScheduledBatch, step: SubmittedStep) -> bool:
+        """Whether there is a graph of such a step."""
+        return batch.num_decodes == len(batch.slots)
 
     def _enter(self, batch: ScheduledBatch) -> None:
         if batch.new_rows:
