@@ -109,3 +109,44 @@ def test_a_draft_is_never_longer_than_the_context_allows() -> None:
         engine, [([7, 9] * 10, SamplingParams(max_tokens=None, temperature=0.0, ignore_eos=True))]
     )
     assert len(tokens) == 28
+
+
+def reported(
+    engine: CoreDriver, asks: list[tuple[list[int], SamplingParams]]
+) -> tuple[list[list[int]], dict[int, list[int]]]:
+    """Tokens of each request, and those of them that were reported with a log-probability."""
+    tokens: dict[int, list[int]] = {engine.add(*ask): [] for ask in asks}
+    told: dict[int, list[int]] = {}
+    while engine.has_work():
+        result = engine.step()
+        if result is None:
+            continue
+        runs = dict(result.runs())
+        for number, run in runs.items():
+            tokens[number] += run
+        for number, entry in result.logprobs.entries() if result.logprobs else ():
+            if number in runs and len(told.setdefault(number, [])) < len(tokens[number]):
+                told[number].append(entry.token_id)
+    return list(tokens.values()), told
+
+
+def test_reports_of_a_step_are_its_own_rows_when_their_slots_have_others_by_then() -> None:
+    """A row that said its stop token runs once more before the host, a step behind, has heard of
+    it, and its slot is another's when that step is taken in."""
+    engine = CoreDriver(
+        str(ATOM_TINY), speculative=DRAFTS, max_model_len=128, max_num_seqs=2, depth=1,
+        num_kv_blocks=32,
+    )  # fmt: skip
+    prompts = [[5 + number, 7, 9, 7, 9] * 4 for number in range(12)]
+    likeliest = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
+    unbounded = answers_of(engine, [(prompt, likeliest) for prompt in prompts])
+    asks = [
+        (prompt, SamplingParams(
+            temperature=0.0, max_tokens=24, ignore_eos=True, logprobs=0 if number % 3 else None,
+            stop_token_ids=(answer[4 + number],),
+        ))
+        for number, (prompt, answer) in enumerate(zip(prompts, unbounded, strict=True))
+    ]  # fmt: skip
+    tokens, told = reported(engine, asks)
+    assert [answer[: len(run)] for answer, run in zip(unbounded, tokens, strict=True)] == tokens
+    assert list(told.values()) == [run for number, run in enumerate(tokens) if number % 3]

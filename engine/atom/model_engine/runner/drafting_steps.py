@@ -63,10 +63,10 @@ class DraftingStepRunner(StepRunner):
         if not isinstance(step, DraftedStep):
             return replace(output, drafts=np.zeros(len(step.sample_slots), dtype=np.int32))
         rows, logprobs = step.rows, output.logprobs
-        if logprobs is not None and output.counts is not None:
+        draws = step.reporting
+        if logprobs is not None and draws is not None and output.counts is not None:
             # Each draw of a row that reports was reported; of these the row got the first.
-            asking, _ = self._sampling.logprob_rows(step.sample_slots)
-            logprobs = logprobs.where(rows.offset[asking] < output.counts[rows.row[asking]])
+            logprobs = logprobs.where(rows.offset[draws] < output.counts[rows.row[draws]])
         return replace(output, logprobs=logprobs, drafts=rows.drafts)
 
     @staticmethod

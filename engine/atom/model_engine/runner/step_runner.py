@@ -38,7 +38,7 @@ class SubmittedStep:
     sample, in order, and of the tokens that they draw; forward: None when none does, and once it
     was sampled; pending, logprobs: its tokens, once sampled, and what was asked about them; behind:
     the drafts that its draws stand behind, where rows may carry any; may_run: the scheduler counts
-    more than one token of some row."""
+    more than one token of some row; reporting: which rows `logprobs` are of."""
 
     sample_slots: Slots
     request_ids: NDArray[np.int64]
@@ -49,6 +49,7 @@ class SubmittedStep:
     prompt_logprobs: PendingLogprobs | None = None
     behind: DraftedDraws | None = None
     may_run: bool = False
+    reporting: NDArray[np.intp] | None = None
 
 
 class StepRunner:
@@ -199,6 +200,7 @@ class StepRunner:
         if len(asking):
             found = token_logprobs(raw_logits, token_ids[on_device], num_top)
             step.logprobs = PendingLogprobs.send(step.request_ids[asking], found)
+            step.reporting = asking
         return token_ids
 
     def _settle(
