@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.runner.drafted_rows import DraftedRows, drafted_rows
-from atom.model_engine.runner.graph_runner import ForwardOutput
+from atom.model_engine.runner.graph_runner import DecodeGraphs, DraftedTokens, ForwardOutput
 from atom.model_engine.runner.host_tokens import PendingTokens
 from atom.model_engine.runner.input_batch import StepInputs
 from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
@@ -93,7 +93,33 @@ class DraftingStepRunner(StepRunner):
         return batch, step
 
     def _is_captured(self, batch: ScheduledBatch, step: SubmittedStep) -> bool:
-        return not isinstance(step, DraftedStep) and super()._is_captured(batch, step)
+        assert self.graphs is not None, "there are graphs to ask about"
+        small = not isinstance(step, DraftedStep) or len(batch.slots) <= self.graphs.most_drafted
+        return small and super()._is_captured(batch, step)
+
+    def _replay(
+        self, graphs: DecodeGraphs, batch: ScheduledBatch, step: SubmittedStep
+    ) -> ForwardOutput:
+        if not isinstance(step, DraftedStep):
+            return super()._replay(graphs, batch, step)
+        self._inputs.append_blocks(batch)
+        forward = graphs.forward_drafted(self._tokens_of(step, len(batch.slots)))
+        self._stand_behind(step, forward.sampling.position)
+        return forward
+
+    def _tokens_of(self, step: DraftedStep, count: int) -> DraftedTokens:
+        """The first tokens of the step, those of decodes."""
+        row, offset, drafts = step.row[:count], step.offset[:count], step.drafts.token_ids
+        drafted = row if not drafts.shape[1] else drafts[row, (offset - 1).clamp_min(0)]
+        return DraftedTokens(step.slots[row], offset, drafted)
+
+    def _stand_behind(self, step: DraftedStep, positions: torch.Tensor) -> None:
+        step.behind = DraftedDraws(
+            drafts=step.drafts.token_ids[step.row],
+            lengths=step.offset,
+            positions=positions,
+            ahead=self._most_drafts,
+        )
 
     def _single(self, batch: ScheduledBatch) -> ScheduledBatch:
         """The batch without its drafts."""
@@ -145,25 +171,18 @@ class DraftingStepRunner(StepRunner):
         tokens = batch.num_decodes
         if tokens:
             self._place_decodes(inputs, step, tokens)
-        step.behind = DraftedDraws(
-            drafts=step.drafts.token_ids[step.row],
-            lengths=step.offset,
-            positions=inputs.sample_positions,
-            ahead=self._most_drafts,
-        )
+        self._stand_behind(step, inputs.sample_positions)
         return inputs
 
     def _place_decodes(self, inputs: StepInputs, step: DraftedStep, tokens: int) -> None:
         """Put the step's first tokens, those of decodes, where their slots stand."""
-        row, offset = step.row[:tokens], step.offset[:tokens]
-        drafts = step.drafts.token_ids
-        drafted = row if not drafts.shape[1] else drafts[row, (offset - 1).clamp_min(0)]
+        ours = self._tokens_of(step, tokens)
         if step.placed:
             newest = inputs.input_ids[:tokens]
-            newest.copy_(torch.where(offset > 0, drafted, newest))
+            newest.copy_(torch.where(ours.offsets > 0, ours.token_ids, newest))
             return
         placed = self._ops.prepare_drafted(
-            step.slots[row], offset, drafted, self.slots.device, self._block_size
+            ours.slots, ours.offsets, ours.token_ids, self.slots.device, self._block_size
         )
         inputs.input_ids[:tokens] = placed.input_ids
         inputs.positions[:tokens] = placed.positions

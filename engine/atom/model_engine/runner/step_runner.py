@@ -91,7 +91,7 @@ class StepRunner:
         batch, step = self._begin(batch)
         if self.graphs is not None and self._is_captured(batch, step):
             self._enter(batch)
-            step.forward = self.graphs.forward(batch)
+            step.forward = self._replay(self.graphs, batch, step)
         else:
             self._forward(batch, step)
         if not batch.samples_later:
@@ -129,6 +129,11 @@ class StepRunner:
     def _is_captured(self, batch: ScheduledBatch, step: SubmittedStep) -> bool:
         """Whether there is a graph of such a step."""
         return batch.num_decodes == len(batch.slots)
+
+    def _replay(
+        self, graphs: DecodeGraphs, batch: ScheduledBatch, step: SubmittedStep
+    ) -> ForwardOutput:
+        return graphs.forward(batch)
 
     def _enter(self, batch: ScheduledBatch) -> None:
         if batch.new_rows:
