@@ -27,6 +27,7 @@ from atom.sizing.errors import ModelFactsError, UnknownFamilyError
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.quantization import ONLINE
 from atom.sizing.text_part import text_part
+from atom.speculative_config import SpeculativeConfig
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class EngineOptions:
     stall_seconds: float = 120.0
     enforce_eager: bool = False
     torch_profiler_dir: str | None = None
+    speculative: SpeculativeConfig | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,8 +120,7 @@ class SchedulerConfig:
     """long_prefill_token_threshold: most prompt tokens of one request per step; 0 for no bound.
     delay_factor: prefill_first waits this many prompt latencies to batch prompts; 0 never waits.
     max_waiting_requests: a server refuses more that have no token yet; 0 for no bound.
-    num_speculative_tokens: drafts per sequence and step that blocks are kept for; no option sets it
-    as long as nothing drafts."""
+    num_speculative_tokens: drafts per sequence and step that blocks are kept for."""
 
     policy: SchedulingPolicy
     max_num_seqs: int
@@ -145,7 +146,8 @@ class ParallelConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """Everything one engine needs to know before it touches a device. enforce_eager: no graphs.
-    torch_profiler_dir: where traces of the running engine may be written; None for none."""
+    torch_profiler_dir: where traces of the running engine may be written; None for none.
+    speculative: how tokens are drafted; None for a token a step."""
 
     model: ModelConfig
     cache: CacheConfig
@@ -157,6 +159,7 @@ class Config:
     enforce_eager: bool
     seed: int
     torch_profiler_dir: str | None = None
+    speculative: SpeculativeConfig | None = None
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self, enc_hook=str)
@@ -190,6 +193,7 @@ def build_config(options: EngineOptions) -> Config:
             long_prefill_token_threshold=options.long_prefill_token_threshold,
             delay_factor=options.scheduler_delay_factor,
             max_waiting_requests=options.max_waiting_requests,
+            num_speculative_tokens=options.speculative.num_tokens if options.speculative else 0,
         ),
         parallel=ParallelConfig(
             tensor_parallel_size=options.tensor_parallel_size,
@@ -203,6 +207,7 @@ def build_config(options: EngineOptions) -> Config:
         enforce_eager=options.enforce_eager,
         seed=options.seed,
         torch_profiler_dir=options.torch_profiler_dir,
+        speculative=options.speculative,
     )
 
 

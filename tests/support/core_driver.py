@@ -67,8 +67,8 @@ class CoreDriver(OfflineEngine):
             result = self.step()
             if result is None:
                 continue
-            for row, token in zip(result.request_ids, result.token_ids, strict=True):
-                tokens[int(row)].append(int(token))
+            for number, run in result.runs():
+                tokens[number] += run
             for number, entry in result.logprobs.entries() if result.logprobs else ():
                 # A row that ended while the next step ran is sampled once more; nobody takes that.
                 if number in result.request_ids:

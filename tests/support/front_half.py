@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from atom.config import Config, EngineOptions, build_config
@@ -111,8 +112,8 @@ def engine_report(config: Config) -> EngineReport:
 
 def rank_stats(rank: int, number: int, **counts: int) -> RankStats:
     """What is not named is 0."""
-    names = StatsBody.__struct_fields__
-    return RankStats(rank, number, StatsBody(**{name: counts.get(name, 0) for name in names}))
+    required = [each.name for each in msgspec.structs.fields(StatsBody) if each.required]
+    return RankStats(rank, number, StatsBody(**(dict.fromkeys(required, 0) | counts)))
 
 
 @dataclass(slots=True)

@@ -95,12 +95,13 @@ class ScheduledBatchOutput:
     """token_ids: int32, of the batch's rows with `samples` set, in row order; counts: int32, how
     many of them each of these rows got, one at least; None for one each. A row that a mask confines
     gets one. logprobs: of these, prompt_logprobs: of prompt tokens in order, for the rows that
-    asked."""
+    asked. drafts: int32, that each of these rows carried; None for as many as were scheduled."""
 
     token_ids: NDArray[np.int32]
     counts: NDArray[np.int32] | None = None
     logprobs: LogprobRows | None = None
     prompt_logprobs: LogprobRows | None = None
+    drafts: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True, slots=True)

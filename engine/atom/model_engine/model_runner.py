@@ -19,6 +19,7 @@ from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.runner import kv_cache
+from atom.model_engine.runner.drafting_steps import DraftingStepRunner
 from atom.model_engine.runner.graph_runner import DecodeGraphs
 from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
 from atom.model_engine.runner.warm_up import CacheShape, decode_batch, prompt_batch, warm_up
@@ -30,7 +31,7 @@ from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.models.decoder import CausalLM
 from atom.models.registry import build_model, model_spec, support_model_arch_dict
 from atom.sizing.kv_budget import KvBudget, concurrency_table
-from atom.sizing.kv_layout import KV_ELEMENTS, KvElement, kv_layout
+from atom.sizing.kv_layout import KV_ELEMENTS, KvElement, Speculation, kv_layout
 from atom.sizing.overheads import activation_bytes
 from atom.utils.device import Device, check_dtype, detect_device, native_fp8
 from atom.utils.versions import software_versions
@@ -58,10 +59,15 @@ class ModelRunner:
         self._kv_dtype = _kv_dtype(config, self._dtype, self._device)
         self._spec = model_spec(config.model)
         # What the KV cache keeps, by groups of layers.
-        self._layout = kv_layout(config.model.facts, _kv_element(self._kv_dtype))
+        self._layout = kv_layout(
+            config.model.facts,
+            _kv_element(self._kv_dtype),
+            speculation=Speculation(config.scheduler.num_speculative_tokens, by_layers=False),
+        )
+        case = self._spec.op_case(self._dtype, self._kv_dtype, config.cache.block_size)
         self._resolved = resolve_ops(
             self._device.type,
-            self._spec.op_case(self._dtype, self._kv_dtype, config.cache.block_size),
+            replace(case, drafts=config.speculative is not None),
             config.backend,
             config.op_backends,
         )
@@ -83,7 +89,8 @@ class ModelRunner:
         self._plan(self._predicted_weights_bytes(), self._predicted_activation_bytes(), 0)
         self._load(progress)
         weights_bytes = sum(p.nbytes for p in self._model.parameters())
-        self._steps = StepRunner(
+        runner = StepRunner if config.speculative is None else DraftingStepRunner
+        self._steps = runner(
             self._model, self._ops, self._config, self._device, len(self._layout.groups)
         )
         progress("sizing the KV cache", 0.0)
@@ -200,6 +207,7 @@ class ModelRunner:
             scheduler.max_num_batched_tokens,
             scheduler.max_num_seqs,
             self._dtype.itemsize,
+            num_speculative_tokens=scheduler.num_speculative_tokens,
         )
 
     def _activation_bytes(self) -> int:

@@ -41,6 +41,7 @@ from atom.model_engine.schedule.token_runs import SingleTokens, TokenRuns
 from atom.model_engine.schedule.waiting_queue import WaitingQueue, rank_of
 from atom.model_engine.sequence import Sequence, SequenceStatus
 from atom.model_engine.wire.engine_protocol import FinishedRow, StatsBody
+from atom.speculation.draft_lengths import DraftLengths, FixedDraftLengths
 
 
 class Scheduler:
@@ -52,7 +53,9 @@ class Scheduler:
         max_model_len: int,
         eos_token_ids: Iterable[int],
         seed: int = 0,
+        draft_lengths: DraftLengths | None = None,
     ) -> None:
+        """draft_lengths: how many drafts rows carry; None for as many as blocks are kept for."""
         self._config = config
         self.blocks = blocks
         self.rows = RowTable(config.max_num_seqs, max_model_len)
@@ -67,7 +70,8 @@ class Scheduler:
         self._stops = StopConditions(self.rows, eos_token_ids)
         self._tokens: SingleTokens | TokenRuns = SingleTokens(self.rows, self._stops)
         if drafts:
-            self._tokens = TokenRuns(self.rows, self._stops, most_drafts=drafts)
+            lengths = draft_lengths or FixedDraftLengths(drafts)
+            self._tokens = TokenRuns(self.rows, self._stops, lengths)
         # `mixed` computes prompts beside decodes: there is nothing to gather them for.
         self._delay = PromptDelay(config.delay_factor if config.policy == "prefill_first" else 0.0)
         self._seeds = random.Random(seed)
@@ -347,6 +351,7 @@ class Scheduler:
     # ---- reports ------------------------------------------------------------------------------
 
     def stats(self) -> StatsBody:
+        drafts = self._tokens.counts
         return StatsBody(
             requests_running=self.num_running,
             requests_waiting=len(self.waiting),
@@ -361,4 +366,8 @@ class Scheduler:
             cache_full_tokens_total=self._cache_full_tokens,
             generation_tokens_total=self._generation_tokens,
             steps_total=self._steps,
+            drafts_total=drafts.drafts,
+            draft_tokens_total=drafts.tokens,
+            accepted_tokens_total=drafts.accepted,
+            accepted_at_totals=tuple(drafts.accepted_at),
         )

@@ -28,6 +28,8 @@ from atom.model_engine.scheduler import Scheduler
 from atom.model_engine.structured_output.compile_messages import CompilerSetup
 from atom.model_engine.structured_output.guided_requests import GuidedRequests
 from atom.model_engine.wire.engine_protocol import EngineReport, FinishedRow, StatsBody
+from atom.speculation.draft_lengths import draft_lengths
+from atom.speculation.step_cost import step_cost
 
 GRAMMAR_COMPLETE = "grammar_complete"
 
@@ -161,6 +163,10 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
         ),
         windows=report.cache_windows,
     )
+    lengths = None
+    if config.speculative is not None:
+        cost = step_cost(model.facts, on_cpu=report.on_cpu)
+        lengths = draft_lengths(config.speculative, config.scheduler.max_num_seqs, cost)
     return Scheduler(
         config.scheduler,
         blocks,
@@ -168,6 +174,7 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
         eos_token_ids=model.eos_token_ids,
         # Ranks draw apart: the same prompt on two of them is to give two samples.
         seed=config.seed + _SEEDS_APART * config.parallel.data_parallel_rank,
+        draft_lengths=lengths,
     )
 
 

@@ -18,7 +18,8 @@ class SlotTensors:
     last_token [slots] int64; num_computed [slots] int64: position of last_token; block_tables
     [slots, groups · blocks] int32, of every group of layers after the other; temperature [slots]
     float32, 0 for greedy; seed [slots] int64; top_k [slots] int64, V for off; top_p [slots]
-    float32, 1 for off; min_p [slots] float32, 0 for off. num_groups: of layers.
+    float32, 1 for off; min_p [slots] float32, 0 for off. num_groups: of layers. tokens [slots,
+    tokens of a sequence] int32: each slot's up to last_token; None where nothing drafts from them.
     """
 
     last_token: torch.Tensor
@@ -30,6 +31,7 @@ class SlotTensors:
     top_p: torch.Tensor
     min_p: torch.Tensor
     num_groups: int = 1
+    tokens: torch.Tensor | None = None
 
     @property
     def padding_slot(self) -> int:

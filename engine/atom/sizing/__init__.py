@@ -12,6 +12,7 @@ from __future__ import annotations
 from atom.sizing.cache_groups import CacheGroup
 from atom.sizing.engine_support import (
     SUPPORTED_ARCHITECTURES,
+    SUPPORTED_DRAFT_METHODS,
     SUPPORTED_KV_DTYPES,
     Unsupported,
     unsupported,
@@ -63,6 +64,7 @@ __all__ = [
     "NO_SPECULATION",
     "ONLINE",
     "SUPPORTED_ARCHITECTURES",
+    "SUPPORTED_DRAFT_METHODS",
     "SUPPORTED_KV_DTYPES",
     "AttentionFacts",
     "CacheGroup",

@@ -40,20 +40,22 @@ KV_ELEMENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """`tokens` drafted per sequence and step, by `draft` or by the model's own draft layers."""
+    """`tokens` drafted per sequence and step, by `draft`, by the model's own draft layers, or
+    (`by_layers` False) by none, from the text alone."""
 
     tokens: int
     draft: ModelFacts | None = None
+    by_layers: bool = True
 
     def drafting_layers(self, facts: ModelFacts) -> tuple[LayerFacts, ...]:
         """The layers that keep a KV cache of their own beside the model's."""
-        if not self.tokens:
+        if not self.tokens or not self.by_layers:
             return ()
         return facts.drafts if self.draft is None else self.draft.layers
 
     def drafting_counts(self, facts: ModelFacts) -> tuple[LayerCount, ...]:
         """The distinct ones of these layers with their numbers."""
-        if not self.tokens:
+        if not self.tokens or not self.by_layers:
             return ()
         return facts.draft_counts if self.draft is None else self.draft.layer_counts
 

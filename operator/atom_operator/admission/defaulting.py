@@ -20,6 +20,8 @@ DEFAULT_DRAIN_SECONDS = 120
 # The engine's own defaults; a contract test compares.
 _MAX_NUM_SEQS = 512
 _MAX_NUM_BATCHED_TOKENS = 16_384
+# Drafted by look-up, which costs next to nothing: what the engine drafts when it is not told.
+_NGRAM_TOKENS = 5
 
 
 def locate_model(spec: AtomDeploymentSpec) -> ModelLocation:
@@ -71,9 +73,16 @@ def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
         extra_args=tuple(engine.extra_args or ()),
         env=tuple(_env(item) for item in engine.env or ()),
         expert_parallel=_or(spec.parallelism.expert, False),
-        speculative_tokens=engine.speculative.tokens if engine.speculative else 0,
+        speculative_tokens=_speculative_tokens(engine.speculative),
+        speculative_method=engine.speculative.method if engine.speculative else None,
         draft_model=_draft_model(engine.speculative),
     )
+
+
+def _speculative_tokens(speculative: SpeculativeSpec | None) -> int:
+    if speculative is None:
+        return 0
+    return _or(speculative.tokens, _NGRAM_TOKENS if speculative.method == "ngram" else 1)
 
 
 def _draft_model(speculative: SpeculativeSpec | None) -> str | None:

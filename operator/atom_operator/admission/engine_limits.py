@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atom.sizing import (
+    SUPPORTED_DRAFT_METHODS,
     ModelFacts,
     UnknownFamilyError,
     unsupported,
@@ -65,9 +66,14 @@ def validate_engine_features(spec: AtomDeploymentSpec, site: Site) -> Iterator[F
         yield _no_feature(
             "spec.parallelism.expert", "true", "leave it out", EngineFeature.EXPERT_PARALLEL
         )
-    if spec.engine.speculative and EngineFeature.SPECULATION not in site.engine_features:
+    asked = spec.engine.speculative
+    drafts_by_layers = asked is not None and asked.method not in SUPPORTED_DRAFT_METHODS
+    if asked and drafts_by_layers and EngineFeature.SPECULATION not in site.engine_features:
         yield _no_feature(
-            "spec.engine.speculative", "mtp", "leave it out", EngineFeature.SPECULATION
+            "spec.engine.speculative",
+            f"method {asked.method}",
+            f"use {' or '.join(SUPPORTED_DRAFT_METHODS)}",
+            EngineFeature.SPECULATION,
         )
 
 

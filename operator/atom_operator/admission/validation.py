@@ -36,6 +36,7 @@ _OWNED_ARGUMENTS = {
     "tp": "spec.parallelism.tensor",
     "enable-expert-parallel": "spec.parallelism.expert",
     "method": "spec.engine.speculative",
+    "speculative-config": "spec.engine.speculative",
     "num-speculative-tokens": "spec.engine.speculative.tokens",
     "draft-model": "spec.engine.speculative.draftModel",
     "nnodes": "spec.parallelism.nodes",
@@ -112,12 +113,11 @@ def _experts_exist(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldP
 
 
 def _draft_layers_exist(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
-    own = options.speculative_tokens and options.draft_model is None
-    if own and not facts.drafts:
+    if options.speculative_method == "mtp" and not facts.drafts:
         yield FieldProblem(
             "spec.engine.speculative",
             "this model's config.json names no multi-token prediction layers "
-            "(num_nextn_predict_layers); leave it out",
+            "(num_nextn_predict_layers); leave it out, or use method ngram",
         )
 
 
@@ -173,9 +173,10 @@ def _draft_model_goes_with_eagle3(spec: AtomDeploymentSpec) -> Iterator[FieldPro
     field = "spec.engine.speculative.draftModel"
     if asked.method == "eagle3" and asked.draft_model is None:
         yield FieldProblem(field, "method eagle3 needs a draft model; name it, or use mtp")
-    if asked.method == "mtp" and (asked.draft_model or asked.draft_config is not None):
+    if asked.method != "eagle3" and (asked.draft_model or asked.draft_config is not None):
         yield FieldProblem(
-            field, "method mtp drafts with the model's own layers; leave it out, or use eagle3"
+            field,
+            f"method {asked.method} drafts without a draft model; leave it out, or use eagle3",
         )
 
 

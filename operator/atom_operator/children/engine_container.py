@@ -86,10 +86,9 @@ def engine_args(plan: Plan) -> list[str]:
     )
     if engine.expert_parallel:
         args.append("--enable-expert-parallel")
-    if engine.speculative_tokens:
-        method = "mtp" if engine.draft_model is None else "eagle3"
+    if engine.speculative_method is not None:
         tokens = str(engine.speculative_tokens)
-        args.extend(["--method", method, "--num-speculative-tokens", tokens])
+        args.extend(["--method", engine.speculative_method, "--num-speculative-tokens", tokens])
     if engine.draft_model is not None:
         args.extend(["--draft-model", engine.draft_model])
     return [*args, *engine.extra_args]

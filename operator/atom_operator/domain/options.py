@@ -79,7 +79,8 @@ class EngineOptions:
     data_parallel: int = 1  # copies of the model in each pod
     expert_parallel: bool = False  # whole experts on each rank
     speculative_tokens: int = 0  # drafted per step; 0 for none
-    draft_model: str | None = None  # that drafts; None: the model's own draft layers
+    speculative_method: Literal["ngram", "mtp", "eagle3"] | None = None
+    draft_model: str | None = None  # that drafts, of method eagle3
     draft_facts: ModelFacts | None = None  # its shape, where it is known
 
     @property

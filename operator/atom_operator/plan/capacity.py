@@ -132,13 +132,14 @@ def kv_element(facts: ModelFacts, options: EngineOptions, accelerator: Accelerat
 
 
 def speculation(options: EngineOptions) -> Speculation:
-    """By the model's own draft layers, by a draft model, or none."""
-    return Speculation(options.speculative_tokens, options.draft_facts)
+    """By the model's own draft layers, by a draft model, from the text alone, or none."""
+    by_layers = options.speculative_method != "ngram"
+    return Speculation(options.speculative_tokens, options.draft_facts, by_layers)
 
 
 def loads_own_drafts(options: EngineOptions) -> bool:
     """Whether the checkpoint's draft layers are part of the weights in memory."""
-    return options.speculative_tokens > 0 and options.draft_model is None
+    return options.speculative_method == "mtp"
 
 
 def _compute_bytes(facts: ModelFacts, accelerator: Accelerator) -> int:

@@ -46,6 +46,7 @@ def learning_key(model: ModelLocation, options: EngineOptions, accelerator: Acce
         f"nodes{options.nodes}",
         *(["experts"] if options.expert_parallel else []),
         *([f"drafts{options.speculative_tokens}"] if options.speculative_tokens else []),
+        *(["ngram"] if options.speculative_method == "ngram" else []),
         *([options.draft_model] if options.draft_model else []),
     )
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

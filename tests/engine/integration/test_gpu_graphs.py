@@ -17,6 +17,7 @@ from atom.model_engine.executor.base import StepExecutor
 from atom.model_engine.request import TokenLogprobs
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.model_ops.backends import resolve_ops
+from atom.speculative_config import SpeculativeConfig
 from atom.utils.device import detect_device
 from tests.engine.ops.inputs import BFLOAT16
 from tests.support.core_driver import CoreDriver
@@ -134,6 +135,16 @@ def test_graphs_give_the_references_greedy_tokens(checkpoint, expected) -> None:
 
 def test_eager_steps_give_the_same(checkpoint, expected) -> None:
     assert tokens(checkpoint, device="auto", enforce_eager=True) == expected
+
+
+@pytest.mark.parametrize("enforce_eager", [False, True], ids=["graphs", "eager"])
+@pytest.mark.parametrize("drafts", [1, 4])
+def test_speculation_gives_the_same(checkpoint, expected, drafts, enforce_eager) -> None:
+    asked = SpeculativeConfig(num_tokens=drafts, fewest_matched=1, adaptive=False)
+    assert (
+        tokens(checkpoint, device="auto", speculative=asked, enforce_eager=enforce_eager)
+        == expected
+    )
 
 
 def test_reference_backend_on_the_gpu_gives_the_same(checkpoint, expected) -> None:

@@ -26,6 +26,7 @@ from atom.model_ops.backends.triton_ops import (
     activation,
     decode_attention,
     decode_state,
+    drafting,
     expand_codes,
     expanded_linear,
     expert_order,
@@ -72,6 +73,15 @@ TYPES = {
     "least_ptr": "*fp32", "scales_ptr": "*fp32", "x_scale_ptr": "*fp32", "sinks_ptr": "*fp32",
     "weights_ptr": "*fp32", "order_ptr": "*i32", "counts_ptr": "*i32", "correction_ptr": "*fp32",
 }  # fmt: skip
+DRAFTS = {
+    "types": {
+        "tokens_ptr": "*i32",
+        **dict.fromkeys(
+            ("match_ptr", "drafts_ptr", "counts_ptr", "drawn_ptr", "drafted_ptr", "offsets_ptr"),
+            "*i64",
+        ),
+    }
+}
 HEADS = {"HKV": 8, "D": 128, "LANES": 128}
 PADDED_HEADS = {"HKV": 8, "D": 80, "LANES": 128}
 BF16 = {"FP8": False, "k_scale_ptr": None, "v_scale_ptr": None}
@@ -306,7 +316,14 @@ CASES: list[Any] = [
         ("receive", decode_state._receive_kernel,
          {"LETTERS": 3, "COLUMNS": 256, "BLOCK": 256}, {"num_warps": 1}),
         ("prepare", decode_state._prepare_kernel,
-         {"MAX_BLOCKS": 256, "GROUPS": 2, "BLOCK_SIZE": 16, "STRETCH": 256}, {}),
+         {"MAX_BLOCKS": 256, "GROUPS": 2, "BLOCK_SIZE": 16, "STRETCH": 256, "DRAFTED": False,
+          "offsets_ptr": None, "drafts_ptr": None}, {}),
+        ("prepare_drafted", decode_state._prepare_kernel,
+         {"MAX_BLOCKS": 256, "GROUPS": 2, "BLOCK_SIZE": 16, "STRETCH": 256, "DRAFTED": True},
+         DRAFTS),
+        ("match", drafting._match_kernel, {"MOST": 8, "STRETCH": 1024}, DRAFTS),
+        ("draft", drafting._draft_kernel, {"LANES": 8}, {"num_warps": 1, **DRAFTS}),
+        ("accept", drafting._accept_kernel, {"LANES": 8}, {"num_warps": 1, **DRAFTS}),
         ("token_mask", token_mask._token_mask_kernel, {"STRETCH": 4096}, {}),
         ("commit", decode_state._commit_kernel, {"BLOCK": 256, "ANSWERS": True, "MOST": 0}, {}),
         ("commit_runs", decode_state._commit_kernel,

@@ -140,7 +140,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "set at most one of value and valueFrom",
     ),
     ({"engine": {"env": [{"name": "A"}, {"name": "A"}]}}, "Duplicate value"),
-    ({"engine": {"speculative": {"method": "guess"}}}, 'supported values: "mtp", "eagle3"'),
+    (
+        {"engine": {"speculative": {"method": "guess"}}},
+        'supported values: "ngram", "mtp", "eagle3"',
+    ),
     ({"engine": {"speculative": {"draftModel": "acme/eagle"}}}, "draftModel in body should match"),
     ({"engine": {"speculative": {"tokens": 17}}}, "less than or equal to 16"),
     ({"replicas": -1}, "spec.replicas in body should be greater than or equal to 0"),

@@ -18,11 +18,12 @@ from tests.support.builders_operator import IMAGES, KEY, TINY_CONFIG, atom_deplo
 from tests.support.catalogue.latent import DEEPSEEK_V3
 
 MI300X = {"type": "amd", "product": "MI300X"}
+MTP = {"method": "mtp", "tokens": 2}
 R1: dict[str, Any] = {
     "model": {"source": "hf://deepseek-ai/DeepSeek-R1"},
     "accelerator": MI300X,
     "parallelism": {"tensor": 8, "expert": True},
-    "engine": {"maxModelLen": 65_536, "kvCacheDtype": "fp8", "speculative": {"tokens": 2}},
+    "engine": {"maxModelLen": 65_536, "kvCacheDtype": "fp8", "speculative": MTP},
 }
 ABLE = Site(
     engine_tensor_parallel=8,
@@ -133,6 +134,31 @@ def test_gpt_oss_holds_what_its_windows_leave_by_hand() -> None:
         assert row.sequences == min(512, left // (token * (row.context_tokens + 144)))
 
 
+def test_drafts_from_the_text_run_on_any_engine_and_take_no_layers() -> None:
+    asked = {"model": R1["model"], "accelerator": {**MI300X, "memory": "4000Gi"}}
+    without = plan(ABLE, **asked)
+    drafting = plan(ABLE, **asked, engine={"speculative": {}})
+    assert "--method" in engine_args(
+        plan(engine={"speculative": {}})
+    )  # of a site that says nothing
+    args = engine_args(drafting)
+    assert args[args.index("--method") : args.index("--method") + 4] == [
+        *("--method", "ngram", "--num-speculative-tokens", "5")
+    ]
+    one, other = without.capacity.capacity, drafting.capacity.capacity
+    assert one is not None
+    assert other is not None
+    assert (one.weights_bytes, one.kv_bytes_per_token) == (
+        *(other.weights_bytes, other.kv_bytes_per_token),
+    )
+
+
+def test_a_drafter_that_this_engine_has_not_is_refused_with_the_one_it_has() -> None:
+    (problem,) = problems(engine={"speculative": {"method": "eagle3", "draftModel": "hf://a/b"}})
+    assert problem.field == "spec.engine.speculative"
+    assert "use ngram" in problem.message
+
+
 @pytest.mark.parametrize("names", [("NewForCausalLM",), ("*",)])
 def test_a_family_without_arithmetic_is_unknown_where_the_site_runs_it(
     names: tuple[str, ...],
@@ -149,7 +175,7 @@ def test_a_family_without_arithmetic_is_unknown_where_the_site_runs_it(
     ("changes", "field"),
     [
         ({"parallelism": {"expert": True}}, "spec.parallelism.expert"),
-        ({"engine": {"speculative": {}}}, "spec.engine.speculative"),
+        ({"engine": {"speculative": MTP}}, "spec.engine.speculative"),
     ],
 )
 def test_what_the_model_does_not_have_is_refused_on_any_engine(
@@ -257,6 +283,7 @@ def test_a_draft_model_that_nobody_knows_makes_the_plan_unknown() -> None:
     [
         ({"method": "eagle3"}, "draftModel"),
         ({"draftModel": "hf://a/b"}, "draftModel"),
+        ({"method": "mtp", "draftModel": "hf://a/b"}, "draftModel"),
         ({"method": "eagle3", "draftModel": "hf://a/b", "draftConfig": {}}, "draftConfig"),
     ],
 )

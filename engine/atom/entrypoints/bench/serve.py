@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ import aiohttp
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from atom.entrypoints.bench.acceptance import acceptance, read_draft_totals
 from atom.entrypoints.bench.arrivals import arrival_seconds
 from atom.entrypoints.bench.exchange import Exchange, Sender, exchange_once
 from atom.entrypoints.bench.serve_args import CHAT, base_url_of, report_options
@@ -48,15 +49,16 @@ def run(args: argparse.Namespace) -> int:
     configure_logging(args.log_level)
     allow_many_open_files()
     options = report_options(args)
-    model, exchanges, elapsed_seconds = asyncio.run(_measure(args))
+    measured = asyncio.run(_measure(args))
     report = {
         "date": datetime.now(UTC).strftime("%Y%m%d-%H%M%S"),
-        "model_id": model,
+        "model_id": measured.model,
         "num_prompts": args.num_prompts,
         "request_rate": "inf" if args.request_rate == float("inf") else args.request_rate,
         "burstiness": args.burstiness,
         "max_concurrency": args.max_concurrency,
-        **serving_report(exchanges, elapsed_seconds, options),
+        **serving_report(measured.exchanges, measured.elapsed_seconds, options),
+        **measured.acceptance,
     }
     print_serving_report(f"serving at {base_url_of(args)}", report, options)
     if args.save_result:
@@ -64,7 +66,17 @@ def run(args: argparse.Namespace) -> int:
     return 1 if report["failed"] else 0
 
 
-async def _measure(args: argparse.Namespace) -> tuple[str, list[Exchange], float]:
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """acceptance: of drafts, where the server made any."""
+
+    model: str
+    exchanges: list[Exchange]
+    elapsed_seconds: float
+    acceptance: dict[str, Any]
+
+
+async def _measure(args: argparse.Namespace) -> _Measured:
     async with aiohttp.ClientSession(
         base_url_of(args),
         connector=aiohttp.TCPConnector(limit=0),
@@ -82,8 +94,10 @@ async def _measure(args: argparse.Namespace) -> tuple[str, list[Exchange], float
         asks = await _asks(sender, args, vocab_size)
         for ask in asks[: args.num_warmups]:
             await exchange_once(sender, ask)
+        before = await read_draft_totals(session)
         exchanges, elapsed_seconds = await _send_all(sender, asks, args)
-        return model, exchanges, elapsed_seconds
+        held = acceptance(before, await read_draft_totals(session))
+        return _Measured(model, exchanges, elapsed_seconds, held)
 
 
 async def _send_all(

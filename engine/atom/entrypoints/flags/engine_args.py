@@ -23,7 +23,9 @@ from atom.entrypoints.flags.upstream_switches import (
     warn_of_switches,
 )
 from atom.errors import ConfigError
+from atom.sizing.engine_support import SUPPORTED_DRAFT_METHODS
 from atom.sizing.quantization import ONLINE
+from atom.speculative_config import speculative_config
 
 _SNAKE_FLAG = re.compile(r"(--[a-z0-9_-]*_[a-z0-9_-]*)(=.*)?", re.DOTALL)
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -80,6 +82,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     """Every flag of EngineOptions, with its default."""
     _add_model_flags(parser.add_argument_group("model"))
     _add_scheduling_flags(parser.add_argument_group("scheduling and KV cache"))
+    _add_speculation_flags(parser.add_argument_group("speculation"))
     _add_device_flags(parser.add_argument_group("device"))
     _add_parallel_flags(parser.add_argument_group("parallelism"))
 
@@ -163,6 +166,25 @@ def _add_scheduling_flags(group: Any) -> None:
     )
 
 
+def _add_speculation_flags(group: Any) -> None:
+    add = group.add_argument
+    add(
+        "--speculative-config",
+        default=None,
+        metavar="JSON",
+        help='draft tokens and verify them together, such as {"method": "ngram", '
+        '"num_speculative_tokens": 5}; also prompt_lookup_min, prompt_lookup_max and adaptive. '
+        "Changes no token",
+    )
+    add(
+        "--method",
+        default=None,
+        metavar=f"{{{','.join(SUPPORTED_DRAFT_METHODS)}}}",
+        help="who drafts: ngram, the text so far",
+    )
+    add("--num-speculative-tokens", type=int, default=None, help="most drafts of a row and step")
+
+
 def _add_device_flags(group: Any) -> None:
     add = group.add_argument
     add("--device", choices=DEVICES, default=_default("device"), help="where the model runs")
@@ -214,11 +236,19 @@ def _add_parallel_flags(group: Any) -> None:
 
 
 def options_from_args(args: argparse.Namespace) -> EngineOptions:
-    """Raises `ConfigError` on a malformed --op-backend. Warns of variables without effect."""
+    """Raises `ConfigError` on a malformed --op-backend, or speculation that there is not. Warns of
+    variables without effect."""
     warn_of_switches(os.environ)
     names = [field.name for field in dataclasses.fields(EngineOptions)]
-    values = {name: getattr(args, name) for name in names if name != "op_backends"}
-    return EngineOptions(**values, op_backends=_op_backends(args.op_backend))
+    derived = ("op_backends", "speculative")
+    values = {name: getattr(args, name) for name in names if name not in derived}
+    return EngineOptions(
+        **values,
+        op_backends=_op_backends(args.op_backend),
+        speculative=speculative_config(
+            args.speculative_config, args.method, args.num_speculative_tokens
+        ),
+    )
 
 
 def config_from_args(args: argparse.Namespace) -> Config:

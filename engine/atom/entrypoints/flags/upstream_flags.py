@@ -6,7 +6,8 @@ nothing of the flags that there are; asked by the parser for each word that it d
 
 from __future__ import annotations
 
-_NO_SPECULATION = "speculative decoding is not in this version; leave it out"
+_NO_DRAFT_MODEL = "no model drafts in this version; use --method ngram"
+_NO_SYNTHETIC = "only drafts that hold are accepted; leave it out"
 _NO_EXPERTS = "this version runs no mixture of experts, dense models only; leave it out"
 _NO_SPLIT = (
     "this version runs one device per rank; leave it out, and use --data-parallel-size or "
@@ -49,13 +50,10 @@ REMEDIES: dict[str, str] = {
     "--enable-tbo": _NO_EXPERTS,
     "--all2all-backend": _NO_EXPERTS,
     "--moe-backend": _NO_EXPERTS,
-    "--method": _NO_SPECULATION,
-    "--num-speculative-tokens": _NO_SPECULATION,
-    "--draft-model": _NO_SPECULATION,
-    "--speculative-config": _NO_SPECULATION,
-    "--spec-decode-acceptance-length": _NO_SPECULATION,
-    "--spec-decode-acceptance-rate": _NO_SPECULATION,
-    "--dspark-config": _NO_SPECULATION,
+    "--draft-model": _NO_DRAFT_MODEL,
+    "--spec-decode-acceptance-length": _NO_SYNTHETIC,
+    "--spec-decode-acceptance-rate": _NO_SYNTHETIC,
+    "--dspark-config": _NO_DRAFT_MODEL,
     "--kv-transfer-config": _NO_TRANSFER,
     "--enable-rapidserve": _NO_TRANSFER,
     "--disagg-prefill-max-num-seqs": _NO_TRANSFER,

@@ -213,11 +213,33 @@ def _counters(stats: StatsBody, name: str) -> Iterator[Metric]:
             stats.cache_full_tokens_total,
         ),
         "engine_steps": ("Steps of the engine.", stats.steps_total),
+        "spec_decode_num_drafts": (
+            "Times that a request carried drafts in a step.",
+            stats.drafts_total,
+        ),
+        "spec_decode_num_draft_tokens": ("Tokens drafted.", stats.draft_tokens_total),
+        "spec_decode_num_accepted_tokens": (
+            "Drafted tokens that held.",
+            stats.accepted_tokens_total,
+        ),
     }
     for key, (help_text, value) in values.items():
         counter = CounterMetricFamily(f"atom:{key}", help_text, labels=["model_name"])
         counter.add_metric([name], value)
         yield counter
+    if stats.accepted_at_totals:
+        yield _accepted_by_position(stats, name)
+
+
+def _accepted_by_position(stats: StatsBody, name: str) -> Metric:
+    counter = CounterMetricFamily(
+        "atom:spec_decode_num_accepted_tokens_per_pos",
+        "Drafts of which the token at this position held, from 0.",
+        labels=["model_name", "position"],
+    )
+    for position, value in enumerate(stats.accepted_at_totals):
+        counter.add_metric([name, str(position)], value)
+    return counter
 
 
 def _histogram(metric: str, help_text: str, values: Histogram, name: str) -> Metric:

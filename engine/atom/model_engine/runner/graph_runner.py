@@ -7,8 +7,9 @@ temperatures alone, the other top-k, top-p and min-p too. A batch whose rows ask
 or whose sampling has to wait for something, keeps the forward's graph and samples eagerly. Sizes
 are buckets: a batch runs in the smallest that holds it, padded with rows that compute nothing of
 consequence. Large buckets have two variants: attention need not split the rows of a step in which
-none is much longer than the others. Captured at start, largest first, sharing one memory pool.
-Identical tokens with graphs off is a test.
+none is much longer than the others. Where rows may carry drafts there is a forward for these, too:
+its rows are tokens, that the runner places (DraftedTokens), and it is sampled eagerly. Captured at
+start, largest first, sharing one memory pool. Identical tokens with graphs off is a test.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from atom.model_engine.runner.host_tokens import PendingTokens
 from atom.model_engine.runner.step_mailbox import StepMailbox
 from atom.model_ops.attention.step_plan import plan_captured_step
 from atom.model_ops.backends.interface import LogitFilters, Ops, SamplingTensors
-from atom.model_ops.slots import SlotTensors
+from atom.model_ops.drafts import keep_newest
+from atom.model_ops.slots import DecodeInputs, SlotTensors
 from atom.models.decoder import CausalLM
 from atom.utils.forward_context import ForwardContext, set_forward_context
 from atom.utils.row_groups import are_even
@@ -44,10 +46,22 @@ def bucket_sizes(max_num_seqs: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class GraphVariant:
-    """size: rows of the bucket; even: captured for rows none of which outlasts the others."""
+    """size: rows of the bucket; even: captured for rows none of which outlasts the others; drafted:
+    of tokens of decodes with drafts."""
 
     size: int
     even: bool
+    drafted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedTokens:
+    """Tokens of decodes that carry drafts: slots, offsets (how many drafts behind the slot's newest
+    token), token_ids (of drafts), [n] int64 each on the device."""
+
+    slots: torch.Tensor
+    offsets: torch.Tensor
+    token_ids: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +109,10 @@ class DecodeGraphs:
         self._query_starts = torch.arange(
             num_slots + 1, dtype=torch.int32, device=state.last_token.device
         )
+        # Of the tokens of a step with drafts.
+        self._drafted = DraftedTokens(
+            self._slots.clone(), torch.zeros_like(self._slots), torch.zeros_like(self._slots)
+        )
         self._mailbox = StepMailbox(state)
         self._pool: Any = None  # torch's handle of the pool that all graphs share
 
@@ -133,6 +151,30 @@ class DecodeGraphs:
         )
         return ForwardOutput(graphs.hidden[:rows], self._slots[:rows], sampling, variant)
 
+    @property
+    def most_drafted(self) -> int:
+        """Tokens of decodes with drafts that a graph takes."""
+        return self._sizes[-1] if self._state.tokens is not None else 0
+
+    def forward_drafted(self, tokens: DraftedTokens) -> ForwardOutput:
+        """Run the layers of decodes with drafts, whose blocks were appended; to be sampled eagerly,
+        before the next replay."""
+        count = len(tokens.slots)
+        size = next(size for size in self._sizes if size >= count)
+        ours = self._drafted
+        ours.slots[:count] = tokens.slots
+        ours.slots[count:size] = self._state.padding_slot
+        ours.offsets[:count] = tokens.offsets
+        ours.token_ids[:count] = tokens.token_ids
+        graphs = self._graphs[GraphVariant(size, even=False, drafted=True)]
+        graphs.forward.replay()
+        sampling = SamplingTensors(
+            temperature=graphs.sampling.temperature[:count],
+            seed=graphs.sampling.seed[:count],
+            position=graphs.sampling.position[:count],
+        )
+        return ForwardOutput(graphs.hidden[:count], ours.slots[:count], sampling, variant=None)
+
     def sample(self, forward: ForwardOutput, *, filtered: bool) -> PendingTokens:
         """Sample the last forward's rows (`filtered`: by their top-k, top-p and min-p) and advance
         their slots; their tokens, on their way to the host."""
@@ -142,20 +184,25 @@ class DecodeGraphs:
 
     def _variants(self) -> list[GraphVariant]:
         """Largest first, so that the pool is made once."""
+        drafts = self._state.tokens is not None
         return [
-            GraphVariant(size, even)
+            variant
             for size in reversed(self._sizes)
-            for even in ((False, True) if size >= _EVEN_FROM else (False,))
+            for variant in (
+                GraphVariant(size, even=False),
+                *([GraphVariant(size, even=True)] if size >= _EVEN_FROM else []),
+                *([GraphVariant(size, even=False, drafted=True)] if drafts else []),
+            )
         ]
 
     def _capture(self, variant: GraphVariant) -> _Graphs:
-        size = variant.size
+        size, filters = variant.size, () if variant.drafted else (False, True)
         # Once outside the graphs: kernels compile and libraries allocate their workspaces.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             hidden, sampling = self._forward(variant)
-            for filtered in (False, True):
+            for filtered in filters:
                 self._sample(size, hidden, sampling, filtered)
         torch.cuda.current_stream().wait_stream(stream)
         forward = torch.cuda.CUDAGraph()
@@ -163,7 +210,7 @@ class DecodeGraphs:
             hidden, sampling = self._forward(variant)
         self._pool = self._pool or forward.pool()
         samples = {}
-        for filtered in (False, True):
+        for filtered in filters:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool):
                 self._sample(size, hidden, sampling, filtered)
@@ -173,14 +220,23 @@ class DecodeGraphs:
     def _forward(self, variant: GraphVariant) -> tuple[torch.Tensor, SamplingTensors]:
         """What a forward graph replays: from the slots to the hidden states."""
         size = variant.size
-        slots, state = self._slots[:size], self._state
-        self._ops.receive_step(self._mailbox.mail, self._slots, state)
-        step = self._ops.prepare_decode(slots, state, self._block_size)
+        step = self._drafted_inputs(size) if variant.drafted else self._decode_inputs(size)
         starts = self._query_starts[: size + 1]
         attention = plan_captured_step(step, starts, self._max_model_len, even=variant.even)
         with set_forward_context(ForwardContext(attention)):
             hidden = self._model(step.input_ids, step.positions)
         return hidden, SamplingTensors(step.temperature, step.seed, step.sample_positions)
+
+    def _decode_inputs(self, size: int) -> DecodeInputs:
+        self._ops.receive_step(self._mailbox.mail, self._slots, self._state)
+        return self._ops.prepare_decode(self._slots[:size], self._state, self._block_size)
+
+    def _drafted_inputs(self, size: int) -> DecodeInputs:
+        tokens = self._drafted
+        return self._ops.prepare_drafted(
+            tokens.slots[:size], tokens.offsets[:size], tokens.token_ids[:size], self._state,
+            self._block_size,
+        )  # fmt: skip
 
     def _sample(
         self, size: int, hidden: torch.Tensor, sampling: SamplingTensors, filtered: bool
@@ -192,6 +248,8 @@ class DecodeGraphs:
             logits = self._ops.filter_logits(logits, self._row_filters(slots, sampling, logits))
         token_ids = self._ops.sample(logits, sampling)
         self._ops.commit_tokens(slots, token_ids, self._state, self._mailbox.mail)
+        if self._state.tokens is not None:
+            keep_newest(slots, self._state)
 
     def _row_filters(
         self, slots: torch.Tensor, sampling: SamplingTensors, logits: torch.Tensor

@@ -19,6 +19,7 @@ from atom.model_engine.runner.slot_columns import NO_LOGPROBS, SlotState
 from atom.model_engine.runner.token_bans import TokenBans
 from atom.model_engine.runner.token_history import TokenHistory
 from atom.model_ops.backends.interface import LogitFilters
+from atom.model_ops.sampling.drafted_draws import DraftedDraws
 from atom.model_ops.sampling.penalties import Penalties
 from atom.model_ops.sampling.sampler import ShapedRows
 from atom.sampling_params import SamplingParams
@@ -83,9 +84,13 @@ class SamplingState:
         wanted = self._columns["num_logprobs"][slots]
         return np.flatnonzero(wanted != NO_LOGPROBS), int(wanted.max(initial=0))
 
-    def shaped_rows(self, slots: Slots, positions: NDArray[np.int32]) -> list[ShapedRows]:
+    def shaped_rows(
+        self, slots: Slots, positions: NDArray[np.int32], drafted: DraftedDraws | None = None
+    ) -> list[ShapedRows]:
         """What the rows of `slots` (in this order) ask for beyond a draw, in groups of a kind and
-        of bounded size; nobody is in two."""
+        of bounded size; nobody is in two. `drafted`: where rows are draws behind drafts."""
+        if drafted is not None:  # those that need not go on after all are told apart on the device
+            positions = positions - drafted.ahead
         rows = np.flatnonzero(self._is_filtered[slots] | self._changed(slots, positions))
         if len(rows) == 0:
             return []
@@ -95,11 +100,17 @@ class SamplingState:
             for kind in (rows[~needs_order], rows[needs_order])
             for start in range(0, len(kind), self._rows_at_once)
         ]
-        return [self._shaped_rows(group, slots[group], positions[group]) for group in groups]
+        return [
+            self._shaped_rows(group, slots[group], positions[group], drafted) for group in groups
+        ]
 
     def record(self, slots: Slots, token_ids: torch.Tensor) -> None:
         """The rows of `slots` got these tokens [R] int64, on the device."""
         self._history.append(slots, token_ids)
+
+    def record_runs(self, slots: Slots, token_ids: torch.Tensor, counts: torch.Tensor) -> None:
+        """The rows of `slots` got `counts` [R] of these tokens [R, K], int64 on the device."""
+        self._history.append_runs(slots, token_ids, counts)
 
     def _needs_order(self, slots: Slots) -> NDArray[np.bool_]:
         """Rows whose limits take more than a few of the likeliest tokens to find: kept apart, so
@@ -113,26 +124,36 @@ class SamplingState:
         return self._is_changed[slots] | self._bans.must_go_on(slots, positions)
 
     def _shaped_rows(
-        self, rows: NDArray[np.intp], slots: Slots, positions: NDArray[np.int32]
+        self,
+        rows: NDArray[np.intp],
+        slots: Slots,
+        positions: NDArray[np.int32],
+        drafted: DraftedDraws | None,
     ) -> ShapedRows:
+        on_device = upload(rows, self._device)
+        drafted = drafted and drafted.of(on_device)
         columns = np.stack([self._columns[name][slots] for name in _SHAPING])
         floats = upload(columns, self._device)
         recent = self._history.recent
         return ShapedRows(
-            rows=upload(rows, self._device),
+            rows=on_device,
             bias=self._bans.bias(slots),
-            forbidden=self._bans.forbidden(slots, positions),
-            bad_words=self._bans.bad_words(slots, recent),
-            penalties=self._penalties(slots, floats),
+            forbidden=self._bans.forbidden(slots, positions, drafted),
+            bad_words=self._bans.bad_words(slots, recent, drafted),
+            penalties=self._penalties(slots, floats, drafted),
             filters=self._filters(slots, columns, floats),
         )
 
-    def _penalties(self, slots: Slots, floats: torch.Tensor) -> Penalties | None:
+    def _penalties(
+        self, slots: Slots, floats: torch.Tensor, drafted: DraftedDraws | None
+    ) -> Penalties | None:
         table = self._history.occurrences
         rows = table.rows_of(slots)
         if not rows.any():
             return None
         occurrences = table.rows.index_select(0, upload(rows, self._device))
+        if drafted is not None:
+            occurrences = drafted.counted(occurrences)
         return Penalties(occurrences, repetition=floats[3], presence=floats[4], frequency=floats[5])
 
     def _filters(

@@ -61,10 +61,12 @@ def _num_logprobs(row: NewRow) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
-    """Block tables of a slot: groups of layers, and blocks of a sequence in each."""
+    """Block tables of a slot: groups of layers, and blocks of a sequence in each. kept_tokens: of a
+    sequence that the device keeps, for drafts."""
 
     num_groups: int
     max_blocks: int
+    kept_tokens: int = 0
 
 
 class SlotState:
@@ -95,6 +97,9 @@ class SlotState:
             num_computed=zeros(count),
             block_tables=zeros(count, width, dtype=torch.int32),
             num_groups=tables.num_groups,
+            tokens=(
+                zeros(count, tables.kept_tokens, dtype=torch.int32) if tables.kept_tokens else None
+            ),
             **on_device,
         )
 
@@ -114,9 +119,23 @@ class SlotState:
             if column.on_device:
                 sent[column.name] = values
         sent["table_columns"] = used_columns.astype(np.int64)
+        kept = self.device.tokens
+        if kept is not None:
+            sent["tokens"] = _side_by_side(rows)
         received = upload_together(sent, self._torch_device)
         at = received.pop("slots")
         tables, columns = received.pop("tables"), received.pop("table_columns")
         self.device.block_tables[at[:, None], columns] = tables
+        if kept is not None:
+            tokens = received.pop("tokens")
+            kept[at, : tokens.shape[1]] = tokens
         for name, values_on_device in received.items():
             getattr(self.device, name)[at] = values_on_device
+
+
+def _side_by_side(rows: Sequence[NewRow]) -> NDArray[np.int32]:
+    """The rows' tokens, [rows, tokens of the longest]."""
+    tokens = np.zeros((len(rows), max(len(row.token_ids) for row in rows)), dtype=np.int32)
+    for index, row in enumerate(rows):
+        tokens[index, : len(row.token_ids)] = row.token_ids
+    return tokens

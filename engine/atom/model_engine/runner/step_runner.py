@@ -17,10 +17,11 @@ from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots, TokenMask
 from atom.model_engine.runner.graph_runner import DecodeGraphs, ForwardOutput
 from atom.model_engine.runner.host_tokens import HostTokens, PendingLogprobs, PendingTokens
-from atom.model_engine.runner.input_batch import InputBatch
+from atom.model_engine.runner.input_batch import InputBatch, StepInputs
 from atom.model_engine.runner.sampling_state import SamplingNeeds, SamplingState
 from atom.model_engine.runner.slot_columns import SlotState, TableSize
 from atom.model_ops.backends.interface import Ops, SamplingTensors
+from atom.model_ops.sampling.drafted_draws import DraftedDraws
 from atom.model_ops.sampling.logprobs import joined, token_logprobs
 from atom.model_ops.sampling.sampler import Sampler
 from atom.models.decoder import CausalLM
@@ -35,7 +36,9 @@ _SCORED_AT_ONCE = 128  # positions of prompts: their logits are not kept
 class SubmittedStep:
     """A batch whose forward was submitted. sample_slots, request_ids, positions: of the rows that
     sample, in order, and of the tokens that they draw; forward: None when none does, and once it
-    was sampled; pending, logprobs: its tokens, once sampled, and what was asked about them."""
+    was sampled; pending, logprobs: its tokens, once sampled, and what was asked about them; behind:
+    the drafts that its draws stand behind, where rows may carry any; may_run: the scheduler counts
+    more than one token of some row; reporting: which rows `logprobs` are of."""
 
     sample_slots: Slots
     request_ids: NDArray[np.int64]
@@ -44,6 +47,9 @@ class SubmittedStep:
     pending: PendingTokens | None = None
     logprobs: PendingLogprobs | None = None
     prompt_logprobs: PendingLogprobs | None = None
+    behind: DraftedDraws | None = None
+    may_run: bool = False
+    reporting: NDArray[np.intp] | None = None
 
 
 class StepRunner:
@@ -60,14 +66,21 @@ class StepRunner:
         self._sampler = Sampler(ops)
         vocab_size, length = config.model.vocab_size, config.model.max_model_len
         block_size = config.cache.block_size
-        tables = TableSize(num_groups, -(-length // block_size))
+        tables = TableSize(
+            num_groups, -(-length // block_size), kept_tokens=length if config.speculative else 0
+        )
         self.slots = SlotState(num_slots, vocab_size, tables, device.torch_device)
         self._sampling = SamplingState(
             self.slots, vocab_size, config.model.eos_token_ids, device.torch_device
         )
-        self._host_tokens = HostTokens(num_slots, device)
+        self._host_tokens = HostTokens(num_slots * self._numbers_per_row(config), device)
         self._inputs = InputBatch(self.slots, length, block_size, device.torch_device)
         self.graphs: DecodeGraphs | None = None
+
+    @staticmethod
+    def _numbers_per_row(config: Config) -> int:
+        """That a step tells the host."""
+        return 1
 
     def submit(self, batch: ScheduledBatch) -> SubmittedStep:
         """Start computing the batch; on a GPU this returns before the device is done.
@@ -75,13 +88,10 @@ class StepRunner:
         Of a batch that `samples_later` only the layers are run: `sample` follows, before the next
         batch is submitted."""
         self._inputs.apply(batch)
-        samples = batch.samples
-        step = SubmittedStep(
-            batch.slots[samples], batch.req_ids[samples], batch.context_lens[samples]
-        )
-        if self.graphs is not None and batch.num_decodes == len(batch.slots):
+        batch, step = self._begin(batch)
+        if self.graphs is not None and self._is_captured(batch, step):
             self._enter(batch)
-            step.forward = self.graphs.forward(batch)
+            step.forward = self._replay(self.graphs, batch, step)
         else:
             self._forward(batch, step)
         if not batch.samples_later:
@@ -109,6 +119,22 @@ class StepRunner:
             prompt_logprobs=step.prompt_logprobs.wait() if step.prompt_logprobs else None,
         )
 
+    def _begin(self, batch: ScheduledBatch) -> tuple[ScheduledBatch, SubmittedStep]:
+        """The step of a batch whose changes were applied, and the rows that are computed for it."""
+        samples = batch.samples
+        return batch, SubmittedStep(
+            batch.slots[samples], batch.req_ids[samples], batch.context_lens[samples]
+        )
+
+    def _is_captured(self, batch: ScheduledBatch, step: SubmittedStep) -> bool:
+        """Whether there is a graph of such a step."""
+        return batch.num_decodes == len(batch.slots)
+
+    def _replay(
+        self, graphs: DecodeGraphs, batch: ScheduledBatch, step: SubmittedStep
+    ) -> ForwardOutput:
+        return graphs.forward(batch)
+
     def _enter(self, batch: ScheduledBatch) -> None:
         if batch.new_rows:
             self._inputs.enter(batch.new_rows)
@@ -116,14 +142,14 @@ class StepRunner:
 
     def _forward(self, batch: ScheduledBatch, step: SubmittedStep) -> None:
         self._inputs.append_blocks(batch)
-        inputs = self._inputs.prepare(batch)
+        inputs = self._prepare(batch, step)
         # Log-probabilities of a prompt look at all of its tokens.
         looked_at = None if batch.prompt_scores else inputs.looked_at
         with set_forward_context(ForwardContext(inputs.attention, looked_at)):
             hidden = self._model(inputs.input_ids, inputs.positions)
         # Behind the layers: the device is busy while the host does this.
         self._enter(batch)
-        self._inputs.advance(inputs)
+        self._advance(batch, inputs, step)
         if batch.prompt_scores:
             step.prompt_logprobs = self._score_prompts(batch, hidden)
             if inputs.looked_at is not None:
@@ -140,6 +166,13 @@ class StepRunner:
             variant=None,
         )
 
+    def _prepare(self, batch: ScheduledBatch, step: SubmittedStep) -> StepInputs:
+        return self._inputs.prepare(batch)
+
+    def _advance(self, batch: ScheduledBatch, inputs: StepInputs, step: SubmittedStep) -> None:
+        """Move the slots past what the step computes."""
+        self._inputs.advance(inputs)
+
     def _sample_rows(
         self, step: SubmittedStep, forward: ForwardOutput, mask: TokenMask | None
     ) -> PendingTokens:
@@ -147,11 +180,12 @@ class StepRunner:
             needs = self._sampling.needs(step.sample_slots, step.positions)
             if needs is not SamplingNeeds.MORE:
                 return self.graphs.sample(forward, filtered=needs is SamplingNeeds.FILTERED)
-        return self._copy_out(self._sample_eagerly(step, forward, mask))
+        return self._settle(step, forward, self._drawn(step, forward, mask))
 
-    def _sample_eagerly(
+    def _drawn(
         self, step: SubmittedStep, forward: ForwardOutput, mask: TokenMask | None
     ) -> torch.Tensor:
+        """The tokens that the step's rows draw [R] int64."""
         slots = step.sample_slots
         temperature = self._sampling.temperature(slots)
         sampling = replace(
@@ -159,7 +193,7 @@ class StepRunner:
             all_greedy=not temperature.any(),
             any_greedy=not temperature.all(),
         )
-        shaped = self._sampling.shaped_rows(slots, step.positions)
+        shaped = self._sampling.shaped_rows(slots, step.positions, step.behind)
         logits = self._model.compute_logits(forward.hidden)
         asking, num_top = self._sampling.logprob_rows(slots)
         if len(asking):
@@ -171,13 +205,20 @@ class StepRunner:
         if len(asking):
             found = token_logprobs(raw_logits, token_ids[on_device], num_top)
             step.logprobs = PendingLogprobs.send(step.request_ids[asking], found)
-        self._sampling.record(slots, token_ids)
+            step.reporting = asking
+        return token_ids
+
+    def _settle(
+        self, step: SubmittedStep, forward: ForwardOutput, token_ids: torch.Tensor
+    ) -> PendingTokens:
+        """Write what was drawn [R] to the slots, and send it to the host."""
+        self._sampling.record(step.sample_slots, token_ids)
         state = self.slots.device
         if forward.variant is not None:
             self._ops.commit_tokens(forward.slots, token_ids, state)
         else:
             state.last_token[forward.slots] = token_ids
-        return token_ids
+        return self._copy_out(token_ids)
 
     def _score_prompts(self, batch: ScheduledBatch, hidden: torch.Tensor) -> PendingLogprobs:
         """Log-probabilities of prompt tokens; logits only a few positions at a time."""
@@ -197,11 +238,11 @@ class StepRunner:
         self._ops.apply_token_mask(logits, rows, upload(mask.bits, logits.device))
 
     def _copy_out(self, token_ids: torch.Tensor) -> PendingTokens:
-        """Send sampled tokens towards the host, behind the step that computes them."""
+        """Send numbers towards the host, behind the step that computes them."""
         if not self._device.is_gpu:
             return PendingTokens(token_ids.to(torch.int32), None)
         host, copied = self._host_tokens.next()
-        host = host[: len(token_ids)]
+        host = host[: token_ids.numel()].view(token_ids.shape)
         host.copy_(token_ids, non_blocking=True)
         copied.record()
         return PendingTokens(host, copied)

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from atom.model_engine.batch import NewRow, Slots
 from atom.model_engine.runner.slot_table import SlotTable
 from atom.model_engine.runner.token_history import WINDOW
-from atom.model_ops.sampling.forbidden_tokens import BadWords
+from atom.model_ops.sampling.drafted_draws import DraftedDraws
+from atom.model_ops.sampling.forbidden_tokens import BadWords, ForbiddenTokens
 from atom.sampling_params import SamplingParams
 from atom.utils.device import upload
 
@@ -70,18 +71,24 @@ class TokenBans:
         return self._bias.rows.index_select(0, upload(rows, self._device))
 
     def forbidden(
-        self, slots: Slots, positions: NDArray[np.int32]
-    ) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """(row, token) pairs, int64, that may not be drawn in this step."""
+        self, slots: Slots, positions: NDArray[np.int32], drafted: DraftedDraws | None = None
+    ) -> ForbiddenTokens | None:
+        """What may not be drawn at `positions`; of draws behind drafts the device knows these
+        better."""
         rows = np.flatnonzero(self.must_go_on(slots, positions))
         if len(rows) == 0:
             return None
         ends = [self._ends[slot] for slot in slots[rows].tolist()]
         counts = [len(tokens) for tokens in ends]
-        pairs = upload(np.stack([np.repeat(rows, counts), np.concatenate(ends)]), self._device)
-        return pairs[0], pairs[1]
+        leasts = np.repeat(self._least_total[slots[rows]], counts).astype(np.int64)
+        listed = np.stack([np.repeat(rows, counts), np.concatenate(ends), leasts])
+        row, token_ids, least = upload(listed, self._device)
+        holds = None if drafted is None else drafted.positions[row] < least
+        return ForbiddenTokens(row, token_ids, holds)
 
-    def bad_words(self, slots: Slots, recent: SlotTable) -> BadWords | None:
+    def bad_words(
+        self, slots: Slots, recent: SlotTable, drafted: DraftedDraws | None = None
+    ) -> BadWords | None:
         """The rows' bad words of several tokens; `recent` has their newest tokens."""
         found = [
             (row, self._words[slot])
@@ -95,11 +102,12 @@ class TokenBans:
         last_tokens = np.concatenate([words.last_tokens for _, words in found])
         on_device = upload(np.stack([rows, last_tokens]), self._device)
         prefixes = np.concatenate([words.prefixes for _, words in found])
+        newest = recent.rows.index_select(0, upload(recent.rows_of(slots), self._device))
         return BadWords(
             rows=on_device[0],
             prefixes=upload(prefixes, self._device),
             last_tokens=on_device[1],
-            recent=recent.rows.index_select(0, upload(recent.rows_of(slots), self._device)),
+            recent=newest if drafted is None else drafted.newest(newest),
         )
 
     def _enter_bias(self, slot: int, params: SamplingParams) -> bool:

@@ -12,6 +12,7 @@ import torch
 
 from atom.model_engine.batch import NewRow, Slots
 from atom.model_engine.runner.slot_table import SlotTable
+from atom.model_ops.sampling.drafted_draws import newest_of
 from atom.model_ops.sampling.penalties import IN_PROMPT
 from atom.sampling_params import MAX_BAD_WORD_TOKENS
 from atom.utils.device import upload
@@ -58,6 +59,22 @@ class TokenHistory:
             rows = upload(remembered, self._device)
             newest = token_ids.to(torch.int32).unsqueeze(1)
             table.index_copy_(0, rows, torch.cat([table[rows, 1:], newest], dim=1))
+
+    def append_runs(self, slots: Slots, token_ids: torch.Tensor, counts: torch.Tensor) -> None:
+        """The slots' rows got `counts` [n] int64 of these tokens [n, K] int64."""
+        counted = self.occurrences.rows_of(slots)
+        if counted.any():
+            table = self.occurrences.rows
+            rows = upload(counted, self._device).unsqueeze(1)
+            index = torch.arange(token_ids.shape[1], device=self._device)
+            got = (rows > 0) & (index < counts.unsqueeze(1))
+            at = rows * table.shape[1] + token_ids
+            table.view(-1).index_add_(0, at.view(-1), got.view(-1).to(torch.int32))
+        remembered = self.recent.rows_of(slots)
+        if remembered.any():
+            table = self.recent.rows
+            rows = upload(remembered, self._device)
+            table.index_copy_(0, rows, newest_of(table[rows], token_ids, counts))
 
     def _fill_occurrences(self, occurrences: torch.Tensor, row: NewRow) -> None:
         token_ids, index = np.unique(row.token_ids, return_inverse=True)

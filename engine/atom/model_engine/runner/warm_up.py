@@ -103,6 +103,7 @@ def _batches(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:
             # Rows of one length, and one that outlasts the others.
             yield decode_batch([context, *[1] * (rows - 1)], cache, chunk)
     yield from _sampled_batches(min(slots, most_tokens), cache)
+    yield from _drafted_batches(config, cache)
     scored = prompt_batch([min(4, prompt)], cache)
     if prompt > 1:
         yield replace(scored, prompt_scores=(PromptScore(0, 0, min(4, prompt) - 1),))
@@ -114,6 +115,17 @@ def _sampled_batches(most_rows: int, cache: CacheShape) -> Iterator[ScheduledBat
         yield prompt_batch([1] * count, cache, params)
         yield decode_batch([2] * count, cache, params=params)
         yield prompt_batch([1] * count, cache)  # gives back what the parameters took
+
+
+def _drafted_batches(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:
+    """Two rows with each number of drafts that they may carry."""
+    most = config.speculative.num_tokens if config.speculative is not None else 0
+    rows = min(2, config.scheduler.max_num_seqs)
+    for drafts in range(1, min(most, config.model.max_model_len - 2) + 1):
+        batch = decode_batch([2 + drafts] * rows, cache)
+        scheduled = batch.num_scheduled_tokens + np.int32(drafts)
+        computed = np.ones(rows, dtype=np.int32)
+        yield replace(batch, num_computed_tokens=computed, num_scheduled_tokens=scheduled)
 
 
 def _sample_masked(steps: StepRunner, config: Config, cache: CacheShape) -> None:

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.schedule.stop_conditions import StopConditions
+from atom.speculation.draft_counts import DraftCounts
+from atom.speculation.draft_lengths import DraftLengths
 
 _NEVER = np.iinfo(np.int32).max
 
@@ -40,6 +42,7 @@ class SingleTokens:
     def __init__(self, rows: RowTable, stops: StopConditions) -> None:
         self._rows = rows
         self._stops = stops
+        self.counts = DraftCounts()
 
     def enter(self, slot: int) -> None:
         """Its row is filled."""
@@ -66,16 +69,21 @@ class SingleTokens:
 class TokenRuns:
     """A row gets a run of tokens: one, and one more for every draft that holds."""
 
-    def __init__(self, rows: RowTable, stops: StopConditions, *, most_drafts: int) -> None:
-        """most_drafts: of a row and step."""
+    def __init__(self, rows: RowTable, stops: StopConditions, lengths: DraftLengths) -> None:
         self._rows = rows
         self._stops = stops
-        self._most_drafts = most_drafts
+        self._lengths = lengths
+        self.counts = DraftCounts()
+        self._may_draft = np.zeros_like(rows.ignore_eos)
         self._num_known = np.zeros_like(rows.num_tokens)  # tokens whose values have come
 
     def enter(self, slot: int) -> None:
         """Its row is filled."""
         self._num_known[slot] = self._rows.num_tokens[slot]
+        # A mask says nothing of the token behind the next.
+        confined = self._rows.sequence_in(slot).params.structured_outputs is not None
+        self._may_draft[slot] = not confined
+        self._lengths.enter(slot)
 
     def plan_drafts(self, decodes: Slots, budget_tokens: int) -> int:
         """Set how many drafts the rows' next step carries: none beyond a row's end, and all
@@ -83,8 +91,11 @@ class TokenRuns:
         if not len(decodes):
             return 0
         rows = self._rows
-        most = min(self._most_drafts, max(0, budget_tokens // len(decodes) - 1))
-        drafts = np.minimum(rows.last_position[decodes] - rows.num_tokens[decodes], most)
+        most = np.minimum(
+            rows.last_position[decodes] - rows.num_tokens[decodes],
+            max(0, budget_tokens // len(decodes) - 1),
+        )
+        drafts = np.minimum(self._lengths.choose(decodes), most * self._may_draft[decodes])
         rows.num_drafts[decodes] = drafts
         return int(drafts.sum())
 
@@ -97,6 +108,9 @@ class TokenRuns:
         taken = alive & batch.samples
         slots = batch.slots[taken]
         tokens, counts = _of_rows(output, alive[batch.samples])
+        drafted = self._drafts(batch, output)[alive[batch.samples]]
+        self._lengths.observe(slots, drafted, counts - 1)
+        self.counts.observe(drafted, counts - 1)
         row = np.repeat(np.arange(len(slots)), counts)
         first = np.cumsum(counts) - counts
         index = np.arange(len(tokens)) - first[row]  # of a token among its row's
@@ -117,6 +131,12 @@ class TokenRuns:
         # All but a row's newest token are computed.
         context_lens = np.where(batch.samples, known[batch.slots] - 1, batch.context_lens)
         return slots, batch.req_ids[taken], tokens, counts, ended, context_lens
+
+    def _drafts(self, batch: ScheduledBatch, output: ScheduledBatchOutput) -> NDArray[np.int32]:
+        """That each row which sampled carried."""
+        if output.drafts is not None:
+            return output.drafts
+        return self._most(batch)[batch.samples] - np.int32(1)
 
     def _most(self, batch: ScheduledBatch) -> NDArray[np.int32]:
         """What each row could get: a prompt that ends gets one token, whatever it computes."""

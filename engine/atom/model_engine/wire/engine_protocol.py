@@ -173,6 +173,10 @@ class StatsBody(msgspec.Struct, frozen=True):
     cache_full_tokens_total: int  # tokens of these prompts
     generation_tokens_total: int
     steps_total: int
+    drafts_total: int = 0  # times that a row carried drafts in a step
+    draft_tokens_total: int = 0  # of these
+    accepted_tokens_total: int = 0  # of these, that held
+    accepted_at_totals: tuple[int, ...] = ()  # drafts whose first, second and so on token held
 
 
 class RankStats(msgspec.Struct, frozen=True):

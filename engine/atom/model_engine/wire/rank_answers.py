@@ -8,6 +8,7 @@ the board to AsyncLLMEngine, for /metrics and /server_info.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 
 import msgspec
 
@@ -87,8 +88,13 @@ def merge_reports(reports: Sequence[EngineReport]) -> EngineReport:
 
 def add_stats(parts: Sequence[StatsBody]) -> StatsBody:
     """Add up what the ranks told, field by field."""
+    columns = {
+        name: [getattr(part, name) for part in parts] for name in StatsBody.__struct_fields__
+    }
+    accepted_at = columns.pop("accepted_at_totals")
     return StatsBody(
-        **{name: sum(getattr(part, name) for part in parts) for name in StatsBody.__struct_fields__}
+        **{name: sum(column) for name, column in columns.items()},
+        accepted_at_totals=tuple(map(sum, zip_longest(*accepted_at, fillvalue=0))),
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import torch
 
 from atom.model_ops.backends.step_mail import StepMail
+from atom.model_ops.drafts import Drafts, Lookup
 from atom.model_ops.routing import Routed, Routing
 from atom.model_ops.slots import DecodeInputs, SlotTensors
 from atom.model_ops.values import (
@@ -264,6 +265,32 @@ class Ops(Protocol):
         no real slot. With `counts` [R] int64, 1 to K, a row got so many of its token_ids [R, K]:
         the last of them stays, and num_computed grows by as many."""
 
+    def draft_ngrams(self, slots: torch.Tensor, state: SlotTensors, lookup: Lookup) -> Drafts:
+        """Draft what followed in the rows' own tokens when their last ones occurred before. slots
+        [R] int64; a row without a match has no drafts. A draft longer than what followed goes on
+        with itself, so that a period is continued."""
+
+    def prepare_drafted(
+        self,
+        slots: torch.Tensor,
+        offsets: torch.Tensor,
+        token_ids: torch.Tensor,
+        state: SlotTensors,
+        block_size: int,
+    ) -> DecodeInputs:
+        """`prepare_decode` of rows that stand `offsets` tokens further than their slots: a slot's
+        newest token is followed by its drafts, a row each. slots, offsets, token_ids [N] int64; at
+        offset 0 the slot's newest token is meant, whatever token_ids says. Each position has a
+        block."""
+
+    def accept_drafts(
+        self, slots: torch.Tensor, token_ids: torch.Tensor, drafts: Drafts, state: SlotTensors
+    ) -> torch.Tensor:
+        """How many of the tokens drawn behind a slot's newest token and its drafts, token_ids
+        [R, 1 + K], the row gets: counts [R] int64, one, and one more for every draft that is the
+        token drawn in its place, up to the first that is not. Writes them behind the slots' tokens,
+        before `commit_tokens`."""
+
 
 OPS = (
     "embedding",
@@ -287,6 +314,9 @@ OPS = (
     "receive_step",
     "prepare_decode",
     "commit_tokens",
+    "draft_ngrams",
+    "prepare_drafted",
+    "accept_drafts",
 )
 
 
@@ -315,7 +345,8 @@ class OpCase:
     """What an engine is going to ask of its operations: dtypes of the model and of its KV cache,
     every kind of attention layer, of those with a latent and of indexers, tokens per block, formats
     of matrices, and of those of experts, activations, rules of routers, inputs and inner size of
-    experts; wide_norms: whether norms' weights are float32 in a model that is not."""
+    experts; wide_norms: whether norms' weights are float32 in a model that is not; drafts: whether
+    rows carry drafts."""
 
     dtype: torch.dtype
     kv_dtype: torch.dtype
@@ -329,13 +360,17 @@ class OpCase:
     routings: tuple[Routing, ...] = ()
     expert_sizes: tuple[tuple[int, int], ...] = ()
     wide_norms: bool = False
+    drafts: bool = False
 
     def asks_for(self, op: str) -> bool:
-        """Whether a step computes the operation at all, as far as attention decides it."""
+        """Whether a step computes the operation at all, as far as attention and drafts decide."""
+        if op in _DRAFT_OPS:
+            return self.drafts
         return op not in _SPARSE_OPS or bool(self.index)
 
 
 _SPARSE_OPS = ("select_tokens", "selected_latent_attention")
+_DRAFT_OPS = ("draft_ngrams", "prepare_drafted", "accept_drafts")
 
 
 def _no_reasons(op: str, case: OpCase) -> tuple[str, ...]:

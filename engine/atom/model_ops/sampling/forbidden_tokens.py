@@ -25,16 +25,38 @@ class BadWords:
     recent: torch.Tensor
 
 
-def forbid(logits: torch.Tensor, rows: torch.Tensor, token_ids: torch.Tensor) -> None:
-    """Keep token `token_ids[i]` of row `rows[i]` (both int64) from being drawn."""
-    logits.view(-1).index_fill_(0, rows * logits.shape[1] + token_ids, -torch.inf)
+@dataclass(frozen=True, slots=True)
+class ForbiddenTokens:
+    """Token `token_ids[i]` of row `rows[i]` (both int64) is not to be drawn; where `holds` [n] bool
+    is given, only if `holds[i]`."""
+
+    rows: torch.Tensor
+    token_ids: torch.Tensor
+    holds: torch.Tensor | None = None
+
+
+def forbid(
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    token_ids: torch.Tensor,
+    holds: torch.Tensor | None = None,
+) -> None:
+    """Keep the tokens of ForbiddenTokens from being drawn."""
+    at = rows * logits.shape[1] + token_ids
+    if holds is None:
+        logits.view(-1).index_fill_(0, at, -torch.inf)
+    else:
+        _lower(logits, at, holds)
 
 
 def forbid_bad_words(logits: torch.Tensor, words: BadWords) -> None:
     """Forbid the last token of every word whose other tokens have just been said."""
     said = words.recent.index_select(0, words.rows) == words.prefixes
     completes = (said | (words.prefixes < 0)).all(dim=1)
-    # The least of both, so that a word that does not match takes back no other word's ban.
-    ceiling = torch.where(completes, -torch.inf, torch.inf)
-    at = words.rows * logits.shape[1] + words.last_tokens
+    _lower(logits, words.rows * logits.shape[1] + words.last_tokens, completes)
+
+
+def _lower(logits: torch.Tensor, at: torch.Tensor, holds: torch.Tensor) -> None:
+    # The least of both, so that what does not hold takes back no other ban.
+    ceiling = torch.where(holds, -torch.inf, torch.inf)
     logits.view(-1).scatter_reduce_(0, at, ceiling, "amin")

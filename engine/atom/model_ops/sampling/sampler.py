@@ -15,7 +15,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from atom.model_ops.backends.interface import LogitFilters, Ops, SamplingTensors
-from atom.model_ops.sampling.forbidden_tokens import BadWords, forbid, forbid_bad_words
+from atom.model_ops.sampling.forbidden_tokens import (
+    BadWords,
+    ForbiddenTokens,
+    forbid,
+    forbid_bad_words,
+)
 from atom.model_ops.sampling.penalties import Penalties, penalize
 
 
@@ -25,12 +30,12 @@ class ShapedRows:
     them asks for it.
 
     rows: [n] int64, which of the step's rows they are; bias: [n, V] float32, added to the logits;
-    forbidden: (row of these, token) pairs, int64, never drawn.
+    forbidden: by row of these.
     """
 
     rows: torch.Tensor
     bias: torch.Tensor | None = None
-    forbidden: tuple[torch.Tensor, torch.Tensor] | None = None
+    forbidden: ForbiddenTokens | None = None
     bad_words: BadWords | None = None
     penalties: Penalties | None = None
     filters: LogitFilters | None = None
@@ -60,7 +65,8 @@ class Sampler:
         if shaped.bias is not None:
             own += shaped.bias
         if shaped.forbidden is not None:
-            forbid(own, *shaped.forbidden)
+            forbidden = shaped.forbidden
+            forbid(own, forbidden.rows, forbidden.token_ids, forbidden.holds)
         if shaped.bad_words is not None:
             forbid_bad_words(own, shaped.bad_words)
         if shaped.penalties is not None:

@@ -129,11 +129,12 @@ class EnvVar(ApiModel):
 class SpeculativeSpec(ApiModel):
     """Several tokens per step, drafted and then verified."""
 
-    method: Literal["mtp", "eagle3"] = "mtp"
-    """mtp: by the multi-token prediction layers of the model's own checkpoint; eagle3: by a draft
-    model."""
-    tokens: Annotated[int, Field(ge=1, le=16)] = 1
-    """Tokens drafted per sequence and step."""
+    method: Literal["ngram", "mtp", "eagle3"] = "ngram"
+    """ngram: what followed the same tokens before, in prompt or answer; mtp: by the multi-token
+    prediction layers of the model's own checkpoint; eagle3: by a draft model. The latter two need
+    an engine image that can do it."""
+    tokens: Annotated[int, Field(ge=1, le=16)] | None = None
+    """Tokens drafted per sequence and step, at most; default: 5 with ngram, else 1."""
     draft_model: (
         Annotated[
             str,
@@ -207,7 +208,7 @@ class EngineSpec(ApiModel):
     """mixed puts prefill chunks and decodes in one batch; prefillFirst runs waiting prompts before
     decodes. Default: mixed."""
     speculative: SpeculativeSpec | None = None
-    """Speculative decoding; needs an engine image that can do it. Default: none."""
+    """Speculative decoding, which changes no token. Default: none."""
     extra_args: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=1024)]] | None, Field(max_length=64)
     ] = None

@@ -55,7 +55,7 @@ def test_every_option_has_a_flag() -> None:
         "--kv-cache-dtype", "fp32", "--no-enable-prefix-caching", "-tp", "2", "-dp", "3",
         "--enforce-eager", "--max-waiting-requests", "6",
         "--data-parallel-routing", "round_robin", "--stall-seconds", "9",
-            "--torch-profiler-dir", "traces", "--quantization", "fp8",
+            "--torch-profiler-dir", "traces", "--quantization", "fp8", "--method", "ngram",
     )  # fmt: skip
     unchanged = [
         field.name
@@ -129,7 +129,8 @@ TAKEN = [
     "--kv_cache_dtype=bf16", "--block-size=16", "--max-model-len=64", "--load_dummy",
     "--torch-profiler-dir=d", "--max-num-batched-tokens=512", "--long-prefill-token-threshold=1",
     "--max-num-seqs=1", "--gpu-memory-utilization=0.5", "--scheduler-delay-factor=1", "--host=h",
-    "--quantization=fp8", "--load_format=dummy",
+    "--quantization=fp8", "--load_format=dummy", "--method=ngram", "--num-speculative-tokens=1",
+    '--speculative-config={"method": "ngram"}',
     "--server-port=1", "--port=8006", "--timeout-keep-alive=1", "--chat-template=t",
 ]  # fmt: skip
 REFUSED = [
@@ -138,7 +139,7 @@ REFUSED = [
     "--index_cache_dtype=fp8", "--cudagraph-capture-sizes=[1,2]", "--level=3",
     "--cudagraph-mode=FULL", "--enable-expert-parallel", "--fake-eplb", "--enable-dp-attention",
     "--dp-load-balance=round_robin", "--enable-tbo=all", "--all2all-backend=low-latency",
-    "--moe-backend=mega", "--method=mtp", "--num-speculative-tokens=1", "--draft-model=d",
+    "--moe-backend=mega", "--draft-model=d",
     "--spec-decode-acceptance-length=1", "--spec-decode-acceptance-rate=1",
     "--attn-prefill-chunk-size=16", "--state-checkpoint-interval-tokens=16",
     "--enable_chunked_prefill", "--no-enable_chunked_prefill", "--kv-transfer-config={}",

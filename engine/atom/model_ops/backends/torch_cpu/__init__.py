@@ -12,6 +12,7 @@ from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.torch_cpu import (
     attention,
     dense,
+    drafting,
     latent_attention,
     logit_filters,
     rope_store,
@@ -34,6 +35,7 @@ def backend() -> Backend:
             "latent_rope_store": latent_attention.latent_rope_store,
             "paged_latent_attention": latent_attention.paged_latent_attention,
             "filter_logits": logit_filters.filter_logits,
+            "draft_ngrams": drafting.draft_ngrams,
         },
         reasons_against=attention.reasons_against,
         expands=True,

@@ -12,6 +12,7 @@ from atom.model_ops.backends.torch_ref import (
     attention,
     decode_state,
     dense,
+    drafting,
     experts,
     latent_attention,
     routing,
@@ -46,5 +47,8 @@ def backend() -> Backend:
             "receive_step": decode_state.receive_step,
             "prepare_decode": decode_state.prepare_decode,
             "commit_tokens": decode_state.commit_tokens,
+            "draft_ngrams": drafting.draft_ngrams,
+            "prepare_drafted": drafting.prepare_drafted,
+            "accept_drafts": drafting.accept_drafts,
         },
     )

@@ -36,6 +36,7 @@ def backend() -> Backend:
         activation,
         attention,
         decode_state,
+        drafting,
         experts,
         latent_attention,
         latent_store,
@@ -73,6 +74,9 @@ def backend() -> Backend:
         "receive_step": decode_state.receive_step,
         "prepare_decode": decode_state.prepare_decode,
         "commit_tokens": decode_state.commit_tokens,
+        "draft_ngrams": drafting.draft_ngrams,
+        "prepare_drafted": drafting.prepare_drafted,
+        "accept_drafts": drafting.accept_drafts,
     }
     return Backend(
         name="triton",

@@ -51,16 +51,19 @@ def _receive_kernel(
 def _prepare_kernel(
     slots_ptr, last_token_ptr, num_computed_ptr, tables_ptr, temperature_ptr, seed_ptr,
     ids_ptr, positions_ptr, slot_mapping_ptr, contexts_ptr, row_tables_ptr,
-    row_temperature_ptr, row_seed_ptr, sample_positions_ptr, padding_slot,
+    row_temperature_ptr, row_seed_ptr, sample_positions_ptr, offsets_ptr, drafts_ptr, padding_slot,
     MAX_BLOCKS: tl.constexpr, GROUPS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    STRETCH: tl.constexpr,
+    STRETCH: tl.constexpr, DRAFTED: tl.constexpr,
 ):  # fmt: skip
-    """MAX_BLOCKS: of one group."""
+    """MAX_BLOCKS: of one group. DRAFTED: rows stand `offsets` tokens further, on drafts."""
     row, group = tl.program_id(0), tl.program_id(2)
     at = group.to(tl.int64) * tl.num_programs(0) + row  # of the row in this group's outputs
     slot = tl.load(slots_ptr + row).to(tl.int64)
     real = (slot >= 0) & (slot != padding_slot)
     position = tl.load(num_computed_ptr + slot, mask=real, other=0).to(tl.int64)
+    if DRAFTED:
+        offset = tl.load(offsets_ptr + row, mask=real, other=0)
+        position += offset
     table = tables_ptr + (slot * GROUPS + group) * MAX_BLOCKS
     context = tl.where(real, position + 1, 0)
     # Only what the context uses of the table is copied; the rest is never read.
@@ -73,7 +76,10 @@ def _prepare_kernel(
         cache_slot = block * BLOCK_SIZE + position % BLOCK_SIZE
         tl.store(slot_mapping_ptr + at, tl.where(real, cache_slot, -1))
     if (tl.program_id(1) == 0) & (group == 0):
-        tl.store(ids_ptr + row, tl.load(last_token_ptr + slot, mask=real, other=0))
+        token = tl.load(last_token_ptr + slot, mask=real, other=0)
+        if DRAFTED:
+            token = tl.where(offset > 0, tl.load(drafts_ptr + row, mask=real, other=0), token)
+        tl.store(ids_ptr + row, token)
         tl.store(positions_ptr + row, position)
         tl.store(contexts_ptr + row, context.to(tl.int32))
         tl.store(row_temperature_ptr + row, tl.load(temperature_ptr + slot, mask=real, other=0.0))
@@ -124,8 +130,18 @@ def receive_step(mail: StepMail, slots: torch.Tensor, state: SlotTensors) -> Non
 
 
 def prepare_decode(slots: torch.Tensor, state: SlotTensors, block_size: int) -> DecodeInputs:
+    return prepare_rows(slots, state, block_size, None)
+
+
+def prepare_rows(
+    slots: torch.Tensor,
+    state: SlotTensors,
+    block_size: int,
+    drafted: tuple[torch.Tensor, torch.Tensor] | None,
+) -> DecodeInputs:
+    """`prepare_decode`, or with offsets and tokens [R] int64 `prepare_drafted`."""
     inputs = _empty_inputs(slots.shape[0], state)
-    _gather_inputs(slots, state, block_size, inputs)
+    _gather_inputs(slots, state, block_size, inputs, drafted)
     return inputs
 
 
@@ -150,16 +166,21 @@ def _empty_inputs(rows: int, state: SlotTensors) -> DecodeInputs:
 
 
 def _gather_inputs(
-    slots: torch.Tensor, state: SlotTensors, block_size: int, inputs: DecodeInputs
+    slots: torch.Tensor,
+    state: SlotTensors,
+    block_size: int,
+    inputs: DecodeInputs,
+    drafted: tuple[torch.Tensor, torch.Tensor] | None,
 ) -> None:
+    offsets, token_ids = drafted or (None, None)
     rows, max_blocks = slots.shape[0], state.max_blocks
     stretch = min(_TABLE_STRETCH, next_power_of_2(max_blocks))
     _prepare_kernel[(rows, triton.cdiv(max_blocks, stretch), state.num_groups)](
         slots, state.last_token, state.num_computed, state.block_tables, state.temperature,
         state.seed, inputs.input_ids, inputs.positions, inputs.slot_mapping, inputs.context_lens,
         inputs.block_tables, inputs.temperature, inputs.seed, inputs.sample_positions,
-        state.padding_slot, MAX_BLOCKS=max_blocks, GROUPS=state.num_groups, BLOCK_SIZE=block_size,
-        STRETCH=stretch, num_warps=4,
+        offsets, token_ids, state.padding_slot, MAX_BLOCKS=max_blocks, GROUPS=state.num_groups,
+        BLOCK_SIZE=block_size, STRETCH=stretch, DRAFTED=drafted is not None, num_warps=4,
     )  # fmt: skip
 
 

@@ -1,0 +1,170 @@
+"""What speculation is worth: tokens per second with drafts and without, as a ratio of one run.
+
+    python -m benchmarks.speculation [--model M] [--rows 1 16] [--drafts 5] [--turns 3]
+
+Two engines of the same model in this process, one that drafts; each text is answered by both in
+turns, so that what else the machine does meets both. Repeating: what was said becomes likelier, so
+that the answer soon repeats itself; edit: a source file of this repository, to be said
+again (worth something with a model that can); random: tokens drawn at a high temperature from
+prompts of random tokens. Answers of both engines are compared token by token. On a GPU e.g.
+
+    python -m benchmarks.speculation --model Qwen/Qwen3-8B --rows 1 16 64 256 --output-tokens 256
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from atom.sampling_params import SamplingParams
+from atom.speculative_config import SpeculativeConfig
+from atom.tokenizer import Tokenizer
+from benchmarks.offline_engine import OfflineEngine
+
+ROOT = Path(__file__).resolve().parents[1]
+TINY = ROOT / "examples" / "models" / "atom-tiny"
+TEXTS = ("repeating", "edit", "random")
+_SOURCE = ROOT / "engine" / "atom" / "model_engine" / "schedule" / "token_runs.py"
+_HOT = 1.5
+
+Ask = tuple[list[int], SamplingParams]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """tokens: of each request; seconds: of all together."""
+
+    tokens: list[list[int]]
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        return sum(map(len, self.tokens)) / self.seconds
+
+
+def answer(engine: OfflineEngine, asks: Sequence[Ask]) -> Answered:
+    """All requests at once, until the last has ended."""
+    tokens: dict[int, list[int]] = {engine.add(*ask): [] for ask in asks}
+    started = time.perf_counter()
+    while engine.has_work():
+        result = engine.step()
+        for number, run in result.runs() if result else ():
+            tokens[number] += run
+    return Answered(list(tokens.values()), time.perf_counter() - started)
+
+
+class Workload:
+    def __init__(self, engine: OfflineEngine, prompt_tokens: int, output_tokens: int) -> None:
+        self._engine = engine
+        self._tokenizer = Tokenizer(engine.config.model.path)
+        self._prompt_tokens, self._output_tokens = prompt_tokens, output_tokens
+
+    def asks(self, text: str, rows: int, turn: int) -> list[Ask]:
+        """Prompts that no earlier turn had, so that no prefix is cached."""
+        draw = np.random.default_rng(1000 * turn + rows)
+        return [self._ask(text, draw, number) for number in range(rows)]
+
+    def _ask(self, text: str, draw: np.random.Generator, number: int) -> Ask:
+        length, chosen = self._output_tokens, dict[str, object]()
+        prompt = self._engine.random_prompt(self._prompt_tokens, draw)
+        if text == "edit":
+            source = f"{draw.integers(1 << 30)}\n{_SOURCE.read_text()}"
+            asked = f"Say this again, with `rows` renamed to `table`:\n{source}\nHere it is:\n"
+            prompt = self._tokenizer.encode(asked, add_special_tokens=False)
+            prompt = prompt[: self._engine.config.model.max_model_len - length]
+        elif text == "repeating":
+            chosen = {"frequency_penalty": -2.0}
+        heat = _HOT if text == "random" else 0.0
+        params = SamplingParams(
+            temperature=heat, seed=number, max_tokens=length, ignore_eos=True,
+            **chosen,  # type: ignore[arg-type]
+        )  # fmt: skip
+        return prompt, params
+
+
+def compare(
+    engines: tuple[OfflineEngine, OfflineEngine],
+    work: Workload,
+    text: str,
+    args: argparse.Namespace,
+) -> list[dict[str, object]]:
+    """A row of results for each number of rows."""
+    found = []
+    for rows in args.rows:
+        before = engines[1].scheduler.stats()
+        rates: tuple[list[float], list[float]] = ([], [])
+        differing = 0
+        for turn in range(args.turns + 1):
+            asks = work.asks(text, rows, turn)
+            pair = [answer(engine, asks) for engine in engines]
+            differing += sum(
+                one != two for one, two in zip(pair[0].tokens, pair[1].tokens, strict=True)
+            )
+            if turn:  # the first warms both up
+                for list_, answered in zip(rates, pair, strict=True):
+                    list_.append(answered.rate)
+        after = engines[1].scheduler.stats()
+        drafts = after.drafts_total - before.drafts_total
+        tokens = after.draft_tokens_total - before.draft_tokens_total
+        accepted = after.accepted_tokens_total - before.accepted_tokens_total
+        found.append({
+            "text": text, "rows": rows,
+            "off_tokens_per_s": round(statistics.median(rates[0]), 1),
+            "on_tokens_per_s": round(statistics.median(rates[1]), 1),
+            "ratio": round(statistics.median(b / a for a, b in zip(*rates, strict=True)), 3),
+            "acceptance": round(accepted / max(tokens, 1), 3),
+            "length": round(1 + accepted / max(drafts, 1), 2),
+            "differing": differing,
+        })  # fmt: skip
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default=str(TINY))
+    parser.add_argument("--load-dummy", action="store_true", help="random weights")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--texts", nargs="+", choices=TEXTS, default=list(TEXTS))
+    parser.add_argument("--drafts", type=int, default=5)
+    parser.add_argument("--fixed", action="store_true", help="as many drafts as may be, always")
+    parser.add_argument("--prompt-tokens", type=int, default=64)
+    parser.add_argument("--output-tokens", type=int, default=64)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--max-model-len", type=int, default=None)
+    args = parser.parse_args(argv)
+    results = []
+    engines = _engines(args)
+    work = Workload(engines[0], args.prompt_tokens, args.output_tokens)
+    for text in args.texts:
+        for row in compare(engines, work, text, args):
+            results.append(row)
+            print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
+    print(json.dumps({"device": engines[0].report.device, "results": results}))
+    return 0
+
+
+def _engines(args: argparse.Namespace) -> tuple[OfflineEngine, OfflineEngine]:
+    """Without drafts, and with; each has as much of the device's memory as the other."""
+    speculative = SpeculativeConfig(num_tokens=args.drafts, adaptive=not args.fixed)
+    off, on = (
+        OfflineEngine(
+            args.model, load_dummy=args.load_dummy, dtype=args.dtype, speculative=asked,
+            max_num_seqs=max(args.rows), max_model_len=args.max_model_len,
+            gpu_memory_utilization=share,
+        )
+        for asked, share in ((None, 0.45), (speculative, 0.9))
+    )  # fmt: skip
+    return off, on
+
+
+if __name__ == "__main__":
+    sys.exit(main())

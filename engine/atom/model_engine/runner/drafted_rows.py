@@ -1,0 +1,74 @@
+"""DraftedRows: a step's rows with a row for every token of a decode, its drafts included.
+
+To verify d drafts is to decode 1 + d tokens of one slot at once: keys and values of all are written
+before any query reads, and each sees what stands before it. So a draft needs no kernel of its own.
+Pure; made by the runner of a batch and of how many drafts there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atom.model_engine.batch import ScheduledBatch, Slots
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedRows:
+    """batch: with a decode for every token. Of the S rows of the batch that sample: slots; drafts
+    int32, that each carries; first int64, where its draws begin. Of the n draws: row int64, which
+    of these it belongs to; offset int64, how many drafts it stands behind."""
+
+    batch: ScheduledBatch
+    slots: Slots
+    drafts: NDArray[np.int32]
+    first: NDArray[np.int64]
+    row: NDArray[np.int64]
+    offset: NDArray[np.int64]
+
+    @property
+    def most_drafts(self) -> int:
+        return int(self.drafts.max(initial=0))
+
+    def draws(self) -> NDArray[np.int64]:
+        """[S, 1 + K]: which draw is the row's first, second and so on; behind its last any."""
+        behind = np.arange(1 + self.most_drafts)
+        draws: NDArray[np.int64] = np.minimum(self.first[:, None] + behind, len(self.row) - 1)
+        return draws
+
+
+def drafted_rows(batch: ScheduledBatch, num_drafts: NDArray[np.int32]) -> DraftedRows:
+    """num_drafts: of the batch's decodes, no more than were scheduled."""
+    decodes = batch.num_decodes
+    drafts = np.zeros(len(batch.slots), dtype=np.int32)
+    drafts[:decodes] = num_drafts
+    rows = np.repeat(np.arange(len(drafts)), 1 + drafts)
+    before = np.cumsum(1 + drafts) - (1 + drafts)
+    offset = np.arange(len(rows)) - before[rows]
+    scheduled = batch.num_scheduled_tokens[rows]
+    tokens = decodes + int(num_drafts.sum())
+    scheduled[:tokens] = 1
+    samples = batch.samples
+    sampling = drafts[samples]
+    ends = np.cumsum(1 + sampling)
+    return DraftedRows(
+        batch=replace(
+            batch,
+            slots=batch.slots[rows],
+            req_ids=batch.req_ids[rows],
+            num_computed_tokens=batch.num_computed_tokens[rows] + offset.astype(np.int32),
+            num_scheduled_tokens=scheduled,
+            samples=samples[rows],
+            num_decodes=tokens,
+            prompt_scores=tuple(
+                replace(score, row=int(before[score.row])) for score in batch.prompt_scores
+            ),
+        ),
+        slots=batch.slots[samples],
+        drafts=sampling,
+        first=ends - (1 + sampling),
+        row=np.repeat(np.arange(len(sampling)), 1 + sampling),
+        offset=offset[samples[rows]],
+    )

@@ -1,0 +1,50 @@
+"""Drafts of rows' own tokens on the CPU, where a row's tokens are bytes that can be searched.
+
+Most rows of most texts have no match at all, which one search of the shortest tells.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from atom.model_ops.drafts import Drafts, Lookup
+from atom.model_ops.slots import SlotTensors
+
+_TOKEN_BYTES = 4
+
+
+def draft_ngrams(slots: torch.Tensor, state: SlotTensors, lookup: Lookup) -> Drafts:
+    assert state.tokens is not None, "slots keep their tokens where drafts are looked up"
+    tokens, newest = state.tokens.numpy(), state.num_computed.numpy()
+    drafts = np.zeros((len(slots), lookup.num_drafts), dtype=np.int64)
+    counts = np.zeros(len(slots), dtype=np.int64)
+    ahead = np.arange(lookup.num_drafts)
+    for row, slot in enumerate(slots.tolist()):
+        said = tokens[slot, : newest[slot] + 1]
+        first = _behind_match(said, lookup)
+        if first:
+            # What is drafted may run on into the drafts themselves: a period goes on.
+            drafts[row] = said[first + ahead % (len(said) - first)]
+            counts[row] = lookup.num_drafts
+    return Drafts(torch.from_numpy(drafts), torch.from_numpy(counts))
+
+
+def _behind_match(said: NDArray[np.int32], lookup: Lookup) -> int:
+    """Where the newest of the longest matches of the last tokens goes on; 0 without one."""
+    text, first = said.tobytes(), 0
+    for length in range(lookup.fewest, min(lookup.most, len(said) - 1) + 1):
+        at = _newest_at(text, text[-length * _TOKEN_BYTES :])
+        if at < 0:
+            break
+        first = at // _TOKEN_BYTES + length
+    return first
+
+
+def _newest_at(text: bytes, wanted: bytes) -> int:
+    """Where `wanted`, the end of the text, stands last before, in bytes; -1 for nowhere."""
+    end = len(text) - _TOKEN_BYTES
+    while (at := text.rfind(wanted, 0, end)) >= 0 and at % _TOKEN_BYTES:
+        end = at + len(wanted) - 1  # bytes of two tokens that look like it
+    return at

@@ -1,0 +1,56 @@
+"""DraftCounts: how many drafts there were and how many held, in all and by their place in a run.
+
+Counted by the scheduler, told in its stats; every thousand drafts the log says how the last
+thousand did.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+from numpy.typing import NDArray
+
+logger = logging.getLogger(__name__)
+
+_LOGGED_EVERY = 1000  # drafts: of a row and step
+
+
+class DraftCounts:
+    """drafts: times that a row carried any; tokens: that they had; accepted: of these, and
+    accepted_at: how many drafts held at least so far, by position from the first."""
+
+    def __init__(self) -> None:
+        self.drafts = 0
+        self.tokens = 0
+        self.accepted = 0
+        self.accepted_at: list[int] = []
+        self._logged = (0, 0, 0)  # drafts, tokens and accepted at the last line
+
+    def observe(self, drafted: NDArray[np.int32], accepted: NDArray[np.int32]) -> None:
+        """Of so many drafted tokens of each row so many held."""
+        most = int(drafted.max(initial=0))
+        if most == 0:
+            return
+        self.drafts += int(np.count_nonzero(drafted))
+        self.tokens += int(drafted.sum())
+        self.accepted += int(accepted.sum())
+        self.accepted_at += [0] * (most - len(self.accepted_at))
+        for position in range(int(accepted.max(initial=0))):
+            self.accepted_at[position] += int(np.count_nonzero(accepted > position))
+        if self.drafts - self._logged[0] >= _LOGGED_EVERY:
+            self._log()
+
+    def _log(self) -> None:
+        now = (self.drafts, self.tokens, self.accepted)
+        drafts, tokens, accepted = (new - old for new, old in zip(now, self._logged, strict=True))
+        self._logged = now
+        logger.info(
+            "speculation: of %d drafts with %d tokens %d tokens held (%.1f %%), %.2f tokens a row "
+            "and step",
+            drafts,
+            tokens,
+            accepted,
+            100 * accepted / tokens,
+            1 + accepted / drafts,
+        )

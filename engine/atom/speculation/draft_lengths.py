@@ -1,0 +1,100 @@
+"""DraftLengths: how many drafts each row's next step carries.
+
+Pure numpy, torch-free; asked by the scheduler before a step, and told what came of it. Whatever is
+chosen, the tokens are the same.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atom.speculation.step_cost import StepCost
+from atom.speculative_config import SpeculativeConfig
+
+Slots = NDArray[np.intp]
+
+# What a row's acceptance is taken for before anything is known, and how many drafted tokens that
+# opinion weighs; how much of what was seen before a step's drafts is remembered after them.
+_PRIOR, _PRIOR_WEIGHT, _MEMORY = 0.7, 2.0, 0.9
+# A row whose drafts do not pay tries one again after so many steps.
+_RETRIED_AFTER = 32
+
+
+class DraftLengths(Protocol):
+    def enter(self, slot: int) -> None:
+        """Another sequence has the slot."""
+
+    def choose(self, slots: Slots) -> NDArray[np.int32]:
+        """How many drafts the next step of these rows, which it runs together, is to carry."""
+
+    def observe(
+        self, slots: Slots, drafted: NDArray[np.int32], accepted: NDArray[np.int32]
+    ) -> None:
+        """Of so many drafts of each row so many held."""
+
+
+class FixedDraftLengths:
+    """As many as there may be, always."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def enter(self, slot: int) -> None:
+        """All rows are alike."""
+
+    def choose(self, slots: Slots) -> NDArray[np.int32]:
+        return np.full(len(slots), self._most, dtype=np.int32)
+
+    def observe(
+        self, slots: Slots, drafted: NDArray[np.int32], accepted: NDArray[np.int32]
+    ) -> None:
+        """Nothing follows from it."""
+
+
+class AdaptiveDraftLengths:
+    """As many as pay, by how often a row's drafts held lately and what the step costs with them.
+
+    A draft holds if all before it did, and each with the row's acceptance a: k drafts give
+    1 + a + ... + a^k tokens. The k is chosen that gives most tokens for what a step costs in which
+    all rows carry so many; none where that is 0, but for a try now and then.
+    """
+
+    def __init__(self, most: int, num_slots: int, cost: StepCost) -> None:
+        self._lengths = np.arange(most + 1, dtype=np.float64)
+        self._cost = cost
+        self._drafting = np.where(self._lengths > 0, cost.drafting, 0.0)
+        self._held = np.zeros(num_slots)
+        self._tried = np.zeros(num_slots)  # tokens drafted up to the first that did not hold
+        self._idle_steps = np.zeros(num_slots, dtype=np.int32)
+
+    def enter(self, slot: int) -> None:
+        self._held[slot] = _PRIOR * _PRIOR_WEIGHT
+        self._tried[slot] = _PRIOR_WEIGHT
+        self._idle_steps[slot] = 0
+
+    def choose(self, slots: Slots) -> NDArray[np.int32]:
+        acceptance = (self._held[slots] / self._tried[slots]).clip(0.0, 0.99)
+        tokens = np.cumsum(acceptance[:, None] ** self._lengths, axis=1)
+        cost = self._cost.of(len(slots) * (1.0 + self._lengths)) + self._drafting
+        chosen: NDArray[np.int32] = np.argmax(tokens / cost, axis=1).astype(np.int32)
+        idle = self._idle_steps[slots] + 1
+        chosen[(chosen == 0) & (idle >= _RETRIED_AFTER)] = 1
+        self._idle_steps[slots] = np.where(chosen == 0, idle, 0)
+        return chosen
+
+    def observe(
+        self, slots: Slots, drafted: NDArray[np.int32], accepted: NDArray[np.int32]
+    ) -> None:
+        memory = np.where(drafted > 0, _MEMORY, 1.0)
+        self._held[slots] = self._held[slots] * memory + accepted
+        self._tried[slots] = self._tried[slots] * memory + np.minimum(accepted + 1, drafted)
+
+
+def draft_lengths(config: SpeculativeConfig, num_slots: int, cost: StepCost) -> DraftLengths:
+    """What the configuration asks for."""
+    if config.adaptive:
+        return AdaptiveDraftLengths(config.num_tokens, num_slots, cost)
+    return FixedDraftLengths(config.num_tokens)

@@ -1,0 +1,56 @@
+"""StepCost: what a step of so many tokens costs, in weights read once.
+
+A step reads the weights, and computes with them for each of its tokens. While few tokens share the
+reading, one more is nearly free; of a mixture of experts it reads experts of its own. Pure: from a
+model's facts, and how fast the device reads against how fast it computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atom.sizing.model_facts import ModelFacts
+from atom.sizing.weights import Sharding
+
+# Tokens whose products take as long as reading the weights does.
+_TOKENS_PER_READING = {"cpu": 6.0, "gpu": 128.0}
+# What could be read while drafts are made, placed and verified: of about 1 ms, and of 0.3 ms.
+_DRAFTING_BYTES = {"cpu": 20e6, "gpu": 1.2e9}
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """experts_bytes: share of the weights that is routed experts, of which a token uses
+    `expert_share`; tokens_per_reading: whose products take as long as reading what they use;
+    drafting: what a step costs more that has any drafts."""
+
+    tokens_per_reading: float
+    experts_bytes: float = 0.0
+    expert_share: float = 1.0
+    drafting: float = 0.03
+
+    def of(self, tokens: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Cost of steps of so many tokens; only their ratios mean anything."""
+        untouched = (1.0 - self.expert_share) ** tokens
+        read = (1.0 - self.experts_bytes) + self.experts_bytes * (1.0 - untouched)
+        used = (1.0 - self.experts_bytes) + self.experts_bytes * self.expert_share
+        cost: NDArray[np.float64] = read + used * tokens / self.tokens_per_reading
+        return cost
+
+
+def step_cost(facts: ModelFacts, *, on_cpu: bool) -> StepCost:
+    """Of a model on a kind of device."""
+    parts = facts.weight_parts(None, Sharding(1, False), False)
+    routed = sum(part.size_bytes for part in parts if part.name == "routed experts")
+    experts = [alike.layer.mlp.experts for alike in facts.layer_counts]
+    shares = [each.per_token / each.count for each in experts if each is not None]
+    kind, size_bytes = "cpu" if on_cpu else "gpu", sum(part.size_bytes for part in parts)
+    return StepCost(
+        _TOKENS_PER_READING[kind],
+        experts_bytes=routed / size_bytes,
+        expert_share=max(shares, default=1.0),
+        drafting=_DRAFTING_BYTES[kind] / size_bytes,
+    )

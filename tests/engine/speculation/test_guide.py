@@ -1,0 +1,71 @@
+"""The guide to speculation says what is so."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client import generate_latest
+
+from atom.entrypoints.cli import build_parser
+from atom.entrypoints.flags.engine_args import options_from_args
+from atom.entrypoints.openai.metrics import _counters
+from atom.speculative_config import SpeculativeConfig
+from atom_operator.children.engine_container import engine_args
+from tests.support.builders_operator import plan
+from tests.support.front_half import rank_stats
+from tests.support.server_process import START_SECONDS, command_environment
+
+REPOSITORY = Path(__file__).parents[3]
+GUIDE = (REPOSITORY / "docs/guides/speculation.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", GUIDE, re.DOTALL)
+
+
+@pytest.mark.parametrize("line", blocks("bash")[0].splitlines())
+def test_both_launch_lines_ask_for_the_defaults(line: str) -> None:
+    words = shlex.split(line)
+    assert words[0] == "atom"
+    options = options_from_args(build_parser().parse_args(words[1:]))
+    assert options.speculative == SpeculativeConfig()
+
+
+def test_the_deployments_field_is_rendered_as_the_flags() -> None:
+    (spec,) = (yaml.safe_load(block)["spec"] for block in blocks("yaml"))
+    args = engine_args(plan(**spec))
+    assert args[args.index("--method") : args.index("--method") + 4] == [
+        *("--method", "ngram", "--num-speculative-tokens", "5")
+    ]
+
+
+def test_the_metrics_are_those_that_are_counted() -> None:
+    stats = rank_stats(0, 1, drafts_total=1, accepted_at_totals=(1,)).stats  # type: ignore[arg-type]
+
+    class Page:
+        def collect(self) -> object:
+            return _counters(stats, "m")
+
+    page = generate_latest(Page()).decode()  # type: ignore[arg-type]
+    named = set(re.findall(r"`(atom:spec_decode_\w+)`", GUIDE))
+    assert named == set(re.findall(r"^(atom:spec_decode_\w+_total)", page, re.MULTILINE))
+
+
+def test_the_example_gives_the_same_answer_twice() -> None:
+    (example,) = blocks("python")
+    done = subprocess.run(
+        [sys.executable, "-c", example],
+        cwd=REPOSITORY,
+        env=command_environment(),
+        capture_output=True,
+        text=True,
+        timeout=2 * START_SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "True"), done.stderr

@@ -1,0 +1,99 @@
+"""Speculation changes no token: seeded requests over every sampling control, against no drafts.
+
+Whatever drafts there are, however many a row carries, in whichever steps: each request's tokens,
+end and log-probabilities are those of an engine that drafts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from atom.speculative_config import SpeculativeConfig
+from tests.support.core_driver import CoreDriver
+from tests.support.speculated_answers import (
+    AMPLE_BLOCKS,
+    BLOCK_SIZE,
+    MAX_MODEL_LEN,
+    SCARCE_BLOCKS,
+    PlayedEngine,
+    Setting,
+    differing,
+    some_requests,
+)
+from tests.support.tiny_model import make_tiny_checkpoint
+
+MOST_DRAFTS = 7
+SETTINGS = {
+    "one": Setting(drafts=1),
+    "three": Setting(drafts=3),
+    "seven-behind": Setting(drafts=7, depth=1),
+    "prompts-first": Setting(drafts=4, depth=1, policy="prefill_first"),
+    "chunks": Setting(drafts=3, depth=1, budget=24, threshold=7),
+    "preempted": Setting(drafts=5, num_blocks=SCARCE_BLOCKS),
+    "preempted-behind": Setting(drafts=5, depth=1, num_blocks=SCARCE_BLOCKS),
+    "no-prefix-cache": Setting(drafts=2, depth=1, prefix_caching=False),
+    "aborts": Setting(drafts=6, depth=1, aborts=True, num_blocks=SCARCE_BLOCKS),
+    "tight-budget": Setting(drafts=7, budget=9),
+    "adaptive": Setting(drafts=7, adaptive=True),
+    "adaptive-behind": Setting(drafts=7, depth=1, adaptive=True, num_blocks=SCARCE_BLOCKS),
+}
+
+
+@pytest.fixture(scope="module", params=["pairs", "any-match"])
+def engines(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[CoreDriver, CoreDriver]]:
+    """One that drafts, and one that does not, of the same weights."""
+    folder = make_tiny_checkpoint(tmp_path_factory.mktemp("qwen3"), "qwen3", seed=5)
+    yield from _engines(folder, fewest=1 if request.param == "any-match" else 2)
+
+
+def _engines(folder: Path, fewest: int) -> Iterator[tuple[CoreDriver, CoreDriver]]:
+    threads = torch.get_num_threads()
+    speculative = SpeculativeConfig(
+        num_tokens=MOST_DRAFTS, fewest_matched=fewest, most_matched=fewest + 2
+    )
+    drafting, plain = (
+        CoreDriver(
+            str(folder), max_model_len=MAX_MODEL_LEN, max_num_seqs=8, max_num_batched_tokens=256,
+            num_kv_blocks=AMPLE_BLOCKS, block_size=BLOCK_SIZE, speculative=asked,
+        )
+        for asked in (speculative, None)
+    )  # fmt: skip
+    torch.set_num_threads(1)  # the matrices are too small to be worth two
+    yield drafting, plain
+    torch.set_num_threads(threads)
+
+
+def play_both(
+    engines: tuple[CoreDriver, CoreDriver], setting: Setting, seed: int, count: int
+) -> None:
+    drafting, plain = engines
+    eos = drafting.config.model.eos_token_ids
+    requests = some_requests(seed, count, drafting.vocab_size)
+    expected = PlayedEngine(plain.executor, Setting(), eos).play(requests)
+    played = PlayedEngine(drafting.executor, setting, eos)
+    answers = played.play(requests)
+    assert differing(answers, expected) == []
+    stats = played.stats
+    assert 0 < stats.accepted_tokens_total < stats.draft_tokens_total, "drafts are to hold and fail"
+    assert played.scheduler.blocks.pool.num_held == 0
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_tokens_are_those_without_drafts(engines: tuple[CoreDriver, CoreDriver], name: str) -> None:
+    play_both(engines, SETTINGS[name], seed=list(SETTINGS).index(name), count=9)
+
+
+@pytest.mark.slow
+def test_ten_thousand_requests_are_answered_as_without_drafts(
+    engines: tuple[CoreDriver, CoreDriver],
+) -> None:
+    """5,000 for each of the two engines that draft."""
+    for number in range(5_000 // 50):
+        setting = list(SETTINGS.values())[number % len(SETTINGS)]
+        play_both(engines, setting, seed=1_000 + number, count=50)
