@@ -160,17 +160,20 @@ class StepRunner:
             any_greedy=not temperature.all(),
         )
         shaped = self._sampling.shaped_rows(slots, step.positions)
-        logits = self._model.compute_logits(forward.hidden)
         asking, num_top = self._sampling.logprob_rows(slots)
-        if len(asking):
-            on_device = upload(asking, self._device.torch_device)
-            raw_logits = logits.index_select(0, on_device)  # sampling may overwrite them
-        if mask is not None:
-            self._apply_mask(logits, mask)
-        token_ids = self._sampler(logits, sampling, shaped)
-        if len(asking):
-            found = token_logprobs(raw_logits, token_ids[on_device], num_top)
-            step.logprobs = PendingLogprobs.send(step.request_ids[asking], found)
+        if not shaped and mask is None and not len(asking):
+            token_ids = self._model.draw(forward.hidden, sampling)
+        else:
+            logits = self._model.compute_logits(forward.hidden)
+            if len(asking):
+                on_device = upload(asking, self._device.torch_device)
+                raw_logits = logits.index_select(0, on_device)  # sampling may overwrite them
+            if mask is not None:
+                self._apply_mask(logits, mask)
+            token_ids = self._sampler(logits, sampling, shaped)
+            if len(asking):
+                found = token_logprobs(raw_logits, token_ids[on_device], num_top)
+                step.logprobs = PendingLogprobs.send(step.request_ids[asking], found)
         self._sampling.record(slots, token_ids)
         state = self.slots.device
         if forward.variant is not None:
