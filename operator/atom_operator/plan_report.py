@@ -91,10 +91,11 @@ def _device(plan: Plan) -> str:
     accelerator = plan.accelerator
     known = accelerator.memory_bytes
     memory = f"{memory_quantity(known)} each" if known is not None else "memory unknown"
-    if accelerator.type == "cpu":
-        return f"cpu, {memory}"
-    nodes = f" over {plan.engine.nodes} nodes" if plan.engine.nodes > 1 else ""
     engine = plan.engine
+    if accelerator.type == "cpu":
+        shared = f", shared by {engine.devices_per_pod} ranks" if engine.devices > 1 else ""
+        return f"cpu, {memory}{shared}"
+    nodes = f" over {engine.nodes} nodes" if engine.nodes > 1 else ""
     copies = f" for {engine.data_parallel} copies" if engine.data_parallel > 1 else ""
     return f"{engine.devices} x {accelerator.resource_name} per replica{nodes}{copies}, {memory}"
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 _NO_SPECULATION = "speculative decoding is not in this version; leave it out"
 _NO_EXPERTS = "this version runs no mixture of experts, dense models only; leave it out"
 _NO_SPLIT = (
-    "this version runs one device per rank; leave it out, and use --data-parallel-size or "
-    "more replicas"
+    "a copy of the model is divided by --tensor-parallel-size alone; leave it out, and use that, "
+    "--data-parallel-size or more replicas"
 )
 _NO_TRANSFER = "prompts and answers run in one engine here; leave it out"
 _NO_LEVELS = (
