@@ -21,7 +21,13 @@ _LOOPBACK = "127.0.0.1"
 
 def open_store(size: int) -> TCPStore:
     """Rank 0's end of the place where `size` ranks meet, on a free port (`store.port`)."""
-    return TCPStore(_LOOPBACK, 0, size, is_master=True, wait_for_workers=False)
+    # A socket of ours, since the store's own would listen on every interface.
+    listener = socket.create_server((_LOOPBACK, 0))
+    port = listener.getsockname()[1]
+    return TCPStore(
+        _LOOPBACK, port, size, is_master=True, wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )  # fmt: skip
 
 
 def find_store(port: int, size: int) -> TCPStore:

@@ -13,11 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from atom.config import EngineOptions, build_config
+from atom.errors import ConfigError
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs import StructuredOutputsParams
 from tests.support.core_driver import CoreDriver
+from tests.support.quantised_checkpoint import (
+    GPT_OSS_LAYOUT,
+    LAYOUTS,
+    make_quantised_checkpoint,
+)
 from tests.support.rank_group import RankGroup
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.tiny_model import Architecture, make_tiny_checkpoint
 
 OPTIONS: dict[str, Any] = {
     "num_kv_blocks": 80, "max_num_seqs": 8, "max_num_batched_tokens": 48, "max_model_len": 256,
@@ -182,3 +189,44 @@ def test_guided_rows_and_aborted_ones(pair: RankGroup, dense: str) -> None:
     found = together.generate_each(requests)
     together.close()
     assert found == alone.generate_each(requests)
+
+
+@pytest.mark.parametrize(
+    ("layout", "architecture"),
+    [
+        ("fp8-tensor", "qwen3"),
+        ("compressed-int4-zeros", "qwen3"),
+        ("awq", "llama"),
+        ("quark-mxfp4", "llama"),
+        ("gpt-oss", "gpt_oss"),
+    ],
+)
+def test_ranks_read_their_part_of_quantised_matrices(
+    layout: str, architecture: Architecture, pair: RankGroup, tmp_path: Path
+) -> None:
+    stacked = {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 24}
+    is_stacked = architecture == "gpt_oss"
+    folder, _ = make_quantised_checkpoint(
+        tmp_path,
+        GPT_OSS_LAYOUT if is_stacked else LAYOUTS[layout],
+        architecture,
+        leave="self_attn" if is_stacked else None,
+        extra={"vocab_size": 384, **(stacked if is_stacked else {})},
+    )
+    prompts = _prompts(15, 40)
+    alone = CoreDriver(str(folder), **OPTIONS)
+    together = pair.driver(str(folder), **OPTIONS)
+    found = together.generate(prompts, max_tokens=6, ignore_eos=True)
+    together.close()
+    assert found == alone.generate(prompts, max_tokens=6, ignore_eos=True)
+
+
+def test_a_size_that_cuts_blocks_is_refused_with_those_that_do_not(tmp_path: Path) -> None:
+    folder, _ = make_quantised_checkpoint(tmp_path, LAYOUTS["fp8-blocks"])
+    options = EngineOptions(model=str(folder), tensor_parallel_size=2)
+    with pytest.raises(
+        ConfigError,
+        match=r"tensor_parallel_size 2: 1/2 of self_attn\.q_proj is 64 wide, which is no multiple "
+        r"of the quantisation's 128.* sizes that divide this model: 1$",
+    ):
+        build_config(options)
