@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from dataclasses import dataclass
+from datetime import timedelta
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # made in C++
 
 _LOOPBACK = "127.0.0.1"
+# While weights are read a rank may be far behind; one that hangs is told by the core's heartbeat.
+_PATIENCE = timedelta(days=1)
 
 
 def open_store(size: int) -> TCPStore:
@@ -62,6 +65,7 @@ class TorchGroup:
             store=store,
             rank=place.rank,
             world_size=place.size,
+            timeout=_PATIENCE,
             device_id=place.device if is_gpu else None,
         )
 

@@ -281,6 +281,13 @@ class ModelRunner:
             versions=software_versions(),
         )
 
+    def close(self) -> None:
+        """Let go of the captured graphs: while there are any, a group of GPUs cannot be left, since
+        they hold what its collectives use."""
+        self._steps.graphs = None
+        if self._device.is_gpu:
+            torch.cuda.synchronize()
+
     # ---- steps --------------------------------------------------------------------------------
 
     @torch.inference_mode()

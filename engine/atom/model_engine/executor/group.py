@@ -68,7 +68,9 @@ class GroupExecutor:
             return self._own.collect(ticket)
 
     def close(self) -> None:
+        self._ranks.let_end()
         self._channel.close()
+        self._own.runner.close()
         self._group.close()
         self._ranks.stop(_END_SECONDS)
 

@@ -69,6 +69,7 @@ def _follow(config: Config, order: RankOrder) -> None:
     runner.initialize(lambda phase, share: None)
     group.barrier()
     follow_steps(runner, StepReceiver(memory, order.bell))
+    runner.close()
     group.close()
 
 

@@ -71,9 +71,12 @@ class RankProcesses:
         """Whether a rank is gone, or is within that time."""
         return self._lost.wait(within_seconds)
 
+    def let_end(self) -> None:
+        """Their ends are no failure from here on."""
+        self._closing.set()
+
     def stop(self, timeout_seconds: float) -> None:
         """Wait for ranks that were told to end, then make them."""
-        self._closing.set()
         deadline = time.monotonic() + timeout_seconds
         for child in self._children:
             if not child.wait(deadline - time.monotonic()):
