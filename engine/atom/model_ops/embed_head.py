@@ -83,7 +83,7 @@ class ParallelLMHead(nn.Module):
         """Tokens [R] int64 of rows that ask for nothing but a draw, as `Ops.sample` of all
         logits."""
         if self._group.size > 1 and can_draw_apart(self.w.outputs, sampling):
-            return ranked_draw(self._own_logits(hidden), sampling, self._group)
+            return ranked_draw(self._own_logits(hidden), sampling, self._ops, self._group)
         return self._ops.sample(self(hidden), sampling)
 
     def _own_logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [R, H] → [R, V / ranks]

@@ -27,13 +27,16 @@ class Together(Alone):
         return torch.cat(self._told, dim=1)
 
 
-def _draw(logits: torch.Tensor, sampling: SamplingTensors) -> list[torch.Tensor]:
+def _draw(
+    logits: torch.Tensor, sampling: SamplingTensors, backend: str = "auto"
+) -> list[torch.Tensor]:
     """What each rank draws, once every one has told its winner."""
+    ops = resolve_ops("cpu", FLOAT32, backend).ops
     told = [torch.zeros(len(logits), 2, dtype=torch.float64)] * RANKS
     stretches = logits.chunk(RANKS, dim=1)
     for _ in range(2):
         drawn = [
-            ranked_draw(stretch, sampling, Together(rank, told))
+            ranked_draw(stretch, sampling, ops, Together(rank, told))
             for rank, stretch in enumerate(stretches)
         ]
     return drawn
@@ -56,7 +59,7 @@ def test_every_rank_draws_what_one_would(backend: str) -> None:
     temperature[::5] = 0.0
     sampling = _sampling(temperature)
     expected = resolve_ops("cpu", FLOAT32, backend).ops.sample(logits.clone(), sampling)
-    for drawn in _draw(logits, sampling):
+    for drawn in _draw(logits, sampling, backend):
         assert torch.equal(drawn, expected)
     assert len(set(expected.tolist())) > ROWS // 2
 
