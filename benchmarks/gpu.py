@@ -2,8 +2,9 @@
 
     python -m benchmarks.gpu --shape qwen3-0.6b --workload nano|decode|prefill|all
 
-Prints a table; the last line is one JSON object. Every figure is also given as a share of what the
-card allows (benchmarks.limits). Offline: no server, no tokenizer, prefix cache off.
+Prints a table; the last line is one JSON object. Every figure is also given as a share of what one
+card allows (benchmarks.limits), with `--tensor-parallel-size` too. Offline: no server, no
+tokenizer, prefix cache off.
 """
 
 from __future__ import annotations
@@ -135,10 +136,12 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         enforce_eager=args.enforce_eager,
         quantization=args.quantization,
         kv_cache_dtype=args.kv_cache_dtype,
+        tensor_parallel_size=args.tensor_parallel_size,
     )
     results: dict[str, Any] = {
         "shape": args.shape,
         "device": engine.report.device,
+        "tensor_parallel_size": args.tensor_parallel_size,
         "backends": engine.report.backends,
         "graphs": not args.enforce_eager,
         "quantization": args.quantization,
@@ -163,6 +166,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
             nano(engine, sampling, scale=8)  # allocator and caches warm
             results["nano"] = nano(engine, sampling, scale=1)
     results["compiled_after_start"] = dict(compiled)
+    engine.close()
     return results
 
 
@@ -201,6 +205,7 @@ def main() -> int:
     parser.add_argument("--enforce-eager", action="store_true")
     parser.add_argument("--quantization", choices=tuple(ONLINE), default=None)
     parser.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="auto")
+    parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         results = measure(args, Path(folder))

@@ -7,6 +7,8 @@ classes that a served engine runs.
 from __future__ import annotations
 
 import itertools
+import os
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from atom.config import EngineOptions, build_config
-from atom.model_engine.executor.in_process import InProcessExecutor
+from atom.model_engine.executor.base import Executor
+from atom.model_engine.executor.choice import build_executor
 from atom.model_engine.request import Request
 from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.step_pipeline import StepPipeline, build_guided, build_scheduler
@@ -26,7 +29,7 @@ class OfflineEngine:
         """depth: steps that the host is behind; None for what the device calls for."""
         started = time.perf_counter()
         self.config = build_config(EngineOptions(model=model, **options))
-        self.executor = InProcessExecutor(self.config)
+        self.executor = self.build_executor()
         self.report = self.executor.initialize(lambda phase, share: None)
         self.scheduler = build_scheduler(self.config, self.report)
         depth = self.executor.steps_behind if depth is None else depth
@@ -34,6 +37,14 @@ class OfflineEngine:
         self.pipeline = StepPipeline(self.scheduler, self.executor, depth=depth, guided=self.guided)
         self.start_seconds = time.perf_counter() - started
         self._ids = itertools.count()
+
+    def build_executor(self) -> Executor:
+        """What runs the batches of `config`."""
+        return build_executor(self.config, _end)
+
+    def close(self) -> None:
+        """End what the executor has started."""
+        self.executor.close()
 
     def add(self, prompt: Sequence[int], params: SamplingParams) -> int:
         request_id = next(self._ids)
@@ -69,3 +80,9 @@ class OfflineEngine:
     def random_prompt(self, length: int, draw: np.random.Generator) -> list[int]:
         tokens: list[int] = draw.integers(0, self.config.model.vocab_size, size=length).tolist()
         return tokens
+
+
+def _end(reason: str, user_error: bool) -> None:
+    """A rank is gone: there is nothing to measure any more."""
+    print(reason, file=sys.stderr)
+    os._exit(1)

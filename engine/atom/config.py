@@ -25,6 +25,7 @@ from atom.sizing.engine_support import (
 )
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
 from atom.sizing.model_facts import ModelFacts
+from atom.sizing.parallelism import tensor_parallel_problems, valid_tensor_parallel_sizes
 from atom.sizing.quantization import ONLINE
 from atom.sizing.text_part import text_part
 from atom.speculative_config import SpeculativeConfig
@@ -134,11 +135,13 @@ class SchedulerConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelConfig:
     """data_parallel_rank: which rank a core process is; the others do not look.
+    tensor_parallel_rank: which rank a runner's process is of those that share a copy of the model.
     stall_seconds: a rank that computes nothing for so long, with work or without, is not well."""
 
     tensor_parallel_size: int
     data_parallel_size: int
     data_parallel_rank: int = 0
+    tensor_parallel_rank: int = 0
     data_parallel_routing: RoutingPolicy = "least_tokens"
     stall_seconds: float = 120.0
 
@@ -174,6 +177,7 @@ def build_config(options: EngineOptions) -> Config:
     _check_options(options)
     path = find_checkpoint(options.model, options.revision)
     model = _model_config(options, open_checkpoint(path))
+    _check_ranks(model.facts, options.tensor_parallel_size)
     refusal = unsupported_kv_dtype(model.facts, options.kv_cache_dtype)
     if refusal is not None:
         raise ConfigError(f"kv_cache_dtype {refusal}")
@@ -237,10 +241,17 @@ def _check_options(options: EngineOptions) -> None:
         )
     _at_least("data_parallel_size", options.data_parallel_size, 1)
     _at_least("stall_seconds", options.stall_seconds, LEAST_STALL_SECONDS)
-    if options.tensor_parallel_size != 1:
+    _at_least("tensor_parallel_size", options.tensor_parallel_size, 1)
+
+
+def _check_ranks(facts: ModelFacts, size: int) -> None:
+    """Raises `ConfigError` when so many ranks cannot share the model, with the sizes that can."""
+    problems = tensor_parallel_problems(facts, size)
+    if problems:
+        sizes = ", ".join(map(str, valid_tensor_parallel_sizes(facts)))
         raise ConfigError(
-            f"tensor_parallel_size {options.tensor_parallel_size}: this version runs one device "
-            f"per rank; use 1, and --data-parallel-size or more replicas for more throughput"
+            f"tensor_parallel_size {size}: {'; '.join(problems)}; sizes that divide this model: "
+            f"{sizes}"
         )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from atom.sizing import MAX_TENSOR_PARALLEL
 from atom_operator.kinds import Kind
 
 Labels = Mapping[str, str]
@@ -45,8 +46,8 @@ class Site:
     prometheus_address: str | None = None  # that KEDA asks
     runbook_base_url: str | None = None  # of docs/runbooks, for the annotations of alerts
     operator_namespace: str | None = None  # that NetworkPolicies admit
-    # What the engine images can do. This version's engine runs one device in one pod.
-    engine_tensor_parallel: int = 1
+    # What the engine images can do. This version's engine divides a model over a node's devices.
+    engine_tensor_parallel: int = MAX_TENSOR_PARALLEL
     engine_multi_node: bool = False
     # Architectures (of config.json) beyond this version's, in every form; "*" stands for all.
     engine_architectures: tuple[str, ...] = ()

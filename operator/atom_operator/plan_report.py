@@ -67,6 +67,8 @@ def facts(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.integrations.autoscaling is not None:
         yield "autoscaling", _autoscaling(plan.integrations.autoscaling)
     yield "device", _device(plan)
+    if plan.engine.tensor_parallel > 1:
+        yield "a copy's ranks", _ranks(plan)
     verdict = plan.capacity
     answer = {"True": "yes", "False": "no", "Unknown": "unknown"}[verdict.fits]
     yield "fits", f"{answer}, {verdict.reason.value}: {verdict.message}"
@@ -91,12 +93,21 @@ def _device(plan: Plan) -> str:
     accelerator = plan.accelerator
     known = accelerator.memory_bytes
     memory = f"{memory_quantity(known)} each" if known is not None else "memory unknown"
-    if accelerator.type == "cpu":
-        return f"cpu, {memory}"
-    nodes = f" over {plan.engine.nodes} nodes" if plan.engine.nodes > 1 else ""
     engine = plan.engine
+    if accelerator.type == "cpu":
+        shared = f", shared by {engine.devices_per_pod} ranks" if engine.devices > 1 else ""
+        return f"cpu, {memory}{shared}"
+    nodes = f" over {engine.nodes} nodes" if engine.nodes > 1 else ""
     copies = f" for {engine.data_parallel} copies" if engine.data_parallel > 1 else ""
     return f"{engine.devices} x {accelerator.resource_name} per replica{nodes}{copies}, {memory}"
+
+
+def _ranks(plan: Plan) -> str:
+    """What this repository's engine has been seen to do of it."""
+    shared = f"{plan.engine.tensor_parallel} devices share a copy of the model"
+    if plan.accelerator.type == "cpu":
+        return shared
+    return f"{shared} by RCCL; proven on the CPU, not run on GPUs yet"
 
 
 def _capacity(capacity: Capacity) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from atom.sizing import MAX_TENSOR_PARALLEL
 from atom_operator.integration_values import (
     FORBIDDEN_BY_DEFAULT,
     EngineFeature,
@@ -28,7 +29,7 @@ def site_of_values(values: Mapping[str, Any]) -> Site:
     try:
         return Site(
             prometheus_address=scaling.get("prometheusAddress") or None,
-            engine_tensor_parallel=int(engine.get("maxTensorParallel", 1)),
+            engine_tensor_parallel=int(engine.get("maxTensorParallel", MAX_TENSOR_PARALLEL)),
             engine_multi_node=bool(engine.get("multiNode", False)),
             engine_architectures=tuple(map(str, engine.get("architectures") or ())),
             engine_features=frozenset(map(EngineFeature, engine.get("features") or ())),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from atom.sizing import MAX_TENSOR_PARALLEL
 from atom_operator.integration_values import (
     FORBIDDEN_BY_DEFAULT,
     EngineFeature,
@@ -128,7 +129,9 @@ def _site(environ: Mapping[str, str]) -> Site:
         prometheus_address=environ.get(f"{PREFIX}PROMETHEUS_ADDRESS") or None,
         runbook_base_url=environ.get(f"{PREFIX}RUNBOOK_BASE_URL") or None,
         operator_namespace=environ.get(f"{PREFIX}POD_NAMESPACE") or None,
-        engine_tensor_parallel=int(_number(environ, "ENGINE_MAX_TENSOR_PARALLEL", 1, 1, 128)),
+        engine_tensor_parallel=int(
+            _number(environ, "ENGINE_MAX_TENSOR_PARALLEL", MAX_TENSOR_PARALLEL, 1, 128)
+        ),
         engine_multi_node=environ.get(f"{PREFIX}ENGINE_MULTI_NODE", "").lower() == "true",
         engine_architectures=_names(environ, "ENGINE_ARCHITECTURES"),
         engine_features=_features(environ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.config import Config
-from atom.model_engine.executor.in_process import InProcessExecutor
+from atom.model_engine.executor.choice import build_executor
 from atom.model_engine.request import Request
 from atom.model_engine.runner.profiler import TorchProfiler
 from atom.model_engine.schedule.step_result import StepResult
@@ -30,6 +31,7 @@ from atom.model_engine.wire.engine_protocol import (
     AbortBody,
     AddBody,
     EngineReport,
+    ExecutorFailedBody,
     FinishedRow,
     ProgressBody,
     RankStats,
@@ -51,7 +53,7 @@ class EngineCore:
     def __init__(self, config: Config, sockets: CoreSockets) -> None:
         self._config = config
         self._sockets = sockets
-        self._executor = InProcessExecutor(config)
+        self._executor = build_executor(config, self._fail)
         self._guided = build_guided(config)
         sockets.wake_on(self._guided.wake_fd)
         self._scheduler: Scheduler
@@ -94,6 +96,7 @@ class EngineCore:
                 self.turn()
             if unfinished := self._scheduler.exit_engine():
                 logger.info("the engine ends with %d requests unfinished", unfinished)
+            self._executor.close()
         finally:
             self._ended.set()
             self._guided.close()
@@ -169,9 +172,27 @@ class EngineCore:
 
     def _beat(self) -> None:
         """On a thread of its own, so that a long step does not silence a core that gets on."""
+        last = time.monotonic()
         while not self._ended.wait(BEAT_SECONDS):
+            now = time.monotonic()
             if self._pulse.got_on():
+                last = now
                 self._sockets.send_all(self._stats())
+            elif now - last >= self._config.parallel.stall_seconds:
+                self._end_stuck(now - last)
+
+    def _end_stuck(self, seconds: float) -> None:
+        """A rank that others wait for does not come back; of a single runner the clients decide."""
+        behind = self._executor.who_is_behind()
+        if behind is not None:
+            self._fail(f"{behind}, and nothing was computed for {seconds:.0f} s", False)
+
+    def _fail(self, reason: str, user_error: bool) -> None:
+        """End this process, and with it every rank: from any thread, since the one that runs steps
+        may be waiting on a device for what will not come."""
+        logger.error("the tensor-parallel group ends: %s", reason)
+        self._sockets.say_last(ExecutorFailedBody(message=reason, user_error=user_error))
+        os._exit(1)
 
     # ---- utilities ----------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ import torch
 
 import atom
 from atom.checkpoint import open_checkpoint
+from atom.collectives.group import ALONE, Group
 from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
@@ -27,10 +28,12 @@ from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport
 from atom.model_loader.loader import fill_dummy, load_model
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.linear import Build
+from atom.model_ops.parallel import Ranks
 from atom.model_ops.quantised.cached_heads import FP8_DTYPES
+from atom.model_ops.rank_sums import over_ranks
 from atom.models.decoder import CausalLM
 from atom.models.registry import build_model, model_spec, support_model_arch_dict
-from atom.sizing.kv_budget import KvBudget, concurrency_table
+from atom.sizing.kv_budget import KvBudget, concurrency_table, fewer_blocks
 from atom.sizing.kv_layout import KV_ELEMENTS, KvElement, Speculation, kv_layout
 from atom.sizing.overheads import activation_bytes
 from atom.utils.device import Device, check_dtype, detect_device, native_fp8
@@ -52,17 +55,20 @@ _KV_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 
 
 class ModelRunner:
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, group: Group = ALONE) -> None:
+        """group: of the ranks that share the model's copy."""
         self._config = config
-        self._device = detect_device(config.device, sharers=config.parallel.data_parallel_size)
+        self._group = group
+        self._device = rank_device(config)
         self._dtype = _model_dtype(config, self._device)
         self._kv_dtype = _kv_dtype(config, self._dtype, self._device)
-        self._spec = model_spec(config.model)
+        self._spec = model_spec(config.model).on_rank(group.size)
         # What the KV cache keeps, by groups of layers.
         self._layout = kv_layout(
             config.model.facts,
             _kv_element(self._kv_dtype),
-            speculation=Speculation(config.scheduler.num_speculative_tokens, by_layers=False),
+            group.size,
+            Speculation(config.scheduler.num_speculative_tokens, by_layers=False),
         )
         case = self._spec.op_case(self._dtype, self._kv_dtype, config.cache.block_size)
         self._resolved = resolve_ops(
@@ -71,7 +77,7 @@ class ModelRunner:
             config.backend,
             config.op_backends,
         )
-        self._ops = self._resolved.ops
+        self._ops = over_ranks(self._resolved.ops, group)
         self._model: CausalLM
         self._steps: StepRunner
 
@@ -97,7 +103,7 @@ class ModelRunner:
         activations = self._activation_bytes()
         overhead = kv_cache.overhead_bytes(self._device, weights_bytes) + self._graph_bytes()
         self._release_cache()
-        budget = self._plan(weights_bytes, activations, overhead)
+        budget = self._agreed(self._plan(weights_bytes, activations, overhead))
         self._allocate_cache(budget.num_blocks)
         self._steps.graphs = self._decode_graphs()
         if self._steps.graphs is not None:
@@ -155,7 +161,8 @@ class ModelRunner:
         torch.set_default_dtype(self._dtype)
         try:
             with self._device.torch_device:
-                self._model = build_model(self._spec, Build(self._ops))
+                ranks = Ranks(self._group.size, self._group.rank)
+                self._model = build_model(self._spec, Build(self._ops, ranks, self._group))
         finally:
             torch.set_default_dtype(previous)
         self._model.to(self._device.torch_device)  # tables that were computed on the host
@@ -193,12 +200,20 @@ class ModelRunner:
             layout=self._layout,
         )
 
+    def _agreed(self, budget: KvBudget) -> KvBudget:
+        """What every rank has room for: they share one scheduler's block numbers."""
+        if self._group.size == 1:
+            return budget
+        own = torch.tensor([[budget.num_blocks]], device=self._device.torch_device)
+        least = int(self._group.gather(own).min())
+        return fewer_blocks(budget, least, self._config.model.max_model_len)
+
     def _predicted_weights_bytes(self) -> int:
         """Of what the device holds; on the CPU every format becomes the model's own dtype."""
-        facts, element = self._config.model.facts, self._dtype.itemsize
+        facts, element, ranks = self._config.model.facts, self._dtype.itemsize, self._group.size
         if self._resolved.expands:
-            return facts.weight_bytes(element)
-        return replace(facts, weight_dtype_bytes=element).weight_bytes()
+            return facts.weight_bytes(element, ranks)
+        return replace(facts, weight_dtype_bytes=element).weight_bytes(None, ranks)
 
     def _predicted_activation_bytes(self) -> int:
         scheduler = self._config.scheduler
@@ -207,6 +222,7 @@ class ModelRunner:
             scheduler.max_num_batched_tokens,
             scheduler.max_num_seqs,
             self._dtype.itemsize,
+            self._group.size,
             num_speculative_tokens=scheduler.num_speculative_tokens,
         )
 
@@ -274,6 +290,13 @@ class ModelRunner:
             versions=software_versions(),
         )
 
+    def close(self) -> None:
+        """Let go of the captured graphs: while there are any, a group of GPUs cannot be left, since
+        they hold what its collectives use."""
+        self._steps.graphs = None
+        if self._device.is_gpu:
+            torch.cuda.synchronize()
+
     # ---- steps --------------------------------------------------------------------------------
 
     @torch.inference_mode()
@@ -289,6 +312,16 @@ class ModelRunner:
     def collect(self, step: SubmittedStep) -> ScheduledBatchOutput:
         """See StepRunner."""
         return self._steps.collect(step)
+
+
+def rank_device(config: Config) -> Device:
+    """The device of this rank, and on the CPU its share of the machine."""
+    parallel = config.parallel
+    return detect_device(
+        config.device,
+        sharers=parallel.data_parallel_size * parallel.tensor_parallel_size,
+        index=parallel.tensor_parallel_rank,
+    )
 
 
 def _model_dtype(config: Config, device: Device) -> torch.dtype:

@@ -7,12 +7,13 @@ operations' affair; a block hands over what it has, a tensor or a `Normed`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from atom.collectives.group import ALONE, Group
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.layernorm import Normed
 from atom.model_ops.parallel import ONE_RANK, Ranks, Region
@@ -20,19 +21,27 @@ from atom.model_ops.placement import Placement, checkpoint_name
 from atom.model_ops.quantised.dequantise import expanded
 from atom.model_ops.quantised.stored_matrix import StoredMatrix
 from atom.model_ops.values import Gating, LinearWeight, Stream
-from atom.sizing.weights import Projection
+from atom.sizing.weights import Projection, Split
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What every layer is built with: the operations it calls, and its place among the ranks."""
+    """What every layer is built with: the operations it calls, its place among the ranks, and its
+    way to them."""
 
     ops: Ops
     ranks: Ranks = ONE_RANK
+    group: Group = ALONE
 
 
 class WeightHolder(nn.Module):
     """A module of one LinearWeight, whose tensors are its parameters; never trained."""
+
+    def _add_bias_once(self, matrices: Iterable[Projection], ranks: Ranks) -> None:
+        """Of a sum over ranks one adds the bias, the others zeros."""
+        divided = any(matrix.split is Split.INPUTS for matrix in matrices)
+        if divided and ranks.rank > 0 and self.w.bias is not None:
+            self.w.bias.zero_()
 
     def _hold(self, w: LinearWeight) -> None:
         """Make the weight's tensors the module's parameters, under the names of checkpoints."""
@@ -50,8 +59,9 @@ def _parameter(tensor: torch.Tensor | None) -> nn.Parameter | None:
 
 
 class Linear(WeightHolder):
-    """y = x Wᵀ (+ b), W [out, in]: the projections' rows one below the other. orders: by a
-    projection's name, the order of a head's rows (rotary_embedding.py)."""
+    """y = x Wᵀ (+ b), W [out, in]: the projections' rows one below the other. Divided by inputs, y
+    is this rank's share of a sum. orders: by a projection's name, the order of a head's rows
+    (rotary_embedding.py)."""
 
     def __init__(
         self,
@@ -62,6 +72,7 @@ class Linear(WeightHolder):
         super().__init__()
         self._ops = build.ops
         self._orders = orders or {}
+        self._ranks = build.ranks
         self._parts: list[tuple[Projection, Region]] = [
             (matrix, build.ranks.region(matrix)) for matrix in projections
         ]
@@ -102,6 +113,7 @@ class Linear(WeightHolder):
         """Once, when the weights are loaded."""
         absorbed = any(matrix.absorbed for matrix, _ in self._parts)
         w = expanded(self.w) if absorbed else self.w
+        self._add_bias_once((matrix for matrix, _ in self._parts), self._ranks)
         self._hold(self._ops.prepare_linear(w))
         self._stored = None
 

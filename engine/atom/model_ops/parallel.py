@@ -41,6 +41,10 @@ class Ranks:
             return Region(whole.rows, self._share(matrix.columns, matrix.unit))
         return whole
 
+    def of(self, count: int) -> tuple[int, int]:
+        """First and end of this rank's part of `count` equal things."""
+        return self._share(count, 1)
+
     def _share(self, length: int, unit: int) -> tuple[int, int]:
         units = length // unit
         if units >= self.size:

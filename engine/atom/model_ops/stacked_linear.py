@@ -30,6 +30,7 @@ class StackedLinear(WeightHolder):
         super().__init__()
         self._ops = build.ops
         self._stacked = stacked
+        self._ranks = build.ranks
         self._parts: list[tuple[Projection, Region]] = [
             (matrix, build.ranks.region(matrix)) for matrix in projections
         ]
@@ -94,5 +95,6 @@ class StackedLinear(WeightHolder):
 
     def finish(self) -> None:
         """Once, when the weights are loaded."""
+        self._add_bias_once((matrix for matrix, _ in self._parts), self._ranks)
         self._hold(self._ops.prepare_experts(self.w))
         self._stored = None

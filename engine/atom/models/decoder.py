@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from atom.model_ops.attention import Attention, CachedAttention
+from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.embed_head import ParallelLMHead, VocabParallelEmbedding
 from atom.model_ops.layernorm import Normed, RMSNorm
 from atom.model_ops.linear import Build, Linear
@@ -44,6 +45,8 @@ class SelfAttention(nn.Module):
             self.k_norm = _norm(size, spec.norm, build, order)
             norms = (self.q_norm, self.k_norm)
         shape, self.sinks = spec.attention, None
+        self._all_heads = spec.facts.attention.num_heads
+        self._heads = build.ranks.of(self._all_heads)
         if shape.has_sinks:
             sinks = torch.empty(shape.num_heads, dtype=torch.float32)
             self.sinks = nn.Parameter(sinks, requires_grad=False)
@@ -53,7 +56,8 @@ class SelfAttention(nn.Module):
     def placements(self, name: str) -> Iterator[Placement]:
         """Where the sinks come from in a checkpoint, if there are any."""
         if self.sinks is not None:
-            yield Placement.whole(f"{name}.sinks", self.sinks.data)
+            region = (self._heads,)
+            yield Placement(f"{name}.sinks", (self._all_heads,), region, self.sinks.data)
 
     def forward(self, h: Normed, positions: torch.Tensor) -> torch.Tensor:
         """What every head found, [T, Hq·D]; `o_proj` is left to the layer."""
@@ -98,14 +102,15 @@ class SandwichLayer(DecoderLayer):
         super().__init__(spec, rotary, build, hidden_size)
         self.pre_feedforward_layernorm = _norm(hidden_size, spec.norm, build)
         self.post_feedforward_layernorm = _norm(hidden_size, spec.norm, build)
+        self._group = build.group
 
     def forward(self, stream: Stream, positions: torch.Tensor) -> Stream:
         h = self.input_layernorm(stream)
         attended = self.self_attn(h, positions)
         stream, attended = self.looked_at(h.stream, attended)
-        projected = self.self_attn.o_proj(attended)
+        projected = self._group.reduce(self.self_attn.o_proj(attended))
         h = self.pre_feedforward_layernorm(stream.plus(self.post_attention_layernorm.of(projected)))
-        projected = self.mlp(h)
+        projected = self._group.reduce(self.mlp(h))
         return h.stream.plus(self.post_feedforward_layernorm.of(projected))
 
 
@@ -115,7 +120,7 @@ class Decoder(nn.Module):
     def __init__(self, spec: ModelSpec, build: Build) -> None:
         super().__init__()
         self.embed_tokens = VocabParallelEmbedding(
-            spec.vocab_size, spec.hidden_size, ops=build.ops, scale=spec.embedding_scale
+            spec.vocab_size, spec.hidden_size, build, scale=spec.embedding_scale
         )
         ropes = dict.fromkeys(layer.rope for layer in spec.layers)
         self.ropes = nn.ModuleList(RotaryEmbedding(rope, spec.max_position) for rope in ropes)
@@ -148,7 +153,7 @@ class CausalLM(nn.Module):
         self.spec = spec
         self.model = Decoder(spec, build)
         self.lm_head = ParallelLMHead(
-            spec.vocab_size, spec.hidden_size, ops=build.ops, softcap=spec.logits_softcap
+            spec.vocab_size, spec.hidden_size, build, softcap=spec.logits_softcap
         )
         if spec.tie_word_embeddings:
             self.lm_head.tie(self.model.embed_tokens)
@@ -158,6 +163,10 @@ class CausalLM(nn.Module):
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [R, H] → [R, V]
         return self.lm_head(hidden)
+
+    def draw(self, hidden: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
+        """Tokens [R] int64 of rows that ask for nothing but a draw."""
+        return self.lm_head.draw(hidden, sampling)
 
     def finish_weights(self) -> None:
         """Once, when the weights are loaded: let the backend arrange them as it wants them."""

@@ -28,6 +28,7 @@ class MLP(nn.Module):
         self.down_proj = Linear((down,), build)
 
     def forward(self, x: torch.Tensor | Normed) -> torch.Tensor:  # [T, H] → [T, H]
+        """With several ranks, this one's share of the sum."""
         projected: torch.Tensor = self.down_proj(self.gate_up_proj(x))
         return projected
 

@@ -8,7 +8,7 @@ differently (`replace`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -81,6 +81,17 @@ class ModelSpec:
     embedding_scale: float | None = None
     logits_softcap: float | None = None
     draft_layers: int = 0
+
+    def on_rank(self, ranks: int) -> ModelSpec:
+        """What one of `ranks` ranks computes by: its share of the heads. Matrices stay whole here,
+        layers take their region of them."""
+        if ranks == 1:
+            return self
+        layers = (
+            replace(layer, attention=_share_of_heads(layer.attention, ranks))
+            for layer in self.layers
+        )
+        return replace(self, layers=tuple(layers))
 
     def op_case(self, dtype: torch.dtype, kv_dtype: torch.dtype, block_size: int) -> OpCase:
         """What this model asks of its operations."""
@@ -224,6 +235,16 @@ def _shape(layer: LayerFacts) -> AttentionShape | LatentShape:
         window=attention.window,
         has_sinks=attention.sinks,
     )
+
+
+def _share_of_heads(
+    shape: AttentionShape | LatentShape, ranks: int
+) -> AttentionShape | LatentShape:
+    """KV heads that are fewer than the ranks are on several."""
+    heads = shape.num_heads // ranks
+    if isinstance(shape, LatentShape):
+        return replace(shape, num_heads=heads)
+    return replace(shape, num_heads=heads, num_kv_heads=max(1, shape.num_kv_heads // ranks))
 
 
 def _activation(name: str) -> Activation:

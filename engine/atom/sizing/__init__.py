@@ -55,12 +55,17 @@ from atom.sizing.layers import (
 )
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.overheads import activation_bytes, runtime_overhead_bytes
-from atom.sizing.parallelism import tensor_parallel_problems, valid_tensor_parallel_sizes
+from atom.sizing.parallelism import (
+    MAX_TENSOR_PARALLEL,
+    tensor_parallel_problems,
+    valid_tensor_parallel_sizes,
+)
 from atom.sizing.quantization import ONLINE, Quantization
 from atom.sizing.weights import Sharding, WeightPart
 
 __all__ = [
     "KV_ELEMENTS",
+    "MAX_TENSOR_PARALLEL",
     "NO_SPECULATION",
     "ONLINE",
     "SUPPORTED_ARCHITECTURES",

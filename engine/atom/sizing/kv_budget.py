@@ -7,7 +7,7 @@ with a sliding window take their blocks from the same pool as the others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from atom.sizing.errors import DoesNotFitError, DoesNotFitReason
@@ -111,6 +111,15 @@ def plan_kv_cache(
         tokens=filling_tokens(layout, filled_blocks, block_size, max_model_len),
         layout=layout,
     )
+
+
+def fewer_blocks(budget: KvBudget, num_blocks: int, max_model_len: int) -> KvBudget:
+    """The budget with `num_blocks` at most: what the smallest of several ranks has room for."""
+    if num_blocks >= budget.num_blocks:
+        return budget
+    layout, block_size = budget.layout, budget.block_size
+    tokens = min(budget.tokens, filling_tokens(layout, num_blocks, block_size, max_model_len))
+    return replace(budget, num_blocks=num_blocks, tokens=tokens, limited_by="memory")
 
 
 def filling_tokens(layout: KvLayout, num_blocks: int, block_size: int, max_model_len: int) -> int:

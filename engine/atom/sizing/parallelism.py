@@ -84,7 +84,7 @@ def _broken_scales(facts: ModelFacts, size: int, expert_parallel: bool) -> Itera
             if share % multiple and share not in told:
                 told.add(share)
                 yield (
-                    f"a {size}th of {matrix.name} is {share} wide, which is no multiple of the "
+                    f"1/{size} of {matrix.name} is {share} wide, which is no multiple of the "
                     f"quantisation's {multiple}"
                 )
 

@@ -7,6 +7,7 @@ for (`ONLINE`). Whether an engine computes with it is not known here.
 from __future__ import annotations
 
 import enum
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -16,6 +17,7 @@ Granularity = Literal["tensor", "row", "block", "group"]
 SCALE_BYTES = 4  # of 8-bit formats: float32
 GROUP_SCALE_BYTES = 2  # of int4: float16
 MXFP4_GROUP = 32
+INT4_WORD = 8  # in an int32
 
 
 class Element(enum.StrEnum):
@@ -77,15 +79,21 @@ class Quantization:
 
     @property
     def input_multiple(self) -> int:
-        """What a rank's share of a matrix' inputs must be a multiple of, for whole scales."""
+        """What a rank's share of a matrix' inputs must be a multiple of, for whole scales and
+        words."""
         if self.granularity == "block":
             return self.block[1]
-        return max(1, self.group) if self.method != "mxfp4" else 1  # engines pad gpt-oss'
+        return math.lcm(max(1, self.group), self._word)
 
     @property
     def output_multiple(self) -> int:
         """The same for its outputs."""
-        return self.block[0] if self.granularity == "block" else 1
+        return self.block[0] if self.granularity == "block" else self._word
+
+    @property
+    def _word(self) -> int:
+        """Elements that a checkpoint packs into one number, of inputs, outputs or both."""
+        return INT4_WORD if self.element is Element.INT4 else 1
 
     def leaves(self, module: str) -> bool:
         """Whether `module`, such as model.layers.3.mlp.down_proj, keeps the model's own type."""

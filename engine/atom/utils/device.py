@@ -59,8 +59,9 @@ class Device:
         return _share_of_cpus(self.sharers)
 
 
-def detect_device(wanted: str, *, sharers: int = 1) -> Device:
-    """Raises `ConfigError` when `wanted` is unknown or not present."""
+def detect_device(wanted: str, *, sharers: int = 1, index: int = 0) -> Device:
+    """The one of that index among those that this process sees, which becomes torch's current one.
+    Raises `ConfigError` when `wanted` is unknown or not present."""
     if wanted not in DEVICE_TYPES:
         raise ConfigError(f"unknown device {wanted!r}; devices: {', '.join(DEVICE_TYPES)}")
     gpu_type = None
@@ -76,7 +77,13 @@ def detect_device(wanted: str, *, sharers: int = 1) -> Device:
             f"device {chosen}: this machine's torch {torch.__version__} sees "
             f"{gpu_type or 'no GPU'}; check the driver, or use --device {gpu_type or 'cpu'}"
         )
-    return Device(chosen, torch.cuda.get_device_name(0), torch.device("cuda", 0))
+    if index >= torch.cuda.device_count():
+        raise ConfigError(
+            f"a copy of the model is to have {index + 1} devices or more, and this process sees "
+            f"{torch.cuda.device_count()}; use a smaller --tensor-parallel-size, or show it more"
+        )
+    torch.cuda.set_device(index)
+    return Device(chosen, torch.cuda.get_device_name(index), torch.device("cuda", index))
 
 
 def amd_architecture() -> str | None:

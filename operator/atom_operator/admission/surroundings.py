@@ -35,7 +35,8 @@ def _ranks(spec: AtomDeploymentSpec, site: Site) -> Iterator[FieldProblem]:
         devices = "one device" if most == 1 else f"at most {most} devices"
         yield FieldProblem(
             "spec.parallelism.tensor",
-            f"{size} is not supported: this engine version runs {devices} per replica; set {most}"
+            f"{size} is not supported: this site's engine images run a copy of the model on"
+            f" {devices}; set {most}"
             + (" (or leave it out)" if most == 1 else "")
             + " and raise spec.replicas for more throughput, or use an engine image that can do"
             " more and say so in the operator's chart (engine.maxTensorParallel)",

@@ -155,7 +155,10 @@ def _capacity(
     facts: ModelFacts, options: EngineOptions, accelerator: Accelerator, correction: _Correction
 ) -> Capacity:
     device, ranks = accelerator.type, options.tensor_parallel
-    total_bytes = int((accelerator.memory_bytes or 0) * correction.total)
+    memory_bytes = accelerator.memory_bytes or 0
+    if device == "cpu":
+        memory_bytes //= options.devices_per_pod  # ranks share their pod's
+    total_bytes = int(memory_bytes * correction.total)
     max_model_len = options.max_model_len or facts.max_position_embeddings
     drafts = options.speculative_tokens
     weights_bytes = facts.weight_bytes(

@@ -149,8 +149,9 @@ def _more_devices(misfit: Misfit, fits: Fits) -> Iterator[str]:
             yield f"set spec.parallelism.tensor to {ranks}{note}"
         else:
             yield (
-                f"{ranks} such devices by spec.parallelism.tensor{note}, once the engine runs more "
-                "than one device per replica, which this version does not"
+                f"{ranks} such devices by spec.parallelism.tensor{note}, with engine images that "
+                f"divide a model over more than {misfit.site.engine_tensor_parallel} "
+                "(engine.maxTensorParallel in the operator's chart)"
             )
         return
 

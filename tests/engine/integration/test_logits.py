@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from atom.models.decoder import CausalLM
+from atom.model_ops.embed_head import ParallelLMHead
 from tests.engine.integration.test_model_parity import CHECKPOINTS
 from tests.support.core_driver import CoreDriver
 from tests.support.tiny_model import make_tiny_checkpoint
@@ -27,14 +27,14 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def logits(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     """All that the engine computes from here on."""
     seen: list[torch.Tensor] = []
-    compute = CausalLM.compute_logits
+    compute = ParallelLMHead.forward
 
-    def recorded(model: CausalLM, hidden: torch.Tensor) -> torch.Tensor:
-        result = compute(model, hidden)
+    def recorded(head: ParallelLMHead, hidden: torch.Tensor) -> torch.Tensor:
+        result = compute(head, hidden)
         seen.append(result.clone())
         return result
 
-    monkeypatch.setattr(CausalLM, "compute_logits", recorded)
+    monkeypatch.setattr(ParallelLMHead, "forward", recorded)
     return seen
 
 

@@ -119,10 +119,14 @@ async def test_model_facts_come_from_a_config_map_once_it_exists() -> None:
             "ReservedArgument",
             "use spec.parallelism.data",
         ),
-        ({"parallelism": {"tensor": 2}}, "UnsupportedByEngine", "spec.replicas"),
+        (
+            {"parallelism": {"tensor": 16, "nodes": 2}},
+            "UnsupportedByEngine",
+            "on at most 8 devices; set 8 and raise spec.replicas",
+        ),
         (
             {"parallelism": {"tensor": 3}},
-            "UnsupportedByEngine",
+            "ImpossibleParallelism",
             "attention heads 4 is not divisible by 3; intermediate size 256 is not divisible by 3; "
             "vocabulary size 1024 is not divisible by 3; 2 KV heads can be neither divided nor "
             "replicated over 3; this model can be split over 1, 2, 4 devices",

@@ -64,7 +64,6 @@ def test_every_model_of_the_catalogue_is_run_or_refused_by_name(source: str) -> 
 def test_each_limit_is_a_problem_of_its_field_until_the_site_can_do_it() -> None:
     found = {problem.field: problem for problem in problems(**R1)}
     assert {field: problem.reason.value for field, problem in found.items()} == {
-        "spec.parallelism.tensor": "UnsupportedByEngine",
         "spec.parallelism.expert": "UnsupportedByEngine",
         "spec.engine.speculative": "UnsupportedByEngine",
         "spec.engine.kvCacheDtype": "UnsupportedByEngine",
@@ -193,7 +192,7 @@ def test_the_plan_command_prints_the_arithmetic_beside_the_refusal(
     path.write_text(yaml.safe_dump(atom_deployment(**R1)), encoding="utf-8")
     assert main(["plan", "-f", str(path)]) == 1
     text = capsys.readouterr().out
-    assert "spec.parallelism.tensor: 8 is not supported" in text
+    assert "spec.parallelism.expert: true is not supported" in text
     assert "81 GiB per device in fp8 (8 bits) and 16-bit floats: routed experts" in text
     assert "compressing projections 881 MiB (whole on each)" in text
     assert "61 layers of MLA latent x 576 B = 34.3 KiB, the same on every device" in text

@@ -114,3 +114,13 @@ def test_a_step_has_room_for_every_sequence_by_default(
 ) -> None:
     engine = plan(engine=given).engine
     assert (engine.max_num_seqs, engine.max_num_batched_tokens) == (sequences, tokens)
+
+
+def test_ranks_on_a_cpu_share_their_pods_memory() -> None:
+    cpu = {"type": "cpu", "memory": "8Gi"}
+    one = plan(accelerator=cpu).capacity.capacity
+    two = plan(accelerator=cpu, parallelism={"tensor": 2}).capacity.capacity
+    assert one is not None
+    assert two is not None
+    assert (one.total_bytes, two.total_bytes) == (8 * GIB, 4 * GIB)
+    assert two.weights_bytes < one.weights_bytes

@@ -142,10 +142,11 @@ def test_the_values_of_the_chart_say_what_the_sites_engines_can_do(write: Any, c
         parallelism={"tensor": 8},
     )
     path = write("wide.yaml", wide)
-    assert main(["plan", "-f", path]) == 1
-    assert "spec.parallelism.tensor" in capsys.readouterr().out
-    values = write("values.yaml", {"engine": {"maxTensorParallel": 8}, "replicas": 2})
-    assert main(["plan", "-f", path, "--values", values]) == 0
+    assert main(["plan", "-f", path]) == 0
+    values = write("values.yaml", {"engine": {"maxTensorParallel": 4}, "replicas": 2})
+    capsys.readouterr()
+    assert main(["plan", "-f", path, "--values", values]) == 1
+    assert "spec.parallelism.tensor: 8 is not supported" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -32,20 +32,20 @@ def test_the_smallest_product_that_holds_it_is_named_and_holds_it() -> None:
     assert verdict(LLAMA_70B, amd(product="MI300X")).fits == "False"
 
 
-def test_a_larger_tensor_size_is_information_about_a_later_engine() -> None:
-    message = verdict(LLAMA_70B, amd(product="MI210")).message
+def test_a_larger_tensor_size_is_information_where_a_sites_engines_do_not_reach_it() -> None:
+    model, site = {"source": LLAMA_70B}, Site(engine_tensor_parallel=2)
+    message = plan(site=site, model=model, accelerator=amd(product="MI210")).capacity.message
     assert "4 such devices by spec.parallelism.tensor" in message
-    assert "which this version does not" in message
+    assert "that divide a model over more than 2" in message
 
 
 def test_the_next_valid_tensor_size_is_named_where_the_engine_can_do_it() -> None:
-    site = Site(engine_tensor_parallel=8)
     model, accelerator = {"source": LLAMA_70B}, amd(product="MI210")
-    message = plan(site=site, model=model, accelerator=accelerator).capacity.message
+    message = plan(model=model, accelerator=accelerator).capacity.message
     size = int(remedy(message, r"set spec\.parallelism\.tensor to (\d+)"))
-    enough = plan(site=site, model=model, accelerator=accelerator, parallelism={"tensor": size})
+    enough = plan(model=model, accelerator=accelerator, parallelism={"tensor": size})
     assert (size, enough.capacity.fits) == (4, "True")
-    less = plan(site=site, model=model, accelerator=accelerator, parallelism={"tensor": size // 2})
+    less = plan(model=model, accelerator=accelerator, parallelism={"tensor": size // 2})
     assert less.capacity.fits == "False"
 
 

@@ -209,7 +209,7 @@ async def test_what_other_objects_may_still_mend_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"parallelism": {"tensor": 4}}, "spec.parallelism.tensor"),  # another engine image
+        ({"parallelism": {"tensor": 4, "nodes": 2}}, "spec.parallelism.nodes"),  # another image
         ({"autoscaling": {"minReplicas": 0, "maxReplicas": 4}}, "spec.autoscaling"),  # its CRD
         ({"model": {"source": "path:///m", "config": UNKNOWN_FAMILY}}, "spec.model.config"),
     ],

@@ -213,7 +213,10 @@ def _add_device_flags(group: Any) -> None:
 
 def _add_parallel_flags(group: Any) -> None:
     add = group.add_argument
-    add("--tensor-parallel-size", "-tp", type=int, default=1, help="devices per rank")
+    add(
+        "--tensor-parallel-size", "-tp", type=int, default=1,
+        help="devices that share a copy of the model, each with a part of it",
+    )  # fmt: skip
     add(
         "--data-parallel-size",
         "-dp",

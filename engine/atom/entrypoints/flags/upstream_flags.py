@@ -10,8 +10,8 @@ _NO_DRAFT_MODEL = "no model drafts in this version; use --method ngram"
 _NO_SYNTHETIC = "only drafts that hold are accepted; leave it out"
 _NO_EXPERTS = "this version runs no mixture of experts, dense models only; leave it out"
 _NO_SPLIT = (
-    "this version runs one device per rank; leave it out, and use --data-parallel-size or "
-    "more replicas"
+    "a copy of the model is divided by --tensor-parallel-size alone; leave it out, and use that, "
+    "--data-parallel-size or more replicas"
 )
 _NO_TRANSFER = "prompts and answers run in one engine here; leave it out"
 _NO_LEVELS = (

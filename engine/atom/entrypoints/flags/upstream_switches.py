@@ -20,7 +20,7 @@ _KERNELS = "which kernels run is chosen per operation; use --backend or --op-bac
 _TILES = "matrices lie in tiles wherever their sizes allow it"
 _FUSION = "operations are fused wherever the backend can; --op-backend OP=torch_ref avoids it"
 _QUANTISES = "activations are quantised by the product that takes them; leave it out"
-_NO_SPLIT = "this version runs one device per rank, so there is nothing to reduce"
+_REDUCES = "ranks' sums are settled where the norm is, by one way only; leave it out"
 INSTEAD: dict[str, str] = {
     "ATOM_DP_RANK": _RANKS,
     "ATOM_DP_RANK_LOCAL": _RANKS,
@@ -40,7 +40,7 @@ INSTEAD: dict[str, str] = {
     "ATOM_ENABLE_QK_NORM_ROPE_CACHE_QUANT_FUSION": _FUSION,
     "ATOM_ENABLE_DS_INPUT_RMSNORM_QUANT_FUSION": _QUANTISES,
     "ATOM_ENABLE_DS_QKNORM_QUANT_FUSION": _QUANTISES,
-    "ATOM_ENABLE_ALLREDUCE_RMSNORM_FUSION": _NO_SPLIT,
+    "ATOM_ENABLE_ALLREDUCE_RMSNORM_FUSION": _REDUCES,
     "ATOM_LLAMA_ENABLE_AITER_TRITON_FUSED_RMSNORM_QUANT": _QUANTISES,
     "ATOM_LLAMA_ENABLE_AITER_TRITON_FUSED_SILU_MUL_QUANT": _QUANTISES,
     "ATOM_PROFILER_MORE": "traces hold every operation with its time, and no more",

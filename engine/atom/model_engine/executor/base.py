@@ -1,8 +1,8 @@
 """Executor: what the engine core asks of whatever runs its batches.
 
 Calls are typed and a submitted step is known by its ticket, a number: nothing of a device crosses
-here, so that runners may live in other processes. Implemented by in_process.py; tests and
-benchmarks put their own before it.
+here, so that runners may live in other processes. Implemented by in_process.py for one device and
+by group.py for several; tests and benchmarks put their own before it.
 """
 
 from __future__ import annotations
@@ -47,4 +47,13 @@ class Executor(StepExecutor, Protocol):
 
     def call_after_layers(self, callback: Callable[[], None]) -> None:
         """Tell `callback` of every layer that a step computes, where the host waits for layers."""
+        ...
+
+    def close(self) -> None:
+        """End what it has started; no call follows."""
+        ...
+
+    def who_is_behind(self) -> str | None:
+        """Which of several runners the others wait for, in words; None where there is one. Comes
+        from any thread."""
         ...

@@ -17,8 +17,9 @@ from atom.model_engine.wire.engine_protocol import EngineReport
 
 
 class InProcessExecutor:
-    def __init__(self, config: Config) -> None:
-        self.runner = ModelRunner(config)
+    def __init__(self, config: Config, runner: ModelRunner | None = None) -> None:
+        """runner: one that shares its model with others; None for one that is alone."""
+        self.runner = runner or ModelRunner(config)
         self._tickets = itertools.count()
         self._submitted: dict[int, SubmittedStep] = {}
 
@@ -42,3 +43,9 @@ class InProcessExecutor:
 
     def collect(self, ticket: int) -> ScheduledBatchOutput:
         return self.runner.collect(self._submitted.pop(ticket))
+
+    def close(self) -> None:
+        pass
+
+    def who_is_behind(self) -> str | None:
+        return None

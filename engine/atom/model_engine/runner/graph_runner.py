@@ -243,10 +243,12 @@ class DecodeGraphs:
     ) -> None:
         """What a sampling graph replays: from the hidden states to the slots and the host."""
         slots = self._slots[:size]
-        logits = self._model.compute_logits(hidden)
         if filtered:
+            logits = self._model.compute_logits(hidden)
             logits = self._ops.filter_logits(logits, self._row_filters(slots, sampling, logits))
-        token_ids = self._ops.sample(logits, sampling)
+            token_ids = self._ops.sample(logits, sampling)
+        else:
+            token_ids = self._model.draw(hidden, sampling)
         self._ops.commit_tokens(slots, token_ids, self._state, self._mailbox.mail)
         if self._state.tokens is not None:
             keep_newest(slots, self._state)

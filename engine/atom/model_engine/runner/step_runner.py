@@ -194,8 +194,10 @@ class StepRunner:
             any_greedy=not temperature.all(),
         )
         shaped = self._sampling.shaped_rows(slots, step.positions, step.behind)
-        logits = self._model.compute_logits(forward.hidden)
         asking, num_top = self._sampling.logprob_rows(slots)
+        if not shaped and mask is None and not len(asking):
+            return self._model.draw(forward.hidden, sampling)
+        logits = self._model.compute_logits(forward.hidden)
         if len(asking):
             on_device = upload(asking, self._device.torch_device)
             raw_logits = logits.index_select(0, on_device)  # sampling may overwrite them

@@ -68,6 +68,7 @@ class CoreSockets:
         self, context: zmq.Context[zmq.Socket[bytes]], folder: Path, clients: int, rank: int
     ) -> None:
         self._identity = identity_of(rank)
+        self._folder = folder
         self._inboxes: list[zmq.Socket[bytes]] = []
         self._outboxes: list[zmq.Socket[bytes]] = []
         self._poller = zmq.Poller()
@@ -115,6 +116,17 @@ class CoreSockets:
     def _send(self, outbox: zmq.Socket[bytes], frames: Sequence[bytes]) -> None:
         with self._lock:
             outbox.send_multipart([self._identity, *frames])
+
+    def say_last(self, body: msgspec.Struct) -> None:
+        """To every client, by connections of their own that wait until it has left: for a process
+        that ends at once, from any thread."""
+        with zmq.Context() as context:
+            for client in range(self.clients):
+                outbox = open_socket(context, zmq.PUSH)
+                outbox.setsockopt(zmq.LINGER, _LINGER_MS)
+                outbox.connect(ClientAddress(self._folder, client).outputs)
+                outbox.send_multipart([self._identity, *encode(body)])
+                outbox.close()
 
     def announce(self, body: msgspec.Struct) -> None:
         """To every client, by the way that its requests come: a ROUTER that has heard from us can

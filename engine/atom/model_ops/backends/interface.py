@@ -227,6 +227,15 @@ class Ops(Protocol):
         rest of the batch. A token of logit -inf is never chosen while there is another. May
         overwrite logits."""
 
+    def sample_stretch(
+        self, logits: torch.Tensor, first: int, sampling: SamplingTensors
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`sample` of a stretch of the vocabulary: logits [R, n] of the tokens from `first` on →
+        the winner among them [R] int64, a token id, and its score [R] float32. Of several stretches
+        the winner with the highest score, the first of equal ones, is what `sample` draws of all
+        logits. n and first are multiples of noise.GROUP unless all rows are greedy. May overwrite
+        logits."""
+
     def filter_logits(self, logits: torch.Tensor, filters: LogitFilters) -> torch.Tensor:
         """logits [R, V], any float dtype, compared and weighed in float32 → the same with tokens
         at -inf that no draw may give: those less likely than the k-th, then those less likely than
@@ -309,6 +318,7 @@ OPS = (
     "select_tokens",
     "selected_latent_attention",
     "sample",
+    "sample_stretch",
     "filter_logits",
     "apply_token_mask",
     "receive_step",

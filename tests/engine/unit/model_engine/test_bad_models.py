@@ -264,7 +264,12 @@ CHECKS: list[tuple[dict[str, Any], str]] = [
     ({"block_size": 12}, r"block_size must be 1 or a multiple of 16, got 12"),
     ({"max_num_batched_tokens": 4}, r"max_num_batched_tokens must be at least 512, got 4"),
     ({"gpu_memory_utilization": 1.5}, r"gpu_memory_utilization must be in \(0, 1\], got 1\.5"),
-    ({"tensor_parallel_size": 2}, r"tensor_parallel_size 2: this version runs one device"),
+    (
+        {"tensor_parallel_size": 3},
+        r"tensor_parallel_size 3: attention heads 4 is not divisible by 3; .* sizes that divide "
+        r"this model: 1, 2$",
+    ),
+    ({"tensor_parallel_size": 0}, r"tensor_parallel_size must be at least 1, got 0"),
     ({"num_kv_blocks": 2}, r"num_kv_blocks 2 holds 32 tokens, fewer than one sequence"),
     ({"num_kv_blocks": 10**9}, r"num_kv_blocks 1000000000 takes [\d,]+ MiB, .* use at most \d+"),
     ({"scheduler_delay_factor": float("nan")}, r"scheduler_delay_factor must be at least 0"),

@@ -34,6 +34,7 @@ from atom.sizing import (
     valid_tensor_parallel_sizes,
 )
 from atom.sizing.quantization import ONLINE
+from atom.sizing.quantization_config import read_quantization
 
 LLAMA_70B = ModelFacts(
     architecture="LlamaForCausalLM",
@@ -322,3 +323,22 @@ def test_a_rank_must_hold_whole_scales_or_whole_experts() -> None:
     assert tensor_parallel_problems(facts, 8, expert_parallel=True) == (
         "number of experts 12 is not divisible by 8",
     )
+
+
+@pytest.mark.parametrize(
+    ("quantization", "width", "sizes"),
+    [
+        # As gpt-oss: 2,880 inputs are 90 groups of 32, a fourth is 22 and a half.
+        ({"quant_method": "mxfp4"}, 2880, (1, 2)),
+        # Words of eight elements, though scales are an output's.
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, 28672 + 32, (1, 2, 4)),
+    ],
+    ids=["groups", "words"],
+)
+def test_a_rank_must_hold_whole_groups_and_words(
+    quantization: dict[str, Any], width: int, sizes: tuple[int, ...]
+) -> None:
+    layer = replace(LLAMA_70B.layer(0), mlp=MlpFacts(intermediate_size=width))
+    read = read_quantization({"quantization_config": quantization})
+    facts = replace(LLAMA_70B, layers=(layer,) * 80, quantization=read)
+    assert valid_tensor_parallel_sizes(facts) == sizes

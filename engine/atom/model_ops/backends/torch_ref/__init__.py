@@ -42,6 +42,7 @@ def backend() -> Backend:
             "select_tokens": sparse_attention.select_tokens,
             "selected_latent_attention": sparse_attention.selected_latent_attention,
             "sample": sampling.sample,
+            "sample_stretch": sampling.sample_stretch,
             "filter_logits": filter_logits,
             "apply_token_mask": token_mask.apply_token_mask,
             "receive_step": decode_state.receive_step,

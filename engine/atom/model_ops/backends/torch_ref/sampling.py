@@ -17,13 +17,30 @@ _LEAST = -1e30  # for rows of nothing but -inf, whose difference would be no num
 def sample(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
     if sampling.all_greedy:
         return logits.argmax(dim=-1)
-    drawn_ids = _draw(logits, sampling)
+    drawn_ids, _ = _race(logits, 0, sampling)
     if not sampling.any_greedy:
         return drawn_ids
     return torch.where(sampling.temperature == 0, logits.argmax(dim=-1), drawn_ids)
 
 
-def _draw(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
+def sample_stretch(
+    logits: torch.Tensor, first: int, sampling: SamplingTensors
+) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens = logits.argmax(dim=-1)
+    scores = logits.gather(1, tokens.unsqueeze(1)).squeeze(1).float()
+    if not sampling.all_greedy:
+        is_greedy = sampling.temperature == 0
+        drawn, drawn_scores = _race(logits, first // GROUP, sampling)
+        tokens = torch.where(is_greedy, tokens, drawn)
+        scores = torch.where(is_greedy, scores, drawn_scores)
+    return tokens + first, scores
+
+
+def _race(
+    logits: torch.Tensor, first_group: int, sampling: SamplingTensors
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The winner by its place in logits, whose groups count from first_group, and the logarithm of
+    its group's clock."""
     rows, vocab = logits.shape
     temperature = torch.where(sampling.temperature == 0, 1.0, sampling.temperature)
     groups = -(-vocab // GROUP)
@@ -32,12 +49,16 @@ def _draw(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
     highest = logits.amax(dim=-1, keepdim=True).float().clamp_min(_LEAST)
     torch.sub(logits, highest, out=padded[:, :vocab])
     padded[:, vocab:] = -torch.inf
-    weights = padded.mul_((1.0 / temperature).unsqueeze(1)).exp_().view(rows, groups, GROUP)
+    rate = 1.0 / temperature
+    weights = padded.mul_(rate.unsqueeze(1)).exp_().view(rows, groups, GROUP)
     # The group, and then the token, whose exponential clock rings first: its rate is its weight.
     keys = row_keys(sampling.seed, sampling.position).unsqueeze(1)
-    numbers = torch.arange(groups, device=logits.device)
-    group = (weights.sum(dim=-1) / exponential_noise(keys, numbers)).argmax(dim=-1)
+    numbers = torch.arange(first_group, first_group + groups, device=logits.device)
+    group_clocks = weights.sum(dim=-1) / exponential_noise(keys, numbers)
+    group = group_clocks.argmax(dim=-1)
     row = torch.arange(rows, device=logits.device)
-    tokens = group.unsqueeze(1) * GROUP + torch.arange(GROUP, device=logits.device)
-    clocks = weights[row, group] / exponential_noise(keys ^ WITHIN_GROUP, tokens)
-    return tokens[row, clocks.argmax(dim=-1)]
+    places = group.unsqueeze(1) * GROUP + torch.arange(GROUP, device=logits.device)
+    noise = exponential_noise(keys ^ WITHIN_GROUP, places + first_group * GROUP)
+    clocks = weights[row, group] / noise
+    score = highest.squeeze(1) * rate + group_clocks[row, group].log()
+    return places[row, clocks.argmax(dim=-1)], score

@@ -69,6 +69,7 @@ def backend() -> Backend:
         "latent_rope_store": latent_store.latent_rope_store,
         "paged_latent_attention": latent_attention.paged_latent_attention,
         "sample": sampling.sample,
+        "sample_stretch": sampling.sample_stretch,
         "filter_logits": logit_filters.filter_logits,
         "apply_token_mask": token_mask.apply_token_mask,
         "receive_step": decode_state.receive_step,

@@ -71,10 +71,10 @@ def _weight(logit, highest, rate):
 @triton.jit
 def _score_kernel(
     logits_ptr, temperature_ptr, seed_ptr, position_ptr, best_ptr, group_ptr, row_stride,
-    VOCAB: tl.constexpr, STRETCH: tl.constexpr, STRETCHES: tl.constexpr,
+    VOCAB: tl.constexpr, STRETCH: tl.constexpr, STRETCHES: tl.constexpr, FIRST_GROUP: tl.constexpr,
 ):  # fmt: skip
-    """The best score of a group of the stretch, and the group's number. Scores are logarithms: of
-    a drawn row to base 2."""
+    """The best score of a group of the stretch, and the group's number here, where noise counts
+    groups from FIRST_GROUP. Scores are logarithms: of a drawn row to base 2."""
     row, stretch = tl.program_id(0), tl.program_id(1)
     group = stretch * (STRETCH // _GROUP) + tl.arange(0, STRETCH // _GROUP)
     token = group[:, None] * _GROUP + tl.arange(0, _GROUP)[None, :]
@@ -86,7 +86,9 @@ def _score_kernel(
         rate = tl.div_rn(1.0, temperature)
         key = _row_key(tl.load(seed_ptr + row), tl.load(position_ptr + row))
         weight = tl.sum(_weight(logit, score[:, None], rate), axis=1)
-        score = score * (rate * _LOG2E) + tl.log2(weight / _exponential_noise(key, group))
+        score = score * (rate * _LOG2E) + tl.log2(
+            weight / _exponential_noise(key, group + FIRST_GROUP)
+        )
     best = tl.max(score, axis=0)
     chosen = tl.min(tl.where(score == best, group, VOCAB), axis=0)
     tl.store(best_ptr + row * STRETCHES + stretch, best)
@@ -95,14 +97,18 @@ def _score_kernel(
 
 @triton.jit
 def _pick_kernel(
-    logits_ptr, temperature_ptr, seed_ptr, position_ptr, best_ptr, group_ptr, out_ptr, row_stride,
-    VOCAB: tl.constexpr, STRETCHES: tl.constexpr, BLOCK: tl.constexpr,
+    logits_ptr, temperature_ptr, seed_ptr, position_ptr, best_ptr, group_ptr, out_ptr, score_ptr,
+    row_stride,
+    VOCAB: tl.constexpr, STRETCHES: tl.constexpr, BLOCK: tl.constexpr, FIRST_GROUP: tl.constexpr,
 ):  # fmt: skip
+    """The winner among the best group's tokens, a number of the whole vocabulary; its score too
+    unless score_ptr is None."""
     row = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     best = tl.load(best_ptr + row * STRETCHES + at, mask=at < STRETCHES, other=float("-inf"))
     chosen = tl.load(group_ptr + row * STRETCHES + at, mask=at < STRETCHES, other=VOCAB)
-    group = tl.min(tl.where(best == tl.max(best, axis=0), chosen, VOCAB), axis=0)
+    highest = tl.max(best, axis=0)
+    group = tl.min(tl.where(best == highest, chosen, VOCAB), axis=0)
     token = group * _GROUP + tl.arange(0, _GROUP)
     at_logit = logits_ptr + row.to(tl.int64) * row_stride + token
     score = tl.load(at_logit, mask=token < VOCAB, other=float("-inf")).to(tl.float32)
@@ -110,12 +116,34 @@ def _pick_kernel(
     if temperature != 0:
         rate = tl.div_rn(1.0, temperature)
         key = _row_key(tl.load(seed_ptr + row), tl.load(position_ptr + row)) ^ _WITHIN_GROUP
-        score = _weight(score, tl.max(score, axis=0), rate) / _exponential_noise(key, token)
+        noise = _exponential_noise(key, token + FIRST_GROUP * _GROUP)
+        score = _weight(score, tl.max(score, axis=0), rate) / noise
     winner = tl.min(tl.where(score == tl.max(score, axis=0), token, VOCAB), axis=0)
-    tl.store(out_ptr + row, tl.minimum(winner, VOCAB - 1).to(tl.int64))
+    first = FIRST_GROUP * _GROUP
+    tl.store(out_ptr + row, tl.minimum(winner, VOCAB - 1).to(tl.int64) + first)
+    if score_ptr is not None:
+        tl.store(score_ptr + row, highest)
 
 
 def sample(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
+    return _sample(logits, 0, sampling, None)
+
+
+def sample_stretch(
+    logits: torch.Tensor, first: int, sampling: SamplingTensors
+) -> tuple[torch.Tensor, torch.Tensor]:
+    scores = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+    # Of a stretch that splits a group rows are greedy, and look for no noise.
+    tokens = _sample(logits, first // GROUP, sampling, scores)
+    return tokens + first % GROUP, scores
+
+
+def _sample(
+    logits: torch.Tensor,
+    first_group: int,
+    sampling: SamplingTensors,
+    scores: torch.Tensor | None,
+) -> torch.Tensor:
     rows, vocab = logits.shape
     stretch, warps = _FEW if rows < _MANY_ROWS else _MANY
     stretches = triton.cdiv(vocab, stretch)
@@ -125,11 +153,11 @@ def sample(logits: torch.Tensor, sampling: SamplingTensors) -> torch.Tensor:
     _score_kernel[(rows, stretches)](
         logits, sampling.temperature, sampling.seed, sampling.position, best, group,
         logits.stride(0), VOCAB=vocab, STRETCH=stretch, STRETCHES=stretches,
-        num_warps=warps,
+        FIRST_GROUP=first_group, num_warps=warps,
     )  # fmt: skip
     _pick_kernel[(rows,)](
         logits, sampling.temperature, sampling.seed, sampling.position, best, group, out,
-        logits.stride(0), VOCAB=vocab, STRETCHES=stretches, BLOCK=next_power_of_2(stretches),
-        num_warps=1,
+        scores, logits.stride(0), VOCAB=vocab, STRETCHES=stretches,
+        BLOCK=next_power_of_2(stretches), FIRST_GROUP=first_group, num_warps=1,
     )  # fmt: skip
     return out

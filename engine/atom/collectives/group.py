@@ -1,0 +1,71 @@
+"""Group: the processes that share one model, as one of them sees them.
+
+Layers ask it for sums and for what the others have; how that travels is an implementation's affair.
+A model on one device has a group of one, which computes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+
+class Group(Protocol):
+    """Every rank makes the same calls in the same order, with tensors of the same shape; each
+    returns when the others have made it, or, on a GPU, is queued to."""
+
+    @property
+    def rank(self) -> int:
+        """This process' number, from 0."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many processes there are."""
+        ...
+
+    def reduce(self, x: torch.Tensor) -> torch.Tensor:
+        """Add up every rank's x, which may be overwritten: the same bits on each."""
+        ...
+
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
+        """Put every rank's x [R, n] side by side: [R, size · n], in the order of ranks."""
+        ...
+
+    def broadcast(self, x: torch.Tensor) -> torch.Tensor:
+        """Give every rank what rank 0 has in x, which is overwritten elsewhere."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        ...
+
+    def close(self) -> None:
+        """Leave the others, for good."""
+        ...
+
+
+class Alone:
+    """The group of one process."""
+
+    rank = 0
+    size = 1
+
+    def reduce(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def broadcast(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    def barrier(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+ALONE = Alone()

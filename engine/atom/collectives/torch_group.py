@@ -1,0 +1,101 @@
+"""TorchGroup: a group over torch.distributed, by gloo on the CPU and by NCCL or RCCL on GPUs.
+
+Ranks are processes of one node, which meet at a store on the loopback interface. On a GPU calls are
+queued on the current stream, and may be captured into a graph.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # made in C++
+
+_LOOPBACK = "127.0.0.1"
+# While weights are read a rank may be far behind; one that hangs is told by the core's heartbeat.
+_PATIENCE = timedelta(days=1)
+
+
+def open_store(size: int) -> TCPStore:
+    """Rank 0's end of the place where `size` ranks meet, on a free port (`store.port`)."""
+    # A socket of ours, since the store's own would listen on every interface.
+    listener = socket.create_server((_LOOPBACK, 0))
+    port = listener.getsockname()[1]
+    return TCPStore(
+        _LOOPBACK, port, size, is_master=True, wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )  # fmt: skip
+
+
+def find_store(port: int, size: int) -> TCPStore:
+    """Another rank's end of it."""
+    return TCPStore(_LOOPBACK, port, size, is_master=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank stands. device: its own; entered [1] int64: counts the collectives that its host
+    has begun, for others to see which rank is behind."""
+
+    rank: int
+    size: int
+    device: torch.device
+    entered: NDArray[np.int64]
+
+
+class TorchGroup:
+    """The process's one group; it is left with `close`."""
+
+    def __init__(self, place: Place, store: TCPStore) -> None:
+        """Waits until every rank has come to the store."""
+        self.rank, self.size = place.rank, place.size
+        self._entered = place.entered
+        is_gpu = place.device.type == "cuda"
+        if not is_gpu:
+            # gloo listens where the host's name leads it, unless it is told.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
+        dist.init_process_group(
+            "nccl" if is_gpu else "gloo",
+            store=store,
+            rank=place.rank,
+            world_size=place.size,
+            timeout=_PATIENCE,
+            device_id=place.device if is_gpu else None,
+        )
+
+    def reduce(self, x: torch.Tensor) -> torch.Tensor:
+        self._entered[0] += 1
+        x = x.contiguous()
+        dist.all_reduce(x)
+        return x
+
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
+        self._entered[0] += 1
+        rows, columns = x.shape
+        everyone = x.new_empty(self.size * rows, columns)
+        dist.all_gather_into_tensor(everyone, x.contiguous())
+        by_rank = everyone.view(self.size, rows, columns)
+        return by_rank.transpose(0, 1).reshape(rows, self.size * columns)
+
+    def broadcast(self, x: torch.Tensor) -> torch.Tensor:
+        self._entered[0] += 1
+        dist.broadcast(x, src=0)
+        return x
+
+    def barrier(self) -> None:
+        self._entered[0] += 1
+        dist.barrier()
+
+    def close(self) -> None:
+        dist.destroy_process_group()
+
+
+def _loopback_interface() -> str:
+    """Its name: lo on Linux, lo0 elsewhere."""
+    return next(name for _, name in socket.if_nameindex() if name.startswith("lo"))

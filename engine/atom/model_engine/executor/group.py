@@ -1,0 +1,110 @@
+"""GroupExecutor: a model that several processes share, each with its part and its device.
+
+Rank 0's runner is in the engine core's own process: what it collects crosses no process, and a step
+is sent to the others before it runs here, so that none of them is later than a wake-up. The others
+are `rank_main` in processes of their own. There is one scheduler and one set of books, the core's.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from atom.collectives.group import Group
+from atom.collectives.torch_group import Place, TorchGroup, open_store
+from atom.config import Config
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
+from atom.model_engine.executor.in_process import InProcessExecutor
+from atom.model_engine.executor.rank_processes import OnFailure, RankProcesses
+from atom.model_engine.executor.step_channel import StepSender
+from atom.model_engine.executor.step_codec import encode_batch, encode_sample
+from atom.model_engine.model_runner import ModelRunner, Progress, rank_device
+from atom.model_engine.wire.engine_protocol import EngineReport
+
+logger = logging.getLogger(__name__)
+
+_NEWS_SECONDS = 1.0  # for the end of a process to be known behind the error that it makes here
+_END_SECONDS = 5.0
+
+
+class GroupExecutor:
+    """The leader's end of a group that has met."""
+
+    def __init__(
+        self, config: Config, group: Group, channel: StepSender, ranks: RankProcesses
+    ) -> None:
+        self._group = group
+        self._channel = channel
+        self._ranks = ranks
+        self._own = InProcessExecutor(config, ModelRunner(config, group))
+
+    @property
+    def steps_behind(self) -> int:
+        return self._own.steps_behind
+
+    def initialize(self, progress: Progress) -> EngineReport:
+        with _together(self._ranks):
+            report = self._own.initialize(progress)
+            self._group.barrier()
+            return report
+
+    def call_after_layers(self, callback: Callable[[], None]) -> None:
+        self._own.call_after_layers(callback)
+
+    def submit(self, batch: ScheduledBatch) -> int:
+        with _together(self._ranks):
+            self._channel.send(encode_batch(batch))
+            return self._own.submit(batch)
+
+    def sample(self, ticket: int, mask: TokenMask | None = None) -> None:
+        with _together(self._ranks):
+            self._channel.send(encode_sample(mask))
+            self._own.sample(ticket, mask)
+
+    def collect(self, ticket: int) -> ScheduledBatchOutput:
+        with _together(self._ranks):
+            return self._own.collect(ticket)
+
+    def close(self) -> None:
+        self._ranks.let_end()
+        self._channel.close()
+        self._own.runner.close()
+        self._group.close()
+        self._ranks.stop(_END_SECONDS)
+
+    def who_is_behind(self) -> str:
+        ranks = range(self._group.size)
+        counts = [int(self._channel.memory.counter(rank)[0]) for rank in ranks]
+        least = min(counts)
+        behind = [str(rank) for rank, count in enumerate(counts) if count == least]
+        if len(behind) == len(counts):
+            return "the ranks of the tensor-parallel group wait for each other"
+        return f"rank {', '.join(behind)} of the tensor-parallel group is behind the others"
+
+
+def start_group(config: Config, on_failure: OnFailure) -> GroupExecutor:
+    """Start the other ranks and meet them. on_failure: told, from any thread, why the group cannot
+    go on; it must end this process."""
+    size = config.parallel.tensor_parallel_size
+    device = rank_device(config).torch_device
+    channel = StepSender(size - 1)
+    ranks = RankProcesses(config, channel, on_failure)
+    store = open_store(size)
+    ranks.start(store.port)
+    with _together(ranks):
+        group = TorchGroup(Place(0, size, device, channel.memory.counter(0)), store)
+    return GroupExecutor(config, group, channel, ranks)
+
+
+@contextmanager
+def _together(ranks: RankProcesses) -> Iterator[None]:
+    """What fails here because another rank has ended is that rank's failure."""
+    try:
+        yield
+    except Exception:
+        if ranks.has_lost(_NEWS_SECONDS):
+            logger.debug("an error that the end of a rank has made", exc_info=True)
+            threading.Event().wait()  # who has seen the end ends this process, and says why
+        raise

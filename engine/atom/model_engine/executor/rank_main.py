@@ -1,0 +1,96 @@
+"""A follower's process: `python -m atom.model_engine.executor.rank_main LEVEL`.
+
+Started by RankProcesses only. Configuration and order come as two JSON lines on standard input,
+which then stays open as a lifeline. It loads its part of the model and runs every step that the
+leader runs, with slots, tables and columns of its own, which the steps keep equal to the leader's;
+the tokens that it draws are the same, and only the leader's are told to anyone. Its standard output
+is for its last words; whatever prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from atom.config import Config
+from atom.errors import AtomError
+from atom.model_engine.executor.rank_processes import LastWords, RankOrder
+from atom.model_engine.executor.step_channel import StepMemory, StepReceiver
+from atom.model_engine.executor.step_codec import SampleStep, decode_step
+from atom.utils.parent_watch import ParentLines, end_with_parent
+
+if TYPE_CHECKING:
+    from atom.model_engine.model_runner import ModelRunner
+    from atom.model_engine.runner.step_runner import SubmittedStep
+
+logger = logging.getLogger(__name__)
+
+
+def main() -> int:
+    end_with_parent()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    said = os.dup(1)
+    os.dup2(2, 1)
+    parent = ParentLines()
+    config = Config.from_json(parent.next())
+    order = msgspec.json.decode(parent.next(), type=RankOrder)
+    parent.follow()
+    rank = config.parallel.tensor_parallel_rank
+    logging.basicConfig(
+        level=sys.argv[1], format=f"%(asctime)s %(levelname)s rank {rank} %(name)s: %(message)s"
+    )
+    try:
+        _follow(config, order)
+    except AtomError as error:
+        return _end(said, LastWords(str(error), True))
+    except Exception as error:
+        logger.exception("rank %d failed", rank)
+        return _end(said, LastWords(f"{type(error).__name__}: {error}", False))
+    return 0
+
+
+def _follow(config: Config, order: RankOrder) -> None:
+    from atom.collectives.torch_group import Place, TorchGroup, find_store
+    from atom.model_engine.model_runner import ModelRunner, rank_device
+
+    parallel = config.parallel
+    memory = StepMemory(order.memory)
+    rank, size = parallel.tensor_parallel_rank, parallel.tensor_parallel_size
+    place = Place(rank, size, rank_device(config).torch_device, memory.counter(rank))
+    group = TorchGroup(place, find_store(order.port, size))
+    runner = ModelRunner(config, group)
+    runner.initialize(lambda phase, share: None)
+    group.barrier()
+    follow_steps(runner, StepReceiver(memory, order.bell))
+    runner.close()
+    group.close()
+
+
+def follow_steps(runner: ModelRunner, receiver: StepReceiver) -> None:
+    """Run what the leader runs, until it says no more."""
+    submitted: deque[SubmittedStep] = deque()
+    while message := receiver.receive():
+        call = decode_step(message)
+        if isinstance(call, SampleStep):
+            runner.sample(submitted[-1], call.mask)
+            continue
+        # As the leader does before it submits: buffers of steps that were collected serve again.
+        while len(submitted) > runner.steps_behind:
+            runner.collect(submitted.popleft())
+        submitted.append(runner.submit(call))
+
+
+def _end(said: int, words: LastWords) -> int:
+    os.write(said, msgspec.json.encode(words) + b"\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

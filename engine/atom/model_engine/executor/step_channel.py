@@ -1,0 +1,139 @@
+"""StepChannel: messages of one process to several beside it, by memory that all of them see.
+
+The leader writes a message once, and rings each follower's bell; a follower that has nothing to do
+sleeps on its bell, and neither side polls. Memory and bells are inherited as file descriptors and
+have no name: nothing is left of them when the processes are gone, however they went, and a pod's
+limit of /dev/shm does not count. A follower also counts here the collectives that it has begun, so
+that one that is behind the others can be told.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import sys
+import tempfile
+
+import numpy as np
+from numpy.typing import NDArray
+
+_PLACES = 4  # messages that a follower may be behind
+_PLACE_BYTES = 1 << 20
+_HEAD = 2  # int64 of a place: bytes of the piece, bytes of the message behind it
+_PIECE_BYTES = _PLACE_BYTES - 8 * _HEAD
+_COUNTER_BYTES = 64  # of a rank: a line of the cache of its own
+_MOST_RANKS = 64
+_COUNTERS_BYTES = _COUNTER_BYTES * _MOST_RANKS
+_TOTAL_BYTES = _COUNTERS_BYTES + _PLACES * _PLACE_BYTES
+_RING, _READ = b"!", b"."
+
+
+class StepMemory:
+    """What all ranks see: a counter of each, and the places of messages."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._map = mmap.mmap(descriptor, _TOTAL_BYTES)
+        self._bytes = np.frombuffer(self._map, dtype=np.uint8)
+
+    def counter(self, rank: int) -> NDArray[np.int64]:
+        """[1], to be changed by that rank alone."""
+        first = rank * _COUNTER_BYTES
+        return self._bytes[first : first + 8].view(np.int64)
+
+    def place(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+        """Head and bytes of message piece `number`'s place."""
+        first = _COUNTERS_BYTES + number % _PLACES * _PLACE_BYTES
+        head = self._bytes[first : first + 8 * _HEAD].view(np.int64)
+        return head, self._bytes[first + 8 * _HEAD : first + _PLACE_BYTES]
+
+
+class StepSender:
+    """The leader's end; belongs to one thread."""
+
+    def __init__(self, followers: int) -> None:
+        self._descriptor = _unnamed_memory()
+        self.memory = StepMemory(self._descriptor)
+        pairs = [socket.socketpair() for _ in range(followers)]
+        self._bells = [ours for ours, _ in pairs]
+        self._theirs = [theirs for _, theirs in pairs]
+        self._unread = [0] * followers
+        self._sent = 0
+
+    def descriptors(self, follower: int) -> tuple[int, int]:
+        """Memory and bell, which the process of this follower (from 0) is to inherit."""
+        return self._descriptor, self._theirs[follower].fileno()
+
+    def let_go(self) -> None:
+        """Once the followers have their descriptors: of each bell only one other end is left."""
+        for theirs in self._theirs:
+            theirs.close()
+
+    def send(self, message: bytes | bytearray) -> None:
+        """Raises `OSError` when a follower is gone."""
+        data = np.frombuffer(message, dtype=np.uint8)
+        first = 0
+        while True:
+            piece = data[first : first + _PIECE_BYTES]
+            first += len(piece)
+            self._send_piece(piece, len(data) - first)
+            if first == len(data):
+                return
+
+    def close(self) -> None:
+        """Tell the followers that nothing more comes."""
+        for bell in self._bells:
+            bell.shutdown(socket.SHUT_WR)
+
+    def _send_piece(self, piece: NDArray[np.uint8], rest: int) -> None:
+        for follower, bell in enumerate(self._bells):
+            if self._unread[follower] == _PLACES:
+                self._unread[follower] -= _read(bell)
+        head, place = self.memory.place(self._sent)
+        head[:] = len(piece), rest
+        place[: len(piece)] = piece
+        self._sent += 1
+        for follower, bell in enumerate(self._bells):
+            bell.send(_RING)
+            self._unread[follower] += 1
+
+
+class StepReceiver:
+    """A follower's end; belongs to one thread."""
+
+    def __init__(self, memory: StepMemory, bell: int) -> None:
+        self._memory = memory
+        self._bell = socket.socket(fileno=bell)
+        self._received = 0
+
+    def receive(self) -> bytearray:
+        """The next message, once there is one; empty after the last."""
+        message = bytearray()
+        while True:
+            if not self._bell.recv(1):
+                return bytearray()
+            head, place = self._memory.place(self._received)
+            self._received += 1
+            size, rest = head.tolist()
+            message += place[:size].data
+            self._bell.send(_READ)
+            if not rest:
+                return message
+
+
+def _read(bell: socket.socket) -> int:
+    """How many messages a follower has read since it was last asked; waits for one."""
+    read = len(bell.recv(_PLACES))
+    if not read:
+        raise ConnectionResetError("a rank of the tensor-parallel group is gone")
+    return read
+
+
+def _unnamed_memory() -> int:
+    if sys.platform == "linux":
+        descriptor = os.memfd_create("atom-steps")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, _TOTAL_BYTES)
+    return descriptor

@@ -1,0 +1,169 @@
+"""Steps as bytes, for the ranks that follow: arrays one behind the other, as they are.
+
+A head of whole numbers says how long each array is; what a decode step says grows with its rows
+alone. Sampling parameters of rows that enter, which are few, are msgpack. Never pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, TokenMask
+from atom.sampling_params import SamplingParams
+
+Number = TypeVar("Number", bound=np.generic)
+
+_STEP, _SAMPLE, _MASKED = range(3)
+_HEAD = 7  # whole numbers of every message's head: its kind, and what its arrays are long
+_ALIGNMENT = 8
+_PARAMS = msgspec.msgpack.Decoder(list[SamplingParams])
+
+
+@dataclass(frozen=True, slots=True)
+class SampleStep:
+    """Sample the step that was submitted last."""
+
+    mask: TokenMask | None
+
+
+def encode_batch(batch: ScheduledBatch) -> bytearray:
+    """A batch to submit."""
+    new, scores = batch.new_rows, batch.prompt_scores
+    parts: list[NDArray[np.generic]] = [
+        _head(
+            _STEP,
+            len(batch.slots),
+            len(batch.block_appends),
+            len(new),
+            len(scores),
+            batch.num_decodes,
+            batch.samples_later,
+        ),
+        batch.slots,
+        batch.req_ids,
+        batch.num_computed_tokens,
+        batch.num_scheduled_tokens,
+        batch.samples,
+        batch.block_appends,
+    ]
+    if scores:
+        numbers = [(score.row, score.first, score.count) for score in scores]
+        parts.append(np.array(numbers, dtype=np.int64))
+    return _joined([*parts, *_row_arrays(new)] if new else parts)
+
+
+def encode_sample(mask: TokenMask | None) -> bytearray:
+    """The call that samples a batch which said `samples_later`."""
+    if mask is None:
+        return _joined([_head(_SAMPLE)])
+    return _joined([_head(_MASKED, *mask.bits.shape), mask.rows, mask.bits])
+
+
+def decode_step(message: bytearray) -> ScheduledBatch | SampleStep:
+    """What the leader's runner was called with."""
+    reader = _Reader(message)
+    kind, *sizes = reader.array(np.int64, _HEAD).tolist()
+    if kind == _SAMPLE:
+        return SampleStep(None)
+    rows, appends, new, scores, num_decodes, samples_later = sizes
+    if kind == _MASKED:
+        return SampleStep(
+            TokenMask(reader.array(np.int32, rows), reader.array(np.int32, rows, appends))
+        )
+    arrays = (
+        reader.array(np.intp, rows),
+        reader.array(np.int64, rows),
+        reader.array(np.int32, rows),
+        reader.array(np.int32, rows),
+        reader.array(np.bool_, rows),
+        reader.array(np.int32, appends, 3),
+    )
+    slots, req_ids, computed, scheduled, samples, block_appends = arrays
+    numbers = reader.array(np.int64, scores, 3).tolist()
+    return ScheduledBatch(
+        new_rows=_decode_rows(reader, new) if new else (),
+        block_appends=block_appends,
+        slots=slots,
+        req_ids=req_ids,
+        num_computed_tokens=computed,
+        num_scheduled_tokens=scheduled,
+        samples=samples,
+        num_decodes=num_decodes,
+        samples_later=bool(samples_later),
+        prompt_scores=tuple(PromptScore(*score) for score in numbers),
+    )
+
+
+def _head(*numbers: int) -> NDArray[np.int64]:
+    return np.array(numbers + (0,) * (_HEAD - len(numbers)), dtype=np.int64)
+
+
+def _row_arrays(rows: Sequence[NewRow]) -> list[NDArray[np.generic]]:
+    params = msgspec.msgpack.encode([row.params for row in rows])
+    groups = len(rows[0].block_ids)
+    numbers = [
+        (
+            row.slot, row.request_id, row.seed, row.num_prompt_tokens, len(row.token_ids),
+            *map(len, row.block_ids),
+        )
+        for row in rows
+    ]  # fmt: skip
+    blocks = [np.array(ids, dtype=np.int32) for row in rows for ids in row.block_ids]
+    return [
+        np.array((groups, len(params)), dtype=np.int64),
+        np.array(numbers, dtype=np.int64),
+        *(row.token_ids for row in rows),
+        *blocks,
+        np.frombuffer(params, dtype=np.uint8),
+    ]
+
+
+def _decode_rows(reader: _Reader, count: int) -> tuple[NewRow, ...]:
+    groups, params_bytes = reader.array(np.int64, 2).tolist()
+    numbers = reader.array(np.int64, count, 5 + groups).tolist()
+    tokens = [reader.array(np.int32, row[4]) for row in numbers]
+    blocks = [tuple(reader.array(np.int32, size).tolist() for size in row[5:]) for row in numbers]
+    params = _PARAMS.decode(reader.array(np.uint8, params_bytes).tobytes())
+    return tuple(
+        NewRow(
+            slot=slot,
+            request_id=request_id,
+            token_ids=token_ids,
+            num_prompt_tokens=num_prompt_tokens,
+            block_ids=block_ids,
+            params=own,
+            seed=seed,
+        )
+        for (slot, request_id, seed, num_prompt_tokens, *_), token_ids, block_ids, own in zip(
+            numbers, tokens, blocks, params, strict=True
+        )
+    )
+
+
+class _Reader:
+    """The arrays of a message in turn."""
+
+    def __init__(self, message: bytearray) -> None:
+        self._message = message
+        self._at = 0
+
+    def array(self, dtype: type[Number], *shape: int) -> NDArray[Number]:
+        count = int(np.prod(shape))
+        read = np.frombuffer(self._message, dtype, count, self._at).reshape(shape)
+        self._at += -(-read.nbytes // _ALIGNMENT) * _ALIGNMENT
+        return read
+
+
+def _joined(parts: Sequence[NDArray[np.generic]]) -> bytearray:
+    """The arrays, each from a multiple of `_ALIGNMENT` on."""
+    message = bytearray()
+    for part in parts:
+        message += part.tobytes()
+        message += bytes(-len(message) % _ALIGNMENT)
+    return message

@@ -1,0 +1,84 @@
+"""Operations of a model that several ranks share: products by inputs are summed where a norm is.
+
+Each rank's product with its part of a matrix's inputs is a share of the sum that the residual is to
+get. It stays pending (Pending.RANKS), and the norm that follows settles it: the one place where
+ranks wait for each other in a layer. A model on one device keeps the backend's operations as
+they are.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import torch
+
+from atom.collectives.group import Group
+from atom.model_ops.backends.interface import Ops
+from atom.model_ops.routing import Routed
+from atom.model_ops.values import (
+    ExpertsWeight,
+    Gating,
+    LinearWeight,
+    NormWeight,
+    Pending,
+    Stream,
+)
+
+
+def over_ranks(ops: Ops, group: Group) -> Ops:
+    """The same operations for a rank of `group`."""
+    if group.size == 1:
+        return ops
+    sums = _RankSums(ops, group)
+    changed = {name: getattr(sums, name) for name in _CHANGED}
+    return cast(Ops, SimpleNamespace(**{**vars(ops), **changed}))
+
+
+_CHANGED = ("add", "add_experts", "norm", "norm_linear", "norm_gated_linear")
+
+
+class _RankSums:
+    """See `Ops` for each operation."""
+
+    def __init__(self, ops: Ops, group: Group) -> None:
+        self._ops = ops
+        self._group = group
+
+    def add(self, stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
+        return _share(stream, self._ops.linear(x, w))
+
+    def add_experts(
+        self,
+        stream: Stream,
+        x: torch.Tensor,
+        w: ExpertsWeight,
+        routed: Routed,
+        shared: torch.Tensor | None,
+    ) -> Stream:
+        result = self._ops.experts(x, w, routed)
+        return _share(stream, result if shared is None else result + shared)
+
+    def norm(self, stream: Stream, norm: NormWeight) -> tuple[torch.Tensor, Stream]:
+        return self._ops.norm(self._summed(stream), norm)
+
+    def norm_linear(
+        self, stream: Stream, norm: NormWeight, w: LinearWeight
+    ) -> tuple[torch.Tensor, Stream]:
+        return self._ops.norm_linear(self._summed(stream), norm, w)
+
+    def norm_gated_linear(
+        self, stream: Stream, norm: NormWeight, w: LinearWeight, activation: Gating
+    ) -> tuple[torch.Tensor, Stream]:
+        return self._ops.norm_gated_linear(self._summed(stream), norm, w, activation)
+
+    def _summed(self, stream: Stream) -> Stream:
+        if stream.pending_is is not Pending.RANKS:
+            return stream
+        assert stream.pending is not None
+        return Stream(stream.residual, self._group.reduce(stream.pending), Pending.WHOLE)
+
+
+def _share(stream: Stream, x: torch.Tensor) -> Stream:
+    assert stream.is_settled, "one sum at a time: a norm settles the stream first"
+    return Stream(stream.residual, x, Pending.RANKS)

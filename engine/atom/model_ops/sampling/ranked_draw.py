@@ -1,0 +1,33 @@
+"""A draw among logits of which each rank has a stretch, without bringing them together.
+
+The races of noise.py are between groups of tokens and then between a group's tokens, and the noise
+of both is a function of their numbers: each rank runs them over its own stretch and tells its
+winner, with a score that can be compared. The best of the ranks' winners is what a single race
+would have given. Greedy rows tell their highest logit. Nothing waits for the device, and every rank
+comes to the same token.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from atom.collectives.group import Group
+from atom.model_ops.backends.interface import Ops, SamplingTensors
+from atom.model_ops.backends.noise import GROUP
+
+
+def can_draw_apart(stretch: int, sampling: SamplingTensors) -> bool:
+    """Whether ranks with `stretch` tokens each can race apart: no group of tokens is in two."""
+    return stretch % GROUP == 0 or sampling.all_greedy
+
+
+def ranked_draw(
+    logits: torch.Tensor, sampling: SamplingTensors, ops: Ops, group: Group
+) -> torch.Tensor:
+    """logits [R, V / ranks], this rank's stretch → token ids [R] int64. See `Ops.sample`."""
+    tokens, scores = ops.sample_stretch(logits, group.rank * logits.shape[1], sampling)
+    # Both numbers are exact in float64, and so travel together.
+    own = torch.stack((scores.double(), tokens.double()), dim=1)
+    everyone = group.gather(own).unflatten(1, (-1, 2))  # [R, ranks, 2]
+    winner = everyone[:, :, 0].argmax(dim=1, keepdim=True)
+    return everyone[:, :, 1].gather(1, winner).squeeze(1).long()

@@ -1,0 +1,232 @@
+"""Ranks that share a model say what one rank says: every family, and every way to choose tokens.
+
+One device's tokens are the measure, which other tests hold against transformers. Ranks are
+processes over gloo, started once for all models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from atom.config import EngineOptions, build_config
+from atom.errors import ConfigError
+from atom.sampling_params import SamplingParams
+from atom.structured_outputs import StructuredOutputsParams
+from tests.support.core_driver import CoreDriver
+from tests.support.quantised_checkpoint import (
+    GPT_OSS_LAYOUT,
+    LAYOUTS,
+    make_quantised_checkpoint,
+)
+from tests.support.rank_group import RankGroup
+from tests.support.tiny_model import Architecture, make_tiny_checkpoint
+
+OPTIONS: dict[str, Any] = {
+    "num_kv_blocks": 80, "max_num_seqs": 8, "max_num_batched_tokens": 48, "max_model_len": 256,
+}  # fmt: skip
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+MLA_EXPERTS = {
+    "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1,
+    "moe_intermediate_size": 40, "first_k_dense_replace": 1, "n_group": 4, "topk_group": 2,
+}  # fmt: skip
+# A vocabulary whose halves are whole groups of the draw's race, unless it says otherwise.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "dense": {"architecture": "qwen3"},
+    "dense, a head of its own that is tied": {
+        "architecture": "qwen3", "tie_word_embeddings": True, "shards": 2,
+    },
+    "biases and windows": {
+        "architecture": "qwen2", "layers": 3,
+        "extra": {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1},
+    },
+    "experts": {"architecture": "qwen3_moe", "extra": EXPERTS},
+    "a shared expert behind a gate": {
+        "architecture": "qwen2_moe",
+        "extra": {**EXPERTS, "shared_expert_intermediate_size": 40},
+    },
+    "sinks, windows, biases of experts": {
+        "architecture": "gpt_oss", "attention_bias": True,
+        "extra": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 24},
+    },
+    "norms behind attention and MLP": {
+        "architecture": "gemma2", "tie_word_embeddings": True,
+        "extra": {
+            "sliding_window": 20, "final_logit_softcapping": 8.0,
+            "hidden_activation": "gelu_pytorch_tanh",
+        },
+    },
+    "latent attention": {"architecture": "deepseek2", "extra": {"q_lora_rank": None}},
+    "latent attention with experts": {"architecture": "deepseek3", "extra": MLA_EXPERTS},
+    "an indexer": {
+        "architecture": "deepseek32",
+        "extra": {**MLA_EXPERTS, "index_topk": 20, "index_n_heads": 16, "index_head_dim": 24},
+    },
+}  # fmt: skip
+PROMPT_LENGTHS = (1, 15, 16, 40, 100)
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[RankGroup]:
+    ranks = RankGroup(2)
+    yield ranks
+    ranks.close()
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return _checkpoint(tmp_path_factory.mktemp("dense"), "dense")
+
+
+def _checkpoint(folder: Path, family: str, vocab_size: int = 384) -> str:
+    settings = dict(FAMILIES[family])
+    extra = {"vocab_size": vocab_size, **settings.pop("extra", {})}
+    return str(make_tiny_checkpoint(folder, **settings, extra=extra))
+
+
+def _prompts(*lengths: int) -> list[list[int]]:
+    draw = np.random.default_rng(7)
+    return [draw.integers(3, 300, size=length).tolist() for length in lengths]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_two_ranks_draw_what_one_does(family: str, pair: RankGroup, tmp_path: Path) -> None:
+    model = _checkpoint(tmp_path, family)
+    prompts = _prompts(*PROMPT_LENGTHS)
+    drawing = {"temperature": 1.0, "seed": 3, "max_tokens": 6, "ignore_eos": True}
+    alone = CoreDriver(model, **OPTIONS)
+    together = pair.driver(model, **OPTIONS)
+    greedy = together.generate(prompts, max_tokens=6, ignore_eos=True)
+    drawn = together.generate(prompts, **drawing)
+    together.close()
+    assert greedy == alone.generate(prompts, max_tokens=6, ignore_eos=True)
+    assert drawn == alone.generate(prompts, **drawing)
+    assert together.report.weights_bytes < alone.report.weights_bytes
+
+
+def test_rows_that_ask_for_more_than_a_draw(pair: RankGroup, dense: str) -> None:
+    """Filters, penalties, bans, log-probabilities, of tokens and of prompts: by all logits."""
+    asks: list[dict[str, Any]] = [
+        {"temperature": 0.8, "top_k": 7, "seed": 1},
+        {"temperature": 0.9, "top_p": 0.7, "min_p": 0.02, "seed": 2},
+        {"repetition_penalty": 1.3, "frequency_penalty": 0.4, "logit_bias": {9: 4.0}},
+        {"logprobs": 3, "prompt_logprobs": 2},
+        {"temperature": 1.1, "seed": 4},
+    ]
+    requests = [
+        (prompt, SamplingParams(**{"temperature": 0.0, "max_tokens": 8, "ignore_eos": True, **ask}))
+        for prompt, ask in zip(_prompts(30, 9, 60, 25, 5), asks, strict=True)
+    ]
+    alone = CoreDriver(dense, **OPTIONS)
+    together = pair.driver(dense, **OPTIONS)
+    found = together.generate_each(requests)
+    together.close()
+    assert found == alone.generate_each(requests)
+    assert together.logprobs[3]
+    assert together.prompt_logprobs[3]
+    assert _numbers(together) == pytest.approx(_numbers(alone), abs=1e-4)
+
+
+def _numbers(engine: CoreDriver) -> list[float]:
+    """Tokens, ranks and log-probabilities of everything that was told."""
+    entries = [entry for row in engine.logprobs + engine.prompt_logprobs for entry in row]
+    return [
+        number
+        for entry in entries
+        for pair in ((entry.token_id, entry.logprob), (entry.rank, 0.0), *entry.top_logprobs)
+        for number in pair
+    ]
+
+
+def test_a_vocabulary_whose_halves_split_a_group_of_the_race(
+    pair: RankGroup, tmp_path: Path
+) -> None:
+    model = _checkpoint(tmp_path, "dense", vocab_size=330)
+    prompts = _prompts(20, 33)
+    drawing = {"temperature": 1.0, "seed": 3, "max_tokens": 12, "ignore_eos": True}
+    alone = CoreDriver(model, **OPTIONS)
+    together = pair.driver(model, **OPTIONS)
+    found = together.generate(prompts, **drawing)
+    greedy = together.generate(prompts, max_tokens=12)
+    together.close()
+    assert found == alone.generate(prompts, **drawing)
+    assert greedy == alone.generate(prompts, max_tokens=12)
+
+
+def test_preempted_rows_and_shared_prefixes(pair: RankGroup, dense: str) -> None:
+    """Followers' slots and tables are what the scheduler's are, whoever leaves or comes back."""
+    options = {**OPTIONS, "num_kv_blocks": 18}
+    prefix = _prompts(64)[0]
+    prompts = [prefix + tail for tail in _prompts(3, 5, 20, 33)]
+    alone = CoreDriver(dense, **options)
+    together = pair.driver(dense, **options)
+    found = [together.generate(prompts, max_tokens=40, ignore_eos=True) for _ in range(2)]
+    stats = together.scheduler.stats()
+    together.close()
+    expected = alone.generate(prompts, max_tokens=40, ignore_eos=True)
+    assert found == [expected, expected]
+    assert stats.preemptions_total > 0
+    assert stats.cached_tokens_total > 0
+
+
+def test_guided_rows_and_aborted_ones(pair: RankGroup, dense: str) -> None:
+    guided = SamplingParams(
+        temperature=0.0, max_tokens=12, structured_outputs=StructuredOutputsParams(regex="[ab]{4}c")
+    )
+    plain = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+    prompts = _prompts(20, 30)
+    alone = CoreDriver(dense, **OPTIONS)
+    together = pair.driver(dense, **OPTIONS)
+    abandoned = together.add(prompts[0], plain)
+    for _ in range(3):
+        together.step()
+    together.pipeline.abort([abandoned])
+    requests = [(prompts[0], guided), (prompts[1], plain)]
+    found = together.generate_each(requests)
+    together.close()
+    assert found == alone.generate_each(requests)
+
+
+@pytest.mark.parametrize(
+    ("layout", "architecture"),
+    [
+        ("fp8-tensor", "qwen3"),
+        ("compressed-int4-zeros", "qwen3"),
+        ("awq", "llama"),
+        ("quark-mxfp4", "llama"),
+        ("gpt-oss", "gpt_oss"),
+    ],
+)
+def test_ranks_read_their_part_of_quantised_matrices(
+    layout: str, architecture: Architecture, pair: RankGroup, tmp_path: Path
+) -> None:
+    stacked = {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 24}
+    is_stacked = architecture == "gpt_oss"
+    folder, _ = make_quantised_checkpoint(
+        tmp_path,
+        GPT_OSS_LAYOUT if is_stacked else LAYOUTS[layout],
+        architecture,
+        leave="self_attn" if is_stacked else None,
+        extra={"vocab_size": 384, **(stacked if is_stacked else {})},
+    )
+    prompts = _prompts(15, 40)
+    alone = CoreDriver(str(folder), **OPTIONS)
+    together = pair.driver(str(folder), **OPTIONS)
+    found = together.generate(prompts, max_tokens=6, ignore_eos=True)
+    together.close()
+    assert found == alone.generate(prompts, max_tokens=6, ignore_eos=True)
+
+
+def test_a_size_that_cuts_blocks_is_refused_with_those_that_do_not(tmp_path: Path) -> None:
+    folder, _ = make_quantised_checkpoint(tmp_path, LAYOUTS["fp8-blocks"])
+    options = EngineOptions(model=str(folder), tensor_parallel_size=2)
+    with pytest.raises(
+        ConfigError,
+        match=r"tensor_parallel_size 2: 1/2 of self_attn\.q_proj is 64 wide, which is no multiple "
+        r"of the quantisation's 128.* sizes that divide this model: 1$",
+    ):
+        build_config(options)
