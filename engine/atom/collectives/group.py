@@ -33,10 +33,6 @@ class Group(Protocol):
         """Put every rank's x [R, n] side by side: [R, size · n], in the order of ranks."""
         ...
 
-    def broadcast(self, x: torch.Tensor) -> torch.Tensor:
-        """Give every rank what rank 0 has in x, which is overwritten elsewhere."""
-        ...
-
     def barrier(self) -> None:
         """Wait until every rank is here."""
         ...
@@ -56,9 +52,6 @@ class Alone:
         return x
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
-        return x
-
-    def broadcast(self, x: torch.Tensor) -> torch.Tensor:
         return x
 
     def barrier(self) -> None:

@@ -83,11 +83,6 @@ class TorchGroup:
         by_rank = everyone.view(self.size, rows, columns)
         return by_rank.transpose(0, 1).reshape(rows, self.size * columns)
 
-    def broadcast(self, x: torch.Tensor) -> torch.Tensor:
-        self._entered[0] += 1
-        dist.broadcast(x, src=0)
-        return x
-
     def barrier(self) -> None:
         self._entered[0] += 1
         dist.barrier()
