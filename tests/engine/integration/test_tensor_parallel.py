@@ -16,6 +16,7 @@ import pytest
 from atom.config import EngineOptions, build_config
 from atom.errors import ConfigError
 from atom.sampling_params import SamplingParams
+from atom.speculative_config import SpeculativeConfig
 from atom.structured_outputs import StructuredOutputsParams
 from tests.support.core_driver import CoreDriver
 from tests.support.quantised_checkpoint import (
@@ -129,6 +130,26 @@ def test_rows_that_ask_for_more_than_a_draw(pair: RankGroup, dense: str) -> None
     assert together.logprobs[3]
     assert together.prompt_logprobs[3]
     assert _numbers(together) == pytest.approx(_numbers(alone), abs=1e-4)
+
+
+@pytest.mark.parametrize("way", [{}, {"depth": 1}], ids=["at once", "a step behind"])
+def test_ranks_verify_the_same_drafts(pair: RankGroup, dense: str, way: dict[str, Any]) -> None:
+    drafts = SpeculativeConfig(num_tokens=4, fewest_matched=1, most_matched=3, adaptive=False)
+    asks: list[dict[str, Any]] = [
+        {}, {"temperature": 0.7, "seed": 1}, {"temperature": 0.8, "top_k": 5, "seed": 2},
+        {"repetition_penalty": 1.2}, {"logprobs": 2},
+    ]  # fmt: skip
+    requests = [
+        ([5 + n, 7, 9, 7, 9] * 6, SamplingParams(**{"temperature": 0.0, "max_tokens": 24, **ask}))
+        for n, ask in enumerate(asks)
+    ]
+    alone = CoreDriver(dense, **OPTIONS)
+    together = pair.driver(dense, speculative=drafts, **OPTIONS, **way)
+    found = together.generate_each(requests)
+    accepted = together.scheduler.stats().accepted_tokens_total
+    together.close()
+    assert found == alone.generate_each(requests)
+    assert accepted > 0
 
 
 def _numbers(engine: CoreDriver) -> list[float]:

@@ -39,6 +39,7 @@ class GroupExecutor:
         self._channel = channel
         self._ranks = ranks
         self._own = InProcessExecutor(config, ModelRunner(config, group))
+        self._outstanding = 0  # steps that were submitted and not collected
 
     @property
     def steps_behind(self) -> int:
@@ -55,7 +56,8 @@ class GroupExecutor:
 
     def submit(self, batch: ScheduledBatch) -> int:
         with _together(self._ranks):
-            self._channel.send(encode_batch(batch))
+            self._channel.send(encode_batch(batch, self._outstanding))
+            self._outstanding += 1
             return self._own.submit(batch)
 
     def sample(self, ticket: int, mask: TokenMask | None = None) -> None:
@@ -65,6 +67,7 @@ class GroupExecutor:
 
     def collect(self, ticket: int) -> ScheduledBatchOutput:
         with _together(self._ranks):
+            self._outstanding -= 1
             return self._own.collect(ticket)
 
     def close(self) -> None:

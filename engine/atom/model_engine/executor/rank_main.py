@@ -81,10 +81,10 @@ def follow_steps(runner: ModelRunner, receiver: StepReceiver) -> None:
         if isinstance(call, SampleStep):
             runner.sample(submitted[-1], call.mask)
             continue
-        # As the leader does before it submits: buffers of steps that were collected serve again.
-        while len(submitted) > runner.steps_behind:
+        # What the leader has collected by now: both runners know the same of their steps.
+        while len(submitted) > call.outstanding:
             runner.collect(submitted.popleft())
-        submitted.append(runner.submit(call))
+        submitted.append(runner.submit(call.batch))
 
 
 def _end(said: int, words: LastWords) -> int:

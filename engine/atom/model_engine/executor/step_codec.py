@@ -20,9 +20,18 @@ from atom.sampling_params import SamplingParams
 Number = TypeVar("Number", bound=np.generic)
 
 _STEP, _SAMPLE, _MASKED = range(3)
-_HEAD = 7  # whole numbers of every message's head: its kind, and what its arrays are long
+_HEAD = 8  # whole numbers of every message's head: its kind, and what its arrays are long
 _ALIGNMENT = 8
 _PARAMS = msgspec.msgpack.Decoder(list[SamplingParams])
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """Submit a batch; outstanding: steps before it whose tokens the leader has not collected. What
+    a runner has yet to learn of its own steps decides how it runs the next one."""
+
+    batch: ScheduledBatch
+    outstanding: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +41,8 @@ class SampleStep:
     mask: TokenMask | None
 
 
-def encode_batch(batch: ScheduledBatch) -> bytearray:
-    """A batch to submit."""
+def encode_batch(batch: ScheduledBatch, outstanding: int) -> bytearray:
+    """A batch to submit, and how many steps before it are not collected."""
     new, scores = batch.new_rows, batch.prompt_scores
     parts: list[NDArray[np.generic]] = [
         _head(
@@ -44,6 +53,7 @@ def encode_batch(batch: ScheduledBatch) -> bytearray:
             len(scores),
             batch.num_decodes,
             batch.samples_later,
+            outstanding,
         ),
         batch.slots,
         batch.req_ids,
@@ -65,13 +75,13 @@ def encode_sample(mask: TokenMask | None) -> bytearray:
     return _joined([_head(_MASKED, *mask.bits.shape), mask.rows, mask.bits])
 
 
-def decode_step(message: bytearray) -> ScheduledBatch | SampleStep:
+def decode_step(message: bytearray) -> RunStep | SampleStep:
     """What the leader's runner was called with."""
     reader = _Reader(message)
     kind, *sizes = reader.array(np.int64, _HEAD).tolist()
     if kind == _SAMPLE:
         return SampleStep(None)
-    rows, appends, new, scores, num_decodes, samples_later = sizes
+    rows, appends, new, scores, num_decodes, samples_later, outstanding = sizes
     if kind == _MASKED:
         return SampleStep(
             TokenMask(reader.array(np.int32, rows), reader.array(np.int32, rows, appends))
@@ -86,7 +96,7 @@ def decode_step(message: bytearray) -> ScheduledBatch | SampleStep:
     )
     slots, req_ids, computed, scheduled, samples, block_appends = arrays
     numbers = reader.array(np.int64, scores, 3).tolist()
-    return ScheduledBatch(
+    batch = ScheduledBatch(
         new_rows=_decode_rows(reader, new) if new else (),
         block_appends=block_appends,
         slots=slots,
@@ -98,6 +108,7 @@ def decode_step(message: bytearray) -> ScheduledBatch | SampleStep:
         samples_later=bool(samples_later),
         prompt_scores=tuple(PromptScore(*score) for score in numbers),
     )
+    return RunStep(batch, outstanding)
 
 
 def _head(*numbers: int) -> NDArray[np.int64]:

@@ -10,6 +10,7 @@ import pytest
 
 from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, TokenMask
 from atom.model_engine.executor.step_codec import (
+    RunStep,
     SampleStep,
     decode_step,
     encode_batch,
@@ -67,9 +68,10 @@ BATCHES = {
 @pytest.mark.parametrize("name", BATCHES)
 def test_a_batch_is_read_as_it_was_written(name: str) -> None:
     batch = BATCHES[name]
-    read = decode_step(encode_batch(batch))
-    assert isinstance(read, ScheduledBatch)
-    assert _plain(read) == _plain(batch)
+    read = decode_step(encode_batch(batch, 1))
+    assert isinstance(read, RunStep)
+    assert read.outstanding == 1
+    assert _plain(read.batch) == _plain(batch)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,7 @@ def test_a_call_to_sample_is_read_as_it_was_written(mask: TokenMask | None) -> N
 
 
 def test_what_a_decode_step_says_grows_with_its_rows_alone() -> None:
-    sizes = [len(encode_batch(_batch(rows))) for rows in (64, 128, 256)]
+    sizes = [len(encode_batch(_batch(rows), 0)) for rows in (64, 128, 256)]
     assert sizes[2] - sizes[1] == 2 * (sizes[1] - sizes[0])
     assert sizes[2] < 256 * 40
 
