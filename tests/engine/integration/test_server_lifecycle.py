@@ -43,11 +43,12 @@ def test_sigterm_lets_running_requests_finish_refuses_new_ones_and_exits_0(
 ) -> None:
     with ready_server(checkpoint, tmp_path, "--drain-seconds", "60") as server:
         stream = OpenStream(server, max_tokens=400)
+        engine = server.engine_process()
+        engine.suspend()  # the answer is not over before this has looked
         server.signal(signal.SIGTERM)
         wait_until(lambda: server.health()[1].get("status") == "draining", "it drains")
-        refused = httpx.post(
-            f"{server.url}/v1/completions", json={"prompt": "y"}, timeout=HANG_SECONDS
-        )
+        refused = ask(server)
+        engine.resume()
         assert refused.status_code == 503
         assert refused.headers["retry-after"]
         assert "draining" in refused.json()["error"]["message"]
