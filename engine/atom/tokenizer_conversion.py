@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -49,11 +50,14 @@ def converted_folder(folder: Path, cleaner: ExitStack) -> Path:
         made = Path(cleaner.enter_context(tempfile.TemporaryDirectory()))
         _convert(folder, made)
         return made
-    _convert(folder, made)
     try:
+        _convert(folder, made)
         made.rename(kept)
+    except ModelError:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
     except OSError:  # another process was first
-        cleaner.callback(_remove, made)
+        cleaner.callback(shutil.rmtree, made, ignore_errors=True)
         return made
     return kept
 
@@ -95,9 +99,3 @@ def _digest(folder: Path) -> str:
             digest.update(f"{name} {len(content)}\n".encode())
             digest.update(content)
     return digest.hexdigest()
-
-
-def _remove(folder: Path) -> None:
-    for file in folder.iterdir():
-        file.unlink(missing_ok=True)
-    folder.rmdir()

@@ -40,6 +40,9 @@ REFUSED: dict[str, tuple[str, OpCase, str, str]] = {
     "float32 norms": ("norm", replace(BF16, wide_norms=True), "gfx942", "the model's dtype"),
     "gelu": ("act_and_mul", replace(BF16, activations=(Activation.GELU_TANH,)), "gfx942", "gelu"),
     "int4": ("linear", replace(BF16, formats=(WeightFormat.INT4,)), "gfx950", "no int4"),
+    "ordered int4": (
+        "linear", replace(BF16, formats=(WeightFormat.INT4_ORDERED,)), "gfx950", "no int4 ordered"
+    ),
     "mxfp4": ("linear", replace(BF16, formats=(WeightFormat.MXFP4,)), "gfx942", "on gfx942"),
     "pages of 32": ("paged_attention", replace(DENSE, block_size=32), "gfx942", "16, not 32"),
     "soft caps": ("paged_attention", _shaped(DENSE, softcap=50.0), "gfx942", "soft cap"),

@@ -156,6 +156,7 @@ def test_a_vocabulary_that_cannot_be_converted_says_why(
     assert has_tokenizer(tmp_path)
     with pytest.raises(ModelError, match=words):
         Tokenizer(tmp_path)
+    assert list((tmp_path / "cache" / "tokenizers").iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["tekken.json", "tiktoken.model", "tokenizer.model"])

@@ -13,7 +13,13 @@ from atom.model_ops.backends.aiter_ops.card import Card
 from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.routing import Routing, Scoring
-from atom.model_ops.values import Activation, AttentionShape, LatentShape, WeightFormat
+from atom.model_ops.values import (
+    INT4_FORMATS,
+    Activation,
+    AttentionShape,
+    LatentShape,
+    WeightFormat,
+)
 
 _DTYPES = (torch.bfloat16, torch.float16)
 _ASM_HEAD, _ASM_GROUP, _ASM_PAGE = 128, 16, 16
@@ -53,7 +59,7 @@ def _against_products(case: OpCase, card: Card) -> tuple[str, ...]:
     return tuple(
         f"multiplies no {kind.value} on {card.architecture}"
         for kind in case.formats
-        if kind is WeightFormat.INT4
+        if kind in INT4_FORMATS
         or (kind is WeightFormat.MXFP4 and not card.multiplies_fp4)
         or (kind is WeightFormat.MXFP4 and case.dtype is not torch.bfloat16)
     )
