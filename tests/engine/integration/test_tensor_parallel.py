@@ -212,16 +212,6 @@ def test_guided_rows_and_aborted_ones(pair: RankGroup, dense: str) -> None:
     assert found == alone.generate_each(requests)
 
 
-def test_rows_with_drafts(pair: RankGroup, dense: str) -> None:
-    prompts = [[5, 6, 7, 8] * 8, [9, 10, 11] * 10, [3, 4] * 20]
-    drawing = {"temperature": 0.7, "seed": 5, "max_tokens": 24, "ignore_eos": True}
-    drafting = SpeculativeConfig(num_tokens=3, adaptive=False)
-    together = pair.driver(dense, speculative=drafting, **OPTIONS)
-    found = together.generate(prompts, **drawing)
-    together.close()
-    assert found == CoreDriver(dense, **OPTIONS).generate(prompts, **drawing)
-
-
 @pytest.mark.parametrize(
     ("layout", "architecture"),
     [
