@@ -17,8 +17,9 @@ from atom.sizing.weights import Sharding
 
 # Tokens whose products take as long as reading the weights does.
 _TOKENS_PER_READING = {"cpu": 6.0, "gpu": 128.0}
-# What could be read while drafts are made, placed and verified: of about 1 ms, and of 0.3 ms.
-_DRAFTING_BYTES = {"cpu": 20e6, "gpu": 1.2e9}
+# What could be read while drafts are made, placed and verified: as measured with atom-tiny on two
+# cores; of about 0.3 ms on a card.
+_DRAFTING_BYTES = {"cpu": 5e6, "gpu": 1.2e9}
 
 
 @dataclass(frozen=True, slots=True)
