@@ -107,7 +107,7 @@ def _ranks(plan: Plan) -> str:
     shared = f"{plan.engine.tensor_parallel} devices share a copy of the model"
     if plan.accelerator.type == "cpu":
         return shared
-    return f"{shared} by RCCL; proven on the CPU, not run on GPUs yet"
+    return f"{shared} by RCCL; run on the CPU and on two NVIDIA GPUs, not on AMD"
 
 
 def _capacity(capacity: Capacity) -> Iterator[tuple[str, str]]:

@@ -105,9 +105,9 @@ def test_what_it_once_said_wrongly_is_gone(word: str) -> None:
 
 def test_what_the_engine_refuses_is_not_promised() -> None:
     """Where an answer is about something that this version has not, it says so."""
-    absent = ("Tensor parallelism cuts", "Speculative decoding lets", "Expert parallelism places")
-    for topic in absent:
-        assert "does not have it" in told_of(topic)
+    assert "does not have it" in told_of("Expert parallelism places")
+    assert "--tensor-parallel-size 2" in told_of("Tensor parallelism cuts")
+    assert "--method ngram" in told_of("Speculative decoding lets")
     assert "--kv-cache-dtype fp8" in told_of("An fp8 KV cache stores")
     assert "ATOM runs fp8, int8, AWQ and GPTQ" in told_of("Quantization stores")
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""4-bit matrices as plain ones, for products of many tokens.
+"""Matrices of codes as plain ones, for products of many tokens.
 
 What a product of few tokens does with every tile it reads is done once here; the matrix is then
 written and read again, which thousands of tokens do not notice, and multiplied as plain ones are.
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.packed_tiles import by_input, in_numbers, unpacked
-from atom.model_ops.values import LinearWeight, WeightFormat
+from atom.model_ops.values import EIGHT_BITS, LinearWeight, Scales, WeightFormat
 
 _ROWS, _INPUTS = 32, 128
 
@@ -51,10 +51,31 @@ def _numbers_kernel(
     tl.store(out_at, numbers, mask=known & (lane < K)[None, :])
 
 
+@triton.jit
+def _eight_bits_kernel(
+    w_ptr, scale_ptr, out_ptr, height, K: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """Rows of one matrix of the stack, of `height` rows. TALL, WIDE: outputs and inputs that share
+    a scale."""
+    columns: tl.constexpr = (K + WIDE - 1) // WIDE
+    matrix = tl.program_id(2).to(tl.int64)
+    n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    k = tl.program_id(1) * BLOCK_K + tl.arange(0, BLOCK_K)
+    inside = (n < height)[:, None] & (k < K)[None, :]
+    at = (matrix * height + n)[:, None] * K + k[None, :]
+    row = matrix * ((height + TALL - 1) // TALL) + n // TALL
+    scales = tl.load(scale_ptr + row[:, None] * columns + k[None, :] // WIDE, mask=inside, other=0)
+    numbers = tl.load(w_ptr + at, mask=inside, other=0.0).to(tl.float32) * scales
+    tl.store(out_ptr + at, numbers.to(out_ptr.dtype.element_ty), mask=inside)
+
+
 def expand_codes(w: LinearWeight, dtype: torch.dtype) -> LinearWeight:
-    """A matrix or stack of INT4 or MXFP4 → the plain one of this dtype."""
+    """A matrix or stack of codes → the plain one of this dtype."""
     scales = w.scales
     assert scales is not None
+    if w.format in EIGHT_BITS:
+        return _of_eight_bits(w, scales, dtype)
     group, inputs = scales.block[1], w.inputs
     block_k = _INPUTS if _INPUTS % group == 0 else math.gcd(group, _INPUTS)
     rows = w.data.numel() // w.data.shape[-1]
@@ -62,5 +83,17 @@ def expand_codes(w: LinearWeight, dtype: torch.dtype) -> LinearWeight:
     _numbers_kernel[(triton.cdiv(rows, _ROWS), triton.cdiv(inputs, block_k))](
         w.data, scales.scale, scales.zero, data, rows, K=inputs, GROUP=group,
         FP4=w.format is WeightFormat.MXFP4, ROWS=_ROWS, BLOCK_K=block_k,
+    )  # fmt: skip
+    return LinearWeight(data, w.bias)
+
+
+def _of_eight_bits(w: LinearWeight, scales: Scales, dtype: torch.dtype) -> LinearWeight:
+    data = torch.empty(w.data.shape, dtype=dtype, device=w.data.device)
+    tall, wide = scales.block
+    matrices = w.data.numel() // (w.outputs * w.inputs)
+    grid = (triton.cdiv(w.outputs, _ROWS), triton.cdiv(w.inputs, _INPUTS), matrices)
+    _eight_bits_kernel[grid](
+        w.data, scales.scale, data, w.outputs, K=w.inputs, TALL=tall, WIDE=wide,
+        ROWS=_ROWS, BLOCK_K=_INPUTS,
     )  # fmt: skip
     return LinearWeight(data, w.bias)

@@ -15,7 +15,7 @@ import torch
 from atom.model_ops.backends.triton_ops.launch import compute_units
 from atom.model_ops.values import LinearWeight, WeightFormat
 
-# Rows of an expert, on average, from which 4-bit matrices are made plain ones first.
+# Rows of an expert, on average, from which matrices of codes are made plain ones first.
 EXPANDED_ROWS = 128
 
 
@@ -35,10 +35,11 @@ def expert_tile(down: LinearWeight, pairs: int, element_bytes: int) -> ExpertTil
     count, rows = down.data.shape[0], pairs / down.data.shape[0]
     if torch.version.hip:  # local memory holds two stages of these tiles
         return _small_memory(rows, element_bytes)
-    if down.format.elements_per_byte > 1 and rows < EXPANDED_ROWS:
-        return _packed(rows, element_bytes)
-    if down.format in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS) and element_bytes == 2:
-        return _fp8(rows)
+    if rows < EXPANDED_ROWS:
+        if down.format.elements_per_byte > 1:
+            return _packed(rows, element_bytes)
+        if down.format in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS) and element_bytes == 2:
+            return _fp8(rows)
     block_k = 128 // element_bytes
     if rows <= 12:
         programs = min(pairs, count) * (down.inputs // 128)
@@ -52,24 +53,22 @@ def expert_tile(down: LinearWeight, pairs: int, element_bytes: int) -> ExpertTil
 
 
 def _fp8(rows: float) -> ExpertTile:
+    if rows < 1:  # few programs: narrow ones, of a warp each
+        return ExpertTile(16, 16, 128, 1, 3)
     if rows <= 12:
         return ExpertTile(16, 64, 128, 4, 4)
     if rows <= 48:
-        return ExpertTile(32, 64, 128, 4, 4)
-    if rows <= 96:
-        return ExpertTile(64, 64, 128, 4, 3)
-    return ExpertTile(128, 64, 128, 8, 3)
+        return ExpertTile(32, 64, 128, 4, 3)
+    return ExpertTile(64, 64, 128, 4, 3)
 
 
 def _packed(rows: float, element_bytes: int) -> ExpertTile:
     block_k = 256 // element_bytes
     if rows <= 12:
-        return ExpertTile(16, 64, block_k, 4, 4)
+        return ExpertTile(16, 64, block_k, 4, 3)
     if rows <= 48:
         return ExpertTile(32, 64, block_k, 4, 3)
-    if rows <= 96:
-        return ExpertTile(64, 64, block_k, 4, 3)
-    return ExpertTile(128, 64, block_k, 8, 3)
+    return ExpertTile(64, 64, block_k, 4, 3)
 
 
 def _small_memory(rows: float, element_bytes: int) -> ExpertTile:

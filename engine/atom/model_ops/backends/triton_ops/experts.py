@@ -309,9 +309,9 @@ def expert_parts(
 
 
 def _multiplied(w: LinearWeight, plan: _Plan) -> LinearWeight:
-    """The stack that is multiplied with: plain ones for a moment, where 4-bit ones are slower."""
+    """The stack that is multiplied with: a plain one for a moment, where codes are slower."""
     rows = plan.routed.ids.numel() / w.data.shape[0]
-    if w.format.elements_per_byte == 1 or rows < EXPANDED_ROWS:
+    if w.format is WeightFormat.PLAIN or rows < EXPANDED_ROWS:
         return w
     assert w.scales is not None
     return expand_codes(w, w.scales.dtype)
