@@ -64,7 +64,6 @@ def answer(engine: OfflineEngine, asks: Sequence[Ask]) -> Answered:
 class Workload:
     def __init__(self, engine: OfflineEngine, prompt_tokens: int, output_tokens: int) -> None:
         self._engine = engine
-        self._tokenizer = Tokenizer(engine.config.model.path)
         self._prompt_tokens, self._output_tokens = prompt_tokens, output_tokens
 
     def asks(self, text: str, rows: int, turn: int) -> list[Ask]:
@@ -78,7 +77,8 @@ class Workload:
         if text == "edit":
             source = f"{draw.integers(1 << 30)}\n{_SOURCE.read_text()}"
             asked = f"Say this again, with `rows` renamed to `table`:\n{source}\nHere it is:\n"
-            prompt = self._tokenizer.encode(asked, add_special_tokens=False)
+            tokenizer = Tokenizer(self._engine.config.model.path)  # random weights have none
+            prompt = tokenizer.encode(asked, add_special_tokens=False)
             prompt = prompt[: self._engine.config.model.max_model_len - length]
         elif text == "repeating":
             chosen = {"frequency_penalty": -2.0}
