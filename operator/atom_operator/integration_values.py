@@ -85,7 +85,7 @@ class ReplicaLimit:
 
 @dataclass(frozen=True, slots=True)
 class Autoscaling:
-    """One autoscaler. `limit` is None where nobody knows the nodes."""
+    """One autoscaler. `limit` is None where the nodes are not known."""
 
     method: Literal["KEDA", "HPA"]
     min_replicas: int

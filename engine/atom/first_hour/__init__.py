@@ -1,1 +1,1 @@
-"""What somebody with a card that this project never saw runs in the first hour."""
+"""Exercises and report of the first hour on a card that this project never saw."""

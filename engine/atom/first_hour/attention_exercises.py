@@ -43,27 +43,27 @@ class Row:
 
 def step_of(rows: Sequence[Row], *, padding: int = 0) -> tuple[torch.Tensor, AttentionMetaData]:
     """Positions, and the metadata of a step over 3 blocks of 16 for each of 4 sequences; padding:
-    rows of nobody behind the decodes."""
+    padding rows behind the decodes."""
     tables = torch.arange(12).view(4, 3).flip(0).to(torch.int32)
     positions = torch.cat([torch.arange(row.context - row.queries, row.context) for row in rows])
     owner = torch.cat([torch.full((row.queries,), row.sequence) for row in rows])
     slots = tables[owner, positions // BLOCK_SIZE].long() * BLOCK_SIZE + positions % BLOCK_SIZE
     counts = torch.tensor([row.queries for row in rows] + [1] * padding)
     decodes = sum(row.queries == 1 for row in rows) + padding
-    nobody = torch.full((padding,), -1)
+    padded = torch.full((padding,), -1)
     step = AttentionMetaData(
         query_starts=torch.cat((torch.zeros(1), counts.cumsum(0))).to(torch.int32),
         context_lens=torch.tensor([row.context for row in rows] + [0] * padding).to(torch.int32),
         block_tables=torch.cat(
             (tables[[row.sequence for row in rows]], tables.new_zeros(padding, 3))
         ),
-        slot_mapping=torch.cat((slots, nobody)),
+        slot_mapping=torch.cat((slots, padded)),
         num_decodes=decodes,
         max_query_len=max(row.queries for row in rows),
         max_context_len=max(row.context for row in rows),
         prompt_context=sum(row.context for row in rows if row.queries > 1),
     )
-    return torch.cat((positions, nobody.clamp_min(0))), step
+    return torch.cat((positions, padded.clamp_min(0))), step
 
 
 # Whole prompts; then decodes beside a chunk behind its history, as a chunk of its own.

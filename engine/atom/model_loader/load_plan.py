@@ -123,7 +123,7 @@ def _headers(checkpoint: Checkpoint) -> Iterator[Header]:
 
 
 def _check_input_order(unused: Sequence[Header]) -> None:
-    """Groups of inputs that nobody asked for are those of neighbours, or answers would be wrong
+    """Groups of inputs that were not asked for are those of neighbours, or answers would be wrong
     without a word. The only tensors that are read here: a number for each input of a matrix."""
     for file in dict.fromkeys(header.file for header in unused):
         with opened(file) as shard:

@@ -95,7 +95,7 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """The device of a replica. `memory_bytes` is per device; None when nobody knows it."""
+    """The device of a replica. `memory_bytes` is per device; None when it is not known."""
 
     type: Literal["amd", "cpu"]
     memory_bytes: int | None

@@ -108,7 +108,7 @@ def _more_host_memory(misfit: Misfit, fits: Fits) -> Iterator[str]:
 
 
 def _idle_partitions(misfit: Misfit, fits: Fits) -> Iterator[str]:
-    """Under NPS1 a partition may use the memory of its idle neighbours, which nobody reserves."""
+    """Under NPS1 a partition may use the memory of its idle neighbours, which is not reserved."""
     partition = partition_of_resource(misfit.accelerator.resource_name or "")
     ids = misfit.accelerator.device_ids
     product = product_of_device_id(ids[0]) if ids else None

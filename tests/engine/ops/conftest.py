@@ -75,7 +75,7 @@ def backend(request: pytest.FixtureRequest, reference: Backend) -> Backend:
 
 @pytest.fixture
 def takes_padding(backend: Backend) -> bool:
-    """Whether the backend is made for graphs, whose batches have rows of nobody."""
+    """Whether the backend is made for graphs, whose batches have padding rows."""
     return backend.name == "triton"
 
 

@@ -67,6 +67,6 @@ _SHORT = {
 
 
 def remedy_of(word: str) -> str | None:
-    """What to do instead of a flag, as it was written; None for one that nobody knows."""
+    """What to do instead of a flag, as it was written; None for one that is not known."""
     flag = word.partition("=")[0]
     return REMEDIES.get(_SHORT.get(flag, flag))

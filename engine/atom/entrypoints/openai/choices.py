@@ -194,7 +194,7 @@ async def _beside(work: Callable[[], _Result], entries: int) -> _Result:
 
 
 def takes_long(entries: int) -> bool:
-    """Whether so many log-probabilities are written where nobody waits."""
+    """Whether so many log-probabilities are written beside the event loop."""
     return entries > _MANY_ENTRIES
 
 

@@ -88,7 +88,7 @@ class SamplingState:
         self, slots: Slots, positions: NDArray[np.int32], drafted: DraftedDraws | None = None
     ) -> list[ShapedRows]:
         """What the rows of `slots` (in this order) ask for beyond a draw, in groups of a kind and
-        of bounded size; nobody is in two. `drafted`: where rows are draws behind drafts."""
+        of bounded size; no row is in two. `drafted`: where rows are draws behind drafts."""
         if drafted is not None:  # those that need not go on after all are told apart on the device
             positions = positions - drafted.ahead
         rows = np.flatnonzero(self._is_filtered[slots] | self._changed(slots, positions))

@@ -1,4 +1,4 @@
-"""How open requests end, and that whoever waits for the end of them all is told of it."""
+"""How open requests end, and that a drain is told of the end of them all."""
 
 from __future__ import annotations
 
