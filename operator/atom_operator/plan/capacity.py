@@ -157,7 +157,7 @@ def _capacity(
     device, ranks = accelerator.type, options.tensor_parallel
     memory_bytes = accelerator.memory_bytes or 0
     if device == "cpu":
-        memory_bytes //= options.devices_per_pod  # ranks share their pod's
+        memory_bytes //= max(1, options.devices_per_pod)  # ranks share their pod's
     total_bytes = int(memory_bytes * correction.total)
     max_model_len = options.max_model_len or facts.max_position_embeddings
     drafts = options.speculative_tokens
