@@ -15,7 +15,7 @@ from typing import Any
 
 TEKKEN, TIKTOKEN, SENTENCEPIECE = "tekken.json", "tiktoken.model", "tokenizer.model"
 _SETTINGS = "tokenizer_config.json"
-# How Kimi's own code, which a checkpoint brings and nobody runs here, cuts text into words.
+# How Kimi's own code, which a checkpoint brings and this module does not run, cuts text into words.
 _KIMI_CLASS = "TikTokenTokenizer"
 _KIMI_RESERVED = 256
 _LETTERS = r"[^\r\n\p{L}\p{N}]?"

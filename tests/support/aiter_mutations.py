@@ -62,7 +62,7 @@ def swapped_halves(name: str, dim: int) -> Change:
 
 
 def strided(x: torch.Tensor) -> torch.Tensor:
-    """The same numbers with a gap behind each."""
+    """Lay numbers out with a gap behind each."""
     wide = x.new_zeros((*x.shape, 2))
     wide[..., 0] = x
     return wide[..., 0]

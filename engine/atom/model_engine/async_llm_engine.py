@@ -216,8 +216,8 @@ class AsyncLLMEngine:
         timeout_seconds: float | None = None,
         cache_salt: str = "",
     ) -> RequestGroup:
-        """The same for `params.n` answers to each prompt: all are queued, or none. The group
-        numbers the answers to the first prompt, then those to the second, and so on.
+        """Queue `params.n` answers to each prompt, all or none. The group numbers the answers to
+        the first prompt, then those to the second, and so on.
 
         timeout_seconds: the group raises `RequestError` (status 504) after it, and what runs is
         aborted; the server's own bound holds besides. cache_salt: only requests of the same one

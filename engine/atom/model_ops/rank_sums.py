@@ -27,7 +27,7 @@ from atom.model_ops.values import (
 
 
 def over_ranks(ops: Ops, group: Group) -> Ops:
-    """The same operations for a rank of `group`."""
+    """Wrap a backend's operations for a rank of `group`."""
     if group.size == 1:
         return ops
     sums = _RankSums(ops, group)

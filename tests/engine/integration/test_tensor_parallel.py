@@ -179,7 +179,7 @@ def test_a_vocabulary_whose_halves_split_a_group_of_the_race(
 
 
 def test_preempted_rows_and_shared_prefixes(pair: RankGroup, dense: str) -> None:
-    """Followers' slots and tables are what the scheduler's are, whoever leaves or comes back."""
+    """Followers' slots and tables are what the scheduler's are, also when rows leave and return."""
     options = {**OPTIONS, "num_kv_blocks": 18}
     prefix = _prompts(64)[0]
     prompts = [prefix + tail for tail in _prompts(3, 5, 20, 33)]

@@ -20,7 +20,7 @@ Drafted = Callable[[list[list[int]], Lookup], list[list[int]]]
 def state_of(rows: list[list[int]], width: int = 40) -> SlotTensors:
     """Slots with these tokens, the last of each its newest."""
     count = len(rows) + 1
-    tokens = torch.full((count, width), 99, dtype=torch.int32)  # what is behind is nobody's
+    tokens = torch.full((count, width), 99, dtype=torch.int32)  # what is behind belongs to no row
     for slot, row in enumerate(rows):
         tokens[slot, : len(row)] = torch.tensor(row)
     columns = torch.zeros(count)

@@ -23,14 +23,20 @@ _END_MASK = tl.constexpr(2**32 - 1)
 
 
 @triton.jit
+def _slot_of(slots_ptr, row, padding_slot):
+    """A row's slot, and whether the row is more than padding."""
+    slot = tl.load(slots_ptr + row).to(tl.int64)
+    return slot, (slot >= 0) & (slot != padding_slot)
+
+
+@triton.jit
 def _match_kernel(
     slots_ptr, tokens_ptr, num_computed_ptr, match_ptr, columns, padding_slot,
     MOST: tl.constexpr, STRETCH: tl.constexpr,
 ):  # fmt: skip
     """How many tokens up to each earlier end are the row's last ones, and the best of all ends."""
     row = tl.program_id(0)
-    slot = tl.load(slots_ptr + row).to(tl.int64)
-    real = (slot >= 0) & (slot != padding_slot)
+    slot, real = _slot_of(slots_ptr, row, padding_slot)
     last = tl.load(num_computed_ptr + slot, mask=real, other=0).to(tl.int32)
     first = tl.program_id(1) * STRETCH
     if real & (first < last):
@@ -52,8 +58,7 @@ def _draft_kernel(
     padding_slot, fewest, num_drafts, LANES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
-    slot = tl.load(slots_ptr + row).to(tl.int64)
-    real = (slot >= 0) & (slot != padding_slot)
+    slot, real = _slot_of(slots_ptr, row, padding_slot)
     last = tl.load(num_computed_ptr + slot, mask=real, other=0).to(tl.int64)
     best = tl.load(match_ptr + row)
     found = real & ((best >> _END_BITS) >= fewest)
@@ -73,8 +78,7 @@ def _accept_kernel(
     columns, padding_slot, num_drafts, LANES: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
-    slot = tl.load(slots_ptr + row).to(tl.int64)
-    real = (slot >= 0) & (slot != padding_slot)
+    slot, real = _slot_of(slots_ptr, row, padding_slot)
     place = tl.arange(0, LANES)
     drawn = tl.load(drawn_ptr + row * (num_drafts + 1) + place, mask=place <= num_drafts, other=0)
     drafted = tl.load(drafted_ptr + row)

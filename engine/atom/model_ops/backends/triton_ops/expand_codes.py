@@ -13,7 +13,12 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.packed_tiles import by_input, in_numbers, unpacked
+from atom.model_ops.backends.triton_ops.packed_tiles import (
+    by_input,
+    in_numbers,
+    unpacked,
+    zero_points,
+)
 from atom.model_ops.values import EIGHT_BITS, LinearWeight, Scales, WeightFormat
 
 _ROWS, _INPUTS = 32, 128
@@ -42,8 +47,8 @@ def _numbers_kernel(
     zeros = tl.full([1, 1], 8, tl.int16)
     if zero_ptr is not None:
         zero_at = zero_ptr + (n // 2)[:, None] * groups + group[None, :]
-        both = tl.load(zero_at, mask=known & in_group, other=0).to(tl.int16)
-        zeros = by_input((both >> ((n % 2) * 4).to(tl.int16)[:, None]) & 15, ROWS, GROUPS, PAIRS)
+        pairs = tl.load(zero_at, mask=known & in_group, other=0)
+        zeros = by_input(zero_points(pairs, n), ROWS, GROUPS, PAIRS)
     even, odd = unpacked(codes, scales, zeros, out_ptr.dtype.element_ty, FP4)
     numbers = tl.reshape(tl.join(even, odd), (ROWS, BLOCK_K))
     lane = k + tl.arange(0, BLOCK_K)

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.packed_tiles import in_numbers, unpacked
+from atom.model_ops.backends.triton_ops.packed_tiles import in_numbers, unpacked, zero_points
 from atom.model_ops.backends.triton_ops.quantised_tiles import choose_tile, new_parts, store_part
 from atom.model_ops.values import LinearWeight, WeightFormat
 
@@ -54,8 +54,8 @@ def _expand_kernel(
         scale = in_numbers(scale, FP4)
         zero = tl.full([1, 1], 8, tl.int16)
         if HAS_ZERO:
-            zeros = tl.load(zero_ptr + (n // 2)[:, None] * groups + group, mask=known, other=0)
-            zero = (zeros.to(tl.int16) >> ((n % 2) * 4).to(tl.int16)[:, None]) & 15
+            pairs = tl.load(zero_ptr + (n // 2)[:, None] * groups + group, mask=known, other=0)
+            zero = zero_points(pairs, n)
         even, odd = unpacked(codes, 1.0 if SHARED else scale, zero, x.dtype, FP4)
         product = tl.dot(x_even, tl.trans(even), input_precision="ieee")
         product = tl.dot(x_odd, tl.trans(odd), product, input_precision="ieee")

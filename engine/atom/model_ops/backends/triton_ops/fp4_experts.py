@@ -15,22 +15,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from atom.model_ops.backends.triton_ops.word_tiles import two_numbers
+
 # Of a scale as it is stored, 127 more than it says: 2^126 times a larger one is no bfloat16.
 LARGEST_EXPONENT = 128
 
 
 @triton.jit
-def _two_numbers(words, scales, NIBBLE: tl.constexpr):
+def _inputs(words, scales, NIBBLE: tl.constexpr):
     """words int32 [N, W], scales bfloat16 [N, W] → the inputs NIBBLE and NIBBLE + 4 of each word,
     bfloat16 [N, 2W]."""
     size = words << (6 - 4 * NIBBLE) if NIBBLE < 2 else words >> (4 * NIBBLE - 6)
-    sign = words << (12 - 4 * NIBBLE)
-    bits = (sign & -2147450880) | (size & 0x01C001C0)  # 0x80008000
-    low = bits.to(tl.int16).to(tl.bfloat16, bitcast=True) * scales
-    high = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True) * scales
-    N: tl.constexpr = words.shape[0]
-    WORDS: tl.constexpr = words.shape[1]
-    return tl.reshape(tl.join(low, high), (N, 2 * WORDS))
+    return two_numbers(words << (12 - 4 * NIBBLE), size, scales, 0x01C001C0)
 
 
 @triton.jit
@@ -44,10 +40,10 @@ def _by_word(exponents, N: tl.constexpr, GROUPS: tl.constexpr):
 @triton.jit
 def _tile_product(acc, x0, x1, x2, x3, words, exponents, N: tl.constexpr, GROUPS: tl.constexpr):
     scales = _by_word(exponents, N, GROUPS)
-    acc = tl.dot(_two_numbers(words, scales, 0), x0, acc)
-    acc = tl.dot(_two_numbers(words, scales, 1), x1, acc)
-    acc = tl.dot(_two_numbers(words, scales, 2), x2, acc)
-    return tl.dot(_two_numbers(words, scales, 3), x3, acc)
+    acc = tl.dot(_inputs(words, scales, 0), x0, acc)
+    acc = tl.dot(_inputs(words, scales, 1), x1, acc)
+    acc = tl.dot(_inputs(words, scales, 2), x2, acc)
+    return tl.dot(_inputs(words, scales, 3), x3, acc)
 
 
 @triton.jit

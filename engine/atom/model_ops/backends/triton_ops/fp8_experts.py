@@ -12,24 +12,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from atom.model_ops.backends.triton_ops.word_tiles import two_numbers
+
 
 @triton.jit
-def _two_numbers(words, BYTE: tl.constexpr):
+def _inputs(words, BYTE: tl.constexpr):
     """words int32 [N, W] → the inputs BYTE and BYTE + 2 of each word, bfloat16 [N, 2W]."""
     size = words << 4 if BYTE == 0 else words >> 4
-    sign = words << 8 if BYTE == 0 else words
-    bits = (sign & -2147450880) | (size & 0x07F007F0)  # 0x80008000
-    low = bits.to(tl.int16).to(tl.bfloat16, bitcast=True)
-    high = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
-    N: tl.constexpr = words.shape[0]
-    WORDS: tl.constexpr = words.shape[1]
-    return tl.reshape(tl.join(low, high), (N, 2 * WORDS))
+    return two_numbers(words << 8 if BYTE == 0 else words, size, None, 0x07F007F0)
 
 
 @triton.jit
 def _tile_product(acc, x0, x1, words):
-    acc = tl.dot(_two_numbers(words, 0), x0, acc)
-    return tl.dot(_two_numbers(words, 1), x1, acc)
+    acc = tl.dot(_inputs(words, 0), x0, acc)
+    return tl.dot(_inputs(words, 1), x1, acc)
 
 
 @triton.jit

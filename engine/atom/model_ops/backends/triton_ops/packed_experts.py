@@ -10,7 +10,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.packed_tiles import by_input, in_numbers, unpacked
+from atom.model_ops.backends.triton_ops.packed_tiles import (
+    by_input,
+    in_numbers,
+    unpacked,
+    zero_points,
+)
 
 
 @triton.jit
@@ -18,8 +23,7 @@ def _zeros_of(zero_ptr, n, known, group, inside, groups, HAS_ZERO: tl.constexpr)
     """Zero points [N, GROUPS] int16 of int4, two outputs a byte."""
     if HAS_ZERO:
         at = zero_ptr + (n // 2).to(tl.int64)[:, None] * groups + group[None, :]
-        pair = tl.load(at, mask=known[:, None] & inside[None, :], other=0).to(tl.int16)
-        return (pair >> ((n % 2) * 4).to(tl.int16)[:, None]) & 15
+        return zero_points(tl.load(at, mask=known[:, None] & inside[None, :], other=0), n)
     else:
         return tl.full([1, 1], 8, tl.int16)
 

@@ -29,6 +29,12 @@ def in_numbers(scales, FP4: tl.constexpr):
 
 
 @triton.jit
+def zero_points(pairs, n):
+    """pairs uint8 [N, GROUPS], of rows n // 2 → the zero points of rows n, int16: two a byte."""
+    return (pairs.to(tl.int16) >> ((n % 2) * 4).to(tl.int16)[:, None]) & 15
+
+
+@triton.jit
 def by_input(
     values, BLOCK_N: tl.constexpr, GROUPS: tl.constexpr, PAIRS: tl.constexpr
 ):  # fmt: skip

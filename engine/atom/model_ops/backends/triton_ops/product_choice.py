@@ -7,7 +7,10 @@ alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 import torch
 
@@ -22,24 +25,43 @@ from atom.model_ops.backends.triton_ops.tuning import (
 )
 from atom.model_ops.values import LinearWeight, WeightFormat
 
+# Outputs, inputs and tokens → a configuration, or None for the library's product.
+Rule = Callable[[int, int, int], LinearConfig | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # looked up by identity
+class _Rules:
+    """What chooses for products of a kind: the field of `Tables`, and the rule for plain matrices
+    and for those of a byte an element."""
+
+    table: Literal["linear", "addend", "gated"]
+    plain: Rule
+    narrow: Rule | None = None
+
+
+_LINEAR = _Rules("linear", product_rules.linear_rule, product_rules.narrow_linear_rule)
+_ADDEND = _Rules("addend", product_rules.addend_rule, product_rules.narrow_addend_rule)
+_GATED = _Rules("gated", product_rules.gated_rule)
+
 
 def linear_config(device: torch.device, w: LinearWeight, tokens: int) -> LinearConfig | None:
     """For a whole product of so many tokens."""
-    found = _linear(device, w.data.dtype, w.outputs, w.inputs, tokens) if tokens else None
+    found = _chosen(device, _LINEAR, w.data.dtype, (w.outputs, w.inputs), tokens)
     return found if found is None or _reads(w, found) else None
 
 
 def addend_config(device: torch.device, w: LinearWeight, tokens: int) -> SplitConfig | None:
     """For one that a norm adds to the residual; None: a whole product is as good."""
-    found = _addend(device, w.data.dtype, w.outputs, w.inputs, tokens) if tokens else None
-    return found if found is None or _reads(w, found) else None
+    found = _chosen(device, _ADDEND, w.data.dtype, (w.outputs, w.inputs), tokens)
+    return found if isinstance(found, SplitConfig) and _reads(w, found) else None
 
 
 def gated_config(device: torch.device, w: LinearWeight, tokens: int) -> SplitConfig | None:
     """For plain gates and ups with their activation; None: the product, then the activation."""
-    if tokens == 0 or w.format is not WeightFormat.PLAIN:
+    if w.format is not WeightFormat.PLAIN:
         return None
-    return _gated(device, w.data.dtype, w.outputs, w.inputs, tokens)
+    found = _chosen(device, _GATED, w.data.dtype, (w.outputs, w.inputs), tokens)
+    return found if isinstance(found, SplitConfig) else None
 
 
 def _reads(w: LinearWeight, config: LinearConfig) -> bool:
@@ -55,43 +77,18 @@ def _reads(w: LinearWeight, config: LinearConfig) -> bool:
 
 
 @cache
-def _linear(
-    device: torch.device, dtype: torch.dtype, outputs: int, inner: int, tokens: int
+def _chosen(
+    device: torch.device, rules: _Rules, dtype: torch.dtype, sizes: tuple[int, int], tokens: int
 ) -> LinearConfig | None:
-    if tokens > TOKEN_BUCKETS[-1]:
+    """sizes: outputs and inputs."""
+    if not 0 < tokens <= TOKEN_BUCKETS[-1]:
         return None
-    key, known = linear_key(dtype, outputs, inner, tokens), tables(device).linear
+    key = linear_key(dtype, *sizes, tokens)
+    known: Mapping[str, LinearConfig | None] = getattr(tables(device), rules.table)
     if key in known or not _rules_hold(device):
         return known.get(key)
-    if dtype.itemsize == 1:
-        return product_rules.narrow_linear_rule(outputs, inner, tokens)
-    return product_rules.linear_rule(outputs, inner, tokens)
-
-
-@cache
-def _addend(
-    device: torch.device, dtype: torch.dtype, outputs: int, inner: int, tokens: int
-) -> SplitConfig | None:
-    if tokens > TOKEN_BUCKETS[-1]:
-        return None
-    key, known = linear_key(dtype, outputs, inner, tokens), tables(device).addend
-    if key in known or not _rules_hold(device):
-        return known.get(key)
-    if dtype.itemsize == 1:
-        return product_rules.narrow_addend_rule(outputs, inner, tokens)
-    return product_rules.addend_rule(outputs, inner, tokens)
-
-
-@cache
-def _gated(
-    device: torch.device, dtype: torch.dtype, outputs: int, inner: int, tokens: int
-) -> SplitConfig | None:
-    if tokens > TOKEN_BUCKETS[-1]:
-        return None
-    key, known = linear_key(dtype, outputs, inner, tokens), tables(device).gated
-    if key in known or not _rules_hold(device):
-        return known.get(key)
-    return product_rules.gated_rule(outputs, inner, tokens)
+    rule = rules.narrow if dtype.itemsize == 1 else rules.plain
+    return rule and rule(*sizes, tokens)
 
 
 def _rules_hold(device: torch.device) -> bool:
