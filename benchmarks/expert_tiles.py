@@ -19,8 +19,8 @@ import torch
 import triton
 from triton.runtime.errors import OutOfResources
 
-from atom.model_ops.backends.triton_ops.expert_tiles import ExpertTile, expert_tile
-from atom.model_ops.backends.triton_ops.experts import expert_parts
+from atom.model_ops.backends.triton_ops.experts.expert_products import expert_parts
+from atom.model_ops.backends.triton_ops.experts.expert_tiles import ExpertTile, expert_tile
 from atom.model_ops.backends.triton_ops.timing import graph_microseconds
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import Activation, ExpertsWeight, LinearWeight

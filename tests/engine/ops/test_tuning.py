@@ -13,8 +13,9 @@ if find_spec("triton") is None:
 
 import torch
 
-from atom.model_ops.backends.triton_ops import product_choice, product_rules, tuning
-from atom.model_ops.backends.triton_ops.decode_attention import choose_splits
+from atom.model_ops.backends.triton_ops import tuning
+from atom.model_ops.backends.triton_ops.attention.decode_attention import choose_splits
+from atom.model_ops.backends.triton_ops.products import product_choice, product_rules
 from atom.model_ops.backends.triton_ops.tuning import DecodeConfig, SkinnyConfig, SplitConfig
 from atom.model_ops.values import LinearWeight
 

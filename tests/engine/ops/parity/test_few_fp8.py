@@ -14,11 +14,11 @@ if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
 from atom.model_ops.backends.torch_ref.dense import norm as reference_norm
-from atom.model_ops.backends.triton_ops import library_fp8
-from atom.model_ops.backends.triton_ops.linear import prepare_linear
-from atom.model_ops.backends.triton_ops.norm_linear import can_fuse, norm_linear
-from atom.model_ops.backends.triton_ops.skinny_linear import skinny_linear
-from atom.model_ops.backends.triton_ops.split_linear import split_linear
+from atom.model_ops.backends.triton_ops.products import library_fp8
+from atom.model_ops.backends.triton_ops.products.linear import prepare_linear
+from atom.model_ops.backends.triton_ops.products.norm_linear import can_fuse, norm_linear
+from atom.model_ops.backends.triton_ops.products.skinny_linear import skinny_linear
+from atom.model_ops.backends.triton_ops.products.split_linear import split_linear
 from atom.model_ops.backends.triton_ops.tuning import SkinnyConfig, SplitConfig
 from atom.model_ops.quantised.dequantise import dequantise
 from atom.model_ops.quantised.quantise import quantise

@@ -32,19 +32,19 @@ def backend() -> Backend:
     if reasons:
         return Backend(name="triton", operations={}, unusable=reasons)
     # Imported here: the kernels' modules need Triton.
-    from atom.model_ops.backends.triton_ops import (
-        activation,
-        attention,
-        decode_state,
-        drafting,
-        experts,
+    from atom.model_ops.backends.triton_ops import activation, norms
+    from atom.model_ops.backends.triton_ops.attention import (
+        grouped_attention,
         latent_attention,
         latent_store,
-        linear,
-        logit_filters,
-        norms,
         rope_store,
-        routing,
+    )
+    from atom.model_ops.backends.triton_ops.experts import expert_products, routing
+    from atom.model_ops.backends.triton_ops.products import linear
+    from atom.model_ops.backends.triton_ops.steps import (
+        decode_state,
+        drafting,
+        logit_filters,
         sampling,
         token_mask,
     )
@@ -61,11 +61,11 @@ def backend() -> Backend:
         "norm": norms.norm,
         "act_and_mul": activation.act_and_mul,
         "route": routing.route,
-        "experts": experts.experts,
-        "add_experts": experts.add_experts,
+        "experts": expert_products.experts,
+        "add_experts": expert_products.add_experts,
         "qk_norm_rope_store": rope_store.qk_norm_rope_store,
-        "paged_attention": attention.paged_attention,
-        "attention": attention.attention,
+        "paged_attention": grouped_attention.paged_attention,
+        "attention": grouped_attention.attention,
         "latent_rope_store": latent_store.latent_rope_store,
         "paged_latent_attention": latent_attention.paged_latent_attention,
         "sample": sampling.sample,
@@ -88,7 +88,7 @@ def backend() -> Backend:
 
 
 def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
-    from atom.model_ops.backends.triton_ops import attention, latent_attention
+    from atom.model_ops.backends.triton_ops.attention import grouped_attention, latent_attention
 
     if op in _PRODUCTS:
         return _against_formats(case.formats)
@@ -96,7 +96,7 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
         return _against_formats(case.expert_formats)
     if op in _CACHED and case.kv_dtype in FP8_DTYPES and native_fp8(_device()) is None:
         return ("this card converts no fp8, which the KV cache is to have",)
-    return attention.reasons_against(op, case) + latent_attention.reasons_against(op, case)
+    return grouped_attention.reasons_against(op, case) + latent_attention.reasons_against(op, case)
 
 
 def _against_formats(formats: tuple[WeightFormat, ...]) -> tuple[str, ...]:

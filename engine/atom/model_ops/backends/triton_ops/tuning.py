@@ -1,10 +1,10 @@
 """Which configuration a kernel runs with on this card: measured where known, else a safe default.
 
 Tables come from two places, later ones win: `tuned/<device>.json`, shipped for cards that were
-measured, and the cache folder, where `tune.py` leaves what it measured here. Nothing is measured
+measured, and the cache folder, where `tune` leaves what it measured here. Nothing is measured
 while serving: attention of a shape that no table knows has default tiles, products have rules
-(product_rules.py). The cache file's name carries device, Triton version and a hash of the kernels'
-sources, so a stale table is never read.
+(products/product_rules.py). The cache file's name carries device, Triton version and a hash of the
+kernels' sources, so a stale table is never read.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from atom.utils.cache_folder import cache_folder
 
 _HERE = Path(__file__).parent
 _KERNEL_FILES = (
-    "attention_tiles.py",
-    "decode_attention.py",
-    "prefill_attention.py",
-    "skinny_linear.py",
-    "split_linear.py",
+    "attention/attention_tiles.py",
+    "attention/decode_attention.py",
+    "attention/prefill_attention.py",
+    "products/skinny_linear.py",
+    "products/split_linear.py",
 )
 # Tokens up to which a product may be one of ours; above, the vendor's library always wins.
 TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -65,7 +65,7 @@ class PrefillConfig:
 
 @dataclass(frozen=True, slots=True)
 class SkinnyConfig:
-    """One of the two kernels in skinny_linear.py, and its tile."""
+    """One of the two kernels in products/skinny_linear.py, and its tile."""
 
     kernel: Literal["gemv", "dot"]
     block_n: int
@@ -77,8 +77,8 @@ class SkinnyConfig:
 
 @dataclass(frozen=True, slots=True)
 class SplitConfig:
-    """A tile of split_linear.py; split_k: slices of the inner dimension; weights_first: which side
-    of the tensor core's tile the weights are; block_t: most tokens of a tile."""
+    """A tile of products/split_linear.py; split_k: slices of the inner dimension; weights_first:
+    which side of the tensor core's tile the weights are; block_t: most tokens of a tile."""
 
     block_n: int
     block_k: int

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.packed_tiles import (
+from atom.model_ops.backends.triton_ops.products.packed_tiles import (
     by_input,
     in_numbers,
     unpacked,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.word_tiles import two_numbers
+from atom.model_ops.backends.triton_ops.products.word_tiles import two_numbers
 
 
 @triton.jit

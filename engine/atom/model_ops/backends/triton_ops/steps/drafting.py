@@ -11,8 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.decode_state import prepare_rows
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
+from atom.model_ops.backends.triton_ops.steps.decode_state import prepare_rows
 from atom.model_ops.drafts import Drafts, Lookup
 from atom.model_ops.slots import DecodeInputs, SlotTensors
 

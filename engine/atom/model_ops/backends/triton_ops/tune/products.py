@@ -17,12 +17,12 @@ import torch.nn.functional as F
 
 from atom.model_ops.backends.triton_ops import tuning
 from atom.model_ops.backends.triton_ops.activation import act_and_mul
-from atom.model_ops.backends.triton_ops.linear import linear
 from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
-from atom.model_ops.backends.triton_ops.skinny_linear import skinny_linear
-from atom.model_ops.backends.triton_ops.split_linear import gated_linear, split_linear
+from atom.model_ops.backends.triton_ops.products.linear import linear
+from atom.model_ops.backends.triton_ops.products.skinny_linear import skinny_linear
+from atom.model_ops.backends.triton_ops.products.split_linear import gated_linear, split_linear
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
-from atom.model_ops.backends.triton_ops.tune_search import best
+from atom.model_ops.backends.triton_ops.tune.search import best
 from atom.model_ops.backends.triton_ops.tuning import TOKEN_BUCKETS, SkinnyConfig, SplitConfig
 from atom.model_ops.values import Activation, LinearWeight, NormWeight, Pending, Stream
 
@@ -38,7 +38,7 @@ KNOWN_ADDENDS = ("1024x2048", "1024x3072", "4096x4096", "4096x12288", "4096x1433
 KNOWN_GATED = ("6144x1024", "24576x4096", "28672x4096")
 # A kernel of ours must be this much faster than the library to be chosen.
 _WORTH = 0.98
-# Up to this many tokens the skinny kernels beat the tiles of split_linear.py.
+# Up to this many tokens the skinny kernels beat the tiles of split_linear.
 _SKINNY_TOKENS = 16
 # One token has its norm fused with the product that follows, which takes no parts.
 ADDEND_BUCKETS = tuple(bucket for bucket in TOKEN_BUCKETS if bucket > 1)

@@ -15,13 +15,17 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.decode_attention import (
+from atom.model_ops.backends.triton_ops.attention.decode_attention import (
     SplitParts,
     choose_splits,
     combine_splits,
     split_length,
 )
-from atom.model_ops.backends.triton_ops.latent_tiles import attend_entries, latent_launch, load_part
+from atom.model_ops.backends.triton_ops.attention.latent_tiles import (
+    attend_entries,
+    latent_launch,
+    load_part,
+)
 from atom.model_ops.backends.triton_ops.launch import compute_units
 from atom.model_ops.backends.triton_ops.tuning import DecodeConfig
 from atom.model_ops.values import LatentCache, LatentShape

@@ -25,18 +25,22 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.activation import gated, gating
-from atom.model_ops.backends.triton_ops.expand_codes import expand_codes
-from atom.model_ops.backends.triton_ops.expert_order import (
+from atom.model_ops.backends.triton_ops.experts.expert_order import (
     Order,
     order_by_expert,
     pairs_of_expert,
     tile_of_order,
 )
-from atom.model_ops.backends.triton_ops.expert_tiles import EXPANDED_ROWS, ExpertTile, expert_tile
-from atom.model_ops.backends.triton_ops.fp4_experts import multiply_fp4
-from atom.model_ops.backends.triton_ops.fp8_experts import multiply_fp8
+from atom.model_ops.backends.triton_ops.experts.expert_tiles import (
+    EXPANDED_ROWS,
+    ExpertTile,
+    expert_tile,
+)
+from atom.model_ops.backends.triton_ops.experts.fp4_experts import multiply_fp4
+from atom.model_ops.backends.triton_ops.experts.fp8_experts import multiply_fp8
+from atom.model_ops.backends.triton_ops.experts.packed_experts import multiply_packed
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
-from atom.model_ops.backends.triton_ops.packed_experts import multiply_packed
+from atom.model_ops.backends.triton_ops.products.expand_codes import expand_codes
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import ExpertsWeight, LinearWeight, Pending, Stream, WeightFormat
 

@@ -13,8 +13,16 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.packed_tiles import in_numbers, unpacked, zero_points
-from atom.model_ops.backends.triton_ops.quantised_tiles import choose_tile, new_parts, store_part
+from atom.model_ops.backends.triton_ops.products.packed_tiles import (
+    in_numbers,
+    unpacked,
+    zero_points,
+)
+from atom.model_ops.backends.triton_ops.products.quantised_tiles import (
+    choose_tile,
+    new_parts,
+    store_part,
+)
 from atom.model_ops.values import LinearWeight, WeightFormat
 
 _BLOCK_K = 128

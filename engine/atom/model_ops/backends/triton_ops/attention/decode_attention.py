@@ -26,7 +26,7 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.attention_tiles import (
+from atom.model_ops.backends.triton_ops.attention.attention_tiles import (
     LayerStep,
     add_sinks,
     cache_offsets,

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
-from atom.model_ops.backends.triton_ops.quantised_tiles import scale_constants
+from atom.model_ops.backends.triton_ops.products.quantised_tiles import scale_constants
 from atom.model_ops.values import LinearWeight, NormWeight, Pending, Stream, WeightFormat
 
 # A program holds its rows of W in registers: no wider than this.

@@ -15,14 +15,18 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.quantise_inputs import (
+from atom.model_ops.backends.triton_ops.products.quantise_inputs import (
     GROUP,
     fp8_limit,
     quantise_groups,
     quantise_rows,
     scaled_codes,
 )
-from atom.model_ops.backends.triton_ops.quantised_tiles import choose_tile, new_parts, store_part
+from atom.model_ops.backends.triton_ops.products.quantised_tiles import (
+    choose_tile,
+    new_parts,
+    store_part,
+)
 from atom.model_ops.values import LinearWeight, WeightFormat
 
 # Tokens that the kernel quantises by itself: again for every tile of outputs.

@@ -1,6 +1,6 @@
 """Batches over a full paged cache for measuring attention: random tables, real sizes.
 
-Used by tune.py and the kernel benchmark; bfloat16, on the GPU.
+Used by `tune` and the kernel benchmark; bfloat16, on the GPU.
 """
 
 from __future__ import annotations

@@ -24,14 +24,14 @@ import triton
 from triton.runtime.errors import OutOfResources
 
 from atom.model_ops.backends.triton_ops import tuning
-from atom.model_ops.backends.triton_ops.tune_attention import (
+from atom.model_ops.backends.triton_ops.tune.attention import (
     compile_attention,
     decode_candidates,
     prefill_candidates,
     tune_decode,
     tune_prefill,
 )
-from atom.model_ops.backends.triton_ops.tune_products import (
+from atom.model_ops.backends.triton_ops.tune.products import (
     ADDEND_BUCKETS,
     KNOWN_ADDENDS,
     KNOWN_GATED,

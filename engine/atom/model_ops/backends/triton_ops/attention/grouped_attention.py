@@ -11,11 +11,14 @@ from collections.abc import Iterator
 import torch
 
 from atom.model_ops.backends.interface import OpCase
-from atom.model_ops.backends.triton_ops.attention_tiles import LayerStep
-from atom.model_ops.backends.triton_ops.decode_attention import decode_attention
-from atom.model_ops.backends.triton_ops.dense_attention import dense_attention
-from atom.model_ops.backends.triton_ops.prefill_attention import RowSpan, prefill_attention
-from atom.model_ops.backends.triton_ops.rope_store import qk_norm_rope_store
+from atom.model_ops.backends.triton_ops.attention.attention_tiles import LayerStep
+from atom.model_ops.backends.triton_ops.attention.decode_attention import decode_attention
+from atom.model_ops.backends.triton_ops.attention.dense_attention import dense_attention
+from atom.model_ops.backends.triton_ops.attention.prefill_attention import (
+    RowSpan,
+    prefill_attention,
+)
+from atom.model_ops.backends.triton_ops.attention.rope_store import qk_norm_rope_store
 from atom.model_ops.values import AttentionShape, LayerCache, Rotary
 from atom.utils.forward_context import AttentionMetaData, EqualPrompts
 

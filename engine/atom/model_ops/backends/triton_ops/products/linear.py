@@ -10,22 +10,21 @@ from dataclasses import replace
 import torch
 import torch.nn.functional as F
 
-from atom.model_ops.backends.triton_ops import library_fp8 as library
-from atom.model_ops.backends.triton_ops import norm_linear as fused
-from atom.model_ops.backends.triton_ops import scaled_linear as scaled
 from atom.model_ops.backends.triton_ops.activation import act_and_mul
-from atom.model_ops.backends.triton_ops.expand_codes import expand_codes
-from atom.model_ops.backends.triton_ops.expanded_linear import expanded_linear
-from atom.model_ops.backends.triton_ops.fp4_experts import LARGEST_EXPONENT
 from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
-from atom.model_ops.backends.triton_ops.product_choice import (
+from atom.model_ops.backends.triton_ops.products import library_fp8 as library
+from atom.model_ops.backends.triton_ops.products import norm_linear as fused
+from atom.model_ops.backends.triton_ops.products import scaled_linear as scaled
+from atom.model_ops.backends.triton_ops.products.expand_codes import expand_codes
+from atom.model_ops.backends.triton_ops.products.expanded_linear import expanded_linear
+from atom.model_ops.backends.triton_ops.products.product_choice import (
     addend_config,
     gated_config,
     linear_config,
 )
-from atom.model_ops.backends.triton_ops.quantised_tiles import whole
-from atom.model_ops.backends.triton_ops.skinny_linear import skinny_linear
-from atom.model_ops.backends.triton_ops.split_linear import gated_linear, split_linear
+from atom.model_ops.backends.triton_ops.products.quantised_tiles import whole
+from atom.model_ops.backends.triton_ops.products.skinny_linear import skinny_linear
+from atom.model_ops.backends.triton_ops.products.split_linear import gated_linear, split_linear
 from atom.model_ops.backends.triton_ops.tuning import SkinnyConfig
 from atom.model_ops.quantised.codes import to_fnuz
 from atom.model_ops.quantised.dequantise import expanded
@@ -41,6 +40,9 @@ from atom.model_ops.values import (
 )
 from atom.utils.device import native_fp8
 
+# Of a scale of MXFP4 as stored, 127 more than it says: 2^126 times a larger one, which is what
+# the experts' kernel makes of it (fp4_experts.py), is no bfloat16.
+_LARGEST_EXPONENT = 128
 # Tokens from which the library adds to the residual as it writes the product: the norm behind it
 # then reads one tensor and writes one, instead of two each. With fewer the host is what counts.
 _ADDED_TOKENS = 2048
@@ -53,7 +55,7 @@ def prepare_linear(w: LinearWeight) -> LinearWeight:
     if scales is None or scales.format is WeightFormat.INT4:
         return w
     if scales.format is WeightFormat.MXFP4:
-        return w if int(scales.scale.max()) <= LARGEST_EXPONENT else expanded(w)
+        return w if int(scales.scale.max()) <= _LARGEST_EXPONENT else expanded(w)
     if not scaled.takes(w):
         return expanded(w)
     if w.data.dtype is torch.float8_e4m3fn and native_fp8(w.data.device) is not w.data.dtype:

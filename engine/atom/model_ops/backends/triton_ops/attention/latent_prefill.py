@@ -14,8 +14,12 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.latent_tiles import attend_entries, latent_launch, load_part
-from atom.model_ops.backends.triton_ops.prefill_attention import RowSpan, find_row
+from atom.model_ops.backends.triton_ops.attention.latent_tiles import (
+    attend_entries,
+    latent_launch,
+    load_part,
+)
+from atom.model_ops.backends.triton_ops.attention.prefill_attention import RowSpan, find_row
 from atom.model_ops.values import LatentCache, LatentShape
 from atom.utils.forward_context import AttentionMetaData
 

@@ -11,7 +11,7 @@ from functools import cache
 
 import torch
 
-from atom.model_ops.backends.triton_ops.quantise_inputs import (
+from atom.model_ops.backends.triton_ops.products.quantise_inputs import (
     GROUP,
     quantise_groups,
     quantise_rows,

@@ -14,7 +14,7 @@ from typing import Literal
 
 import torch
 
-from atom.model_ops.backends.triton_ops import product_rules
+from atom.model_ops.backends.triton_ops.products import product_rules
 from atom.model_ops.backends.triton_ops.tuning import (
     TOKEN_BUCKETS,
     LinearConfig,

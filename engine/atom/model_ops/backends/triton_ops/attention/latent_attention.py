@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 
 from atom.model_ops.backends.interface import OpCase
-from atom.model_ops.backends.triton_ops.attention import spans_between
-from atom.model_ops.backends.triton_ops.latent_decode import latent_decode
-from atom.model_ops.backends.triton_ops.latent_prefill import latent_prefill
-from atom.model_ops.backends.triton_ops.prefill_attention import RowSpan
+from atom.model_ops.backends.triton_ops.attention.grouped_attention import spans_between
+from atom.model_ops.backends.triton_ops.attention.latent_decode import latent_decode
+from atom.model_ops.backends.triton_ops.attention.latent_prefill import latent_prefill
+from atom.model_ops.backends.triton_ops.attention.prefill_attention import RowSpan
 from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, LinearWeight
 from atom.utils.forward_context import AttentionMetaData, EqualPrompts
 

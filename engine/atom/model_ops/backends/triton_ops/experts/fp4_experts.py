@@ -15,10 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.word_tiles import two_numbers
-
-# Of a scale as it is stored, 127 more than it says: 2^126 times a larger one is no bfloat16.
-LARGEST_EXPONENT = 128
+from atom.model_ops.backends.triton_ops.products.word_tiles import two_numbers
 
 
 @triton.jit

@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
-from atom.model_ops.backends.triton_ops.quantised_tiles import scale_constants
+from atom.model_ops.backends.triton_ops.products.quantised_tiles import scale_constants
 from atom.model_ops.backends.triton_ops.tuning import SplitConfig
 from atom.model_ops.values import LinearWeight
 

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.attention_tiles import load_blocks, softmax_step
+from atom.model_ops.backends.triton_ops.attention.attention_tiles import load_blocks, softmax_step
 from atom.model_ops.backends.triton_ops.launch import head_lanes, next_power_of_2
 from atom.model_ops.values import LatentShape
 

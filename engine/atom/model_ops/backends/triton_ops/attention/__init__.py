@@ -1,0 +1,1 @@
+"""Keeps keys, values and latents in the paged cache, and attends to them."""

@@ -1,0 +1,1 @@
+"""Chooses experts and multiplies with those that were chosen."""

@@ -1,0 +1,1 @@
+"""Multiplies activations with matrices of every format."""

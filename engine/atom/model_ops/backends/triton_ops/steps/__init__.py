@@ -1,0 +1,1 @@
+"""Begins and ends a captured step: its inputs, its sampled tokens, its drafts."""

@@ -1,0 +1,1 @@
+"""Measures the kernels' configurations on this card; never imported while serving."""
