@@ -247,7 +247,9 @@ class ModelRunner:
     def _run_full_step(self, num_blocks: int) -> None:
         """The largest steps there can be: of prompts, and of rows that all sample."""
         config = self._config
-        tokens, length = config.scheduler.max_num_batched_tokens, config.model.max_model_len
+        tokens = config.scheduler.max_num_batched_tokens
+        # The token that is drawn has its place, too.
+        length = max(1, config.model.max_model_len - 1)
         counts = [length] * (tokens // length) + ([tokens % length] if tokens % length else [])
         counts = counts[: config.scheduler.max_num_seqs]
         shape = self._cache_shape(num_blocks)
