@@ -10,6 +10,8 @@ from typing import Protocol
 
 import torch
 
+from atom.collectives.peer_buffers import PeerBuffers
+
 
 class Group(Protocol):
     """Every rank makes the same calls in the same order, with tensors of the same shape; each
@@ -23,6 +25,15 @@ class Group(Protocol):
     @property
     def size(self) -> int:
         """How many processes there are."""
+        ...
+
+    @property
+    def peers(self) -> PeerBuffers | None:
+        """Memory that every rank's kernels write and read, where there is some."""
+        ...
+
+    def open_peers(self, row_bytes: int) -> None:
+        """Look for such memory, for rows of so many bytes."""
         ...
 
     def reduce(self, x: torch.Tensor) -> torch.Tensor:
@@ -47,6 +58,10 @@ class Alone:
 
     rank = 0
     size = 1
+    peers = None
+
+    def open_peers(self, row_bytes: int) -> None:
+        pass
 
     def reduce(self, x: torch.Tensor) -> torch.Tensor:
         return x

@@ -77,6 +77,7 @@ class ModelRunner:
             config.backend,
             config.op_backends,
         )
+        group.open_peers(config.model.facts.hidden_size * self._dtype.itemsize)
         self._ops = over_ranks(self._resolved.ops, group)
         self._model: CausalLM
         self._steps: StepRunner

@@ -161,7 +161,7 @@ class Pending(enum.Enum):
     NOTHING = enum.auto()
     WHOLE = enum.auto()  # [T, H]
     PARTS = enum.auto()  # [parts, T, H] float32, whose sum it is
-    RANKS = enum.auto()  # [T, H], this rank's share of a sum over ranks (rank_sums.py)
+    RANKS = enum.auto()  # as WHOLE or PARTS, this rank's share of a sum over ranks (rank_sums.py)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from atom.model_ops.backends.triton_ops import activation, norms
+from atom.model_ops.backends.triton_ops import activation, norms, reduce_norm
 from atom.model_ops.backends.triton_ops.attention import (
     decode_attention,
     latent_decode,
@@ -72,6 +72,7 @@ TYPES = {
     "rows_ptr": "*i64", "bits_ptr": "*i32", "top_k_ptr": "*i64", "top_p_ptr": "*fp32",
     "min_p_ptr": "*fp32", "mass_ptr": "*fp32", "highest_ptr": "*fp32", "chosen_ptr": "*i32",
     "least_ptr": "*fp32", "scales_ptr": "*fp32", "x_scale_ptr": "*fp32", "sinks_ptr": "*fp32",
+    "own_ptr": "*i64", "addresses_ptr": "*i64", "sums_ptr": "*i32",
     "weights_ptr": "*fp32", "order_ptr": "*i32", "counts_ptr": "*i32", "correction_ptr": "*fp32",
 }  # fmt: skip
 DRAFTS = {
@@ -124,6 +125,7 @@ NO_ROTARY = dict.fromkeys(
 SILU = activation.gating(Activation.SILU)
 CLAMPED = activation.gating(ClampedSwiGLU(1.702, 7.0))
 GROUP = {"GROUP": 4, "BLOCK_SIZE": 16}
+RANKS = {"RANK": 1, "RANKS": 2, "ROWS": 256}
 LATENT = {
     "HEAD": 192, "RANK": 512, "ROPE": 64, "RANK_LANES": 512, "ROPE_LANES": 64, "BLOCK_SIZE": 16,
     "BLOCK_N": 32,
@@ -137,6 +139,11 @@ CASES: list[Any] = [
          {"HIDDEN": 4096, "BLOCK": 4096, "HAS_RESIDUAL": True, "PARTS": 1}, {}),
         ("rms_norm of parts", norms._rms_norm_kernel,
          {"HIDDEN": 4096, "BLOCK": 4096, "HAS_RESIDUAL": True, "PARTS": 4}, {}),
+        ("norm of a sum over 2 ranks", reduce_norm._reduce_norm_kernel,
+         {"HIDDEN": 4096, "BLOCK": 4096, "PARTS": 1, "PAIRED": True, "WORDS": 2048} | RANKS, {}),
+        ("norm of a sum of parts over 8 ranks", reduce_norm._reduce_norm_kernel,
+         {"HIDDEN": 7168, "BLOCK": 8192, "PARTS": 4, "PAIRED": True, "WORDS": 3584} | RANKS
+         | {"RANKS": 8}, {"num_warps": 16, "types": {"share_ptr": "*fp32"}}),
         ("silu", activation._act_and_mul_kernel,
          {"INNER": 12288, "BLOCK": 1024, **SILU}, {}),
         ("gelu", activation._act_and_mul_kernel,

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from atom.collectives.group import Group
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import (
@@ -20,10 +21,29 @@ from atom.model_ops.values import (
     LayerCache,
     LinearWeight,
     NormWeight,
+    Pending,
     Rotary,
     Stream,
 )
 from atom.utils.forward_context import AttentionMetaData
+
+
+def linear_parts(ops: Ops, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+    return ops.linear(x, w)
+
+
+def gated_linear(ops: Ops, x: torch.Tensor, w: LinearWeight, activation: Gating) -> torch.Tensor:
+    return ops.act_and_mul(ops.linear(x, w), activation)
+
+
+def reduce_norm(
+    ops: Ops, stream: Stream, norm: NormWeight, group: Group
+) -> tuple[torch.Tensor, Stream]:
+    share, residual = stream.pending, stream.residual
+    assert share is not None, "a sum over ranks has this rank's share"
+    if share.dim() == 3:
+        share = share.sum(0).to(residual.dtype)
+    return ops.norm(Stream(residual, group.reduce(share), Pending.WHOLE), norm)
 
 
 def add(ops: Ops, stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
@@ -52,8 +72,8 @@ def norm_linear(
 def norm_gated_linear(
     ops: Ops, stream: Stream, norm: NormWeight, w: LinearWeight, activation: Gating
 ) -> tuple[torch.Tensor, Stream]:
-    gate_up, stream = norm_linear(ops, stream, norm, w)
-    return ops.act_and_mul(gate_up, activation), stream
+    normed, stream = ops.norm(stream, norm)
+    return gated_linear(ops, normed, w, activation), stream
 
 
 def attention(
@@ -69,6 +89,9 @@ def attention(
 
 
 COMPOSED: dict[str, Callable[..., Any]] = {
+    "linear_parts": linear_parts,
+    "gated_linear": gated_linear,
+    "reduce_norm": reduce_norm,
     "add": add,
     "add_experts": add_experts,
     "norm_linear": norm_linear,

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
+from atom.collectives.group import Group
 from atom.model_ops.backends.step_mail import StepMail
 from atom.model_ops.drafts import Drafts, Lookup
 from atom.model_ops.routing import Routed, Routing
@@ -185,6 +186,19 @@ class Ops(Protocol):
     ) -> torch.Tensor:
         """`paged_latent_attention` of each token to its selected cache slots alone."""
 
+    def linear_parts(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+        """`linear` whose result may be left as its parts: [T, out], or [parts, T, out] float32
+        whose sum it is."""
+
+    def gated_linear(self, x: torch.Tensor, w: LinearWeight, activation: Gating) -> torch.Tensor:
+        """`linear`, then `act_and_mul`: x [T, in], w [2·I, in] → [T, I]."""
+
+    def reduce_norm(
+        self, stream: Stream, norm: NormWeight, group: Group
+    ) -> tuple[torch.Tensor, Stream]:
+        """`norm` of a stream whose pending [T, H], or parts of it, is this rank's share of a sum
+        over the group (Pending.RANKS): every rank gets the same bits."""
+
     def add(self, stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
         """Add `linear(x, w)` to a settled stream: now, or as what the next norm of the same backend
         adds, whole or in parts. May overwrite the stream's tensors."""
@@ -333,6 +347,9 @@ OPS = (
 # Operations that stand for several: composed of them (composed.py) unless one backend provides the
 # whole and is the choice for all of its parts.
 FUSED_OPS: dict[str, tuple[str, ...]] = {
+    "linear_parts": ("linear", "norm"),
+    "gated_linear": ("linear", "act_and_mul"),
+    "reduce_norm": ("norm",),
     "add": ("linear", "norm"),
     "add_experts": ("experts", "norm"),
     "norm_linear": ("norm", "linear"),

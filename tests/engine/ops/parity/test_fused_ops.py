@@ -41,6 +41,24 @@ def fused(backend: Backend) -> Backend:
     return backend
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("tokens", "outputs", "inner"), [(1, 64, 128), (5, 16, 64), (20, 64, 512)])
+def test_products_alone(
+    fused: Backend, reference: Backend, device: torch.device, tokens: int, outputs: int,
+    inner: int, dtype: torch.dtype,
+) -> None:  # fmt: skip
+    draw = partial(torch.randn, device=device)
+    x = draw(tokens, inner).to(dtype)
+    w = LinearWeight((draw(outputs, inner) / inner**0.5).to(dtype))
+    exact = LinearWeight(w.data.double())
+    parts = fused.operations["linear_parts"](x, w)
+    product = reference.operations["linear"](x.double(), exact)
+    assert_rows_agree(parts.sum(0) if parts.dim() == 3 else parts, product, dtype, slack=2.0)
+    gated = fused.operations["gated_linear"](x, w, Activation.SILU)
+    expected = composed(reference, "gated_linear")(x.double(), exact, Activation.SILU)
+    assert_rows_agree(gated, expected, dtype, slack=2.0)
+
+
 def composed(reference: Backend, op: str) -> Any:
     ops = cast(Ops, SimpleNamespace(**reference.operations))
     return partial(COMPOSED[op], ops)

@@ -24,7 +24,15 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 
 _CACHED = ("qk_norm_rope_store", "paged_attention", "attention")
-_PRODUCTS = ("prepare_linear", "linear", "add", "norm_linear", "norm_gated_linear")
+_PRODUCTS = (
+    "prepare_linear",
+    "linear",
+    "linear_parts",
+    "gated_linear",
+    "add",
+    "norm_linear",
+    "norm_gated_linear",
+)
 
 
 def backend() -> Backend:
@@ -32,7 +40,7 @@ def backend() -> Backend:
     if reasons:
         return Backend(name="triton", operations={}, unusable=reasons)
     # Imported here: the kernels' modules need Triton.
-    from atom.model_ops.backends.triton_ops import activation, norms
+    from atom.model_ops.backends.triton_ops import activation, norms, reduce_norm
     from atom.model_ops.backends.triton_ops.attention import (
         grouped_attention,
         latent_attention,
@@ -54,6 +62,9 @@ def backend() -> Backend:
         "linear": linear.linear,
         "prepare_linear": linear.prepare_linear,
         "prepare_experts": linear.prepare_linear,
+        "linear_parts": linear.linear_parts,
+        "gated_linear": linear.gated_linear,
+        "reduce_norm": reduce_norm.reduce_norm,
         "add": linear.add,
         "norm_linear": linear.norm_linear,
         "norm_gated_linear": linear.norm_gated_linear,

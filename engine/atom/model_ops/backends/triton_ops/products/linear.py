@@ -15,6 +15,7 @@ from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
 from atom.model_ops.backends.triton_ops.products import library_fp8 as library
 from atom.model_ops.backends.triton_ops.products import norm_linear as fused
 from atom.model_ops.backends.triton_ops.products import scaled_linear as scaled
+from atom.model_ops.backends.triton_ops.products import split_linear as split
 from atom.model_ops.backends.triton_ops.products.expand_codes import expand_codes
 from atom.model_ops.backends.triton_ops.products.expanded_linear import expanded_linear
 from atom.model_ops.backends.triton_ops.products.product_choice import (
@@ -24,7 +25,7 @@ from atom.model_ops.backends.triton_ops.products.product_choice import (
 )
 from atom.model_ops.backends.triton_ops.products.quantised_tiles import whole
 from atom.model_ops.backends.triton_ops.products.skinny_linear import skinny_linear
-from atom.model_ops.backends.triton_ops.products.split_linear import gated_linear, split_linear
+from atom.model_ops.backends.triton_ops.products.split_linear import split_linear
 from atom.model_ops.backends.triton_ops.tuning import SkinnyConfig
 from atom.model_ops.quantised.codes import to_fnuz
 from atom.model_ops.quantised.dequantise import expanded
@@ -90,18 +91,18 @@ def _quantised_parts(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
 def add(stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
     if x.shape[0] >= _ADDED_TOKENS and w.scales is None and w.bias is None:
         return Stream(stream.residual.addmm_(x, w.data.t()))
-    config = addend_config(x.device, w, x.shape[0])
-    if config is not None:
-        return _with_parts(stream, split_linear(x, w, config))
-    if w.scales is not None and linear_config(x.device, w, x.shape[0]) is None:
-        return _with_parts(stream, _quantised_parts(x, w))
-    return stream.plus(linear(x, w))
-
-
-def _with_parts(stream: Stream, parts: torch.Tensor) -> Stream:
-    """parts [T, out], or [S, T, out] float32."""
+    parts = linear_parts(x, w)
     pending_is = Pending.PARTS if parts.dim() == 3 else Pending.WHOLE
     return Stream(stream.residual, parts, pending_is)
+
+
+def linear_parts(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+    config = addend_config(x.device, w, x.shape[0])
+    if config is not None:
+        return split_linear(x, w, config)
+    if w.scales is not None and linear_config(x.device, w, x.shape[0]) is None:
+        return _quantised_parts(x, w)
+    return linear(x, w)
 
 
 def norm_linear(stream: Stream, norm: NormWeight, w: LinearWeight) -> tuple[torch.Tensor, Stream]:
@@ -114,14 +115,18 @@ def norm_linear(stream: Stream, norm: NormWeight, w: LinearWeight) -> tuple[torc
 def norm_gated_linear(
     stream: Stream, norm: NormWeight, w: LinearWeight, activation: Gating
 ) -> tuple[torch.Tensor, Stream]:
-    fusable = activation is Activation.SILU
-    if fusable and fused.can_fuse(stream, w):
+    if activation is Activation.SILU and fused.can_fuse(stream, w):
         return fused.norm_linear(stream, norm, w, gated=True)
     normed, stream = settle_and_norm(stream, norm)
-    config = gated_config(normed.device, w, normed.shape[0]) if fusable else None
-    if config is not None:
-        return gated_linear(normed, w, config), stream
-    return act_and_mul(linear(normed, w), activation), stream
+    return gated_linear(normed, w, activation), stream
+
+
+def gated_linear(x: torch.Tensor, w: LinearWeight, activation: Gating) -> torch.Tensor:
+    if activation is Activation.SILU:
+        config = gated_config(x.device, w, x.shape[0])
+        if config is not None:
+            return split.gated_linear(x, w, config)
+    return act_and_mul(linear(x, w), activation)
 
 
 def embedding(ids: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,105 @@
+"""PeerBuffers: memory of each rank that the kernels of the others write, for sums of few rows.
+
+A kernel writes its share of a row into every rank's buffer and reads the others' shares from its
+own. Each 64-bit word carries 32 bits of data and the number of the sum, so that a word that has
+come says so itself: no flag, no fence and no barrier. A row has two places, which sums take in
+turns: a rank that has all shares of one sum knows that the others have done with the one before.
+
+Buffers are opened over IPC handles, which cards of one node that see each other's memory have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import rebuild_cuda_tensor, reduce_tensor
+
+# How another process of this node opens a buffer.
+Handle = tuple[Any, ...]
+
+# Rows of a sum; more are the library's, whose bandwidth then counts for more than what it waits.
+ROWS = 256
+PLACES = 2
+_DATA_BYTES = 4  # of each word of eight
+# Where the device stands among the arguments of rebuild_cuda_tensor.
+_DEVICE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class PeerBuffers:
+    """own [2, ranks, ROWS, words] int64: what the ranks have sent; addresses [ranks] int64: of each
+    rank's `own`; sums [ROWS] int32: how many a row has been part of. opened: keeps the others'."""
+
+    rank: int
+    own: torch.Tensor
+    addresses: torch.Tensor
+    sums: torch.Tensor
+    opened: tuple[torch.Tensor, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self.own.shape[1]
+
+    @property
+    def rows(self) -> int:
+        """Most rows of a sum."""
+        return self.own.shape[2]
+
+    @property
+    def words(self) -> int:
+        """Of a row."""
+        return self.own.shape[3]
+
+
+def reasons_against_peers(device: torch.device, size: int) -> tuple[str, ...]:
+    """Why kernels of `size` ranks, on the first so many devices, cannot write each other's memory;
+    empty where they can."""
+    if device.type != "cuda":
+        return ("they are on the CPU",)
+    if torch.version.hip:
+        return (
+            "ordinary memory of this vendor's cards is cached, and shows writes of others late",
+        )
+    others = [index for index in range(size) if index != device.index]
+    hidden = [i for i in others if not torch.cuda.can_device_access_peer(device.index, i)]
+    return tuple(f"device {device.index} sees no memory of device {other}" for other in hidden)
+
+
+def new_buffer(device: torch.device, size: int, row_bytes: int) -> torch.Tensor:
+    """A rank's own, for rows of so many bytes."""
+    words = -(-row_bytes // _DATA_BYTES)
+    return torch.zeros((PLACES, size, ROWS, words), dtype=torch.int64, device=device)
+
+
+def share(own: torch.Tensor) -> Handle:
+    """What another process of this node needs to open the buffer."""
+    _, arguments = reduce_tensor(own)  # type: ignore[no-untyped-call]
+    return tuple(arguments)
+
+
+def open_buffers(own: torch.Tensor, handles: Sequence[Handle | None], rank: int) -> PeerBuffers:
+    """The buffers of all ranks, as `share` told of them."""
+    opened = {
+        other: _open(handle, own.device)
+        for other, handle in enumerate(handles)
+        if other != rank and handle is not None
+    }
+    addresses = [own if other == rank else opened[other] for other in range(len(handles))]
+    return PeerBuffers(
+        rank=rank,
+        own=own,
+        addresses=torch.tensor([buffer.data_ptr() for buffer in addresses], device=own.device),
+        sums=torch.zeros(own.shape[2], dtype=torch.int32, device=own.device),
+        opened=tuple(opened.values()),
+    )
+
+
+def _open(handle: Handle, device: torch.device) -> torch.Tensor:
+    """Another device's memory, seen from this one."""
+    arguments = [*handle[:_DEVICE], device.index, *handle[_DEVICE + 1 :]]
+    buffer: torch.Tensor = rebuild_cuda_tensor(*arguments)  # type: ignore[no-untyped-call]
+    return buffer

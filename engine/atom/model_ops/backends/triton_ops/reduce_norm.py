@@ -1,0 +1,109 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""A sum over ranks, the addition to the residual and the norm in one kernel: a program per row.
+
+Each rank writes its share of a row into every other's buffer and waits for theirs in its own
+(collectives/peer_buffers.py says how a word tells that it has come). Shares are rounded to the
+activations' dtype before they are sent and added up in float32 in the order of ranks, one's own
+included: every rank computes the same bits.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from atom.collectives.group import Group
+from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
+from atom.model_ops.values import NormWeight, Stream
+
+
+@triton.jit
+def _words(x, PAIRED: tl.constexpr):
+    """x [BLOCK] → its bits in the lower halves of int64; two of 16 bits a word."""
+    if PAIRED:
+        low, high = tl.split(tl.reshape(x.to(tl.int16, bitcast=True), (x.shape[0] // 2, 2)))
+        bits = (low.to(tl.int32) & 0xFFFF) | (high.to(tl.int32) << 16)
+    else:
+        bits = x.to(tl.int32, bitcast=True)
+    return bits.to(tl.int64) & 0xFFFFFFFF
+
+
+@triton.jit
+def _numbers(words, dtype: tl.constexpr, PAIRED: tl.constexpr):
+    """What `_words` made of x, in float32."""
+    bits = words.to(tl.int32)
+    if PAIRED:
+        pairs = tl.join(bits.to(tl.int16), (bits >> 16).to(tl.int16))
+        x = tl.reshape(pairs, (2 * words.shape[0],)).to(dtype, bitcast=True)
+    else:
+        x = bits.to(dtype, bitcast=True)
+    return x.to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def _reduce_norm_kernel(
+    share_ptr, residual_ptr, weight_ptr, out_ptr, own_ptr, addresses_ptr, sums_ptr, tokens, eps,
+    HIDDEN: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, PAIRED: tl.constexpr,
+    RANK: tl.constexpr, RANKS: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < HIDDEN
+    dtype = out_ptr.dtype.element_ty
+    LANES: tl.constexpr = BLOCK // 2 if PAIRED else BLOCK
+    word = tl.arange(0, LANES)
+    real = word < WORDS
+    number = tl.load(sums_ptr + row) + 1
+    place = (number & 1) * RANKS
+    share = tl.load(share_ptr + row * HIDDEN + at, mask=inside, other=0.0)
+    for part in tl.static_range(1, PARTS):
+        skipped = part * tokens.to(tl.int64) * HIDDEN
+        share += tl.load(share_ptr + skipped + row * HIDDEN + at, mask=inside, other=0.0)
+    share = share.to(dtype)
+    stamp = number.to(tl.int64) << 32
+    message = _words(share, PAIRED) | stamp
+    for rank in tl.static_range(RANKS):
+        if rank != RANK:
+            buffer = tl.load(addresses_ptr + rank).to(tl.pointer_type(tl.int64))
+            theirs = buffer + ((place + RANK) * ROWS + row) * WORDS
+            tl.store(theirs + word, message, mask=real, cache_modifier=".wt")
+    # While the shares are on their way.
+    residual = tl.load(residual_ptr + row * HIDDEN + at, mask=inside, other=0.0).to(tl.float32)
+    weight = tl.load(weight_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    for rank in tl.static_range(RANKS):
+        if rank == RANK:
+            total += share.to(tl.float32)
+        else:
+            ours = own_ptr + ((place + rank) * ROWS + row) * WORDS
+            came = tl.load(ours + word, mask=real, other=stamp, volatile=True)
+            while tl.min(came >> 32, axis=0) != number:
+                came = tl.load(ours + word, mask=real, other=stamp, volatile=True)
+            total += _numbers(came, dtype, PAIRED)
+    x = (total.to(dtype).to(tl.float32) + residual).to(dtype)
+    tl.store(residual_ptr + row * HIDDEN + at, x, mask=inside)
+    wide = x.to(tl.float32)
+    mean_square = tl.sum(wide * wide, axis=0) / HIDDEN
+    normed = (wide * tl.rsqrt(mean_square + eps)).to(dtype)
+    result = (weight * normed.to(tl.float32)).to(dtype)
+    tl.store(out_ptr + row * HIDDEN + at, result, mask=inside)
+    tl.store(sums_ptr + row, number)
+
+
+def reduce_norm(stream: Stream, norm: NormWeight, group: Group) -> tuple[torch.Tensor, Stream]:
+    """Of few rows, by ranks that see each other's memory."""
+    share, residual, peers = stream.pending, stream.residual, group.peers
+    assert share is not None, "a sum over ranks has this rank's share"
+    assert peers is not None, "without peers' memory the group sums"
+    share = share.contiguous()
+    rows, hidden = residual.shape
+    out = torch.empty_like(residual)
+    block = next_power_of_2(hidden)
+    _reduce_norm_kernel[(rows,)](
+        share, residual, norm.weight, out, peers.own, peers.addresses, peers.sums, rows, norm.eps,
+        HIDDEN=hidden, BLOCK=block, PARTS=share.shape[0] if share.dim() == 3 else 1,
+        PAIRED=residual.element_size() == 2, RANK=peers.rank, RANKS=peers.size, ROWS=peers.rows,
+        WORDS=peers.words, num_warps=warps_for(block, 256, most=16),
+    )  # fmt: skip
+    return out, Stream(residual)
