@@ -1,10 +1,10 @@
 """Which tiles the experts' products want on this card, by how many tokens a step has.
 
-    python -m benchmarks.expert_tiles --shape qwen3-30b-a3b [--tokens 1 64 256 4096]
+    python -m benchmarks.expert_tiles --shape qwen3-30b-a3b [--tokens 1 64 256] [--mxfp4]
 
-Both products of one layer, random weights and choices, bfloat16; calls are captured into a graph
-and rotate over choices. Prints the best tiles of each number of tokens with the share of what the
-card allows, and where the engine's own choice (expert_tiles.py) stands.
+Both products of one layer, random weights and choices, activations in bfloat16; calls are captured
+into a graph and rotate over choices. Prints the best tiles of each number of tokens with the share
+of what the card allows, and where the engine's own choice (expert_tiles.py) stands.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from atom.model_ops.backends.triton_ops.experts.expert_products import expert_pa
 from atom.model_ops.backends.triton_ops.experts.expert_tiles import ExpertTile, expert_tile
 from atom.model_ops.backends.triton_ops.timing import graph_microseconds
 from atom.model_ops.routing import Routed
-from atom.model_ops.values import Activation, ExpertsWeight, LinearWeight
+from atom.model_ops.values import (
+    Activation,
+    ExpertsWeight,
+    LinearWeight,
+    Scales,
+    WeightFormat,
+)
 from atom.sizing import Experts, ModelFacts
 from benchmarks.limits import H200
 from benchmarks.shapes import SHAPES
@@ -41,10 +47,23 @@ def candidates(tokens: int) -> Iterator[ExpertTile]:
             yield ExpertTile(m, n, k, 8 if m * n >= 64 * 128 else 4, stages)
 
 
-def layer(experts: Experts, hidden: int) -> ExpertsWeight:
+def code_candidates(tokens: int) -> Iterator[ExpertTile]:
+    """Of codes, whose rows are the tall side of the tensor core's tile."""
+    rows = (16, 32) if tokens <= 64 else (32, 64)
+    for m, n, stages, warps in itertools.product(rows, (64, 128), (3, 4), (4, 8)):
+        yield ExpertTile(m, n, 128, warps, stages)
+
+
+def layer(experts: Experts, hidden: int, mxfp4: bool) -> ExpertsWeight:
     inner = experts.intermediate_size
 
     def stack(rows: int, columns: int) -> LinearWeight:
+        if mxfp4:
+            shape = (experts.count, rows, columns // 32)
+            exponents = torch.randint(118, 124, shape, device="cuda").to(torch.uint8)
+            codes = torch.randint(0, 256, (*shape[:2], columns // 2), device="cuda")
+            scales = Scales(WeightFormat.MXFP4, exponents, (1, 32), torch.bfloat16)
+            return LinearWeight(codes.to(torch.uint8), scales=scales)
         data = torch.empty(
             (experts.count, rows, columns), dtype=torch.bfloat16, device="cuda"
         ).normal_(0.0, 0.02)
@@ -63,11 +82,15 @@ def choices(experts: Experts, tokens: int) -> list[Routed]:
     ]
 
 
-def least_microseconds(experts: Experts, hidden: int, routed: list[Routed]) -> float:
+def least_microseconds(w: ExpertsWeight, experts: Experts, routed: list[Routed]) -> float:
     """Of reading what the choices touch, or of the products."""
     touched = sum(len(set(each.ids.flatten().tolist())) for each in routed) / len(routed)
-    matrix = 3 * hidden * experts.intermediate_size
-    read = touched * matrix * 2 / H200.bytes_per_second
+    matrix = 3 * w.down.outputs * experts.intermediate_size
+    held = (w.gate_up, w.down)
+    stored = sum(
+        each.data.nbytes + (each.scales.scale.nbytes if each.scales else 0) for each in held
+    )
+    read = touched * stored / experts.count / H200.bytes_per_second
     return max(read, 2 * routed[0].ids.numel() * matrix / H200.flops_per_second) * 1e6
 
 
@@ -77,13 +100,14 @@ def measure(w: ExpertsWeight, experts: Experts, tokens: int) -> None:
     routed = choices(experts, tokens)
     own = expert_tile(w.down, tokens * experts.per_token, 2)
     timed: dict[ExpertTile, float] = {}
-    for tile in dict.fromkeys([own, *candidates(tokens)]):
+    tried = candidates(tokens) if w.down.scales is None else code_candidates(tokens)
+    for tile in dict.fromkeys([own, *tried]):
         calls = [partial(expert_parts, x, w, each, tile) for each in routed]
         try:
             timed[tile] = graph_microseconds(calls, 3)
         except (OutOfResources, triton.CompilationError, RuntimeError) as error:
             print(f"    left out {tile}: {str(error).splitlines()[0]}", file=sys.stderr)
-    limit = least_microseconds(experts, hidden, routed)
+    limit = least_microseconds(w, experts, routed)
     best = sorted(timed, key=timed.__getitem__)[:_SHOWN]
     for name, tile in [("now", own), *(("best", tile) for tile in best)]:
         share = limit / timed[tile]
@@ -94,12 +118,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Tiles of the experts' products, measured.")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-30b-a3b")
     parser.add_argument("--tokens", type=int, nargs="+", default=list(_TOKENS))
+    parser.add_argument("--mxfp4", action="store_true", help="experts of four bits")
     args = parser.parse_args()
     facts = ModelFacts.from_hf_config(SHAPES[args.shape])
     experts = facts.layers[-1].mlp.experts
     if experts is None:
         parser.error(f"{args.shape} has no experts")
-    w = layer(experts, facts.hidden_size)
+    w = layer(experts, facts.hidden_size, args.mxfp4)
     for tokens in args.tokens:
         measure(w, experts, tokens)
     return 0

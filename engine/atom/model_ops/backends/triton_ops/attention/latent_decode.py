@@ -22,6 +22,7 @@ from atom.model_ops.backends.triton_ops.attention.decode_attention import (
     split_length,
 )
 from atom.model_ops.backends.triton_ops.attention.latent_tiles import (
+    LatentLaunch,
     attend_entries,
     latent_launch,
     load_part,
@@ -31,8 +32,10 @@ from atom.model_ops.backends.triton_ops.tuning import DecodeConfig
 from atom.model_ops.values import LatentCache, LatentShape
 from atom.utils.forward_context import AttentionMetaData
 
-# Programs are few and large, and a split costs RANK float32 per head: few of them.
-_PROGRAMS_PER_UNIT, _MOST_SPLITS = 4, 64
+# A split costs RANK float32 per head: few of them.
+_MOST_SPLITS = 64
+# Heads from which a program is bound by its products, and not by what it reads.
+_MANY_HEADS = 64
 
 
 @triton.jit(do_not_specialize=["table_stride", "turning_stride", "least", "splits"])
@@ -82,6 +85,16 @@ def _latent_decode_kernel(
         tl.store(lse_ptr + at, running_max + tl.log2(total), mask=real)
 
 
+def _config(launch: LatentLaunch, device: torch.device) -> DecodeConfig:
+    """Measured on an H200 with 16 and 128 heads; other cards' local memory holds two tiles."""
+    is_measured = device.type == "cuda" and not torch.version.hip
+    if not is_measured or torch.cuda.get_device_capability(device) < (9, 0):
+        return DecodeConfig(launch.block_n, launch.num_warps, 2, 4, _MOST_SPLITS)
+    if launch.heads >= _MANY_HEADS:
+        return DecodeConfig(64, 8, 2, 4, _MOST_SPLITS)
+    return DecodeConfig(launch.block_n, launch.num_warps, 3, 2, _MOST_SPLITS)
+
+
 def latent_decode(
     folded: torch.Tensor,
     turning: torch.Tensor,
@@ -93,9 +106,7 @@ def latent_decode(
     weighted latents [R, Hq, rank]."""
     rows, heads = folded.shape[:2]
     launch = latent_launch(shape, folded.dtype)
-    config = DecodeConfig(
-        launch.block_n, launch.num_warps, 2, _PROGRAMS_PER_UNIT, max_splits=_MOST_SPLITS
-    )
+    config = _config(launch, folded.device)
     splits = choose_splits(
         rows, launch.head_tiles, step.max_context_len, compute_units(folded.device), config,
         even=step.even_contexts,
@@ -113,10 +124,10 @@ def latent_decode(
         shape.scale * math.log2(math.e),
         HQ=heads, HEAD=shape.head_dim, RANK=shape.kv_rank, ROPE=shape.rope_dim,
         RANK_LANES=launch.rank_lanes, ROPE_LANES=launch.rope_lanes, HEADS=launch.heads,
-        BLOCK_SIZE=cache.block_size, BLOCK_N=launch.block_n, IS_SPLIT=not splits.whole,
-        num_warps=launch.num_warps, num_stages=2,
+        BLOCK_SIZE=cache.block_size, BLOCK_N=config.block_n, IS_SPLIT=not splits.whole,
+        num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     if splits.count > 1:
-        parts = SplitParts(partial, lse, launch.block_n)
+        parts = SplitParts(partial, lse, config.block_n)
         combine_splits(parts, step.context_lens, out, splits)
     return out

@@ -67,7 +67,7 @@ def attend_entries(
 @dataclass(frozen=True, slots=True)
 class LatentLaunch:
     """Tiles of a launch: queries, heads among them and how many tiles all heads make, cached
-    entries, lanes of each part. By what fits; not tuned on any card yet."""
+    entries, lanes of each part. By what fits."""
 
     queries: int
     heads: int

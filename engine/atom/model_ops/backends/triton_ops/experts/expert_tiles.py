@@ -36,6 +36,8 @@ def expert_tile(down: LinearWeight, pairs: int, element_bytes: int) -> ExpertTil
     if torch.version.hip:  # local memory holds two stages of these tiles
         return _small_memory(rows, element_bytes)
     if rows < EXPANDED_ROWS:
+        if down.format is WeightFormat.MXFP4 and element_bytes == 2:
+            return _mxfp4(rows)
         if down.format.elements_per_byte > 1:
             return _packed(rows, element_bytes)
         if down.format in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS) and element_bytes == 2:
@@ -60,6 +62,13 @@ def _fp8(rows: float) -> ExpertTile:
     if rows <= 48:
         return ExpertTile(32, 64, 128, 4, 3)
     return ExpertTile(64, 64, 128, 4, 3)
+
+
+def _mxfp4(rows: float) -> ExpertTile:
+    if rows <= 12:
+        return ExpertTile(16, 64, 256 if rows < 1 else 128, 4, 3)
+    # An expert's pairs in one tile, mostly: each makes numbers of all codes again.
+    return ExpertTile(32 if rows <= 20 else 64, 128, 128, 4, 3)
 
 
 def _packed(rows: float, element_bytes: int) -> ExpertTile:
