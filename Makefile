@@ -10,6 +10,9 @@ UV_VERSION := 0.13.8
 STAMP := $(VENV)/.ready
 PYTEST := $(PY) -m pytest
 
+# Images of Python set it often. Here processes start by the hundred: what is compiled is kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
