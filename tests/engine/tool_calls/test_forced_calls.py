@@ -119,7 +119,7 @@ async def test_several_calls_may_follow_each_other(client: AsyncOpenAI) -> None:
 
 
 async def test_a_forced_call_streams_its_arguments(client: AsyncOpenAI) -> None:
-    """In how many pieces is the reader's luck; that there are some, test_wire.py shows."""
+    """How many pieces is the reader's luck; test_wire.py shows that they come as it is written."""
     choice = {"type": "function", "function": {"name": 'get "weather"'}}
     fields: dict[str, Any] = {"tool_choice": choice, "temperature": 0}
     whole = (await ask(client, **fields)).choices[0].message.tool_calls[0].function
