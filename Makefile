@@ -10,6 +10,9 @@ UV_VERSION := 0.13.8
 STAMP := $(VENV)/.ready
 PYTEST := $(PY) -m pytest
 
+# Images of Python set it often. Here processes start by the hundred: what is compiled is kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,15 +63,16 @@ docs: $(STAMP) ## Build the documentation site into site/; a missing page or a d
 QUICK := not cluster and not gpu and not rocm and not slow
 
 .PHONY: test-unit
-test-unit: test-host test-kernels ## Unit and integration tests; no cluster, no GPU
+test-unit: test-integration test-parts ## Unit and integration tests; no cluster, no GPU
 
-.PHONY: test-host
-test-host: $(STAMP) ## Those but the kernels'
-	$(PYTEST) --durations=10 -m "$(QUICK)" --ignore tests/engine/ops
+# Two halves of about the same work, so that neither core is idle at the end.
+.PHONY: test-integration
+test-integration: $(STAMP) ## Its first half: engines and servers as a whole, in their processes
+	$(PYTEST) --durations=10 -m "$(QUICK)" tests/engine/integration
 
-.PHONY: test-kernels
-test-kernels: $(STAMP) ## Those of the kernels: on the CPU, compiled for GPUs, in Triton's interpreter
-	$(PYTEST) --durations=10 -m "$(QUICK)" tests/engine/ops
+.PHONY: test-parts
+test-parts: $(STAMP) ## Its second half: all else, with the kernels compiled and in Triton's interpreter
+	$(PYTEST) --durations=10 -m "$(QUICK)" --ignore tests/engine/integration
 
 .PHONY: test-gpu
 test-gpu: $(STAMP) ## The parity matrix on this machine's GPU; writes docs/results/gpu-parity.md

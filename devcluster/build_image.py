@@ -64,7 +64,7 @@ def content_key(request: BuildRequest, base: str) -> str:
     text = _read(request.dockerfile)
     stages = parse(text).needed_stages(request.target)
     ignore = request.context / ".dockerignore"
-    rules = IgnoreRules(ignore.read_text() if ignore.exists() else "")
+    rules = IgnoreRules(ignore.read_text(encoding="utf-8") if ignore.exists() else "")
     digest = hashlib.sha256(
         f"{text}\0{request.target}\0{sorted(request.arguments.items())}\0{base}\0".encode()
     )
@@ -77,7 +77,7 @@ def content_key(request: BuildRequest, base: str) -> str:
 
 def _read(dockerfile: Path) -> str:
     try:
-        return dockerfile.read_text()
+        return dockerfile.read_text(encoding="utf-8")
     except OSError as error:
         raise DevclusterError(
             f"cannot read the Dockerfile {dockerfile}: {error.strerror}; give an existing one with "

@@ -50,7 +50,7 @@ def attempt(
             env=environment,
             input=stdin,
             capture_output=True,
-            text=True,
+            encoding="utf-8",  # whatever the locale says
             timeout=timeout,
             check=False,
         )
@@ -120,7 +120,7 @@ class Kube:
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            encoding="utf-8",
         )
         assert process.stdout is not None
         try:

@@ -1,7 +1,7 @@
 """A tokenizer.json for a checkpoint that has none, made once and kept in the cache.
 
-The conversion is a process of its own (convert_tokenizer.py), since it imports transformers and so
-torch, which the server's half does not. What is kept is named by the content of the files it was
+The conversion is a process of its own (convert_tokenizer.py), since it imports transformers,
+which the server's half does not. What is kept is named by the content of the files it was
 made from. Called by the tokenizer.
 """
 

@@ -43,7 +43,7 @@ def test_the_table_has_the_architectures_that_have_a_model() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guides/sizing.md"])
 def test_documents_say_what_the_table_says(page: str) -> None:
-    text = " ".join((ROOT / page).read_text().split())
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
     assert runs_in_words() in text
 
 

@@ -22,7 +22,7 @@ ROCM = IMAGES / "engine/rocm"
 
 
 def read(path: Path) -> Dockerfile:
-    return parse(path.read_text())
+    return parse(path.read_text(encoding="utf-8"))
 
 
 def named(path: Path) -> str:
@@ -39,7 +39,7 @@ def test_every_image_of_the_project_is_here() -> None:
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=named)
 def test_what_is_copied_exists_and_is_not_ignored(path: Path) -> None:
-    rules = IgnoreRules((REPOSITORY / ".dockerignore").read_text())
+    rules = IgnoreRules((REPOSITORY / ".dockerignore").read_text(encoding="utf-8"))
     for source in copied_sources(read(path).stages):
         assert context_files(REPOSITORY, [source], rules), f"{source} is empty or ignored"
 
@@ -94,7 +94,7 @@ def test_locked_requirements_are_installed_with_their_hashes(path: Path) -> None
 def test_scripts_parse_and_stop_at_the_first_failure(path: Path) -> None:
     done = subprocess.run(["bash", "-n", path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "set -euo pipefail" in path.read_text()
+    assert "set -euo pipefail" in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck")

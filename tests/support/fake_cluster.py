@@ -8,7 +8,6 @@ the n-th write raise, `controllers` plays the Deployment controller.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,7 +56,7 @@ class FakeCluster:
     pod_reads: int = 0
 
     def __post_init__(self) -> None:
-        self._versions = itertools.count(1)
+        self._version = 0
         self._attempts = 0
 
     # --- ClusterPort -------------------------------------------------------------------------
@@ -219,13 +218,17 @@ class FakeCluster:
 
     def version(self) -> str:
         """The number of the latest write, which none before had."""
-        return str(next(self._versions))
+        return str(self._next_number())
+
+    def _next_number(self) -> int:
+        self._version += 1
+        return self._version
 
     # --- server-side apply -------------------------------------------------------------------
 
     def apply_as(self, manager: str, key: _Key, manifest: Manifest) -> Manifest:
         existing = self.objects.get(key)
-        stored = copied(existing) if existing else _new_object(key, next(self._versions))
+        stored = copied(existing) if existing else _new_object(key, self._next_number())
         wanted = {"metadata": _applied_metadata(manifest), **_payload(manifest)}
         paths = set(_leaves(wanted))
         for path in self.owned_fields.get((key, manager), set()) - paths:

@@ -19,6 +19,7 @@ from atom.config import Config
 from atom.errors import AtomError
 from atom.model_engine.wire.core_sockets import CoreSockets
 from atom.model_engine.wire.engine_protocol import ExecutorFailedBody
+from atom.utils.collector import collector_at_rest
 from atom.utils.parent_watch import ParentLines, end_with_parent
 
 logger = logging.getLogger(__name__)
@@ -47,7 +48,8 @@ def main() -> int:
 
 
 def _serve(config: Config, sockets: CoreSockets) -> int:
-    from atom.model_engine.engine_core import EngineCore  # torch: only once we can report failure
+    with collector_at_rest():
+        from atom.model_engine.engine_core import EngineCore  # torch: once we can report failure
 
     try:
         core = EngineCore(config, sockets)

@@ -8,7 +8,6 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import psutil
 import pytest
 
@@ -42,7 +41,7 @@ def everyone(server: ServerProcess) -> list[psutil.Process]:
 
 def greedy(server: ServerProcess, prompt: str) -> str:
     body = {"prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
-    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=HANG_SECONDS)
+    answer = server.post("/v1/completions", **body)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["choices"][0]["text"])
 

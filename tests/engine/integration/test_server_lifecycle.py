@@ -34,8 +34,7 @@ def ready_server(checkpoint: Path, tmp_path: Path, *flags: str) -> Iterator[Serv
 
 
 def ask(server: ServerProcess) -> httpx.Response:
-    body = {"prompt": "y"}
-    return httpx.post(f"{server.url}/v1/completions", json=body, timeout=HANG_SECONDS)
+    return server.post("/v1/completions", prompt="y")
 
 
 def test_sigterm_lets_running_requests_finish_refuses_new_ones_and_exits_0(
@@ -117,16 +116,13 @@ def test_a_stopped_engine_process_fails_health_and_live_until_it_runs_again(
         server.engine_process().suspend()
         wait_until(lambda: server.health()[1].get("status") == "stalled", "a stall is seen")
         assert "rank 0 has computed nothing" in server.health()[1]["reason"]
-        live = httpx.get(f"{server.url}/live", timeout=HANG_SECONDS)
+        live = server.get("/live")
         assert (live.status_code, live.json()["status"]) == (503, "stalled")
-        refused = httpx.post(
-            f"{server.url}/v1/completions", json={"prompt": "y"}, timeout=HANG_SECONDS
-        )
-        assert refused.status_code == 503
+        assert ask(server).status_code == 503
         server.engine_process().resume()
         wait_until(lambda: server.health()[0] == 200, "it is well again")
         assert stream.end()[-1] == "[DONE]", "nothing was lost"
-        assert httpx.get(f"{server.url}/live", timeout=HANG_SECONDS).status_code == 200
+        assert server.get("/live").status_code == 200
 
 
 def test_a_client_that_leaves_frees_what_its_request_held(checkpoint: Path, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_it_survives_the_wire() -> None:
         ({"regex": "a\0"}, "NUL"),
         ({"choice": ["\ud800"]}, "surrogate"),
         ({"json": "{"}, "not valid JSON"),
-        ({"json": "[" * 5000}, "nested deeper than 64"),
+        ({"json": "[" * 5000 + "]" * 5000}, "nested deeper than 64"),
         ({"json": nested(64)}, "nested deeper than 64"),
         ({"json": {"const": object()}}, "no JSON value"),
         ({"json": "3"}, "must be an object"),

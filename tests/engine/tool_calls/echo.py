@@ -43,13 +43,14 @@ async def echoing(
     *,
     template: str = "{{ messages[-1].content }}",
     marks: Sequence[AddedToken] = (),
+    held: bool = False,
 ) -> AsyncIterator[AppRig]:
-    """marks: tokens of their own, as the marks of real models are."""
+    """marks: tokens of their own, as the marks of real models are. held: answers by `core.step`."""
     write_model_folder(folder, context_tokens=4096)
     if marks:
         _add_tokens(folder, marks)
     (folder / "chat_template.jinja").write_text(MARKS[family] + template)
-    async with serve_app(build_test_config(folder)) as rig:
+    async with serve_app(build_test_config(folder), held=held) as rig:
         yield rig
         assert rig.engine.open_requests == 0
 

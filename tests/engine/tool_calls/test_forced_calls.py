@@ -119,6 +119,7 @@ async def test_several_calls_may_follow_each_other(client: AsyncOpenAI) -> None:
 
 
 async def test_a_forced_call_streams_its_arguments(client: AsyncOpenAI) -> None:
+    """How many pieces is the reader's luck; test_wire.py shows that they come as it is written."""
     choice = {"type": "function", "function": {"name": 'get "weather"'}}
     fields: dict[str, Any] = {"tool_choice": choice, "temperature": 0}
     whole = (await ask(client, **fields)).choices[0].message.tool_calls[0].function
@@ -132,7 +133,6 @@ async def test_a_forced_call_streams_its_arguments(client: AsyncOpenAI) -> None:
             pieces += [call.function for call in item.delta.tool_calls or ()]
     assert [piece.name for piece in pieces if piece.name] == ['get "weather"']
     assert "".join(piece.arguments for piece in pieces) == whole.arguments
-    assert len(pieces) > 3
     assert reasons == ["tool_calls"]
     assert usage is not None
     assert usage.completion_tokens > 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from tokenizers import AddedToken
 
 from tests.engine.tool_calls.echo import CHAT, END, TOOLS, echoing, streamed, whole
 from tests.support.http_app import AppRig
+from tests.support.waiting import eventually, within
 
 PARIS = '{"city": "Paris"}'
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
@@ -84,9 +86,47 @@ async def test_an_answer_is_the_same_whole_and_streamed(
     assert len(set(ids)) == len(ids)
 
 
+async def test_arguments_are_sent_before_the_call_is_over(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": CALL + END}]
+    body = {"messages": messages, "stop": END, "tools": TOOLS, "stream": True}
+    async with echoing(tmp_path, held=True) as rig:
+        begun = await count_tokens(rig, CALL[: CALL.index("ris")])
+        rest = await count_tokens(rig, CALL + END) - begun
+        choices: list[dict[str, Any]] = []
+        early = ""
+
+        async def read() -> None:
+            nonlocal early
+            async with rig.client.stream("POST", CHAT, json=body) as response:
+                async for line in response.aiter_lines():
+                    if not line.startswith("data: {"):
+                        continue
+                    choices.extend(json.loads(line.removeprefix("data: "))["choices"])
+                    calls = message_in(choices)["tool_calls"]
+                    if calls and calls[0][1] and not early:
+                        early = calls[0][1]
+                        steps(rig, rest)
+
+        reading = asyncio.create_task(read())
+        await eventually(lambda: bool(rig.core.added), "the request is there")
+        steps(rig, begun)
+        await within(reading, "arguments before the end of their call")
+    assert '{"city": "Pa'.startswith(early)
+    assert message_in(choices)["tool_calls"][0][:2] == ("weather", PARIS)
+
+
+async def count_tokens(rig: AppRig, text: str) -> int:
+    return int((await rig.post("/tokenize", prompt=text)).json()["count"])
+
+
+def steps(rig: AppRig, count: int) -> None:
+    for _ in range(count):
+        rig.core.step()
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_call_that_is_cut_off_says_so(rig: AppRig, stream: bool) -> None:
-    tokens = (await rig.post("/tokenize", prompt=CALL[: CALL.index("ris")])).json()["count"]
+    tokens = await count_tokens(rig, CALL[: CALL.index("ris")])
     if stream:
         choices = await streamed(rig, CALL, max_tokens=tokens)
         (call,) = message_in(choices)["tool_calls"]

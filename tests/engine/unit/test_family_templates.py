@@ -91,7 +91,7 @@ def family(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def folder(tmp_path: Path, family: str) -> Path:
     write_byte_tokenizer(tmp_path, bos_token=END_OF_TEXT)
-    (tmp_path / "chat_template.jinja").write_text((FOLDER / f"{family}_like.jinja").read_text())
+    (tmp_path / "chat_template.jinja").write_bytes((FOLDER / f"{family}_like.jinja").read_bytes())
     return tmp_path
 
 

@@ -43,7 +43,7 @@ def helm() -> str:
 
 def run_helm(helm: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [helm, *arguments], capture_output=True, text=True, timeout=60, check=False
+        [helm, *arguments], capture_output=True, encoding="utf-8", timeout=60, check=False
     )
 
 

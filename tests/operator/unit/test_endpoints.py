@@ -12,8 +12,10 @@ from prometheus_client import CollectorRegistry, Counter
 
 from atom_operator import endpoints
 from atom_operator.endpoints import EVERY_ADDRESS, listen
+from tests.support.ipv6 import needs_ipv6
 
-BOTH = ("127.0.0.1", "[::1]")
+IPV4 = "127.0.0.1"
+BOTH = (IPV4, pytest.param("[::1]", marks=needs_ipv6))
 
 
 async def get(host: str, port: int, path: str) -> tuple[int, str]:
@@ -46,7 +48,7 @@ async def test_what_is_not_alive_says_why() -> None:
     port = free_port()
     runner = await endpoints.serve(endpoints.health(dead), port)
     try:
-        assert await get(BOTH[0], port, "/healthz") == (500, "a loop of the operator has ended")
+        assert await get(IPV4, port, "/healthz") == (500, "a loop of the operator has ended")
     finally:
         await runner.cleanup()
 

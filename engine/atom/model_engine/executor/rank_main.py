@@ -23,6 +23,7 @@ from atom.errors import AtomError
 from atom.model_engine.executor.rank_processes import LastWords, RankOrder
 from atom.model_engine.executor.step_channel import StepMemory, StepReceiver
 from atom.model_engine.executor.step_codec import SampleStep, decode_step
+from atom.utils.collector import collector_at_rest
 from atom.utils.parent_watch import ParentLines, end_with_parent
 
 if TYPE_CHECKING:
@@ -57,8 +58,9 @@ def main() -> int:
 
 
 def _follow(config: Config, order: RankOrder) -> None:
-    from atom.collectives.torch_group import Place, TorchGroup, find_store
-    from atom.model_engine.model_runner import ModelRunner, rank_device
+    with collector_at_rest():
+        from atom.collectives.torch_group import Place, TorchGroup, find_store
+        from atom.model_engine.model_runner import ModelRunner, rank_device
 
     parallel = config.parallel
     memory = StepMemory(order.memory)

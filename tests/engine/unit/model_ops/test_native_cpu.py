@@ -226,6 +226,7 @@ def test_callers_at_the_same_time_do_not_disturb_each_other(
         assert len(list(callers.map(doubled, inputs))) == len(inputs)
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # threads are the point here
 def test_a_forked_process_computes_with_threads_of_its_own(
     kernels: None, more_threads_than_cores: None
 ) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from atom.entrypoints.http.listener import listen, listen_shared, url_of
+from tests.support.ipv6 import needs_ipv6
 from tests.support.waiting import HANG_SECONDS
 
 
@@ -33,7 +34,10 @@ def _send_for_ever(connection: socket.socket) -> None:
         connection.send(bytes(65536))
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::"])
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", pytest.param("::1", marks=needs_ipv6), pytest.param("::", marks=needs_ipv6)],
+)
 @pytest.mark.parametrize("count", [1, 2])
 def test_its_url_is_where_it_is_reached(host: str, count: int) -> None:
     listeners = listen_shared(host, 0, count) if count > 1 else [listen(host, 0)]
@@ -47,6 +51,7 @@ def test_its_url_is_where_it_is_reached(host: str, count: int) -> None:
             pass
 
 
+@needs_ipv6
 def test_every_address_means_those_of_both_families() -> None:
     with listen("::", 0) as listener:
         port = listener.getsockname()[1]
