@@ -29,7 +29,7 @@ class Experts(nn.Module):
         super().__init__()
         self._ops = build.ops
         self._activation = activation
-        self.gate_up_proj = StackedLinear(matrices[:2], build, stacked=stacked)
+        self.gate_up_proj = StackedLinear(matrices[:2], build, gating=activation, stacked=stacked)
         self.down_proj = StackedLinear(matrices[2:], build, stacked=stacked)
 
     @property

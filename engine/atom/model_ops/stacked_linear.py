@@ -7,6 +7,7 @@ one tensor of all, is the placements' affair. Either way it is read expert by ex
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -14,7 +15,7 @@ from atom.model_ops.linear import Build, WeightHolder
 from atom.model_ops.parallel import Region
 from atom.model_ops.placement import Placement, checkpoint_name
 from atom.model_ops.quantised.stored_matrix import StoredMatrix
-from atom.model_ops.values import LinearWeight
+from atom.model_ops.values import Gating, LinearWeight
 from atom.sizing.weights import Projection
 
 _DEPTH = 3  # of this module's name below its layer
@@ -22,10 +23,16 @@ _DEPTH = 3  # of this module's name below its layer
 
 class StackedLinear(WeightHolder):
     """W [E, out, in], perhaps with biases [E, out]: of each expert the projections' rows one below
-    the other. stacked: in the checkpoint too, inputs first and the projections' outputs in turn."""
+    the other. gating: what makes one of the two projections' results. stacked: in the checkpoint
+    too, inputs first and the projections' outputs in turn."""
 
     def __init__(
-        self, projections: Sequence[Projection], build: Build, *, stacked: bool = False
+        self,
+        projections: Sequence[Projection],
+        build: Build,
+        *,
+        gating: Gating | None = None,
+        stacked: bool = False,
     ) -> None:
         super().__init__()
         self._ops = build.ops
@@ -41,9 +48,10 @@ class StackedLinear(WeightHolder):
         self._stored = None
         if projections[0].quantization is not None:
             self._stored = StoredMatrix(self._parts, {}, experts)
-            self._hold(self._stored.weight(bias))
+            w = self._stored.weight(bias)
         else:
-            self._hold(LinearWeight(torch.empty(experts, rows, columns), bias))
+            w = LinearWeight(torch.empty(experts, rows, columns), bias)
+        self._hold(replace(w, gating=gating))
 
     def placements(self, name: str) -> Iterator[Placement]:
         """Where each expert's part comes from."""

@@ -14,6 +14,7 @@ from atom.model_ops.backends import aiter_ops, load_backend
 from atom.model_ops.backends.aiter_ops.cache_views import PromptKeys, TiledCache
 from atom.model_ops.backends.aiter_ops.library import Library, load_library
 from atom.model_ops.values import LinearWeight
+from tests.support.aiter_fp4_mutations import FP4_MUTATIONS
 from tests.support.aiter_models import amd_card
 from tests.support.aiter_mutations import MUTATIONS, Mutation
 from tests.support.fake_aiter import TRAPS, ContractError
@@ -23,7 +24,7 @@ NOTICED = (AssertionError, TypeError, RuntimeError, ValueError, IndexError)
 _ADAPTERS = "atom.model_ops.backends.aiter_ops"
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: each.name)
+@pytest.mark.parametrize("mutation", [*MUTATIONS, *FP4_MUTATIONS], ids=lambda each: each.name)
 def test_a_mistake_is_noticed(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
     torch.manual_seed(0)

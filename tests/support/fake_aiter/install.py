@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.support.fake_aiter import (
     experts,
+    fp4,
     gemm,
     latent,
     norms,
@@ -31,7 +32,7 @@ GENERATIONS = generations()
 _RESULTS: dict[str, Callable[..., Any]] = {
     name: result
     for module in (
-        experts, gemm, latent, norms, paged_decode, prefill, quant, rope_cache, routers,
+        experts, fp4, gemm, latent, norms, paged_decode, prefill, quant, rope_cache, routers,
     )
     for name, result in module.RESULTS.items()
 }  # fmt: skip

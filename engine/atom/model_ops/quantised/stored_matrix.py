@@ -85,7 +85,11 @@ class StoredMatrix:
     def weight(self, bias: torch.Tensor | None) -> LinearWeight:
         """What the operations take. Its dtype is torch's default, as that of plain weights."""
         dtype = torch.get_default_dtype()
-        scales = Scales(self._format, self.scale, self._block, dtype, self.zero, self.groups)
+        quantization = self._quantization
+        fp4_inputs = quantization.element is Element.FP4 and quantization.input_bits == 4
+        scales = Scales(
+            self._format, self.scale, self._block, dtype, self.zero, self.groups, fp4_inputs
+        )
         return LinearWeight(self.data, bias, scales)
 
     def placements(self, names: Sequence[str], copy: int | None = None) -> Iterator[Placement]:
