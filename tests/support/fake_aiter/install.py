@@ -20,6 +20,7 @@ from tests.support.fake_aiter import (
     paged_decode,
     prefill,
     quant,
+    ranks,
     rope_cache,
     routers,
 )
@@ -55,6 +56,20 @@ class FakeAiter:
         assert recorded is not None
         return self.function(recorded)(*[None] * len(recorded.signature.parameters))
 
+    def constructor(self, name: str) -> Callable[..., Any]:
+        """Of a class, whose methods are bound by the record as functions are."""
+        known = functions(self.generation)
+
+        def check(method: str, **given: Any) -> dict[str, Any]:
+            recorded = known[f"{name}.{method}" if method else name]
+            if recorded is None:
+                raise AttributeError(f"{name} has no {method} in {self.generation}")
+            bound = bind(recorded, (), given)
+            self.calls.append(bound)
+            return bound.arguments
+
+        return functools.partial(ranks.CLASSES[name], check, self.architecture)
+
     def function(self, recorded: Function) -> Callable[..., Any]:
         result = _RESULTS.get(recorded.name.rpartition(".")[2], _without_result)
 
@@ -88,8 +103,10 @@ def installed(
             setattr(root, name, kind)
     root.__version__ = generation  # type: ignore[attr-defined]
     for name, recorded in functions(generation).items():
-        if recorded is not None and name not in lacking:
-            _place(name, fake.function(recorded))
+        if recorded is None or name in lacking or name.rpartition(".")[0] in ranks.CLASSES:
+            continue
+        is_class = name in ranks.CLASSES
+        _place(name, fake.constructor(name) if is_class else fake.function(recorded))
     try:
         yield fake
     finally:

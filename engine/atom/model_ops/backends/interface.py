@@ -414,7 +414,8 @@ class Backend:
     may be captured into a graph; unusable: why the backend cannot be used here at all (empty when
     it can); reasons_against: why it cannot compute an operation of a case, empty when it can;
     expands: its `prepare_linear` makes quantised matrices plain ones of the model's dtype;
-    arranges: matrices that it prepared, or blocks that it filled, are for its own operations alone.
+    arranges: matrices that it prepared, or blocks that it filled, are for its own operations alone;
+    join: a group of ranks on a device → the same ranks by its own kernels.
     """
 
     name: str
@@ -424,3 +425,4 @@ class Backend:
     reasons_against: Callable[[str, OpCase], tuple[str, ...]] = _no_reasons
     expands: bool = False
     arranges: bool = False
+    join: Callable[[Group, torch.device], Group] | None = None

@@ -50,6 +50,10 @@ _PLACES: dict[str, tuple[str, str]] = {
     "fused_moe": ("aiter.fused_moe", "fused_moe"),
     "ActivationType": ("aiter", "ActivationType"),
     "QuantType": ("aiter", "QuantType"),
+    "CustomAllreduce": (
+        "aiter.dist.device_communicators.custom_all_reduce",
+        "CustomAllreduce",
+    ),
     "concat_and_cache_mla": ("aiter", "concat_and_cache_mla"),
     "get_mla_metadata_info_v1": ("aiter", "get_mla_metadata_info_v1"),
     "get_mla_metadata_v1": ("aiter", "get_mla_metadata_v1"),
