@@ -363,6 +363,14 @@ _LATENT = [
         ("a narrow result", put("o", lambda o: o[..., :128].contiguous())),
         ("a soft cap", constant("logit_cap", 30.0)),
     ),
+    *all_of(
+        "selected latent attention", "mla_decode_fwd",
+        ("slots of others", put("kv_indices", lambda at: at.roll(24))),
+        ("wide slots", put("kv_indices", lambda at: at.long())),
+        ("pages of all", put("kv_indptr", lambda at: at // 2)),
+        ("empty last pages", put("kv_last_page_lens", torch.zeros_like)),
+        ("no scale", drop("sm_scale")),
+    ),
 ]  # fmt: skip
 _EXPERTS = [
     *all_of(

@@ -14,7 +14,13 @@ from dataclasses import replace
 
 import torch
 
-from atom.first_hour.attention_exercises import ASSEMBLY, GLUON, attention, latent_attention
+from atom.first_hour.attention_exercises import (
+    ASSEMBLY,
+    GLUON,
+    attention,
+    latent_attention,
+    selected_latent_attention,
+)
 from atom.first_hour.comparison import (
     BFLOAT16,
     EIGHT_BITS,
@@ -255,6 +261,7 @@ EXERCISES: dict[str, tuple[Callable[[Ops], None], tuple[str, ...]]] = {
             "attention": attention(ASSEMBLY, normed=False),
             "attention with sinks": attention(GLUON, normed=False),
             "latent attention": latent_attention,
+            "selected latent attention": selected_latent_attention,
             "softmax router": routing(SOFTMAX),
             "grouped router": routing(GROUPED),
             "sigmoid router": routing(SIGMOID, corrected=True),

@@ -11,7 +11,7 @@ from atom.first_hour.attention_exercises import ASSEMBLY, GLUON, LATENT
 from atom.first_hour.exercises import CLAMPED, SIGMOID, SOFTMAX
 from atom.model_ops.backends import _PREFERENCES, load_backend, resolve_ops
 from atom.model_ops.backends.interface import OpCase
-from atom.model_ops.values import Activation, ClampedSwiGLU, WeightFormat
+from atom.model_ops.values import Activation, ClampedSwiGLU, IndexShape, WeightFormat
 from tests.support.aiter_models import amd_card
 from tests.support.fake_aiter import GENERATIONS, installed
 from tests.support.fake_aiter.record import functions
@@ -68,6 +68,15 @@ REFUSED: dict[str, tuple[str, OpCase, str, str]] = {
         "paged_latent_attention", _latent(kv_rank=256), "gfx942", "not 256 and 64",
     ),
     "12 heads of latents": ("paged_latent_attention", _latent(num_heads=12), "gfx942", "not 12"),
+    "an indexer": (
+        "select_tokens", replace(LATENTS, index=(IndexShape(16, 128, 64, 2048),)), "gfx942",
+        "keys in fp8",
+    ),
+    "a selection of short latents": (
+        "selected_latent_attention",
+        replace(_latent(kv_rank=256), index=(IndexShape(16, 128, 64, 2048),)), "gfx942",
+        "not 256 and 64",
+    ),
     "sigmoids that sum to anything": (
         "route", replace(MIXED, routings=(replace(SIGMOID, renormalize=False),)), "gfx942",
         "sum to one",

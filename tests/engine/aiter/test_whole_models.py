@@ -95,10 +95,21 @@ MODELS: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"architecture": "deepseek3", "heads": 16, "dtype": torch.bfloat16, "extra": _LATENT},
         {"biased_grouped_topk", "fused_moe", "mla_decode_fwd", "flash_attn_varlen_func"},
     ),
+    # Its indexer is not AITER's; the attention to what it selects is.
+    "deepseek32": (
+        {"architecture": "deepseek32", "heads": 16, "dtype": torch.bfloat16,
+         "extra": {**_LATENT, "index_topk": 20, "index_n_heads": 16, "index_head_dim": 128}},
+        {"biased_grouped_topk", "fused_moe", "mla_decode_fwd"},
+    ),
 }  # fmt: skip
 # Beside the tokens' own rounding gpt-oss' experts round values of a hundred; latents are bfloat16,
-# whose roundings are 8 times those of float16.
-_CLOSE = {"gpt-oss": 2 * CLOSE, "deepseek2": 8 * CLOSE, "deepseek3": 8 * CLOSE}
+# whose roundings are 8 times those of float16; where these swap selected tokens for others, twice.
+_CLOSE = {
+    "gpt-oss": 2 * CLOSE,
+    "deepseek2": 8 * CLOSE,
+    "deepseek3": 8 * CLOSE,
+    "deepseek32": 16 * CLOSE,
+}
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=str)

@@ -77,6 +77,7 @@ def _operations(library: Library, card: Card) -> dict[str, Callable[..., Any]]:
         "attention": attention.attention,
         "latent_rope_store": latent.latent_rope_store,
         "paged_latent_attention": latent.paged_latent_attention,
+        "selected_latent_attention": latent.selected_latent_attention,
     }
 
 

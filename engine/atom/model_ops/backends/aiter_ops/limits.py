@@ -113,6 +113,16 @@ def _against_latent(case: OpCase, card: Card) -> tuple[str, ...]:
     return tuple(reason for shape in case.latent for reason in _against_latent_shape(shape))
 
 
+def _against_selected(case: OpCase, card: Card) -> tuple[str, ...]:
+    return _against_latent(case, card) if case.index else ()
+
+
+def _against_indexers(case: OpCase, card: Card) -> tuple[str, ...]:
+    if not case.index:
+        return ()
+    return (f"its indexer reads keys in fp8 with a scale each, not {_name(case.kv_dtype)}",)
+
+
 def _against_latent_shape(shape: LatentShape) -> tuple[str, ...]:
     if (shape.kv_rank, shape.rope_dim) != (_LATENT_RANK, _LATENT_ROPE):
         own = f"{shape.kv_rank} and {shape.rope_dim}"
@@ -197,6 +207,8 @@ _CHECKS: dict[str, Callable[[OpCase, Card], tuple[str, ...]]] = {
     "attention": _against_attention,
     "latent_rope_store": _against_latent,
     "paged_latent_attention": _against_latent,
+    "select_tokens": _against_indexers,
+    "selected_latent_attention": _against_selected,
     "route": _against_routing,
     "prepare_experts": _against_experts,
     "experts": _against_experts,

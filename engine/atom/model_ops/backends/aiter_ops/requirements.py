@@ -28,6 +28,11 @@ _OF_LATENT: dict[str, tuple[str, ...]] = {
         "flash_attn_varlen_func",
         "tgemm.mm",
     ),
+    "selected_latent_attention": (
+        "get_mla_metadata_info_v1",
+        "get_mla_metadata_v1",
+        "mla_decode_fwd",
+    ),
 }
 _OF_EXPERTS: dict[str, tuple[str, ...]] = {
     "route": ("topk_softmax", "grouped_topk", "biased_grouped_topk"),
