@@ -16,6 +16,7 @@ from atom.model_ops.parallel import Region
 from atom.model_ops.placement import Placement, checkpoint_name
 from atom.model_ops.quantised.stored_matrix import StoredMatrix
 from atom.model_ops.values import Gating, LinearWeight
+from atom.sizing.layers import Stacking
 from atom.sizing.weights import Projection
 
 _DEPTH = 3  # of this module's name below its layer
@@ -23,8 +24,8 @@ _DEPTH = 3  # of this module's name below its layer
 
 class StackedLinear(WeightHolder):
     """W [E, out, in], perhaps with biases [E, out]: of each expert the projections' rows one below
-    the other. gating: what makes one of the two projections' results. stacked: in the checkpoint
-    too, inputs first and the projections' outputs in turn."""
+    the other. gating: what makes one of the two projections' results. stacking: of the
+    checkpoint, whose experts may be one tensor."""
 
     def __init__(
         self,
@@ -32,11 +33,11 @@ class StackedLinear(WeightHolder):
         build: Build,
         *,
         gating: Gating | None = None,
-        stacked: bool = False,
+        stacking: Stacking = Stacking.APART,
     ) -> None:
         super().__init__()
         self._ops = build.ops
-        self._stacked = stacked
+        self._stacking = stacking
         self._ranks = build.ranks
         self._parts: list[tuple[Projection, Region]] = [
             (matrix, build.ranks.region(matrix)) for matrix in projections
@@ -56,7 +57,11 @@ class StackedLinear(WeightHolder):
     def placements(self, name: str) -> Iterator[Placement]:
         """Where each expert's part comes from."""
         for expert in range(len(self.w.data)):
-            yield from self._of_stack(name, expert) if self._stacked else self._of(name, expert)
+            yield from {
+                Stacking.APART: self._of,
+                Stacking.IN_TURN: self._of_stack,
+                Stacking.SIDE_BY_SIDE: self._side_by_side,
+            }[self._stacking](name, expert)
 
     def _of(self, name: str, expert: int) -> Iterator[Placement]:
         names, first = (
@@ -100,6 +105,24 @@ class StackedLinear(WeightHolder):
                 region=((expert, expert + 1), rows),
                 target=self.w.bias[expert].unflatten(0, (parts, -1)).t(),
             )
+
+    def _side_by_side(self, name: str, expert: int) -> Iterator[Placement]:
+        parts, first, before = len(self._parts), 0, 0
+        matrix, _ = self._parts[0]
+        own = checkpoint_name(name, f"{matrix.stack_name}.{name.rpartition('.')[2]}", _DEPTH)
+        for number, (matrix, region) in enumerate(self._parts):
+            end = first + region.shape[0]
+            rows = (before + region.rows[0], before + region.rows[1])
+            if self._stored is not None:
+                yield self._stored.stacked_part(own, expert, number, rows)
+            else:
+                yield Placement(
+                    name=own,
+                    shape=(matrix.copies, matrix.columns, matrix.rows * parts),
+                    region=((expert, expert + 1), region.columns, rows),
+                    target=self.w.data[expert, first:end].t(),
+                )
+            first, before = end, before + matrix.rows
 
     def finish(self) -> None:
         """Once, when the weights are loaded."""

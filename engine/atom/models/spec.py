@@ -27,7 +27,7 @@ from atom.model_ops.values import (
     LatentShape,
     WeightFormat,
 )
-from atom.sizing.layers import Experts, ExpertsBlock, LayerFacts
+from atom.sizing.layers import Experts, ExpertsBlock, LayerFacts, Stacking
 from atom.sizing.weights import Projection, stored_projections
 
 
@@ -41,10 +41,10 @@ class NormSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsSpec:
-    """What a layer's experts compute by beside their sizes. stacked: see StackedLinear."""
+    """What a layer's experts compute by beside their sizes. stacking: of their checkpoint."""
 
     routing: Routing
-    stacked: bool = False
+    stacking: Stacking = Stacking.APART
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +208,7 @@ def _experts(
     assert routing is not None, "a family with experts says how they are chosen"
     rule = routing(experts)
     _check_routing(rule, experts)
-    return ExpertsSpec(routing=rule, stacked=block.stacked)
+    return ExpertsSpec(routing=rule, stacking=block.stacking)
 
 
 def _check_routing(rule: Routing, experts: Experts) -> None:
