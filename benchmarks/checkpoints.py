@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from atom.sizing import ModelFacts
+from atom.sizing.layers import Stacking
 from atom.sizing.weights import projections
 from benchmarks.shapes import SHAPES, write_shape
 
@@ -55,7 +56,7 @@ def _files(name: str) -> Iterator[dict[str, tuple[int, ...]]]:
 
 def _layer(name: str) -> dict[str, tuple[int, ...]]:
     facts = ModelFacts.from_hf_config(SHAPES[name])
-    if facts.experts_block.stacked:
+    if facts.experts_block.stacking is not Stacking.APART:
         raise ValueError(f"{name}: checkpoints with stacked experts are not written here")
     layer, hidden = facts.layer(0), facts.hidden_size
     tensors: dict[str, tuple[int, ...]] = {}

@@ -19,9 +19,15 @@ from transformers import AutoModelForCausalLM
 
 from tests.support.core_driver import CoreDriver
 from tests.support.fake_aiter import FakeAiter, installed
-from tests.support.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
+from tests.support.quantised_checkpoint import (
+    GPT_OSS_LAYOUT,
+    LAYOUTS,
+    MXFP4_WEIGHTS,
+    make_quantised_checkpoint,
+)
 from tests.support.tiny_model import Architecture, make_tiny_checkpoint
 
+_LAYOUTS = {**LAYOUTS, "mxfp4": GPT_OSS_LAYOUT, "quark-mxfp4-weights": MXFP4_WEIGHTS}
 NEW_TOKENS = 3
 # Within a block of 16, at its end, over several, and in chunks of 48.
 PROMPT_LENGTHS = (1, 15, 33, 100)
@@ -85,7 +91,11 @@ def make_quantised_model(
 ) -> Model:
     sizes = {"heads": 8, "kv_heads": 1, "head_dim": 128, "hidden": 128, "intermediate": 128}
     quantised, plain = make_quantised_checkpoint(
-        folder, LAYOUTS[layout], architecture, sizes=sizes, **options
+        folder,
+        _LAYOUTS[layout],
+        architecture,
+        sizes={**sizes, **options.pop("sizes", {})},
+        **options,
     )
     return Model(quantised, _oracle(plain))
 

@@ -76,7 +76,7 @@ def shifted(x: torch.Tensor) -> torch.Tensor:
     return x.roll(1, 0)
 
 
-def _all_of(
+def all_of(
     exercise: str, function: str, *mistakes: tuple[str, Change], **where: str
 ) -> list[Mutation]:
     return [
@@ -86,7 +86,7 @@ def _all_of(
 
 
 _PER_TOKEN = [
-    *_all_of(
+    *all_of(
         "norms",
         "rmsnorm2d_fwd",
         ("no epsilon", constant("epsilon", 0.0)),
@@ -96,7 +96,7 @@ _PER_TOKEN = [
         ("float32 inputs", put("input", wider)),
         ("an int for epsilon's place", constant("use_model_sensitive_rmsnorm", None)),
     ),
-    *_all_of(
+    *all_of(
         "norms",
         "rmsnorm2d_fwd_with_add",
         ("out and residual swapped", swap("out", "residual_out")),
@@ -106,7 +106,7 @@ _PER_TOKEN = [
         ("nothing is added", put("residual_in", torch.zeros_like)),
         ("no epsilon", constant("epsilon", 0.0)),
     ),
-    *_all_of(
+    *all_of(
         "activation",
         "silu_and_mul",
         ("up before gate", swapped_halves("input", 1)),
@@ -114,7 +114,7 @@ _PER_TOKEN = [
         ("a clamp", constant("limit", 1.0)),
         ("strides", put("input", strided)),
     ),
-    *_all_of(
+    *all_of(
         "product",
         "tgemm.mm",
         ("no bias", drop("bias")),
@@ -125,7 +125,7 @@ _PER_TOKEN = [
     ),
 ]
 _QUANTISED = [
-    *_all_of(
+    *all_of(
         "fp8 product",
         "gemm_a8w8_bpreshuffle",
         ("activations' scale forgotten", put("x_scale", torch.ones_like)),
@@ -138,18 +138,18 @@ _QUANTISED = [
         ("a dtype left to the default", drop("dtype")),
         ("operands swapped", swap("XQ", "WQ")),
     ),
-    *_all_of(
+    *all_of(
         "fp8 product",
         "shuffle_weight",
         ("other tiles", constant("layout", (32, 16))),
     ),
-    *_all_of(
+    *all_of(
         "fp8 product",
         "per_token_quant_hip",
         ("the other e4m3", constant("quant_dtype", torch.float8_e4m3fn)),
         ("the default element", drop("quant_dtype")),
     ),
-    *_all_of(
+    *all_of(
         "normed fp8 product",
         "rmsnorm2d_fwd_with_dynamicquant",
         ("scales go elsewhere", put("yscale", torch.zeros_like)),
@@ -157,7 +157,7 @@ _QUANTISED = [
         ("flat scales", put("yscale", torch.flatten)),
         ("a group", constant("group_size", 128)),
     ),
-    *_all_of(
+    *all_of(
         "normed fp8 product",
         "rmsnorm2d_fwd_with_add_dynamicquant",
         ("the residual goes elsewhere", put("residual_out", torch.zeros_like)),
@@ -165,33 +165,33 @@ _QUANTISED = [
         ("nothing is added", put("input", torch.zeros_like)),
         ("the other e4m3", put("out", lambda out: out.view(torch.float8_e4m3fn))),
     ),
-    *_all_of(
+    *all_of(
         "fp8 product of odd outputs",
         "gemm_a8w8",
         ("matrix' scale forgotten", put("w_scale", torch.ones_like)),
         ("strides", put("XQ", strided)),
     ),
-    *_all_of(
+    *all_of(
         "int8 product",
         "gemm_a8w8",
         ("activations' scale forgotten", put("x_scale", torch.ones_like)),
         ("a dtype left to the default", drop("dtype")),
     ),
-    *_all_of(
+    *all_of(
         "fp8 product of blocks",
         "per_group_quant_hip",
         ("scales by rows", constant("transpose_scale", False)),
         ("smaller groups", constant("group_size", 64)),
         ("the other e4m3", constant("quant_dtype", torch.float8_e4m3fn)),
     ),
-    *_all_of(
+    *all_of(
         "fp8 product of blocks",
         "gemm_a8w8_blockscale_bpreshuffle",
         ("matrix' scale forgotten", put("w_scale", torch.ones_like)),
         ("a transposed scale", put("w_scale", lambda scale: scale.t().contiguous())),
         ("scales swapped", swap("x_scale", "w_scale")),
     ),
-    *_all_of(
+    *all_of(
         "mxfp4 product",
         "gemm_a16wfp4",
         ("scales of other outputs", put("w_scales", shifted)),
@@ -201,7 +201,7 @@ _QUANTISED = [
     ),
 ]
 _STORES = [
-    *_all_of(
+    *all_of(
         "attention",
         "rope_cached_positions_2c_fwd_inplace",
         ("pairs of neighbours", constant("rotate_style", 1)),
@@ -213,7 +213,7 @@ _STORES = [
         ("a copy is rotated", put("input_x", torch.clone)),
         ("a copy of keys is rotated", put("input_y", torch.clone)),
     ),
-    *_all_of(
+    *all_of(
         "attention",
         "reshape_and_cache",
         ("keys for values", swap("key", "value")),
@@ -225,7 +225,7 @@ _STORES = [
         ("keys in four dimensions", put("key_cache", lambda k: k.flatten(1, 2))),
         ("strides", put("key", strided)),
     ),
-    *_all_of(
+    *all_of(
         "attention to fp8",
         "reshape_and_cache_with_pertoken_quant",
         ("scales swapped", swap("k_dequant_scales", "v_dequant_scales")),
@@ -237,7 +237,7 @@ _STORES = [
         ("keys for values", swap("key", "value")),
         card="gfx950",
     ),
-    *_all_of(
+    *all_of(
         "normed attention",
         "fused_qk_norm_rope_cache_quant_shuffle",
         ("weights swapped", swap("qw", "kw")),
@@ -253,13 +253,13 @@ _STORES = [
         ("values in four dimensions", put("v_cache", lambda v: v.flatten(1, 2))),
         ("an fp8 cache", constant("kv_cache_dtype", "fp8")),
     ),
-    *_all_of(
+    *all_of(
         "normed attention",
         "fused_qk_norm_rope_cache_quant_shuffle",
         ("no scale", constant("k_scale", None)),
         generation="2026-02",
     ),
-    *_all_of(
+    *all_of(
         "normed attention to fp8",
         "fused_qk_norm_rope_cache_quant_shuffle",
         ("scales swapped", swap("k_scale", "v_scale")),
@@ -269,7 +269,7 @@ _STORES = [
     ),
 ]
 _ATTENTION = [
-    *_all_of(
+    *all_of(
         "attention",
         "pa_fwd_asm",
         ("values for keys", swap("K", "V")),
@@ -283,14 +283,14 @@ _ATTENTION = [
         ("scales of a plain cache", put("K_QScale", lambda _: torch.ones(12, 2, 16))),
         ("queries of other heads", put("Q", lambda q: q.roll(1, 1))),
     ),
-    *_all_of(
+    *all_of(
         "attention to fp8",
         "pa_fwd_asm",
         ("no scales", drop("K_QScale", "V_QScale")),
         ("scales swapped", swap("K_QScale", "V_QScale")),
         card="gfx950",
     ),
-    *_all_of(
+    *all_of(
         "attention with sinks",
         "pa_decode_gluon",
         ("a window", constant("sliding_window", 10)),
@@ -303,7 +303,7 @@ _ATTENTION = [
         ("values for keys", swap("key_cache", "value_cache")),
         ("tables for contexts", swap("block_tables", "context_lengths")),
     ),
-    *_all_of(
+    *all_of(
         "attention with sinks",
         "flash_attn_varlen_func",
         ("a window of two numbers", constant("window_size", (-1, -1))),
@@ -311,7 +311,7 @@ _ATTENTION = [
         ("no sinks", drop("sink_ptr")),
         ("the usual scale", drop("softmax_scale")),
     ),
-    *_all_of(
+    *all_of(
         "attention",
         "flash_attn_varlen_func",
         ("sees the future", constant("causal", False)),
@@ -326,14 +326,14 @@ _ATTENTION = [
     ),
 ]
 _LATENT = [
-    *_all_of(
+    *all_of(
         "latent attention", "concat_and_cache_mla",
         ("keys for latents", swap("kv_c", "k_pe")),
         ("slots of others", put("slot_mapping", lambda at: at.roll(1))),
         ("a flat cache", put("kv_cache", lambda cache: cache.flatten(0, 1))),
         ("no scale", constant("scale", None)),
     ),
-    *_all_of(
+    *all_of(
         "latent attention", "get_mla_metadata_v1",
         ("info for starts", swap("work_info_set", "work_indptr")),
         ("maps swapped", swap("reduce_final_map", "reduce_partial_map")),
@@ -343,13 +343,13 @@ _LATENT = [
         ("no dtypes", drop("dtype_q", "dtype_kv")),
         ("other pages", constant("page_size", 64)),
     ),
-    *_all_of(
+    *all_of(
         "latent attention", "get_mla_metadata_info_v1",
         ("another batch", put("batch_size", lambda rows: rows + 1)),
         ("an odd number of heads", constant("num_head_qo", 12)),
         ("selected keys", constant("is_sparse", True)),
     ),
-    *_all_of(
+    *all_of(
         "latent attention", "mla_decode_fwd",
         ("the usual scale", drop("sm_scale")),
         ("no metadata", drop("work_meta_data")),
@@ -363,9 +363,17 @@ _LATENT = [
         ("a narrow result", put("o", lambda o: o[..., :128].contiguous())),
         ("a soft cap", constant("logit_cap", 30.0)),
     ),
+    *all_of(
+        "selected latent attention", "mla_decode_fwd",
+        ("slots of others", put("kv_indices", lambda at: at.roll(24))),
+        ("wide slots", put("kv_indices", lambda at: at.long())),
+        ("pages of all", put("kv_indptr", lambda at: at // 2)),
+        ("empty last pages", put("kv_last_page_lens", torch.zeros_like)),
+        ("no scale", drop("sm_scale")),
+    ),
 ]  # fmt: skip
 _EXPERTS = [
-    *_all_of(
+    *all_of(
         "softmax router", "topk_softmax",
         ("weights for ids", swap("topk_weights", "topk_indices")),
         ("no renormalisation", constant("need_renorm", False)),
@@ -373,14 +381,14 @@ _EXPERTS = [
         ("scratch for ids", swap("token_expert_indices", "topk_indices")),
         ("shared experts", constant("num_shared_experts", 1)),
     ),
-    *_all_of(
+    *all_of(
         "grouped router", "grouped_topk",
         ("sigmoids", constant("is_softmax", False)),
         ("groups swapped", swap("num_expert_group", "topk_group")),
         ("no factor", drop("routed_scaling_factor")),
         ("renormalised", constant("need_renorm", True)),
     ),
-    *_all_of(
+    *all_of(
         "sigmoid router", "biased_grouped_topk",
         ("no correction", put("correction_bias", torch.zeros_like)),
         ("a narrow correction", put("correction_bias", lambda bias: bias.half())),
@@ -389,7 +397,7 @@ _EXPERTS = [
         ("weights for ids", swap("topk_weights", "topk_ids")),
         ("groups swapped", swap("num_expert_group", "topk_group")),
     ),
-    *_all_of(
+    *all_of(
         "experts", "fused_moe",
         ("matrices swapped", swap("w1", "w2")),
         ("up before gate", swapped_halves("w1", 1)),
@@ -402,7 +410,7 @@ _EXPERTS = [
         ("plain rows", put("w1", torch.clone)),
         ("experts of others", put("topk_ids", lambda ids: (ids + 1) % 4)),
     ),
-    *_all_of(
+    *all_of(
         "fp8 experts", "fused_moe",
         ("no scales", drop("w1_scale", "w2_scale")),
         ("one scale forgotten", put("w2_scale", torch.ones_like)),
@@ -410,7 +418,7 @@ _EXPERTS = [
         ("blocks", put("quant_type", lambda kind: type(kind).per_1x128)),
         ("scales of others", put("w1_scale", shifted)),
     ),
-    *_all_of(
+    *all_of(
         "fp8 experts of blocks", "fused_moe",
         ("scales of others", put("w1_scale", lambda s: s.flip(1))),
         ("scales by token", put("quant_type", lambda kind: type(kind).per_Token)),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,
@@ -15,6 +16,8 @@ from transformers import (
     Mistral3ForConditionalGeneration,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
 )
 
 from tests.support.byte_tokenizer import write_byte_tokenizer
@@ -37,6 +40,22 @@ _TOWER: dict[str, Any] = {
     "patch_size": 14,
 }
 # Of each wrapper its classes, and what its text and its encoder of images have of their own.
+_MROPE = {
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 5_000.0,
+        "mrope_interleaved": True,
+        "mrope_section": [4, 2, 2],
+    }
+}
+_QWEN_VISION: dict[str, Any] = {
+    **_VISION,
+    "depth": 1,
+    "num_heads": 2,
+    "out_hidden_size": 64,
+    "deepstack_visual_indexes": [0],
+    "num_position_embeddings": 16,
+}
 KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
     "gemma3": (
         Gemma3Config,
@@ -53,22 +72,20 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
     "qwen3-vl": (
         Qwen3VLConfig,
         Qwen3VLForConditionalGeneration,
+        _MROPE,
+        _QWEN_VISION,
+    ),
+    "qwen3-vl-moe": (
+        Qwen3VLMoeConfig,
+        Qwen3VLMoeForConditionalGeneration,
         {
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 5_000.0,
-                "mrope_interleaved": True,
-                "mrope_section": [4, 2, 2],
-            }
+            **_MROPE,
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "mlp_only_layers": [0],
         },
-        {
-            **_VISION,
-            "depth": 1,
-            "num_heads": 2,
-            "out_hidden_size": 64,
-            "deepstack_visual_indexes": [0],
-            "num_position_embeddings": 16,
-        },
+        _QWEN_VISION,
     ),
 }
 
@@ -89,7 +106,20 @@ def make_multimodal_checkpoint(folder: Path, kind: str) -> Any:
             mean, std = (norm, 0.1) if weight.dim() == 1 else (0.0, 0.12)
             torch.nn.init.normal_(weight, 0.0 if "bias" in name else mean, std)
     model.save_pretrained(folder)
+    if kind == "qwen3-vl-moe":
+        _lay_experts_inputs_first(folder)
     return model
+
+
+def _lay_experts_inputs_first(folder: Path) -> None:
+    """As the published checkpoints have them; transformers 5 writes them as it computes."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    stacks = [name for name in tensors if ".experts." in name]
+    assert stacks
+    for name in stacks:
+        tensors[name] = tensors[name].transpose(1, 2).contiguous()
+    save_file(tensors, file)
 
 
 def edit_text_config(folder: Path, **changes: Any) -> None:

@@ -261,6 +261,12 @@ LAYOUTS: dict[str, Layout] = {
     "quark-fp8-rows": Layout(_quark(dtype="fp8_e4m3", qscheme="per_channel"), fp8_flat_rows),
     "quark-mxfp4": Layout(_quark(dtype="fp4", qscheme="per_group", group_size=32), mxfp4),
 }
+# The same with inputs as they are.
+MXFP4_WEIGHTS = Layout(
+    _quark(dtype="fp4", qscheme="per_group", group_size=32) | {"global_quant_config": {"weight": {
+        "dtype": "fp4", "qscheme": "per_group", "group_size": 32}}},
+    mxfp4,
+)  # fmt: skip
 
 # Of one family alone, and so not among those that any model may have.
 GPT_OSS_LAYOUT = Layout(

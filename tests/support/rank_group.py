@@ -30,13 +30,17 @@ _CPU = torch.device("cpu")
 
 
 class RankGroup:
+    """follower: the module that the other ranks run."""
+
+    follower = __name__
+
     def __init__(self, size: int) -> None:
         self.size = size
         self._channel = StepSender(size - 1)
         store = open_store(size)
         self._followers = [self._follower(rank, store.port) for rank in range(1, size)]
         self._channel.let_go()
-        self._group = TorchGroup(Place(0, size, _CPU, self._channel.memory.counter(0)), store)
+        self.group = TorchGroup(Place(0, size, _CPU, self._channel.memory.counter(0)), store)
 
     def driver(self, model: str, **options: Any) -> CoreDriver:
         """An engine over all ranks; `let_go` before the next one."""
@@ -48,10 +52,14 @@ class RankGroup:
             parallel = dataclasses.replace(config.parallel, tensor_parallel_rank=rank)
             assert follower.stdin is not None
             own = dataclasses.replace(config, parallel=parallel)
-            follower.stdin.write(own.to_json() + b"\n")
+            follower.stdin.write(self.line(own) + b"\n")
             follower.stdin.flush()
         processes = RankProcesses(config, self._channel, lambda reason, user_error: None)
-        return GroupExecutor(config, self._group, self._channel, processes)
+        return GroupExecutor(config, self.group, self._channel, processes)
+
+    def line(self, config: Config) -> bytes:
+        """What a follower reads of the model that it is to run."""
+        return config.to_json()
 
     def let_go(self) -> None:
         """Have the followers leave their model."""
@@ -63,13 +71,13 @@ class RankGroup:
             follower.stdin.close()
         for follower in self._followers:
             assert follower.wait() == 0
-        self._group.close()
+        self.group.close()
 
     def _follower(self, rank: int, port: int) -> subprocess.Popen[bytes]:
         memory, bell = self._channel.descriptors(rank - 1)
         order = msgspec.json.encode(RankOrder(memory, bell, port))
         return subprocess.Popen(
-            [sys.executable, "-m", __name__, order.decode(), str(rank), str(self.size)],
+            [sys.executable, "-m", self.follower, order.decode(), str(rank), str(self.size)],
             stdin=subprocess.PIPE,
             pass_fds=(memory, bell),
         )
@@ -93,11 +101,15 @@ def _follow(order: RankOrder, rank: int, size: int) -> None:
     group: Group = TorchGroup(place, find_store(order.port, size))
     receiver = StepReceiver(memory, order.bell)
     for line in sys.stdin.buffer:
-        runner = ModelRunner(Config.from_json(line), group)
-        runner.initialize(lambda phase, share: None)
-        group.barrier()
-        follow_steps(runner, receiver)
+        follow_model(Config.from_json(line), group, receiver)
     group.close()
+
+
+def follow_model(config: Config, group: Group, receiver: StepReceiver) -> None:
+    runner = ModelRunner(config, group)
+    runner.initialize(lambda phase, share: None)
+    group.barrier()
+    follow_steps(runner, receiver)
 
 
 if __name__ == "__main__":

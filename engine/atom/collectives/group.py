@@ -40,8 +40,19 @@ class Group(Protocol):
         """Add up every rank's x, which may be overwritten: the same bits on each."""
         ...
 
+    def add_and_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Add up every rank's x and the residual, all [T, H]: the sum's RMSNorm, and the sum, by
+        one kernel; None where there is none for this, and then nothing was done."""
+        ...
+
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         """Put every rank's x [R, n] side by side: [R, size · n], in the order of ranks."""
+        ...
+
+    def enter(self) -> None:
+        """Count a collective that something else carries out, for others to see who is behind."""
         ...
 
     def barrier(self) -> None:
@@ -66,8 +77,16 @@ class Alone:
     def reduce(self, x: torch.Tensor) -> torch.Tensor:
         return x
 
+    def add_and_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> None:
+        return None
+
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         return x
+
+    def enter(self) -> None:
+        pass
 
     def barrier(self) -> None:
         pass

@@ -71,9 +71,8 @@ class TorchGroup:
         self._device = place.device
         self._entered = place.entered
         is_gpu = place.device.type == "cuda"
-        if not is_gpu:
-            # gloo listens where the host's name leads it, unless it is told.
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
+        # gloo listens where the host's name leads it, unless it is told.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
         dist.init_process_group(
             "nccl" if is_gpu else "gloo",
             store=store,
@@ -98,13 +97,21 @@ class TorchGroup:
         self.barrier()
 
     def reduce(self, x: torch.Tensor) -> torch.Tensor:
-        self._entered[0] += 1
+        self.enter()
         x = x.contiguous()
         dist.all_reduce(x)
         return x
 
-    def gather(self, x: torch.Tensor) -> torch.Tensor:
+    def add_and_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> None:
+        return None
+
+    def enter(self) -> None:
         self._entered[0] += 1
+
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
+        self.enter()
         rows, columns = x.shape
         everyone = x.new_empty(self.size * rows, columns)
         dist.all_gather_into_tensor(everyone, x.contiguous())
@@ -112,7 +119,7 @@ class TorchGroup:
         return by_rank.transpose(0, 1).reshape(rows, self.size * columns)
 
     def barrier(self) -> None:
-        self._entered[0] += 1
+        self.enter()
         dist.barrier()
 
     def close(self) -> None:

@@ -142,6 +142,27 @@ GLUON = AttentionShape(8, 2, 64, 0.2, has_sinks=True)
 LATENT = LatentShape(num_heads=16, nope_dim=128, rope_dim=64, kv_rank=512, value_dim=128, scale=0.1)
 
 
+def selected_latent_attention(ops: Ops) -> None:
+    """Of slots in any order, with fewer than there might be anywhere among them."""
+    shape, dtype = LATENT, torch.bfloat16
+    up = LinearWeight(draw(shape.num_heads * 256, shape.kv_rank, dtype=dtype, scale=0.03))
+    entries = draw(12, BLOCK_SIZE, shape.entry_dim, dtype=dtype)
+    cache, clean = LatentCache(entries), LatentCache(entries.float())
+    q = draw(5, shape.num_heads, shape.head_dim, dtype=dtype)
+    selected = torch.stack([torch.randperm(12 * BLOCK_SIZE)[:24] for _ in range(5)])
+    selected[0, 1:] = -1
+    selected[2, ::3] = -1
+    tokens, wide = (LatentTokens(x, x.new_empty(5, shape.entry_dim)) for x in (q, q.float()))
+    expected = reference()["selected_latent_attention"](
+        wide, shape, LinearWeight(up.data.float()), clean, selected
+    )
+    out = ops["selected_latent_attention"](tokens, shape, up, cache, selected)
+    agree(out, expected, BFLOAT16, dtype)
+    selected[3:] = -1
+    out = ops["selected_latent_attention"](tokens, shape, up, cache, selected)
+    assert not out[3:].any(), "what selects nothing attends to nothing"
+
+
 def latent_attention(ops: Ops) -> None:
     shape, dtype, table = LATENT, torch.bfloat16, torch.rand(64, LATENT.rope_dim)
     weight = draw(shape.kv_rank, dtype=dtype)

@@ -16,6 +16,8 @@ EPSILON = 0.5  # so large that forgetting it shows
 BFLOAT16 = 16.0  # slack of two of its roundings
 # Roundings of activations to 8 bits, which the reference has none of.
 EIGHT_BITS = 25.0
+# And to four.
+FOUR_BITS = 75.0
 
 
 def reference() -> Ops:

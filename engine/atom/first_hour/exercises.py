@@ -14,13 +14,31 @@ from dataclasses import replace
 
 import torch
 
-from atom.first_hour.attention_exercises import ASSEMBLY, GLUON, attention, latent_attention
-from atom.first_hour.comparison import EIGHT_BITS, EPSILON, HALF, Ops, agree, draw, reference
+from atom.first_hour.attention_exercises import (
+    ASSEMBLY,
+    GLUON,
+    attention,
+    latent_attention,
+    selected_latent_attention,
+)
+from atom.first_hour.comparison import (
+    BFLOAT16,
+    EIGHT_BITS,
+    EPSILON,
+    FOUR_BITS,
+    HALF,
+    Ops,
+    agree,
+    draw,
+    reference,
+)
 from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.routing import Routed, Routing, Scoring
 from atom.model_ops.values import (
     Activation,
+    ClampedSwiGLU,
     ExpertsWeight,
+    Gating,
     LinearWeight,
     NormWeight,
     RouterWeight,
@@ -80,19 +98,28 @@ def _uneven(*size: int, spread: int = 3) -> torch.Tensor:
     return torch.randn(size) * 0.1 * rows * blocks
 
 
-def quantised_product(kind: WeightFormat, *, outputs: int = 256) -> Callable[[Ops], None]:
+def quantised_product(
+    kind: WeightFormat, *, outputs: int = 256, fp4_inputs: bool = False
+) -> Callable[[Ops], None]:
     def exercise(ops: Ops) -> None:
         dtype = torch.bfloat16 if kind is WeightFormat.MXFP4 else HALF
         w = replace(stored(kind, _uneven(outputs, 256), dtype), bias=draw(outputs, dtype=dtype))
+        w = _for_fp4_inputs(w) if fp4_inputs else w
         x = _uneven(6, 256).to(dtype)
         out = ops["linear"](x, ops["prepare_linear"](w))
         assert w.bias is not None
         wide = replace(w, bias=w.bias.float())
         expected = reference()["linear"](x.float(), wide)
         # Of few outputs one decides a row's norm, and its rounding is not made up for by others'.
-        agree(out, expected, EIGHT_BITS * (1 if outputs > 64 else 2), dtype)
+        slack = FOUR_BITS if fp4_inputs else EIGHT_BITS
+        agree(out, expected, slack * (1 if outputs > 64 else 2), dtype)
 
     return exercise
+
+
+def _for_fp4_inputs(w: LinearWeight) -> LinearWeight:
+    assert w.scales is not None
+    return replace(w, scales=replace(w.scales, fp4_inputs=True))
 
 
 def normed_product(kind: WeightFormat) -> Callable[[Ops], None]:
@@ -171,6 +198,43 @@ def experts(kind: WeightFormat) -> Callable[[Ops], None]:
     return exercise
 
 
+CLAMPED = ClampedSwiGLU(alpha=1.702, limit=7.0)
+
+
+def fp4_experts(
+    gating: Gating, *, tokens: int = 7, fp4_inputs: bool = False
+) -> Callable[[Ops], None]:
+    """Of sizes that are no tiles; with biases if the activation is clamped."""
+
+    def exercise(ops: Ops) -> None:
+        count, hidden, inner, dtype = 3, 288, 96, torch.bfloat16
+        first = stored(WeightFormat.MXFP4, _uneven(count, 2 * inner, hidden, spread=1), dtype)
+        second = stored(WeightFormat.MXFP4, _uneven(count, hidden, inner), dtype)
+        first = replace(first, gating=gating)
+        if fp4_inputs:
+            first, second = _for_fp4_inputs(first), _for_fp4_inputs(second)
+        else:
+            first = replace(first, bias=draw(count, 2 * inner, dtype=dtype))
+            second = replace(second, bias=draw(count, hidden, dtype=dtype, scale=30.0))
+        # Large enough for the clamp.
+        x = draw(tokens, hidden, dtype=dtype, scale=3.0)
+        ids = torch.rand(tokens, count).topk(2).indices.to(torch.int32)
+        routed = Routed(ids, torch.rand(tokens, 2))
+        wide = ExpertsWeight(_wide(first), _wide(second), gating)
+        expected = reference()["experts"](x.float(), wide, routed)
+        own = ExpertsWeight(ops["prepare_experts"](first), ops["prepare_experts"](second), gating)
+        out = ops["experts"](x, own, routed)
+        # Activations are rounded twice.
+        slack = 3 * EIGHT_BITS if tokens > 100 else 2 * BFLOAT16
+        agree(out, expected, 3 * FOUR_BITS if fp4_inputs else slack, dtype)
+
+    return exercise
+
+
+def _wide(w: LinearWeight) -> LinearWeight:
+    return w if w.bias is None else replace(w, bias=w.bias.float())
+
+
 SOFTMAX = Routing(top_k=4, renormalize=True, scale=1.5)
 GROUPED = Routing(top_k=3, groups=4, groups_kept=2, scale=1.5)
 SIGMOID = Routing(
@@ -197,6 +261,7 @@ EXERCISES: dict[str, tuple[Callable[[Ops], None], tuple[str, ...]]] = {
             "attention": attention(ASSEMBLY, normed=False),
             "attention with sinks": attention(GLUON, normed=False),
             "latent attention": latent_attention,
+            "selected latent attention": selected_latent_attention,
             "softmax router": routing(SOFTMAX),
             "grouped router": routing(GROUPED),
             "sigmoid router": routing(SIGMOID, corrected=True),
@@ -209,6 +274,10 @@ EXERCISES: dict[str, tuple[Callable[[Ops], None], tuple[str, ...]]] = {
         },
         ("gfx950",): {
             "mxfp4 product": quantised_product(WeightFormat.MXFP4),
+            "mxfp4 product of mxfp4": quantised_product(WeightFormat.MXFP4, fp4_inputs=True),
+            "clamped experts": fp4_experts(CLAMPED),
+            "clamped experts of many tokens": fp4_experts(CLAMPED, tokens=600),
+            "mxfp4 experts": fp4_experts(Activation.SILU, fp4_inputs=True),
             "attention to fp8": attention(ASSEMBLY, normed=False, kv_dtype=torch.float8_e4m3fn),
             "normed attention to fp8": attention(
                 ASSEMBLY, normed=True, kv_dtype=torch.float8_e4m3fn

@@ -77,8 +77,10 @@ class ModelRunner:
             config.backend,
             config.op_backends,
         )
-        group.open_peers(config.model.facts.hidden_size * self._dtype.itemsize)
-        self._ops = over_ranks(self._resolved.ops, group)
+        if group.size > 1 and self._resolved.join is not None:
+            self._group = self._resolved.join(group, self._device.torch_device)
+        self._group.open_peers(config.model.facts.hidden_size * self._dtype.itemsize)
+        self._ops = over_ranks(self._resolved.ops, self._group)
         self._model: CausalLM
         self._steps: StepRunner
 

@@ -11,11 +11,12 @@ from atom.model_ops.linear import Build
 from atom.model_ops.routing import Routed
 from atom.model_ops.stacked_linear import StackedLinear
 from atom.model_ops.values import ExpertsWeight, Gating, Stream
+from atom.sizing.layers import Stacking
 from atom.sizing.weights import Projection
 
 
 class Experts(nn.Module):
-    """matrices: gate, up and down, in as many copies as there are experts; stacked: see
+    """matrices: gate, up and down, in as many copies as there are experts; stacking: see
     StackedLinear."""
 
     def __init__(
@@ -24,13 +25,13 @@ class Experts(nn.Module):
         activation: Gating,
         build: Build,
         *,
-        stacked: bool = False,
+        stacking: Stacking = Stacking.APART,
     ) -> None:
         super().__init__()
         self._ops = build.ops
         self._activation = activation
-        self.gate_up_proj = StackedLinear(matrices[:2], build, stacked=stacked)
-        self.down_proj = StackedLinear(matrices[2:], build, stacked=stacked)
+        self.gate_up_proj = StackedLinear(matrices[:2], build, gating=activation, stacking=stacking)
+        self.down_proj = StackedLinear(matrices[2:], build, stacking=stacking)
 
     @property
     def w(self) -> ExpertsWeight:

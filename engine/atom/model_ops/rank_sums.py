@@ -65,7 +65,7 @@ class _RankSums:
     def norm(self, stream: Stream, norm: NormWeight) -> tuple[torch.Tensor, Stream]:
         if self._are_shared(stream):
             return self._ops.reduce_norm(stream, norm, self._group)
-        return self._ops.norm(self._summed(stream), norm)
+        return self._by_group(stream, norm) or self._ops.norm(self._summed(stream), norm)
 
     def norm_linear(
         self, stream: Stream, norm: NormWeight, w: LinearWeight
@@ -75,6 +75,8 @@ class _RankSums:
             if len(normed) > 1:
                 return self._ops.linear(normed, w), stream
             # One token's product norms what it reads: that costs no launch.
+        elif done := self._by_group(stream, norm):
+            return self._ops.linear(done[0], w), done[1]
         return self._ops.norm_linear(self._summed(stream), norm, w)
 
     def norm_gated_linear(
@@ -84,7 +86,17 @@ class _RankSums:
             normed, stream = self._ops.reduce_norm(stream, norm, self._group)
             if len(normed) > 1:
                 return self._ops.gated_linear(normed, w, activation), stream
+        elif done := self._by_group(stream, norm):
+            return self._ops.gated_linear(done[0], w, activation), done[1]
         return self._ops.norm_gated_linear(self._summed(stream), norm, w, activation)
+
+    def _by_group(self, stream: Stream, norm: NormWeight) -> tuple[torch.Tensor, Stream] | None:
+        """What a group's own kernel makes of a sum and its norm, if it has one."""
+        if stream.pending_is is not Pending.RANKS:
+            return None
+        assert stream.pending is not None
+        done = self._group.add_and_norm(stream.pending, stream.residual, norm.weight, norm.eps)
+        return None if done is None else (done[0], Stream(done[1]))
 
     def _are_few(self, x: torch.Tensor) -> bool:
         peers = self._group.peers

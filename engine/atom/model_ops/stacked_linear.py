@@ -7,6 +7,7 @@ one tensor of all, is the placements' affair. Either way it is read expert by ex
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -14,7 +15,8 @@ from atom.model_ops.linear import Build, WeightHolder
 from atom.model_ops.parallel import Region
 from atom.model_ops.placement import Placement, checkpoint_name
 from atom.model_ops.quantised.stored_matrix import StoredMatrix
-from atom.model_ops.values import LinearWeight
+from atom.model_ops.values import Gating, LinearWeight
+from atom.sizing.layers import Stacking
 from atom.sizing.weights import Projection
 
 _DEPTH = 3  # of this module's name below its layer
@@ -22,14 +24,20 @@ _DEPTH = 3  # of this module's name below its layer
 
 class StackedLinear(WeightHolder):
     """W [E, out, in], perhaps with biases [E, out]: of each expert the projections' rows one below
-    the other. stacked: in the checkpoint too, inputs first and the projections' outputs in turn."""
+    the other. gating: what makes one of the two projections' results. stacking: of the
+    checkpoint, whose experts may be one tensor."""
 
     def __init__(
-        self, projections: Sequence[Projection], build: Build, *, stacked: bool = False
+        self,
+        projections: Sequence[Projection],
+        build: Build,
+        *,
+        gating: Gating | None = None,
+        stacking: Stacking = Stacking.APART,
     ) -> None:
         super().__init__()
         self._ops = build.ops
-        self._stacked = stacked
+        self._stacking = stacking
         self._ranks = build.ranks
         self._parts: list[tuple[Projection, Region]] = [
             (matrix, build.ranks.region(matrix)) for matrix in projections
@@ -41,14 +49,19 @@ class StackedLinear(WeightHolder):
         self._stored = None
         if projections[0].quantization is not None:
             self._stored = StoredMatrix(self._parts, {}, experts)
-            self._hold(self._stored.weight(bias))
+            w = self._stored.weight(bias)
         else:
-            self._hold(LinearWeight(torch.empty(experts, rows, columns), bias))
+            w = LinearWeight(torch.empty(experts, rows, columns), bias)
+        self._hold(replace(w, gating=gating))
 
     def placements(self, name: str) -> Iterator[Placement]:
         """Where each expert's part comes from."""
         for expert in range(len(self.w.data)):
-            yield from self._of_stack(name, expert) if self._stacked else self._of(name, expert)
+            yield from {
+                Stacking.APART: self._of,
+                Stacking.IN_TURN: self._of_stack,
+                Stacking.SIDE_BY_SIDE: self._side_by_side,
+            }[self._stacking](name, expert)
 
     def _of(self, name: str, expert: int) -> Iterator[Placement]:
         names, first = (
@@ -92,6 +105,24 @@ class StackedLinear(WeightHolder):
                 region=((expert, expert + 1), rows),
                 target=self.w.bias[expert].unflatten(0, (parts, -1)).t(),
             )
+
+    def _side_by_side(self, name: str, expert: int) -> Iterator[Placement]:
+        parts, first, before = len(self._parts), 0, 0
+        matrix, _ = self._parts[0]
+        own = checkpoint_name(name, f"{matrix.stack_name}.{name.rpartition('.')[2]}", _DEPTH)
+        for number, (matrix, region) in enumerate(self._parts):
+            end = first + region.shape[0]
+            rows = (before + region.rows[0], before + region.rows[1])
+            if self._stored is not None:
+                yield self._stored.stacked_part(own, expert, number, rows)
+            else:
+                yield Placement(
+                    name=own,
+                    shape=(matrix.copies, matrix.columns, matrix.rows * parts),
+                    region=((expert, expert + 1), region.columns, rows),
+                    target=self.w.data[expert, first:end].t(),
+                )
+            first, before = end, before + matrix.rows
 
     def finish(self) -> None:
         """Once, when the weights are loaded."""

@@ -79,7 +79,8 @@ class Scales:
     Shapes are the format's, with the same leading dimensions as the matrix where there are several
     of it. block: outputs and inputs that share a scale; zero: of INT4, uint8 [out / 2, groups], two
     outputs a byte, None where every zero point is 8; dtype: of what is multiplied with it; groups:
-    whose inputs share a scale where they are no neighbours.
+    whose inputs share a scale where they are no neighbours; fp4_inputs: of MXFP4, whether the
+    checkpoint is made for inputs of MXFP4 as well, so that a backend may round to it.
     """
 
     format: WeightFormat
@@ -88,6 +89,7 @@ class Scales:
     dtype: torch.dtype
     zero: torch.Tensor | None = None
     groups: InputGroups | None = None
+    fp4_inputs: bool = False
 
     def of(self, expert: int) -> Scales:
         """Those of one matrix of a stack."""
@@ -100,11 +102,12 @@ class Scales:
 class LinearWeight:
     """A matrix with what is needed to multiply by it: data [out, in] (two elements a byte in some
     formats), bias [out], scales unless it is plain. Of experts a stack of them: data [E, out, in],
-    bias [E, out]."""
+    bias [E, out]; gating: what makes one of their gate's rows and up's, None in other stacks."""
 
     data: torch.Tensor
     bias: torch.Tensor | None = None
     scales: Scales | None = None
+    gating: Gating | None = None
 
     @property
     def format(self) -> WeightFormat:

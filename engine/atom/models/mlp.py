@@ -48,7 +48,7 @@ class MoE(nn.Module):
         assert rules is not None
         router, *matrices = spec.mlp
         self.gate = Router(router, rules.routing, build, corrected=facts.router_correction)
-        self.experts = Experts(matrices[:3], spec.activation, build, stacked=rules.stacked)
+        self.experts = Experts(matrices[:3], spec.activation, build, stacking=rules.stacking)
         shared = tuple(matrices[3:6])
         self.shared_experts = MLP(shared, spec.activation, build) if shared else None
         self.shared_gate = Linear(matrices[6:], build) if facts.shared_gate else None

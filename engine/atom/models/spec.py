@@ -27,7 +27,7 @@ from atom.model_ops.values import (
     LatentShape,
     WeightFormat,
 )
-from atom.sizing.layers import Experts, ExpertsBlock, LayerFacts
+from atom.sizing.layers import Experts, ExpertsBlock, LayerFacts, Stacking
 from atom.sizing.weights import Projection, stored_projections
 
 
@@ -41,10 +41,10 @@ class NormSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsSpec:
-    """What a layer's experts compute by beside their sizes. stacked: see StackedLinear."""
+    """What a layer's experts compute by beside their sizes. stacking: of their checkpoint."""
 
     routing: Routing
-    stacked: bool = False
+    stacking: Stacking = Stacking.APART
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +110,7 @@ class ModelSpec:
                 dict.fromkeys(layer.experts.routing for layer in self.layers if layer.experts)
             ),
             expert_sizes=self._expert_sizes(),
+            fp4_inputs=self._experts_have_fp4_inputs(),
             wide_norms=dtype is not torch.float32
             and any(spec.unit_offset for spec in (self.norm, *(each.norm for each in self.layers))),
         )
@@ -118,6 +119,13 @@ class ModelSpec:
         """Inputs and inner size of each kind of experts: its gate's columns and rows."""
         gates = (layer.mlp[1] for layer in self.layers if layer.experts)
         return tuple(dict.fromkeys((gate.columns, gate.rows) for gate in gates))
+
+    def _experts_have_fp4_inputs(self) -> bool:
+        experts = (matrix for layer in self.layers for matrix in layer.mlp if matrix.copies > 1)
+        return all(
+            matrix.quantization is not None and matrix.quantization.input_bits == 4
+            for matrix in experts
+        )
 
     def _formats(
         self, wanted: Callable[[Projection], bool], *others: WeightFormat
@@ -200,7 +208,7 @@ def _experts(
     assert routing is not None, "a family with experts says how they are chosen"
     rule = routing(experts)
     _check_routing(rule, experts)
-    return ExpertsSpec(routing=rule, stacked=block.stacked)
+    return ExpertsSpec(routing=rule, stacking=block.stacking)
 
 
 def _check_routing(rule: Routing, experts: Experts) -> None:

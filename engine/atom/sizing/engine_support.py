@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from atom.sizing.layers import Stacking
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.quantization import Element, Quantization
 from atom.sizing.text_part import WRAPPERS
@@ -90,16 +91,19 @@ def unsupported_architecture(name: str) -> Unsupported:
 
 def _formats(facts: ModelFacts, quantization: Quantization) -> Iterator[Unsupported]:
     """What a format of matrices may say that the engine does not compute."""
-    stacked = facts.experts_block.stacked
+    stacking = facts.experts_block.stacking
+    of_turns = stacking is Stacking.IN_TURN
     reason = ""
     if quantization.bits == 8 and quantization.input_bits != 8:
         reason = "is to be multiplied with 16-bit inputs"
     elif quantization.element is Element.INT8 and quantization.granularity == "block":
         reason = "has no kernel"
-    elif stacked != (quantization.method == "mxfp4") and not quantization.online:
+    elif quantization.online:
+        pass
+    elif of_turns != (quantization.method == "mxfp4") or stacking is Stacking.SIDE_BY_SIDE:
         reason = (
             "is none of experts in one tensor"
-            if stacked
+            if stacking is not Stacking.APART
             else "is one of experts in one tensor, which gpt-oss has"
         )
     if reason:

@@ -21,6 +21,7 @@ from atom.sizing.layers import (
     Latent,
     LayerFacts,
     MlpFacts,
+    Stacking,
 )
 
 # transformers' classes fix these where config.json does not.
@@ -30,7 +31,7 @@ _DEFAULT_WINDOW = 4096
 _GPT_OSS_WINDOW = 128
 _GEMMA3_PATTERN = 6
 _MIXTRAL_BLOCK = ExpertsBlock(name="block_sparse_moe", matrices=("w1", "w3", "w2"))
-_GPT_OSS_BLOCK = ExpertsBlock(router="router", stacked=True)
+_GPT_OSS_BLOCK = ExpertsBlock(router="router", stacking=Stacking.IN_TURN)
 
 ReadLayer = Callable[[Config, int], LayerFacts]
 

@@ -91,19 +91,26 @@ class Experts:
     router_correction: bool = False
 
 
+class Stacking(enum.Enum):
+    """How a checkpoint has the matrices of a layer's experts."""
+
+    APART = enum.auto()  # a tensor each, outputs first
+    IN_TURN = enum.auto()  # one of all, inputs first, gates and ups in turn in a single one
+    SIDE_BY_SIDE = enum.auto()  # the same, gates before ups
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsBlock:
     """The module of a layer that holds router and experts, and its parts, as checkpoints name them.
 
-    `matrices`: of an expert, gate, up and down. `stacked`: the experts' matrices are one tensor
-    each, gates and ups in turn in a single one.
+    `matrices`: of an expert, gate, up and down.
     """
 
     name: str = "mlp"
     router: str = "gate"
     shared: str = "shared_experts"
     matrices: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
-    stacked: bool = False
+    stacking: Stacking = Stacking.APART
 
 
 PLAIN_BLOCK = ExpertsBlock()

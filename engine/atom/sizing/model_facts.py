@@ -15,7 +15,7 @@ from atom.sizing.families import family_of
 from atom.sizing.layers import PLAIN_BLOCK, ExpertsBlock, LayerCount, LayerFacts, count_layers
 from atom.sizing.quantization import Quantization
 from atom.sizing.quantization_config import read_quantization
-from atom.sizing.text_part import layer_names, text_part, wrapper_of
+from atom.sizing.text_part import WRAPPERS, layer_names, text_part, wrapper_of
 from atom.sizing.weights import Projection, Sharding, WeightPart, projections, weight_parts
 
 
@@ -64,9 +64,10 @@ class ModelFacts:
         architecture, family = family_of(config)
         quantization = read_quantization(config)
         hidden_size, num_layers = positive(config, "hidden_size"), _layer_count(config)
+        block = (wrapper and WRAPPERS[wrapper].experts_block) or family.experts_block
         layers = [family.layer(config, index) for index in range(num_layers)]
         layers += count(config, "num_nextn_predict_layers") * [layers[-1]]
-        matrices = (projections(each, hidden_size, family.experts_block) for each in layers)
+        matrices = (projections(each, hidden_size, block) for each in layers)
         named = [
             replace(layer, unquantized=_left_alone(own, layer_names(index, wrapper), quantization))
             for index, (layer, own) in enumerate(zip(layers, matrices, strict=True))
@@ -81,7 +82,7 @@ class ModelFacts:
             layers=tuple(named[:num_layers]),
             drafts=tuple(named[num_layers:]),
             quantization=quantization,
-            experts_block=family.experts_block,
+            experts_block=block,
             rope_type=_rope_type(config),
             hidden_act=str(config.get(family.activation_key) or config.get("hidden_act") or "silu"),
             stretched_context=_stretched_context(config),

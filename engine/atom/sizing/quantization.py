@@ -61,9 +61,14 @@ class Quantization:
     def online(self) -> bool:
         return self.method == "online"
 
-    def matrix_bytes(self, rows: int, columns: int) -> int:
-        """Bytes of a matrix of `rows` outputs and `columns` inputs, its scales included."""
-        return _ceil(rows * columns * self.bits, 8) + self._scales_bytes(rows, columns)
+    def matrix_bytes(self, rows: int, columns: int, all_columns: int | None = None) -> int:
+        """Bytes of a matrix of `rows` outputs and `columns` inputs, its scales included.
+        all_columns: of every rank's share of the inputs, if there are others."""
+        # An input in another order may be of any group, so that each rank has the scales of all.
+        shared_by = columns if all_columns is None or not self.ordered else all_columns
+        scales = self._scales_bytes(rows, shared_by)
+        order = 4 * columns if self.ordered else 0
+        return _ceil(rows * columns * self.bits, 8) + scales + order
 
     def _scales_bytes(self, rows: int, columns: int) -> int:
         # A tensor's one scale becomes each output's: matrices of one input are stored as one.
@@ -73,9 +78,7 @@ class Quantization:
             tall, wide = self.block
             return _ceil(rows, tall) * _ceil(columns, wide) * self.scale_bytes
         groups = rows * _ceil(columns, self.group or columns)
-        zeros = _ceil(groups * self.zero_point_bits, 8)
-        order = 4 * columns if self.ordered else 0
-        return groups * self.scale_bytes + zeros + order
+        return groups * self.scale_bytes + _ceil(groups * self.zero_point_bits, 8)
 
     @property
     def input_multiple(self) -> int:

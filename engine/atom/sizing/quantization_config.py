@@ -145,7 +145,9 @@ def _quark(section: Config) -> Quantization:
         plain = _eight_bits("quark", Element.FP8, granularity, excluded)
         return replace(plain, input_bits=bits_of_inputs)
     if dtype == "fp4" and shared == "per_group" and weights.get("group_size") == MXFP4_GROUP:
-        return _microscaled("quark", excluded)
+        inputs = mapping(scheme, "input_tensors")
+        bits_of_inputs = 4 if inputs.get("dtype") == "fp4" else 16
+        return replace(_microscaled("quark", excluded), input_bits=bits_of_inputs)
     raise _unknown(f"quark weights of dtype {dtype!r}, qscheme {shared!r}")
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from atom.sizing.config_fields import Config, mapping
 from atom.sizing.errors import ModelFactsError
+from atom.sizing.layers import ExpertsBlock, Stacking
 
 # What the whole checkpoint says counts for the text part, which may only repeat a default.
 _OF_THE_WHOLE = (
@@ -53,16 +54,34 @@ _QWEN3_VL = {
     "max_position_embeddings": 128_000,
     "rope_theta": 500_000.0,
 }
+_QWEN3_VL_MOE = {
+    "vocab_size": 151_936,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "max_position_embeddings": 128_000,
+    "moe_intermediate_size": 1408,
+    "num_experts_per_tok": 4,
+    "num_local_experts": 60,
+    "tie_word_embeddings": True,
+    "rope_theta": 500_000.0,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
     """name: what people call it; text: by the text part's model_type its architecture, the first
-    where none is said; defaults: of the text part's fields, as transformers' class has them."""
+    where none is said; defaults: of the text part's fields, as transformers' class has them;
+    fixed: what the class computes by, whatever its config says; experts_block: where names of
+    experts are not those of the text part's architecture."""
 
     name: str
     text: Mapping[str, str]
     defaults: Mapping[str, object] = field(default_factory=dict)
+    fixed: Mapping[str, object] = field(default_factory=dict)
+    experts_block: ExpertsBlock | None = None
 
 
 WRAPPERS: dict[str, Wrapper] = {
@@ -74,6 +93,13 @@ WRAPPERS: dict[str, Wrapper] = {
     ),
     "Qwen3VLForConditionalGeneration": Wrapper(
         "Qwen3-VL (dense)", {"qwen3_vl_text": "Qwen3ForCausalLM"}, _QWEN3_VL
+    ),
+    "Qwen3VLMoeForConditionalGeneration": Wrapper(
+        "Qwen3-VL (experts)",
+        {"qwen3_vl_moe_text": "Qwen3MoeForCausalLM"},
+        _QWEN3_VL_MOE,
+        {"norm_topk_prob": True},
+        ExpertsBlock(stacking=Stacking.SIDE_BY_SIDE),
     ),
 }
 # How names of the decoder's tensors begin in a wrapper, and in the text model.
@@ -109,7 +135,8 @@ def text_part(config: Config) -> dict[str, object]:
             field="text_config",
         )
     whole = {key: config[key] for key in _OF_THE_WHOLE if config.get(key) is not None}
-    return {**wrapper.defaults, **_said(text), **whole, "architectures": [wrapper.text[kind]]}
+    named = {"architectures": [wrapper.text[kind]]}
+    return {**wrapper.defaults, **_said(text), **whole, **wrapper.fixed, **named}
 
 
 def text_name(name: str) -> str | None:

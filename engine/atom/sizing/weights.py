@@ -217,7 +217,7 @@ def _projection_bytes(
     if matrix.quantization is None or matrix.absorbed or element_bytes is not None:
         size = rows * columns * element
     else:
-        size = matrix.quantization.matrix_bytes(rows, columns)
+        size = matrix.quantization.matrix_bytes(rows, columns, matrix.columns)
     return copies * (size + (rows * element if matrix.bias else 0))
 
 

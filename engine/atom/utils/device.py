@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -18,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from atom.errors import ConfigError
+from atom.utils import amd_memory
 
 DEVICE_TYPES = ("auto", "cpu", "cuda", "rocm")
 _CGROUP_MEMORY_FILES = (
@@ -53,6 +55,18 @@ class Device:
         if self.is_gpu:
             return int(torch.cuda.mem_get_info(self.torch_device)[1])
         return min([psutil.virtual_memory().total, *_cgroup_memory_limits()]) // self.sharers
+
+    def used_memory_bytes(self) -> int:
+        """Of a GPU, by all processes: the larger of what the runtime and, on AMD's, the management
+        tool say."""
+        free, total = torch.cuda.mem_get_info(self.torch_device)
+        told = amd_memory.used_bytes(self._pci_address()) if self.type == "rocm" else None
+        return max(total - free, told or 0)
+
+    def _pci_address(self) -> str:
+        found: Any = torch.cuda.get_device_properties(self.torch_device)
+        place = (found.pci_domain_id, found.pci_bus_id, found.pci_device_id)
+        return "{:04x}:{:02x}:{:02x}.0".format(*place)
 
     def threads(self) -> int:
         """Cores that one process of a CPU engine keeps busy."""

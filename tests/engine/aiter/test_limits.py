@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from atom.first_hour.attention_exercises import ASSEMBLY, GLUON, LATENT
-from atom.first_hour.exercises import SIGMOID, SOFTMAX
+from atom.first_hour.exercises import CLAMPED, SIGMOID, SOFTMAX
 from atom.model_ops.backends import _PREFERENCES, load_backend, resolve_ops
 from atom.model_ops.backends.interface import OpCase
-from atom.model_ops.values import Activation, ClampedSwiGLU, WeightFormat
+from atom.model_ops.values import Activation, ClampedSwiGLU, IndexShape, WeightFormat
 from tests.support.aiter_models import amd_card
 from tests.support.fake_aiter import GENERATIONS, installed
 from tests.support.fake_aiter.record import functions
@@ -23,6 +23,7 @@ LATENTS = replace(BF16, latent=(LATENT,))
 MIXED = replace(
     BF16, routings=(SOFTMAX,), expert_formats=(WeightFormat.PLAIN,), expert_sizes=((2048, 768),)
 )
+FOUR_BITS = replace(MIXED, expert_formats=(WeightFormat.MXFP4,), activations=(CLAMPED,))
 FNUZ, FN = torch.float8_e4m3fnuz, torch.float8_e4m3fn
 
 
@@ -67,12 +68,32 @@ REFUSED: dict[str, tuple[str, OpCase, str, str]] = {
         "paged_latent_attention", _latent(kv_rank=256), "gfx942", "not 256 and 64",
     ),
     "12 heads of latents": ("paged_latent_attention", _latent(num_heads=12), "gfx942", "not 12"),
+    "an indexer": (
+        "select_tokens", replace(LATENTS, index=(IndexShape(16, 128, 64, 2048),)), "gfx942",
+        "keys in fp8",
+    ),
+    "a selection of short latents": (
+        "selected_latent_attention",
+        replace(_latent(kv_rank=256), index=(IndexShape(16, 128, 64, 2048),)), "gfx942",
+        "not 256 and 64",
+    ),
     "sigmoids that sum to anything": (
         "route", replace(MIXED, routings=(replace(SIGMOID, renormalize=False),)), "gfx942",
         "sum to one",
     ),
-    "clamped experts": (
-        "experts", replace(MIXED, activations=(ClampedSwiGLU(1.7, 7.0),)), "gfx950", "clamped",
+    "plain experts that are clamped": (
+        "experts", replace(MIXED, activations=(CLAMPED,)), "gfx950", "clamped",
+    ),
+    "another clamp": (
+        "experts", replace(FOUR_BITS, activations=(ClampedSwiGLU(1.7, 7.0),)), "gfx950",
+        "limit 7.0",
+    ),
+    "four bits for inputs of sixteen": (
+        "experts", replace(FOUR_BITS, activations=(Activation.SILU,)), "gfx950", "is not made",
+    ),
+    "four bits on another card": ("prepare_experts", FOUR_BITS, "gfx942", "mxfp4 on gfx942"),
+    "four bits beside float16": (
+        "experts", replace(FOUR_BITS, dtype=torch.float16), "gfx950", "not float16",
     ),
     "odd experts": ("experts", replace(MIXED, expert_sizes=((2048, 20),)), "gfx942", "not 20"),
     "experts of int8": (
@@ -98,6 +119,18 @@ def test_what_it_can_do_is_its_own(
         backend = load_backend("aiter")
         refused = {op: backend.reasons_against(op, case) for op in backend.operations}
     assert not any(refused.values()), refused
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_every_generation_has_experts_of_four_bits(
+    generation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_for = replace(FOUR_BITS, activations=(Activation.SILU,), fp4_inputs=True)
+    with amd_card(monkeypatch, generation, "gfx950"):
+        backend = load_backend("aiter")
+        for case in (FOUR_BITS, made_for):
+            assert not backend.reasons_against("experts", case)
+            assert not backend.reasons_against("prepare_experts", case)
 
 
 def test_a_card_without_its_kernels_is_told_of_once(

@@ -11,9 +11,12 @@ import torch
 
 from atom.first_hour.exercises import EXERCISES
 from atom.model_ops.backends import aiter_ops, load_backend
+from atom.model_ops.backends.aiter_ops import latent_rows
 from atom.model_ops.backends.aiter_ops.cache_views import PromptKeys, TiledCache
+from atom.model_ops.backends.aiter_ops.latent_attention import LatentAttention
 from atom.model_ops.backends.aiter_ops.library import Library, load_library
 from atom.model_ops.values import LinearWeight
+from tests.support.aiter_fp4_mutations import FP4_MUTATIONS
 from tests.support.aiter_models import amd_card
 from tests.support.aiter_mutations import MUTATIONS, Mutation
 from tests.support.fake_aiter import TRAPS, ContractError
@@ -23,7 +26,7 @@ NOTICED = (AssertionError, TypeError, RuntimeError, ValueError, IndexError)
 _ADAPTERS = "atom.model_ops.backends.aiter_ops"
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: each.name)
+@pytest.mark.parametrize("mutation", [*MUTATIONS, *FP4_MUTATIONS], ids=lambda each: each.name)
 def test_a_mistake_is_noticed(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
     torch.manual_seed(0)
@@ -58,6 +61,16 @@ def _unrotated(w: LinearWeight, card: Any) -> LinearWeight:
     return w
 
 
+_IN_LATENT = LatentAttention._in_latent
+
+
+def _padded_with_anything(
+    self: LatentAttention, q: Any, shape: Any, up: Any, cache: Any, where: tuple[Any, torch.Tensor]
+) -> torch.Tensor:
+    rows, nothing = where
+    return _IN_LATENT(self, q, shape, up, cache, (rows, torch.zeros_like(nothing)))
+
+
 # A part of an adapter, what stands in its place, and the exercise that notices.
 PARTS: list[tuple[str, Any, str]] = [
     ("linear.for_card", _unrotated, "fp8 product"),
@@ -67,6 +80,10 @@ PARTS: list[tuple[str, Any, str]] = [
     ("attention.is_for_assembly", lambda shape: True, "attention with sinks"),
     ("latent_rows._indices", lambda asked, step, counts, pages: step.block_tables.flatten(),
      "latent attention"),
+    ("latent_attention.selected_rows", lambda library, asked, selected: latent_rows.selected_rows(
+        library, asked, selected.clamp_min(0)), "selected latent attention"),
+    ("latent_attention.LatentAttention._in_latent", _padded_with_anything,
+     "selected latent attention"),
 ]  # fmt: skip
 
 
@@ -87,7 +104,7 @@ def test_padding_that_is_not_cleared_is_noticed(
     torch.manual_seed(0)
     monkeypatch.setattr(torch.Tensor, "masked_fill_", lambda x, mask, value: x)
     with amd_card(monkeypatch, "2026-08"), torch.inference_mode():
-        with pytest.raises(AssertionError, match="padding attends to nothing"):
+        with pytest.raises(AssertionError, match="attends to nothing"):
             EXERCISES[exercise][0](load_backend("aiter").operations)
 
 

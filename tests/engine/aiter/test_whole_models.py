@@ -95,10 +95,21 @@ MODELS: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"architecture": "deepseek3", "heads": 16, "dtype": torch.bfloat16, "extra": _LATENT},
         {"biased_grouped_topk", "fused_moe", "mla_decode_fwd", "flash_attn_varlen_func"},
     ),
+    # Its indexer is not AITER's; the attention to what it selects is.
+    "deepseek32": (
+        {"architecture": "deepseek32", "heads": 16, "dtype": torch.bfloat16,
+         "extra": {**_LATENT, "index_topk": 20, "index_n_heads": 16, "index_head_dim": 128}},
+        {"biased_grouped_topk", "fused_moe", "mla_decode_fwd"},
+    ),
 }  # fmt: skip
 # Beside the tokens' own rounding gpt-oss' experts round values of a hundred; latents are bfloat16,
-# whose roundings are 8 times those of float16.
-_CLOSE = {"gpt-oss": 2 * CLOSE, "deepseek2": 8 * CLOSE, "deepseek3": 8 * CLOSE}
+# whose roundings are 8 times those of float16; where these swap selected tokens for others, twice.
+_CLOSE = {
+    "gpt-oss": 2 * CLOSE,
+    "deepseek2": 8 * CLOSE,
+    "deepseek3": 8 * CLOSE,
+    "deepseek32": 16 * CLOSE,
+}
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=str)
@@ -133,12 +144,35 @@ QUANTISED: dict[str, tuple[str, Architecture, str, dict[str, Any], set[str], flo
     ),
     "fp8 rows": ("compressed-fp8-rows", "llama", "gfx950", {}, {"gemm_a8w8_bpreshuffle"}, 0.8),
     "int8": ("compressed-int8", "llama", "gfx942", {}, {"gemm_a8w8"}, 0.2),
-    "mxfp4": ("quark-mxfp4", "llama", "gfx950", {"dtype": "bfloat16"}, {"gemm_a16wfp4"}, 0.2),
+    "mxfp4 weights": (
+        "quark-mxfp4-weights", "llama", "gfx950", {"dtype": "bfloat16"}, {"gemm_a16wfp4"}, 0.2,
+    ),
+    "mxfp4": ("quark-mxfp4", "llama", "gfx950", {"dtype": "bfloat16"}, {"gemm_a4w4"}, 0.8),
     "mxfp4 elsewhere": ("quark-mxfp4", "llama", "gfx942", {"dtype": "bfloat16"}, set(), 0.2),
     "fp8 experts": (
         "fp8-blocks", "qwen3_moe", "gfx950", {}, {"fused_moe", "topk_softmax"}, 0.6,
     ),
+    "mxfp4 experts": (
+        "quark-mxfp4", "qwen3_moe", "gfx950", {"dtype": "bfloat16"}, {"fused_moe", "gemm_a4w4"},
+        0.8,
+    ),
+    "gpt-oss": (
+        "mxfp4", "gpt_oss", "gfx950", {"dtype": "bfloat16"}, {"fused_moe", "topk_softmax"}, 0.3,
+    ),
+    "gpt-oss elsewhere": (
+        "mxfp4", "gpt_oss", "gfx942", {"dtype": "bfloat16"}, {"topk_softmax"}, 0.3,
+    ),
 }  # fmt: skip
+
+
+_OF_FAMILY: dict[str, dict[str, Any]] = {
+    "qwen3_moe": {"extra": {**_EXPERTS, "norm_topk_prob": True}},
+    "gpt_oss": {
+        "extra": {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 24},
+        "sizes": {"head_dim": 64, "kv_heads": 2},
+        "leave": "self_attn",
+    },
+}
 
 
 @pytest.mark.parametrize("name", QUANTISED)
@@ -146,13 +180,13 @@ def test_a_quantised_model_gives_what_transformers_gives(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout, architecture, card, options, functions, close = QUANTISED[name]
-    extra = {**_EXPERTS, "norm_topk_prob": True} if architecture == "qwen3_moe" else None
-    model = make_quantised_model(tmp_path, layout, architecture, extra=extra)
+    model = make_quantised_model(tmp_path, layout, architecture, **_OF_FAMILY.get(architecture, {}))
     with amd_card(monkeypatch, "2026-08", card) as aiter:
         assert worst_error(model, driver_of(model, **options)) < close
     called = {call.name for call in aiter.calls}
     assert functions <= called
     assert functions or not any("gemm" in name for name in called), "left to another backend"
+    assert ("fused_moe" in called) == ("fused_moe" in functions)
 
 
 def test_an_aiter_without_a_function_leaves_its_operations_to_others(

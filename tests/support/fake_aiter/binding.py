@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -28,6 +28,12 @@ TRAPS = {
 
 class ContractError(AssertionError):
     """What the real AITER would refuse, or compute something else for."""
+
+
+class Bind(Protocol):
+    """Checks keywords by the record of a class (no method: its constructor), adds defaults."""
+
+    def __call__(self, method: str, **given: Any) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -77,6 +83,7 @@ def _check_type(function: str, name: str, value: Any, annotation: str, compiled:
         "bool": isinstance(value, bool),
         "str": isinstance(value, str),
         "dtype": isinstance(value, torch.dtype),
+        "torch.device": isinstance(value, torch.device),
         "dict": isinstance(value, dict),
     }
     known = [kind for kind in kinds if kind in checks]

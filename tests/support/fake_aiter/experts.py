@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from tests.support.fake_aiter.checks import HALF, Checks
+from tests.support.fake_aiter.fp4_experts import fused_moe_fp4
 from tests.support.fake_aiter.quant import quantised, unshuffled
 
 
@@ -67,16 +68,23 @@ def _fused_moe(
     checks.tensor("hidden_states", hidden_states, HALF, (None, None))
     half, (tokens, hidden) = hidden_states.dtype, hidden_states.shape
     kind = quant_type.name
+    checks.that(not doweight_stage1 and expert_mask is None, "not modelled")
+    checks.tensor("topk_ids", topk_ids, [torch.int32], (tokens, None))
+    checks.tensor("topk_weight", topk_weight, [torch.float32], topk_ids.shape)
+    if kind == "per_1x32":
+        rest |= {"w1_scale": w1_scale, "w2_scale": w2_scale}
+        checks.that(activation.name in ("Swiglu", "Silu"), f"no {activation.name}")
+        return fused_moe_fp4(
+            checks, hidden_states, (w1, w2), (topk_ids, topk_weight), activation.name, rest
+        )
+    checks.that(rest["bias1"] is None and rest["bias2"] is None, "adds no biases here")
     checks.that(kind in ("No", "per_Token", "per_1x128"), f"the double has no {kind}")
     checks.that(activation.name == "Silu", f"the double has no {activation.name}")
-    checks.that(not doweight_stage1 and expert_mask is None, "not modelled")
     _check_stack(checks, "w1", w1, w1_scale, kind, half)
     _check_stack(checks, "w2", w2, w2_scale, kind, half)
     count, inner = w1.shape[0], w2.shape[2]
     checks.that(tuple(w1.shape) == (count, 2 * inner, hidden), f"w1 is {list(w1.shape)}")
     checks.that(tuple(w2.shape) == (count, hidden, inner), f"w2 is {list(w2.shape)}")
-    checks.tensor("topk_ids", topk_ids, [torch.int32], (tokens, None))
-    checks.tensor("topk_weight", topk_weight, [torch.float32], topk_ids.shape)
     first, second = _matrix(w1, w1_scale, kind), _matrix(w2, w2_scale, kind)
     x = _rounded(hidden_states, kind, checks.fp8)
     out = torch.zeros((tokens, hidden))

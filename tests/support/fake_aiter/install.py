@@ -13,12 +13,14 @@ from typing import Any
 
 from tests.support.fake_aiter import (
     experts,
+    fp4,
     gemm,
     latent,
     norms,
     paged_decode,
     prefill,
     quant,
+    ranks,
     rope_cache,
     routers,
 )
@@ -31,7 +33,7 @@ GENERATIONS = generations()
 _RESULTS: dict[str, Callable[..., Any]] = {
     name: result
     for module in (
-        experts, gemm, latent, norms, paged_decode, prefill, quant, rope_cache, routers,
+        experts, fp4, gemm, latent, norms, paged_decode, prefill, quant, rope_cache, routers,
     )
     for name, result in module.RESULTS.items()
 }  # fmt: skip
@@ -53,6 +55,20 @@ class FakeAiter:
         recorded = functions(self.generation)[name]
         assert recorded is not None
         return self.function(recorded)(*[None] * len(recorded.signature.parameters))
+
+    def constructor(self, name: str) -> Callable[..., Any]:
+        """Of a class, whose methods are bound by the record as functions are."""
+        known = functions(self.generation)
+
+        def check(method: str, **given: Any) -> dict[str, Any]:
+            recorded = known[f"{name}.{method}" if method else name]
+            if recorded is None:
+                raise AttributeError(f"{name} has no {method} in {self.generation}")
+            bound = bind(recorded, (), given)
+            self.calls.append(bound)
+            return bound.arguments
+
+        return functools.partial(ranks.CLASSES[name], check, self.architecture)
 
     def function(self, recorded: Function) -> Callable[..., Any]:
         result = _RESULTS.get(recorded.name.rpartition(".")[2], _without_result)
@@ -87,8 +103,10 @@ def installed(
             setattr(root, name, kind)
     root.__version__ = generation  # type: ignore[attr-defined]
     for name, recorded in functions(generation).items():
-        if recorded is not None and name not in lacking:
-            _place(name, fake.function(recorded))
+        if recorded is None or name in lacking or name.rpartition(".")[0] in ranks.CLASSES:
+            continue
+        is_class = name in ranks.CLASSES
+        _place(name, fake.constructor(name) if is_class else fake.function(recorded))
     try:
         yield fake
     finally:

@@ -16,7 +16,12 @@ import torch
 _FILE = Path(__file__).parent / "signatures.json"
 _KINDS = {kind.name.lower().replace("_", "-"): kind for kind in inspect._ParameterKind}
 _DTYPES = SimpleNamespace(
-    bf16=torch.bfloat16, fp16=torch.float16, fp32=torch.float32, i8=torch.int8, i32=torch.int32
+    bf16=torch.bfloat16,
+    fp16=torch.float16,
+    fp32=torch.float32,
+    i8=torch.int8,
+    i32=torch.int32,
+    fp4x2=torch.float4_e2m1fn_x2,
 )
 
 

@@ -127,8 +127,8 @@ def _reserved(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) 
 def overhead_bytes(device: Device, weights_bytes: int) -> int:
     """Memory in use that is neither weights nor activations: the runtime, and other processes."""
     if device.is_gpu:
-        free, total = torch.cuda.mem_get_info(device.torch_device)
-        return int(total - free - torch.cuda.memory_reserved(device.torch_device))
+        reserved = torch.cuda.memory_reserved(device.torch_device)
+        return max(0, device.used_memory_bytes() - reserved)
     resident = psutil.Process().memory_info().rss - weights_bytes
     # The API server shares the container's limit; the floor leaves room for it.
     return max(int(resident), CPU_RUNTIME_BYTES)

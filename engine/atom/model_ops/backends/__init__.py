@@ -17,6 +17,9 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import cast
 
+import torch
+
+from atom.collectives.group import Group
 from atom.errors import ConfigError
 from atom.model_ops.backends.composed import COMPOSED
 from atom.model_ops.backends.interface import (
@@ -49,12 +52,13 @@ _PREFERENCES: dict[str, tuple[str, ...]] = {
 class ResolvedOps:
     """ops: the operations to call; chosen: op → backend name, for people; uncapturable: those that
     keep a step from being captured into a graph; expands: quantised matrices become plain ones when
-    they are prepared."""
+    they are prepared; join: what ranks reach each other by where norms are, if not by torch."""
 
     ops: Ops
     chosen: dict[str, str]
     uncapturable: tuple[str, ...]
     expands: bool
+    join: Callable[[Group, torch.device], Group] | None
 
 
 def resolve_ops(
@@ -88,6 +92,7 @@ def resolve_ops(
             if case.asks_for(op) and op not in provider.capturable
         ),
         expands=chosen["prepare_linear"].expands,
+        join=chosen["norm"].join,
     )
 
 

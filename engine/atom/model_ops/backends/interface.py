@@ -93,8 +93,8 @@ class Ops(Protocol):
         """Prepare a stack of experts' matrices for `experts`, as `prepare_linear` does a matrix."""
 
     def linear(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-        """x [T, in] → [T, out]. With a matrix of FP8, FP8_BLOCKS or INT8 a backend may round x to
-        the same element first, by token or finer."""
+        """x [T, in] → [T, out]. With a matrix of FP8, FP8_BLOCKS or INT8, and of MXFP4 that has
+        fp4_inputs, a backend may round x to the same element first, by token or finer."""
 
     def rms_norm(self, x: torch.Tensor, norm: NormWeight) -> torch.Tensor:
         """Over the last dimension, statistics in float32; returns a new tensor."""
@@ -112,7 +112,8 @@ class Ops(Protocol):
 
     def experts(self, x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
         """The weighted sum of what each token's experts make of it, in float32 until it is
-        complete: x [T, H] → [T, H]."""
+        complete: x [T, H] → [T, H]. May round what is multiplied as `linear` does, and to e4m3
+        beside MXFP4 with a clamped activation, whose numbers have a bound."""
 
     def qk_norm_rope_store(
         self,
@@ -372,8 +373,8 @@ class OpCase:
     """What an engine is going to ask of its operations: dtypes of the model and of its KV cache,
     every kind of attention layer, of those with a latent and of indexers, tokens per block, formats
     of matrices, and of those of experts, activations, rules of routers, inputs and inner size of
-    experts; wide_norms: whether norms' weights are float32 in a model that is not; drafts: whether
-    rows carry drafts."""
+    experts; fp4_inputs: whether experts are for inputs of MXFP4; wide_norms: whether norms' weights
+    are float32 in a model that is not; drafts: whether rows carry drafts."""
 
     dtype: torch.dtype
     kv_dtype: torch.dtype
@@ -386,6 +387,7 @@ class OpCase:
     activations: tuple[Gating, ...] = (Activation.SILU,)
     routings: tuple[Routing, ...] = ()
     expert_sizes: tuple[tuple[int, int], ...] = ()
+    fp4_inputs: bool = False
     wide_norms: bool = False
     drafts: bool = False
 
@@ -412,7 +414,8 @@ class Backend:
     may be captured into a graph; unusable: why the backend cannot be used here at all (empty when
     it can); reasons_against: why it cannot compute an operation of a case, empty when it can;
     expands: its `prepare_linear` makes quantised matrices plain ones of the model's dtype;
-    arranges: matrices that it prepared, or blocks that it filled, are for its own operations alone.
+    arranges: matrices that it prepared, or blocks that it filled, are for its own operations alone;
+    join: a group of ranks on a device → the same ranks by its own kernels.
     """
 
     name: str
@@ -422,3 +425,4 @@ class Backend:
     reasons_against: Callable[[str, OpCase], tuple[str, ...]] = _no_reasons
     expands: bool = False
     arranges: bool = False
+    join: Callable[[Group, torch.device], Group] | None = None

@@ -15,7 +15,12 @@ import torch
 from atom.errors import ModelError
 from atom.model_ops.parallel import Region
 from atom.model_ops.placement import Placement
-from atom.model_ops.quantised.checkpoint_layouts import Part, part_placements, stack_placements
+from atom.model_ops.quantised.checkpoint_layouts import (
+    Part,
+    QuantisingPlacement,
+    part_placements,
+    stack_placements,
+)
 from atom.model_ops.values import (
     INT4_FORMATS,
     InputGroups,
@@ -85,7 +90,11 @@ class StoredMatrix:
     def weight(self, bias: torch.Tensor | None) -> LinearWeight:
         """What the operations take. Its dtype is torch's default, as that of plain weights."""
         dtype = torch.get_default_dtype()
-        scales = Scales(self._format, self.scale, self._block, dtype, self.zero, self.groups)
+        quantization = self._quantization
+        fp4_inputs = quantization.element is Element.FP4 and quantization.input_bits == 4
+        scales = Scales(
+            self._format, self.scale, self._block, dtype, self.zero, self.groups, fp4_inputs
+        )
         return LinearWeight(self.data, bias, scales)
 
     def placements(self, names: Sequence[str], copy: int | None = None) -> Iterator[Placement]:
@@ -133,6 +142,23 @@ class StoredMatrix:
             zero=None,
         )
         yield from stack_placements(part, copy, len(self._parts), self._quantization, self._format)
+
+    def stacked_part(self, name: str, copy: int, number: int, rows: tuple[int, int]) -> Placement:
+        """One part of a copy, quantised as it is read. name: of the tensor that has all copies' rows,
+        part behind part; rows: of it, this part's."""
+        first = sum(region.shape[0] for _, region in self._parts[:number])
+        matrix, region = self._parts[number]
+        end, tall = first + region.shape[0], self._block[0]
+        return QuantisingPlacement(
+            name=name,
+            shape=(matrix.copies, matrix.columns, matrix.rows * len(self._parts)),
+            region=((copy, copy + 1), region.columns, rows),
+            target=self.data[copy, first:end],
+            convert=lambda read: read[0].t().contiguous(),
+            scale=self.scale[copy, first // tall : -(-end // tall)],
+            format=self._format,
+            block=self._block,
+        )
 
     def _shared_block(self, columns: int) -> tuple[int, int]:
         if self._format is not WeightFormat.FP8_BLOCKS:

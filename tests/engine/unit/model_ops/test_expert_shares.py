@@ -15,6 +15,7 @@ from atom.model_ops.parallel import Ranks
 from atom.model_ops.placement import Placement
 from atom.model_ops.values import Activation
 from atom.sizing import ModelFacts
+from atom.sizing.layers import Stacking
 from atom.sizing.weights import Projection, projections
 from tests.engine.ops.inputs import FLOAT32
 
@@ -77,7 +78,7 @@ def loaded(architecture: str, ranks: Ranks) -> Experts:
         matrices(architecture),
         Activation.SILU,
         Build(resolve_ops("cpu", FLOAT32, backend="torch_ref").ops, ranks),
-        stacked=architecture == "GptOssForCausalLM",
+        stacking=Stacking.IN_TURN if architecture == "GptOssForCausalLM" else Stacking.APART,
     )
     wanted = list(placements(experts))
     assert {placement.name for placement in wanted} == set(tensors)

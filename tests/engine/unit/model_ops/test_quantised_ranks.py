@@ -89,6 +89,20 @@ def test_parts_of_the_ranks_are_the_whole(name: str, size: int) -> None:
     assert torch.equal(torch.cat(columns, dim=1), wanted[2])
 
 
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_rank_holds_what_is_planned_for_it(name: str, size: int) -> None:
+    """Of a matrix that is divided by outputs, and of one by inputs."""
+    matrices = matrices_of(LAYOUTS[name])
+    for matrix in (matrices["gate_proj"], matrices["down_proj"]):
+        ops = resolve_ops("cpu", FLOAT32, "torch_ref").ops
+        linear = Linear((matrix,), Build(ops, Ranks(size, size - 1)))
+        held = sum(parameter.nbytes for parameter in linear.parameters())
+        assert matrix.quantization is not None
+        rows, columns = matrix.on_rank(size)
+        assert held == matrix.quantization.matrix_bytes(rows, columns, matrix.columns)
+
+
 @pytest.mark.parametrize("name", ["fp8-blocks", "compressed-int8", "awq", "quark-mxfp4"])
 def test_a_rank_reads_its_share_alone(name: str) -> None:
     layout = LAYOUTS[name]

@@ -26,6 +26,13 @@ def quark(**weight: Any) -> Quantization:
     return read(quant_method="quark", global_quant_config={"weight": weight})
 
 
+def test_quark_says_whether_inputs_are_of_four_bits() -> None:
+    weight = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32}
+    for inputs, bits in ((None, 16), ({"dtype": "fp8_e4m3"}, 16), ({**weight}, 4)):
+        scheme = {"weight": weight, "input_tensors": inputs}
+        assert read(quant_method="quark", global_quant_config=scheme).input_bits == bits
+
+
 FORMATS: dict[str, tuple[Quantization, int]] = {
     # of 256 outputs and 1000 inputs
     "fp8 per tensor": (

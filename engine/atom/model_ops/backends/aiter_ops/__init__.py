@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from atom.model_ops.backends.aiter_ops import rank_group
 from atom.model_ops.backends.aiter_ops.attention import PagedAttention
 from atom.model_ops.backends.aiter_ops.card import Card
 from atom.model_ops.backends.aiter_ops.dense import Activations, Norms
@@ -50,6 +51,7 @@ def backend() -> Backend:
         capturable=operations.keys(),
         reasons_against=partial(_reasons_against, library, card),
         arranges=True,
+        join=partial(rank_group.join, library),
     )
 
 
@@ -75,6 +77,7 @@ def _operations(library: Library, card: Card) -> dict[str, Callable[..., Any]]:
         "attention": attention.attention,
         "latent_rope_store": latent.latent_rope_store,
         "paged_latent_attention": latent.paged_latent_attention,
+        "selected_latent_attention": latent.selected_latent_attention,
     }
 
 

@@ -1,7 +1,7 @@
 """Experts by AITER's fused MoE, which sorts tokens and chooses one stage or two by its own tables.
 
 Both stacks lie in tiles, plain ones as well, and say so by an attribute of the tensor, which is how
-AITER tells them from others.
+AITER tells them from others. Those of MXFP4 are arranged in another way (fp4_experts.py).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 
 from atom.errors import ModelError
+from atom.model_ops.backends.aiter_ops import fp4_experts
 from atom.model_ops.backends.aiter_ops.card import Card
 from atom.model_ops.backends.aiter_ops.library import Library
 from atom.model_ops.backends.aiter_ops.linear import (
@@ -36,6 +37,8 @@ class Experts:
         self._card = card
 
     def prepare_experts(self, w: LinearWeight) -> LinearWeight:
+        if w.format is WeightFormat.MXFP4:
+            return fp4_experts.prepare(self._library, w)
         if w.outputs % TILE_ROWS or w.inputs % TILE_COLUMNS:
             raise ModelError(
                 f"experts' matrices of {w.outputs} outputs and {w.inputs} inputs on this rank are "
@@ -51,6 +54,8 @@ class Experts:
         return replace(w, data=tiles)
 
     def experts(self, x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
+        if w.gate_up.format is WeightFormat.MXFP4:
+            return fp4_experts.experts(self._library, x, w, routed)
         scales = {}
         if w.gate_up.scales is not None and w.down.scales is not None:
             scales = {"w1_scale": w.gate_up.scales.scale, "w2_scale": w.down.scales.scale}

@@ -2,7 +2,8 @@
 
 A decode's queries are folded through the keys' half of `up`, and its results through the values';
 the persistent kernel serves every number of heads. Prompts' latents are gathered, multiplied by
-`up`, and attended to by the ragged kernel.
+`up`, and attended to by the ragged kernel. Tokens that attend to a selection (DeepSeek V3.2) are
+rows of the decode's kernel, whose pages are single tokens.
 """
 
 from __future__ import annotations
@@ -11,11 +12,19 @@ import torch
 
 from atom.model_ops.backends.aiter_ops.cache_views import prompt_keys
 from atom.model_ops.backends.aiter_ops.dense import Norms
-from atom.model_ops.backends.aiter_ops.latent_rows import LatentDecode, latent_rows
+from atom.model_ops.backends.aiter_ops.latent_rows import (
+    LatentDecode,
+    LatentRows,
+    latent_rows,
+    selected_rows,
+)
 from atom.model_ops.backends.aiter_ops.library import Library
 from atom.model_ops.backends.aiter_ops.rope_tables import NEOX, RopeTables
 from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, LinearWeight, Rotary
 from atom.utils.forward_context import AttentionMetaData
+
+# Tokens of one call, each a row of its own: rows are divided in a compute unit's memory.
+_ROWS = 1024
 
 
 class LatentAttention:
@@ -82,6 +91,36 @@ class LatentAttention:
     ) -> torch.Tensor:
         asked = LatentDecode(shape.num_heads, q.dtype, cache.block_size)
         rows = latent_rows(self._library, asked, step)
+        # Padding of a captured step: rows that attend to nothing.
+        nothing = step.context_lens[: len(q)] == 0
+        return self._in_latent(q, shape, up, cache, (rows, nothing))
+
+    def selected_latent_attention(
+        self,
+        tokens: LatentTokens,
+        shape: LatentShape,
+        up: LinearWeight,
+        cache: LatentCache,
+        selected: torch.Tensor,
+    ) -> torch.Tensor:
+        asked = LatentDecode(shape.num_heads, tokens.q.dtype, block_size=1)
+        parts = []
+        for q, own in zip(tokens.q.split(_ROWS), selected.split(_ROWS), strict=True):
+            rows = selected_rows(self._library, asked, own)
+            nothing = (own < 0).all(1)
+            parts.append(self._in_latent(q, shape, up, cache, (rows, nothing)))
+        return torch.cat(parts).flatten(1)
+
+    def _in_latent(
+        self,
+        q: torch.Tensor,
+        shape: LatentShape,
+        up: LinearWeight,
+        cache: LatentCache,
+        where: tuple[LatentRows, torch.Tensor],
+    ) -> torch.Tensor:
+        """where: the rows of q, and which attend to nothing."""
+        rows, nothing = where
         own = up.data.view(shape.num_heads, -1, shape.kv_rank)
         keys, values = own.split([shape.nope_dim, shape.value_dim], dim=1)
         still, turning = q.split([shape.nope_dim, shape.rope_dim], dim=-1)
@@ -103,8 +142,7 @@ class LatentAttention:
             work_meta_data=work.pop("work_metadata_ptrs"),
             **work,
         )
-        # Padding of a captured step: rows that attend to nothing.
-        latent.masked_fill_(step.context_lens[: len(q), None, None] == 0, 0)
+        latent.masked_fill_(nothing[:, None, None], 0)
         return torch.bmm(latent.transpose(0, 1), values.transpose(1, 2)).transpose(0, 1)
 
     def _prefill(

@@ -1,11 +1,12 @@
 """Where a step's decodes find their latents, and how AITER's persistent MLA kernel divides them.
 
-Worked out once a step for all layers, on the device alone: a captured step replays it.
+Worked out once a step for all layers, but for tokens that attend to a selection of each layer's; on
+the device alone: a captured step replays it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -69,8 +70,28 @@ def _planned(library: Library, asked: LatentDecode, step: AttentionMetaData) -> 
     queries = torch.arange(rows + 1, dtype=torch.int32, device=contexts.device)
     last = contexts - (counts - 1).clamp_min(0) * page
     indices = _indices(asked, step, counts, pages)
+    return _divided(library, asked, LatentRows(queries, pages, indices, last, page, {}))
+
+
+def selected_rows(library: Library, asked: LatentDecode, selected: torch.Tensor) -> LatentRows:
+    """Each token as a row of its own, whose pages are its selected slots [T, k] (none below 0)."""
+    rows, most = selected.shape
+    found = selected >= 0
+    pages = torch.zeros(rows + 1, dtype=torch.int32, device=selected.device)
+    pages[1:] = found.sum(1).cumsum(0)
+    # What selects nothing goes behind everything.
+    place = torch.where(found, pages[:-1].unsqueeze(1) + found.cumsum(1) - 1, rows * most)
+    room = torch.zeros(rows * most + 1, dtype=torch.int32, device=selected.device)
+    indices = room.scatter_(0, place.flatten(), selected.flatten().to(torch.int32))
+    queries = torch.arange(rows + 1, dtype=torch.int32, device=selected.device)
+    last = torch.ones(rows, dtype=torch.int32, device=selected.device)
+    return _divided(library, asked, LatentRows(queries, pages, indices, last, 1, {}))
+
+
+def _divided(library: Library, asked: LatentDecode, rows: LatentRows) -> LatentRows:
+    """The same with the kernel's division of them."""
     shapes = library["get_mla_metadata_info_v1"](
-        batch_size=rows,
+        batch_size=len(rows.last),
         max_seqlen_qo=1,
         num_head_qo=asked.heads,
         q_dtype=asked.dtype,
@@ -79,18 +100,18 @@ def _planned(library: Library, asked: LatentDecode, step: AttentionMetaData) -> 
         fast_mode=True,
     )
     work = {
-        name: torch.empty(shape, dtype=dtype, device=contexts.device)
+        name: torch.empty(shape, dtype=dtype, device=rows.last.device)
         for name, (shape, dtype) in zip(_BUFFERS, shapes, strict=True)
     }
     library["get_mla_metadata_v1"](
-        seqlens_qo_indptr=queries,
-        seqlens_kv_indptr=pages,
-        kv_last_page_lens=last,
+        seqlens_qo_indptr=rows.queries,
+        seqlens_kv_indptr=rows.pages,
+        kv_last_page_lens=rows.last,
         num_heads_per_head_k=asked.heads,
         num_heads_k=1,
         is_causal=True,
-        page_size=page,
-        kv_granularity=max(page, _GRANULARITY),
+        page_size=rows.page_size,
+        kv_granularity=max(rows.page_size, _GRANULARITY),
         max_seqlen_qo=1,
         uni_seqlen_qo=1,
         fast_mode=True,
@@ -98,7 +119,7 @@ def _planned(library: Library, asked: LatentDecode, step: AttentionMetaData) -> 
         dtype_kv=asked.dtype,
         **work,
     )
-    return LatentRows(queries, pages, indices, last, page, work)
+    return replace(rows, work=work)
 
 
 def _indices(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 
 from atom.model_ops.backends.aiter_ops.card import Card
+from atom.model_ops.backends.aiter_ops.fp4_experts import CLAMPED
 from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.routing import Routing, Scoring
@@ -112,6 +113,16 @@ def _against_latent(case: OpCase, card: Card) -> tuple[str, ...]:
     return tuple(reason for shape in case.latent for reason in _against_latent_shape(shape))
 
 
+def _against_selected(case: OpCase, card: Card) -> tuple[str, ...]:
+    return _against_latent(case, card) if case.index else ()
+
+
+def _against_indexers(case: OpCase, card: Card) -> tuple[str, ...]:
+    if not case.index:
+        return ()
+    return (f"its indexer reads keys in fp8 with a scale each, not {_name(case.kv_dtype)}",)
+
+
 def _against_latent_shape(shape: LatentShape) -> tuple[str, ...]:
     if (shape.kv_rank, shape.rope_dim) != (_LATENT_RANK, _LATENT_ROPE):
         own = f"{shape.kv_rank} and {shape.rope_dim}"
@@ -141,9 +152,11 @@ def _against_rule(routing: Routing) -> tuple[str, ...]:
 def _against_experts(case: OpCase, card: Card) -> tuple[str, ...]:
     if not case.routings:
         return ()
-    reasons = _against_activations(case, card)
     if len(case.expert_formats) > 1:
-        reasons += ("multiplies experts of one format alone",)
+        return ("multiplies experts of one format alone",)
+    if case.expert_formats == (WeightFormat.MXFP4,):
+        return _against_fp4_experts(case, card)
+    reasons = _against_activations(case, card)
     for kind in case.expert_formats:
         if kind not in (WeightFormat.PLAIN, WeightFormat.FP8, WeightFormat.FP8_BLOCKS):
             reasons += (f"has no experts of {kind.value}",)
@@ -153,6 +166,22 @@ def _against_experts(case: OpCase, card: Card) -> tuple[str, ...]:
         if size % multiple:
             reasons += (f"shuffles experts of sizes that {multiple} divides, not {size}",)
     return reasons
+
+
+def _against_fp4_experts(case: OpCase, card: Card) -> tuple[str, ...]:
+    if not card.multiplies_fp4:
+        return (f"has no experts of mxfp4 on {card.architecture}",)
+    if case.dtype is not torch.bfloat16:
+        return (f"multiplies experts of mxfp4 with bfloat16, not {_name(case.dtype)}",)
+    if case.activations == (CLAMPED,):
+        return ()
+    if case.fp4_inputs:
+        return _against_activations(case, card)
+    return (
+        "rounds inputs of experts of mxfp4 to four bits, for which this checkpoint is not made, "
+        f"unless their activation is clamped as gpt-oss' (alpha {CLAMPED.alpha}, limit "
+        f"{CLAMPED.limit})",
+    )
 
 
 def _group(shape: AttentionShape) -> int:
@@ -178,6 +207,8 @@ _CHECKS: dict[str, Callable[[OpCase, Card], tuple[str, ...]]] = {
     "attention": _against_attention,
     "latent_rope_store": _against_latent,
     "paged_latent_attention": _against_latent,
+    "select_tokens": _against_indexers,
+    "selected_latent_attention": _against_selected,
     "route": _against_routing,
     "prepare_experts": _against_experts,
     "experts": _against_experts,

@@ -2,7 +2,8 @@
 
 A tuned GEMM looks a shape up in AITER's tables (AITER_CONFIG_GEMM_*), and takes a default kernel
 for what is not there. Matrices of 8 bits are prepared once: to the e4m3 of the card, and shuffled
-into tiles of 16 rows where both sizes allow it.
+into tiles of 16 rows where both sizes allow it; those of MXFP4 that are for inputs of MXFP4 as well
+(fp4.py), while others of MXFP4 are multiplied with inputs as they are.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import replace
 
 import torch
 
+from atom.model_ops.backends.aiter_ops import fp4
 from atom.model_ops.backends.aiter_ops.card import Card
 from atom.model_ops.backends.aiter_ops.library import Library
 from atom.model_ops.quantised.codes import to_fnuz
@@ -31,6 +33,8 @@ class Products:
     def prepare_linear(self, w: LinearWeight) -> LinearWeight:
         if w.format is WeightFormat.FP8_BLOCKS and not has_whole_blocks(w):
             return expanded(w)
+        if fp4.for_fp4_inputs(w):
+            return fp4.in_tiles(self._library, w)
         w = for_card(w, self._card)
         if is_shuffled(w):
             return replace(w, data=self._library["shuffle_weight"](x=w.data, layout=(16, 16)))
@@ -49,6 +53,8 @@ class Products:
 
     def _quantised(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
         assert w.scales is not None
+        if w.data.dtype is fp4.FP4:
+            return fp4.product(self._library, x, w)
         if w.format is WeightFormat.MXFP4:
             wide: torch.Tensor = self._library["gemm_a16wfp4"](
                 x=x, w=w.data, w_scales=w.scales.scale, dtype=x.dtype

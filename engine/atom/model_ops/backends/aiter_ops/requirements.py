@@ -28,6 +28,11 @@ _OF_LATENT: dict[str, tuple[str, ...]] = {
         "flash_attn_varlen_func",
         "tgemm.mm",
     ),
+    "selected_latent_attention": (
+        "get_mla_metadata_info_v1",
+        "get_mla_metadata_v1",
+        "mla_decode_fwd",
+    ),
 }
 _OF_EXPERTS: dict[str, tuple[str, ...]] = {
     "route": ("topk_softmax", "grouped_topk", "biased_grouped_topk"),
@@ -43,7 +48,9 @@ _OF_FORMAT: dict[WeightFormat, tuple[str, ...]] = {
         "per_group_quant_hip", "gemm_a8w8_blockscale_bpreshuffle", "shuffle_weight",
     ),
     WeightFormat.INT8: ("per_token_quant_hip", "gemm_a8w8"),
-    WeightFormat.MXFP4: ("gemm_a16wfp4",),
+    WeightFormat.MXFP4: (
+        "gemm_a16wfp4", "gemm_a4w4", "per_1x32_f4_quant_hip", "shuffle_weight", "e8m0_shuffle",
+    ),
 }  # fmt: skip
 
 
@@ -74,3 +81,5 @@ def _of_case(op: str, case: OpCase) -> Iterator[str]:
         yield from _OF_LATENT.get(op, ())
     if case.routings:
         yield from _OF_EXPERTS.get(op, ())
+    if op == "prepare_experts" and WeightFormat.MXFP4 in case.expert_formats:
+        yield from ("e8m0_shuffle", "shuffle_weight_a16w4", "shuffle_scale_a16w4")
