@@ -34,7 +34,13 @@ class OfflineEngine:
         self.scheduler = build_scheduler(self.config, self.report)
         depth = self.executor.steps_behind if depth is None else depth
         self.guided = build_guided(self.config)
-        self.pipeline = StepPipeline(self.scheduler, self.executor, depth=depth, guided=self.guided)
+        self.pipeline = StepPipeline(
+            self.scheduler,
+            self.executor,
+            depth=depth,
+            guided=self.guided,
+            join=self.executor.join,
+        )
         self.start_seconds = time.perf_counter() - started
         self._ids = itertools.count()
 

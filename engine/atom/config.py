@@ -24,6 +24,7 @@ from atom.sizing.engine_support import (
     unsupported_kv_dtype,
 )
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
+from atom.sizing.expert_parallelism import ExpertOptions, expert_parallel_problem
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.parallelism import tensor_parallel_problems, valid_tensor_parallel_sizes
 from atom.sizing.quantization import ONLINE
@@ -68,6 +69,8 @@ class EngineOptions:
     tensor_parallel_size: int = 1
     data_parallel_size: int = 1
     data_parallel_routing: RoutingPolicy = "least_tokens"
+    enable_expert_parallel: bool = False
+    enable_dp_attention: bool = False
     stall_seconds: float = 120.0
     enforce_eager: bool = False
     torch_profiler_dir: str | None = None
@@ -136,6 +139,8 @@ class SchedulerConfig:
 class ParallelConfig:
     """data_parallel_rank: which rank a core process is; the others do not look.
     tensor_parallel_rank: which rank a runner's process is of those that share a copy of the model.
+    expert_parallel: the ranks have whole experts each, not a part of each. shares_experts: those of
+    data parallelism, with tokens of their own; else those that share a copy of the model.
     stall_seconds: a rank that computes nothing for so long, with work or without, is not well."""
 
     tensor_parallel_size: int
@@ -144,6 +149,17 @@ class ParallelConfig:
     tensor_parallel_rank: int = 0
     data_parallel_routing: RoutingPolicy = "least_tokens"
     stall_seconds: float = 120.0
+    expert_parallel: bool = False
+
+    @property
+    def shares_experts(self) -> bool:
+        """Whether ranks of data parallelism compute each other's experts."""
+        return self.expert_parallel and self.data_parallel_size > 1
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks over which the experts are divided as wholes; 1 where they are not."""
+        return self.data_parallel_size * self.tensor_parallel_size if self.expert_parallel else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +193,7 @@ def build_config(options: EngineOptions) -> Config:
     _check_options(options)
     path = find_checkpoint(options.model, options.revision)
     model = _model_config(options, open_checkpoint(path))
-    _check_ranks(model.facts, options.tensor_parallel_size)
+    _check_ranks(model.facts, options)
     refusal = unsupported_kv_dtype(model.facts, options.kv_cache_dtype)
     if refusal is not None:
         raise ConfigError(f"kv_cache_dtype {refusal}")
@@ -204,6 +220,7 @@ def build_config(options: EngineOptions) -> Config:
             data_parallel_size=options.data_parallel_size,
             data_parallel_routing=options.data_parallel_routing,
             stall_seconds=options.stall_seconds,
+            expert_parallel=options.enable_expert_parallel,
         ),
         device=options.device,
         backend=options.backend,
@@ -244,15 +261,26 @@ def _check_options(options: EngineOptions) -> None:
     _at_least("tensor_parallel_size", options.tensor_parallel_size, 1)
 
 
-def _check_ranks(facts: ModelFacts, size: int) -> None:
+def _check_ranks(facts: ModelFacts, options: EngineOptions) -> None:
     """Raises `ConfigError` when so many ranks cannot share the model, with the sizes that can."""
-    problems = tensor_parallel_problems(facts, size)
+    size, experts = options.tensor_parallel_size, options.enable_expert_parallel
+    problems = tensor_parallel_problems(facts, size, expert_parallel=experts)
     if problems:
-        sizes = ", ".join(map(str, valid_tensor_parallel_sizes(facts)))
+        sizes = ", ".join(map(str, valid_tensor_parallel_sizes(facts, expert_parallel=experts)))
         raise ConfigError(
             f"tensor_parallel_size {size}: {'; '.join(problems)}; sizes that divide this model: "
             f"{sizes}"
         )
+    asked = ExpertOptions(
+        tensor_parallel=size,
+        data_parallel=options.data_parallel_size,
+        expert_parallel=experts,
+        dp_attention=options.enable_dp_attention,
+        speculation=options.speculative is not None,
+    )
+    refusal = expert_parallel_problem(facts, asked)
+    if refusal is not None:
+        raise ConfigError(refusal)
 
 
 def check_kv_cache_dtype(name: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from atom.model_ops.expert_exchange import ExpertExchange, own_share
 from atom.model_ops.linear import Build
 from atom.model_ops.routing import Routed
 from atom.model_ops.stacked_linear import StackedLinear
@@ -29,6 +30,7 @@ class Experts(nn.Module):
         super().__init__()
         self._ops = build.ops
         self._activation = activation
+        self._share = build.experts
         self.gate_up_proj = StackedLinear(matrices[:2], build, stacked=stacked)
         self.down_proj = StackedLinear(matrices[2:], build, stacked=stacked)
 
@@ -41,4 +43,43 @@ class Experts(nn.Module):
         self, stream: Stream, x: torch.Tensor, routed: Routed, shared: torch.Tensor | None
     ) -> Stream:
         """The stream plus what each token's experts make of x [T, H], and plus shared [T, H]."""
+        if self._share is not None:  # of ranks with the same tokens; a norm adds up their shares
+            routed = own_share(routed, self._share.rank * self.w.count, self.w.count)
         return self._ops.add_experts(stream, x, self.w, routed, shared)
+
+
+class SpreadExperts(Experts):
+    """Experts of ranks with tokens of their own: each token goes to where its experts are."""
+
+    def __init__(
+        self,
+        matrices: Sequence[Projection],
+        activation: Gating,
+        build: Build,
+        *,
+        stacked: bool = False,
+    ) -> None:
+        super().__init__(matrices, activation, build, stacked=stacked)
+        assert build.exchange is not None
+        self._exchange: ExpertExchange = build.exchange
+        self._dtype = torch.get_default_dtype()
+
+    def add(
+        self, stream: Stream, x: torch.Tensor, routed: Routed, shared: torch.Tensor | None
+    ) -> Stream:
+        result = self._of(x, routed)
+        return stream.plus(result if shared is None else result + shared)
+
+    def serve(self, top_k: int) -> None:
+        """Compute for other ranks' tokens, in a step for which this rank has none."""
+        device, hidden = self.w.down.data.device, self.w.down.outputs
+        none = torch.empty((0, top_k), device=device)
+        x = torch.empty((0, hidden), dtype=self._dtype, device=device)
+        self._of(x, Routed(none.int(), none.float()))
+
+    def _of(self, x: torch.Tensor, routed: Routed) -> torch.Tensor:  # [T, H] → [T, H]
+        arrived = self._exchange.dispatch(x, routed, self.w.count)
+        result = arrived.x
+        if len(result):
+            result = self._ops.experts(result, self.w, arrived.routed)
+        return self._exchange.combine(arrived, result)

@@ -231,6 +231,17 @@ def _add_parallel_flags(group: Any) -> None:
         help="which rank serves a request: the one with the fewest open tokens, or the next",
     )
     add(
+        "--enable-expert-parallel",
+        action="store_true",
+        help="ranks have whole experts each, instead of a part of each: those of "
+        "--tensor-parallel-size, or with --enable-dp-attention those of --data-parallel-size",
+    )
+    add(
+        "--enable-dp-attention",
+        action="store_true",
+        help="ranks of --data-parallel-size share one model's experts, and have all else each",
+    )
+    add(
         "--stall-seconds",
         type=float,
         default=_default("stall_seconds"),

@@ -41,8 +41,6 @@ REMEDIES: dict[str, str] = {
     "--prefill-context-parallel-size": _NO_SPLIT,
     "--decode-context-parallel-size": _NO_SPLIT,
     "--dcp-config": _NO_SPLIT,
-    "--enable-dp-attention": _NO_SPLIT,
-    "--enable-expert-parallel": _NO_EXPERTS,
     "--fake-eplb": _NO_EXPERTS,
     "--eplb-enable": _NO_EXPERTS,
     "--enable-eplb": _NO_EXPERTS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from atom.collectives.group import Group
@@ -69,6 +69,16 @@ class GroupExecutor:
         with _together(self._ranks):
             self._outstanding -= 1
             return self._own.collect(ticket)
+
+    @property
+    def wake_fds(self) -> Sequence[int]:
+        return ()
+
+    def is_called(self) -> bool:
+        return False
+
+    def join(self) -> None:
+        pass
 
     def close(self) -> None:
         self._ranks.let_end()

@@ -7,7 +7,7 @@ tensors of its device, stay here, each under its ticket.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
@@ -43,6 +43,16 @@ class InProcessExecutor:
 
     def collect(self, ticket: int) -> ScheduledBatchOutput:
         return self.runner.collect(self._submitted.pop(ticket))
+
+    @property
+    def wake_fds(self) -> Sequence[int]:
+        return ()
+
+    def is_called(self) -> bool:
+        return False
+
+    def join(self) -> None:
+        pass
 
     def close(self) -> None:
         pass

@@ -112,7 +112,7 @@ class Ops(Protocol):
 
     def experts(self, x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
         """The weighted sum of what each token's experts make of it, in float32 until it is
-        complete: x [T, H] → [T, H]."""
+        complete: x [T, H] → [T, H]. Experts that `routed` leaves to other ranks add nothing."""
 
     def qk_norm_rope_store(
         self,

@@ -119,8 +119,9 @@ class StoredMatrix:
             )
             first = end
 
-    def stack_placements(self, name: str, copy: int) -> Iterator[Placement]:
-        """name: of the one tensor that has every copy's rows of all parts, in turn."""
+    def stack_placements(self, name: str, copy: int, slot: int) -> Iterator[Placement]:
+        """name: of the one tensor that has every copy's rows of all parts, in turn; slot: where
+        this copy is held."""
         matrix, region = self._parts[0]
         part = Part(
             name=name,
@@ -128,8 +129,8 @@ class StoredMatrix:
             region=region,
             order=None,
             block=self._block,
-            data=self.data[copy],
-            scale=self.scale[copy],
+            data=self.data[slot],
+            scale=self.scale[slot],
             zero=None,
         )
         yield from stack_placements(part, copy, len(self._parts), self._quantization, self._format)
