@@ -46,7 +46,7 @@ class OfflineEngine:
 
     def build_executor(self) -> Executor:
         """What runs the batches of `config`."""
-        return build_executor(self.config, _end)
+        return build_executor(self.config, end)
 
     def close(self) -> None:
         """End what the executor has started."""
@@ -88,7 +88,7 @@ class OfflineEngine:
         return tokens
 
 
-def _end(reason: str, user_error: bool) -> None:
+def end(reason: str, user_error: bool) -> None:
     """A rank is gone: there is nothing to measure any more."""
     print(reason, file=sys.stderr)
     os._exit(1)

@@ -26,8 +26,6 @@ from atom.model_engine.wire.peer_mesh import PeerMesh, mesh_sockets
 from atom.sampling_params import SamplingParams
 from tests.support.core_driver import CoreDriver
 
-_CPU = torch.device("cpu")
-
 
 class Arrival(msgspec.Struct, frozen=True):
     """A greedy request. turn: of its rank's loop, at which it comes; abort_after: tokens of its
@@ -58,23 +56,27 @@ class RankResult(msgspec.Struct, frozen=True):
 
 
 class ExpertGroup:
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, device: str = "cpu") -> None:
         self.size = size
+        self._device = device
         meshes = mesh_sockets(size)
         store = open_store(size)
-        self._followers = [_start(rank, size, store.port, meshes[rank]) for rank in range(1, size)]
+        self._followers = [
+            _start((str(rank), str(size), str(store.port), device), meshes[rank])
+            for rank in range(1, size)
+        ]
         for mesh in meshes[1:]:
             for bell in mesh.values():
                 bell.close()
-        self._rank = _Rank(0, PeerMesh(meshes[0]), _group(0, size, store))
+        self._rank = _Rank(0, PeerMesh(meshes[0]), _group(0, size, device, store))
 
     def run(
         self, model: str, arrivals: Sequence[Sequence[Arrival]], **options: Any
     ) -> list[RankResult]:
         """Serve each rank's arrivals together; every rank's result."""
         options = {
-            **options, "data_parallel_size": self.size, "enable_dp_attention": True,
-            "enable_expert_parallel": True,
+            "device": self._device, **options, "data_parallel_size": self.size,
+            "enable_dp_attention": True, "enable_expert_parallel": True,
         }  # fmt: skip
         jobs = [_Job(model, options, list(own)) for own in arrivals]
         for follower, job in zip(self._followers, jobs[1:], strict=True):
@@ -86,6 +88,7 @@ class ExpertGroup:
         for follower in self._followers:
             assert follower.stdin is not None
             follower.stdin.close()
+        self._rank.group.close()
         for follower in self._followers:
             assert follower.wait() == 0
 
@@ -234,16 +237,15 @@ class _Play:
                 self._engine.pipeline.abort([number])
 
 
-def _group(rank: int, size: int, store: Any) -> TorchGroup:
-    return TorchGroup(Place(rank, size, _CPU, np.zeros(1, dtype=np.int64)), store)
+def _group(rank: int, size: int, device: str, store: Any) -> TorchGroup:
+    own = torch.device("cpu") if device == "cpu" else torch.device("cuda", rank)
+    return TorchGroup(Place(rank, size, own, np.zeros(1, dtype=np.int64)), store)
 
 
-def _start(
-    rank: int, size: int, port: int, mesh: dict[int, socket.socket]
-) -> subprocess.Popen[bytes]:
+def _start(order: Sequence[str], mesh: dict[int, socket.socket]) -> subprocess.Popen[bytes]:
     bells = ",".join(f"{peer}:{bell.fileno()}" for peer, bell in mesh.items())
     return subprocess.Popen(
-        [sys.executable, "-m", __name__, str(rank), str(size), str(port), bells],
+        [sys.executable, "-m", __name__, *order, bells],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         pass_fds=[bell.fileno() for bell in mesh.values()],
@@ -256,12 +258,13 @@ def _write(follower: subprocess.Popen[bytes], line: bytes) -> None:
     follower.stdin.flush()
 
 
-def _follow(rank: int, size: int, port: int, bells: str) -> None:
+def _follow(rank: int, size: int, port: int, device: str, bells: str) -> None:
     pairs = (pair.split(":") for pair in bells.split(","))
     mesh = PeerMesh({int(peer): socket.socket(fileno=int(fd)) for peer, fd in pairs})
-    own = _Rank(rank, mesh, _group(rank, size, find_store(port, size)))
+    own = _Rank(rank, mesh, _group(rank, size, device, find_store(port, size)))
     while line := _line():
         own.serve(msgspec.json.decode(line, type=_Job), _Orders())
+    own.group.close()
 
 
 def _line() -> bytes:
@@ -276,4 +279,4 @@ def _line() -> bytes:
 
 
 if __name__ == "__main__":
-    _follow(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    _follow(*map(int, sys.argv[1:4]), *sys.argv[4:6])

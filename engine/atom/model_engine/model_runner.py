@@ -81,7 +81,11 @@ class ModelRunner:
         case = self._spec.op_case(self._dtype, self._kv_dtype, config.cache.block_size)
         self._resolved = resolve_ops(
             self._device.type,
-            replace(case, drafts=config.speculative is not None),
+            replace(
+                case,
+                drafts=config.speculative is not None,
+                partial_experts=config.parallel.expert_parallel,
+            ),
             config.backend,
             config.op_backends,
         )

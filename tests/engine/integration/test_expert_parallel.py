@@ -31,8 +31,8 @@ def pair() -> Iterator[ExpertGroup]:
     ranks.close()
 
 
-def checkpoint(folder: Path, family: str) -> str:
-    settings = dict(FAMILIES[family])
+def checkpoint(folder: Path, family: str, **shape: int) -> str:
+    settings = {**FAMILIES[family], **shape}
     extra = {"vocab_size": 384, **settings.pop("extra", {})}
     return str(make_tiny_checkpoint(folder, **settings, extra=extra))
 

@@ -129,7 +129,8 @@ class DecodeGraphs:
             free.append(_free_bytes())
         first, others = free[0] - free[1], free[1] - free[-1]
         each = others / (len(free) - 2) if len(free) > 2 else 0
-        return int(first + each * (len(variants) - 1))
+        served = len(self._sizes) if self._model.shares_tokens else 0
+        return int(first + each * (len(variants) + served - 1))
 
     def capture(self, progress: Callable[[float], None]) -> None:
         """Capture every bucket, largest first; real slots and their cache stay as they are."""

@@ -373,7 +373,7 @@ class OpCase:
     every kind of attention layer, of those with a latent and of indexers, tokens per block, formats
     of matrices, and of those of experts, activations, rules of routers, inputs and inner size of
     experts; wide_norms: whether norms' weights are float32 in a model that is not; drafts: whether
-    rows carry drafts."""
+    rows carry drafts; partial_experts: whether ranks have whole experts each."""
 
     dtype: torch.dtype
     kv_dtype: torch.dtype
@@ -388,6 +388,7 @@ class OpCase:
     expert_sizes: tuple[tuple[int, int], ...] = ()
     wide_norms: bool = False
     drafts: bool = False
+    partial_experts: bool = False
 
     def asks_for(self, op: str) -> bool:
         """Whether a step computes the operation at all, as far as attention and drafts decide."""
