@@ -164,10 +164,10 @@ class _Rank:
     def __init__(self, number: int, mesh: PeerMesh, group: TorchGroup) -> None:
         self.number, self.mesh, self.group = number, mesh, group
         self.watch = PeerWatch(mesh, lambda reason, user_error: None)
+        self._engine: tuple[bytes, CoreDriver] | None = None
 
     def serve(self, job: _Job, ends: _Reports | _Orders) -> tuple[RankResult, Sequence[bytes]]:
-        engine = _Driver(self, job.model, **job.options)
-        play = _Play(engine, job.arrivals)
+        play = _Play(self._engine_of(job), job.arrivals)
         while True:
             if play.turn():
                 continue
@@ -175,6 +175,14 @@ class _Rank:
             if ends.is_over(result):
                 return result, ends.lines
             self._sleep(ends)
+
+    def _engine_of(self, job: _Job) -> CoreDriver:
+        """The one before, with its prefix cache, when it is asked for again."""
+        key = msgspec.json.encode((job.model, job.options), order="sorted")
+        if self._engine is None or self._engine[0] != key:
+            self._engine = None
+            self._engine = key, _Driver(self, job.model, **job.options)
+        return self._engine[1]
 
     def _sleep(self, ends: _Reports | _Orders) -> None:
         poll = select.poll()
