@@ -271,16 +271,34 @@ def _check_ranks(facts: ModelFacts, options: EngineOptions) -> None:
             f"tensor_parallel_size {size}: {'; '.join(problems)}; sizes that divide this model: "
             f"{sizes}"
         )
+    if experts:
+        _check_experts(facts, options)
+    elif options.enable_dp_attention:
+        raise ConfigError(
+            "enable_dp_attention is for ranks that share experts; add --enable-expert-parallel, or "
+            "leave it out for ranks with whole models"
+        )
+
+
+def _check_experts(facts: ModelFacts, options: EngineOptions) -> None:
+    """Raises `ConfigError` when the ranks cannot have whole experts each."""
+    ranks = options.data_parallel_size
+    if (ranks > 1) != options.enable_dp_attention:
+        remedy = (
+            "add --enable-dp-attention, by which ranks of data parallelism share experts, or leave "
+            "out --enable-expert-parallel"
+            if ranks > 1
+            else "ask for 2 ranks or more, or leave out --enable-dp-attention"
+        )
+        raise ConfigError(f"enable_expert_parallel with data_parallel_size {ranks}: {remedy}")
     asked = ExpertOptions(
-        tensor_parallel=size,
-        data_parallel=options.data_parallel_size,
-        expert_parallel=experts,
-        dp_attention=options.enable_dp_attention,
+        tensor_parallel=options.tensor_parallel_size,
+        data_parallel=ranks,
         speculation=options.speculative is not None,
     )
     refusal = expert_parallel_problem(facts, asked)
     if refusal is not None:
-        raise ConfigError(refusal)
+        raise ConfigError(f"enable_expert_parallel: {refusal}")
 
 
 def check_kv_cache_dtype(name: str) -> None:

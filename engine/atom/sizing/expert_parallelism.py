@@ -15,32 +15,32 @@ MAX_EXPERT_RANKS = 8  # devices of one fully connected node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertOptions:
-    """What an engine is started with, of what decides where experts are. redundant: copies of
-    experts beyond one each; speculation: whether tokens are drafted."""
+    """How many ranks are to have whole experts each: of tensor parallelism, or of data parallelism
+    with tokens of their own. redundant: copies of experts beyond one each; speculation: whether
+    tokens are drafted."""
 
     tensor_parallel: int = 1
     data_parallel: int = 1
-    expert_parallel: bool = False
-    dp_attention: bool = False
     redundant: int = 0
     speculation: bool = False
 
 
 def expert_parallel_problem(facts: ModelFacts, asked: ExpertOptions) -> str | None:
-    """Why these ranks cannot share the model's experts; None when they can, or none are to."""
-    if not asked.expert_parallel:
-        if asked.dp_attention:
-            return (
-                "enable_dp_attention is for ranks that share experts; add "
-                "--enable-expert-parallel, or leave it out for ranks with whole models"
-            )
-        return None
+    """Why the engine does not divide the model's experts so, with what it does; None when it
+    does."""
+    tensor, data = asked.tensor_parallel, asked.data_parallel
     if not expert_counts(facts):
+        return f"{facts.architecture} has no experts to divide; leave it out"
+    if tensor * data == 1:
+        return "experts are divided over 2 ranks or more; ask for more devices, or leave it out"
+    if tensor > 1 and data > 1:
         return (
-            f"enable_expert_parallel: {facts.architecture} has no experts; leave it out, and "
-            "use --tensor-parallel-size or --data-parallel-size alone"
+            f"experts are divided over the ranks of a tensor parallel size, or of a data parallel "
+            f"size, and not over {data} × {tensor}; ask for 1 of the one"
         )
-    return _ranks_problem(asked) or _count_problem(facts, asked)
+    if data > 1 and asked.speculation:
+        return "ranks of a data parallel size that share experts draft no tokens; leave one out"
+    return _count_problem(facts, asked)
 
 
 def expert_counts(facts: ModelFacts) -> tuple[int, ...]:
@@ -56,34 +56,6 @@ def valid_expert_ranks(facts: ModelFacts, redundant: int = 0) -> tuple[int, ...]
     return tuple(size for size in sizes if all((count + redundant) % size == 0 for count in counts))
 
 
-def _ranks_problem(asked: ExpertOptions) -> str | None:
-    if asked.dp_attention and asked.tensor_parallel > 1:
-        return (
-            f"enable_dp_attention with tensor_parallel_size {asked.tensor_parallel}: ranks that "
-            "share experts have one device each in this version; use --tensor-parallel-size 1, or "
-            "leave out --enable-dp-attention and --data-parallel-size"
-        )
-    if asked.data_parallel > 1 and not asked.dp_attention:
-        return (
-            f"enable_expert_parallel with data_parallel_size {asked.data_parallel}: ranks of data "
-            "parallelism share experts only with --enable-dp-attention; add it, or leave out "
-            "--enable-expert-parallel"
-        )
-    if asked.dp_attention and asked.data_parallel == 1:
-        return (
-            "enable_dp_attention needs ranks: use --data-parallel-size of 2 or more, or leave it "
-            "out"
-        )
-    if asked.dp_attention and asked.speculation:
-        return (
-            "enable_dp_attention: ranks that share experts do not draft tokens in this version; "
-            "leave out the speculation, or --enable-dp-attention"
-        )
-    if asked.data_parallel * asked.tensor_parallel == 1:
-        return "enable_expert_parallel needs ranks to divide experts over; leave it out"
-    return None
-
-
 def _count_problem(facts: ModelFacts, asked: ExpertOptions) -> str | None:
     size = asked.data_parallel * asked.tensor_parallel
     valid = valid_expert_ranks(facts, asked.redundant)
@@ -93,6 +65,6 @@ def _count_problem(facts: ModelFacts, asked: ExpertOptions) -> str | None:
     copies = f" and {asked.redundant} redundant ones" if asked.redundant else ""
     sizes = ", ".join(str(size) for size in valid)
     return (
-        f"enable_expert_parallel: {counts} experts{copies} are not equally many on each of {size} "
+        f"{counts} experts{copies} are not equally many on each of {size} "
         f"ranks; numbers of ranks that divide them: {sizes}"
     )
