@@ -30,7 +30,7 @@ class EngineCoreRequestType(enum.Enum):
 
     ADD = b"\x00"
     ABORT = b"\x01"
-    START_DP_WAVE = b"\x02"  # kept for ranks that exchange data; this version sends none
+    # b"\x02" was START_DP_WAVE: ranks that share experts wake each other (peer_mesh.py).
     UTILITY = b"\x03"
     EXECUTOR_FAILED = b"\x04"
     SHUTDOWN = b"\x05"
