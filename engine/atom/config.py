@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from atom.balance_config import BalanceConfig
 from atom.checkpoint import Checkpoint, find_checkpoint, open_checkpoint
 from atom.errors import ConfigError, ModelError, RequestError
 from atom.sampling_params import SamplingParams
@@ -71,6 +72,7 @@ class EngineOptions:
     data_parallel_routing: RoutingPolicy = "least_tokens"
     enable_expert_parallel: bool = False
     enable_dp_attention: bool = False
+    balance: BalanceConfig | None = None
     stall_seconds: float = 120.0
     enforce_eager: bool = False
     torch_profiler_dir: str | None = None
@@ -141,6 +143,7 @@ class ParallelConfig:
     tensor_parallel_rank: which rank a runner's process is of those that share a copy of the model.
     expert_parallel: the ranks have whole experts each, not a part of each. shares_experts: those of
     data parallelism, with tokens of their own; else those that share a copy of the model.
+    balance: how these experts are placed anew; None where they stay.
     stall_seconds: a rank that computes nothing for so long, with work or without, is not well."""
 
     tensor_parallel_size: int
@@ -150,6 +153,7 @@ class ParallelConfig:
     data_parallel_routing: RoutingPolicy = "least_tokens"
     stall_seconds: float = 120.0
     expert_parallel: bool = False
+    balance: BalanceConfig | None = None
 
     @property
     def shares_experts(self) -> bool:
@@ -221,6 +225,7 @@ def build_config(options: EngineOptions) -> Config:
             data_parallel_routing=options.data_parallel_routing,
             stall_seconds=options.stall_seconds,
             expert_parallel=options.enable_expert_parallel,
+            balance=options.balance,
         ),
         device=options.device,
         backend=options.backend,
@@ -278,6 +283,11 @@ def _check_ranks(facts: ModelFacts, options: EngineOptions) -> None:
             "enable_dp_attention is for ranks that share experts; add --enable-expert-parallel, or "
             "leave it out for ranks with whole models"
         )
+    if options.balance is not None and not (experts and options.enable_dp_attention):
+        raise ConfigError(
+            "enable_eplb moves experts between ranks that share them; add --data-parallel-size, "
+            "--enable-dp-attention and --enable-expert-parallel, or leave it out"
+        )
 
 
 def _check_experts(facts: ModelFacts, options: EngineOptions) -> None:
@@ -294,6 +304,7 @@ def _check_experts(facts: ModelFacts, options: EngineOptions) -> None:
     asked = ExpertOptions(
         tensor_parallel=options.tensor_parallel_size,
         data_parallel=ranks,
+        redundant=options.balance.redundant if options.balance is not None else 0,
         speculation=options.speculative is not None,
     )
     refusal = expert_parallel_problem(facts, asked)

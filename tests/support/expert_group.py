@@ -19,12 +19,14 @@ import msgspec
 import numpy as np
 import torch
 
+from atom.balance_config import BalanceConfig
 from atom.collectives.torch_group import Place, TorchGroup, find_store, open_store
 from atom.model_engine.executor.base import Executor
 from atom.model_engine.executor.peers import PeerExecutor, PeerWatch
 from atom.model_engine.wire.peer_mesh import PeerMesh, mesh_sockets
 from atom.sampling_params import SamplingParams
 from tests.support.core_driver import CoreDriver
+from tests.support.waiting import HANG_SECONDS
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -45,7 +47,7 @@ class _Job(msgspec.Struct, frozen=True):
 
 class RankResult(msgspec.Struct, frozen=True):
     """What a rank's requests got, in their order, and what it was left with. served: steps that it
-    computed without rows of its own."""
+    computed without rows of its own; expert_moves: slots whose expert changed, over all ranks."""
 
     tokens: list[list[int]]
     blocks_held: int
@@ -53,6 +55,7 @@ class RankResult(msgspec.Struct, frozen=True):
     cached_tokens: int
     weights_bytes: int
     served: int
+    expert_moves: int
 
 
 class ExpertGroup:
@@ -88,9 +91,14 @@ class ExpertGroup:
         for follower in self._followers:
             assert follower.stdin is not None
             follower.stdin.close()
+        try:
+            assert [follower.wait(HANG_SECONDS) for follower in self._followers] == [0] * (
+                self.size - 1
+            )
+        finally:
+            for follower in self._followers:
+                follower.kill()
         self._rank.group.close()
-        for follower in self._followers:
-            assert follower.wait() == 0
 
 
 class _Reports:
@@ -181,7 +189,10 @@ class _Rank:
         key = msgspec.json.encode((job.model, job.options), order="sorted")
         if self._engine is None or self._engine[0] != key:
             self._engine = None
-            self._engine = key, _Driver(self, job.model, **job.options)
+            options = dict(job.options)
+            if (balance := options.pop("balance", None)) is not None:
+                options["balance"] = BalanceConfig(**balance)
+            self._engine = key, _Driver(self, job.model, **options)
         return self._engine[1]
 
     def _sleep(self, ends: _Reports | _Orders) -> None:
@@ -220,7 +231,7 @@ class _Play:
         return True
 
     def result(self) -> RankResult:
-        stats = self._engine.scheduler.stats()
+        stats, load = self._engine.scheduler.stats(), self._engine.executor.expert_load
         return RankResult(
             tokens=self._tokens,
             blocks_held=self._engine.scheduler.blocks.pool.num_held,
@@ -228,6 +239,7 @@ class _Play:
             cached_tokens=stats.cached_tokens_total,
             weights_bytes=self._engine.report.weights_bytes,
             served=self._served,
+            expert_moves=load.moves if load is not None else 0,
         )
 
     def _arrive(self) -> None:
@@ -272,7 +284,6 @@ def _follow(rank: int, size: int, port: int, device: str, bells: str) -> None:
     own = _Rank(rank, mesh, _group(rank, size, device, find_store(port, size)))
     while line := _line():
         own.serve(msgspec.json.decode(line, type=_Job), _Orders())
-    own.group.close()
 
 
 def _line() -> bytes:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -66,6 +67,7 @@ class EngineCore:
         sockets.wake_on(self._guided.wake_fd)
         self._scheduler: Scheduler
         self._pipeline: StepPipeline
+        self._rank = config.parallel.data_parallel_rank
         self._running = True
         self._pulse = Pulse()
         self._ended = threading.Event()
@@ -172,11 +174,16 @@ class EngineCore:
         """The core's numbers now. The heartbeat's thread reads them too, perhaps in the middle of
         a step: what is read later must not be called older, so the number is taken first."""
         number = next(self._tellings)
-        return RankStats(
-            rank=self._config.parallel.data_parallel_rank,
-            number=number,
-            stats=self._pipeline.stats(),
-        )
+        stats, load = self._pipeline.stats(), self._executor.expert_load
+        if load is not None:
+            stats = msgspec.structs.replace(
+                stats,
+                expert_tokens_mean=load.mean,
+                expert_tokens_most=load.most,
+                # All ranks count the same moves, and the ranks' totals are added up.
+                expert_moves_total=load.moves if self._rank == 0 else 0,
+            )
+        return RankStats(rank=self._rank, number=number, stats=stats)
 
     # ---- heartbeat ----------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from atom.errors import ConfigError
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.runner import kv_cache
 from atom.model_engine.runner.drafting_steps import DraftingStepRunner
+from atom.model_engine.runner.expert_balancer import ExpertBalancer
 from atom.model_engine.runner.graph_runner import DecodeGraphs
 from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
 from atom.model_engine.runner.warm_up import CacheShape, decode_batch, prompt_batch, warm_up
@@ -29,6 +30,7 @@ from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport
 from atom.model_loader.loader import fill_dummy, load_model
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.expert_exchange import AgreedExchange
+from atom.model_ops.experts import SpreadExperts
 from atom.model_ops.linear import Build
 from atom.model_ops.parallel import ExpertRanks, Ranks
 from atom.model_ops.quantised.cached_heads import FP8_DTYPES
@@ -245,7 +247,8 @@ class ModelRunner:
     def _sharding(self) -> Sharding:
         parallel = self._config.parallel
         sharing = parallel.data_parallel_size if parallel.shares_experts else 1
-        return Sharding(self._group.size, parallel.expert_parallel, sharing)
+        redundant = self._experts.redundant if self._experts is not None else 0
+        return Sharding(self._group.size, parallel.expert_parallel, sharing, redundant)
 
     def _activation_bytes(self) -> int:
         """Peak of one full step: measured on a GPU, predicted on the CPU, whose allocator keeps
@@ -327,6 +330,14 @@ class ModelRunner:
         """See StepRunner."""
         return self._steps.submit(batch)
 
+    def balancer(self) -> ExpertBalancer | None:
+        """Of the loaded model's experts; None where they stay where they are."""
+        config = self._config.parallel.balance
+        if config is None or self._exchange is None:
+            return None
+        layers = [module for module in self._model.modules() if isinstance(module, SpreadExperts)]
+        return ExpertBalancer(layers, self._exchange.links, config)
+
     def agree(self, capacity: int | None) -> None:
         """See StepRunner."""
         self._steps.agree(capacity)
@@ -362,7 +373,13 @@ def _expert_ranks(config: Config) -> ExpertRanks | None:
     """This rank's place among those with whole experts each; None where experts are divided."""
     parallel = config.parallel
     if parallel.shares_experts:
-        return ExpertRanks(parallel.data_parallel_size, parallel.data_parallel_rank)
+        balance = parallel.balance
+        return ExpertRanks(
+            parallel.data_parallel_size,
+            parallel.data_parallel_rank,
+            redundant=balance.redundant if balance is not None else 0,
+            may_move=balance is not None,
+        )
     if parallel.expert_parallel and parallel.tensor_parallel_size > 1:
         return ExpertRanks(parallel.tensor_parallel_size, parallel.tensor_parallel_rank)
     return None

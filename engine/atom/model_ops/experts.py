@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
 
 from atom.model_ops.expert_exchange import ExpertExchange, own_share
+from atom.model_ops.expert_places import ExpertPlaces
 from atom.model_ops.linear import Build
 from atom.model_ops.routing import Routed
 from atom.model_ops.stacked_linear import StackedLinear
@@ -61,12 +62,31 @@ class SpreadExperts(Experts):
     ) -> None:
         super().__init__(matrices, activation, build, stacked=stacked)
         assert build.exchange is not None
+        assert build.experts is not None
         self._exchange: ExpertExchange = build.exchange
         self._dtype = torch.get_default_dtype()
+        # Where experts are while they may move; None where slots are in the order of experts.
+        self._places: ExpertPlaces | None = None
+        if build.experts.may_move:
+            device = self.w.down.data.device
+            self._places = ExpertPlaces(matrices[0].copies, build.experts.redundant, device)
+
+    @property
+    def places(self) -> ExpertPlaces:
+        """Of experts that may move."""
+        assert self._places is not None
+        return self._places
+
+    def stacks(self) -> Iterator[torch.Tensor]:
+        """Every tensor of the weights, [slots, ..]."""
+        for stack in (self.gate_up_proj, self.down_proj):
+            yield from stack.tensors()
 
     def add(
         self, stream: Stream, x: torch.Tensor, routed: Routed, shared: torch.Tensor | None
     ) -> Stream:
+        if self._places is not None:
+            routed = self._places.slots_of(routed)
         result = self._of(x, routed)
         return stream.plus(result if shared is None else result + shared)
 

@@ -62,11 +62,13 @@ ONE_RANK = Ranks()
 class ExpertRanks:
     """`size` processes share a layer's experts, each with whole ones; this is number `rank`. An
     expert's place is a slot; slots are numbered over all ranks, equally many on each. redundant:
-    slots beyond the experts, for second copies of those that are chosen most."""
+    slots beyond the experts, for second copies of those that are chosen most; may_move: experts
+    change their slots while the model serves."""
 
     size: int
     rank: int
     redundant: int = 0
+    may_move: bool = False
 
     def slots(self, experts: int) -> int:
         """How many each rank has, of a layer of so many experts."""

@@ -104,6 +104,11 @@ class StackedLinear(WeightHolder):
                 target=self.w.bias[slot].unflatten(0, (parts, -1)).t(),
             )
 
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """All that is stored of each expert, [E, ..]."""
+        for parameter in self.parameters():
+            yield parameter.data
+
     def finish(self) -> None:
         """Once, when the weights are loaded."""
         self._add_bias_once((matrix for matrix, _ in self._parts), self._ranks)

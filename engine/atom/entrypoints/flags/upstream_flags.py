@@ -8,7 +8,6 @@ from __future__ import annotations
 
 _NO_DRAFT_MODEL = "no model drafts in this version; use --method ngram"
 _NO_SYNTHETIC = "only drafts that hold are accepted; leave it out"
-_NO_BALANCE = "experts stay where they are loaded in this version; leave it out"
 _NO_SPLIT = (
     "a copy of the model is divided by --tensor-parallel-size alone; leave it out, and use that, "
     "--data-parallel-size or more replicas"
@@ -41,10 +40,8 @@ REMEDIES: dict[str, str] = {
     "--prefill-context-parallel-size": _NO_SPLIT,
     "--decode-context-parallel-size": _NO_SPLIT,
     "--dcp-config": _NO_SPLIT,
-    "--fake-eplb": _NO_BALANCE,
-    "--eplb-enable": _NO_BALANCE,
-    "--enable-eplb": _NO_BALANCE,
-    "--eplb-config": _NO_BALANCE,
+    "--fake-eplb": "experts are placed by what is chosen; use --enable-eplb, or leave it out",
+    "--eplb-enable": "this is --enable-eplb",
     "--enable-tbo": "a step is not divided into two that overlap; leave it out",
     "--all2all-backend": (
         "few tokens are gathered and many go all to all, as the ranks agree step by step; leave it "

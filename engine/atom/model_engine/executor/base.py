@@ -12,6 +12,7 @@ from typing import Protocol
 
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.wire.engine_protocol import EngineReport
+from atom.model_ops.expert_placement import ExpertLoad
 
 
 class GroupEndedError(Exception):
@@ -65,6 +66,11 @@ class Executor(StepExecutor, Protocol):
 
     def join(self) -> None:
         """Take part in the step that other ranks have begun, if any, without a batch of ours."""
+        ...
+
+    @property
+    def expert_load(self) -> ExpertLoad | None:
+        """How evenly ranks that share experts were chosen; None where experts do not move."""
         ...
 
     def close(self) -> None:

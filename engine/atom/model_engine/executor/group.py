@@ -22,6 +22,7 @@ from atom.model_engine.executor.step_channel import StepSender
 from atom.model_engine.executor.step_codec import encode_batch, encode_sample
 from atom.model_engine.model_runner import ModelRunner, Progress, rank_device
 from atom.model_engine.wire.engine_protocol import EngineReport
+from atom.model_ops.expert_placement import ExpertLoad
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,10 @@ class GroupExecutor:
 
     def join(self) -> None:
         pass
+
+    @property
+    def expert_load(self) -> ExpertLoad | None:
+        return None
 
     def close(self) -> None:
         self._ranks.let_end()

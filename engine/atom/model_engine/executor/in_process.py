@@ -14,6 +14,7 @@ from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenM
 from atom.model_engine.model_runner import ModelRunner, Progress
 from atom.model_engine.runner.step_runner import SubmittedStep
 from atom.model_engine.wire.engine_protocol import EngineReport
+from atom.model_ops.expert_placement import ExpertLoad
 
 
 class InProcessExecutor:
@@ -53,6 +54,10 @@ class InProcessExecutor:
 
     def join(self) -> None:
         pass
+
+    @property
+    def expert_load(self) -> ExpertLoad | None:
+        return None
 
     def close(self) -> None:
         pass

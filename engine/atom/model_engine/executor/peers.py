@@ -25,9 +25,11 @@ from atom.model_engine.executor.base import GroupEndedError
 from atom.model_engine.executor.in_process import InProcessExecutor
 from atom.model_engine.executor.lockstep import Lockstep
 from atom.model_engine.model_runner import ModelRunner, Progress, rank_device
+from atom.model_engine.runner.expert_balancer import ExpertBalancer
 from atom.model_engine.runner.graph_runner import bucket_sizes
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_engine.wire.peer_mesh import MeshOrder, PeerLeftError, PeerLostError, PeerMesh
+from atom.model_ops.expert_placement import ExpertLoad
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class PeerExecutor(InProcessExecutor):
         self._watch = watch
         self._group = group
         self._mesh = mesh
+        self._balancer: ExpertBalancer | None = None
         size, rank = config.parallel.data_parallel_size, config.parallel.data_parallel_rank
         self._lockstep = Lockstep(rank, size, bucket_sizes(config.scheduler.max_num_seqs))
 
@@ -79,6 +82,7 @@ class PeerExecutor(InProcessExecutor):
     def initialize(self, progress: Progress) -> EngineReport:
         with self._together():
             report = super().initialize(progress)
+            self._balancer = self.runner.balancer()
             self._group.barrier()
             return report
 
@@ -113,6 +117,10 @@ class PeerExecutor(InProcessExecutor):
         self.runner.close()
         self._group.close()
 
+    @property
+    def expert_load(self) -> ExpertLoad | None:
+        return None if self._balancer is None else self._balancer.load
+
     def who_is_behind(self) -> str:
         missing = sorted(self._lockstep.missing)
         if not missing:
@@ -125,7 +133,10 @@ class PeerExecutor(InProcessExecutor):
         self._mesh.say(self._lockstep.speak(tokens))
         while self._lockstep.missing:
             self._listen(wait=True)
-        self.runner.agree(self._lockstep.agree().capacity)
+        agreed = self._lockstep.agree()
+        if self._balancer is not None:
+            self._balancer.before(agreed.step)
+        self.runner.agree(agreed.capacity)
 
     def _listen(self, *, wait: bool) -> None:
         for peer, word in self._mesh.hear(wait=wait):
