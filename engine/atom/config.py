@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 SchedulingPolicy = Literal["mixed", "prefill_first"]
 RoutingPolicy = Literal["least_tokens", "round_robin"]
+ExpertTransport = Literal["torch", "mori"]
 
 LEAST_STALL_SECONDS = 2.0  # two heartbeats
 KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp32", "fp8")
@@ -72,6 +73,7 @@ class EngineOptions:
     data_parallel_routing: RoutingPolicy = "least_tokens"
     enable_expert_parallel: bool = False
     enable_dp_attention: bool = False
+    expert_exchange: ExpertTransport = "torch"
     balance: BalanceConfig | None = None
     stall_seconds: float = 120.0
     enforce_eager: bool = False
@@ -143,7 +145,8 @@ class ParallelConfig:
     tensor_parallel_rank: which rank a runner's process is of those that share a copy of the model.
     expert_parallel: the ranks have whole experts each, not a part of each. shares_experts: those of
     data parallelism, with tokens of their own; else those that share a copy of the model.
-    balance: how these experts are placed anew; None where they stay.
+    expert_exchange: by which few tokens go to their experts; balance: how these are placed anew,
+    None where they stay.
     stall_seconds: a rank that computes nothing for so long, with work or without, is not well."""
 
     tensor_parallel_size: int
@@ -153,6 +156,7 @@ class ParallelConfig:
     data_parallel_routing: RoutingPolicy = "least_tokens"
     stall_seconds: float = 120.0
     expert_parallel: bool = False
+    expert_exchange: ExpertTransport = "torch"
     balance: BalanceConfig | None = None
 
     @property
@@ -225,6 +229,7 @@ def build_config(options: EngineOptions) -> Config:
             data_parallel_routing=options.data_parallel_routing,
             stall_seconds=options.stall_seconds,
             expert_parallel=options.enable_expert_parallel,
+            expert_exchange=options.expert_exchange,
             balance=options.balance,
         ),
         device=options.device,
@@ -282,6 +287,11 @@ def _check_ranks(facts: ModelFacts, options: EngineOptions) -> None:
         raise ConfigError(
             "enable_dp_attention is for ranks that share experts; add --enable-expert-parallel, or "
             "leave it out for ranks with whole models"
+        )
+    if options.expert_exchange != "torch" and not options.enable_dp_attention:
+        raise ConfigError(
+            f"expert_exchange {options.expert_exchange} is for ranks with tokens of their own; add "
+            "--enable-dp-attention, or leave it out"
         )
     if options.balance is not None and not (experts and options.enable_dp_attention):
         raise ConfigError(

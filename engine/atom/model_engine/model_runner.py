@@ -23,16 +23,16 @@ from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenM
 from atom.model_engine.runner import kv_cache
 from atom.model_engine.runner.drafting_steps import DraftingStepRunner
 from atom.model_engine.runner.expert_balancer import ExpertBalancer
+from atom.model_engine.runner.expert_share import expert_exchange, expert_ranks
 from atom.model_engine.runner.graph_runner import DecodeGraphs
 from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
 from atom.model_engine.runner.warm_up import CacheShape, decode_batch, prompt_batch, warm_up
 from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport
 from atom.model_loader.loader import fill_dummy, load_model
 from atom.model_ops.backends import resolve_ops
-from atom.model_ops.expert_exchange import AgreedExchange
 from atom.model_ops.experts import SpreadExperts
 from atom.model_ops.linear import Build
-from atom.model_ops.parallel import ExpertRanks, Ranks
+from atom.model_ops.parallel import Ranks
 from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.rank_sums import over_ranks
 from atom.models.decoder import CausalLM
@@ -67,10 +67,12 @@ class ModelRunner:
         share experts."""
         self._config = config
         self._group = group
-        self._exchange = None if links is None else AgreedExchange(links)
-        self._experts = _expert_ranks(config)
+        self._experts = expert_ranks(config)
         self._device = rank_device(config)
         self._dtype = _model_dtype(config, self._device)
+        self._exchange = None
+        if links is not None and self._experts is not None:
+            self._exchange = expert_exchange(config, links, self._experts, self._dtype)
         self._kv_dtype = _kv_dtype(config, self._dtype, self._device)
         self._spec = model_spec(config.model).on_rank(group.size)
         # What the KV cache keeps, by groups of layers.
@@ -322,6 +324,8 @@ class ModelRunner:
         self._steps.graphs = None
         if self._device.is_gpu:
             torch.cuda.synchronize()
+        if self._exchange is not None:
+            self._exchange.close()
 
     # ---- steps --------------------------------------------------------------------------------
 
@@ -367,22 +371,6 @@ def rank_device(config: Config) -> Device:
         if parallel.shares_experts
         else parallel.tensor_parallel_rank,
     )
-
-
-def _expert_ranks(config: Config) -> ExpertRanks | None:
-    """This rank's place among those with whole experts each; None where experts are divided."""
-    parallel = config.parallel
-    if parallel.shares_experts:
-        balance = parallel.balance
-        return ExpertRanks(
-            parallel.data_parallel_size,
-            parallel.data_parallel_rank,
-            redundant=balance.redundant if balance is not None else 0,
-            may_move=balance is not None,
-        )
-    if parallel.expert_parallel and parallel.tensor_parallel_size > 1:
-        return ExpertRanks(parallel.tensor_parallel_size, parallel.tensor_parallel_rank)
-    return None
 
 
 def _model_dtype(config: Config, device: Device) -> torch.dtype:

@@ -91,17 +91,42 @@ class AllToAllExchange:
         return total.to(result.dtype)
 
 
-class AgreedExchange:
-    """The exchange that the ranks have agreed on for the step that runs."""
+class DeviceExchange(ExpertExchange, Protocol):
+    """An exchange of another library, of few tokens."""
 
-    def __init__(self, links: ExpertLinks) -> None:
+    @property
+    def most_tokens(self) -> int:
+        """That each rank may send."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        ...
+
+
+class AgreedExchange:
+    """The exchange that the ranks have agreed on for the step that runs. few: for steps of few
+    tokens, instead of gathering them."""
+
+    def __init__(self, links: ExpertLinks, few: DeviceExchange | None = None) -> None:
         self.links = links
+        self._few = few
         self._all_to_all = AllToAllExchange(links)
         self._now: ExpertExchange = self._all_to_all
 
     def agree(self, capacity: int | None) -> None:
-        """Gather so many tokens of each rank from now on; None for all to all."""
-        self._now = self._all_to_all if capacity is None else GatherExchange(self.links, capacity)
+        """Send so many tokens of each rank to the others from now on, padding included; None for
+        as many as are wanted."""
+        if capacity is None:
+            self._now = self._all_to_all
+        elif self._few is not None and capacity <= self._few.most_tokens:
+            self._now = self._few
+        else:
+            self._now = GatherExchange(self.links, capacity)
+
+    def close(self) -> None:
+        if self._few is not None:
+            self._few.close()
 
     def dispatch(self, x: torch.Tensor, routed: Routed, slots: int) -> Arrived:
         return self._now.dispatch(x, routed, slots)

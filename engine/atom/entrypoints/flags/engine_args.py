@@ -34,6 +34,7 @@ DEVICES = ("auto", "cpu", "cuda", "rocm")
 BACKENDS = ("auto", "triton", "native_cpu", "torch_cpu", "torch_ref")
 POLICIES = ("mixed", "prefill_first")
 ROUTING_POLICIES = ("least_tokens", "round_robin")
+EXPERT_TRANSPORTS = ("torch", "mori")
 
 
 class _Help(argparse.HelpFormatter):
@@ -241,6 +242,13 @@ def _add_parallel_flags(group: Any) -> None:
         "--enable-dp-attention",
         action="store_true",
         help="ranks of --data-parallel-size share one model's experts, and have all else each",
+    )
+    add(
+        "--expert-exchange",
+        choices=EXPERT_TRANSPORTS,
+        default=_default("expert_exchange"),
+        help="how the tokens of small steps go to their experts and back: torch's collectives, or "
+        "AMD's mori where it is installed",
     )
     add(
         "--enable-eplb",

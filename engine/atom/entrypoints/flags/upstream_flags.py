@@ -43,10 +43,7 @@ REMEDIES: dict[str, str] = {
     "--fake-eplb": "experts are placed by what is chosen; use --enable-eplb, or leave it out",
     "--eplb-enable": "this is --enable-eplb",
     "--enable-tbo": "a step is not divided into two that overlap; leave it out",
-    "--all2all-backend": (
-        "few tokens are gathered and many go all to all, as the ranks agree step by step; leave it "
-        "out"
-    ),
+    "--all2all-backend": "this is --expert-exchange torch or mori",
     "--moe-backend": "this is --op-backend experts=NAME",
     "--draft-model": _NO_DRAFT_MODEL,
     "--spec-decode-acceptance-length": _NO_SYNTHETIC,

@@ -57,6 +57,7 @@ def test_every_option_has_a_flag() -> None:
         "--data-parallel-routing", "round_robin", "--stall-seconds", "9",
             "--torch-profiler-dir", "traces", "--quantization", "fp8", "--method", "ngram",
         "--enable-expert-parallel", "--enable-dp-attention", "--enable-eplb",
+        "--expert-exchange", "mori",
     )  # fmt: skip
     unchanged = [
         field.name
