@@ -22,9 +22,9 @@ from atom.model_ops.routing import Routed
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """Tokens of all ranks for this rank's experts: x [N, H]; routed: ids of this rank's slots, -1
-    for others'; sent: rows that went to each rank and the tokens they are of; received: rows that
-    came from each."""
+    """Tokens of all ranks for this rank's experts: x [N, H]; routed: ids of this rank's slots, and
+    what is none of them for others'; tokens: of this rank's own; sent: of them those whose rows
+    went to each rank; received: rows that came from each."""
 
     x: torch.Tensor
     routed: Routed
@@ -58,7 +58,8 @@ class GatherExchange:
         packed = _packed(*_padded(x, routed, self._capacity - tokens))
         rows = self._links.gather_rows(packed)
         everyone, ids, weights = _unpacked(rows, x, routed)
-        return Arrived(everyone, _own(ids, weights, self._links.rank, slots), tokens)
+        own = own_share(Routed(ids, weights), self._links.rank * slots)
+        return Arrived(everyone, own, tokens)
 
     def combine(self, arrived: Arrived, result: torch.Tensor) -> torch.Tensor:
         return self._links.scatter_sums(result)[: arrived.tokens]
@@ -77,7 +78,7 @@ class AllToAllExchange:
         packed = _packed(x[tokens], routed.ids[tokens], routed.weights[tokens])
         rows = self._links.exchange(packed, counts, received)
         arrived, ids, weights = _unpacked(rows, x, routed)
-        own = _own(ids, weights, self._links.rank, slots)
+        own = own_share(Routed(ids, weights), self._links.rank * slots)
         return Arrived(arrived, own, x.shape[0], tokens.split(counts), tuple(received))
 
     def combine(self, arrived: Arrived, result: torch.Tensor) -> torch.Tensor:
@@ -135,15 +136,10 @@ class AgreedExchange:
         return self._now.combine(arrived, result)
 
 
-def own_share(routed: Routed, first: int, count: int) -> Routed:
-    """Of ids over all ranks those of the `count` slots from `first` on, as their numbers there."""
-    ids = routed.ids - first
-    is_own = (ids >= 0) & (ids < count)
-    return Routed(torch.where(is_own, ids, -1), routed.weights, is_partial=True)
-
-
-def _own(ids: torch.Tensor, weights: torch.Tensor, rank: int, slots: int) -> Routed:
-    return own_share(Routed(ids, weights), rank * slots, slots)
+def own_share(routed: Routed, first: int) -> Routed:
+    """Of ids over all ranks those of the slots from `first` on, as their numbers there."""
+    ids = routed.ids - first if first else routed.ids
+    return Routed(ids, routed.weights, is_partial=True)
 
 
 def _padded(

@@ -45,7 +45,7 @@ class Experts(nn.Module):
     ) -> Stream:
         """The stream plus what each token's experts make of x [T, H], and plus shared [T, H]."""
         if self._share is not None:  # of ranks with the same tokens; a norm adds up their shares
-            routed = own_share(routed, self._share.rank * self.w.count, self.w.count)
+            routed = own_share(routed, self._share.rank * self.w.count)
         return self._ops.add_experts(stream, x, self.w, routed, shared)
 
 

@@ -79,7 +79,7 @@ class MoriExchange:
         self._sent = ids
         # Behind the rows that have come is what was there before.
         is_there = torch.arange(len(indices), device=indices.device).unsqueeze(1) < count
-        own = own_share(Routed(indices, weights), self._rank * slots, slots)
+        own = own_share(Routed(indices, weights), self._rank * slots)
         present = torch.where(is_there, own.ids, -1)
         return Arrived(arrived, Routed(present, own.weights, is_partial=True), tokens)
 

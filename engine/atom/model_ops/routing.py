@@ -43,7 +43,7 @@ class Routing:
 @dataclass(frozen=True, slots=True)
 class Routed:
     """Each token's experts: ids [T, k] int32, each once, and weights [T, k] float32. is_partial: an
-    id may be -1, an expert that another rank has and that adds nothing here."""
+    id below 0 or beyond the experts is one that another rank has, and adds nothing here."""
 
     ids: torch.Tensor
     weights: torch.Tensor

@@ -44,7 +44,8 @@ def _tokens(rank: int, ranks: int, count: int) -> tuple[torch.Tensor, Routed]:
 
 def _experts(x: torch.Tensor, routed: Routed, first: int) -> torch.Tensor:
     """Expert number e of all gives (e + 1) · x; those of other ranks nothing, whatever is in x."""
-    weight = ((routed.ids + first + 1) * routed.weights).where(routed.ids >= 0, 0.0)
+    is_own = (routed.ids >= 0) & (routed.ids < (SLOTS if routed.is_partial else 1 << 20))
+    weight = ((routed.ids + first + 1) * routed.weights).where(is_own, 0.0)
     total = weight.sum(dim=1, keepdim=True)
     return torch.where(total != 0, x * total, 0.0)
 

@@ -12,7 +12,7 @@ from atom.model_ops.values import ExpertsWeight
 def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
     out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     for expert in routed.ids.unique().tolist():
-        if expert < 0:
+        if not 0 <= expert < w.count:
             continue  # another rank's
         token, choice = (routed.ids == expert).nonzero(as_tuple=True)
         gated = act_and_mul(linear(x[token], w.gate_up.of(expert)), w.activation)
