@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from atom.sizing.model_facts import ModelFacts
 
-MAX_EXPERT_RANKS = 8  # devices of one fully connected node
+_USUAL_RANKS = 8  # devices of one node: of larger numbers none is named that was not asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,22 +49,18 @@ def expert_counts(facts: ModelFacts) -> tuple[int, ...]:
     return tuple(dict.fromkeys(each.count for each in experts if each is not None))
 
 
-def valid_expert_ranks(facts: ModelFacts, redundant: int = 0) -> tuple[int, ...]:
-    """Every number of ranks that the model's experts can be divided over, ascending."""
-    counts = expert_counts(facts)
-    sizes = range(1, MAX_EXPERT_RANKS + 1)
-    return tuple(size for size in sizes if all((count + redundant) % size == 0 for count in counts))
-
-
 def _count_problem(facts: ModelFacts, asked: ExpertOptions) -> str | None:
-    size = asked.data_parallel * asked.tensor_parallel
-    valid = valid_expert_ranks(facts, asked.redundant)
+    size, counts = asked.data_parallel * asked.tensor_parallel, expert_counts(facts)
+    valid = [
+        ranks
+        for ranks in range(1, max(_USUAL_RANKS, size) + 1)
+        if all((count + asked.redundant) % ranks == 0 for count in counts)
+    ]
     if size in valid:
         return None
-    counts = " and ".join(str(count) for count in expert_counts(facts))
+    named = " and ".join(map(str, counts))
     copies = f" and {asked.redundant} redundant ones" if asked.redundant else ""
-    sizes = ", ".join(str(size) for size in valid)
     return (
-        f"{counts} experts{copies} are not equally many on each of {size} "
-        f"ranks; numbers of ranks that divide them: {sizes}"
+        f"{named} experts{copies} are not equally many on each of {size} ranks; numbers of ranks "
+        f"that divide them: {', '.join(map(str, valid))}"
     )
