@@ -34,13 +34,19 @@ class OfflineEngine:
         self.scheduler = build_scheduler(self.config, self.report)
         depth = self.executor.steps_behind if depth is None else depth
         self.guided = build_guided(self.config)
-        self.pipeline = StepPipeline(self.scheduler, self.executor, depth=depth, guided=self.guided)
+        self.pipeline = StepPipeline(
+            self.scheduler,
+            self.executor,
+            depth=depth,
+            guided=self.guided,
+            join=self.executor.join,
+        )
         self.start_seconds = time.perf_counter() - started
         self._ids = itertools.count()
 
     def build_executor(self) -> Executor:
         """What runs the batches of `config`."""
-        return build_executor(self.config, _end)
+        return build_executor(self.config, end)
 
     def close(self) -> None:
         """End what the executor has started."""
@@ -82,7 +88,7 @@ class OfflineEngine:
         return tokens
 
 
-def _end(reason: str, user_error: bool) -> None:
+def end(reason: str, user_error: bool) -> None:
     """A rank is gone: there is nothing to measure any more."""
     print(reason, file=sys.stderr)
     os._exit(1)

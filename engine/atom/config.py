@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from atom.balance_config import BalanceConfig
 from atom.checkpoint import Checkpoint, find_checkpoint, open_checkpoint
 from atom.errors import ConfigError, ModelError, RequestError
 from atom.sampling_params import SamplingParams
@@ -24,6 +25,7 @@ from atom.sizing.engine_support import (
     unsupported_kv_dtype,
 )
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
+from atom.sizing.expert_parallelism import ExpertOptions, expert_parallel_problem
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.parallelism import tensor_parallel_problems, valid_tensor_parallel_sizes
 from atom.sizing.quantization import ONLINE
@@ -34,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 SchedulingPolicy = Literal["mixed", "prefill_first"]
 RoutingPolicy = Literal["least_tokens", "round_robin"]
+ExpertTransport = Literal["torch", "mori"]
 
 LEAST_STALL_SECONDS = 2.0  # two heartbeats
 KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp32", "fp8")
@@ -68,6 +71,10 @@ class EngineOptions:
     tensor_parallel_size: int = 1
     data_parallel_size: int = 1
     data_parallel_routing: RoutingPolicy = "least_tokens"
+    enable_expert_parallel: bool = False
+    enable_dp_attention: bool = False
+    expert_exchange: ExpertTransport = "torch"
+    balance: BalanceConfig | None = None
     stall_seconds: float = 120.0
     enforce_eager: bool = False
     torch_profiler_dir: str | None = None
@@ -136,6 +143,10 @@ class SchedulerConfig:
 class ParallelConfig:
     """data_parallel_rank: which rank a core process is; the others do not look.
     tensor_parallel_rank: which rank a runner's process is of those that share a copy of the model.
+    expert_parallel: the ranks have whole experts each, not a part of each. shares_experts: those of
+    data parallelism, with tokens of their own; else those that share a copy of the model.
+    expert_exchange: by which few tokens go to their experts; balance: how these are placed anew,
+    None where they stay.
     stall_seconds: a rank that computes nothing for so long, with work or without, is not well."""
 
     tensor_parallel_size: int
@@ -144,6 +155,19 @@ class ParallelConfig:
     tensor_parallel_rank: int = 0
     data_parallel_routing: RoutingPolicy = "least_tokens"
     stall_seconds: float = 120.0
+    expert_parallel: bool = False
+    expert_exchange: ExpertTransport = "torch"
+    balance: BalanceConfig | None = None
+
+    @property
+    def shares_experts(self) -> bool:
+        """Whether ranks of data parallelism compute each other's experts."""
+        return self.expert_parallel and self.data_parallel_size > 1
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks over which the experts are divided as wholes; 1 where they are not."""
+        return self.data_parallel_size * self.tensor_parallel_size if self.expert_parallel else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +201,7 @@ def build_config(options: EngineOptions) -> Config:
     _check_options(options)
     path = find_checkpoint(options.model, options.revision)
     model = _model_config(options, open_checkpoint(path))
-    _check_ranks(model.facts, options.tensor_parallel_size)
+    _check_ranks(model.facts, options)
     refusal = unsupported_kv_dtype(model.facts, options.kv_cache_dtype)
     if refusal is not None:
         raise ConfigError(f"kv_cache_dtype {refusal}")
@@ -204,6 +228,9 @@ def build_config(options: EngineOptions) -> Config:
             data_parallel_size=options.data_parallel_size,
             data_parallel_routing=options.data_parallel_routing,
             stall_seconds=options.stall_seconds,
+            expert_parallel=options.enable_expert_parallel,
+            expert_exchange=options.expert_exchange,
+            balance=options.balance,
         ),
         device=options.device,
         backend=options.backend,
@@ -244,15 +271,55 @@ def _check_options(options: EngineOptions) -> None:
     _at_least("tensor_parallel_size", options.tensor_parallel_size, 1)
 
 
-def _check_ranks(facts: ModelFacts, size: int) -> None:
+def _check_ranks(facts: ModelFacts, options: EngineOptions) -> None:
     """Raises `ConfigError` when so many ranks cannot share the model, with the sizes that can."""
-    problems = tensor_parallel_problems(facts, size)
+    size, experts = options.tensor_parallel_size, options.enable_expert_parallel
+    problems = tensor_parallel_problems(facts, size, expert_parallel=experts)
     if problems:
-        sizes = ", ".join(map(str, valid_tensor_parallel_sizes(facts)))
+        sizes = ", ".join(map(str, valid_tensor_parallel_sizes(facts, expert_parallel=experts)))
         raise ConfigError(
             f"tensor_parallel_size {size}: {'; '.join(problems)}; sizes that divide this model: "
             f"{sizes}"
         )
+    if experts:
+        _check_experts(facts, options)
+    elif options.enable_dp_attention:
+        raise ConfigError(
+            "enable_dp_attention is for ranks that share experts; add --enable-expert-parallel, or "
+            "leave it out for ranks with whole models"
+        )
+    if options.expert_exchange != "torch" and not options.enable_dp_attention:
+        raise ConfigError(
+            f"expert_exchange {options.expert_exchange} is for ranks with tokens of their own; add "
+            "--enable-dp-attention, or leave it out"
+        )
+    if options.balance is not None and not (experts and options.enable_dp_attention):
+        raise ConfigError(
+            "enable_eplb moves experts between ranks that share them; add --data-parallel-size, "
+            "--enable-dp-attention and --enable-expert-parallel, or leave it out"
+        )
+
+
+def _check_experts(facts: ModelFacts, options: EngineOptions) -> None:
+    """Raises `ConfigError` when the ranks cannot have whole experts each."""
+    ranks = options.data_parallel_size
+    if (ranks > 1) != options.enable_dp_attention:
+        remedy = (
+            "add --enable-dp-attention, by which ranks of data parallelism share experts, or leave "
+            "out --enable-expert-parallel"
+            if ranks > 1
+            else "ask for 2 ranks or more, or leave out --enable-dp-attention"
+        )
+        raise ConfigError(f"enable_expert_parallel with data_parallel_size {ranks}: {remedy}")
+    asked = ExpertOptions(
+        tensor_parallel=options.tensor_parallel_size,
+        data_parallel=ranks,
+        redundant=options.balance.redundant if options.balance is not None else 0,
+        speculation=options.speculative is not None,
+    )
+    refusal = expert_parallel_problem(facts, asked)
+    if refusal is not None:
+        raise ConfigError(f"enable_expert_parallel: {refusal}")
 
 
 def check_kv_cache_dtype(name: str) -> None:

@@ -15,6 +15,7 @@ from atom_operator.admission.defaulting import locate_model, resolve_options
 from atom_operator.admission.engine_limits import (
     validate_engine_features,
     validate_engine_runs,
+    validate_experts,
     validate_kv_cache,
     validate_unknown_family,
 )
@@ -119,6 +120,7 @@ def consider(owner: Owner, spec: AtomDeploymentSpec, around: Surroundings) -> Co
         return Considered((*problems, options))
     problems.extend(validate_engine_runs(_facts_field(spec), lookup.facts, around.site))
     problems.extend(validate_kv_cache(spec, lookup.facts, around.site))
+    problems.extend(validate_experts(options, lookup.facts, around.site))
     problems.extend(validate_against_model(options, lookup.facts))
     if any(problem.reason not in _ENGINE_LIMITS for problem in problems):
         return Considered(tuple(problems))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -70,6 +71,7 @@ class TorchGroup:
         self.peers: PeerBuffers | None = None
         self._device = place.device
         self._entered = place.entered
+        self._device = place.device
         is_gpu = place.device.type == "cuda"
         # gloo listens where the host's name leads it, unless it is told.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
@@ -121,6 +123,41 @@ class TorchGroup:
     def barrier(self) -> None:
         self.enter()
         dist.barrier()
+
+    # ---- ExpertLinks --------------------------------------------------------------------------
+
+    def gather_rows(self, x: torch.Tensor) -> torch.Tensor:
+        self._entered[0] += 1
+        everyone = x.new_empty(self.size * x.shape[0], x.shape[1])
+        dist.all_gather_into_tensor(everyone, x.contiguous())
+        return everyone
+
+    def scatter_sums(self, x: torch.Tensor) -> torch.Tensor:
+        self._entered[0] += 1
+        own = x.new_empty(x.shape[0] // self.size, x.shape[1])
+        dist.reduce_scatter_tensor(own, x.contiguous())
+        return own
+
+    def sum_counts(self, counts: torch.Tensor) -> torch.Tensor:
+        self._entered[0] += 1
+        dist.all_reduce(counts)
+        return counts
+
+    def exchange_counts(self, counts: Sequence[int]) -> list[int]:
+        self._entered[0] += 1
+        sent = torch.tensor(counts, dtype=torch.int64, device=self._device)
+        received = torch.empty_like(sent)
+        dist.all_to_all_single(received, sent)
+        numbers: list[int] = received.tolist()
+        return numbers
+
+    def exchange(
+        self, x: torch.Tensor, sent: Sequence[int], received: Sequence[int]
+    ) -> torch.Tensor:
+        self._entered[0] += 1
+        rows = x.new_empty(sum(received), *x.shape[1:])
+        dist.all_to_all_single(rows, x.contiguous(), list(received), list(sent))
+        return rows
 
     def close(self) -> None:
         self.peers = None

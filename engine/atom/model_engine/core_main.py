@@ -13,12 +13,14 @@ import signal
 import sys
 from pathlib import Path
 
+import msgspec
 import zmq
 
 from atom.config import Config
 from atom.errors import AtomError
 from atom.model_engine.wire.core_sockets import CoreSockets
 from atom.model_engine.wire.engine_protocol import ExecutorFailedBody
+from atom.model_engine.wire.peer_mesh import MeshOrder
 from atom.utils.collector import collector_at_rest
 from atom.utils.parent_watch import ParentLines, end_with_parent
 
@@ -33,6 +35,9 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     parent = ParentLines()
     config = Config.from_json(parent.next())
+    order = None
+    if config.parallel.shares_experts:
+        order = msgspec.json.decode(parent.next(), type=MeshOrder)
     parent.follow()
     parallel = config.parallel
     name = "engine" if parallel.data_parallel_size == 1 else f"engine {parallel.data_parallel_rank}"
@@ -42,17 +47,17 @@ def main() -> int:
     with zmq.Context() as context:
         sockets = CoreSockets(context, folder, clients, parallel.data_parallel_rank)
         try:
-            return _serve(config, sockets)
+            return _serve(config, sockets, order)
         finally:
             sockets.close()
 
 
-def _serve(config: Config, sockets: CoreSockets) -> int:
+def _serve(config: Config, sockets: CoreSockets, order: MeshOrder | None) -> int:
     with collector_at_rest():
         from atom.model_engine.engine_core import EngineCore  # torch: once we can report failure
 
     try:
-        core = EngineCore(config, sockets)
+        core = EngineCore(config, sockets, order)
         core.start()
         core.run()
     except AtomError as error:

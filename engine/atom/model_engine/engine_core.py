@@ -7,6 +7,7 @@ poll when there is nothing to do, so an idle engine costs nothing.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
@@ -16,10 +17,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from atom.config import Config
+from atom.model_engine.executor.base import GroupEndedError
 from atom.model_engine.executor.choice import build_executor
 from atom.model_engine.request import Request
 from atom.model_engine.runner.profiler import TorchProfiler
@@ -43,6 +46,7 @@ from atom.model_engine.wire.engine_protocol import (
     clients_of,
 )
 from atom.model_engine.wire.heartbeat import BEAT_SECONDS, Pulse
+from atom.model_engine.wire.peer_mesh import MeshOrder
 
 logger = logging.getLogger(__name__)
 
@@ -50,14 +54,20 @@ logger = logging.getLogger(__name__)
 class EngineCore:
     """One rank's engine behind its sockets."""
 
-    def __init__(self, config: Config, sockets: CoreSockets) -> None:
+    def __init__(
+        self, config: Config, sockets: CoreSockets, order: MeshOrder | None = None
+    ) -> None:
+        """order: the way to other cores that share experts with this one."""
         self._config = config
         self._sockets = sockets
-        self._executor = build_executor(config, self._fail)
+        self._executor = build_executor(config, self._fail, order)
+        for fd in self._executor.wake_fds:
+            sockets.wake_on(fd)
         self._guided = build_guided(config)
         sockets.wake_on(self._guided.wake_fd)
         self._scheduler: Scheduler
         self._pipeline: StepPipeline
+        self._rank = config.parallel.data_parallel_rank
         self._running = True
         self._pulse = Pulse()
         self._ended = threading.Event()
@@ -84,6 +94,7 @@ class EngineCore:
             self._executor,
             depth=self._executor.steps_behind,
             guided=self._guided,
+            join=self._executor.join,
         )
         self._sockets.announce(report)
         return report
@@ -92,8 +103,9 @@ class EngineCore:
         """Serve until SHUTDOWN arrives."""
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
         try:
-            while self._running:
-                self.turn()
+            with contextlib.suppress(GroupEndedError):
+                while self._running:
+                    self.turn()
             if unfinished := self._scheduler.exit_engine():
                 logger.info("the engine ends with %d requests unfinished", unfinished)
             self._executor.close()
@@ -105,7 +117,7 @@ class EngineCore:
 
     def turn(self) -> None:
         """Take in what has come, sleeping for it when there is no work; then one step."""
-        if not self._pipeline.has_work():
+        if not self._pipeline.has_work() and not self._executor.is_called():
             self._pulse.resting = True
             self._sockets.wait()
             self._pulse.resting = False
@@ -162,11 +174,16 @@ class EngineCore:
         """The core's numbers now. The heartbeat's thread reads them too, perhaps in the middle of
         a step: what is read later must not be called older, so the number is taken first."""
         number = next(self._tellings)
-        return RankStats(
-            rank=self._config.parallel.data_parallel_rank,
-            number=number,
-            stats=self._pipeline.stats(),
-        )
+        stats, load = self._pipeline.stats(), self._executor.expert_load
+        if load is not None:
+            stats = msgspec.structs.replace(
+                stats,
+                expert_tokens_mean=load.mean,
+                expert_tokens_most=load.most,
+                # All ranks count the same moves, and the ranks' totals are added up.
+                expert_moves_total=load.moves if self._rank == 0 else 0,
+            )
+        return RankStats(rank=self._rank, number=number, stats=stats)
 
     # ---- heartbeat ----------------------------------------------------------------------------
 
@@ -190,7 +207,7 @@ class EngineCore:
     def _fail(self, reason: str, user_error: bool) -> None:
         """End this process, and with it every rank: from any thread, since the one that runs steps
         may be waiting on a device for what will not come."""
-        logger.error("the tensor-parallel group ends: %s", reason)
+        logger.error("the group of ranks ends: %s", reason)
         self._sockets.say_last(ExecutorFailedBody(message=reason, user_error=user_error))
         os._exit(1)
 

@@ -15,18 +15,22 @@ import torch
 
 import atom
 from atom.checkpoint import open_checkpoint
+from atom.collectives.expert_links import ExpertLinks
 from atom.collectives.group import ALONE, Group
 from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.runner import kv_cache
 from atom.model_engine.runner.drafting_steps import DraftingStepRunner
+from atom.model_engine.runner.expert_balancer import ExpertBalancer
+from atom.model_engine.runner.expert_share import expert_exchange, expert_ranks
 from atom.model_engine.runner.graph_runner import DecodeGraphs
 from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
 from atom.model_engine.runner.warm_up import CacheShape, decode_batch, prompt_batch, warm_up
 from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport
 from atom.model_loader.loader import fill_dummy, load_model
 from atom.model_ops.backends import resolve_ops
+from atom.model_ops.experts import SpreadExperts
 from atom.model_ops.linear import Build
 from atom.model_ops.parallel import Ranks
 from atom.model_ops.quantised.cached_heads import FP8_DTYPES
@@ -36,6 +40,7 @@ from atom.models.registry import build_model, model_spec, support_model_arch_dic
 from atom.sizing.kv_budget import KvBudget, concurrency_table, fewer_blocks
 from atom.sizing.kv_layout import KV_ELEMENTS, KvElement, Speculation, kv_layout
 from atom.sizing.overheads import activation_bytes
+from atom.sizing.weights import Sharding
 from atom.utils.device import Device, check_dtype, detect_device, native_fp8
 from atom.utils.versions import software_versions
 
@@ -55,12 +60,19 @@ _KV_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 
 
 class ModelRunner:
-    def __init__(self, config: Config, group: Group = ALONE) -> None:
-        """group: of the ranks that share the model's copy."""
+    def __init__(
+        self, config: Config, group: Group = ALONE, links: ExpertLinks | None = None
+    ) -> None:
+        """group: of the ranks that share the model's copy; links: to ranks of data parallelism that
+        share experts."""
         self._config = config
         self._group = group
+        self._experts = expert_ranks(config)
         self._device = rank_device(config)
         self._dtype = _model_dtype(config, self._device)
+        self._exchange = None
+        if links is not None and self._experts is not None:
+            self._exchange = expert_exchange(config, links, self._experts, self._dtype)
         self._kv_dtype = _kv_dtype(config, self._dtype, self._device)
         self._spec = model_spec(config.model).on_rank(group.size)
         # What the KV cache keeps, by groups of layers.
@@ -73,7 +85,11 @@ class ModelRunner:
         case = self._spec.op_case(self._dtype, self._kv_dtype, config.cache.block_size)
         self._resolved = resolve_ops(
             self._device.type,
-            replace(case, drafts=config.speculative is not None),
+            replace(
+                case,
+                drafts=config.speculative is not None,
+                partial_experts=config.parallel.expert_parallel,
+            ),
             config.backend,
             config.op_backends,
         )
@@ -165,7 +181,8 @@ class ModelRunner:
         try:
             with self._device.torch_device:
                 ranks = Ranks(self._group.size, self._group.rank)
-                self._model = build_model(self._spec, Build(self._ops, ranks, self._group))
+                build = Build(self._ops, ranks, self._group, self._experts, self._exchange)
+                self._model = build_model(self._spec, build)
         finally:
             torch.set_default_dtype(previous)
         self._model.to(self._device.torch_device)  # tables that were computed on the host
@@ -213,10 +230,10 @@ class ModelRunner:
 
     def _predicted_weights_bytes(self) -> int:
         """Of what the device holds; on the CPU every format becomes the model's own dtype."""
-        facts, element, ranks = self._config.model.facts, self._dtype.itemsize, self._group.size
+        facts, element = self._config.model.facts, self._dtype.itemsize
         if self._resolved.expands:
-            return facts.weight_bytes(element, ranks)
-        return replace(facts, weight_dtype_bytes=element).weight_bytes(None, ranks)
+            return facts.bytes_on_rank(element, self._sharding)
+        return replace(facts, weight_dtype_bytes=element).bytes_on_rank(None, self._sharding)
 
     def _predicted_activation_bytes(self) -> int:
         scheduler = self._config.scheduler
@@ -227,7 +244,15 @@ class ModelRunner:
             self._dtype.itemsize,
             self._group.size,
             num_speculative_tokens=scheduler.num_speculative_tokens,
+            experts=self._sharding,
         )
+
+    @property
+    def _sharding(self) -> Sharding:
+        parallel = self._config.parallel
+        sharing = parallel.data_parallel_size if parallel.shares_experts else 1
+        redundant = self._experts.redundant if self._experts is not None else 0
+        return Sharding(self._group.size, parallel.expert_parallel, sharing, redundant)
 
     def _activation_bytes(self) -> int:
         """Peak of one full step: measured on a GPU, predicted on the CPU, whose allocator keeps
@@ -301,6 +326,8 @@ class ModelRunner:
         self._steps.graphs = None
         if self._device.is_gpu:
             torch.cuda.synchronize()
+        if self._exchange is not None:
+            self._exchange.close()
 
     # ---- steps --------------------------------------------------------------------------------
 
@@ -308,6 +335,23 @@ class ModelRunner:
     def submit(self, batch: ScheduledBatch) -> SubmittedStep:
         """See StepRunner."""
         return self._steps.submit(batch)
+
+    def balancer(self) -> ExpertBalancer | None:
+        """Of the loaded model's experts; None where they stay where they are."""
+        config = self._config.parallel.balance
+        if config is None or self._exchange is None:
+            return None
+        layers = [module for module in self._model.modules() if isinstance(module, SpreadExperts)]
+        return ExpertBalancer(layers, self._exchange.links, config)
+
+    def agree(self, capacity: int | None) -> None:
+        """See StepRunner."""
+        self._steps.agree(capacity)
+
+    @torch.inference_mode()
+    def serve(self) -> None:
+        """See StepRunner."""
+        self._steps.serve()
 
     @torch.inference_mode()
     def sample(self, step: SubmittedStep, mask: TokenMask | None) -> None:
@@ -325,7 +369,9 @@ def rank_device(config: Config) -> Device:
     return detect_device(
         config.device,
         sharers=parallel.data_parallel_size * parallel.tensor_parallel_size,
-        index=parallel.tensor_parallel_rank,
+        index=parallel.data_parallel_rank
+        if parallel.shares_experts
+        else parallel.tensor_parallel_rank,
     )
 
 

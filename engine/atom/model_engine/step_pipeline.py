@@ -12,7 +12,7 @@ then it is sampled. Used by EngineCore, benchmarks and tests; knows no sockets.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import msgspec
@@ -44,12 +44,15 @@ class StepPipeline:
         *,
         depth: int,
         guided: GuidedRequests | None = None,
+        join: Callable[[], None] | None = None,
     ) -> None:
-        """depth: 0 or 1. guided: None for an engine without structured output."""
+        """depth: 0 or 1. guided: None for an engine without structured output. join: called where
+        a step has no batch, which other ranks may have one for (`Executor.join`)."""
         self._scheduler = scheduler
         self._executor = executor
         self._depth = depth
         self._guided = guided
+        self._join = join
         self._submitted: deque[tuple[ScheduledBatch, int]] = deque()
 
     # ---- requests -----------------------------------------------------------------------------
@@ -96,6 +99,8 @@ class StepPipeline:
     def _step_plain(self, batch: ScheduledBatch | None) -> StepResult | None:
         if batch is not None:
             self._submitted.append((batch, self._executor.submit(batch)))
+        elif self._join is not None:
+            self._join()
         # Nothing schedulable means that the next decision needs an outstanding output.
         if len(self._submitted) > self._depth or (batch is None and self._submitted):
             return self._take_in()

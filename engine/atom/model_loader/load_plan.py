@@ -72,7 +72,7 @@ def plan_load(
     wanted: Sequence[Placement], checkpoint: Checkpoint, unused: tuple[str, ...] = ()
 ) -> LoadPlan:
     """Match what the model wants with what the checkpoint's files hold; `unused`: how names begin
-    that may be left over. Raises `ModelError`."""
+    that may be left over, to a dot. Raises `ModelError`."""
     by_name: dict[str, list[Placement]] = {}
     for placement in wanted:
         for name in placement.names:
@@ -93,13 +93,21 @@ def plan_load(
             files.setdefault(header.file, {})[header.stored_name] = by_name[header.name]
             missing.pop(first.name, None)
     _say_skipped(checkpoint, "parts that are no text", others)
-    skipped = [name for name in left_over if name.startswith(unused)] if unused else []
-    _say_skipped(checkpoint, "layers that predict further tokens", skipped)
+    begins = frozenset(unused)
+    skipped = [name for name in left_over if begins.intersection(_beginnings(name))]
+    _say_skipped(checkpoint, "layers and experts that are not computed here", skipped)
     for name in skipped:
         del left_over[name]
     _check_complete(list(missing), list(left_over), _HEAD in by_name, checkpoint)
     _check_input_order([header for name, header in left_over.items() if _ORDER.search(name)])
     return LoadPlan(files, sum(placement.target.nbytes for placement in wanted) or 1)
+
+
+def _beginnings(name: str) -> Iterator[str]:
+    """Of a name all that ends in a dot."""
+    for at, letter in enumerate(name):
+        if letter == ".":
+            yield name[: at + 1]
 
 
 def _headers(checkpoint: Checkpoint) -> Iterator[Header]:

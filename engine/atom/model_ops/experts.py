@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
 
+from atom.model_ops.expert_exchange import ExpertExchange, own_share
+from atom.model_ops.expert_places import ExpertPlaces
 from atom.model_ops.linear import Build
 from atom.model_ops.routing import Routed
 from atom.model_ops.stacked_linear import StackedLinear
@@ -30,6 +32,7 @@ class Experts(nn.Module):
         super().__init__()
         self._ops = build.ops
         self._activation = activation
+        self._share = build.experts
         self.gate_up_proj = StackedLinear(matrices[:2], build, gating=activation, stacking=stacking)
         self.down_proj = StackedLinear(matrices[2:], build, stacking=stacking)
 
@@ -42,4 +45,62 @@ class Experts(nn.Module):
         self, stream: Stream, x: torch.Tensor, routed: Routed, shared: torch.Tensor | None
     ) -> Stream:
         """The stream plus what each token's experts make of x [T, H], and plus shared [T, H]."""
+        if self._share is not None:  # of ranks with the same tokens; a norm adds up their shares
+            routed = own_share(routed, self._share.rank * self.w.count)
         return self._ops.add_experts(stream, x, self.w, routed, shared)
+
+
+class SpreadExperts(Experts):
+    """Experts of ranks with tokens of their own: each token goes to where its experts are."""
+
+    def __init__(
+        self,
+        matrices: Sequence[Projection],
+        activation: Gating,
+        build: Build,
+        *,
+        stacking: Stacking = Stacking.APART,
+    ) -> None:
+        super().__init__(matrices, activation, build, stacking=stacking)
+        assert build.exchange is not None
+        assert build.experts is not None
+        self._exchange: ExpertExchange = build.exchange
+        self._dtype = torch.get_default_dtype()
+        # Where experts are while they may move; None where slots are in the order of experts.
+        self._places: ExpertPlaces | None = None
+        if build.experts.may_move:
+            device = self.w.down.data.device
+            self._places = ExpertPlaces(matrices[0].copies, build.experts.redundant, device)
+
+    @property
+    def places(self) -> ExpertPlaces:
+        """Of experts that may move."""
+        assert self._places is not None
+        return self._places
+
+    def stacks(self) -> Iterator[torch.Tensor]:
+        """Every tensor of the weights, [slots, ..]."""
+        for stack in (self.gate_up_proj, self.down_proj):
+            yield from stack.tensors()
+
+    def add(
+        self, stream: Stream, x: torch.Tensor, routed: Routed, shared: torch.Tensor | None
+    ) -> Stream:
+        if self._places is not None:
+            routed = self._places.slots_of(routed)
+        result = self._of(x, routed)
+        return stream.plus(result if shared is None else result + shared)
+
+    def serve(self, top_k: int) -> None:
+        """Compute for other ranks' tokens, in a step for which this rank has none."""
+        device, hidden = self.w.down.data.device, self.w.down.outputs
+        none = torch.empty((0, top_k), device=device)
+        x = torch.empty((0, hidden), dtype=self._dtype, device=device)
+        self._of(x, Routed(none.int(), none.float()))
+
+    def _of(self, x: torch.Tensor, routed: Routed) -> torch.Tensor:  # [T, H] → [T, H]
+        arrived = self._exchange.dispatch(x, routed, self.w.count)
+        result = arrived.x
+        if len(result):
+            result = self._ops.experts(result, self.w, arrived.routed)
+        return self._exchange.combine(arrived, result)

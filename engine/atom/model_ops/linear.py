@@ -15,8 +15,9 @@ from torch import nn
 
 from atom.collectives.group import ALONE, Group
 from atom.model_ops.backends.interface import Ops
+from atom.model_ops.expert_exchange import AgreedExchange
 from atom.model_ops.layernorm import Normed
-from atom.model_ops.parallel import ONE_RANK, Ranks, Region
+from atom.model_ops.parallel import ONE_RANK, ExpertRanks, Ranks, Region
 from atom.model_ops.placement import Placement, checkpoint_name
 from atom.model_ops.quantised.dequantise import expanded
 from atom.model_ops.quantised.stored_matrix import StoredMatrix
@@ -27,11 +28,15 @@ from atom.sizing.weights import Projection, Split
 @dataclass(frozen=True, slots=True)
 class Build:
     """What every layer is built with: the operations it calls, its place among the ranks, and its
-    way to them."""
+    way to them. experts: the place among ranks that have whole experts each, None where every rank
+    has a part of all; exchange: the way to these with tokens, None where they have the same
+    ones."""
 
     ops: Ops
     ranks: Ranks = ONE_RANK
     group: Group = ALONE
+    experts: ExpertRanks | None = None
+    exchange: AgreedExchange | None = None
 
 
 class WeightHolder(nn.Module):

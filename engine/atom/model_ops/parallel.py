@@ -56,3 +56,26 @@ class Ranks:
 
 
 ONE_RANK = Ranks()
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertRanks:
+    """`size` processes share a layer's experts, each with whole ones; this is number `rank`. An
+    expert's place is a slot; slots are numbered over all ranks, equally many on each. redundant:
+    slots beyond the experts, for second copies of those that are chosen most; may_move: experts
+    change their slots while the model serves."""
+
+    size: int
+    rank: int
+    redundant: int = 0
+    may_move: bool = False
+
+    def slots(self, experts: int) -> int:
+        """How many each rank has, of a layer of so many experts."""
+        return (experts + self.redundant) // self.size
+
+    def held(self, experts: int) -> range | list[int]:
+        """Which experts are in this rank's slots at first: all in turn, then the first again."""
+        each = self.slots(experts)
+        own = range(self.rank * each, (self.rank + 1) * each)
+        return own if own.stop <= experts else [slot % experts for slot in own]

@@ -42,7 +42,9 @@ class Routing:
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """Each token's experts: ids [T, k] int32, each once, and weights [T, k] float32."""
+    """Each token's experts: ids [T, k] int32, each once, and weights [T, k] float32. is_partial: an
+    id below 0 or beyond the experts is one that another rank has, and adds nothing here."""
 
     ids: torch.Tensor
     weights: torch.Tensor
+    is_partial: bool = False

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 
 from atom.model_ops.linear import Build, WeightHolder
-from atom.model_ops.parallel import Region
+from atom.model_ops.parallel import ONE_RANK, Region
 from atom.model_ops.placement import Placement, checkpoint_name
 from atom.model_ops.quantised.stored_matrix import StoredMatrix
 from atom.model_ops.values import Gating, LinearWeight
@@ -38,11 +38,14 @@ class StackedLinear(WeightHolder):
         super().__init__()
         self._ops = build.ops
         self._stacking = stacking
-        self._ranks = build.ranks
+        # Ranks that share experts have whole ones; others have a part of each.
+        self._ranks = build.ranks if build.experts is None else ONE_RANK
         self._parts: list[tuple[Projection, Region]] = [
-            (matrix, build.ranks.region(matrix)) for matrix in projections
+            (matrix, self._ranks.region(matrix)) for matrix in projections
         ]
-        experts = projections[0].copies
+        count = projections[0].copies
+        self._held = range(count) if build.experts is None else build.experts.held(count)
+        experts = len(self._held)
         rows = sum(region.shape[0] for _, region in self._parts)
         columns = self._parts[0][1].shape[1]
         bias = torch.empty(experts, rows) if projections[0].bias else None
@@ -56,20 +59,30 @@ class StackedLinear(WeightHolder):
 
     def placements(self, name: str) -> Iterator[Placement]:
         """Where each expert's part comes from."""
-        for expert in range(len(self.w.data)):
-            yield from {
-                Stacking.APART: self._of,
-                Stacking.IN_TURN: self._of_stack,
-                Stacking.SIDE_BY_SIDE: self._side_by_side,
-            }[self._stacking](name, expert)
+        place = {
+            Stacking.APART: self._of,
+            Stacking.IN_TURN: self._of_stack,
+            Stacking.SIDE_BY_SIDE: self._side_by_side,
+        }[self._stacking]
+        for slot, expert in enumerate(self._held):
+            yield from place(name, expert, slot)
 
-    def _of(self, name: str, expert: int) -> Iterator[Placement]:
+    def elsewhere(self, name: str) -> Iterator[str]:
+        """How names of tensors begin that other ranks hold."""
+        count = self._parts[0][0].copies
+        if self._stacking is not Stacking.APART:
+            return
+        for expert in sorted(set(range(count)).difference(self._held)):
+            for matrix, _ in self._parts:
+                yield f"{checkpoint_name(name, matrix.copy_name(expert), _DEPTH)}."
+
+    def _of(self, name: str, expert: int, slot: int) -> Iterator[Placement]:
         names, first = (
             [checkpoint_name(name, matrix.copy_name(expert), _DEPTH) for matrix, _ in self._parts],
             0,
         )
         if self._stored is not None:
-            yield from self._stored.placements(names, expert)
+            yield from self._stored.placements(names, slot)
         for own, (matrix, region) in zip(names, self._parts, strict=True):
             end = first + region.shape[0]
             if self._stored is None:
@@ -77,36 +90,36 @@ class StackedLinear(WeightHolder):
                     name=f"{own}.weight",
                     shape=(matrix.rows, matrix.columns),
                     region=(region.rows, region.columns),
-                    target=self.w.data[expert, first:end],
+                    target=self.w.data[slot, first:end],
                 )
             if self.w.bias is not None:
-                target = self.w.bias[expert, first:end]
+                target = self.w.bias[slot, first:end]
                 yield Placement(f"{own}.bias", (matrix.rows,), (region.rows,), target)
             first = end
 
-    def _of_stack(self, name: str, expert: int) -> Iterator[Placement]:
+    def _of_stack(self, name: str, expert: int, slot: int) -> Iterator[Placement]:
         matrix, region = self._parts[0]
         parts = len(self._parts)
         own = checkpoint_name(name, f"{matrix.stack_name}.{name.rpartition('.')[2]}", _DEPTH)
         rows = (region.rows[0] * parts, region.rows[1] * parts)
         if self._stored is not None:
-            yield from self._stored.stack_placements(own, expert)
+            yield from self._stored.stack_placements(own, expert, slot)
         else:
             yield Placement(
                 name=own,
                 shape=(matrix.copies, matrix.columns, matrix.rows * parts),
                 region=((expert, expert + 1), region.columns, rows),
-                target=self.w.data[expert].unflatten(0, (parts, -1)).permute(2, 1, 0),
+                target=self.w.data[slot].unflatten(0, (parts, -1)).permute(2, 1, 0),
             )
         if self.w.bias is not None:
             yield Placement(
                 name=f"{own}_bias",
                 shape=(matrix.copies, matrix.rows * parts),
                 region=((expert, expert + 1), rows),
-                target=self.w.bias[expert].unflatten(0, (parts, -1)).t(),
+                target=self.w.bias[slot].unflatten(0, (parts, -1)).t(),
             )
 
-    def _side_by_side(self, name: str, expert: int) -> Iterator[Placement]:
+    def _side_by_side(self, name: str, expert: int, slot: int) -> Iterator[Placement]:
         parts, first, before = len(self._parts), 0, 0
         matrix, _ = self._parts[0]
         own = checkpoint_name(name, f"{matrix.stack_name}.{name.rpartition('.')[2]}", _DEPTH)
@@ -114,15 +127,20 @@ class StackedLinear(WeightHolder):
             end = first + region.shape[0]
             rows = (before + region.rows[0], before + region.rows[1])
             if self._stored is not None:
-                yield self._stored.stacked_part(own, expert, number, rows)
+                yield self._stored.stacked_part(own, expert, slot, number, rows)
             else:
                 yield Placement(
                     name=own,
                     shape=(matrix.copies, matrix.columns, matrix.rows * parts),
                     region=((expert, expert + 1), region.columns, rows),
-                    target=self.w.data[expert, first:end].t(),
+                    target=self.w.data[slot, first:end].t(),
                 )
             first, before = end, before + matrix.rows
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """All that is stored of each expert, [E, ..]."""
+        for parameter in self.parameters():
+            yield parameter.data
 
     def finish(self) -> None:
         """Once, when the weights are loaded."""

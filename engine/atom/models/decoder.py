@@ -25,7 +25,7 @@ from atom.model_ops.router import Router
 from atom.model_ops.stacked_linear import StackedLinear
 from atom.model_ops.values import LatentShape, Stream
 from atom.models.latent_attention import LatentSelfAttention
-from atom.models.mlp import build_mlp
+from atom.models.mlp import MoE, build_mlp
 from atom.models.spec import LayerSpec, ModelSpec, NormSpec
 from atom.utils.forward_context import get_forward_context
 
@@ -151,6 +151,7 @@ class CausalLM(nn.Module):
     def __init__(self, spec: ModelSpec, build: Build) -> None:
         super().__init__()
         self.spec = spec
+        self._exchange = build.exchange
         self.model = Decoder(spec, build)
         self.lm_head = ParallelLMHead(
             spec.vocab_size, spec.hidden_size, build, softcap=spec.logits_softcap
@@ -168,6 +169,24 @@ class CausalLM(nn.Module):
         """Tokens [R] int64 of rows that ask for nothing but a draw."""
         return self.lm_head.draw(hidden, sampling)
 
+    def agree(self, capacity: int | None) -> None:
+        """Of ranks that share experts: how many tokens each sends every other in a step that
+        follows (AgreedExchange.agree)."""
+        if self._exchange is not None:
+            self._exchange.agree(capacity)
+
+    @property
+    def shares_tokens(self) -> bool:
+        """Whether ranks with tokens of their own compute each other's experts."""
+        return self._exchange is not None
+
+    def serve(self) -> None:
+        """Compute the layers' experts for other ranks' tokens, in a step without any of ours."""
+        for layer in self.model.layers:
+            mlp = cast(DecoderLayer, layer).mlp
+            if isinstance(mlp, MoE):
+                mlp.serve()
+
     def finish_weights(self) -> None:
         """Once, when the weights are loaded: let the backend arrange them as it wants them."""
         for module in self.modules():
@@ -180,10 +199,16 @@ class CausalLM(nn.Module):
 
     def unused_tensors(self) -> tuple[str, ...]:
         """How names of tensors begin that a checkpoint may hold and this model does not compute:
-        the layers that predict further tokens."""
+        the layers that predict further tokens, and experts of other ranks."""
         first = len(self.spec.layers)
         last = first + self.spec.draft_layers
-        return tuple(f"model.layers.{index}." for index in range(first, last))
+        others = (
+            begin
+            for name, module in self.named_modules()
+            if isinstance(module, StackedLinear)
+            for begin in module.elsewhere(name)
+        )
+        return (*(f"model.layers.{index}." for index in range(first, last)), *others)
 
 
 def _norm(size: int, norm: NormSpec, build: Build, order: torch.Tensor | None = None) -> RMSNorm:

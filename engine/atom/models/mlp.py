@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from atom.model_ops.experts import Experts
+from atom.model_ops.experts import Experts, SpreadExperts
 from atom.model_ops.layernorm import Normed
 from atom.model_ops.linear import Build, GatedLinear, Linear
 from atom.model_ops.router import Router
@@ -48,7 +48,9 @@ class MoE(nn.Module):
         assert rules is not None
         router, *matrices = spec.mlp
         self.gate = Router(router, rules.routing, build, corrected=facts.router_correction)
-        self.experts = Experts(matrices[:3], spec.activation, build, stacking=rules.stacking)
+        make = Experts if build.exchange is None else SpreadExperts
+        self.experts = make(matrices[:3], spec.activation, build, stacking=rules.stacking)
+        self._top_k = rules.routing.top_k
         shared = tuple(matrices[3:6])
         self.shared_experts = MLP(shared, spec.activation, build) if shared else None
         self.shared_gate = Linear(matrices[6:], build) if facts.shared_gate else None
@@ -57,6 +59,11 @@ class MoE(nn.Module):
         x = h.tensor()
         routed = self.gate(x)
         return self.experts.add(h.stream, x, routed, self._shared(x))
+
+    def serve(self) -> None:
+        """Compute what other ranks' tokens want of this rank's experts, with none of its own."""
+        assert isinstance(self.experts, SpreadExperts)
+        self.experts.serve(self._top_k)
 
     def _shared(self, x: torch.Tensor) -> torch.Tensor | None:  # [T, H] → [T, H]
         if self.shared_experts is None:

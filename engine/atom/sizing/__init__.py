@@ -26,6 +26,7 @@ from atom.sizing.errors import (
     SizingError,
     UnknownFamilyError,
 )
+from atom.sizing.expert_parallelism import ExpertOptions, expert_parallel_problem
 from atom.sizing.kv_budget import (
     Concurrency,
     KvBudget,
@@ -77,6 +78,7 @@ __all__ = [
     "Concurrency",
     "DoesNotFitError",
     "DoesNotFitReason",
+    "ExpertOptions",
     "Experts",
     "KvBudget",
     "KvElement",
@@ -97,6 +99,7 @@ __all__ = [
     "WeightPart",
     "activation_bytes",
     "concurrency_table",
+    "expert_parallel_problem",
     "filling_tokens",
     "kv_bytes_per_token",
     "kv_layout",

@@ -128,6 +128,12 @@ class ModelFacts:
         `drafts`: with the checkpoint's own draft layers, which are loaded only to speculate.
         """
         sharding = Sharding(tensor_parallel, expert_parallel)
+        return self.bytes_on_rank(dtype_bytes, sharding, drafts=drafts)
+
+    def bytes_on_rank(
+        self, dtype_bytes: int | None, sharding: Sharding, *, drafts: bool = False
+    ) -> int:
+        """Bytes of weights on one rank of a model that is divided so."""
         return sum(part.size_bytes for part in self.weight_parts(dtype_bytes, sharding, drafts))
 
     def weight_parts(

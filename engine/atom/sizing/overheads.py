@@ -10,6 +10,7 @@ from typing import Literal
 
 from atom.sizing.layers import AttentionFacts, MlpFacts
 from atom.sizing.model_facts import ModelFacts
+from atom.sizing.weights import Sharding
 
 _MIB = 1024**2
 _GIB = 1024**3
@@ -35,17 +36,18 @@ def activation_bytes(
     tensor_parallel: int = 1,
     *,
     num_speculative_tokens: int = 0,
+    experts: Sharding | None = None,
 ) -> int:
     """Peak of one forward pass on one rank: the widest point of a layer, then the logits.
 
     The residual stream, its normed copy and the layer's output live through the widest point,
     which is either attention (q, k, v, output) or the MLP (gate, up, their product). Every drafted
-    token has a row of logits too.
+    token has a row of logits too. `experts`: how these are divided where they are whole.
     """
     widest = max(
         max(
             _attention_width(alike.layer.attention, tensor_parallel),
-            _mlp_width(facts, alike.layer.mlp, tensor_parallel),
+            _mlp_width(facts, alike.layer.mlp, experts or Sharding(tensor_parallel)),
         )
         for alike in facts.layer_counts
     )
@@ -66,12 +68,16 @@ def _attention_width(attention: AttentionFacts, ranks: int) -> int:
     return unfolded + latent.cached_dim + (latent.query_rank or 0)
 
 
-def _mlp_width(facts: ModelFacts, mlp: MlpFacts, ranks: int) -> int:
-    experts = mlp.experts
+def _mlp_width(facts: ModelFacts, mlp: MlpFacts, sharding: Sharding) -> int:
+    experts, ranks = mlp.experts, sharding.tensor_parallel
     if experts is None:
         return 3 * -(-mlp.intermediate_size // ranks)
-    # Every token goes through several experts, and each gives an output of the hidden size.
-    routed = experts.per_token * (3 * -(-experts.intermediate_size // ranks) + facts.hidden_size)
+    inner = experts.intermediate_size
+    if not sharding.expert_parallel:
+        inner = -(-inner // ranks)
+    # Every token goes through several experts, and each gives an output of the hidden size. Of
+    # ranks with tokens of their own, all may come to one.
+    routed = sharding.sharing * experts.per_token * (3 * inner + facts.hidden_size)
     return routed + 3 * -(-experts.shared_intermediate_size // ranks)
 
 

@@ -36,10 +36,18 @@ class Split(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How a model is divided. `expert_parallel`: whole experts, instead of a part of each."""
+    """How a model is divided. `expert_parallel`: whole experts, instead of a part of each, then
+    also over `sharing` ranks that have all else each, and with `redundant` second copies."""
 
     tensor_parallel: int = 1
     expert_parallel: bool = False
+    sharing: int = 1
+    redundant: int = 0
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks over which experts are divided as wholes; 1 where they are not."""
+        return self.tensor_parallel * self.sharing if self.expert_parallel else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +219,7 @@ def _projection_bytes(
 ) -> int:
     ranks, copies = sharding.tensor_parallel, matrix.copies
     if copies > 1 and sharding.expert_parallel:
-        ranks, copies = 1, _ceil(copies, ranks)
+        ranks, copies = 1, _ceil(copies + sharding.redundant, sharding.expert_ranks)
     rows, columns = matrix.on_rank(ranks)
     element = facts.weight_dtype_bytes if element_bytes is None else element_bytes
     if matrix.quantization is None or matrix.absorbed or element_bytes is not None:

@@ -10,15 +10,17 @@ from collections.abc import Iterator
 
 from atom.sizing import (
     SUPPORTED_DRAFT_METHODS,
+    ExpertOptions,
     ModelFacts,
     UnknownFamilyError,
+    expert_parallel_problem,
     unsupported,
     unsupported_architecture,
     unsupported_kv_dtype,
 )
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
-from atom_operator.domain import FactsLookup, FieldProblem
+from atom_operator.domain import EngineOptions, FactsLookup, FieldProblem
 from atom_operator.integration_values import EngineFeature, Site
 
 _SAY_SO = "and say so in the operator's chart"
@@ -47,6 +49,29 @@ def validate_kv_cache(
     return (FieldProblem(field, f"{message}{_ANOTHER_IMAGE}", Reason.UNSUPPORTED_BY_ENGINE),)
 
 
+def validate_experts(
+    options: EngineOptions, facts: ModelFacts | None, site: Site
+) -> tuple[FieldProblem, ...]:
+    """Devices that the engine does not divide this model's experts over."""
+    feature = EngineFeature.EXPERT_PARALLEL
+    if facts is None or not options.expert_parallel or feature in site.engine_features:
+        return ()
+    asked = ExpertOptions(
+        tensor_parallel=options.tensor_parallel,
+        data_parallel=options.data_parallel,
+        speculation=options.speculative_method is not None,
+    )
+    message = expert_parallel_problem(facts, asked)
+    if message is None:
+        return ()
+    another = f"or use an engine image that can do it {_SAY_SO} (engine.features: {feature.value})"
+    return (
+        FieldProblem(
+            "spec.parallelism.expert", f"{message}, {another}", Reason.UNSUPPORTED_BY_ENGINE
+        ),
+    )
+
+
 def validate_unknown_family(
     field: str, error: UnknownFamilyError, site: Site
 ) -> FactsLookup | FieldProblem:
@@ -62,10 +87,6 @@ def validate_unknown_family(
 
 def validate_engine_features(spec: AtomDeploymentSpec, site: Site) -> Iterator[FieldProblem]:
     """Options that this version's engine does not have."""
-    if spec.parallelism.expert and EngineFeature.EXPERT_PARALLEL not in site.engine_features:
-        yield _no_feature(
-            "spec.parallelism.expert", "true", "leave it out", EngineFeature.EXPERT_PARALLEL
-        )
     asked = spec.engine.speculative
     drafts_by_layers = asked is not None and asked.method not in SUPPORTED_DRAFT_METHODS
     if asked and drafts_by_layers and EngineFeature.SPECULATION not in site.engine_features:

@@ -35,6 +35,7 @@ _OWNED_ARGUMENTS = {
     "tensor-parallel-size": "spec.parallelism.tensor",
     "tp": "spec.parallelism.tensor",
     "enable-expert-parallel": "spec.parallelism.expert",
+    "enable-dp-attention": "spec.parallelism.expert",
     "method": "spec.engine.speculative",
     "speculative-config": "spec.engine.speculative",
     "num-speculative-tokens": "spec.engine.speculative.tokens",

@@ -86,6 +86,8 @@ def engine_args(plan: Plan) -> list[str]:
     )
     if engine.expert_parallel:
         args.append("--enable-expert-parallel")
+    if engine.shares_experts:
+        args.append("--enable-dp-attention")
     if engine.speculative_method is not None:
         tokens = str(engine.speculative_tokens)
         args.extend(["--method", engine.speculative_method, "--num-speculative-tokens", tokens])

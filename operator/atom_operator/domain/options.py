@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from atom.sizing import ModelFacts
+from atom.sizing import ModelFacts, Sharding
 from atom_operator.constants import Reason
 
 
@@ -82,6 +82,17 @@ class EngineOptions:
     speculative_method: Literal["ngram", "mtp", "eagle3"] | None = None
     draft_model: str | None = None  # that drafts, of method eagle3
     draft_facts: ModelFacts | None = None  # its shape, where it is known
+
+    @property
+    def shares_experts(self) -> bool:
+        """Whether copies of the model in a pod have a part of its experts each, for all."""
+        return self.expert_parallel and self.data_parallel > 1
+
+    @property
+    def sharding(self) -> Sharding:
+        """How a copy of the model is divided over devices."""
+        sharing = self.data_parallel if self.shares_experts else 1
+        return Sharding(self.tensor_parallel, self.expert_parallel, sharing)
 
     @property
     def devices(self) -> int:

@@ -161,11 +161,8 @@ def _capacity(
     total_bytes = int(memory_bytes * correction.total)
     max_model_len = options.max_model_len or facts.max_position_embeddings
     drafts = options.speculative_tokens
-    weights_bytes = facts.weight_bytes(
-        stored_bytes(accelerator),
-        ranks,
-        expert_parallel=options.expert_parallel,
-        drafts=loads_own_drafts(options),
+    weights_bytes = facts.bytes_on_rank(
+        stored_bytes(accelerator), options.sharding, drafts=loads_own_drafts(options)
     )
     if options.draft_facts is not None:
         weights_bytes += options.draft_facts.weight_bytes(stored_bytes(accelerator), ranks)
@@ -176,6 +173,7 @@ def _capacity(
         _compute_bytes(facts, accelerator),
         ranks,
         num_speculative_tokens=drafts,
+        experts=options.sharding,
     )
     overhead = runtime_overhead_bytes("cpu" if device == "cpu" else "gpu", total_bytes)
     reserve_bytes = int((activations + overhead) * correction.reserve)

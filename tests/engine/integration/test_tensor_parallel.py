@@ -109,6 +109,20 @@ def test_two_ranks_draw_what_one_does(family: str, pair: RankGroup, tmp_path: Pa
     assert together.report.weights_bytes < alone.report.weights_bytes
 
 
+@pytest.mark.parametrize(
+    "family", ["experts", "a shared expert behind a gate", "sinks, windows, biases of experts"]
+)
+def test_ranks_with_whole_experts_each(family: str, pair: RankGroup, tmp_path: Path) -> None:
+    model = _checkpoint(tmp_path, family)
+    prompts = _prompts(1, 40, 100)
+    alone = CoreDriver(model, **OPTIONS)
+    together = pair.driver(model, enable_expert_parallel=True, **OPTIONS)
+    found = together.generate(prompts, max_tokens=6, ignore_eos=True)
+    together.close()
+    assert found == alone.generate(prompts, max_tokens=6, ignore_eos=True)
+    assert together.report.weights_bytes < alone.report.weights_bytes
+
+
 def test_rows_that_ask_for_more_than_a_draw(pair: RankGroup, dense: str) -> None:
     """Filters, penalties, bans, log-probabilities, of tokens and of prompts: by all logits."""
     asks: list[dict[str, Any]] = [

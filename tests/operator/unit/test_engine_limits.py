@@ -64,13 +64,34 @@ def test_every_model_of_the_catalogue_is_run_or_refused_by_name(source: str) -> 
 def test_each_limit_is_a_problem_of_its_field_until_the_site_can_do_it() -> None:
     found = {problem.field: problem for problem in problems(**R1)}
     assert {field: problem.reason.value for field, problem in found.items()} == {
-        "spec.parallelism.expert": "UnsupportedByEngine",
         "spec.engine.speculative": "UnsupportedByEngine",
         "spec.engine.kvCacheDtype": "UnsupportedByEngine",
     }
     assert "latents" in found["spec.engine.kvCacheDtype"].message
-    assert "engine.features: expertParallel" in found["spec.parallelism.expert"].message
     assert plan(ABLE, **R1).capacity.fits == "True"
+
+
+def test_experts_are_divided_as_the_engine_does_it() -> None:
+    mixture = {"model": {"source": "hf://Qwen/Qwen3-30B-A3B"}, "accelerator": MI300X}
+    shared = {**mixture, "parallelism": {"data": 2, "expert": True}}
+    assert {"--enable-expert-parallel", "--enable-dp-attention"} <= {*engine_args(plan(**shared))}
+    whole, divided = (
+        plan(**{**mixture, "parallelism": {"data": 2, "expert": expert}}).capacity.capacity
+        for expert in (False, True)
+    )
+    assert whole is not None
+    assert divided is not None
+    experts = 48 * 128 * 3 * 768 * 2048 * 2
+    assert whole.weights_bytes - divided.weights_bytes == experts // 2
+    for parallelism, message in (
+        ({"data": 3, "expert": True}, "128 experts are not equally many on each of 3 ranks"),
+        ({"data": 2, "tensor": 2, "expert": True}, "and not over 2 × 2"),
+        ({"expert": True}, "2 ranks or more"),
+    ):
+        (problem,) = problems(**{**mixture, "parallelism": parallelism})
+        assert problem.field == "spec.parallelism.expert"
+        assert message in problem.message
+        assert "engine.features: expertParallel" in problem.message
 
 
 def test_what_only_the_engine_refuses_is_planned_all_the_same() -> None:
@@ -192,7 +213,7 @@ def test_the_plan_command_prints_the_arithmetic_beside_the_refusal(
     path.write_text(yaml.safe_dump(atom_deployment(**R1)), encoding="utf-8")
     assert main(["plan", "-f", str(path)]) == 1
     text = capsys.readouterr().out
-    assert "spec.parallelism.expert: true is not supported" in text
+    assert "spec.engine.speculative: method mtp is not supported" in text
     assert "81 GiB per device in fp8 (8 bits) and 16-bit floats: routed experts" in text
     assert "compressing projections 881 MiB (whole on each)" in text
     assert "61 layers of MLA latent x 576 B = 34.3 KiB, the same on every device" in text

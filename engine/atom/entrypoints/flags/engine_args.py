@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from atom.balance_config import balance_config
 from atom.config import KV_CACHE_DTYPES, Config, EngineOptions, build_config, check_kv_cache_dtype
 from atom.entrypoints.flags.upstream_flags import remedy_of
 from atom.entrypoints.flags.upstream_switches import (
@@ -33,6 +34,7 @@ DEVICES = ("auto", "cpu", "cuda", "rocm")
 BACKENDS = ("auto", "triton", "native_cpu", "torch_cpu", "torch_ref")
 POLICIES = ("mixed", "prefill_first")
 ROUTING_POLICIES = ("least_tokens", "round_robin")
+EXPERT_TRANSPORTS = ("torch", "mori")
 
 
 class _Help(argparse.HelpFormatter):
@@ -231,6 +233,36 @@ def _add_parallel_flags(group: Any) -> None:
         help="which rank serves a request: the one with the fewest open tokens, or the next",
     )
     add(
+        "--enable-expert-parallel",
+        action="store_true",
+        help="ranks have whole experts each, instead of a part of each: those of "
+        "--tensor-parallel-size, or with --enable-dp-attention those of --data-parallel-size",
+    )
+    add(
+        "--enable-dp-attention",
+        action="store_true",
+        help="ranks of --data-parallel-size share one model's experts, and have all else each",
+    )
+    add(
+        "--expert-exchange",
+        choices=EXPERT_TRANSPORTS,
+        default=_default("expert_exchange"),
+        help="how the tokens of small steps go to their experts and back: torch's collectives, or "
+        "AMD's mori where it is installed",
+    )
+    add(
+        "--enable-eplb",
+        action="store_true",
+        help="move experts between these ranks, so that each has as many tokens",
+    )
+    add(
+        "--eplb-config",
+        default=None,
+        metavar="JSON",
+        help="when, by what, and copies: "
+        '{"window_size": 1000, "step_interval": 3000, "num_redundant_experts": 0}',
+    )
+    add(
         "--stall-seconds",
         type=float,
         default=_default("stall_seconds"),
@@ -243,11 +275,12 @@ def options_from_args(args: argparse.Namespace) -> EngineOptions:
     variables without effect."""
     warn_of_switches(os.environ)
     names = [field.name for field in dataclasses.fields(EngineOptions)]
-    derived = ("op_backends", "speculative")
+    derived = ("op_backends", "speculative", "balance")
     values = {name: getattr(args, name) for name in names if name not in derived}
     return EngineOptions(
         **values,
         op_backends=_op_backends(args.op_backend),
+        balance=balance_config(args.enable_eplb, args.eplb_config),
         speculative=speculative_config(
             args.speculative_config, args.method, args.num_speculative_tokens
         ),

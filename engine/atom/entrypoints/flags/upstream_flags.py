@@ -8,7 +8,6 @@ from __future__ import annotations
 
 _NO_DRAFT_MODEL = "no model drafts in this version; use --method ngram"
 _NO_SYNTHETIC = "only drafts that hold are accepted; leave it out"
-_NO_EXPERTS = "this version runs no mixture of experts, dense models only; leave it out"
 _NO_SPLIT = (
     "a copy of the model is divided by --tensor-parallel-size alone; leave it out, and use that, "
     "--data-parallel-size or more replicas"
@@ -41,15 +40,11 @@ REMEDIES: dict[str, str] = {
     "--prefill-context-parallel-size": _NO_SPLIT,
     "--decode-context-parallel-size": _NO_SPLIT,
     "--dcp-config": _NO_SPLIT,
-    "--enable-dp-attention": _NO_SPLIT,
-    "--enable-expert-parallel": _NO_EXPERTS,
-    "--fake-eplb": _NO_EXPERTS,
-    "--eplb-enable": _NO_EXPERTS,
-    "--enable-eplb": _NO_EXPERTS,
-    "--eplb-config": _NO_EXPERTS,
-    "--enable-tbo": _NO_EXPERTS,
-    "--all2all-backend": _NO_EXPERTS,
-    "--moe-backend": _NO_EXPERTS,
+    "--fake-eplb": "experts are placed by what is chosen; use --enable-eplb, or leave it out",
+    "--eplb-enable": "this is --enable-eplb",
+    "--enable-tbo": "a step is not divided into two that overlap; leave it out",
+    "--all2all-backend": "this is --expert-exchange torch or mori",
+    "--moe-backend": "this is --op-backend experts=NAME",
     "--draft-model": _NO_DRAFT_MODEL,
     "--spec-decode-acceptance-length": _NO_SYNTHETIC,
     "--spec-decode-acceptance-rate": _NO_SYNTHETIC,

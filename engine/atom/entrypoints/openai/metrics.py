@@ -227,8 +227,25 @@ def _counters(stats: StatsBody, name: str) -> Iterator[Metric]:
         counter = CounterMetricFamily(f"atom:{key}", help_text, labels=["model_name"])
         counter.add_metric([name], value)
         yield counter
+    if stats.expert_tokens_most:
+        yield from _expert_balance(stats, name)
     if stats.accepted_at_totals:
         yield _accepted_by_position(stats, name)
+
+
+def _expert_balance(stats: StatsBody, name: str) -> Iterator[Metric]:
+    gauge = GaugeMetricFamily(
+        "atom:expert_balance_ratio",
+        "Tokens of the mean rank's experts by those of the rank with the most, in the last window.",
+        labels=["model_name"],
+    )
+    gauge.add_metric([name], stats.expert_tokens_mean / stats.expert_tokens_most)
+    yield gauge
+    counter = CounterMetricFamily(
+        "atom:expert_moves", "Slots whose expert was changed.", labels=["model_name"]
+    )
+    counter.add_metric([name], stats.expert_moves_total)
+    yield counter
 
 
 def _accepted_by_position(stats: StatsBody, name: str) -> Metric:

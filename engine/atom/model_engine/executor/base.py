@@ -7,11 +7,16 @@ by group.py for several; tests and benchmarks put their own before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.wire.engine_protocol import EngineReport
+from atom.model_ops.expert_placement import ExpertLoad
+
+
+class GroupEndedError(Exception):
+    """Ranks that compute together have ended in order, and this one ends with them."""
 
 
 class StepExecutor(Protocol):
@@ -47,6 +52,25 @@ class Executor(StepExecutor, Protocol):
 
     def call_after_layers(self, callback: Callable[[], None]) -> None:
         """Tell `callback` of every layer that a step computes, where the host waits for layers."""
+        ...
+
+    @property
+    def wake_fds(self) -> Sequence[int]:
+        """Descriptors that can be read when another rank calls."""
+        ...
+
+    def is_called(self) -> bool:
+        """Whether other ranks have begun a step that needs this one. Raises `GroupEndedError`, as
+        every call that computes may."""
+        ...
+
+    def join(self) -> None:
+        """Take part in the step that other ranks have begun, if any, without a batch of ours."""
+        ...
+
+    @property
+    def expert_load(self) -> ExpertLoad | None:
+        """How evenly ranks that share experts were chosen; None where experts do not move."""
         ...
 
     def close(self) -> None:

@@ -7,11 +7,18 @@ from collections.abc import Callable
 from atom.config import Config
 from atom.model_engine.executor.base import Executor
 from atom.model_engine.executor.in_process import InProcessExecutor
+from atom.model_engine.wire.peer_mesh import MeshOrder
 
 
-def build_executor(config: Config, on_failure: Callable[[str, bool], None]) -> Executor:
-    """on_failure: see `start_group`; one device alone fails by exceptions. Raises `ModelError` or
-    `ConfigError`."""
+def build_executor(
+    config: Config, on_failure: Callable[[str, bool], None], order: MeshOrder | None = None
+) -> Executor:
+    """on_failure: see `start_group`; one device alone fails by exceptions. order: the way to other
+    cores that share experts with this one. Raises `ModelError` or `ConfigError`."""
+    if order is not None:
+        from atom.model_engine.executor.peers import start_peers
+
+        return start_peers(config, order, on_failure)
     if config.parallel.tensor_parallel_size == 1:
         return InProcessExecutor(config)
     from atom.model_engine.executor.group import start_group  # torch.distributed, for those who ask

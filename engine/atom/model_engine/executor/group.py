@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from atom.collectives.group import Group
@@ -22,6 +22,7 @@ from atom.model_engine.executor.step_channel import StepSender
 from atom.model_engine.executor.step_codec import encode_batch, encode_sample
 from atom.model_engine.model_runner import ModelRunner, Progress, rank_device
 from atom.model_engine.wire.engine_protocol import EngineReport
+from atom.model_ops.expert_placement import ExpertLoad
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,20 @@ class GroupExecutor:
         with _together(self._ranks):
             self._outstanding -= 1
             return self._own.collect(ticket)
+
+    @property
+    def wake_fds(self) -> Sequence[int]:
+        return ()
+
+    def is_called(self) -> bool:
+        return False
+
+    def join(self) -> None:
+        pass
+
+    @property
+    def expert_load(self) -> ExpertLoad | None:
+        return None
 
     def close(self) -> None:
         self._ranks.let_end()

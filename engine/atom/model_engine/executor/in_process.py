@@ -7,13 +7,14 @@ tensors of its device, stay here, each under its ticket.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.model_runner import ModelRunner, Progress
 from atom.model_engine.runner.step_runner import SubmittedStep
 from atom.model_engine.wire.engine_protocol import EngineReport
+from atom.model_ops.expert_placement import ExpertLoad
 
 
 class InProcessExecutor:
@@ -43,6 +44,20 @@ class InProcessExecutor:
 
     def collect(self, ticket: int) -> ScheduledBatchOutput:
         return self.runner.collect(self._submitted.pop(ticket))
+
+    @property
+    def wake_fds(self) -> Sequence[int]:
+        return ()
+
+    def is_called(self) -> bool:
+        return False
+
+    def join(self) -> None:
+        pass
+
+    @property
+    def expert_load(self) -> ExpertLoad | None:
+        return None
 
     def close(self) -> None:
         pass

@@ -104,6 +104,9 @@ class DecodeGraphs:
         num_slots = state.padding_slot
         self._sizes = bucket_sizes(num_slots)
         self._graphs: dict[GraphVariant, _Graphs] = {}
+        self.least = 0  # bucket of the next forward, where ranks have agreed on one
+        # By bucket, where other ranks' steps may need this one's experts.
+        self._served: dict[int, torch.cuda.CUDAGraph] = {}
         # Of the rows of the step that runs, as it received them.
         self._slots = torch.full_like(state.last_token[:num_slots], num_slots)
         self._query_starts = torch.arange(
@@ -126,7 +129,8 @@ class DecodeGraphs:
             free.append(_free_bytes())
         first, others = free[0] - free[1], free[1] - free[-1]
         each = others / (len(free) - 2) if len(free) > 2 else 0
-        return int(first + each * (len(variants) - 1))
+        served = len(self._sizes) if self._model.shares_tokens else 0
+        return int(first + each * (len(variants) + served - 1))
 
     def capture(self, progress: Callable[[float], None]) -> None:
         """Capture every bucket, largest first; real slots and their cache stay as they are."""
@@ -134,12 +138,14 @@ class DecodeGraphs:
         for done, variant in enumerate(variants):
             progress(done / len(variants))
             self._graphs[variant] = self._capture(variant)
+        if self._model.shares_tokens:
+            self._served = {size: self._capture_served(size) for size in reversed(self._sizes)}
         self._mailbox.restart()
 
     def forward(self, batch: ScheduledBatch) -> ForwardOutput:
         """Run the layers of a batch of decodes."""
         rows = len(batch.slots)
-        size = next(size for size in self._sizes if size >= rows)
+        size = next(size for size in self._sizes if size >= max(rows, self.least))
         self._mailbox.post(batch.slots, batch.block_appends)
         variant = GraphVariant(size, size >= _EVEN_FROM and are_even(batch.context_lens))
         graphs = self._graphs[variant]
@@ -150,6 +156,10 @@ class DecodeGraphs:
             position=graphs.sampling.position[:rows],
         )
         return ForwardOutput(graphs.hidden[:rows], self._slots[:rows], sampling, variant)
+
+    def serve(self, size: int) -> None:
+        """Compute this rank's experts for others' tokens, in a step of this bucket."""
+        self._served[size].replay()
 
     @property
     def most_drafted(self) -> int:
@@ -217,9 +227,22 @@ class DecodeGraphs:
             samples[filtered] = graph
         return _Graphs(forward, hidden, sampling, samples)
 
+    def _capture_served(self, size: int) -> torch.cuda.CUDAGraph:
+        self._model.agree(size)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._model.serve()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            self._model.serve()
+        return graph
+
     def _forward(self, variant: GraphVariant) -> tuple[torch.Tensor, SamplingTensors]:
         """What a forward graph replays: from the slots to the hidden states."""
         size = variant.size
+        self._model.agree(size)
         step = self._drafted_inputs(size) if variant.drafted else self._decode_inputs(size)
         starts = self._query_starts[: size + 1]
         attention = plan_captured_step(step, starts, self._max_model_len, even=variant.even)

@@ -76,6 +76,8 @@ class StepRunner:
         self._host_tokens = HostTokens(num_slots * self._numbers_per_row(config), device)
         self._inputs = InputBatch(self.slots, length, block_size, device.torch_device)
         self.graphs: DecodeGraphs | None = None
+        self._shares_tokens = config.parallel.shares_experts
+        self._agreed: tuple[int | None] | None = None
 
     @staticmethod
     def _numbers_per_row(config: Config) -> int:
@@ -89,14 +91,42 @@ class StepRunner:
         batch is submitted."""
         self._inputs.apply(batch)
         batch, step = self._begin(batch)
-        if self.graphs is not None and self._is_captured(batch, step):
+        least = self._least_bucket(batch)
+        if self.graphs is not None and least is not None and self._is_captured(batch, step):
             self._enter(batch)
+            self.graphs.least = least
             step.forward = self._replay(self.graphs, batch, step)
         else:
             self._forward(batch, step)
         if not batch.samples_later:
             self.sample(step)
         return step
+
+    def agree(self, capacity: int | None) -> None:
+        """Have the next step, or `serve`, exchange so many tokens with each of the ranks that share
+        experts; None for as many as are wanted."""
+        self._agreed = (capacity,)
+
+    def serve(self) -> None:
+        """Compute other ranks' tokens, in a step without any of ours."""
+        assert self._agreed is not None
+        (capacity,), self._agreed = self._agreed, None
+        if self.graphs is not None and capacity is not None:
+            self.graphs.serve(capacity)
+            return
+        self._model.agree(capacity)
+        self._model.serve()
+
+    def _least_bucket(self, batch: ScheduledBatch) -> int | None:
+        """The smallest bucket that the ranks have agreed to; None for a step without graphs. Tells
+        the layers."""
+        if not self._shares_tokens:
+            return 0
+        # At start all ranks run the same steps.
+        (capacity,) = self._agreed or (batch.total_tokens_num,)
+        self._agreed = None
+        self._model.agree(capacity)
+        return capacity
 
     def sample(self, step: SubmittedStep, mask: TokenMask | None = None) -> None:
         """Sample the rows of a submitted step and start to copy their tokens out. `mask`: what

@@ -14,7 +14,10 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
+
 from atom.config import Config
+from atom.model_engine.wire.peer_mesh import MeshOrder, mesh_sockets
 from atom.utils.child_process import ChildProcess
 
 logger = logging.getLogger(__name__)
@@ -41,13 +44,21 @@ class CoreProcesses:
 
     def start(self) -> None:
         """Spawn all; returns when each has its configuration."""
-        for rank in range(self._config.parallel.data_parallel_size):
+        size = self._config.parallel.data_parallel_size
+        meshes = mesh_sockets(size if self._config.parallel.shares_experts else 0)
+        for rank in range(size):
             parallel = dataclasses.replace(self._config.parallel, data_parallel_rank=rank)
             config = dataclasses.replace(self._config, parallel=parallel)
-            child = self._child(config)
+            bells = {peer: bell.fileno() for peer, bell in meshes[rank].items()} if meshes else {}
+            child = self._child(config, tuple(bells.values()))
             self._children.append(child)
             child.start()
             child.tell(config.to_json())
+            if bells:
+                child.tell(msgspec.json.encode(MeshOrder(bells)))
+        # Of each pair both ends are theirs alone: one's end is the other's news.
+        for bell in [bell for mesh in meshes for bell in mesh.values()]:
+            bell.close()
 
     @property
     def process_ids(self) -> list[int]:
@@ -69,7 +80,7 @@ class CoreProcesses:
         """Forbid further `on_exit` calls."""
         self._closing.set()
 
-    def _child(self, config: Config) -> ChildProcess:
+    def _child(self, config: Config, descriptors: tuple[int, ...]) -> ChildProcess:
         parallel = config.parallel
         name = "the engine process"
         if parallel.data_parallel_size > 1:
@@ -84,6 +95,7 @@ class CoreProcesses:
                 **visible_devices(config, os.environ),
                 **thread_waiting(os.environ),
             },
+            pass_fds=descriptors,
         )
 
     def _ended(self, child: ChildProcess) -> None:
@@ -103,9 +115,10 @@ def thread_waiting(environ: Mapping[str, str]) -> dict[str, str]:
 
 def visible_devices(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
     """Variables that show a rank its own devices only: of those that `environ` shows us, or else of
-    all, rank r takes the r-th group of tensor_parallel_size. Nothing where there is one rank."""
+    all, rank r takes the r-th group of tensor_parallel_size. Nothing where there is one rank, or
+    where ranks are to reach each other's devices."""
     parallel = config.parallel
-    if parallel.data_parallel_size == 1 or config.device == "cpu":
+    if parallel.data_parallel_size == 1 or parallel.shares_experts or config.device == "cpu":
         return {}
     size = parallel.tensor_parallel_size
     first = parallel.data_parallel_rank * size

@@ -30,7 +30,7 @@ class EngineCoreRequestType(enum.Enum):
 
     ADD = b"\x00"
     ABORT = b"\x01"
-    START_DP_WAVE = b"\x02"  # kept for ranks that exchange data; this version sends none
+    # b"\x02" was START_DP_WAVE: ranks that share experts wake each other (peer_mesh.py).
     UTILITY = b"\x03"
     EXECUTOR_FAILED = b"\x04"
     SHUTDOWN = b"\x05"
@@ -176,6 +176,11 @@ class StatsBody(msgspec.Struct, frozen=True):
     drafts_total: int = 0  # times that a row carried drafts in a step
     draft_tokens_total: int = 0  # of these
     accepted_tokens_total: int = 0  # of these, that held
+    # Of ranks whose experts move: tokens of the last window, summed over layers, of the mean rank
+    # and of the one with the most; slots whose expert changed.
+    expert_tokens_mean: int = 0
+    expert_tokens_most: int = 0
+    expert_moves_total: int = 0
     accepted_at_totals: tuple[int, ...] = ()  # drafts whose first, second and so on token held
 
 

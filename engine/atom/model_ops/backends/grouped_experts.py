@@ -22,10 +22,14 @@ def grouped_experts(linear: Product, act_and_mul: Activate) -> Callable[..., tor
 
     def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
         tokens, chosen = routed.ids.shape
-        order = None if tokens == 1 else routed.ids.flatten().argsort(stable=True)
+        ids = routed.ids
+        if routed.is_partial:
+            ids = torch.where((ids >= 0) & (ids < w.count), ids, -1)
+        order = None if tokens == 1 else ids.flatten().argsort(stable=True)
         rows = x if order is None else x.index_select(0, order // chosen)
-        out = torch.empty((tokens * chosen, x.shape[1]), dtype=x.dtype)
-        for expert, first, end in _runs(routed.ids, order, w.count):
+        make = torch.zeros if routed.is_partial else torch.empty
+        out = make((tokens * chosen, x.shape[1]), dtype=x.dtype)
+        for expert, first, end in _runs(ids, order, w.count):
             own = rows if order is None else rows[first:end]
             gated = act_and_mul(linear(own, w.gate_up.of(expert)), w.activation)
             out[first:end] = linear(gated, w.down.of(expert))
@@ -40,13 +44,14 @@ def grouped_experts(linear: Product, act_and_mul: Activate) -> Callable[..., tor
 def _runs(
     ids: torch.Tensor, order: torch.Tensor | None, count: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Each expert with its rows, first to end."""
+    """Each expert with its rows, first to end; those of -1 are left out."""
     if order is None:
         for row, expert in enumerate(ids[0].tolist()):
-            yield expert, row, row + 1
+            if expert >= 0:
+                yield expert, row, row + 1
         return
-    first = 0
-    for expert, rows in enumerate(ids.flatten().bincount(minlength=count).tolist()):
+    first, *counts = (ids.flatten() + 1).bincount(minlength=count + 1).tolist()
+    for expert, rows in enumerate(counts):
         if rows:
             yield expert, first, first + rows
             first += rows

@@ -112,8 +112,9 @@ class Ops(Protocol):
 
     def experts(self, x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
         """The weighted sum of what each token's experts make of it, in float32 until it is
-        complete: x [T, H] → [T, H]. May round what is multiplied as `linear` does, and to e4m3
-        beside MXFP4 with a clamped activation, whose numbers have a bound."""
+        complete: x [T, H] → [T, H]. Experts that `routed` leaves to other ranks add nothing. May
+        round what is multiplied as `linear` does, and to e4m3 beside MXFP4 with a clamped
+        activation, whose numbers have a bound."""
 
     def qk_norm_rope_store(
         self,
@@ -374,7 +375,8 @@ class OpCase:
     every kind of attention layer, of those with a latent and of indexers, tokens per block, formats
     of matrices, and of those of experts, activations, rules of routers, inputs and inner size of
     experts; fp4_inputs: whether experts are for inputs of MXFP4; wide_norms: whether norms' weights
-    are float32 in a model that is not; drafts: whether rows carry drafts."""
+    are float32 in a model that is not; drafts: whether rows carry drafts; partial_experts: whether
+    ranks have whole experts each."""
 
     dtype: torch.dtype
     kv_dtype: torch.dtype
@@ -390,6 +392,7 @@ class OpCase:
     fp4_inputs: bool = False
     wide_norms: bool = False
     drafts: bool = False
+    partial_experts: bool = False
 
     def asks_for(self, op: str) -> bool:
         """Whether a step computes the operation at all, as far as attention and drafts decide."""

@@ -128,8 +128,9 @@ class StoredMatrix:
             )
             first = end
 
-    def stack_placements(self, name: str, copy: int) -> Iterator[Placement]:
-        """name: of the one tensor that has every copy's rows of all parts, in turn."""
+    def stack_placements(self, name: str, copy: int, slot: int) -> Iterator[Placement]:
+        """name: of the one tensor that has every copy's rows of all parts, in turn; slot: where
+        this copy is held."""
         matrix, region = self._parts[0]
         part = Part(
             name=name,
@@ -137,15 +138,17 @@ class StoredMatrix:
             region=region,
             order=None,
             block=self._block,
-            data=self.data[copy],
-            scale=self.scale[copy],
+            data=self.data[slot],
+            scale=self.scale[slot],
             zero=None,
         )
         yield from stack_placements(part, copy, len(self._parts), self._quantization, self._format)
 
-    def stacked_part(self, name: str, copy: int, number: int, rows: tuple[int, int]) -> Placement:
-        """One part of a copy, quantised as it is read. name: of the tensor that has all copies' rows,
-        part behind part; rows: of it, this part's."""
+    def stacked_part(
+        self, name: str, copy: int, slot: int, number: int, rows: tuple[int, int]
+    ) -> Placement:
+        """One part of a copy, quantised as it is read. name: of the tensor that has all copies'
+        rows, part behind part; slot: where this copy is held; rows: of it, this part's."""
         first = sum(region.shape[0] for _, region in self._parts[:number])
         matrix, region = self._parts[number]
         end, tall = first + region.shape[0], self._block[0]
@@ -153,9 +156,9 @@ class StoredMatrix:
             name=name,
             shape=(matrix.copies, matrix.columns, matrix.rows * len(self._parts)),
             region=((copy, copy + 1), region.columns, rows),
-            target=self.data[copy, first:end],
+            target=self.data[slot, first:end],
             convert=lambda read: read[0].t().contiguous(),
-            scale=self.scale[copy, first // tall : -(-end // tall)],
+            scale=self.scale[slot, first // tall : -(-end // tall)],
             format=self._format,
             block=self._block,
         )

@@ -262,8 +262,8 @@ class ParallelismSpec(ApiModel):
     """Nodes that these devices are spread over, one pod on each, started and restarted as a
     group; more than 1 needs the LeaderWorkerSet CRD. Default: 1."""
     expert: bool | None = None
-    """Every device holds whole experts of a mixture, instead of a part of each; needs an engine
-    image that can do it. Default: false."""
+    """Every device holds whole experts of a mixture, instead of a part of each: the tensor devices
+    of a copy, or with data the copies, which then share the experts. Default: false."""
 
 
 class AcceleratorSpec(ApiModel):

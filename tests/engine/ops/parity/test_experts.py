@@ -143,6 +143,29 @@ def test_experts(
     assert_rows_agree(got, expected, dtype, slack=2.0)
 
 
+@pytest.mark.parametrize("first", [0, 8], ids=["the first rank's", "the last rank's"])
+@pytest.mark.parametrize("tokens", [1, 3, 70, 400])
+def test_shares_of_experts_by_ranks_add_up(
+    backend: Backend, reference: Backend, device: torch.device, tokens: int, first: int
+) -> None:
+    """Of the 12 experts that tokens choose among, four are here: few pairs, many and in order."""
+    x = torch.randn(tokens, 40, device=device)
+    all_experts = weights(12, 40, 24, device, torch.float32)
+    routed = chosen(tokens, 12, 3, device)
+    own = slice(first, first + 4)
+    is_own = (routed.ids >= first) & (routed.ids < first + 4)
+    only = Routed(routed.ids, torch.where(is_own, routed.weights, 0.0))
+    expected = reference.operations["experts"](x, all_experts, only)
+    w = ExpertsWeight(
+        LinearWeight(all_experts.gate_up.data[own]),
+        LinearWeight(all_experts.down.data[own]),
+        all_experts.activation,
+    )
+    share = Routed(routed.ids - first, routed.weights, is_partial=True)
+    got = backend.operations["experts"](x, w, share)
+    assert_rows_agree(got, expected, torch.float32, 2.0)
+
+
 @pytest.mark.parametrize(
     "activation", [Activation.GELU_TANH, ClampedSwiGLU(1.702, 0.7)], ids=["gelu", "clamped"]
 )

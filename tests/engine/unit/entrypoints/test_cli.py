@@ -56,6 +56,8 @@ def test_every_option_has_a_flag() -> None:
         "--enforce-eager", "--max-waiting-requests", "6",
         "--data-parallel-routing", "round_robin", "--stall-seconds", "9",
             "--torch-profiler-dir", "traces", "--quantization", "fp8", "--method", "ngram",
+        "--enable-expert-parallel", "--enable-dp-attention", "--enable-eplb",
+        "--expert-exchange", "mori",
     )  # fmt: skip
     unchanged = [
         field.name
@@ -131,13 +133,14 @@ TAKEN = [
     "--max-num-seqs=1", "--gpu-memory-utilization=0.5", "--scheduler-delay-factor=1", "--host=h",
     "--quantization=fp8", "--load_format=dummy", "--method=ngram", "--num-speculative-tokens=1",
     '--speculative-config={"method": "ngram"}',
+    "--enable-expert-parallel", "--enable-dp-attention", "--enable-eplb", "--eplb-config={}",
     "--server-port=1", "--port=8006", "--timeout-keep-alive=1", "--chat-template=t",
 ]  # fmt: skip
 REFUSED = [
     "--trust-remote-code", "--pipeline-parallel-size=1", "-pp=1", "-pcp=1", "-dcp=1",
     "--prefill-context-parallel-size=1", "--decode-context-parallel-size=1",
     "--index_cache_dtype=fp8", "--cudagraph-capture-sizes=[1,2]", "--level=3",
-    "--cudagraph-mode=FULL", "--enable-expert-parallel", "--fake-eplb", "--enable-dp-attention",
+    "--cudagraph-mode=FULL", "--fake-eplb",
     "--dp-load-balance=round_robin", "--enable-tbo=all", "--all2all-backend=low-latency",
     "--moe-backend=mega", "--draft-model=d",
     "--spec-decode-acceptance-length=1", "--spec-decode-acceptance-rate=1",
@@ -145,7 +148,7 @@ REFUSED = [
     "--enable_chunked_prefill", "--no-enable_chunked_prefill", "--kv-transfer-config={}",
     "--mark-trace", "--enable-rapidserve", "--disagg-prefill-max-num-seqs=1",
     "--disagg-constrained", "--online_quant_config={}", "--hf-overrides={}", "--dspark-config={}",
-    "--dcp-config={}", "--eplb-enable", "--enable-eplb", "--eplb-config={}",
+    "--dcp-config={}", "--eplb-enable",
     "--disable-uvicorn-access-log", "--default-chat-template-kwargs={}", "--request-log=l",
 ]  # fmt: skip
 

@@ -51,7 +51,9 @@ def test_layers_that_predict_further_tokens_are_skipped_and_named(
     add_tensor(folder, "model.layers.2.eh_proj.weight")
     with caplog.at_level(logging.INFO):
         driver = CoreDriver(str(folder))
-    assert "1 tensors of layers that predict further tokens are not loaded" in caplog.text
+    assert (
+        "1 tensors of layers and experts that are not computed here are not loaded" in caplog.text
+    )
     assert "model.layers.2.eh_proj.weight" in caplog.text
     assert len(driver.generate([[5, 6, 7]], max_tokens=3, ignore_eos=True)[0]) == 3
 

@@ -160,6 +160,8 @@ def _against_experts(case: OpCase, card: Card) -> tuple[str, ...]:
     for kind in case.expert_formats:
         if kind not in (WeightFormat.PLAIN, WeightFormat.FP8, WeightFormat.FP8_BLOCKS):
             reasons += (f"has no experts of {kind.value}",)
+    if case.partial_experts:
+        reasons += ("is not told here that some of a token's experts are another rank's",)
     blocks = WeightFormat.FP8_BLOCKS in case.expert_formats
     multiple = _EXPERT_BLOCK if blocks else _EXPERT_TILE
     for size in dict.fromkeys(side for sizes in case.expert_sizes for side in sizes):

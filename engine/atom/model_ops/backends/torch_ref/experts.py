@@ -12,6 +12,8 @@ from atom.model_ops.values import ExpertsWeight
 def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
     out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     for expert in routed.ids.unique().tolist():
+        if not 0 <= expert < w.count:
+            continue  # another rank's
         token, choice = (routed.ids == expert).nonzero(as_tuple=True)
         gated = act_and_mul(linear(x[token], w.gate_up.of(expert)), w.activation)
         result = linear(gated, w.down.of(expert)).float()

@@ -62,6 +62,17 @@ async def test_metrics_tell_load_counts_and_latencies(rig: AppRig) -> None:
     assert expected - set(text.splitlines()) == set()
 
 
+async def test_a_scrape_tells_how_evenly_experts_are_chosen_where_they_move(rig: AppRig) -> None:
+    assert "expert" not in await scrape_after_a_chat(rig)
+    rig.core.report_stats(expert_tokens_mean=60, expert_tokens_most=80, expert_moves_total=7)
+    told = (await rig.client.get("/metrics")).text.splitlines()
+    expected = {
+        f"atom:expert_balance_ratio{LABEL} 0.75",
+        f"atom:expert_moves_total{LABEL} 7.0",
+    }
+    assert expected <= {*told}
+
+
 async def test_a_scrape_tells_how_old_its_numbers_are(rig: AppRig) -> None:
     before = time.time()
     (family,) = [

@@ -291,7 +291,7 @@ def _plan(w: ExpertsWeight, routed: Routed, tile: ExpertTile) -> _Plan:
     if pairs > _SEARCHED_PAIRS:
         order = order_by_expert(routed.ids, w.count)
         return _Plan(routed, Programs.TILE, pairs // tile.block_m + w.count, tile, order)
-    if pairs < w.count:
+    if pairs < w.count and not routed.is_partial:  # a pair may be another rank's
         return _Plan(routed, Programs.PAIR, pairs, tile, None)
     return _Plan(routed, Programs.EXPERT, w.count, tile, None)
 
@@ -307,7 +307,8 @@ def expert_parts(
     active = torch.empty((tokens * chosen, inner), dtype=x.dtype, device=x.device)
     _launch(x, _multiplied(w.gate_up, plan), active, plan, gating(w.activation))
     wide = torch.float32 if tokens <= _PARTS_TOKENS else x.dtype
-    parts = torch.empty((chosen, tokens, hidden), dtype=wide, device=x.device)
+    make = torch.zeros if routed.is_partial else torch.empty  # pairs of other ranks write nothing
+    parts = make((chosen, tokens, hidden), dtype=wide, device=x.device)
     _launch(active, _multiplied(w.down, plan), parts, plan, None)
     return parts
 

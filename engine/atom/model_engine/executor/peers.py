@@ -1,0 +1,178 @@
+"""PeerExecutor: an engine core's runner whose experts are shared with those of other cores.
+
+Each core has its own scheduler, sequences and cache (data parallelism), and the layers' experts
+are divided: so all run the same steps, though not the same rows. What a step needs to be common is
+agreed on before it (lockstep.py); a core without rows computes its experts for the others' tokens
+and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from atom.collectives.torch_group import Place, TorchGroup, find_store, open_store
+from atom.config import Config
+from atom.errors import AtomError
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
+from atom.model_engine.executor.base import GroupEndedError
+from atom.model_engine.executor.in_process import InProcessExecutor
+from atom.model_engine.executor.lockstep import Lockstep
+from atom.model_engine.model_runner import ModelRunner, Progress, rank_device
+from atom.model_engine.runner.expert_balancer import ExpertBalancer
+from atom.model_engine.runner.graph_runner import bucket_sizes
+from atom.model_engine.wire.engine_protocol import EngineReport
+from atom.model_engine.wire.peer_mesh import MeshOrder, PeerLeftError, PeerLostError, PeerMesh
+from atom.model_ops.expert_placement import ExpertLoad
+
+logger = logging.getLogger(__name__)
+
+# Told why the group cannot go on, and whether the user can mend it.
+OnFailure = Callable[[str, bool], None]
+
+_NEWS_SECONDS = 1.0  # for the server to have heard of an end itself, and to say why
+
+
+class PeerWatch:
+    """Sees a peer's end on a thread of its own, whatever the core's thread waits for."""
+
+    def __init__(self, mesh: PeerMesh, on_failure: OnFailure) -> None:
+        self._mesh = mesh
+        self._on_failure = on_failure
+        self._lost = threading.Event()
+        self._closing = False
+        threading.Thread(target=self._run, name="peers", daemon=True).start()
+
+    def has_lost(self, within_seconds: float) -> bool:
+        """Whether a peer is gone, or is within that time."""
+        return self._lost.wait(within_seconds)
+
+    def end(self) -> None:
+        """Peers' ends are no failure from here on."""
+        self._closing = True
+
+    def _run(self) -> None:
+        peer = self._mesh.wait_lost()
+        self._lost.set()
+        time.sleep(_NEWS_SECONDS)
+        if not self._closing and not self._mesh.has_left(peer):
+            self._on_failure(str(PeerLostError(peer)), False)
+
+
+class PeerExecutor(InProcessExecutor):
+    def __init__(self, config: Config, group: TorchGroup, mesh: PeerMesh, watch: PeerWatch) -> None:
+        super().__init__(config, ModelRunner(config, links=group))
+        self._watch = watch
+        self._group = group
+        self._mesh = mesh
+        self._balancer: ExpertBalancer | None = None
+        size, rank = config.parallel.data_parallel_size, config.parallel.data_parallel_rank
+        self._lockstep = Lockstep(rank, size, bucket_sizes(config.scheduler.max_num_seqs))
+
+    @property
+    def wake_fds(self) -> Sequence[int]:
+        return self._mesh.fds
+
+    def initialize(self, progress: Progress) -> EngineReport:
+        with self._together():
+            report = super().initialize(progress)
+            self._balancer = self.runner.balancer()
+            self._group.barrier()
+            return report
+
+    def submit(self, batch: ScheduledBatch) -> int:
+        with self._together():
+            self._agree(batch.total_tokens_num)
+            return super().submit(batch)
+
+    def sample(self, ticket: int, mask: TokenMask | None = None) -> None:
+        with self._together():
+            super().sample(ticket, mask)
+
+    def collect(self, ticket: int) -> ScheduledBatchOutput:
+        with self._together():
+            return super().collect(ticket)
+
+    def is_called(self) -> bool:
+        with self._together():
+            self._listen(wait=False)
+            return self._lockstep.is_called
+
+    def join(self) -> None:
+        if not self.is_called():
+            return
+        with self._together():
+            self._agree(0)
+            self.runner.serve()
+
+    def close(self) -> None:
+        self._watch.end()
+        self._mesh.leave()
+        self.runner.close()
+        self._group.close()
+
+    @property
+    def expert_load(self) -> ExpertLoad | None:
+        return None if self._balancer is None else self._balancer.load
+
+    def who_is_behind(self) -> str:
+        missing = sorted(self._lockstep.missing)
+        if not missing:
+            return "the ranks of the data-parallel group wait for each other"
+        named = ", ".join(map(str, missing))
+        return f"rank {named} of the data-parallel group is behind the others"
+
+    def _agree(self, tokens: int) -> None:
+        """Say what this rank has for the next step, and hear the others."""
+        self._mesh.say(self._lockstep.speak(tokens))
+        while self._lockstep.missing:
+            self._listen(wait=True)
+        agreed = self._lockstep.agree()
+        if self._balancer is not None:
+            self._balancer.before(agreed.step)
+        self.runner.agree(agreed.capacity)
+
+    def _listen(self, *, wait: bool) -> None:
+        for peer, word in self._mesh.hear(wait=wait):
+            self._lockstep.hear(peer, word)
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """What fails here because another rank has ended is that rank's failure."""
+        try:
+            yield
+        except PeerLeftError as left:
+            raise GroupEndedError from left
+        except AtomError:
+            raise
+        except Exception:
+            if self._watch.has_lost(_NEWS_SECONDS):
+                logger.debug("an error that the end of a rank has made", exc_info=True)
+                threading.Event().wait()  # the watch ends this process, and says why
+            raise
+
+
+def start_peers(config: Config, order: MeshOrder, on_failure: OnFailure) -> PeerExecutor:
+    """Meet the other cores. on_failure: told, from any thread, why the group cannot go on; it must
+    end this process."""
+    mesh = PeerMesh({peer: socket.socket(fileno=fd) for peer, fd in order.bells.items()})
+    watch = PeerWatch(mesh, on_failure)
+    return PeerExecutor(config, meet(config, mesh), mesh, watch)
+
+
+def meet(config: Config, mesh: PeerMesh) -> TorchGroup:
+    """The group of the cores' devices, once all have come."""
+    rank, size = config.parallel.data_parallel_rank, config.parallel.data_parallel_size
+    if rank == 0:
+        store = open_store(size)
+        mesh.say_port(store.port)
+    else:
+        store = find_store(mesh.hear_port(0), size)
+    begun = np.zeros(1, dtype=np.int64)
+    return TorchGroup(Place(rank, size, rank_device(config).torch_device, begun), store)

@@ -1,0 +1,68 @@
+"""ExpertBalancer: looks now and then at which experts are chosen, and places them anew.
+
+Ranks that share experts number their steps alike, so each knows without a word when all look: in
+front of the same step, with nothing of a layer in flight. What tokens are does not change, only
+where they are computed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from atom.balance_config import BalanceConfig
+from atom.collectives.expert_links import ExpertLinks
+from atom.model_ops.expert_mover import move_experts
+from atom.model_ops.expert_placement import ExpertLoad, placed_anew, rank_loads
+from atom.model_ops.experts import SpreadExperts
+
+logger = logging.getLogger(__name__)
+
+
+class ExpertBalancer:
+    """layers: all with experts, in order."""
+
+    def __init__(
+        self, layers: Sequence[SpreadExperts], links: ExpertLinks, config: BalanceConfig
+    ) -> None:
+        self._layers = layers
+        self._links = links
+        self._config = config
+        self.load = ExpertLoad()
+
+    @torch.inference_mode()
+    def before(self, step: int) -> None:
+        """Called in front of each step, with its number, which is the same on all ranks."""
+        interval = self._config.interval_steps
+        if step and step % interval == 0:
+            self._look()
+        if (step + self._config.window_steps) % interval == 0:
+            for layer in self._layers:
+                layer.places.load.zero_()
+
+    def _look(self) -> None:
+        counted = torch.stack([layer.places.load for layer in self._layers])
+        loads = self._links.sum_counts(counted).cpu().numpy()
+        mean = most = moves = 0.0
+        after = 0.0
+        for layer, load in zip(self._layers, loads, strict=True):
+            old = layer.places.placement
+            new = placed_anew(load, old, self._links.size)
+            by_rank = rank_loads(load, old, self._links.size)
+            mean, most = mean + by_rank.mean(), most + by_rank.max()
+            after += float(rank_loads(load, new, self._links.size).max())
+            moves += move_experts([*layer.stacks()], old, new, self._links)
+            layer.places.place(new)
+        self.load = ExpertLoad(int(mean), int(most), self.load.moves + int(moves))
+        if self._links.rank == 0:
+            logger.info(
+                "experts: balance %.2f, and %.2f with the same tokens once %d slots have moved",
+                _share(mean, most), _share(mean, after), moves,
+            )  # fmt: skip
+
+
+def _share(mean: float, most: float) -> float:
+    return float(np.divide(mean, most)) if most else 1.0

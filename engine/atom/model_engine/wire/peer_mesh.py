@@ -1,0 +1,136 @@
+"""PeerMesh: words between engine cores that compute together, by a socket for each pair.
+
+A word is two numbers. A rank that waits sleeps in a poll, and the end of a process is the end of
+its sockets, so the others hear of it from the operating system. The server makes the sockets and
+each core inherits its own, without names: nothing is left of them, however the processes end.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import msgspec
+
+_FORMAT = struct.Struct("<qq")
+# Steps that are none: what else is said.
+_LEAVING, _PORT = -1, -2
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What a rank says once for each step: the most tokens that it computes in it."""
+
+    step: int
+    tokens: int
+
+
+class MeshOrder(msgspec.Struct, frozen=True):
+    """What a core is told beside its configuration. bells: by peer, an inherited descriptor."""
+
+    bells: dict[int, int]
+
+
+class PeerLeftError(Exception):
+    """Another rank ends in order: there is no step any more."""
+
+
+class PeerLostError(Exception):
+    """Another rank's process is gone."""
+
+    def __init__(self, peer: int) -> None:
+        super().__init__(f"rank {peer} of the data-parallel group is gone")
+        self.peer = peer
+
+
+def mesh_sockets(size: int) -> list[dict[int, socket.socket]]:
+    """Each rank's ends, by peer."""
+    ends: list[dict[int, socket.socket]] = [{} for _ in range(size)]
+    for one, other in combinations(range(size), 2):
+        ends[one][other], ends[other][one] = socket.socketpair()
+    return ends
+
+
+class PeerMesh:
+    """One rank's sockets; belongs to one thread, but for `wait_lost`."""
+
+    def __init__(self, bells: Mapping[int, socket.socket]) -> None:
+        self._bells = dict(bells)
+        self._by_fd = {bell.fileno(): peer for peer, bell in bells.items()}
+        self._poll = select.poll()
+        for fd in self._by_fd:
+            self._poll.register(fd, select.POLLIN)
+        self._left: set[int] = set()
+
+    @property
+    def fds(self) -> Sequence[int]:
+        """Descriptors that can be read when a word is there."""
+        return tuple(self._by_fd)
+
+    def say(self, word: Word) -> None:
+        """Tell every peer. Raises `PeerLostError`."""
+        self._say(word.step, word.tokens)
+
+    def say_port(self, port: int) -> None:
+        """Where all are to meet for their collectives."""
+        self._say(_PORT, port)
+
+    def leave(self) -> None:
+        """Say that no word follows; those that are gone already need not know."""
+        for bell in self._bells.values():
+            try:
+                bell.send(_FORMAT.pack(_LEAVING, 0))
+            except OSError:
+                continue
+
+    def hear_port(self, peer: int) -> int:
+        """The port that this rank says first of all."""
+        return self._read(peer)[1]
+
+    def hear(self, *, wait: bool) -> Iterator[tuple[int, Word]]:
+        """Words that are there; `wait` until there is one. Raises `PeerLeftError` and
+        `PeerLostError`."""
+        for fd, _ in self._poll.poll(None if wait else 0):
+            peer = self._by_fd[fd]
+            step, tokens = self._read(peer)
+            if step == _LEAVING:
+                self._left.add(peer)
+                self._poll.unregister(fd)
+                raise PeerLeftError
+            yield peer, Word(step, tokens)
+
+    def wait_lost(self) -> int:
+        """Sleep until a peer's process has ended without leaving; which it was. From any thread."""
+        ends = select.poll()
+        for fd in self._by_fd:
+            ends.register(fd, 0)  # ends alone
+        while True:
+            for fd, _ in ends.poll():
+                ends.unregister(fd)
+                return self._by_fd[fd]
+
+    def has_left(self, peer: int) -> bool:
+        """Whether it has said that it ends."""
+        return peer in self._left
+
+    def _say(self, step: int, tokens: int) -> None:
+        message = _FORMAT.pack(step, tokens)
+        for peer, bell in self._bells.items():
+            try:
+                bell.send(message)
+            except OSError as error:
+                raise PeerLostError(peer) from error
+
+    def _read(self, peer: int) -> tuple[int, int]:
+        try:
+            message = self._bells[peer].recv(_FORMAT.size, socket.MSG_WAITALL)
+        except OSError as error:
+            raise PeerLostError(peer) from error
+        if len(message) < _FORMAT.size:
+            raise PeerLostError(peer)
+        step, tokens = _FORMAT.unpack(message)
+        return step, tokens

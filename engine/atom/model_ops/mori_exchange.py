@@ -1,0 +1,124 @@
+"""MoriExchange: tokens to their experts and back by AMD's MORI, which packs them on the device.
+
+By MORI's own contract (python/mori/ops/dispatch_combine.py), and by keyword alone: positions behind
+the fourth have changed their meaning between releases, and a value in the wrong one loses tokens
+without a word. What is not documented is not used: no empty dispatch, no id that is no expert's.
+Held by tests against a double of three releases; not run on a device yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from atom.collectives.expert_links import ExpertLinks
+from atom.errors import ConfigError
+from atom.model_ops.expert_exchange import Arrived, own_share
+from atom.model_ops.routing import Routed
+
+# More than a card has compute units wait for each other for ever; 80 is the fewest of a card's.
+_BLOCKS, _WARPS = 80, 8
+_GROUP = "default"
+_DTYPES = (torch.bfloat16, torch.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class MoriShape:
+    """Of what is exchanged: most_tokens of each rank, [T, hidden] with top_k experts each, of which
+    every rank has `slots`."""
+
+    most_tokens: int
+    hidden: int
+    top_k: int
+    slots: int
+    dtype: torch.dtype
+
+
+class MoriExchange:
+    """ops: the module mori.ops; shmem: mori.shmem, initialised."""
+
+    def __init__(self, ops: Any, shmem: Any, links: ExpertLinks, shape: MoriShape) -> None:
+        self.most_tokens = shape.most_tokens
+        self._shape = shape
+        self._rank = links.rank
+        self._shmem = shmem
+        config = ops.EpDispatchCombineConfig(
+            data_type=shape.dtype,
+            rank=links.rank,
+            world_size=links.size,
+            hidden_dim=shape.hidden,
+            scale_dim=0,
+            scale_type_size=0,
+            max_token_type_size=shape.dtype.itemsize,
+            max_num_inp_token_per_rank=shape.most_tokens,
+            num_experts_per_rank=shape.slots,
+            num_experts_per_token=shape.top_k,
+            warp_num_per_block=_WARPS,
+            block_num=_BLOCKS,
+            kernel_type=ops.EpDispatchCombineKernelType.IntraNode,
+            gpu_per_node=links.size,
+        )
+        self._op = ops.EpDispatchCombineOp(config=config)
+        self._sent: torch.Tensor | None = None  # ids of the dispatch that is to be combined
+
+    def dispatch(self, x: torch.Tensor, routed: Routed, slots: int) -> Arrived:
+        assert slots == self._shape.slots, "one op is for layers of one number of experts"
+        tokens = x.shape[0]
+        if not tokens:
+            x, routed = self._one_of_no_weight(x)
+        # Ids of other ranks' padding are none: they go to where they cost nothing, of no weight.
+        ids = routed.ids.clamp_min(0).contiguous()
+        weights = routed.weights.masked_fill(routed.ids < 0, 0.0)
+        arrived, weights, _, indices, count = self._op.dispatch(
+            input=x.contiguous(), weights=weights, scales=None, indices=ids
+        )
+        self._sent = ids
+        # Behind the rows that have come is what was there before.
+        is_there = torch.arange(len(indices), device=indices.device).unsqueeze(1) < count
+        own = own_share(Routed(indices, weights), self._rank * slots)
+        present = torch.where(is_there, own.ids, -1)
+        return Arrived(arrived, Routed(present, own.weights, is_partial=True), tokens)
+
+    def combine(self, arrived: Arrived, result: torch.Tensor) -> torch.Tensor:
+        assert self._sent is not None, "what is combined was dispatched"
+        out, _ = self._op.combine(input=result.contiguous(), weights=None, indices=self._sent)
+        own: torch.Tensor = out[: arrived.tokens]
+        return own
+
+    def close(self) -> None:
+        """Give MORI's memory back."""
+        self._shmem.shmem_finalize()
+
+    def _one_of_no_weight(self, x: torch.Tensor) -> tuple[torch.Tensor, Routed]:
+        """A token for this rank's own experts, in the place of none."""
+        top_k, first = self._shape.top_k, self._rank * self._shape.slots
+        ids = first + torch.arange(top_k, device=x.device, dtype=torch.int32) % self._shape.slots
+        none = torch.zeros((1, top_k), dtype=torch.float32, device=x.device)
+        return x.new_zeros((1, x.shape[1])), Routed(ids.unsqueeze(0), none)
+
+
+def open_mori(links: ExpertLinks, shape: MoriShape) -> MoriExchange:
+    """MORI over the process group that there is. Raises `ConfigError` where it cannot be used."""
+    if shape.dtype not in _DTYPES:
+        name = str(shape.dtype).removeprefix("torch.")
+        raise ConfigError(
+            f"expert_exchange mori sends bfloat16 and float32, and not {name}; use --dtype "
+            "bfloat16, or --expert-exchange torch"
+        )
+    try:
+        ops, shmem = import_module("mori.ops"), import_module("mori.shmem")
+    except ImportError as error:
+        raise ConfigError(
+            f"expert_exchange mori: {error}; install AMD's mori, or use --expert-exchange torch"
+        ) from error
+    world = dist.group.WORLD
+    assert world is not None, "ranks have met"
+    # Python's name of it is not MORI's: that looks in torch's own register.
+    register: Any = torch._C._distributed_c10d
+    register._register_process_group(_GROUP, world)
+    shmem.shmem_torch_process_group_init(group_name=_GROUP)
+    return MoriExchange(ops, shmem, links, shape)
