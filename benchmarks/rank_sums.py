@@ -11,17 +11,20 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
-from functools import partial
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import torch
 import torch.multiprocessing as mp
 
+from atom.collectives.group import Group
 from atom.collectives.torch_group import Place, TorchGroup, find_store, open_store
-from atom.model_ops.backends.composed import reduce_norm as by_library
+from atom.model_ops.backends.interface import Ops
 from atom.model_ops.backends.triton_ops import backend
+from atom.model_ops.backends.triton_ops.rank_group import join
 from atom.model_ops.backends.triton_ops.timing import graph_microseconds
+from atom.model_ops.rank_sums import over_ranks
 from atom.model_ops.values import NormWeight, Pending, Stream
 
 _CALLS = 200
@@ -64,31 +67,28 @@ def _place(rank: int, args: argparse.Namespace) -> Place:
 
 
 def _measure(group: TorchGroup, args: argparse.Namespace) -> list[dict[str, float]]:
-    group.open_peers(args.hidden * _DTYPE.itemsize)
-    assert group.peers is not None, "these cards do not see each other's memory"
-    operations = backend().operations
-    # As resolved operations are found: by name.
-    library = partial(by_library, argparse.Namespace(**operations))
+    device = torch.device("cuda", group.rank)
+    joined = join(group, device, args.hidden * _DTYPE.itemsize)
+    assert joined is not group, "these cards do not see each other's memory"
     return [
         {
             "rows": rows,
-            "peers_us": _microseconds(operations["reduce_norm"], group, rows, args.hidden),
-            "library_us": _microseconds(library, group, rows, args.hidden),
+            "peers_us": _microseconds(joined, rows, args.hidden),
+            "library_us": _microseconds(group, rows, args.hidden),
         }
         for rows in args.rows
     ]
 
 
-def _microseconds(
-    operation: Callable[..., object], group: TorchGroup, rows: int, hidden: int
-) -> float:
+def _microseconds(group: Group, rows: int, hidden: int) -> float:
     device = torch.device("cuda", group.rank)
+    ops = over_ranks(cast(Ops, SimpleNamespace(**backend().operations)), group)
     norm = NormWeight(torch.ones(hidden, dtype=_DTYPE, device=device), 1e-6)
     share = torch.randn(rows, hidden, dtype=_DTYPE, device=device)
     residual = torch.randn_like(share)
 
     def call() -> None:
-        operation(Stream(residual, share, Pending.RANKS), norm, group)
+        ops.norm(Stream(residual, share, Pending.RANKS), norm)
 
     group.barrier()
     return graph_microseconds([call] * _CALLS)

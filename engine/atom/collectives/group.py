@@ -10,8 +10,6 @@ from typing import Protocol
 
 import torch
 
-from atom.collectives.peer_buffers import PeerBuffers
-
 
 class Group(Protocol):
     """Every rank makes the same calls in the same order, with tensors of the same shape; each
@@ -27,15 +25,6 @@ class Group(Protocol):
         """How many processes there are."""
         ...
 
-    @property
-    def peers(self) -> PeerBuffers | None:
-        """Memory that every rank's kernels write and read, where there is some."""
-        ...
-
-    def open_peers(self, row_bytes: int) -> None:
-        """Look for such memory, for rows of so many bytes."""
-        ...
-
     def reduce(self, x: torch.Tensor) -> torch.Tensor:
         """Add up every rank's x, which may be overwritten: the same bits on each."""
         ...
@@ -44,7 +33,12 @@ class Group(Protocol):
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Add up every rank's x and the residual, all [T, H]: the sum's RMSNorm, and the sum, by
-        one kernel; None where there is none for this, and then nothing was done."""
+        one kernel; None where there is none for this, and then nothing was done. x may be parts
+        [parts, T, H] float32 where the group takes them. May overwrite the residual."""
+        ...
+
+    def takes_parts(self, tokens: int) -> bool:
+        """Whether `add_and_norm` takes parts of so many tokens; if so it takes them in any case."""
         ...
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
@@ -69,10 +63,6 @@ class Alone:
 
     rank = 0
     size = 1
-    peers = None
-
-    def open_peers(self, row_bytes: int) -> None:
-        pass
 
     def reduce(self, x: torch.Tensor) -> torch.Tensor:
         return x
@@ -81,6 +71,9 @@ class Alone:
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> None:
         return None
+
+    def takes_parts(self, tokens: int) -> bool:
+        return False
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         return x

@@ -54,6 +54,11 @@ class PeerBuffers:
         """Of a row."""
         return self.own.shape[3]
 
+    @property
+    def row_bytes(self) -> int:
+        """Of a row's numbers."""
+        return self.words * _DATA_BYTES
+
 
 def reasons_against_peers(device: torch.device, size: int) -> tuple[str, ...]:
     """Why kernels of `size` ranks, on the first so many devices, cannot write each other's memory;

@@ -6,7 +6,6 @@ queued on the current stream, and may be captured into a graph.
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from collections.abc import Sequence
@@ -18,17 +17,6 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # made in C++
-
-from atom.collectives.peer_buffers import (
-    Handle,
-    PeerBuffers,
-    new_buffer,
-    open_buffers,
-    reasons_against_peers,
-    share,
-)
-
-logger = logging.getLogger(__name__)
 
 _LOOPBACK = "127.0.0.1"
 # While weights are read a rank may be far behind; one that hangs is told by the core's heartbeat.
@@ -68,8 +56,6 @@ class TorchGroup:
     def __init__(self, place: Place, store: TCPStore) -> None:
         """Waits until every rank has come to the store."""
         self.rank, self.size = place.rank, place.size
-        self.peers: PeerBuffers | None = None
-        self._device = place.device
         self._entered = place.entered
         self._device = place.device
         is_gpu = place.device.type == "cuda"
@@ -84,20 +70,6 @@ class TorchGroup:
             device_id=place.device if is_gpu else None,
         )
 
-    def open_peers(self, row_bytes: int) -> None:
-        reasons = reasons_against_peers(self._device, self.size)
-        everyone: list[tuple[str, ...]] = [()] * self.size
-        dist.all_gather_object(everyone, reasons)
-        if any(everyone):
-            first = next(rank for rank, found in enumerate(everyone) if found)
-            logger.info("sums over ranks are the library's: rank %d: %s", first, everyone[first][0])
-            return
-        own = new_buffer(self._device, self.size, row_bytes)
-        handles: list[Handle | None] = [None] * self.size
-        dist.all_gather_object(handles, share(own))
-        self.peers = open_buffers(own, handles, self.rank)
-        self.barrier()
-
     def reduce(self, x: torch.Tensor) -> torch.Tensor:
         self.enter()
         x = x.contiguous()
@@ -108,6 +80,9 @@ class TorchGroup:
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> None:
         return None
+
+    def takes_parts(self, tokens: int) -> bool:
+        return False
 
     def enter(self) -> None:
         self._entered[0] += 1
@@ -160,7 +135,6 @@ class TorchGroup:
         return rows
 
     def close(self) -> None:
-        self.peers = None
         dist.destroy_process_group()
 
 

@@ -94,8 +94,8 @@ class ModelRunner:
             config.op_backends,
         )
         if group.size > 1 and self._resolved.join is not None:
-            self._group = self._resolved.join(group, self._device.torch_device)
-        self._group.open_peers(config.model.facts.hidden_size * self._dtype.itemsize)
+            row_bytes = config.model.facts.hidden_size * self._dtype.itemsize
+            self._group = self._resolved.join(group, self._device.torch_device, row_bytes)
         self._ops = over_ranks(self._resolved.ops, self._group)
         self._model: CausalLM
         self._steps: StepRunner

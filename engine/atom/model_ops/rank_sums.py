@@ -2,9 +2,8 @@
 
 Each rank's product with its part of a matrix's inputs is a share of the sum that the residual is to
 get. It stays pending (Pending.RANKS), and the norm that follows settles it: the one place where
-ranks wait for each other in a layer. Few rows are summed by the norm's own kernel where ranks see
-each other's memory, others by the group. A model on one device keeps the backend's operations as
-they are.
+ranks wait for each other in a layer. A group may sum and norm by one kernel. A model on one device
+keeps the backend's operations as they are.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class _RankSums:
         self._group = group
 
     def add(self, stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
-        if self._are_few(x):
+        if self._group.takes_parts(x.shape[0]):
             return _share(stream, self._ops.linear_parts(x, w))
         return _share(stream, self._ops.linear(x, w))
 
@@ -63,30 +62,19 @@ class _RankSums:
         return _share(stream, result if shared is None else result + shared)
 
     def norm(self, stream: Stream, norm: NormWeight) -> tuple[torch.Tensor, Stream]:
-        if self._are_shared(stream):
-            return self._ops.reduce_norm(stream, norm, self._group)
         return self._by_group(stream, norm) or self._ops.norm(self._summed(stream), norm)
 
     def norm_linear(
         self, stream: Stream, norm: NormWeight, w: LinearWeight
     ) -> tuple[torch.Tensor, Stream]:
-        if self._are_shared(stream):
-            normed, stream = self._ops.reduce_norm(stream, norm, self._group)
-            if len(normed) > 1:
-                return self._ops.linear(normed, w), stream
-            # One token's product norms what it reads: that costs no launch.
-        elif done := self._by_group(stream, norm):
+        if done := self._by_group(stream, norm):
             return self._ops.linear(done[0], w), done[1]
         return self._ops.norm_linear(self._summed(stream), norm, w)
 
     def norm_gated_linear(
         self, stream: Stream, norm: NormWeight, w: LinearWeight, activation: Gating
     ) -> tuple[torch.Tensor, Stream]:
-        if self._are_shared(stream):
-            normed, stream = self._ops.reduce_norm(stream, norm, self._group)
-            if len(normed) > 1:
-                return self._ops.gated_linear(normed, w, activation), stream
-        elif done := self._by_group(stream, norm):
+        if done := self._by_group(stream, norm):
             return self._ops.gated_linear(done[0], w, activation), done[1]
         return self._ops.norm_gated_linear(self._summed(stream), norm, w, activation)
 
@@ -97,14 +85,6 @@ class _RankSums:
         assert stream.pending is not None
         done = self._group.add_and_norm(stream.pending, stream.residual, norm.weight, norm.eps)
         return None if done is None else (done[0], Stream(done[1]))
-
-    def _are_few(self, x: torch.Tensor) -> bool:
-        peers = self._group.peers
-        return peers is not None and x.shape[0] <= peers.rows
-
-    def _are_shared(self, stream: Stream) -> bool:
-        """Whether the norm is to sum what ranks have."""
-        return stream.pending_is is Pending.RANKS and self._are_few(stream.residual)
 
     def _summed(self, stream: Stream) -> Stream:
         if stream.pending_is is not Pending.RANKS:

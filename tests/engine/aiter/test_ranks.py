@@ -57,7 +57,7 @@ def test_what_aiter_does_not_add_up_is_the_groups_own(
         join = load_backend("aiter").join
         assert join is not None
         own = pair.group
-        assert join(own, torch.device("cpu")) is own
+        assert join(own, torch.device("cpu"), 128) is own
     assert "aiter 2026-08 has no CustomAllreduce" in caplog.text
 
 
@@ -67,7 +67,7 @@ def test_a_group_of_another_size_keeps_its_own_sums(
     with amd_card(monkeypatch, "2026-08"), caplog.at_level("INFO"):
         join = load_backend("aiter").join
         assert join is not None
-        assert join(ALONE, torch.device("cpu")) is ALONE
+        assert join(ALONE, torch.device("cpu"), 128) is ALONE
     assert "over 2, 4, 6, 8 ranks, not 1" in caplog.text
 
 
@@ -118,7 +118,7 @@ def _two_ranks(monkeypatch: pytest.MonkeyPatch, mistake: tuple[str, Change] | No
         found = _mistaken(library.found["CustomAllreduce"], *mistake)
         library = replace(library, found={**library.found, "CustomAllreduce": found})
     pair: Any = SimpleNamespace(rank=0, size=2, enter=lambda: None)
-    return rank_group.join(library, pair, torch.device("cpu"))
+    return rank_group.join(library, pair, torch.device("cpu"), 128)
 
 
 def _mistaken(original: Any, method: str, change: Change) -> Any:

@@ -58,7 +58,7 @@ class ResolvedOps:
     chosen: dict[str, str]
     uncapturable: tuple[str, ...]
     expands: bool
-    join: Callable[[Group, torch.device], Group] | None
+    join: Callable[[Group, torch.device, int], Group] | None
 
 
 def resolve_ops(

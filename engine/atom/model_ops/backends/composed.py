@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from atom.collectives.group import Group
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import (
@@ -21,7 +20,6 @@ from atom.model_ops.values import (
     LayerCache,
     LinearWeight,
     NormWeight,
-    Pending,
     Rotary,
     Stream,
 )
@@ -34,16 +32,6 @@ def linear_parts(ops: Ops, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
 
 def gated_linear(ops: Ops, x: torch.Tensor, w: LinearWeight, activation: Gating) -> torch.Tensor:
     return ops.act_and_mul(ops.linear(x, w), activation)
-
-
-def reduce_norm(
-    ops: Ops, stream: Stream, norm: NormWeight, group: Group
-) -> tuple[torch.Tensor, Stream]:
-    share, residual = stream.pending, stream.residual
-    assert share is not None, "a sum over ranks has this rank's share"
-    if share.dim() == 3:
-        share = share.sum(0).to(residual.dtype)
-    return ops.norm(Stream(residual, group.reduce(share), Pending.WHOLE), norm)
 
 
 def add(ops: Ops, stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
@@ -91,7 +79,6 @@ def attention(
 COMPOSED: dict[str, Callable[..., Any]] = {
     "linear_parts": linear_parts,
     "gated_linear": gated_linear,
-    "reduce_norm": reduce_norm,
     "add": add,
     "add_experts": add_experts,
     "norm_linear": norm_linear,

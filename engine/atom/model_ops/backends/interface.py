@@ -195,12 +195,6 @@ class Ops(Protocol):
     def gated_linear(self, x: torch.Tensor, w: LinearWeight, activation: Gating) -> torch.Tensor:
         """`linear`, then `act_and_mul`: x [T, in], w [2·I, in] → [T, I]."""
 
-    def reduce_norm(
-        self, stream: Stream, norm: NormWeight, group: Group
-    ) -> tuple[torch.Tensor, Stream]:
-        """`norm` of a stream whose pending [T, H], or parts of it, is this rank's share of a sum
-        over the group (Pending.RANKS): every rank gets the same bits."""
-
     def add(self, stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:
         """Add `linear(x, w)` to a settled stream: now, or as what the next norm of the same backend
         adds, whole or in parts. May overwrite the stream's tensors."""
@@ -351,7 +345,6 @@ OPS = (
 FUSED_OPS: dict[str, tuple[str, ...]] = {
     "linear_parts": ("linear", "norm"),
     "gated_linear": ("linear", "act_and_mul"),
-    "reduce_norm": ("norm",),
     "add": ("linear", "norm"),
     "add_experts": ("experts", "norm"),
     "norm_linear": ("norm", "linear"),
@@ -418,7 +411,8 @@ class Backend:
     it can); reasons_against: why it cannot compute an operation of a case, empty when it can;
     expands: its `prepare_linear` makes quantised matrices plain ones of the model's dtype;
     arranges: matrices that it prepared, or blocks that it filled, are for its own operations alone;
-    join: a group of ranks on a device → the same ranks by its own kernels.
+    join: a group of ranks, its device, bytes of a token between layers → the same ranks by kernels
+    of its own.
     """
 
     name: str
@@ -428,4 +422,4 @@ class Backend:
     reasons_against: Callable[[str, OpCase], tuple[str, ...]] = _no_reasons
     expands: bool = False
     arranges: bool = False
-    join: Callable[[Group, torch.device], Group] | None = None
+    join: Callable[[Group, torch.device, int], Group] | None = None

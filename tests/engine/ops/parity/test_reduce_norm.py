@@ -6,19 +6,16 @@ they share. The rows of each sum differ, so that a row's places are taken in tur
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 import torch.multiprocessing as mp
 
 from atom.collectives import peer_buffers
-from atom.collectives.group import Group
 from atom.collectives.peer_buffers import PeerBuffers
 from atom.model_ops.backends.interface import Backend
 from atom.model_ops.values import NormWeight, Pending, Stream
-from tests.engine.ops.inputs import load_backend
 
 RANKS = 2
 ROWS = (3, 1, 4, 4, 2, 1, 4)  # of one sum after the other
@@ -45,16 +42,15 @@ def draws(hidden: int, dtype: torch.dtype, parts: int) -> list[tuple[torch.Tenso
 
 def take_part(peers: PeerBuffers, dtype: torch.dtype, parts: int) -> list[torch.Tensor]:
     """One rank's results of all sums, on the CPU."""
-    operations = load_backend("triton").operations
-    group = cast(Group, SimpleNamespace(peers=peers))
-    device, hidden = peers.own.device, peers.words * 4 // dtype.itemsize
+    from atom.model_ops.backends.triton_ops.reduce_norm import reduce_norm
+
+    device, hidden = peers.own.device, peers.row_bytes // dtype.itemsize
     norm = NormWeight(torch.linspace(0.5, 1.5, hidden, device=device).to(dtype), 1e-6)
     results = []
     for residual, shares in draws(hidden, dtype, parts):
-        stream = Stream(residual.to(device), shares[peers.rank].to(device), Pending.RANKS)
-        normed, after = operations["reduce_norm"](stream, norm, group)
-        assert after.is_settled
-        results += [normed.cpu(), after.residual.cpu()]
+        total = residual.to(device)
+        normed = reduce_norm(shares[peers.rank].to(device), total, norm, peers)
+        results += [normed.cpu(), total.cpu()]
     return results
 
 

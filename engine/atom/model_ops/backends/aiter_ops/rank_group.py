@@ -28,7 +28,7 @@ _ONE_STAGE_BYTES = 128 * 2**10
 _DTYPES = (torch.bfloat16, torch.float16)
 
 
-def join(library: Library, group: Group, device: torch.device) -> Group:
+def join(library: Library, group: Group, device: torch.device, row_bytes: int) -> Group:
     """The same ranks by AITER's kernels, or the group itself, with a reason in the log. Every rank
     makes this call."""
     reasons = library.reasons_without("CustomAllreduce")
@@ -46,8 +46,6 @@ def join(library: Library, group: Group, device: torch.device) -> Group:
 
 class _AiterGroup:
     """See Group."""
-
-    peers = None  # for kernels of other backends
 
     def __init__(self, library: Library, group: Group, device: torch.device) -> None:
         self._group = group
@@ -89,8 +87,8 @@ class _AiterGroup:
         )
         return normed, total
 
-    def open_peers(self, row_bytes: int) -> None:
-        """AITER has opened what it needs."""
+    def takes_parts(self, tokens: int) -> bool:
+        return False
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
         return self._group.gather(x)

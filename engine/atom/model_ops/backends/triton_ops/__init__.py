@@ -40,7 +40,7 @@ def backend() -> Backend:
     if reasons:
         return Backend(name="triton", operations={}, unusable=reasons)
     # Imported here: the kernels' modules need Triton.
-    from atom.model_ops.backends.triton_ops import activation, norms, reduce_norm
+    from atom.model_ops.backends.triton_ops import activation, norms, rank_group
     from atom.model_ops.backends.triton_ops.attention import (
         grouped_attention,
         latent_attention,
@@ -64,7 +64,6 @@ def backend() -> Backend:
         "prepare_experts": linear.prepare_linear,
         "linear_parts": linear.linear_parts,
         "gated_linear": linear.gated_linear,
-        "reduce_norm": reduce_norm.reduce_norm,
         "add": linear.add,
         "norm_linear": linear.norm_linear,
         "norm_gated_linear": linear.norm_gated_linear,
@@ -95,6 +94,7 @@ def backend() -> Backend:
         operations=operations,
         capturable=operations.keys() if torch.cuda.is_available() else (),
         reasons_against=reasons_against,
+        join=rank_group.join,
     )
 
 

@@ -13,9 +13,9 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.collectives.group import Group
+from atom.collectives.peer_buffers import PeerBuffers
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
-from atom.model_ops.values import NormWeight, Stream
+from atom.model_ops.values import NormWeight
 
 
 @triton.jit
@@ -91,11 +91,11 @@ def _reduce_norm_kernel(
     tl.store(sums_ptr + row, number)
 
 
-def reduce_norm(stream: Stream, norm: NormWeight, group: Group) -> tuple[torch.Tensor, Stream]:
-    """Of few rows, by ranks that see each other's memory."""
-    share, residual, peers = stream.pending, stream.residual, group.peers
-    assert share is not None, "a sum over ranks has this rank's share"
-    assert peers is not None, "without peers' memory the group sums"
+def reduce_norm(
+    share: torch.Tensor, residual: torch.Tensor, norm: NormWeight, peers: PeerBuffers
+) -> torch.Tensor:
+    """share [T, H] or its parts [parts, T, H] float32; residual [T, H] becomes the sum → its norm,
+    [T, H]."""
     share = share.contiguous()
     rows, hidden = residual.shape
     out = torch.empty_like(residual)
@@ -106,4 +106,4 @@ def reduce_norm(stream: Stream, norm: NormWeight, group: Group) -> tuple[torch.T
         PAIRED=residual.element_size() == 2, RANK=peers.rank, RANKS=peers.size, ROWS=peers.rows,
         WORDS=peers.words, num_warps=warps_for(block, 256, most=16),
     )  # fmt: skip
-    return out, Stream(residual)
+    return out

@@ -123,6 +123,8 @@ def norm_gated_linear(
 
 def gated_linear(x: torch.Tensor, w: LinearWeight, activation: Gating) -> torch.Tensor:
     if activation is Activation.SILU:
+        if fused.can_fuse(Stream(x), w):
+            return fused.norm_linear(Stream(x), None, w, gated=True)[0]
         config = gated_config(x.device, w, x.shape[0])
         if config is not None:
             return split.gated_linear(x, w, config)

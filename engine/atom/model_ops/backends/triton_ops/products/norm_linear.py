@@ -69,10 +69,11 @@ def _norm_linear_kernel(
         x = (x.to(tl.float32) + residual.to(tl.float32)).to(dtype)
         if tl.program_id(0) == 0:
             tl.store(residual_out_ptr + k, x, mask=inside)
-    wide = x.to(tl.float32)
-    normed = (wide * tl.rsqrt(tl.sum(wide * wide, axis=0) / K + eps)).to(dtype).to(tl.float32)
-    norm = tl.load(norm_ptr + k, mask=inside, other=0.0).to(tl.float32)
-    normed = (norm * normed).to(dtype).to(tl.float32)
+    normed = x.to(tl.float32)
+    if norm_ptr is not None:
+        normed *= tl.rsqrt(tl.sum(normed * normed, axis=0) / K + eps)
+        norm = tl.load(norm_ptr + k, mask=inside, other=0.0).to(tl.float32)
+        normed = (norm * normed.to(dtype).to(tl.float32)).to(dtype).to(tl.float32)
 
     result = _row_sums(weights, normed, n, n < N, inside, k, scale_ptr, K, SCALED, TALL, WIDE)
     if HAS_BIAS:
@@ -102,10 +103,10 @@ def can_fuse(stream: Stream, w: LinearWeight) -> bool:
 
 
 def norm_linear(
-    stream: Stream, norm: NormWeight, w: LinearWeight, *, gated: bool
+    stream: Stream, norm: NormWeight | None, w: LinearWeight, *, gated: bool
 ) -> tuple[torch.Tensor, Stream]:
     """The stream [1, in], w [out, in] (gated: gate's rows, then up's) → ([1, out], or half of it;
-    the settled stream)."""
+    the settled stream). norm: None of what is normed already."""
     residual, inner = stream.residual, w.inputs
     outputs = w.outputs // 2 if gated else w.outputs
     if w.scales is None:
@@ -117,8 +118,8 @@ def norm_linear(
     x = residual if stream.pending is None else stream.pending
     settled = torch.empty_like(residual) if has_residual else residual
     _norm_linear_kernel[(triton.cdiv(outputs, rows),)](
-        x, residual, norm.weight, w.data, w.scales and w.scales.scale, w.bias, out, settled,
-        norm.eps, outputs,
+        x, residual, norm and norm.weight, w.data, w.scales and w.scales.scale, w.bias, out,
+        settled, 0.0 if norm is None else norm.eps, outputs,
         K=inner, BLOCK_K=next_power_of_2(inner), ROWS=rows, GATED=gated,
         HAS_RESIDUAL=has_residual, HAS_BIAS=w.bias is not None, **scale_constants(w),
         num_warps=warps,
