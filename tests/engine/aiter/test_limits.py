@@ -95,6 +95,12 @@ REFUSED: dict[str, tuple[str, OpCase, str, str]] = {
     "four bits beside float16": (
         "experts", replace(FOUR_BITS, dtype=torch.float16), "gfx950", "not float16",
     ),
+    "experts of several ranks": (
+        "experts", replace(MIXED, partial_experts=True), "gfx942", "another rank's",
+    ),
+    "experts of four bits of several ranks": (
+        "experts", replace(FOUR_BITS, partial_experts=True), "gfx950", "another rank's",
+    ),
     "odd experts": ("experts", replace(MIXED, expert_sizes=((2048, 20),)), "gfx942", "not 20"),
     "experts of int8": (
         "experts", replace(MIXED, expert_formats=(WeightFormat.INT8,)), "gfx942", "int8",

@@ -154,14 +154,14 @@ def _against_experts(case: OpCase, card: Card) -> tuple[str, ...]:
         return ()
     if len(case.expert_formats) > 1:
         return ("multiplies experts of one format alone",)
+    if case.partial_experts:
+        return ("is not told here that some of a token's experts are another rank's",)
     if case.expert_formats == (WeightFormat.MXFP4,):
         return _against_fp4_experts(case, card)
     reasons = _against_activations(case, card)
     for kind in case.expert_formats:
         if kind not in (WeightFormat.PLAIN, WeightFormat.FP8, WeightFormat.FP8_BLOCKS):
             reasons += (f"has no experts of {kind.value}",)
-    if case.partial_experts:
-        reasons += ("is not told here that some of a token's experts are another rank's",)
     blocks = WeightFormat.FP8_BLOCKS in case.expert_formats
     multiple = _EXPERT_BLOCK if blocks else _EXPERT_TILE
     for size in dict.fromkeys(side for sizes in case.expert_sizes for side in sizes):
