@@ -55,6 +55,8 @@ def placed_anew(load: NDArray[np.int64], placement: Placement, ranks: int) -> Pl
     """A placement that balances this load; the same one where none is worth moving for."""
     copies = _copies(load, len(placement) - len(load), ranks)
     packed = _packed(load, copies, ranks, len(placement) // ranks)
+    if packed is None:
+        return placement
     found = _with_least_moves(placement, packed, ranks)
     gain = balance(load, found, ranks) - balance(load, placement, ranks)
     return found if gain > _WORTHWHILE else placement
@@ -84,19 +86,19 @@ def _copies(load: NDArray[np.int64], redundant: int, ranks: int) -> NDArray[np.i
 
 def _packed(
     load: NDArray[np.int64], copies: NDArray[np.int64], ranks: int, slots: int
-) -> list[set[int]]:
+) -> list[set[int]] | None:
     """Each rank's experts: an expert's copies go to as many ranks, the most loaded copies first,
-    each to the rank with the least that has room for it."""
+    each to the rank with the least that has room for it. None where some copy finds no rank."""
     each = load / copies
     held: list[set[int]] = [set() for _ in range(ranks)]
     loads = [0.0] * ranks
-    # Experts with several copies first: whoever comes last may find no rank without one.
-    for expert in sorted(range(len(load)), key=lambda e: (copies[e] == 1, -each[e], e)):
+    # Those with the most copies first: what comes last may find no rank without one.
+    for expert in sorted(range(len(load)), key=lambda e: (-copies[e], -each[e], e)):
         for _ in range(int(copies[expert])):
-            rank = min(
-                (r for r in range(ranks) if len(held[r]) < slots and expert not in held[r]),
-                key=lambda r: (loads[r], len(held[r]), r),
-            )
+            having = [r for r in range(ranks) if len(held[r]) < slots and expert not in held[r]]
+            if not having:
+                return None
+            rank = min(having, key=lambda r: (loads[r], len(held[r]), r))
             held[rank].add(expert)
             loads[rank] += float(each[expert])
     return held

@@ -57,10 +57,20 @@ def _count_problem(facts: ModelFacts, asked: ExpertOptions) -> str | None:
         if all((count + asked.redundant) % ranks == 0 for count in counts)
     ]
     if size in valid:
-        return None
+        return _copies_problem(asked, min(counts))
     named = " and ".join(map(str, counts))
     copies = f" and {asked.redundant} redundant ones" if asked.redundant else ""
     return (
         f"{named} experts{copies} are not equally many on each of {size} ranks; numbers of ranks "
         f"that divide them: {', '.join(map(str, valid))}"
+    )
+
+
+def _copies_problem(asked: ExpertOptions, experts: int) -> str | None:
+    most = experts * (asked.data_parallel - 1)
+    if asked.redundant <= most:
+        return None
+    return (
+        f"{asked.redundant} redundant experts are more than a copy of each on every other rank, "
+        f"{most}; ask for fewer"
     )

@@ -91,8 +91,8 @@ class Experts:
     router_correction: bool = False
 
 
-class Stacking(enum.Enum):
-    """How a checkpoint has the matrices of a layer's experts."""
+class Stacking(enum.StrEnum):
+    """How a checkpoint has the matrices of a layer's experts; in a plan's JSON by its name."""
 
     APART = enum.auto()  # a tensor each, outputs first
     IN_TURN = enum.auto()  # one of all, inputs first, gates and ups in turn in a single one

@@ -63,6 +63,7 @@ def test_mori_is_asked_for_by_name_and_missing_here(mixture: str) -> None:
         ({**SHARED, "tensor_parallel_size": 2}, "not over 2 × 2"),
         ({**SHARED, "speculative": SpeculativeConfig()}, "draft no tokens"),
         ({**SHARED, "balance": BalanceConfig(redundant=1)}, "6 experts and 1 redundant ones"),
+        ({**SHARED, "balance": BalanceConfig(redundant=8)}, "every other rank, 6; ask for fewer"),
         ({"balance": BalanceConfig()}, "enable_eplb moves experts between ranks"),
         ({"expert_exchange": "mori"}, "add --enable-dp-attention"),
     ],
