@@ -236,6 +236,7 @@ class Decider:
             leaving=observed.leaving,
             supply=None,
             one_node_claim=one_node_claim,
+            in_groups=plan.engine.nodes > 1,
         )
         scaled = plan.integrations.autoscaling is not None
         supply: Supply | None = None

@@ -151,7 +151,8 @@ def _cost(plan: Plan) -> str:
         return f"{devices} while it lasts; all replicas go on serving"
     spare = f"no spare {resource}" if resource else "no spare pod"
     if plan.rollout.strategy is RolloutStrategy.IN_PLACE:
-        return f"{spare}; one replica less while it lasts" + (
+        size = f" (a group of {plan.engine.nodes} pods)" if plan.engine.nodes > 1 else ""
+        return f"{spare}; one replica{size} less while it lasts" + (
             ", so a single replica is away meanwhile" if plan.replicas == 1 else ""
         )
     return f"{spare}; no replica serves until the new ones are ready"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from atom_operator import constants
-from atom_operator.domain import Manifest, Plan, RolloutStrategy
+from atom_operator.domain import Manifest, Plan, Rollout, RolloutStrategy
 from atom_operator.kinds import LEADER_WORKER_SET
 
 RENDEZVOUS_PORT = 29_500  # torch.distributed's own default
@@ -45,10 +45,13 @@ def leader_worker_set(plan: Plan, template: Manifest, metadata: dict[str, Any]) 
             "leaderTemplate": with_role(template, constants.ROLE_LEADER),
             "workerTemplate": _worker(template),
         },
-        "networkConfig": {"subdomainPolicy": "Shared"},
+        # Every group its own headless Service, by its leader's name. One that they share would have
+        # the LeaderWorkerSet's name, which our own Service has: the controller then makes none, and
+        # no worker finds a leader that is not Ready without it.
+        "networkConfig": {"subdomainPolicy": "UniquePerReplica"},
         "rolloutStrategy": {
             "type": "RollingUpdate",
-            "rollingUpdateConfiguration": _steps(plan.rollout.strategy),
+            "rollingUpdateConfiguration": _steps(plan.rollout),
         },
         # Workers join the rendezvous that the leader opens; it needs no readiness of theirs.
         "startupPolicy": "LeaderCreated",
@@ -83,7 +86,7 @@ def _without_probes(container: Manifest) -> Manifest:
     return {name: value for name, value in container.items() if name not in dropped}
 
 
-def _steps(strategy: RolloutStrategy) -> dict[str, Any]:
-    """A LeaderWorkerSet replaces groups one at a time; all at once has no word there."""
-    surge = int(strategy is RolloutStrategy.SURGE)
-    return {"maxSurge": surge, "maxUnavailable": 1 - surge}
+def _steps(rollout: Rollout) -> dict[str, Any]:
+    """How many groups may be away; never one more: `choose_rollout` asks for no spare group."""
+    everything = rollout.strategy is RolloutStrategy.RECREATE
+    return {"maxSurge": 0, "maxUnavailable": "100%" if everything else rollout.unavailable}

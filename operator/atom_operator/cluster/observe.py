@@ -241,17 +241,13 @@ def _rollout(manifest: Manifest) -> Rollout | None:
     reason = _annotation(manifest, constants.ANNOTATION_ROLLOUT_REASON)
     if reason is None:
         return None
-    if _has_groups(manifest):
-        strategy: Mapping[str, Any] = {
-            "rollingUpdate": (manifest["spec"].get("rolloutStrategy") or {}).get(
-                "rollingUpdateConfiguration"
-            )
-        }
-    else:
-        strategy = manifest["spec"].get("strategy") or {}
-    if strategy.get("type") == "Recreate":
+    spec = manifest["spec"]
+    strategy: Mapping[str, Any] = spec.get("rolloutStrategy") or spec.get("strategy") or {}
+    steps: Mapping[str, Any] = (
+        strategy.get("rollingUpdate") or strategy.get("rollingUpdateConfiguration") or {}
+    )
+    if strategy.get("type") == "Recreate" or steps.get("maxUnavailable") == "100%":
         return Rollout(RolloutStrategy.RECREATE, reason)
-    steps: Mapping[str, Any] = strategy.get("rollingUpdate") or {}
     if steps.get("maxSurge") not in (0, "0", "0%"):
         return Rollout(RolloutStrategy.SURGE, reason)
     away = steps.get("maxUnavailable")

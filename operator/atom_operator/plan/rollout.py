@@ -3,7 +3,9 @@
 Pure. A spare pod is best where a device is free for it; where none is, it would stay Pending for
 ever and the rollout behind it with it. So the choice is made from the free devices of the exact
 resource on eligible nodes, and made again only when the rollout waits for devices that its own old
-pods hold. Old pods never go for new ones that no node could take.
+pods hold. Old pods never go for new ones that no node could take. Groups of pods have no spare one:
+LeaderWorkerSet v0.7.0 does not finish a rollout with a group more
+(https://github.com/kubernetes-sigs/lws/issues/688).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ _SURGE, _IN_PLACE, _RECREATE = RolloutStrategy
 
 
 _ASKED = "spec.rollout.strategy is "
+_NO_SPARE_GROUP = "LeaderWorkerSet replaces groups in place: with a spare one it would not finish"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class RolloutQuestion:
     supply: Supply | None
     leaving: int = 0  # pods of ours that end and may still hold what others wait for
     one_node_claim: str | None = None  # a claim that a spare pod on another node could not mount
+    in_groups: bool = False  # a replica has several pods
 
 
 def needs_supply(question: RolloutQuestion) -> bool:
@@ -52,6 +56,17 @@ def needs_supply(question: RolloutQuestion) -> bool:
 
 def choose_rollout(question: RolloutQuestion) -> Rollout:
     """The strategy for this revision, with the reason for status.rollout."""
+    chosen = _choose_for_pods(question)
+    if not question.in_groups or chosen.strategy is not _SURGE:
+        return chosen
+    return Rollout(_IN_PLACE, f"{_asked(question)}{_NO_SPARE_GROUP}")
+
+
+def _asked(question: RolloutQuestion) -> str:
+    return "" if question.asked == "Auto" else f"{_ASKED}{question.asked}, but "
+
+
+def _choose_for_pods(question: RolloutQuestion) -> Rollout:
     running = question.running
     if question.asked != "Auto":
         asked = RolloutStrategy(question.asked)

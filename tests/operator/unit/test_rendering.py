@@ -266,6 +266,14 @@ def test_the_preflight_asks_for_the_devices_of_the_engine() -> None:
     assert check["image"] == engine["image"]
 
 
+def test_each_group_has_an_address_of_its_own_beside_the_service() -> None:
+    """The LeaderWorkerSet's controller makes no headless Service of a name that is taken."""
+    rendered = render(plan(site=SITE, **CASES["multi-node"]))
+    groups = rendered[ChildKey(LEADER_WORKER_SET, "chat")]
+    assert ChildKey(SERVICE, groups["metadata"]["name"]) in rendered
+    assert groups["spec"]["networkConfig"] == {"subdomainPolicy": "UniquePerReplica"}
+
+
 def test_ranks_of_a_group_find_each_other() -> None:
     """What torch.distributed's env:// rendezvous needs, with what LeaderWorkerSet injects."""
     groups = render(plan(site=SITE, **CASES["multi-node"]))[ChildKey(LEADER_WORKER_SET, "chat")]
