@@ -36,6 +36,17 @@ def group_environment(plan: Plan) -> dict[str, dict[str, Any]]:
     }
 
 
+def group_arguments(plan: Plan) -> list[str]:
+    """Where the engine of one pod stands in its group, from `group_environment`; none without
+    groups."""
+    if plan.engine.nodes == 1:
+        return []
+    return [
+        "--nnodes", "$(NNODES)", "--node-rank", "$(NODE_RANK)",
+        "--master-addr", "$(MASTER_ADDR)", "--master-port", "$(MASTER_PORT)",
+    ]  # fmt: skip
+
+
 def leader_worker_set(plan: Plan, template: Manifest, metadata: dict[str, Any]) -> Manifest:
     """The groups, without their number. `template` is the finished pod template of every pod."""
     spec: dict[str, Any] = {

@@ -293,6 +293,11 @@ def test_ranks_of_a_group_find_each_other() -> None:
         )
         numbers = [environment[name]["value"] for name in ("NNODES", "WORLD_SIZE")]
         assert [*numbers, environment["LOCAL_WORLD_SIZE"]["value"]] == ["2", "16", "8"]
+        told = dict(zip(engine["args"], engine["args"][1:], strict=False))
+        assert told["--nnodes"] == "$(NNODES)"
+        assert (told["--node-rank"], told["--master-addr"], told["--master-port"]) == (
+            "$(NODE_RANK)", "$(MASTER_ADDR)", "$(MASTER_PORT)",
+        )  # fmt: skip
         assert ("readinessProbe" in engine) is (role == "leader")
 
 
