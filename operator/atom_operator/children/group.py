@@ -36,6 +36,14 @@ def group_environment(plan: Plan) -> dict[str, dict[str, Any]]:
     }
 
 
+def group_annotations(plan: Plan) -> dict[str, str]:
+    """By which the operator keeps the deadline that the controller of groups has not."""
+    annotations = {constants.ANNOTATION_DEADLINE: str(plan.progress_deadline_seconds)}
+    if plan.rollout.asked_at is not None:
+        annotations[constants.ANNOTATION_ASKED_AT] = plan.rollout.asked_at.isoformat()
+    return annotations
+
+
 def group_arguments(plan: Plan) -> list[str]:
     """Where the engine of one pod stands in its group, from `group_environment`; none without
     groups."""
