@@ -131,6 +131,18 @@ def test_a_rank_that_dies_is_named_and_its_group_made_anew(
     assert not [failure for failure in asked.failures if "timed out" in failure]
 
 
+def test_a_worker_that_is_deleted_has_its_group_made_anew(
+    group: LiveCluster, images: Images
+) -> None:
+    before = pods(group)
+    with asking(group, images.engine, "chat") as asked:
+        group.kubectl("delete", "pod", "chat-0-1", "--wait=false")
+        group.wait("another group", lambda: not set(before.values()) & set(pods(group).values()))
+        wait_ready(group, READY_SECONDS)
+    assert asked.answered
+    assert not [failure for failure in asked.failures if "timed out" in failure]
+
+
 def test_a_change_of_two_groups_fails_no_request(group: LiveCluster, images: Images) -> None:
     neighbours.apply(group, grouped(images, replicas=2))
     wait_until("two groups", lambda: _serving(group) == 2, seconds=READY_SECONDS)
