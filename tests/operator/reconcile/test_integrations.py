@@ -211,7 +211,7 @@ async def test_a_route_goes_to_the_service_where_there_is_no_pool() -> None:
 
 async def test_several_nodes_are_refused_by_an_engine_that_runs_on_one() -> None:
     cluster = cluster_with(**BIG)
-    await reconciler(cluster).reconcile(KEY)
+    await reconciler(cluster, site=Site(engine_multi_node=False)).reconcile(KEY)
     accepted = condition(cluster, "Accepted")
     assert (accepted["status"], accepted["reason"]) == ("False", "UnsupportedByEngine")
     assert "spec.parallelism.nodes" in accepted["message"]

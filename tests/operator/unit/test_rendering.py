@@ -301,6 +301,31 @@ def test_ranks_of_a_group_find_each_other() -> None:
         assert ("readinessProbe" in engine) is (role == "leader")
 
 
+def test_a_group_carries_what_a_fast_network_needs_where_it_is_asked_for() -> None:
+    """RDMA devices, locked memory and RCCL's variables, in the leader and in the workers."""
+    container = {
+        "name": "engine",
+        "resources": {"limits": {"rdma/hca": "8"}},
+        "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
+    }
+    asked = {
+        **CASES["multi-node"],
+        "template": {"spec": {"containers": [container]}},
+        "engine": {"env": [{"name": "NCCL_IB_HCA", "value": "mlx5_0:1"}]},
+    }
+    groups = render(plan(site=SITE, **asked))[ChildKey(LEADER_WORKER_SET, "chat")]
+    for role in ("leaderTemplate", "workerTemplate"):
+        spec = groups["spec"]["leaderWorkerTemplate"][role]["spec"]
+        (engine,) = spec["containers"]
+        assert engine["resources"]["limits"] == {"amd.com/gpu": "8", "rdma/hca": "8"}
+        assert engine["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+        assert {"name": "NCCL_IB_HCA", "value": "mlx5_0:1"} in engine["env"]
+        (shared,) = [volume for volume in spec["volumes"] if volume["name"] == "shm"]
+        assert shared["emptyDir"] == {"medium": "Memory", "sizeLimit": "9Gi"}
+        (mount,) = [item for item in engine["volumeMounts"] if item["name"] == "shm"]
+        assert mount["mountPath"] == "/dev/shm"
+
+
 def test_only_leaders_are_behind_the_service() -> None:
     rendered = render(plan(site=SITE, **CASES["multi-node"]))
     selector = rendered[ChildKey(SERVICE, "chat")]["spec"]["selector"]

@@ -16,6 +16,7 @@ from atom_operator.admission.review import (
 )
 from atom_operator.cluster.errors import RefusedError, TransientError
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, Kind, Manifest
+from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.webhook.reviewer import Reviewer
 from tests.support.builders_admission import creation, review_body
 from tests.support.builders_operator import (
@@ -209,7 +210,7 @@ async def test_what_other_objects_may_still_mend_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"parallelism": {"tensor": 4, "nodes": 2}}, "spec.parallelism.nodes"),  # another image
+        ({"parallelism": {"tensor": 4, "nodes": 2}}, "spec.parallelism.nodes"),  # its CRD
         ({"autoscaling": {"minReplicas": 0, "maxReplicas": 4}}, "spec.autoscaling"),  # its CRD
         ({"model": {"source": "path:///m", "config": UNKNOWN_FAMILY}}, "spec.model.config"),
     ],
@@ -217,7 +218,8 @@ async def test_what_other_objects_may_still_mend_is_a_warning() -> None:
 async def test_what_the_chart_or_a_crd_may_still_bring_is_a_warning(
     changes: dict[str, Any], words: str
 ) -> None:
-    lines = await warnings(FakeCluster(), creation(dry_run=False, **{**AMD, **changes}))
+    cluster = FakeCluster(unserved_kinds={LEADER_WORKER_SET})
+    lines = await warnings(cluster, creation(dry_run=False, **{**AMD, **changes}))
     assert lines[0].startswith(f"will not be accepted: {words}")
 
 

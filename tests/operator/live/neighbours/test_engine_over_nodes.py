@@ -25,7 +25,6 @@ from tools.on_cluster import Images, choose_images, demo_manifest
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("only_operator")]
 
-SITE = {"ATOM_OPERATOR_ENGINE_MULTI_NODE": "true", "ATOM_OPERATOR_ENGINE_MAX_TENSOR_PARALLEL": "2"}
 READY_SECONDS = 300.0
 PROMPTS = ("What is ATOM?", "The operator", "One two three four five six seven")
 ASK = """
@@ -57,7 +56,7 @@ def group(
     """`chat` in a group of two pods, and `alone` in one pod; both Ready."""
     neighbours.ensure("lws")
     log = tmp_path_factory.mktemp("operator") / "operator.log"
-    with operator(shared_namespace, log, SITE):
+    with operator(shared_namespace, log):
         neighbours.apply(shared_namespace, model("alone", images))
         neighbours.apply(shared_namespace, grouped(images))
         wait_ready(shared_namespace, READY_SECONDS)

@@ -20,7 +20,6 @@ from tests.support.quick_pods import condition, engine_image, status, wait_ready
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("only_operator")]
 
-SITE = {"ATOM_OPERATOR_ENGINE_MULTI_NODE": "true", "ATOM_OPERATOR_ENGINE_MAX_TENSOR_PARALLEL": "2"}
 GROUP = {"tensor": 2, "nodes": 2}
 
 
@@ -33,7 +32,7 @@ def image(live_cluster: LiveCluster) -> str:
 @pytest.fixture
 def grouped(namespaced: LiveCluster, image: str, tmp_path: Path) -> Iterator[LiveCluster]:
     """A model of one group of two pods, Ready."""
-    with operator(namespaced, tmp_path / "operator.log", SITE):
+    with operator(namespaced, tmp_path / "operator.log"):
         neighbours.apply(namespaced, model(image))
         wait_ready(namespaced)
         yield namespaced
