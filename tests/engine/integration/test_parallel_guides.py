@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -48,20 +48,14 @@ def test_the_guides_name_flags_that_there_are() -> None:
 @pytest.mark.parametrize("guide", GUIDES)
 def test_what_a_guide_says_to_type_serves(guide: str, tmp_path: Path) -> None:
     port, meeting = free_port(), str(free_port())
+    log = tmp_path / "log"
     with contextlib.ExitStack() as stack:
-        for number, words in enumerate(commands(guide)):
-            log = stack.enter_context((tmp_path / f"{number}.log").open("wb"))
+        processes = []
+        for words in commands(guide):
             used = [meeting if word == "29500" else word for word in words]
-            command = [sys.executable, "-m", "atom.entrypoints.openai_server", *used]
-            process = subprocess.Popen(
-                [*command, "--server-port", str(port)],
-                cwd=ROOT,
-                env={**command_environment(), "PYTHONPATH": os.pathsep.join(sys.path)},
-                stdout=log,
-                stderr=subprocess.STDOUT,
+            processes.append(
+                stack.enter_context(_running([*used, "--server-port", str(port)], log))
             )
-            stack.callback(process.wait, HANG_SECONDS)
-            stack.callback(process.terminate)
 
         def healthy() -> bool:
             with contextlib.suppress(httpx.TransportError):
@@ -72,3 +66,21 @@ def test_what_a_guide_says_to_type_serves(guide: str, tmp_path: Path) -> None:
         body = {"prompt": "What is ATOM?", "max_tokens": 8, "temperature": 0}
         answer = httpx.post(f"http://127.0.0.1:{port}/v1/completions", json=body, timeout=120)
         assert answer.json()["choices"][0]["text"]
+        processes[0].terminate()
+        assert {process.wait(HANG_SECONDS) for process in processes} == {0}, log.read_text()
+
+
+@contextlib.contextmanager
+def _running(words: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A server of these words; killed at the end if it still runs."""
+    command = [sys.executable, "-m", "atom.entrypoints.openai_server", *words]
+    environment = command_environment()
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
