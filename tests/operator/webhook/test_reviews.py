@@ -341,3 +341,37 @@ async def test_a_stopped_deployment_has_no_rollout() -> None:
     assert cluster.find(DEPLOYMENT, "chat")["spec"]["replicas"] == 0
     lines = await warnings(cluster, update(cluster, engine={"maxModelLen": 8192}))
     assert not any(line.startswith("rollout") for line in lines)
+
+
+GROUP = {"tensor": 2, "nodes": 2}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [({}, GROUP), (GROUP, {})], ids=["to a group", "to one pod"]
+)
+async def test_a_switch_of_nodes_is_told_with_what_serves_meanwhile(
+    before: dict[str, int], after: dict[str, int]
+) -> None:
+    cluster = cluster_with(parallelism=before)
+    await reconciler(cluster).reconcile(KEY)
+    kind = LEADER_WORKER_SET if before else DEPLOYMENT
+    counts = ("replicas", "readyReplicas", "updatedReplicas", "availableReplicas")
+    cluster.find(kind, "chat")["status"] = dict.fromkeys(counts, 1)
+    cluster.writes.clear()
+    lines = await warnings(cluster, update(cluster, dry_run=False, parallelism=after))
+    reason = "those before serve until they are ready"
+    assert any(line.startswith("rollout: every pod is") and reason in line for line in lines)
+    assert lines[-1] == (
+        "rollout cost: every replica once more while it lasts; all replicas go on serving"
+    )
+
+
+async def test_a_change_of_a_group_is_told_with_its_absence() -> None:
+    cluster = cluster_with(parallelism=GROUP)
+    await reconciler(cluster).reconcile(KEY)
+    cluster.writes.clear()
+    lines = await warnings(cluster, update(cluster, dry_run=False, engine={"maxNumSeqs": 4}))
+    assert lines[-1] == (
+        "rollout cost: no spare pod; one replica (a group of 2 pods) less while it lasts, so a "
+        "single replica is away meanwhile"
+    )
