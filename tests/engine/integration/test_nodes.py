@@ -20,11 +20,18 @@ from atom.model_engine.wire.core_port import CoreFailed
 from tests.support.core_client import CoreClient, core_client
 from tests.support.core_driver import CoreDriver
 from tests.support.further_node import FurtherNode, further_node
-from tests.support.server_process import free_port
+from tests.support.server_process import reserved_port
 from tests.support.tiny_model import make_tiny_checkpoint
 from tests.support.waiting import wait_until
 
 PROMPTS = [[5, 6, 7], list(range(3, 60)), [9] * 17]
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Where the nodes meet."""
+    with reserved_port() as reserved:
+        yield reserved
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +44,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def config_of(model: str, **options: object) -> Config:
     settings = {
         "num_kv_blocks": 600, "max_num_seqs": 4, "tensor_parallel_size": 2, "nnodes": 2,
-        "master_port": free_port(), "stall_seconds": 2.0,
+        "stall_seconds": 2.0,
     }  # fmt: skip
     return build_config(EngineOptions(model=model, device="cpu", **{**settings, **options}))  # type: ignore[arg-type]
 
@@ -45,8 +52,14 @@ def config_of(model: str, **options: object) -> Config:
 @contextmanager
 def two_nodes(model: str, folder: Path) -> Iterator[tuple[CoreClient, FurtherNode]]:
     """A group that is ready."""
-    config = config_of(model)
-    place = NodePlace(count=2, rank=1, port=config.parallel.nodes.port)
+    with reserved_port() as port, _two_nodes(model, folder, port) as both:
+        yield both
+
+
+@contextmanager
+def _two_nodes(model: str, folder: Path, port: int) -> Iterator[tuple[CoreClient, FurtherNode]]:
+    config = config_of(model, master_port=port)
+    place = NodePlace(count=2, rank=1, port=port)
     with (
         further_node(model, place, folder / "node.log") as node,
         core_client(config) as client,
@@ -112,8 +125,10 @@ def test_a_rank_that_hangs_on_another_node_is_named(model: str, tmp_path: Path) 
         assert event.message.startswith("rank 1 of the tensor-parallel group is behind the others")
 
 
-def test_a_node_that_waits_for_the_first_can_be_stopped(model: str, tmp_path: Path) -> None:
-    place = NodePlace(count=2, rank=1, port=free_port())
+def test_a_node_that_waits_for_the_first_can_be_stopped(
+    model: str, tmp_path: Path, port: int
+) -> None:
+    place = NodePlace(count=2, rank=1, port=port)
     with further_node(model, place, tmp_path / "node.log") as node:
         waiting = node.node_process()
         node.process.send_signal(signal.SIGTERM)

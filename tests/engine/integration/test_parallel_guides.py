@@ -15,7 +15,7 @@ import pytest
 
 from atom.entrypoints.flags.engine_args import FlagParser, options_from_args
 from atom.entrypoints.serve import add_serve_arguments
-from tests.support.server_process import START_SECONDS, command_environment, free_port
+from tests.support.server_process import START_SECONDS, command_environment, reserved_port
 from tests.support.waiting import HANG_SECONDS, wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -47,12 +47,12 @@ def test_the_guides_name_flags_that_there_are() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("guide", GUIDES)
 def test_what_a_guide_says_to_type_serves(guide: str, tmp_path: Path) -> None:
-    port, meeting = free_port(), str(free_port())
     log = tmp_path / "log"
     with contextlib.ExitStack() as stack:
+        port, meeting = (stack.enter_context(reserved_port()) for _ in range(2))
         processes = []
         for words in commands(guide):
-            used = [meeting if word == "29500" else word for word in words]
+            used = [str(meeting) if word == "29500" else word for word in words]
             processes.append(
                 stack.enter_context(_running([*used, "--server-port", str(port)], log))
             )
