@@ -116,13 +116,13 @@ def test_a_first_node_that_dies_takes_the_others_along(model: str, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_rank_that_hangs_on_another_node_is_named(model: str, tmp_path: Path) -> None:
+def test_a_node_that_hangs_is_named(model: str, tmp_path: Path) -> None:
     with two_nodes(model, tmp_path) as (client, node):
         client.wait_first_token(*client.add([5, 6], max_tokens=8000))
-        node.rank_process().send_signal(signal.SIGSTOP)
+        node.node_process().send_signal(signal.SIGSTOP)
         while not isinstance(event := client.events.get(), CoreFailed):
             pass
-        assert event.message.startswith("rank 1 of the tensor-parallel group is behind the others")
+        assert event.message.startswith("the node of rank 1 of the tensor-parallel group is silent")
 
 
 def test_a_node_that_waits_for_the_first_can_be_stopped(
