@@ -75,6 +75,10 @@ class EngineOptions:
     enable_dp_attention: bool = False
     expert_exchange: ExpertTransport = "torch"
     balance: BalanceConfig | None = None
+    nnodes: int = 1
+    node_rank: int = 0
+    master_addr: str = "127.0.0.1"
+    master_port: int = 29_500
     stall_seconds: float = 120.0
     enforce_eager: bool = False
     torch_profiler_dir: str | None = None
@@ -140,6 +144,17 @@ class SchedulerConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlace:
+    """Where this machine stands among the `count` that share a copy of the model. address, port:
+    where the first one, of rank 0, waits for the others."""
+
+    count: int = 1
+    rank: int = 0
+    address: str = "127.0.0.1"
+    port: int = 29_500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelConfig:
     """data_parallel_rank: which rank a core process is; the others do not look.
     tensor_parallel_rank: which rank a runner's process is of those that share a copy of the model.
@@ -158,6 +173,7 @@ class ParallelConfig:
     expert_parallel: bool = False
     expert_exchange: ExpertTransport = "torch"
     balance: BalanceConfig | None = None
+    nodes: NodePlace = NodePlace()
 
     @property
     def shares_experts(self) -> bool:
@@ -168,6 +184,16 @@ class ParallelConfig:
     def expert_ranks(self) -> int:
         """Ranks over which the experts are divided as wholes; 1 where they are not."""
         return self.data_parallel_size * self.tensor_parallel_size if self.expert_parallel else 1
+
+    @property
+    def ranks_per_node(self) -> int:
+        return self.tensor_parallel_size // self.nodes.count
+
+    @property
+    def ranks_here(self) -> range:
+        """Of this node."""
+        first = self.nodes.rank * self.ranks_per_node
+        return range(first, first + self.ranks_per_node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +257,12 @@ def build_config(options: EngineOptions) -> Config:
             expert_parallel=options.enable_expert_parallel,
             expert_exchange=options.expert_exchange,
             balance=options.balance,
+            nodes=NodePlace(
+                count=options.nnodes,
+                rank=options.node_rank,
+                address=options.master_addr,
+                port=options.master_port,
+            ),
         ),
         device=options.device,
         backend=options.backend,
@@ -269,17 +301,39 @@ def _check_options(options: EngineOptions) -> None:
     _at_least("data_parallel_size", options.data_parallel_size, 1)
     _at_least("stall_seconds", options.stall_seconds, LEAST_STALL_SECONDS)
     _at_least("tensor_parallel_size", options.tensor_parallel_size, 1)
+    _check_nodes(options)
+
+
+def _check_nodes(options: EngineOptions) -> None:
+    nodes, size = options.nnodes, options.tensor_parallel_size
+    _at_least("nnodes", nodes, 1)
+    if not 0 <= options.node_rank < nodes:
+        raise ConfigError(f"node_rank must be within 0 to nnodes - 1, got {options.node_rank}")
+    if not 1 <= options.master_port <= 65535:
+        raise ConfigError(f"master_port must be within 1 to 65535, got {options.master_port}")
+    if size % nodes:
+        raise ConfigError(
+            f"tensor_parallel_size {size} over {nodes} nodes: give a multiple of {nodes}, so that "
+            "every node has as many ranks"
+        )
+    if nodes > 1 and options.data_parallel_size > 1:
+        raise ConfigError(
+            "data_parallel_size: several copies of the model over several nodes are several "
+            "servers; start one for each with data_parallel_size 1"
+        )
 
 
 def _check_ranks(facts: ModelFacts, options: EngineOptions) -> None:
     """Raises `ConfigError` when so many ranks cannot share the model, with the sizes that can."""
-    size, experts = options.tensor_parallel_size, options.enable_expert_parallel
-    problems = tensor_parallel_problems(facts, size, expert_parallel=experts)
+    size, nodes = options.tensor_parallel_size, options.nnodes
+    experts = options.enable_expert_parallel
+    problems = tensor_parallel_problems(facts, size, nodes, expert_parallel=experts)
     if problems:
-        sizes = ", ".join(map(str, valid_tensor_parallel_sizes(facts, expert_parallel=experts)))
+        valid = valid_tensor_parallel_sizes(facts, nodes, expert_parallel=experts)
+        sizes = ", ".join(map(str, valid))
         raise ConfigError(
-            f"tensor_parallel_size {size}: {'; '.join(problems)}; sizes that divide this model: "
-            f"{sizes}"
+            f"tensor_parallel_size {size}: {'; '.join(problems)}; sizes that divide this model"
+            f"{f' over {nodes} nodes' if nodes > 1 else ''}: {sizes}"
         )
     if experts:
         _check_experts(facts, options)

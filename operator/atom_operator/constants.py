@@ -61,6 +61,11 @@ ANNOTATION_JOB_DIGEST: Final = f"{GROUP}/job-digest"
 # Service names must be DNS labels; 40 characters leave room for the suffixes of children.
 MAX_NAME_LENGTH: Final = 40
 
+# Of a LeaderWorkerSet, whose controller keeps no deadline: when its revision was first asked for,
+# and how long it may go on without any progress.
+ANNOTATION_ASKED_AT: Final = f"{GROUP}/rollout-asked-at"
+ANNOTATION_DEADLINE: Final = f"{GROUP}/progress-deadline-seconds"
+
 
 class ConditionType(StrEnum):
     """Every condition is present from the first status on."""

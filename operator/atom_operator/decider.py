@@ -9,14 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from atom_operator.admission.parsing import parse_spec
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.api.v1alpha1.atomdeployment import RolloutSpec
 from atom_operator.children.overlay import OverlayError, overlay_paths
-from atom_operator.children.render import render
-from atom_operator.children.workload import pod_revision
+from atom_operator.children.render import plan_of, render
+from atom_operator.children.workload import pod_revision, workload_kind
 from atom_operator.cluster.engines import EnginePort
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.port import ClusterPort
@@ -31,6 +32,7 @@ from atom_operator.continuity import (
 from atom_operator.domain import (
     CONFIG_MAP,
     ChildKey,
+    DeploymentState,
     EngineView,
     FieldProblem,
     InspectedConfig,
@@ -39,6 +41,7 @@ from atom_operator.domain import (
     Observed,
     Owner,
     Plan,
+    RolloutStrategy,
     Supply,
     Target,
 )
@@ -48,7 +51,7 @@ from atom_operator.plan.inventory import survey
 from atom_operator.plan.learning import evidence_for, learn
 from atom_operator.plan.resolve_integrations import asked_kinds
 from atom_operator.plan.rollback import choose_target
-from atom_operator.plan.rollout import RolloutQuestion, choose_rollout, needs_supply
+from atom_operator.plan.rollout import RolloutQuestion, choose_rollout, is_changing, needs_supply
 from atom_operator.plan.scaling import leave_to_autoscaler
 from atom_operator.planning import (
     Surroundings,
@@ -82,6 +85,7 @@ class Decision:
     supply: Supply | None = None  # read only when something depended on it
     jobs: tuple[JobRequest, ...] = ()  # that prepare the model
     waiting: Waiting | None = None  # why no pod is asked for yet
+    kept: frozenset[ChildKey] = frozenset()  # serve until what is desired is ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,27 +127,27 @@ class Decider:
 
     async def keep_up(
         self, key: ObjectKey, parent: Manifest, observed: Observed, engines: EngineView
-    ) -> Mapping[ChildKey, Manifest] | None:
-        """The children to look after while the spec is held back; None where none was carried out
+    ) -> Decision:
+        """The children to look after while the spec is held back; none where none was carried out
         before."""
         pods, accepted = pods_in_force(observed), parse_spec(observed.accepted_spec or {})
         image = engine_image(pods) if pods else None
         if pods is None or image is None or isinstance(accepted, tuple):
-            return None
+            return Decision()
         around = await self._surroundings(key, accepted, observed, EngineView())
         plan = plan_in_force(Owner(key, parent["metadata"]["uid"]), accepted, image, around)
         newest = parse_spec(parent.get("spec") or {})
         readable = None if isinstance(newest, tuple) else newest
         plan = plan and plan_of_pods(plan, pods, readable, observed)
         if plan is None:
-            return None
+            return Decision()
         may_roll_back = accepted.rollout.auto_rollback is not False
         target = target_in_force(
             pods, observed, may_roll_back=may_roll_back, engine_words=engines.words
         )
         claim = await check_claims(self.port, self.fleet, plan)
         plan, _ = await self._roll_out(plan, accepted.rollout, target, observed, claim.one_node)
-        return render(plan, target)
+        return Decision(desired=render(plan, target), kept=_kept(plan, observed))
 
     async def _surroundings(
         self, key: ObjectKey, spec: AtomDeploymentSpec, observed: Observed, engines: EngineView
@@ -216,7 +220,9 @@ class Decider:
             wanted, observed, may_roll_back=may_roll_back, engine_words=engines.words
         )
         plan, supply = await self._roll_out(plan, asked, target, observed, claim.one_node)
-        return replace(decision, plan=plan, supply=supply, desired=render(plan, target))
+        kept = _kept(plan, observed)
+        desired = render(plan, target)
+        return replace(decision, plan=plan, supply=supply, desired=desired, kept=kept)
 
     async def _roll_out(
         self,
@@ -227,15 +233,20 @@ class Decider:
         one_node_claim: str | None,
     ) -> tuple[Plan, Supply | None]:
         """The plan with its rollout and number of replicas, and what of the nodes they follow."""
+        plan = plan_of(plan, target)
+        kind = workload_kind(plan)
+        own, retiring = observed.workload_of(kind), observed.retiring(kind)
         question = RolloutQuestion(
             asked=asked.strategy or "Auto",
             accelerator=plan.accelerator,
             revision=target.pods.name,
-            running=observed.deployment,
+            running=own,
+            retiring=max(retiring.values(), key=lambda state: state.ready, default=None),
             unschedulable=unschedulable(observed),
             leaving=observed.leaving,
             supply=None,
             one_node_claim=one_node_claim,
+            in_groups=plan.engine.nodes > 1,
         )
         scaled = plan.integrations.autoscaling is not None
         supply: Supply | None = None
@@ -243,7 +254,11 @@ class Decider:
         if now or scaled:
             pod_spec = target.pods.template["spec"]
             supply = await self.supply(plan, pod_spec, target.pods.name, now=now)
-        plan = replace(plan, rollout=choose_rollout(replace(question, supply=supply)))
+        rollout = choose_rollout(replace(question, supply=supply))
+        if question.in_groups:
+            rollout = replace(rollout, asked_at=_asked_at(own, question.revision) or observed.at)
+        surges = rollout.strategy is RolloutStrategy.SURGE
+        plan = replace(plan, rollout=rollout, changes_kind=surges and is_changing(question))
         plan = leave_to_autoscaler(plan, supply, started=observed.deployment is not None)
         return plan, supply
 
@@ -266,6 +281,17 @@ class Decider:
             return None
         supply = survey(nodes, pods, plan.key, resource, pod_spec, revision)
         return replace(supply, pods_per_replica=plan.engine.nodes)
+
+
+def _asked_at(running: DeploymentState | None, revision: str) -> datetime | None:
+    """When this revision was first asked for; None where that is now."""
+    if running is None or running.revision != revision or running.rollout is None:
+        return None
+    return running.rollout.asked_at
+
+
+def _kept(plan: Plan, observed: Observed) -> frozenset[ChildKey]:
+    return frozenset(observed.retiring(workload_kind(plan))) if plan.changes_kind else frozenset()
 
 
 def optional_kinds(parent: Manifest) -> frozenset[Kind]:

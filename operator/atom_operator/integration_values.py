@@ -46,9 +46,9 @@ class Site:
     prometheus_address: str | None = None  # that KEDA asks
     runbook_base_url: str | None = None  # of docs/runbooks, for the annotations of alerts
     operator_namespace: str | None = None  # that NetworkPolicies admit
-    # What the engine images can do. This version's engine divides a model over a node's devices.
+    # What the engine images can do: over how many devices of a node, and over how many nodes.
     engine_tensor_parallel: int = MAX_TENSOR_PARALLEL
-    engine_multi_node: bool = False
+    engine_multi_node: bool = True
     # Architectures (of config.json) beyond this version's, in every form; "*" stands for all.
     engine_architectures: tuple[str, ...] = ()
     engine_features: frozenset[EngineFeature] = frozenset()

@@ -30,7 +30,7 @@ def site_of_values(values: Mapping[str, Any]) -> Site:
         return Site(
             prometheus_address=scaling.get("prometheusAddress") or None,
             engine_tensor_parallel=int(engine.get("maxTensorParallel", MAX_TENSOR_PARALLEL)),
-            engine_multi_node=bool(engine.get("multiNode", False)),
+            engine_multi_node=bool(engine.get("multiNode", True)),
             engine_architectures=tuple(map(str, engine.get("architectures") or ())),
             engine_features=frozenset(map(EngineFeature, engine.get("features") or ())),
             template_forbidden=frozenset(map(TemplateFeature, forbidden)),

@@ -146,12 +146,15 @@ def _rollout(plan: Plan, preview: Preview) -> Iterator[str]:
 
 def _cost(plan: Plan) -> str:
     resource = plan.accelerator.resource_name
-    devices = f"{plan.engine.devices} more {resource}" if resource else "one more pod"
+    spare_ones = plan.replicas if plan.changes_kind else 1
+    spare_pods = "every replica once more" if plan.changes_kind else "one more pod"
+    devices = f"{spare_ones * plan.engine.devices} more {resource}" if resource else spare_pods
     if plan.rollout.strategy is RolloutStrategy.SURGE:
         return f"{devices} while it lasts; all replicas go on serving"
     spare = f"no spare {resource}" if resource else "no spare pod"
     if plan.rollout.strategy is RolloutStrategy.IN_PLACE:
-        return f"{spare}; one replica less while it lasts" + (
+        size = f" (a group of {plan.engine.nodes} pods)" if plan.engine.nodes > 1 else ""
+        return f"{spare}; one replica{size} less while it lasts" + (
             ", so a single replica is away meanwhile" if plan.replicas == 1 else ""
         )
     return f"{spare}; no replica serves until the new ones are ready"

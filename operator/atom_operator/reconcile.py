@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -28,7 +28,6 @@ from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     EVENT,
     ApplyReport,
-    ChildKey,
     EngineView,
     Manifest,
     ObjectKey,
@@ -38,10 +37,12 @@ from atom_operator.domain import (
 from atom_operator.image_turns import ImageTurns
 from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.look_again import look_again
+from atom_operator.plan.group_deadline import with_deadline
 from atom_operator.plan.inventory import shortage
 from atom_operator.status.capacity import measured_before
 from atom_operator.status.events import event, event_name, happenings
 from atom_operator.status.rollup import Situation, roll_up
+from atom_operator.status.steady import known_failure
 
 _logger = logging.getLogger(__name__)
 
@@ -76,28 +77,32 @@ class Reconciler:
         look = await self.optional.begin(key, optional_kinds(parent))
         observed = await observe(self.port, key, parent["metadata"]["uid"], look.kinds)
         known = measured_before(parent.get("status") or {})
+        failure = known_failure(parent.get("status") or {}, observed.deployment)
+        observed = with_deadline(replace(observed, at=self.clock()), self.clock(), failure)
         engines = await ask_engines(self.engines, observed, known)
         self.turns.see(key, observed.deployment)
         decision = await self.decider.decide(
             key, parent, observed, engines, lambda image: self.turns.take(key, image)
         )
-        desired = decision.desired
-        if desired is None:
-            desired = await self.decider.keep_up(key, parent, observed, engines)
-        report, observed = await self._carry_out(key, desired, observed)
+        todo = decision
+        if todo.desired is None:
+            todo = await self.decider.keep_up(key, parent, observed, engines)
+        report, observed = await self._carry_out(key, todo, observed)
+        observed = with_deadline(observed, self.clock(), failure)
         await self._ensure_jobs(key, parent, decision)
         self.optional.remember(key, look, observed.children)
         await self._report(key, parent, decision, report, observed, engines)
         return Outcome(look_again(decision, report, observed, engines, self.clock()))
 
     async def _carry_out(
-        self, key: ObjectKey, desired: Mapping[ChildKey, Manifest] | None, observed: Observed
+        self, key: ObjectKey, todo: Decision, observed: Observed
     ) -> tuple[ApplyReport, Observed]:
+        desired = todo.desired
         if desired is None:
             return ApplyReport(), observed
         await give_up_replicas(self.port, key, desired, observed.children)
         report, children = await apply_children(
-            self.port, key, desired, observed.children, self.applied
+            self.port, key, desired, observed.children, self.applied, todo.kept
         )
         return report, describe(children, observed.pods)
 

@@ -132,7 +132,7 @@ def _site(environ: Mapping[str, str]) -> Site:
         engine_tensor_parallel=int(
             _number(environ, "ENGINE_MAX_TENSOR_PARALLEL", MAX_TENSOR_PARALLEL, 1, 128)
         ),
-        engine_multi_node=environ.get(f"{PREFIX}ENGINE_MULTI_NODE", "").lower() == "true",
+        engine_multi_node=environ.get(f"{PREFIX}ENGINE_MULTI_NODE", "true").lower() == "true",
         engine_architectures=_names(environ, "ENGINE_ARCHITECTURES"),
         engine_features=_features(environ),
         template_forbidden=_forbidden(environ),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from atom_operator import constants
@@ -276,6 +277,7 @@ def _list_item(stored: Manifest) -> Manifest:
 
 def _new_object(key: _Key, number: int) -> Manifest:
     kind, namespace, name = key
+    made_at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=number)
     return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
@@ -283,6 +285,7 @@ def _new_object(key: _Key, number: int) -> Manifest:
             "name": name,
             "namespace": namespace,
             "uid": f"uid-{number}",
+            "creationTimestamp": made_at.strftime("%Y-%m-%dT%H:%M:%SZ"),
             "generation": 0,
         },
     }

@@ -16,9 +16,10 @@ import msgspec
 import torch
 
 from atom.collectives.group import Group
-from atom.collectives.torch_group import Place, TorchGroup, find_store, open_store
+from atom.collectives.torch_group import LOOPBACK, Place, TorchGroup, find_store, open_store
 from atom.config import Config
 from atom.model_engine.executor.base import Executor
+from atom.model_engine.executor.first_loss import FirstLoss
 from atom.model_engine.executor.group import GroupExecutor
 from atom.model_engine.executor.rank_main import follow_steps
 from atom.model_engine.executor.rank_processes import RankOrder, RankProcesses
@@ -54,7 +55,8 @@ class RankGroup:
             own = dataclasses.replace(config, parallel=parallel)
             follower.stdin.write(self.line(own) + b"\n")
             follower.stdin.flush()
-        processes = RankProcesses(config, self._channel, lambda reason, user_error: None)
+        loss = FirstLoss(lambda reason, user_error: None)
+        processes = RankProcesses(config, range(0), self._channel, loss)
         return GroupExecutor(config, self.group, self._channel, processes)
 
     def line(self, config: Config) -> bytes:
@@ -75,7 +77,7 @@ class RankGroup:
 
     def _follower(self, rank: int, port: int) -> subprocess.Popen[bytes]:
         memory, bell = self._channel.descriptors(rank - 1)
-        order = msgspec.json.encode(RankOrder(memory, bell, port))
+        order = msgspec.json.encode(RankOrder(memory, bell, LOOPBACK, port))
         return subprocess.Popen(
             [sys.executable, "-m", self.follower, order.decode(), str(rank), str(self.size)],
             stdin=subprocess.PIPE,
@@ -98,7 +100,7 @@ class _RankDriver(CoreDriver):
 def _follow(order: RankOrder, rank: int, size: int) -> None:
     memory = StepMemory(order.memory)
     place = Place(rank, size, _CPU, memory.counter(rank))
-    group: Group = TorchGroup(place, find_store(order.port, size))
+    group: Group = TorchGroup(place, find_store(order.port, size, order.host))
     receiver = StepReceiver(memory, order.bell)
     for line in sys.stdin.buffer:
         follow_model(Config.from_json(line), group, receiver)

@@ -25,6 +25,11 @@ class Group(Protocol):
         """How many processes there are."""
         ...
 
+    @property
+    def nodes(self) -> int:
+        """On how many machines they are."""
+        ...
+
     def reduce(self, x: torch.Tensor) -> torch.Tensor:
         """Add up every rank's x, which may be overwritten: the same bits on each."""
         ...
@@ -63,6 +68,7 @@ class Alone:
 
     rank = 0
     size = 1
+    nodes = 1
 
     def reduce(self, x: torch.Tensor) -> torch.Tensor:
         return x

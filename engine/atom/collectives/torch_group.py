@@ -1,7 +1,7 @@
 """TorchGroup: a group over torch.distributed, by gloo on the CPU and by NCCL or RCCL on GPUs.
 
-Ranks are processes of one node, which meet at a store on the loopback interface. On a GPU calls are
-queued on the current stream, and may be captured into a graph.
+Ranks meet at a store: of one node on the loopback interface, of several on the first one's. On a
+GPU calls are queued on the current stream, and may be captured into a graph.
 """
 
 from __future__ import annotations
@@ -18,36 +18,41 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # made in C++
 
-_LOOPBACK = "127.0.0.1"
+from atom.utils.listening import listen_everywhere
+
+LOOPBACK = "127.0.0.1"
 # While weights are read a rank may be far behind; one that hangs is told by the core's heartbeat.
 _PATIENCE = timedelta(days=1)
 
 
-def open_store(size: int) -> TCPStore:
+def open_store(size: int, *, for_other_nodes: bool = False) -> TCPStore:
     """Rank 0's end of the place where `size` ranks meet, on a free port (`store.port`)."""
     # A socket of ours, since the store's own would listen on every interface.
-    listener = socket.create_server((_LOOPBACK, 0))
+    listener = listen_everywhere(0) if for_other_nodes else socket.create_server((LOOPBACK, 0))
     port = listener.getsockname()[1]
     return TCPStore(
-        _LOOPBACK, port, size, is_master=True, wait_for_workers=False,
+        LOOPBACK, port, size, is_master=True, wait_for_workers=False,
         master_listen_fd=listener.detach(),
     )  # fmt: skip
 
 
-def find_store(port: int, size: int) -> TCPStore:
+def find_store(port: int, size: int, host: str = LOOPBACK) -> TCPStore:
     """Another rank's end of it."""
-    return TCPStore(_LOOPBACK, port, size, is_master=False)
+    return TCPStore(host, port, size, is_master=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a rank stands. device: its own; entered [1] int64: counts the collectives that its host
-    has begun, for others to see which rank is behind."""
+    has begun, for others to see which rank is behind; nodes: that the ranks are spread over;
+    on_one_machine: whether all of these are the same."""
 
     rank: int
     size: int
     device: torch.device
     entered: NDArray[np.int64]
+    nodes: int = 1
+    on_one_machine: bool = True
 
 
 class TorchGroup:
@@ -56,11 +61,13 @@ class TorchGroup:
     def __init__(self, place: Place, store: TCPStore) -> None:
         """Waits until every rank has come to the store."""
         self.rank, self.size = place.rank, place.size
+        self.nodes = place.nodes
         self._entered = place.entered
         self._device = place.device
         is_gpu = place.device.type == "cuda"
-        # gloo listens where the host's name leads it, unless it is told.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
+        if place.on_one_machine:
+            # gloo listens where the host's name leads it, unless it is told.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
         dist.init_process_group(
             "nccl" if is_gpu else "gloo",
             store=store,

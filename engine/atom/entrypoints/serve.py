@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from atom.answer_parsing.families import AUTO, CALL_PARSERS, REASONING_PARSERS
-from atom.entrypoints.flags.engine_args import add_engine_arguments, options_from_args
+from atom.entrypoints.flags.engine_args import (
+    add_engine_arguments,
+    config_from_args,
+    options_from_args,
+)
 from atom.entrypoints.http.api_key import API_KEY_VARIABLE, read_api_key
 from atom.entrypoints.http.body_budget import DEFAULT_BYTES
 from atom.entrypoints.process.logs import configure_logging
@@ -127,7 +131,13 @@ def _add_parser_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run_serve(args: argparse.Namespace) -> int:
-    """Serve until a signal. Raises `AtomError` when it could not start or had to stop."""
+    """Serve until a signal, or compute for the node that serves. Raises `AtomError` when it could
+    not start or had to stop."""
+    if args.node_rank:
+        from atom.entrypoints.server.follower_node import run_follower_node
+
+        configure_logging(args.log_level)
+        return run_follower_node(config_from_args(args))
     from atom.entrypoints.http.uvicorn_points import require_uvicorn
 
     require_uvicorn()

@@ -368,10 +368,10 @@ def rank_device(config: Config) -> Device:
     parallel = config.parallel
     return detect_device(
         config.device,
-        sharers=parallel.data_parallel_size * parallel.tensor_parallel_size,
+        sharers=parallel.data_parallel_size * parallel.ranks_per_node,
         index=parallel.data_parallel_rank
         if parallel.shares_experts
-        else parallel.tensor_parallel_rank,
+        else parallel.tensor_parallel_rank % parallel.ranks_per_node,
     )
 
 

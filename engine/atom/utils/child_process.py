@@ -8,6 +8,7 @@ thread that lives as long as the child (the child's side is parent_watch.py).
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -85,6 +86,11 @@ class ChildProcess:
         """Whether it has ended, and its `on_exit` has returned, within that time."""
         self._thread.join(max(0.0, timeout_seconds))
         return not self._thread.is_alive()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """If it is gone, nothing comes of it."""
+        if self._process is not None:
+            self._process.send_signal(number)
 
     def kill(self) -> None:
         """End it now, whatever it does."""

@@ -30,13 +30,14 @@ def validate_surroundings(
 
 
 def _ranks(spec: AtomDeploymentSpec, site: Site) -> Iterator[FieldProblem]:
-    size, most = spec.parallelism.tensor or 1, site.engine_tensor_parallel
-    if size > most:
-        devices = "one device" if most == 1 else f"at most {most} devices"
+    nodes, most = spec.parallelism.nodes or 1, site.engine_tensor_parallel
+    size = spec.parallelism.tensor or 1
+    if size > most * nodes:
+        devices = "one device" if most == 1 else f"at most {most} devices of a node"
         yield FieldProblem(
             "spec.parallelism.tensor",
             f"{size} is not supported: this site's engine images run a copy of the model on"
-            f" {devices}; set {most}"
+            f" {devices}; set {most * nodes}"
             + (" (or leave it out)" if most == 1 else "")
             + " and raise spec.replicas for more throughput, or use an engine image that can do"
             " more and say so in the operator's chart (engine.maxTensorParallel)",
@@ -53,9 +54,9 @@ def _groups(
     if not site.engine_multi_node:
         yield FieldProblem(
             field,
-            f"{nodes} is not supported: this engine version runs one pod per replica; set 1 (or"
-            " leave it out), or use an engine image that joins a torch.distributed group and say"
-            " so in the operator's chart (engine.multiNode)",
+            f"{nodes} is not supported: this site's engine images run one pod per replica; set 1"
+            " (or leave it out), or use an engine image that divides a model over several nodes and"
+            " say so in the operator's chart (engine.multiNode)",
             Reason.UNSUPPORTED_BY_ENGINE,
         )
     if served is not None and LEADER_WORKER_SET not in served:

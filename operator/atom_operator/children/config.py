@@ -51,7 +51,7 @@ def _decisions(plan: Plan) -> dict[str, Any]:
         "engine": engine,
         "accelerator": asdict(plan.accelerator),
         "capacity": asdict(plan.capacity),
-        "rollout": asdict(plan.rollout),
+        "rollout": {"strategy": plan.rollout.strategy, "reason": plan.rollout.reason},
         "startup_budget_seconds": plan.startup_budget_seconds,
     }
 

@@ -13,7 +13,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.children import volumes
-from atom_operator.children.group import group_environment
+from atom_operator.children.group import group_arguments, group_environment
 from atom_operator.domain import EngineOptions, Plan
 
 # The endpoints of a stopping pod leave the Service during this pause, before it refuses work.
@@ -93,7 +93,7 @@ def engine_args(plan: Plan) -> list[str]:
         args.extend(["--method", engine.speculative_method, "--num-speculative-tokens", tokens])
     if engine.draft_model is not None:
         args.extend(["--draft-model", engine.draft_model])
-    return [*args, *engine.extra_args]
+    return [*args, *group_arguments(plan), *engine.extra_args]
 
 
 def _environment(plan: Plan) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from atom_operator import constants
-from atom_operator.domain import Manifest, Plan, RolloutStrategy
+from atom_operator.domain import Manifest, Plan, Rollout, RolloutStrategy
 from atom_operator.kinds import LEADER_WORKER_SET
 
 RENDEZVOUS_PORT = 29_500  # torch.distributed's own default
@@ -36,6 +36,25 @@ def group_environment(plan: Plan) -> dict[str, dict[str, Any]]:
     }
 
 
+def group_annotations(plan: Plan) -> dict[str, str]:
+    """By which the operator keeps the deadline that the controller of groups has not."""
+    annotations = {constants.ANNOTATION_DEADLINE: str(plan.progress_deadline_seconds)}
+    if plan.rollout.asked_at is not None:
+        annotations[constants.ANNOTATION_ASKED_AT] = plan.rollout.asked_at.isoformat()
+    return annotations
+
+
+def group_arguments(plan: Plan) -> list[str]:
+    """Where the engine of one pod stands in its group, from `group_environment`; none without
+    groups."""
+    if plan.engine.nodes == 1:
+        return []
+    return [
+        "--nnodes", "$(NNODES)", "--node-rank", "$(NODE_RANK)",
+        "--master-addr", "$(MASTER_ADDR)", "--master-port", "$(MASTER_PORT)",
+    ]  # fmt: skip
+
+
 def leader_worker_set(plan: Plan, template: Manifest, metadata: dict[str, Any]) -> Manifest:
     """The groups, without their number. `template` is the finished pod template of every pod."""
     spec: dict[str, Any] = {
@@ -45,10 +64,13 @@ def leader_worker_set(plan: Plan, template: Manifest, metadata: dict[str, Any]) 
             "leaderTemplate": with_role(template, constants.ROLE_LEADER),
             "workerTemplate": _worker(template),
         },
-        "networkConfig": {"subdomainPolicy": "Shared"},
+        # Every group its own headless Service, by its leader's name. One that they share would have
+        # the LeaderWorkerSet's name, which our own Service has: the controller then makes none, and
+        # no worker finds a leader that is not Ready without it.
+        "networkConfig": {"subdomainPolicy": "UniquePerReplica"},
         "rolloutStrategy": {
             "type": "RollingUpdate",
-            "rollingUpdateConfiguration": _steps(plan.rollout.strategy),
+            "rollingUpdateConfiguration": _steps(plan.rollout),
         },
         # Workers join the rendezvous that the leader opens; it needs no readiness of theirs.
         "startupPolicy": "LeaderCreated",
@@ -83,7 +105,7 @@ def _without_probes(container: Manifest) -> Manifest:
     return {name: value for name, value in container.items() if name not in dropped}
 
 
-def _steps(strategy: RolloutStrategy) -> dict[str, Any]:
-    """A LeaderWorkerSet replaces groups one at a time; all at once has no word there."""
-    surge = int(strategy is RolloutStrategy.SURGE)
-    return {"maxSurge": surge, "maxUnavailable": 1 - surge}
+def _steps(rollout: Rollout) -> dict[str, Any]:
+    """How many groups may be away; never one more: `choose_rollout` asks for no spare group."""
+    everything = rollout.strategy is RolloutStrategy.RECREATE
+    return {"maxSurge": 0, "maxUnavailable": "100%" if everything else rollout.unavailable}

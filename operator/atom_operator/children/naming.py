@@ -28,8 +28,10 @@ def short_hash(text: str) -> str:
 
 
 def serving_labels(plan: Plan) -> dict[str, str]:
-    """What selects the pods that serve HTTP: all, or of a replica over several nodes its leader."""
-    return _serving_labels(plan.key.name, groups=plan.engine.nodes > 1)
+    """What selects the pods that serve HTTP: all, or of a replica over several nodes its leader.
+    While groups take over from single pods all are selected: the workers among them have no port of
+    the Service's."""
+    return _serving_labels(plan.key.name, groups=(plan.engine.nodes > 1) != plan.changes_kind)
 
 
 def selector_text(name: str, *, groups: bool) -> str:

@@ -21,5 +21,5 @@ def ready_revision(plan: Plan, pods: PodRevision) -> Manifest:
         "kind": CONTROLLER_REVISION.kind,
         "metadata": naming.metadata(plan, f"{plan.key.name}-{pods.name}", annotations),
         "revision": 1,
-        "data": {"template": pods.template},
+        "data": {"template": pods.template, "nodes": pods.nodes},
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from atom_operator.children.accepted_spec import accepted_spec
 from atom_operator.children.autoscaler import autoscaler
@@ -46,6 +47,7 @@ def render(plan: Plan, target: Target | None = None) -> dict[ChildKey, Manifest]
     spec.template cannot be merged.
     """
     target = target or Target(pod_revision(plan))
+    plan = plan_of(plan, target)
     ready = target.last_ready
     manifests: tuple[tuple[Kind, Manifest | None], ...] = (
         (SERVICE_ACCOUNT, service_account(plan)),
@@ -66,6 +68,12 @@ def render(plan: Plan, target: Target | None = None) -> dict[ChildKey, Manifest]
         for kind, manifest in manifests
         if manifest is not None
     }
+
+
+def plan_of(plan: Plan, target: Target) -> Plan:
+    """The plan with the pods per replica that the target has: what was ready last, and runs again,
+    may be of the other kind than what the spec asks for."""
+    return replace(plan, engine=replace(plan.engine, nodes=target.pods.nodes))
 
 
 def _guards(plan: Plan) -> Iterator[tuple[Kind, Manifest]]:

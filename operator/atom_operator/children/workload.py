@@ -13,7 +13,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.children import naming
 from atom_operator.children.engine_container import PRE_STOP_SECONDS, engine_container
-from atom_operator.children.group import leader_worker_set
+from atom_operator.children.group import group_annotations, leader_worker_set
 from atom_operator.children.overlay import OverlayError, merge_pod_template
 from atom_operator.children.preflight import preflight_container
 from atom_operator.children.volumes import volumes
@@ -58,6 +58,8 @@ def workload(
         annotations[constants.ANNOTATION_FAILURE] = rollback.cause
     if not plan.owns_replicas:
         annotations[constants.ANNOTATION_REPLICAS] = constants.REPLICAS_OF_AUTOSCALER
+    if plan.engine.nodes > 1:
+        annotations |= group_annotations(plan)
     metadata = naming.metadata(plan, plan.key.name, annotations)
     build = leader_worker_set if plan.engine.nodes > 1 else _deployment
     manifest = build(plan, pods.template, metadata)
@@ -105,7 +107,7 @@ def pod_revision(plan: Plan) -> PodRevision:
     template = pod_template(plan)
     name = template_revision(template)
     template["metadata"].setdefault("annotations", {})[constants.ANNOTATION_REVISION] = name
-    return PodRevision(name, template, plan.spec_digest)
+    return PodRevision(name, template, plan.spec_digest, plan.engine.nodes)
 
 
 def _strategy(rollout: Rollout) -> dict[str, Any]:

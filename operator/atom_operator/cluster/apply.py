@@ -6,7 +6,7 @@ that somebody else made: server-side apply would do that silently.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 
 from atom_operator import constants
 from atom_operator.cluster.applied import AppliedChildren, stamped
@@ -26,9 +26,10 @@ async def apply_children(
     desired: Mapping[ChildKey, Manifest],
     owned: Mapping[ChildKey, Manifest],
     memory: AppliedChildren,
+    kept: Set[ChildKey] = frozenset(),
 ) -> tuple[ApplyReport, dict[ChildKey, Manifest]]:
     """What was done, and the children as they are afterwards. What `memory` knows to be as it
-    should be counts as applied.
+    should be counts as applied; what is `kept` stays as it is though nothing asks for it.
 
     A refusal ends the run before the children that need the refused one; of what serving does not
     need it is only reported. TransientError passes.
@@ -51,7 +52,7 @@ async def apply_children(
             unneeded.append(refusal)
         else:
             return ApplyReport(tuple(applied), (), (refusal,)), now
-    pruned = [child for child in owned if child not in desired]
+    pruned = [child for child in owned if child not in desired and child not in kept]
     for child in pruned:
         await port.delete(child.kind, key.namespace, child.name)
         del now[child]

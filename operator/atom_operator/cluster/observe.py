@@ -85,7 +85,9 @@ async def _optional(
 
 def describe(children: Mapping[ChildKey, Manifest], pods: tuple[PodState, ...]) -> Observed:
     """The typed view of children and pods."""
-    workload = _first(children, *WORKLOAD_KINDS)
+    # There are two while one kind takes over from the other: what was asked for last is newest.
+    found = {key: child for key, child in children.items() if key.kind in WORKLOAD_KINDS}
+    workload = _newest(found.values())
     records = _records(children)
     record = _newest(item for item in records if "template" in item["data"])
     accepted = _newest(item for item in records if constants.ACCEPTED_SPEC_KEY in item["data"])
@@ -97,7 +99,8 @@ def describe(children: Mapping[ChildKey, Manifest], pods: tuple[PodState, ...]) 
         last_ready=_pods_of(record, "data") if record else None,
         inspected=_inspected(children),
         accepted_spec=accepted["data"][constants.ACCEPTED_SPEC_KEY] if accepted else None,
-        learned=tuple(found for child in children.values() for found in evidence_in(child)),
+        learned=tuple(item for child in children.values() for item in evidence_in(child)),
+        workloads={key: deployment_state(child, pods) for key, child in found.items()},
     )
 
 
@@ -131,10 +134,6 @@ def _evidence(item: Mapping[str, Any]) -> Evidence:
     return found
 
 
-def _first(children: Mapping[ChildKey, Manifest], *kinds: Kind) -> Manifest | None:
-    return next((child for key, child in children.items() if key.kind in kinds), None)
-
-
 def _records(children: Mapping[ChildKey, Manifest]) -> list[Manifest]:
     return [
         child
@@ -151,16 +150,28 @@ def _newest(records: Iterable[Manifest]) -> Manifest | None:
 
 
 def _pods_of(manifest: Manifest, field: str) -> PodRevision | None:
-    """The pod template in `field` of a Deployment or of a record, if we gave it its name."""
-    name = _annotation(manifest, constants.ANNOTATION_REVISION)
-    template = (manifest.get(field) or {}).get("template")
+    """The pod template in `field` of a workload or of a record, if we gave it its name."""
+    name, found = _annotation(manifest, constants.ANNOTATION_REVISION), manifest.get(field) or {}
+    template, nodes = found.get("template"), found.get("nodes", 1)
+    if "leaderWorkerTemplate" in found:
+        group = found["leaderWorkerTemplate"]
+        template, nodes = _without_role(group["leaderTemplate"]), group.get("size", 1)
     if not name or not template:
         return None
     # Where it was rolled back, the digest is that of the revision that failed.
     digest = (
         None if _rollback(manifest) else _annotation(manifest, constants.ANNOTATION_SPEC_DIGEST)
     )
-    return PodRevision(name, template, digest)
+    return PodRevision(name, template, digest, nodes)
+
+
+def _without_role(template: Manifest) -> Manifest:
+    """What every pod of a group was made from."""
+    metadata = template["metadata"]
+    labels = {
+        key: value for key, value in metadata["labels"].items() if key != constants.LABEL_ROLE
+    }
+    return {**template, "metadata": {**metadata, "labels": labels}}
 
 
 def _annotation(manifest: Manifest, name: str) -> str | None:
@@ -188,19 +199,16 @@ def deployment_state(manifest: Manifest, pods: Sequence[PodState]) -> Deployment
         (item.get("type"), item.get("status")): item for item in status.get("conditions") or ()
     }
     groups = _has_groups(manifest)  # a LeaderWorkerSet counts only ready groups
+    observed = status.get("observedGeneration", 0)  # which it does not report (up to v0.7.0)
     return DeploymentState(
         desired=spec.get("replicas", 1),
         replicas=status.get("replicas", 0),
         updated=status.get("updatedReplicas", 0),
         ready=status.get("readyReplicas", 0),
         available=status.get("readyReplicas" if groups else "availableReplicas", 0),
-        up_to_date=(
-            _groups_run(manifest, pods)
-            if groups
-            else status.get("observedGeneration", 0) >= metadata.get("generation", 0)
-        ),
+        up_to_date=groups or observed >= metadata.get("generation", 0),
         revision=_annotation(manifest, constants.ANNOTATION_REVISION),
-        # A LeaderWorkerSet that has finished is not progressing either, and no deadline ends it.
+        # A LeaderWorkerSet that has finished is not progressing either; its deadline is ours.
         stalled_message=None if groups else _message(conditions.get(("Progressing", "False"))),
         refused_message=_message(conditions.get(("ReplicaFailure", "True"))),
         rollout=_rollout(manifest),
@@ -209,6 +217,9 @@ def deployment_state(manifest: Manifest, pods: Sequence[PodState]) -> Deployment
         spec_digest=_annotation(manifest, constants.ANNOTATION_SPEC_DIGEST),
         default_image=_annotation(manifest, constants.ANNOTATION_DEFAULT_IMAGE),
         image_before=_annotation(manifest, constants.ANNOTATION_IMAGE_BEFORE),
+        in_groups=groups,
+        pods_agree=not groups or _groups_run(manifest, pods),
+        progress_deadline_seconds=_whole(_annotation(manifest, constants.ANNOTATION_DEADLINE)),
     )
 
 
@@ -222,12 +233,12 @@ def _has_groups(manifest: Manifest) -> bool:
 
 
 def _groups_run(manifest: Manifest, pods: Sequence[PodState]) -> bool:
-    """Whether every pod of a LeaderWorkerSet is there, of its revision and ready. The controller
-    reports no observedGeneration (up to v0.7.0), so its counts may be those of the spec before.
-    """
+    """Whether every pod of a LeaderWorkerSet is there, of its revision and ready: its controller's
+    counts alone may be those of the spec before."""
     spec, revision = manifest["spec"], _annotation(manifest, constants.ANNOTATION_REVISION)
     wanted = spec.get("replicas", 1) * spec["leaderWorkerTemplate"].get("size", 1)
-    return len(pods) == wanted and all(pod.ready and pod.revision == revision for pod in pods)
+    own = [pod for pod in pods if pod.role is not None]  # others are a Deployment's
+    return len(own) == wanted and all(pod.ready and pod.revision == revision for pod in own)
 
 
 def _rollback(manifest: Manifest) -> Rollback | None:
@@ -241,22 +252,18 @@ def _rollout(manifest: Manifest) -> Rollout | None:
     reason = _annotation(manifest, constants.ANNOTATION_ROLLOUT_REASON)
     if reason is None:
         return None
-    if _has_groups(manifest):
-        strategy: Mapping[str, Any] = {
-            "rollingUpdate": (manifest["spec"].get("rolloutStrategy") or {}).get(
-                "rollingUpdateConfiguration"
-            )
-        }
-    else:
-        strategy = manifest["spec"].get("strategy") or {}
-    if strategy.get("type") == "Recreate":
-        return Rollout(RolloutStrategy.RECREATE, reason)
-    steps: Mapping[str, Any] = strategy.get("rollingUpdate") or {}
+    spec, asked_at = manifest["spec"], _time(_annotation(manifest, constants.ANNOTATION_ASKED_AT))
+    strategy: Mapping[str, Any] = spec.get("rolloutStrategy") or spec.get("strategy") or {}
+    steps: Mapping[str, Any] = (
+        strategy.get("rollingUpdate") or strategy.get("rollingUpdateConfiguration") or {}
+    )
+    if strategy.get("type") == "Recreate" or steps.get("maxUnavailable") == "100%":
+        return Rollout(RolloutStrategy.RECREATE, reason, asked_at=asked_at)
     if steps.get("maxSurge") not in (0, "0", "0%"):
-        return Rollout(RolloutStrategy.SURGE, reason)
+        return Rollout(RolloutStrategy.SURGE, reason, asked_at=asked_at)
     away = steps.get("maxUnavailable")
     unavailable = away if isinstance(away, int) and away > 0 else 1
-    return Rollout(RolloutStrategy.IN_PLACE, reason, unavailable)
+    return Rollout(RolloutStrategy.IN_PLACE, reason, unavailable, asked_at)
 
 
 def _message(condition: Mapping[str, Any] | None) -> str | None:
@@ -274,18 +281,20 @@ def pod_state(manifest: Manifest) -> PodState:
     ]
     problems = (container_problem(container) for container in containers)
     ready = conditions.get("Ready", {})
+    role = (manifest["metadata"].get("labels") or {}).get(constants.LABEL_ROLE)
     return PodState(
         name=manifest["metadata"]["name"],
         ready=ready.get("status") == "True",
         scheduled=scheduled.get("status") == "True",
         unschedulable_message=_without_node(manifest, scheduled),
         problem=next((problem for problem in problems if problem), None),
-        address=None if _is_worker(manifest) else status.get("podIP") or None,
+        address=status.get("podIP") or None if role != constants.ROLE_WORKER else None,
         revision=_annotation(manifest, constants.ANNOTATION_REVISION),
         restarts=max((item.get("restartCount", 0) for item in containers), default=0),
         ready_since=_time(ready.get("lastTransitionTime"))
         if ready.get("status") == "True"
         else None,
+        role=role,
     )
 
 
@@ -304,12 +313,6 @@ def _time(text: Any) -> datetime | None:
     except ValueError:
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def _is_worker(pod: Manifest) -> bool:
-    """Whether the pod only computes for another, and has no HTTP server."""
-    labels = pod["metadata"].get("labels") or {}
-    return labels.get(constants.LABEL_ROLE) == constants.ROLE_WORKER
 
 
 def last_words(manifest: Manifest) -> str:

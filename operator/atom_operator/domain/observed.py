@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from atom_operator import constants
 from atom_operator.domain.capacity import Evidence, InspectedConfig
 from atom_operator.domain.objects import ChildKey, Manifest
 from atom_operator.domain.rollout import PodRevision, Rollback, Rollout
@@ -32,12 +33,15 @@ class DeploymentState:
     spec_digest: str | None = None  # of the spec that it was last written for
     default_image: str | None = None  # the operator's, where that spec named none
     image_before: str | None = None  # of the default, where only that has changed
+    in_groups: bool = False  # a LeaderWorkerSet, whose replicas are groups of pods
+    pods_agree: bool = True  # all of its pods are there, of its revision and ready, where we count
+    progress_deadline_seconds: int | None = None  # where nobody but us keeps it
 
     @property
     def complete(self) -> bool:
         """Every wanted pod is of the latest revision and available, and no other is left."""
         counts = {self.updated, self.replicas, self.available}
-        return self.up_to_date and counts == {self.desired}
+        return self.up_to_date and self.pods_agree and counts == {self.desired}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,12 @@ class PodState:
     revision: str | None = None  # of its pod template
     restarts: int = 0  # of the container that was restarted most
     ready_since: datetime | None = None
+    role: str | None = None  # in a group of pods
+
+    @property
+    def serves(self) -> bool:
+        """Whether it has an HTTP server, rather than to compute for a pod that has."""
+        return self.role != constants.ROLE_WORKER
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +70,21 @@ class Observed:
     """What exists: owned children as manifests, and the typed parts of Deployment and pods."""
 
     children: Mapping[ChildKey, Manifest]
-    deployment: DeploymentState | None  # of the Deployment or LeaderWorkerSet
+    deployment: DeploymentState | None  # of the Deployment or LeaderWorkerSet, the newest
     pods: tuple[PodState, ...]
     running: PodRevision | None = None  # what the Deployment asks for now
     last_ready: PodRevision | None = None  # what every replica served with most lately
     learned: tuple[Evidence, ...] = ()
+    at: datetime | None = None  # the time of this look; None where nothing depends on it
     leaving: int = 0  # pods that end and may still hold devices
     unserved: frozenset[Kind] = frozenset()  # optional kinds that were looked for in vain
     inspected: InspectedConfig | None = None
     accepted_spec: Mapping[str, Any] | None = None  # the last that was carried out
+    workloads: Mapping[ChildKey, DeploymentState] = field(default_factory=dict)  # of both kinds
+
+    def workload_of(self, kind: Kind) -> DeploymentState | None:
+        return next((state for key, state in self.workloads.items() if key.kind == kind), None)
+
+    def retiring(self, kind: Kind) -> Mapping[ChildKey, DeploymentState]:
+        """What runs of another kind than `kind`, which is to run."""
+        return {key: state for key, state in self.workloads.items() if key.kind != kind}

@@ -40,6 +40,7 @@ class Plan:
     default_image: str | None = None  # the operator's, where the spec names none
     image_before: str | None = None  # of the default, where only that has changed
     image_waits: str | None = None  # why a new default is not taken yet
+    changes_kind: bool = False  # pods of the other kind of workload serve until these are ready
     keeps_rendering: bool = False  # pods stay as another version of the operator made them
 
     @property

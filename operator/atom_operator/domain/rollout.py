@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 from atom_operator.domain.objects import Manifest
@@ -23,6 +24,7 @@ class Rollout:
     strategy: RolloutStrategy
     reason: str
     unavailable: int = 1  # pods that may be away at a time, in place
+    asked_at: datetime | None = None  # when the revision was first asked for; of groups alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class PodRevision:
     name: str
     template: Manifest
     spec_digest: str | None = None  # of the spec that it was made for; None from older operators
+    nodes: int = 1  # pods of a replica: of more than one a group
 
 
 @dataclass(frozen=True, slots=True)

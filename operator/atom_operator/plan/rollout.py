@@ -3,7 +3,9 @@
 Pure. A spare pod is best where a device is free for it; where none is, it would stay Pending for
 ever and the rollout behind it with it. So the choice is made from the free devices of the exact
 resource on eligible nodes, and made again only when the rollout waits for devices that its own old
-pods hold. Old pods never go for new ones that no node could take.
+pods hold. Old pods never go for new ones that no node could take. Groups of pods have no spare one:
+LeaderWorkerSet v0.7.0 does not finish a rollout with a group more
+(https://github.com/kubernetes-sigs/lws/issues/688).
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ _SURGE, _IN_PLACE, _RECREATE = RolloutStrategy
 
 
 _ASKED = "spec.rollout.strategy is "
+_OTHER_KIND = "the pods are of another kind of workload"
+_NO_SPARE_GROUP = "LeaderWorkerSet replaces groups in place: with a spare one it would not finish"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,8 @@ class RolloutQuestion:
     supply: Supply | None
     leaving: int = 0  # pods of ours that end and may still hold what others wait for
     one_node_claim: str | None = None  # a claim that a spare pod on another node could not mount
+    in_groups: bool = False  # a replica has several pods
+    retiring: DeploymentState | None = None  # what of the other kind of workload still runs
 
 
 def needs_supply(question: RolloutQuestion) -> bool:
@@ -45,6 +51,8 @@ def needs_supply(question: RolloutQuestion) -> bool:
     if question.asked != "Auto" or question.accelerator.type == "cpu":
         return False
     running = question.running
+    if is_changing(question):
+        return True
     if running is None or running.desired == 0:
         return False
     return _is_open(question, running) or question.unschedulable is not None
@@ -52,6 +60,47 @@ def needs_supply(question: RolloutQuestion) -> bool:
 
 def choose_rollout(question: RolloutQuestion) -> Rollout:
     """The strategy for this revision, with the reason for status.rollout."""
+    if question.retiring is not None and is_changing(question):
+        return _choose_across_kinds(question, question.retiring)
+    chosen = _choose_for_pods(question)
+    if not question.in_groups or chosen.strategy is not _SURGE:
+        return chosen
+    return Rollout(_IN_PLACE, f"{_asked(question)}{_NO_SPARE_GROUP}")
+
+
+def is_changing(question: RolloutQuestion) -> bool:
+    """Whether groups of pods take over from single ones, or the other way round, and are not all
+    ready yet."""
+    return question.retiring is not None and not (question.running and question.running.complete)
+
+
+def _choose_across_kinds(question: RolloutQuestion, retiring: DeploymentState) -> Rollout:
+    """Keep what serves until its successor does; let it go first where it holds what that needs."""
+    resource, running = question.accelerator.resource_name or "memory", question.running
+    if question.asked == _RECREATE:
+        return Rollout(_RECREATE, f"{_ASKED}{question.asked}")
+    if not retiring.ready:
+        return Rollout(_RECREATE, f"{_OTHER_KIND}, and none of those before serves")
+    if running is not None and running.revision == question.revision:
+        waits = question.unschedulable is not None and "Insufficient" in question.unschedulable
+        if not waits:
+            return Rollout(_SURGE, f"{_OTHER_KIND}; those before serve until they are ready")
+        return Rollout(_RECREATE, f"{_OTHER_KIND}, and wait for {resource} that those before hold")
+    supply = question.supply
+    if supply is None or can_take_one(supply) is not None:
+        return Rollout(_SURGE, f"{_OTHER_KIND}; those before serve until they are ready")
+    chosen = _without_spare(supply)
+    if chosen.strategy is _SURGE:
+        return Rollout(_SURGE, f"{_OTHER_KIND}: {chosen.reason}")
+    lacking = f"no eligible node has {supply.demand} {supply.resource} free beside those before"
+    return Rollout(_RECREATE, f"{_OTHER_KIND}, and {lacking}")
+
+
+def _asked(question: RolloutQuestion) -> str:
+    return "" if question.asked == "Auto" else f"{_ASKED}{question.asked}, but "
+
+
+def _choose_for_pods(question: RolloutQuestion) -> Rollout:
     running = question.running
     if question.asked != "Auto":
         asked = RolloutStrategy(question.asked)

@@ -13,7 +13,9 @@ _LOADING_WEIGHTS = "loading weights"  # the engine's name of the phase
 
 
 def model_loaded(pods: tuple[PodState, ...], engines: EngineView) -> Verdict:
-    """True when every pod's engine has its model; otherwise what the first that has not says."""
+    """True when every pod's engine has its model; otherwise what the first that has not says. A
+    worker of a group says nothing: its leader has the model when all of them have."""
+    pods = tuple(pod for pod in pods if pod.serves)
     if not pods:
         return Verdict(_KIND, "Unknown", Reason.NO_PODS, "there are no engine pods")
     waiting = [pod for pod in pods if not pod.ready]

@@ -6,7 +6,7 @@ Available says whether anything serves at all, whatever revision.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -27,6 +27,7 @@ from atom_operator.status.conditions import Verdict, stamp
 from atom_operator.status.integrations_ready import capacity_limited, integrations_ready
 from atom_operator.status.loading import model_loaded
 from atom_operator.status.preparing import model_not_there, waits
+from atom_operator.status.steady import steady
 
 _NO_DEPLOYMENT = DeploymentState(0, 0, 0, 0, 0, True, None, None, None)
 _NOT_PLANNED = CapacityVerdict("Unknown", Reason.NOT_PLANNED, "the spec is not accepted")
@@ -62,6 +63,11 @@ class Situation:
         return self.observed.deployment or _NO_DEPLOYMENT
 
     @property
+    def workloads(self) -> tuple[DeploymentState, ...]:
+        """Two while one kind of workload takes over from the other."""
+        return tuple(self.observed.workloads.values()) or (self.deployment,)
+
+    @property
     def capacity(self) -> CapacityVerdict:
         return self.plan.capacity if self.plan else _NOT_PLANNED
 
@@ -74,13 +80,13 @@ class Situation:
 def roll_up(situation: Situation, previous: Mapping[str, Any], now: datetime) -> dict[str, Any]:
     """The status to write; fields that are unknown are absent."""
     deployment = situation.deployment
-    verdicts = list(_verdicts(situation))
+    told = list(_told(list(_verdicts(situation)), situation, previous))
     status: dict[str, Any] = {
         "observedGeneration": situation.generation,
         "replicas": deployment.replicas,
         "readyReplicas": deployment.ready,
         "selector": situation.selector,
-        "conditions": stamp(verdicts, previous.get("conditions") or (), situation.generation, now),
+        "conditions": stamp(told, previous.get("conditions") or (), situation.generation, now),
     }
     if situation.observed.deployment is not None:
         status["url"] = situation.url
@@ -120,7 +126,15 @@ def _verdicts(situation: Situation) -> Iterator[Verdict]:
         integrations_ready(situation.plan, situation.report, situation.observed.children),
     ]
     yield from others
-    yield _ready(situation, {verdict.type: verdict for verdict in others})
+
+
+def _told(
+    verdicts: Sequence[Verdict], situation: Situation, previous: Mapping[str, Any]
+) -> Iterator[Verdict]:
+    """What is said, at last of Ready."""
+    told = steady(verdicts, situation.observed, previous)
+    yield from told
+    yield _ready(situation, {verdict.type: verdict for verdict in told})
 
 
 def _model_loaded(situation: Situation) -> Verdict:
@@ -195,8 +209,9 @@ def _progressing(situation: Situation) -> Verdict:
 
 def _available(situation: Situation) -> Verdict:
     kind, deployment = ConditionType.AVAILABLE, situation.deployment
-    if deployment.ready:
-        return Verdict(kind, "True", Reason.SERVING, f"{deployment.ready} replicas serve")
+    ready = max(deployment.ready, *(state.ready for state in situation.workloads))
+    if ready:
+        return Verdict(kind, "True", Reason.SERVING, f"{ready} replicas serve")
     if situation.observed.deployment is not None and deployment.desired == 0:
         return Verdict(kind, "False", Reason.SCALED_TO_ZERO, "there are to be 0 replicas")
     return Verdict(kind, "False", Reason.NOTHING_READY, "no replica serves")

@@ -111,7 +111,11 @@ class Reviewer:
 
     async def _look(self, request: ReviewRequest) -> Preview:
         key, uid = request.key, str(request.new["metadata"].get("uid") or "")
-        observed = await observe(self._port, key, uid, tuple(optional_kinds(request.new)))
+        # What runs may be of a kind that only the stored object asks for.
+        kinds = optional_kinds(request.new) | (
+            optional_kinds(request.old) if request.old else frozenset()
+        )
+        observed = await observe(self._port, key, uid, tuple(kinds))
         decision = await self._decide(key, request.new, observed)
         if decision.plan is None:
             return Preview(decision.problems, elsewhere=self._elsewhere(key, request.new))

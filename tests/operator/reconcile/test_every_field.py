@@ -33,7 +33,7 @@ BASES: dict[str, dict[str, Any]] = {
 }
 _COUNTERS = ("resourceVersion", "generation", "observedGeneration", "lastTransitionTime")
 # The digest of an applied manifest is of the reason for a rollout too, which may differ.
-_NOT_COMPARED = (*_COUNTERS, "uid", ANNOTATION_APPLIED)
+_NOT_COMPARED = (*_COUNTERS, "uid", "creationTimestamp", ANNOTATION_APPLIED)
 
 
 async def settle(cluster: FakeCluster) -> None:

@@ -77,13 +77,13 @@ def versions(cluster: FakeCluster) -> dict[Any, str]:
 
 
 def outcome(cluster: FakeCluster) -> dict[str, Manifest]:
-    """All that people and pods see. Events are best effort, versions count writes."""
+    """All that people and pods see. Events are best effort; versions and times count writes."""
     result: dict[str, Manifest] = {}
     for (kind, _, name), item in cluster.objects.items():
         if kind == EVENT:
             continue
         seen = copy.deepcopy(item)
-        for field in ("resourceVersion", "uid"):
+        for field in ("resourceVersion", "uid", "creationTimestamp"):
             seen["metadata"].pop(field, None)
         result[f"{kind.kind}/{name}"] = seen
     return result

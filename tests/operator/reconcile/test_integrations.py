@@ -211,7 +211,7 @@ async def test_a_route_goes_to_the_service_where_there_is_no_pool() -> None:
 
 async def test_several_nodes_are_refused_by_an_engine_that_runs_on_one() -> None:
     cluster = cluster_with(**BIG)
-    await reconciler(cluster).reconcile(KEY)
+    await reconciler(cluster, site=Site(engine_multi_node=False)).reconcile(KEY)
     accepted = condition(cluster, "Accepted")
     assert (accepted["status"], accepted["reason"]) == ("False", "UnsupportedByEngine")
     assert "spec.parallelism.nodes" in accepted["message"]
@@ -276,21 +276,31 @@ def put_groups(cluster: FakeCluster, replicas: int) -> None:
             cluster.put_pod({"metadata": metadata, "spec": template["spec"], "status": status})
 
 
-async def test_a_spare_group_is_only_started_where_all_of_its_pods_find_a_node() -> None:
-    async def strategy(free_nodes: int) -> str:
-        cluster = cluster_with(**BIG)
-        names = [f"n{number}" for number in range(2 + free_nodes)]
-        cluster.nodes = [gpu_node(name) for name in names]
-        worker = reconciler(cluster, site=MULTI_NODE)
-        await worker.reconcile(KEY)
-        for name in names[:2]:
-            cluster.put_pod(gpu_pod(f"chat-{name}", name, 8, of="chat"))
-        cluster.find(ATOM_DEPLOYMENT, "chat")["spec"]["engine"] = {"maxNumSeqs": 8}
-        await reconciler(cluster, site=MULTI_NODE).reconcile(KEY)
-        return str(cluster.find(ATOM_DEPLOYMENT, "chat")["status"]["rollout"]["strategy"])
+@pytest.mark.parametrize("asked", ["Auto", "Surge"])
+@pytest.mark.parametrize("free_nodes", [1, 2])
+async def test_groups_are_replaced_in_place_whatever_is_free(asked: str, free_nodes: int) -> None:
+    """LeaderWorkerSet v0.7.0 takes a spare group away before the last old one is replaced."""
+    cluster = cluster_with(**BIG, rollout={"strategy": asked})
+    names = [f"n{number}" for number in range(2 + free_nodes)]
+    cluster.nodes = [gpu_node(name) for name in names]
+    await reconciler(cluster, site=MULTI_NODE).reconcile(KEY)
+    for name in names[:2]:
+        cluster.put_pod(gpu_pod(f"chat-{name}", name, 8, of="chat"))
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={"maxNumSeqs": 8})
+    await reconciler(cluster, site=MULTI_NODE).reconcile(KEY)
+    rollout = cluster.find(ATOM_DEPLOYMENT, "chat")["status"]["rollout"]
+    assert rollout["strategy"] == "InPlace"
+    steps = cluster.find(LEADER_WORKER_SET, "chat")["spec"]["rolloutStrategy"]
+    assert steps["rollingUpdateConfiguration"] == {"maxSurge": 0, "maxUnavailable": 1}
 
-    assert await strategy(2) == "Surge"
-    assert await strategy(1) == "InPlace"
+
+async def test_all_groups_at_once_go_where_that_is_asked_for() -> None:
+    cluster = cluster_with(**BIG, replicas=2, rollout={"strategy": "Recreate"})
+    for _ in range(2):
+        await reconciler(cluster, site=MULTI_NODE).reconcile(KEY)
+    steps = cluster.find(LEADER_WORKER_SET, "chat")["spec"]["rolloutStrategy"]
+    assert steps["rollingUpdateConfiguration"] == {"maxSurge": 0, "maxUnavailable": "100%"}
+    assert cluster.find(ATOM_DEPLOYMENT, "chat")["status"]["rollout"]["strategy"] == "Recreate"
 
 
 async def test_one_node_again_replaces_the_groups_by_a_deployment() -> None:

@@ -102,7 +102,7 @@ async def test_an_example_that_this_versions_engine_refuses_says_so(path: Path) 
     assert ("version does not" in comment(path)) == refused, accepted["message"]
 
 
-async def test_this_versions_engine_does_not_run_over_several_nodes() -> None:
+async def test_this_versions_engine_runs_over_several_nodes() -> None:
     manifest = load(EXAMPLES / "llama-405b-multi-node.yaml")
     manifest["metadata"]["namespace"] = "default"
     manifest["spec"].setdefault("replicas", 1)
@@ -110,5 +110,5 @@ async def test_this_versions_engine_does_not_run_over_several_nodes() -> None:
     cluster.create(ATOM_DEPLOYMENT, manifest)
     await reconciler(cluster).reconcile(ObjectKey("default", "llama-405b"))
     accepted = cluster.find(ATOM_DEPLOYMENT, "llama-405b")["status"]["conditions"][0]
-    assert (accepted["status"], accepted["reason"]) == ("False", "UnsupportedByEngine")
-    assert "engine.multiNode" in accepted["message"]
+    assert (accepted["status"], accepted["reason"]) == ("True", "Valid")
+    assert cluster.names(LEADER_WORKER_SET) == ["llama-405b"]

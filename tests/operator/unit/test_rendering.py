@@ -266,6 +266,14 @@ def test_the_preflight_asks_for_the_devices_of_the_engine() -> None:
     assert check["image"] == engine["image"]
 
 
+def test_each_group_has_an_address_of_its_own_beside_the_service() -> None:
+    """The LeaderWorkerSet's controller makes no headless Service of a name that is taken."""
+    rendered = render(plan(site=SITE, **CASES["multi-node"]))
+    groups = rendered[ChildKey(LEADER_WORKER_SET, "chat")]
+    assert ChildKey(SERVICE, groups["metadata"]["name"]) in rendered
+    assert groups["spec"]["networkConfig"] == {"subdomainPolicy": "UniquePerReplica"}
+
+
 def test_ranks_of_a_group_find_each_other() -> None:
     """What torch.distributed's env:// rendezvous needs, with what LeaderWorkerSet injects."""
     groups = render(plan(site=SITE, **CASES["multi-node"]))[ChildKey(LEADER_WORKER_SET, "chat")]
@@ -285,7 +293,37 @@ def test_ranks_of_a_group_find_each_other() -> None:
         )
         numbers = [environment[name]["value"] for name in ("NNODES", "WORLD_SIZE")]
         assert [*numbers, environment["LOCAL_WORLD_SIZE"]["value"]] == ["2", "16", "8"]
+        told = dict(zip(engine["args"], engine["args"][1:], strict=False))
+        assert told["--nnodes"] == "$(NNODES)"
+        assert (told["--node-rank"], told["--master-addr"], told["--master-port"]) == (
+            "$(NODE_RANK)", "$(MASTER_ADDR)", "$(MASTER_PORT)",
+        )  # fmt: skip
         assert ("readinessProbe" in engine) is (role == "leader")
+
+
+def test_a_group_carries_what_a_fast_network_needs_where_it_is_asked_for() -> None:
+    """RDMA devices, locked memory and RCCL's variables, in the leader and in the workers."""
+    container = {
+        "name": "engine",
+        "resources": {"limits": {"rdma/hca": "8"}},
+        "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
+    }
+    asked = {
+        **CASES["multi-node"],
+        "template": {"spec": {"containers": [container]}},
+        "engine": {"env": [{"name": "NCCL_IB_HCA", "value": "mlx5_0:1"}]},
+    }
+    groups = render(plan(site=SITE, **asked))[ChildKey(LEADER_WORKER_SET, "chat")]
+    for role in ("leaderTemplate", "workerTemplate"):
+        spec = groups["spec"]["leaderWorkerTemplate"][role]["spec"]
+        (engine,) = spec["containers"]
+        assert engine["resources"]["limits"] == {"amd.com/gpu": "8", "rdma/hca": "8"}
+        assert engine["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+        assert {"name": "NCCL_IB_HCA", "value": "mlx5_0:1"} in engine["env"]
+        (shared,) = [volume for volume in spec["volumes"] if volume["name"] == "shm"]
+        assert shared["emptyDir"] == {"medium": "Memory", "sizeLimit": "9Gi"}
+        (mount,) = [item for item in engine["volumeMounts"] if item["name"] == "shm"]
+        assert mount["mountPath"] == "/dev/shm"
 
 
 def test_only_leaders_are_behind_the_service() -> None:

@@ -16,6 +16,7 @@ from atom_operator.admission.review import (
 )
 from atom_operator.cluster.errors import RefusedError, TransientError
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, Kind, Manifest
+from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.webhook.reviewer import Reviewer
 from tests.support.builders_admission import creation, review_body
 from tests.support.builders_operator import (
@@ -209,7 +210,7 @@ async def test_what_other_objects_may_still_mend_is_a_warning() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"parallelism": {"tensor": 4, "nodes": 2}}, "spec.parallelism.nodes"),  # another image
+        ({"parallelism": {"tensor": 4, "nodes": 2}}, "spec.parallelism.nodes"),  # its CRD
         ({"autoscaling": {"minReplicas": 0, "maxReplicas": 4}}, "spec.autoscaling"),  # its CRD
         ({"model": {"source": "path:///m", "config": UNKNOWN_FAMILY}}, "spec.model.config"),
     ],
@@ -217,7 +218,8 @@ async def test_what_other_objects_may_still_mend_is_a_warning() -> None:
 async def test_what_the_chart_or_a_crd_may_still_bring_is_a_warning(
     changes: dict[str, Any], words: str
 ) -> None:
-    lines = await warnings(FakeCluster(), creation(dry_run=False, **{**AMD, **changes}))
+    cluster = FakeCluster(unserved_kinds={LEADER_WORKER_SET})
+    lines = await warnings(cluster, creation(dry_run=False, **{**AMD, **changes}))
     assert lines[0].startswith(f"will not be accepted: {words}")
 
 
@@ -339,3 +341,37 @@ async def test_a_stopped_deployment_has_no_rollout() -> None:
     assert cluster.find(DEPLOYMENT, "chat")["spec"]["replicas"] == 0
     lines = await warnings(cluster, update(cluster, engine={"maxModelLen": 8192}))
     assert not any(line.startswith("rollout") for line in lines)
+
+
+GROUP = {"tensor": 2, "nodes": 2}
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [({}, GROUP), (GROUP, {})], ids=["to a group", "to one pod"]
+)
+async def test_a_switch_of_nodes_is_told_with_what_serves_meanwhile(
+    before: dict[str, int], after: dict[str, int]
+) -> None:
+    cluster = cluster_with(parallelism=before)
+    await reconciler(cluster).reconcile(KEY)
+    kind = LEADER_WORKER_SET if before else DEPLOYMENT
+    counts = ("replicas", "readyReplicas", "updatedReplicas", "availableReplicas")
+    cluster.find(kind, "chat")["status"] = dict.fromkeys(counts, 1)
+    cluster.writes.clear()
+    lines = await warnings(cluster, update(cluster, dry_run=False, parallelism=after))
+    reason = "those before serve until they are ready"
+    assert any(line.startswith("rollout: every pod is") and reason in line for line in lines)
+    assert lines[-1] == (
+        "rollout cost: every replica once more while it lasts; all replicas go on serving"
+    )
+
+
+async def test_a_change_of_a_group_is_told_with_its_absence() -> None:
+    cluster = cluster_with(parallelism=GROUP)
+    await reconciler(cluster).reconcile(KEY)
+    cluster.writes.clear()
+    lines = await warnings(cluster, update(cluster, dry_run=False, engine={"maxNumSeqs": 4}))
+    assert lines[-1] == (
+        "rollout cost: no spare pod; one replica (a group of 2 pods) less while it lasts, so a "
+        "single replica is away meanwhile"
+    )

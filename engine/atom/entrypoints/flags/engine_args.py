@@ -263,6 +263,22 @@ def _add_parallel_flags(group: Any) -> None:
         '{"window_size": 1000, "step_interval": 3000, "num_redundant_experts": 0}',
     )
     add(
+        "--nnodes", type=int, default=_default("nnodes"),
+        help="machines that share a copy of the model, with as many devices each",
+    )  # fmt: skip
+    add(
+        "--node-rank", type=int, default=_default("node_rank"),
+        help="which of them this is; 0 serves, the others compute for it",
+    )  # fmt: skip
+    add(
+        "--master-addr", default=_default("master_addr"),
+        help="name or address of the first machine, by which the others reach it",
+    )  # fmt: skip
+    add(
+        "--master-port", type=int, default=_default("master_port"),
+        help="port on which it waits for them",
+    )  # fmt: skip
+    add(
         "--stall-seconds",
         type=float,
         default=_default("stall_seconds"),

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from atom.config import Config
 from atom.model_engine.executor.base import Executor
+from atom.model_engine.executor.first_loss import OnFailure
 from atom.model_engine.executor.in_process import InProcessExecutor
 from atom.model_engine.wire.peer_mesh import MeshOrder
 
 
 def build_executor(
-    config: Config, on_failure: Callable[[str, bool], None], order: MeshOrder | None = None
+    config: Config, on_failure: OnFailure, order: MeshOrder | None = None
 ) -> Executor:
     """on_failure: see `start_group`; one device alone fails by exceptions. order: the way to other
     cores that share experts with this one. Raises `ModelError` or `ConfigError`."""

@@ -2,7 +2,8 @@
 
 Rank 0's runner is in the engine core's own process: what it collects crosses no process, and a step
 is sent to the others before it runs here, so that none of them is later than a wake-up. The others
-are `rank_main` in processes of their own. There is one scheduler and one set of books, the core's.
+are `rank_main` in processes of their own, on this node or on others (other_nodes.py). There is one
+scheduler and one set of books, the core's.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from atom.collectives.group import Group
-from atom.collectives.torch_group import Place, TorchGroup, open_store
+from atom.collectives.torch_group import LOOPBACK, Place, TorchGroup, open_store
 from atom.config import Config
+from atom.errors import ConfigError
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
+from atom.model_engine.executor.first_loss import FirstLoss, OnFailure
 from atom.model_engine.executor.in_process import InProcessExecutor
-from atom.model_engine.executor.rank_processes import OnFailure, RankProcesses
+from atom.model_engine.executor.other_nodes import OtherNodes
+from atom.model_engine.executor.rank_processes import Meeting, RankProcesses
 from atom.model_engine.executor.step_channel import StepSender
 from atom.model_engine.executor.step_codec import encode_batch, encode_sample
 from atom.model_engine.model_runner import ModelRunner, Progress, rank_device
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_ops.expert_placement import ExpertLoad
+from atom.utils.listening import is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -34,11 +39,19 @@ class GroupExecutor:
     """The leader's end of a group that has met."""
 
     def __init__(
-        self, config: Config, group: Group, channel: StepSender, ranks: RankProcesses
+        self,
+        config: Config,
+        group: Group,
+        channel: StepSender,
+        ranks: RankProcesses,
+        nodes: OtherNodes | None = None,
     ) -> None:
+        """nodes: those that the group spans beside this one; None where it spans no other."""
         self._group = group
         self._channel = channel
         self._ranks = ranks
+        self._nodes = nodes
+        self._ranks_here = config.parallel.ranks_here
         self._own = InProcessExecutor(config, ModelRunner(config, group))
         self._outstanding = 0  # steps that were submitted and not collected
 
@@ -47,7 +60,7 @@ class GroupExecutor:
         return self._own.steps_behind
 
     def initialize(self, progress: Progress) -> EngineReport:
-        with _together(self._ranks):
+        with _together(self._ranks.loss):
             report = self._own.initialize(progress)
             self._group.barrier()
             return report
@@ -56,18 +69,18 @@ class GroupExecutor:
         self._own.call_after_layers(callback)
 
     def submit(self, batch: ScheduledBatch) -> int:
-        with _together(self._ranks):
-            self._channel.send(encode_batch(batch, self._outstanding))
+        with _together(self._ranks.loss):
+            self._send(encode_batch(batch, self._outstanding))
             self._outstanding += 1
             return self._own.submit(batch)
 
     def sample(self, ticket: int, mask: TokenMask | None = None) -> None:
-        with _together(self._ranks):
-            self._channel.send(encode_sample(mask))
+        with _together(self._ranks.loss):
+            self._send(encode_sample(mask))
             self._own.sample(ticket, mask)
 
     def collect(self, ticket: int) -> ScheduledBatchOutput:
-        with _together(self._ranks):
+        with _together(self._ranks.loss):
             self._outstanding -= 1
             return self._own.collect(ticket)
 
@@ -86,43 +99,64 @@ class GroupExecutor:
         return None
 
     def close(self) -> None:
-        self._ranks.let_end()
+        self._ranks.loss.let_end()
+        if self._nodes is not None:
+            self._nodes.close()
         self._channel.close()
         self._own.runner.close()
         self._group.close()
         self._ranks.stop(_END_SECONDS)
 
     def who_is_behind(self) -> str:
-        ranks = range(self._group.size)
-        counts = [int(self._channel.memory.counter(rank)[0]) for rank in ranks]
-        least = min(counts)
+        counts: list[int | None] = [
+            int(self._channel.memory.counter(rank)[0]) for rank in self._ranks_here
+        ]
+        if self._nodes is not None:
+            counts += self._nodes.counts()
+        silent = [str(rank) for rank, count in enumerate(counts) if count is None]
+        if silent:
+            return f"the node of rank {', '.join(silent)} of the tensor-parallel group is silent"
+        least = min(count for count in counts if count is not None)
         behind = [str(rank) for rank, count in enumerate(counts) if count == least]
         if len(behind) == len(counts):
             return "the ranks of the tensor-parallel group wait for each other"
         return f"rank {', '.join(behind)} of the tensor-parallel group is behind the others"
 
+    def _send(self, message: bytearray) -> None:
+        if self._nodes is not None:
+            self._nodes.send(message)
+        self._channel.send(message)
+
 
 def start_group(config: Config, on_failure: OnFailure) -> GroupExecutor:
     """Start the other ranks and meet them. on_failure: told, from any thread, why the group cannot
     go on; it must end this process."""
-    size = config.parallel.tensor_parallel_size
+    parallel, loss = config.parallel, FirstLoss(on_failure)
+    size, place = parallel.tensor_parallel_size, parallel.nodes
+    if place.rank:
+        raise ConfigError(f"node_rank {place.rank}: a further node is run by `atom serve` alone")
+    nodes = OtherNodes(config, loss) if place.count > 1 else None
     device = rank_device(config).torch_device
-    channel = StepSender(size - 1)
-    ranks = RankProcesses(config, channel, on_failure)
-    store = open_store(size)
-    ranks.start(store.port)
-    with _together(ranks):
-        group = TorchGroup(Place(0, size, device, channel.memory.counter(0)), store)
-    return GroupExecutor(config, group, channel, ranks)
+    channel = StepSender(parallel.ranks_per_node - 1)
+    ranks = RankProcesses(config, parallel.ranks_here[1:], channel, loss)
+    store = open_store(size, for_other_nodes=nodes is not None)
+    ranks.start(Meeting(LOOPBACK, store.port))
+    if nodes is not None:
+        nodes.meet(store.port)
+    alone = nodes is None or is_loopback(place.address)
+    where = Place(0, size, device, channel.memory.counter(0), place.count, alone)
+    with _together(loss):
+        group = TorchGroup(where, store)
+    return GroupExecutor(config, group, channel, ranks, nodes)
 
 
 @contextmanager
-def _together(ranks: RankProcesses) -> Iterator[None]:
+def _together(loss: FirstLoss) -> Iterator[None]:
     """What fails here because another rank has ended is that rank's failure."""
     try:
         yield
     except Exception:
-        if ranks.has_lost(_NEWS_SECONDS):
+        if loss.has_lost(_NEWS_SECONDS):
             logger.debug("an error that the end of a rank has made", exc_info=True)
             threading.Event().wait()  # who has seen the end ends this process, and says why
         raise

@@ -12,7 +12,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -22,6 +22,7 @@ from atom.config import Config
 from atom.errors import AtomError
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.executor.base import GroupEndedError
+from atom.model_engine.executor.first_loss import OnFailure
 from atom.model_engine.executor.in_process import InProcessExecutor
 from atom.model_engine.executor.lockstep import Lockstep
 from atom.model_engine.model_runner import ModelRunner, Progress, rank_device
@@ -32,9 +33,6 @@ from atom.model_engine.wire.peer_mesh import MeshOrder, PeerLeftError, PeerLostE
 from atom.model_ops.expert_placement import ExpertLoad
 
 logger = logging.getLogger(__name__)
-
-# Told why the group cannot go on, and whether the user can mend it.
-OnFailure = Callable[[str, bool], None]
 
 _NEWS_SECONDS = 1.0  # for the server to have heard of an end itself, and to say why
 

@@ -24,6 +24,7 @@ from atom.model_engine.executor.rank_processes import LastWords, RankOrder
 from atom.model_engine.executor.step_channel import StepMemory, StepReceiver
 from atom.model_engine.executor.step_codec import SampleStep, decode_step
 from atom.utils.collector import collector_at_rest
+from atom.utils.listening import is_loopback
 from atom.utils.parent_watch import ParentLines, end_with_parent
 
 if TYPE_CHECKING:
@@ -65,8 +66,10 @@ def _follow(config: Config, order: RankOrder) -> None:
     parallel = config.parallel
     memory = StepMemory(order.memory)
     rank, size = parallel.tensor_parallel_rank, parallel.tensor_parallel_size
-    place = Place(rank, size, rank_device(config).torch_device, memory.counter(rank))
-    group = TorchGroup(place, find_store(order.port, size))
+    nodes, device = parallel.nodes, rank_device(config).torch_device
+    alone = nodes.count == 1 or is_loopback(nodes.address)
+    place = Place(rank, size, device, memory.counter(rank), nodes.count, alone)
+    group = TorchGroup(place, find_store(order.port, size, order.host))
     runner = ModelRunner(config, group)
     runner.initialize(lambda phase, share: None)
     group.barrier()

@@ -1,79 +1,79 @@
-"""RankProcesses: the processes of the ranks that follow, as children of the core's.
+"""RankProcesses: the processes of this node's ranks that follow, as children of the caller's.
 
-Each is `python -m atom.model_engine.executor.rank_main`, and cannot outlive the core (child_process
-and parent_watch). When one ends before it was told to, `on_failure` is called with its name and the
-reason, from a thread of ours: the core may be waiting for it on a device just then.
+Each is `python -m atom.model_engine.executor.rank_main`, and cannot outlive its parent
+(child_process and parent_watch). When one ends before it was told to, that is told by its name and
+with its reason, from a thread of ours: the core may be waiting for it on a device just then.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import socket
 import sys
-import threading
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
 from atom.config import Config
+from atom.model_engine.executor.first_loss import FirstLoss
 from atom.model_engine.executor.step_channel import StepSender
 from atom.utils.child_process import ChildProcess
 
 logger = logging.getLogger(__name__)
 
-# What a group's end is told with: why, and whether the user can mend it.
-OnFailure = Callable[[str, bool], None]
-
 _MODULE = "atom.model_engine.executor.rank_main"
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where all ranks meet: the first node's store."""
+
+    host: str
+    port: int
 
 
 class RankOrder(msgspec.Struct, frozen=True):
     """What a follower is told beside the configuration. memory, bell: file descriptors of the step
-    channel; port: where the ranks meet."""
+    channel; host, port: where the ranks meet."""
 
     memory: int
     bell: int
+    host: str
     port: int
 
 
 class LastWords(msgspec.Struct, frozen=True):
-    """What a follower says when it cannot go on."""
+    """What a follower, or a node of them, says when it cannot go on."""
 
     message: str
     user_error: bool
 
 
 class RankProcesses:
-    def __init__(self, config: Config, channel: StepSender, on_failure: OnFailure) -> None:
+    """`ranks` are those of this node that follow; the n-th is follower n of `channel`."""
+
+    def __init__(self, config: Config, ranks: range, channel: StepSender, loss: FirstLoss) -> None:
+        self.loss = loss
         self._config = config
+        self._ranks = ranks
         self._channel = channel
-        self._on_failure = on_failure
-        self._closing = threading.Event()
-        self._lost = threading.Event()
-        self._first = threading.Lock()  # taken for good by whose end is the reason
         self._said: dict[str, LastWords] = {}
         self._children: list[ChildProcess] = []
 
-    def start(self, port: int) -> None:
+    def start(self, meeting: Meeting) -> None:
         """Spawn all; returns when each has its configuration."""
-        for rank in range(1, self._config.parallel.tensor_parallel_size):
-            memory, bell = self._channel.descriptors(rank - 1)
+        for follower, rank in enumerate(self._ranks):
+            memory, bell = self._channel.descriptors(follower)
             child = self._child(rank, (memory, bell))
             self._children.append(child)
             child.start()
             parallel = dataclasses.replace(self._config.parallel, tensor_parallel_rank=rank)
             child.tell(dataclasses.replace(self._config, parallel=parallel).to_json())
-            child.tell(msgspec.json.encode(RankOrder(memory, bell, port)))
+            order = RankOrder(memory, bell, meeting.host, meeting.port)
+            child.tell(msgspec.json.encode(order))
         self._channel.let_go()
-
-    def has_lost(self, within_seconds: float) -> bool:
-        """Whether a rank is gone, or is within that time."""
-        return self._lost.wait(within_seconds)
-
-    def let_end(self) -> None:
-        """Their ends are no failure from here on."""
-        self._closing.set()
 
     def stop(self, timeout_seconds: float) -> None:
         """Wait for ranks that were told to end, then make them."""
@@ -86,6 +86,9 @@ class RankProcesses:
     def _child(self, rank: int, descriptors: tuple[int, int]) -> ChildProcess:
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
         name = f"rank {rank} of the tensor-parallel group"
+        nodes = self._config.parallel.nodes
+        if nodes.count > 1:
+            name = f"{name} on node {nodes.rank} ({socket.gethostname()})"
         return ChildProcess(
             name,
             [sys.executable, "-m", _MODULE, level],
@@ -98,12 +101,8 @@ class RankProcesses:
         self._said[name] = msgspec.json.decode(line, type=LastWords)
 
     def _ended(self, child: ChildProcess) -> None:
-        # The end of one makes the others fail as well.
-        if self._closing.is_set() or not self._first.acquire(blocking=False):
-            return
-        self._lost.set()
         said = self._said.get(child.name)
         if said is None:
-            self._on_failure(child.last_words, False)
+            self.loss.tell(child.last_words)
         else:
-            self._on_failure(f"{child.name}: {said.message}", said.user_error)
+            self.loss.tell(f"{child.name}: {said.message}", said.user_error)

@@ -1,10 +1,11 @@
 """Groups of pods by LeaderWorkerSet's own controller: what it makes of what the operator renders.
 
-The engine of this version runs on one node, so a few lines answer in its place.
+A few lines answer in the engine's place; the engine itself is test_engine_over_nodes.py.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,13 @@ from typing import Any
 import pytest
 
 from tests.support import neighbours
+from tests.support.client_pod import asking
 from tests.support.live_cluster import LiveCluster
 from tests.support.operator_process import operator
 from tests.support.quick_pods import condition, engine_image, status, wait_ready
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("only_operator")]
 
-SITE = {"ATOM_OPERATOR_ENGINE_MULTI_NODE": "true", "ATOM_OPERATOR_ENGINE_MAX_TENSOR_PARALLEL": "2"}
 GROUP = {"tensor": 2, "nodes": 2}
 
 
@@ -31,15 +32,14 @@ def image(live_cluster: LiveCluster) -> str:
 @pytest.fixture
 def grouped(namespaced: LiveCluster, image: str, tmp_path: Path) -> Iterator[LiveCluster]:
     """A model of one group of two pods, Ready."""
-    with operator(namespaced, tmp_path / "operator.log", SITE):
+    with operator(namespaced, tmp_path / "operator.log"):
         neighbours.apply(namespaced, model(image))
         wait_ready(namespaced)
         yield namespaced
 
 
 def model(image: str, **annotations: str) -> dict[str, Any]:
-    """In place: with one more group LeaderWorkerSet v0.7.0 does not finish a rollout."""
-    made = neighbours.quick_model(image, parallelism=GROUP, rollout={"strategy": "InPlace"})
+    made = neighbours.quick_model(image, parallelism=GROUP)
     made["spec"]["template"]["metadata"] = {"annotations": annotations}
     return dict(made)
 
@@ -114,6 +114,45 @@ def test_groups_are_added_and_taken_away_by_number(grouped: LiveCluster) -> None
                 and len(pods(grouped)) == 2 * replicas
             ),
         )
+
+
+def test_a_switch_of_nodes_fails_no_request(grouped: LiveCluster, image: str) -> None:
+    """The other kind of workload takes over once it is ready, and not before."""
+    one_pod = model(image)
+    del one_pod["spec"]["parallelism"]
+    theirs = ("pods", "--selector=leaderworkerset.sigs.k8s.io/name=chat", "--output=name")
+    with asking(grouped, image, "chat") as asked:
+        neighbours.apply(grouped, one_pod)
+        wait_ready(grouped)
+        grouped.wait("the end of the group", lambda: not grouped.kubectl("get", *theirs).stdout)
+        assert grouped.get("deployment", "chat") is not None
+        neighbours.apply(grouped, model(image))
+        wait_ready(grouped)
+        grouped.wait("the end of the one", lambda: set(pods(grouped)) == {"chat-0", "chat-0-1"})
+        assert grouped.get("deployment", "chat") is None
+    assert asked.answered
+    assert asked.failures == []
+
+
+def test_a_group_that_fails_for_ever_gives_way_to_the_one_before(
+    grouped: LiveCluster, image: str
+) -> None:
+    before = status(grouped)["revision"]
+    broken = model(image)
+    container = broken["spec"]["template"]["spec"]["containers"][0]
+    container["command"] = ["sh", "-c", "echo no such model >&2; exit 3"]
+    broken["spec"]["rollout"]["progressDeadlineSeconds"] = 30
+    neighbours.apply(grouped, broken)
+    grouped.wait(
+        "rollback", lambda: condition(grouped, "Degraded").get("reason") == "RolledBack", 120
+    )
+    assert "exit code 3" in condition(grouped, "Degraded")["message"]
+    assert status(grouped)["revision"] == before
+    grouped.wait("service", lambda: condition(grouped, "Available").get("status") == "True")
+    listed = grouped.kubectl("get", "events", "--output=json").stdout
+    found = [item for item in json.loads(listed)["items"] if item["reason"] == "PodFailing"]
+    times = sum(item.get("count") or 1 for item in found if item["message"].count("exit code 3"))
+    assert 1 <= times <= 2, "said once for each condition, not with each new group"
 
 
 def test_nothing_is_left_of_a_group(grouped: LiveCluster) -> None:

@@ -34,6 +34,8 @@ def join(library: Library, group: Group, device: torch.device, row_bytes: int) -
     reasons = library.reasons_without("CustomAllreduce")
     if group.size not in _SIZES:
         reasons += (f"adds up over {', '.join(map(str, _SIZES))} ranks, not {group.size}",)
+    if group.nodes > 1:
+        reasons += ("reaches no memory of another node",)
     if reasons:
         logger.info("backend aiter: sums over ranks are torch.distributed's: %s", reasons[0])
         return group
@@ -49,7 +51,7 @@ class _AiterGroup:
 
     def __init__(self, library: Library, group: Group, device: torch.device) -> None:
         self._group = group
-        self.rank, self.size = group.rank, group.size
+        self.rank, self.size, self.nodes = group.rank, group.size, group.nodes
         # Addresses are exchanged by the hosts.
         hosts = dist.new_group(backend="gloo")
         self._peers = library.found["CustomAllreduce"](

@@ -6,7 +6,6 @@ Everything else, and sums of many rows, stays the group's.
 from __future__ import annotations
 
 import logging
-import socket
 
 import torch
 import torch.distributed as dist
@@ -29,12 +28,7 @@ logger = logging.getLogger(__name__)
 def join(group: Group, device: torch.device, row_bytes: int) -> Group:
     """The same ranks by this kernel, or the group itself, with a reason in the log. Every rank
     makes this call."""
-    own = (socket.gethostname(), reasons_against_peers(device, group.size))
-    everyone = [own] * group.size
-    dist.all_gather_object(everyone, own)
-    reasons = [f"rank {rank}: {why}" for rank, (_, found) in enumerate(everyone) for why in found]
-    if len({host for host, _ in everyone}) > 1:
-        reasons.insert(0, "ranks are on several nodes")
+    reasons = _reasons_of_all(group, device)
     if reasons:
         logger.info("backend triton: sums over ranks are torch.distributed's: %s", reasons[0])
         return group
@@ -46,6 +40,14 @@ def join(group: Group, device: torch.device, row_bytes: int) -> Group:
     return joined
 
 
+def _reasons_of_all(group: Group, device: torch.device) -> list[str]:
+    if group.nodes > 1:
+        return ["they are on several nodes"]
+    everyone: list[tuple[str, ...]] = [()] * group.size
+    dist.all_gather_object(everyone, reasons_against_peers(device, group.size))
+    return [f"rank {rank}: {why}" for rank, reasons in enumerate(everyone) for why in reasons]
+
+
 class PeerGroup:
     """See Group."""
 
@@ -53,7 +55,7 @@ class PeerGroup:
         self._group = group
         self._peers: PeerBuffers | None = peers
         self._rows, self._row_bytes = peers.rows, peers.row_bytes
-        self.rank, self.size = group.rank, group.size
+        self.rank, self.size, self.nodes = group.rank, group.size, group.nodes
 
     def add_and_norm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float

@@ -1,0 +1,38 @@
+"""FirstLoss: why a group of ranks cannot go on, told once.
+
+The end of one rank makes the others fail too, each in its own words, so only the first that is
+heard of is the reason. Told from any thread; whatever watches a part of the group has the same one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+# What a group's end is told with: why, and whether the user can mend it.
+OnFailure = Callable[[str, bool], None]
+
+
+class FirstLoss:
+    """on_failure: called once at most, from the thread that tells; it must not block for long."""
+
+    def __init__(self, on_failure: OnFailure) -> None:
+        self._on_failure = on_failure
+        self._closing = threading.Event()
+        self._lost = threading.Event()
+        self._first = threading.Lock()  # taken for good by whose end is the reason
+
+    def tell(self, message: str, user_error: bool = False) -> None:
+        """A part of the group has ended, and why."""
+        if self._closing.is_set() or not self._first.acquire(blocking=False):
+            return
+        self._lost.set()
+        self._on_failure(message, user_error)
+
+    def let_end(self) -> None:
+        """Ends are no failure from here on."""
+        self._closing.set()
+
+    def has_lost(self, within_seconds: float = 0.0) -> bool:
+        """Whether a part is gone, or is within that time."""
+        return self._lost.wait(within_seconds)

@@ -1,0 +1,97 @@
+"""NodeLink: the connection between the first node of a group and one of the others.
+
+Frames of a kind and bytes over TCP, rather than ZMQ: there are two ends, and the kernel tells each
+at once when the other's process is gone, or within seconds when its machine is. Steps go as they
+are in shared memory (step_codec); what else is said is JSON. Never pickle. Whoever reaches the port
+is believed, as by torch's store: a network policy keeps others away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import sys
+import threading
+from enum import IntEnum
+
+_HEAD = struct.Struct("!BQ")
+_MOST_BYTES = 1 << 30  # more is no frame of ours
+_SILENCE_SECONDS = 2  # of a machine that does not even acknowledge
+
+
+class Frame(IntEnum):
+    """What a frame holds."""
+
+    HELLO = 1  # node → first: NodeHello
+    ORDER = 2  # first → node: NodeOrder
+    STEP = 3  # first → node: a step's message
+    COUNT = 4  # first → node: how many collectives have your ranks begun?
+    COUNTS = 5  # node → first: the numbers
+    END = 6  # first → node: no step follows
+    LOST = 7  # either way: LastWords
+
+
+_KINDS = frozenset(map(int, Frame))
+
+
+class NodeLink:
+    """One end. Frames are sent from any thread and received by one."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.settimeout(None)
+        self._connection = connection
+        self._sending = threading.Lock()
+        _tell_soon_of_its_end(connection)
+
+    def send(self, kind: Frame, body: bytes | bytearray = b"") -> None:
+        """Raises `OSError` when the other end is gone."""
+        with self._sending:
+            self._connection.sendall(_HEAD.pack(kind, len(body)))
+            self._connection.sendall(body)
+
+    def receive(self) -> tuple[Frame, bytearray] | None:
+        """The next frame; None when the other end is gone, or says what is no frame."""
+        head = self._exactly(_HEAD.size)
+        if head is None:
+            return None
+        kind, size = _HEAD.unpack(head)
+        if size > _MOST_BYTES or kind not in _KINDS:
+            return None
+        body = self._exactly(size)
+        return None if body is None else (Frame(kind), body)
+
+    def say_last(self) -> None:
+        """Nothing more is sent from here; what comes is still read."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _exactly(self, size: int) -> bytearray | None:
+        data = bytearray(size)
+        view, at = memoryview(data), 0
+        while at < size:
+            try:
+                read = self._connection.recv_into(view[at:])
+            except OSError:
+                return None
+            if not read:
+                return None
+            at += read
+        return data
+
+
+def _tell_soon_of_its_end(connection: socket.socket) -> None:
+    """Small frames go at once, and silence of the other's kernel is an end."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        for option, value in (
+            (socket.TCP_KEEPIDLE, 1),
+            (socket.TCP_KEEPINTVL, 1),
+            (socket.TCP_KEEPCNT, _SILENCE_SECONDS),
+            (socket.TCP_USER_TIMEOUT, _SILENCE_SECONDS * 1000),
+        ):
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)

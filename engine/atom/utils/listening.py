@@ -1,0 +1,24 @@
+"""Where this machine waits for others of its group, and whether an address is its own alone."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+
+def listen_everywhere(port: int) -> socket.socket:
+    """A listener on every interface, by IPv6 and IPv4 where both are there; 0 picks a port. Raises
+    `OSError`."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` leads to the machine that asks and to no other; False where it leads nowhere
+    yet."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(item[4][0]).is_loopback for item in found)

@@ -1,0 +1,38 @@
+"""When groups of pods have made no progress for too long. Pure; called after every observation.
+
+A Deployment's controller keeps its progress deadline. A LeaderWorkerSet has none, and remakes a
+group that fails every few seconds for ever, with containers that were never restarted. So the time
+is ours: from when the revision was first asked for, or from when a leader of it became ready last.
+A revision that was complete once has rolled out: what fails later is no rollout.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from atom_operator.domain import DeploymentState, Observed
+
+
+def with_deadline(observed: Observed, now: datetime, known_failure: str | None) -> Observed:
+    """The same, with the newest workload stalled where its groups are late. known_failure: what its
+    pods ended by most lately; at this moment they may just be made anew."""
+    running = observed.deployment
+    if running is None or not _is_late(running, observed, now):
+        return observed
+    message = f"no group became ready within {running.progress_deadline_seconds} s"
+    if known_failure:
+        message = f"{message}: {known_failure}"
+    return replace(observed, deployment=replace(running, stalled_message=message))
+
+
+def _is_late(running: DeploymentState, observed: Observed, now: datetime) -> bool:
+    seconds = running.progress_deadline_seconds
+    asked_at = running.rollout.asked_at if running.rollout else None
+    if not seconds or asked_at is None or not running.desired or running.complete:
+        return False
+    if observed.last_ready is not None and observed.last_ready.name == running.revision:
+        return False
+    leaders = [pod for pod in observed.pods if pod.serves and pod.revision == running.revision]
+    times = [asked_at, *(pod.ready_since for pod in leaders if pod.ready_since is not None)]
+    return (now - max(times)).total_seconds() >= seconds

@@ -1,0 +1,51 @@
+"""What stays said of a group that fails while it is made anew. Pure.
+
+The controller of groups deletes every pod of one that failed and makes new ones, every few seconds
+for ever. What a look finds then is chance: an end, no pod, or pods that have not ended yet. So the
+last failure is said until a leader of the revision is ready, or another revision is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from atom_operator.constants import ConditionType, Reason
+from atom_operator.domain import DeploymentState, Observed
+from atom_operator.status.conditions import Verdict
+
+_HELD = (ConditionType.SCHEDULED, ConditionType.MODEL_LOADED, ConditionType.DEGRADED)
+_SAYS_NOTHING = (Reason.NO_PODS, Reason.PODS_PENDING, Reason.ENGINE_SILENT, Reason.AS_EXPECTED)
+
+
+def steady(
+    verdicts: Sequence[Verdict], observed: Observed, previous: Mapping[str, Any]
+) -> list[Verdict]:
+    """The verdicts, with what was said before in place of those that a remade group makes empty."""
+    running = observed.deployment
+    serves = any(pod.ready and pod.serves for pod in observed.pods)
+    if running is None or running.complete or serves or not known_failure(previous, running):
+        return list(verdicts)
+    before = {item["type"]: item for item in previous.get("conditions") or ()}
+    return [_held(verdict, before.get(verdict.type)) for verdict in verdicts]
+
+
+def known_failure(previous: Mapping[str, Any], running: DeploymentState | None) -> str | None:
+    """What the pods of a group's revision ended by, as it was said last; None without groups."""
+    if running is None or not running.in_groups:
+        return None
+    if previous.get("revision") != running.revision:
+        return None
+    for item in previous.get("conditions") or ():
+        if (item["type"], item["reason"]) == (ConditionType.DEGRADED, Reason.POD_FAILING):
+            return str(item["message"])
+    return None
+
+
+def _held(verdict: Verdict, before: Mapping[str, Any] | None) -> Verdict:
+    if verdict.type not in _HELD or verdict.reason not in _SAYS_NOTHING or before is None:
+        return verdict
+    reason = Reason(before["reason"])
+    if reason in _SAYS_NOTHING:
+        return verdict
+    return Verdict(verdict.type, before["status"], reason, str(before["message"]))

@@ -1,0 +1,152 @@
+"""Ranks on several nodes: their tokens are one process's, and they live and die together.
+
+Both nodes are this machine, so that they meet on its loopback interface; the further one is started
+as a user starts it. Two pods are tests/operator/live/neighbours/test_engine_over_nodes.py.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from atom.config import Config, EngineOptions, NodePlace, build_config
+from atom.errors import ConfigError
+from atom.model_engine.wire.core_port import CoreFailed
+from tests.support.core_client import CoreClient, core_client
+from tests.support.core_driver import CoreDriver
+from tests.support.further_node import FurtherNode, further_node
+from tests.support.server_process import reserved_port
+from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.waiting import wait_until
+
+PROMPTS = [[5, 6, 7], list(range(3, 60)), [9] * 17]
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Where the nodes meet."""
+    with reserved_port() as reserved:
+        yield reserved
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("tiny")
+    extra = {"vocab_size": 384}
+    return str(make_tiny_checkpoint(folder, max_position_embeddings=8192, extra=extra))
+
+
+def config_of(model: str, **options: object) -> Config:
+    settings = {
+        "num_kv_blocks": 600, "max_num_seqs": 4, "tensor_parallel_size": 2, "nnodes": 2,
+        "stall_seconds": 2.0,
+    }  # fmt: skip
+    return build_config(EngineOptions(model=model, device="cpu", **{**settings, **options}))  # type: ignore[arg-type]
+
+
+@contextmanager
+def two_nodes(model: str, folder: Path) -> Iterator[tuple[CoreClient, FurtherNode]]:
+    """A group that is ready."""
+    with reserved_port() as port, _two_nodes(model, folder, port) as both:
+        yield both
+
+
+@contextmanager
+def _two_nodes(model: str, folder: Path, port: int) -> Iterator[tuple[CoreClient, FurtherNode]]:
+    config = config_of(model, master_port=port)
+    place = NodePlace(count=2, rank=1, port=port)
+    with (
+        further_node(model, place, folder / "node.log") as node,
+        core_client(config) as client,
+    ):
+        yield client, node
+
+
+def test_two_nodes_say_what_one_process_says(model: str, tmp_path: Path) -> None:
+    alone = CoreDriver(model, num_kv_blocks=600, max_num_seqs=4)
+    expected = alone.generate(PROMPTS, max_tokens=12, ignore_eos=True)
+    with two_nodes(model, tmp_path) as (client, node):
+        assert client.wait_finished(*client.add(*PROMPTS, max_tokens=12)) == expected
+        client.assert_well()
+        (core,) = client.processes()
+        assert not [child for child in core.children() if "rank_main" in str(child.cmdline())]
+        rank = node.rank_process()
+        node.process.send_signal(signal.SIGTERM)  # as a pod is told when its group ends
+        assert client.answer(PROMPTS[0], max_tokens=12) == expected[0]
+        client.manager.shutdown()
+        assert node.wait_exit() == 0, node.log
+        wait_until(lambda: not rank.is_running(), "the end of rank 1")
+
+
+@pytest.mark.parametrize("victim", ["rank", pytest.param("node", marks=pytest.mark.slow)])
+def test_what_dies_on_another_node_ends_the_group_by_name(
+    model: str, tmp_path: Path, victim: str
+) -> None:
+    with two_nodes(model, tmp_path) as (client, node):
+        (core,) = client.processes()
+        client.wait_first_token(*client.add([5, 6], max_tokens=8000))
+        process = node.rank_process() if victim == "rank" else node.node_process()
+        process.send_signal(signal.SIGKILL)
+        message = client.next_of(CoreFailed).message
+        if victim == "rank":
+            assert message.startswith("rank 1 of the tensor-parallel group on node 1 (")
+            assert f"(pid {process.pid}) was killed by signal 9" in message
+        else:
+            assert message.startswith("node 1 (")
+            assert message.endswith("is gone: its connection has ended")
+        assert node.wait_exit() == 1
+        assert ("killed by signal 9") in node.log
+        wait_until(lambda: not core.is_running(), "the end of the core")
+
+
+@pytest.mark.slow
+def test_a_first_node_that_dies_takes_the_others_along(model: str, tmp_path: Path) -> None:
+    with two_nodes(model, tmp_path) as (client, node):
+        (core,) = client.processes()
+        rank = node.rank_process()
+        core.send_signal(signal.SIGKILL)
+        assert node.wait_exit() == 1
+        assert "the first node is gone" in node.log
+        wait_until(lambda: not rank.is_running(), "the end of rank 1")
+
+
+@pytest.mark.slow
+def test_a_node_that_hangs_is_named(model: str, tmp_path: Path) -> None:
+    with two_nodes(model, tmp_path) as (client, node):
+        client.wait_first_token(*client.add([5, 6], max_tokens=8000))
+        node.node_process().send_signal(signal.SIGSTOP)
+        while not isinstance(event := client.events.get(), CoreFailed):
+            pass
+        assert event.message.startswith("the node of rank 1 of the tensor-parallel group is silent")
+
+
+def test_a_node_that_waits_for_the_first_can_be_stopped(
+    model: str, tmp_path: Path, port: int
+) -> None:
+    place = NodePlace(count=2, rank=1, port=port)
+    with further_node(model, place, tmp_path / "node.log") as node:
+        waiting = node.node_process()
+        node.process.send_signal(signal.SIGTERM)
+        assert node.wait_exit() == 0
+        wait_until(lambda: not psutil.pid_exists(waiting.pid), "its end")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tensor_parallel_size": 3}, "give a multiple of 2"),
+        ({"node_rank": 2}, "node_rank must be within"),
+        ({"data_parallel_size": 2}, "several copies of the model over several nodes"),
+        ({"master_port": 0}, "master_port must be within"),
+        ({"tensor_parallel_size": 6}, "sizes that divide this model over 2 nodes: 2, 4"),
+    ],
+    ids=str,
+)
+def test_places_that_cannot_be_are_refused(model: str, options: dict[str, int], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        config_of(model, **options)
