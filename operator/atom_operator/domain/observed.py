@@ -53,6 +53,7 @@ class PodState:
     revision: str | None = None  # of its pod template
     restarts: int = 0  # of the container that was restarted most
     ready_since: datetime | None = None
+    gated: bool = False  # the scheduler does not look at it: a quota has not admitted it
 
 
 @dataclass(frozen=True, slots=True)
