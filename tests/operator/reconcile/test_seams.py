@@ -134,6 +134,16 @@ class Seams(RuleBasedStateMachine):
     def ask_for_a_network_policy(self, asked: bool) -> None:
         self.ask(networkPolicy={} if asked else None)
 
+    @rule(note=st.sampled_from([None, "one", "two"]), variable=st.booleans())
+    def ask_for_a_template(self, note: str | None, variable: bool) -> None:
+        more: dict[str, Any] = {}
+        if note is not None:
+            more["metadata"] = {"annotations": {"note": note}}
+        if variable:
+            engine = {"name": "engine", "env": [{"name": "MINE", "value": "1"}]}
+            more["spec"] = {"containers": [engine]}
+        self.ask(template=more or None)
+
     @rule(image=st.sampled_from(IMAGES))
     def change_the_default_image(self, image: str) -> None:
         self.default = image
@@ -158,6 +168,10 @@ class Seams(RuleBasedStateMachine):
     def lose_or_return_a_node(self, name: str, back: bool) -> None:
         self.life.return_node(name) if back else self.life.lose_node(name)
         self.come_to_rest()
+
+    @rule(pods=st.sampled_from([None, 0, 1, 2]))
+    def limit_by_a_quota(self, pods: int | None) -> None:
+        self.life.quota = pods
 
     @rule(kind=st.sampled_from([SERVICE, SERVICE_ACCOUNT, DEPLOYMENT]))
     def delete_a_child(self, kind: Any) -> None:
@@ -270,6 +284,7 @@ class Seams(RuleBasedStateMachine):
     def live_on(self) -> None:
         """Once nobody disturbs it any more, it ends where it should."""
         self.cluster.refused_kinds.clear()
+        self.life.quota = None
         for name in NODES:
             self.life.return_node(name)
         for _ in range(_ROUNDS):
