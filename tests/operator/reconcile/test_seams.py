@@ -69,10 +69,11 @@ class Seams(RuleBasedStateMachine):
         finally:
             self.loop.close()
 
-    @initialize(gpu=st.booleans(), replicas=st.integers(1, 3))
-    def create(self, gpu: bool, replicas: int) -> None:
+    @initialize(gpu=st.booleans(), replicas=st.integers(1, 3), scales=st.booleans())
+    def create(self, gpu: bool, replicas: int, scales: bool) -> None:
         accelerator = GPU if gpu else {"type": "cpu"}
-        self.cluster = cluster_with(accelerator=accelerator, replicas=replicas)
+        scaling = {"autoscaling": {"method": "HPA", "maxReplicas": 4}} if scales else {}
+        self.cluster = cluster_with(accelerator=accelerator, replicas=replicas, **scaling)
         self.cluster.unserved_kinds.add(SCALED_OBJECT)
         self.life = ClusterLife(self.cluster, dict(NODES) if gpu else {})
         self.restart()
@@ -178,10 +179,12 @@ class Seams(RuleBasedStateMachine):
         self.life.delete(kind)
         self.come_to_rest()
 
-    @rule()
-    def spoil_the_workload(self) -> None:
+    @rule(length=st.sampled_from([512, 1024]))
+    def spoil_the_workload(self, length: int) -> None:
+        """What somebody put into it makes the next apply invalid."""
         if self.life.deployment is not None:
             self.cluster.spoilt_kinds.add(DEPLOYMENT)
+        self.engine(maxModelLen=length)
 
     @rule(refused=st.booleans())
     def refuse_config_maps(self, refused: bool) -> None:
@@ -351,10 +354,11 @@ def search(cases: int) -> None:
 
 
 def test_features_meet_in_any_order() -> None:
-    """Some 20 s: 200 lives of a deployment, each of up to dozens of reconciles."""
+    """Lives of a deployment, each of up to dozens of reconciles."""
     search(200)
 
 
 @pytest.mark.slow
 def test_features_meet_in_ten_thousand_orders() -> None:
+    """A quarter of an hour of one core."""
     search(10_000)
