@@ -12,6 +12,12 @@ from devcluster.neighbours.webhooks import only_pods_with, reached_by_url
 MODULE = "sigs.k8s.io/kueue"
 NAMESPACE = "kueue-system"
 WEBHOOK_PORT = 9743
+# The manager takes the certificate of its metrics from this place alone, and wants one where it
+# serves none. So it gets an /etc of its own, in which there is nothing else.
+_WITH_CERTIFICATES = (
+    "mount -t tmpfs tmpfs /etc && mkdir -p /etc/kueue/metrics && "
+    'ln -s "$1" /etc/kueue/metrics/certs && shift && exec "$@"'
+)
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 GROUP = Group(
     "kueue", MODULE, {"kueue-manager": f"{MODULE}/cmd/kueue"}, note="about 2 minutes on 2 cores"
@@ -34,6 +40,7 @@ def install(place: Place) -> Installation:
     reached = reached_by_url(only_pods_with(QUEUE_LABEL, webhooks), place, "kueue", WEBHOOK_PORT)
     manager = place.started_with(
         {},
+        *("unshare", "--mount", "sh", "-c", _WITH_CERTIFICATES, "kueue", str(place.certificates)),
         str(place.programs["kueue-manager"]),
         f"--config={place.folder / 'config.json'}",
         "--feature-gates=VisibilityOnDemand=false",

@@ -28,7 +28,9 @@ def limited(namespaced: LiveCluster, tmp_path: Path) -> Iterator[LiveCluster]:
         namespaced.kubectl("apply", "--filename=-", manifest=manifest)
     with operator(namespaced, tmp_path / "operator.log"):
         yield namespaced
-    namespaced.kubectl("delete", "clusterqueue,resourceflavor", namespaced.namespace)
+    # They go with the last of the pods that they count, and so after the namespace.
+    queues = ("clusterqueue,resourceflavor", namespaced.namespace)
+    namespaced.kubectl("delete", *queues, "--wait=false")
 
 
 def quota(name: str, pods: int) -> list[dict[str, Any]]:
