@@ -91,12 +91,12 @@ class Experts:
     router_correction: bool = False
 
 
-class Stacking(enum.Enum):
+class Stacking(enum.StrEnum):
     """How a checkpoint has the matrices of a layer's experts."""
 
-    APART = enum.auto()  # a tensor each, outputs first
-    IN_TURN = enum.auto()  # one of all, inputs first, gates and ups in turn in a single one
-    SIDE_BY_SIDE = enum.auto()  # the same, gates before ups
+    APART = "apart"  # a tensor each, outputs first
+    IN_TURN = "in turn"  # one of all, inputs first, gates and ups in turn in a single one
+    SIDE_BY_SIDE = "side by side"  # the same, gates before ups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
