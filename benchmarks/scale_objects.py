@@ -32,9 +32,10 @@ _SERVED_SECONDS = 30.0
 _AT_ONCE = 4  # creations
 _CHANGE_SECONDS = 60.0
 _GONE_SECONDS = 120.0
+_SCALING = {"method": "HPA", "maxReplicas": 4}  # without metrics it leaves the number alone
 
 
-def manifest(name: str, namespace: str, note: str) -> dict[str, Any]:
+def manifest(name: str, namespace: str, note: str, *, autoscaled: bool) -> dict[str, Any]:
     """One replica on one GPU; another `note` asks for other pods."""
     small = {"cpu": "10m", "memory": "16Mi"}
     pods = {
@@ -51,6 +52,7 @@ def manifest(name: str, namespace: str, note: str) -> dict[str, Any]:
         accelerator={"type": "amd", "product": "MI300X"},
         rollout={"drainSeconds": 0},
         template=pods,
+        **({"autoscaling": _SCALING} if autoscaled else {}),
     )
 
 
@@ -81,6 +83,7 @@ class Fleet:
 
     def __init__(self, client: AsyncClient, namespace: str) -> None:
         self.namespace = namespace
+        self._autoscaled = 0
         self._client = client
         self._reconciled: dict[str, int] = {}
         self._ready: set[str] = set()
@@ -112,9 +115,9 @@ class Fleet:
             if not await asyncio.to_thread(wait_gone, api, path, _GONE_SECONDS):
                 print(f"namespace {namespace} is still going after {_GONE_SECONDS:g} s")
 
-    async def create(self, count: int) -> None:
-        """`count` AtomDeployments, a few at a time."""
-        self._count = count
+    async def create(self, count: int, autoscaled: int) -> None:
+        """`count` AtomDeployments, a few at a time; the first `autoscaled` of them scale."""
+        self._count, self._autoscaled = count, autoscaled
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(number: int) -> None:
@@ -141,7 +144,7 @@ class Fleet:
         applied = await self._client.patch(
             _RESOURCE,
             name,
-            manifest(name, self.namespace, note),
+            manifest(name, self.namespace, note, autoscaled=number < self._autoscaled),
             namespace=self.namespace,
             patch_type=PatchType.APPLY,
             field_manager="operator-scale",

@@ -6,13 +6,14 @@ from devcluster.errors import DevclusterError
 from devcluster.neighbours.cert_manager import CERT_MANAGER
 from devcluster.neighbours.endpoint_picker import ENDPOINT_PICKER
 from devcluster.neighbours.keda import KEDA
+from devcluster.neighbours.kueue import KUEUE
 from devcluster.neighbours.lws import LWS
 from devcluster.neighbours.neighbour import Neighbour
 from devcluster.neighbours.prometheus import PROMETHEUS
 
 NEIGHBOURS = {
     neighbour.name: neighbour
-    for neighbour in (LWS, KEDA, PROMETHEUS, CERT_MANAGER, ENDPOINT_PICKER)
+    for neighbour in (LWS, KEDA, PROMETHEUS, CERT_MANAGER, ENDPOINT_PICKER, KUEUE)
 }
 
 

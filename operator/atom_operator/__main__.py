@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(settings: OperatorSettings) -> None:
     # Importing the handlers registers them with kopf, and creates API resource classes.
-    from atom_operator.handlers import atomdeployment, lifecycle  # noqa: F401
+    from atom_operator.handlers import lifecycle  # noqa: F401
     from atom_operator.handlers.runtime import Runtime
 
     logging.basicConfig(

@@ -301,8 +301,9 @@ def optional_kinds(parent: Manifest) -> frozenset[Kind]:
 
 
 def unschedulable(observed: Observed) -> str | None:
-    """Why a pod finds no node, in the scheduler's words."""
-    messages = (pod.unschedulable_message for pod in observed.pods)
+    """Why a pod finds no node, in the scheduler's words. It says nothing of pods that a quota holds
+    back: no old pod makes room for them, since another's may be admitted in its place."""
+    messages = (pod.unschedulable_message for pod in observed.pods if not pod.gated)
     return next((message for message in messages if message), None)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from devcluster.errors import DevclusterError
 from devcluster.health import Component, Health
-from devcluster.neighbours import endpoint_picker
+from devcluster.neighbours import endpoint_picker, kueue
 from devcluster.neighbours.neighbour import Place
 from devcluster.neighbours.registry import NEIGHBOURS, parse_names
 from devcluster.neighbours.webhooks import only_pods_with, reached_by_url
@@ -69,6 +71,19 @@ def test_only_pods_with_the_label_wait_for_a_webhook() -> None:
     (chosen,) = pods["webhooks"][0]["objectSelector"]["matchExpressions"]
     assert chosen == {"key": "group", "operator": "Exists"}
     assert "objectSelector" not in jobs["webhooks"][0]
+
+
+def test_a_webhook_of_a_framework_that_is_not_configured_is_left_out(place: Place) -> None:
+    folder = place.module / "config/components/webhook"
+    folder.mkdir(parents=True)
+    hooks = [*configuration("pods")["webhooks"], *configuration("jobs")["webhooks"]]
+    every = {**configuration("pods"), "webhooks": hooks}
+    (folder / "manifests.yaml").write_text(json.dumps(every))
+    installed = kueue.install(replace(place, programs={"kueue-manager": Path("/bin/kueue")}))
+    (left,) = [item for item in installed.objects if "webhooks" in item]
+    (hook,) = left["webhooks"]
+    assert hook["rules"] == [rule("pods")]
+    assert "objectSelector" in hook
 
 
 def test_a_command_line_carries_its_variables(place: Place) -> None:

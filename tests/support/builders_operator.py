@@ -129,6 +129,17 @@ def unschedulable_pod(message: str, name: str = "chat-9") -> Manifest:
     return pending
 
 
+def gated_pod(name: str = "chat-1", queue: str = "models") -> Manifest:
+    """A pod of `chat` that a queue does not admit, as Kueue v0.14 leaves it."""
+    held = pod(name, ready=False)
+    held["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = queue
+    gates = [{"name": "kueue.x-k8s.io/admission"}]
+    held["spec"] = {**held.get("spec", {}), "schedulingGates": gates}
+    blocked = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    held["status"]["conditions"] = [{**blocked, "message": "Scheduling is blocked"}]
+    return held
+
+
 def pod(name: str = "chat-1", *, ready: bool = True, **status: Any) -> Manifest:
     """A pod of `chat` on a node."""
     state = "True" if ready else "False"

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from atom_operator.cluster.cached import CachedCluster
 from atom_operator.cluster.informer import Informers
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.constants import LABEL_DEPLOYMENT
-from atom_operator.handlers.runtime import FOLLOWED_KINDS
+from atom_operator.handlers.runtime import FOLLOWED
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_watch import FakeWatch
 from tests.support.waiting import HANG_SECONDS
@@ -41,9 +40,8 @@ async def followed(
     watch, announced = FakeWatch(cluster), list[str]()
     informers = Informers(
         watch,
-        FOLLOWED_KINDS,
-        LABEL_DEPLOYMENT,
-        lambda _, name: announced.append(name),
+        FOLLOWED,
+        lambda _, name, urgent=False: announced.append(name),
         period_seconds=300.0,
     )
     task = asyncio.create_task(informers.run())

@@ -32,6 +32,7 @@ class ClusterLife:
 
     cluster: FakeCluster
     nodes: dict[str, int] = field(default_factory=dict)
+    quota: int | None = None  # of pods that may have a node; None is no quota
     lost: set[str] = field(default_factory=set)
     made: int = 0
     idle_steps: int = 0
@@ -178,8 +179,14 @@ class ClusterLife:
 
     def _schedule(self) -> None:
         for item in self.pods:
-            if not item["spec"].get("nodeName"):
+            if item["spec"].get("nodeName"):
+                continue
+            admitted = sum(1 for other in self.pods if other["spec"].get("nodeName"))
+            if self.quota is None or admitted < self.quota:
+                item["spec"].pop("schedulingGates", None)
                 _set_scheduled(item, self._place())
+            else:
+                _gate(item)
 
     def _place(self) -> str | None:
         if not self.nodes:
@@ -242,6 +249,14 @@ def _set_scheduled(item: Manifest, node: str | None) -> None:
         item["spec"]["nodeName"] = node
     kept = [one for one in item["status"]["conditions"] if one["type"] != "PodScheduled"]
     item["status"]["conditions"] = [*kept, found]
+
+
+def _gate(item: Manifest) -> None:
+    """As a controller of quotas makes a pod that it does not admit."""
+    item["spec"]["schedulingGates"] = [{"name": "kueue.x-k8s.io/admission"}]
+    kept = [one for one in item["status"]["conditions"] if one["type"] != "PodScheduled"]
+    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+    item["status"]["conditions"] = [*kept, gated]
 
 
 def _crash(item: Manifest) -> None:

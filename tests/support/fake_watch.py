@@ -113,7 +113,7 @@ class FakeWatch:
 
     def _in(self, scope: Scope) -> Iterator[Manifest]:
         for (kind, namespace, _), item in self.cluster.objects.items():
-            labelled = scope.label in (item["metadata"].get("labels") or {})
+            labelled = not scope.label or scope.label in (item["metadata"].get("labels") or {})
             if kind == scope.kind and labelled and scope.namespace in (None, namespace):
                 yield item
 

@@ -94,9 +94,9 @@ class Experts:
 class Stacking(enum.StrEnum):
     """How a checkpoint has the matrices of a layer's experts; in a plan's JSON by its name."""
 
-    APART = enum.auto()  # a tensor each, outputs first
-    IN_TURN = enum.auto()  # one of all, inputs first, gates and ups in turn in a single one
-    SIDE_BY_SIDE = enum.auto()  # the same, gates before ups
+    APART = "apart"  # a tensor each, outputs first
+    IN_TURN = "in turn"  # one of all, inputs first, gates and ups in turn in a single one
+    SIDE_BY_SIDE = "side by side"  # the same, gates before ups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

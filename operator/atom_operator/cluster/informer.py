@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -27,16 +27,27 @@ _LEAST_WATCH_SECONDS = 1.0  # an API server that ends every watch at once is lef
 # Of the period: informers that begin together do not go on listing together.
 _SPREAD = 0.25
 
-Announce = Callable[[str, str], None]  # namespace and name of an AtomDeployment
+
+class Announce(Protocol):
+    """Told of an AtomDeployment that should be looked at; urgent: its spec is new."""
+
+    def __call__(self, namespace: str, name: str, *, urgent: bool = False) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Objects of one kind that carry `label`; in all namespaces where `namespace` is None."""
+    """Objects of one kind that name an AtomDeployment in `label`; without one, AtomDeployments.
+
+    In all namespaces where `namespace` is None.
+    """
 
     kind: Kind
     namespace: str | None
     label: str
+
+    def deployment_of(self, item: StoredObject) -> str | None:
+        """Name of the AtomDeployment that an object of this scope says it belongs to, or is."""
+        return dict(item.labels).get(self.label) if self.label else item.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,24 +162,28 @@ class Informer:
 
     def _tell(self, items: Iterable[StoredObject]) -> None:
         for item in items:
-            if item.deployment:
-                self._announce(item.namespace, item.deployment)
+            name = self.scope.deployment_of(item)
+            if name:
+                urgent = not self.scope.label and item.is_unreported()
+                self._announce(item.namespace, name, urgent=urgent)
 
 
 class Informers:
-    """One informer for each kind and namespace; `namespaces` empty means all of them at once."""
+    """One informer for each kind and namespace; `labels` are their scopes', and `namespaces` empty
+    means all of them at once.
+    """
 
     def __init__(
         self,
         port: WatchPort,
-        kinds: Sequence[Kind],
-        label: str,
+        labels: Mapping[Kind, str],
         announce: Announce,
         *,
         namespaces: Sequence[str] = (),
         period_seconds: float,
     ) -> None:
-        scopes = [Scope(kind, place, label) for kind in kinds for place in namespaces or (None,)]
+        places = namespaces or (None,)
+        scopes = [Scope(kind, place, label) for kind, label in labels.items() for place in places]
         self._informers = {
             (scope.kind, scope.namespace): Informer(
                 port, scope, announce, period_seconds * (1 - _SPREAD * number / len(scopes))

@@ -17,7 +17,9 @@ from atom_operator import constants
 from atom_operator.domain import Manifest
 
 # What objects can be asked for by.
-INDEXED_LABELS = frozenset({constants.LABEL_DEPLOYMENT, constants.LABEL_LEARNED})
+INDEXED_LABELS = frozenset(
+    {constants.LABEL_DEPLOYMENT, constants.LABEL_LEARNED, constants.LABEL_JOB_FOR}
+)
 # The items of a list do not say their kind; who wrote which field when is nobody's question.
 _NOT_KEPT = ("apiVersion", "kind")
 _NOT_KEPT_OF_METADATA = ("managedFields",)
@@ -50,15 +52,16 @@ class StoredObject:
             msgspec.json.encode(kept),
         )
 
-    @property
-    def deployment(self) -> str | None:
-        """Name of the AtomDeployment that it says it belongs to."""
-        return dict(self.labels).get(constants.LABEL_DEPLOYMENT)
-
     def manifest(self) -> Manifest:
         """A copy of the object, as the item of a list."""
         found: Manifest = msgspec.json.decode(self.body)
         return found
+
+    def is_unreported(self) -> bool:
+        """Whether its status does not speak of its newest spec."""
+        found = self.manifest()
+        seen = (found.get("status") or {}).get("observedGeneration")
+        return bool(seen != found["metadata"].get("generation"))
 
 
 class ObjectCache:

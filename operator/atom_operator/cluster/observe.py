@@ -41,6 +41,7 @@ _logger = logging.getLogger(__name__)
 _MESSAGE_LIMIT = 300
 # A waiting container that will start by itself is no problem.
 _HARMLESS_WAITING = ("ContainerCreating", "PodInitializing")
+_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # Kueue's, on pods that it counts
 
 
 async def observe(
@@ -295,6 +296,7 @@ def pod_state(manifest: Manifest) -> PodState:
         if ready.get("status") == "True"
         else None,
         role=role,
+        gated=bool(_gates(manifest)),
     )
 
 
@@ -302,9 +304,17 @@ def _without_node(pod: Manifest, scheduled: Mapping[str, Any]) -> str | None:
     """Why a pod has no node: the scheduler's words, or who keeps it from being looked at."""
     if scheduled.get("reason") == "Unschedulable":
         return str(scheduled.get("message"))
-    # A controller of quotas, such as Kueue, takes its gate away when it admits the pod.
-    gates = [gate["name"] for gate in pod.get("spec", {}).get("schedulingGates") or ()]
-    return f"held back by the scheduling gate {', '.join(gates)}" if gates else None
+    gates = _gates(pod)
+    if not gates:
+        return None
+    queue = (pod["metadata"].get("labels") or {}).get(_QUEUE_LABEL)
+    where = f"in the queue {queue}, " if queue else ""
+    return f"{where}held back by the scheduling gate {', '.join(gates)}"
+
+
+def _gates(pod: Manifest) -> list[str]:
+    """A controller of quotas, such as Kueue, takes its gate away when it admits the pod."""
+    return [gate["name"] for gate in (pod.get("spec") or {}).get("schedulingGates") or ()]
 
 
 def _time(text: Any) -> datetime | None:

@@ -64,7 +64,7 @@ class HttpWatch:
     async def list_scope(self, scope: Scope) -> Listing:
         """In pages, all of one version."""
         items: list[StoredObject] = []
-        parameters = {"labelSelector": scope.label, "limit": str(_PAGE_SIZE)}
+        parameters = {**_chosen(scope), "limit": str(_PAGE_SIZE)}
         while True:
             self._count("list", scope.kind.kind)
             with _requested(f"list {scope.kind.kind}"):
@@ -85,7 +85,7 @@ class HttpWatch:
         parameters = {
             "watch": "true",
             "allowWatchBookmarks": "true",
-            "labelSelector": scope.label,
+            **_chosen(scope),
             "resourceVersion": since,
             "timeoutSeconds": str(math.ceil(seconds)),
         }
@@ -131,6 +131,10 @@ def _requested(action: str) -> Iterator[None]:
         if isinstance(cause, httpx2.HTTPStatusError) and cause.response.status_code == _GONE:
             raise ExpiredError(str(error)) from cause
         raise
+
+
+def _chosen(scope: Scope) -> dict[str, str]:
+    return {"labelSelector": scope.label} if scope.label else {}
 
 
 def _path(scope: Scope) -> str:

@@ -58,6 +58,7 @@ class PodState:
     restarts: int = 0  # of the container that was restarted most
     ready_since: datetime | None = None
     role: str | None = None  # in a group of pods
+    gated: bool = False  # the scheduler does not look at it: a quota has not admitted it
 
     @property
     def serves(self) -> bool:

@@ -1,5 +1,5 @@
-"""kopf's decorators and two lines each: an event becomes a key in the work queue.
+"""The operator's process: kopf starts and stops it, and the runtime is what runs in between.
 
-Only `on.event` handlers: they keep no progress, so the operator writes neither annotations nor
-finalizers to an AtomDeployment.
+kopf watches nothing here and keeps no progress, so the operator writes neither annotations nor
+finalizers to an AtomDeployment; the informers tell what has changed.
 """

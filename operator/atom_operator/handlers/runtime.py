@@ -25,7 +25,7 @@ from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.patience import PatientEngines
 from atom_operator.cluster.watch_client import HttpWatch
 from atom_operator.decider import Decider
-from atom_operator.domain import CHILD_KINDS, POD, ObjectKey
+from atom_operator.domain import ATOM_DEPLOYMENT, CHILD_KINDS, JOB, POD, ObjectKey
 from atom_operator.handlers.term import Term
 from atom_operator.image_turns import ImageTurns
 from atom_operator.kinds import NETWORK_POLICY
@@ -38,8 +38,13 @@ from atom_operator.settings import OperatorSettings
 from atom_operator.webhook.service import WebhookService
 
 _logger = logging.getLogger(__name__)
-# Read in every reconcile, and changed by controllers, kubelets and us.
-FOLLOWED_KINDS = (*CHILD_KINDS, NETWORK_POLICY, POD)
+# What wakes the queue, with the label by which it names an AtomDeployment. Of AtomDeployments the
+# change alone counts: they are read from the API server.
+FOLLOWED = {
+    ATOM_DEPLOYMENT: "",
+    JOB: constants.LABEL_JOB_FOR,
+    **dict.fromkeys((*CHILD_KINDS, NETWORK_POLICY, POD), constants.LABEL_DEPLOYMENT),
+}
 # Without the caches a term works too, at the price of many requests.
 _CACHES_SECONDS = 30.0
 
@@ -58,8 +63,7 @@ class Runtime:
         self._watch = HttpWatch.connect(self.metrics.request)
         self._informers = Informers(
             self._watch,
-            FOLLOWED_KINDS,
-            constants.LABEL_DEPLOYMENT,
+            FOLLOWED,
             self.enqueue,
             namespaces=settings.namespaces,
             period_seconds=settings.resync_seconds,
@@ -122,13 +126,10 @@ class Runtime:
         if self._lease is not None:
             await self._lease.close()
 
-    def enqueue(self, namespace: str | None, name: str | None, *, urgent: bool = False) -> None:
+    def enqueue(self, namespace: str, name: str, *, urgent: bool = False) -> None:
         """Something about this AtomDeployment or its children changed; urgent: a spec
-        that no status speaks of yet.
-
-        A replica that does not lead forgets it: its term will begin with a look at everything.
-        """
-        if self._term is not None and namespace and name:
+        that no status speaks of yet."""
+        if self._term is not None:
             self._term.add(ObjectKey(namespace, name), urgent=urgent)
 
     def check_alive(self) -> int:

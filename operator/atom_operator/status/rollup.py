@@ -160,7 +160,7 @@ def _scheduled(situation: Situation) -> Verdict:
     if not observed.pods:
         return Verdict(kind, "Unknown", Reason.NO_PODS, "there are no pods to schedule")
     for pod in observed.pods:
-        if pod.unschedulable_message and situation.shortage:
+        if pod.unschedulable_message and situation.shortage and not pod.gated:
             message = f"pod {pod.name}: {situation.shortage}"
             return Verdict(kind, "False", Reason.INSUFFICIENT_ACCELERATORS, message)
         if pod.unschedulable_message:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from atom_operator.constants import PLURAL
-from atom_operator.handlers.runtime import FOLLOWED_KINDS
+from atom_operator.handlers.runtime import FOLLOWED
 from atom_operator.kinds import OPTIONAL_KINDS
 from tests.support.builders_operator import atom_deployment
 from tests.support.fault_proxy import FaultProxy, Seen, fault_proxy
@@ -78,7 +78,7 @@ def reported(cluster: LiveCluster) -> bool:
 
 
 def lists(seen: Sequence[Seen]) -> list[str]:
-    """Every list as its path and selector, without kopf's of the AtomDeployments themselves."""
+    """Every list as its path and selector, without those of the AtomDeployments themselves."""
     return [
         f"{one.path}?{one.query.get('labelSelector', '')}"
         for one in seen
@@ -105,9 +105,12 @@ def test_at_rest_a_reconcile_is_one_request_and_a_start_lists_every_kind_once(
         after = setting.wait_reconciles(before + _ROUNDS * _COUNT)
         rest = proxy.log[since:]
 
+    watched = {one.path for one in start if one.is_watch}
+    assert len(watched) == len(FOLLOWED), watched
+
     of_one = [path for path in lists(start) if "many-" in path]
     assert of_one == [], "a start lists for single AtomDeployments"
-    assert len(lists(start)) <= 3 * (len(FOLLOWED_KINDS) + len(OPTIONAL_KINDS)), lists(start)
+    assert len(lists(start)) <= 3 * (len(FOLLOWED) + len(OPTIONAL_KINDS)), lists(start)
 
     assert [one for one in rest if one.is_write] == []
     assert [path for path in lists(rest) if "many-" in path] == []

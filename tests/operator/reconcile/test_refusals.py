@@ -15,6 +15,7 @@ from tests.support.builders_operator import (
     TINY_CONFIG,
     cluster_with,
     condition,
+    gated_pod,
     pod,
     reconciler,
 )
@@ -297,19 +298,13 @@ async def test_a_pod_without_a_node_says_what_the_scheduler_said() -> None:
 async def test_a_pod_that_a_quota_holds_back_says_whose_gate_it_is() -> None:
     cluster = cluster_with()
     await reconciler(cluster).reconcile(KEY)
-    held = pod(ready=False)
-    # As Kueue v0.14 leaves a pod that its queue does not admit.
-    held["spec"] = {
-        **held.get("spec", {}),
-        "schedulingGates": [{"name": "kueue.x-k8s.io/admission"}],
-    }
-    gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
-    held["status"]["conditions"] = [{**gated, "message": "Scheduling is blocked"}]
-    cluster.put_pod(held)
+    cluster.put_pod(gated_pod(queue="models"))
     await reconciler(cluster).reconcile(KEY)
     scheduled = condition(cluster, "Scheduled")
     assert (scheduled["status"], scheduled["reason"]) == ("False", "Unschedulable")
+    assert "in the queue models" in scheduled["message"]
     assert "kueue.x-k8s.io/admission" in scheduled["message"]
+    assert condition(cluster, "Ready")["message"] == scheduled["message"]
 
 
 async def test_a_stopping_pod_counts_for_nothing() -> None:

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, POD
+from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, POD, Manifest
 from tests.support.builders_operator import (
     KEY,
     cluster_with,
     condition,
+    gated_pod,
     gpu_node,
     gpu_pod,
     reconciler,
@@ -125,8 +126,8 @@ async def test_a_spare_pod_without_a_device_is_not_waited_for() -> None:
     assert status(cluster)["strategy"] == "InPlace"
 
 
-async def test_a_place_that_was_taken_meanwhile_is_not_waited_for() -> None:
-    """Two replicas in place: the one that went has lost its device to somebody else."""
+async def one_of_two_replaced(new: Manifest) -> FakeCluster:
+    """Two replicas in place on a full node: one has gone, and `new` does not start."""
     cluster = await running([gpu_node("a", 2)], used=0, replicas=2)
     cluster.put_pod(gpu_pod("chat-2", "a", of="chat"))
     await change(cluster)
@@ -141,7 +142,13 @@ async def test_a_place_that_was_taken_meanwhile_is_not_waited_for() -> None:
         readyReplicas=1,
         availableReplicas=1,
     )
-    cluster.put_pod(unschedulable_pod(NO_ROOM))
+    cluster.put_pod(new)
+    return cluster
+
+
+async def test_a_place_that_was_taken_meanwhile_is_not_waited_for() -> None:
+    """Two replicas in place: the one that went has lost its device to somebody else."""
+    cluster = await one_of_two_replaced(unschedulable_pod(NO_ROOM))
     draining = gpu_pod("chat-2", "a", of="chat")
     draining["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
     cluster.put_pod(draining)
@@ -185,6 +192,17 @@ async def test_new_pods_make_no_room_for_others_of_their_revision() -> None:
 def revision_of(cluster: FakeCluster) -> str:
     annotations = cluster.find(DEPLOYMENT, "chat")["metadata"]["annotations"]
     return str(annotations["serving.atom.dev/revision"])
+
+
+async def test_old_pods_make_no_room_for_what_a_quota_holds_back() -> None:
+    cluster = await one_of_two_replaced(gated_pod("chat-9"))
+    before = strategy(cluster)
+    for _ in range(2):
+        await reconciler(cluster).reconcile(KEY)
+    assert strategy(cluster) == before, "who the quota admits next need not be us"
+    scheduled = condition(cluster, "Scheduled")
+    assert scheduled["reason"] == "Unschedulable"
+    assert "scheduling gate" in scheduled["message"]
 
 
 async def test_old_pods_stay_when_something_else_is_missing() -> None:

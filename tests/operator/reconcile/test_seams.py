@@ -69,10 +69,11 @@ class Seams(RuleBasedStateMachine):
         finally:
             self.loop.close()
 
-    @initialize(gpu=st.booleans(), replicas=st.integers(1, 3))
-    def create(self, gpu: bool, replicas: int) -> None:
+    @initialize(gpu=st.booleans(), replicas=st.integers(1, 3), scales=st.booleans())
+    def create(self, gpu: bool, replicas: int, scales: bool) -> None:
         accelerator = GPU if gpu else {"type": "cpu"}
-        self.cluster = cluster_with(accelerator=accelerator, replicas=replicas)
+        scaling = {"autoscaling": {"method": "HPA", "maxReplicas": 4}} if scales else {}
+        self.cluster = cluster_with(accelerator=accelerator, replicas=replicas, **scaling)
         self.cluster.unserved_kinds.add(SCALED_OBJECT)
         self.life = ClusterLife(self.cluster, dict(NODES) if gpu else {})
         self.restart()
@@ -134,6 +135,16 @@ class Seams(RuleBasedStateMachine):
     def ask_for_a_network_policy(self, asked: bool) -> None:
         self.ask(networkPolicy={} if asked else None)
 
+    @rule(note=st.sampled_from([None, "one", "two"]), variable=st.booleans())
+    def ask_for_a_template(self, note: str | None, variable: bool) -> None:
+        more: dict[str, Any] = {}
+        if note is not None:
+            more["metadata"] = {"annotations": {"note": note}}
+        if variable:
+            engine = {"name": "engine", "env": [{"name": "MINE", "value": "1"}]}
+            more["spec"] = {"containers": [engine]}
+        self.ask(template=more or None)
+
     @rule(image=st.sampled_from(IMAGES))
     def change_the_default_image(self, image: str) -> None:
         self.default = image
@@ -159,15 +170,21 @@ class Seams(RuleBasedStateMachine):
         self.life.return_node(name) if back else self.life.lose_node(name)
         self.come_to_rest()
 
+    @rule(pods=st.sampled_from([None, 0, 1, 2]))
+    def limit_by_a_quota(self, pods: int | None) -> None:
+        self.life.quota = pods
+
     @rule(kind=st.sampled_from([SERVICE, SERVICE_ACCOUNT, DEPLOYMENT]))
     def delete_a_child(self, kind: Any) -> None:
         self.life.delete(kind)
         self.come_to_rest()
 
-    @rule()
-    def spoil_the_workload(self) -> None:
+    @rule(length=st.sampled_from([512, 1024]))
+    def spoil_the_workload(self, length: int) -> None:
+        """What somebody put into it makes the next apply invalid."""
         if self.life.deployment is not None:
             self.cluster.spoilt_kinds.add(DEPLOYMENT)
+        self.engine(maxModelLen=length)
 
     @rule(refused=st.booleans())
     def refuse_config_maps(self, refused: bool) -> None:
@@ -270,6 +287,7 @@ class Seams(RuleBasedStateMachine):
     def live_on(self) -> None:
         """Once nobody disturbs it any more, it ends where it should."""
         self.cluster.refused_kinds.clear()
+        self.life.quota = None
         for name in NODES:
             self.life.return_node(name)
         for _ in range(_ROUNDS):
@@ -336,10 +354,11 @@ def search(cases: int) -> None:
 
 
 def test_features_meet_in_any_order() -> None:
-    """Some 20 s: 200 lives of a deployment, each of up to dozens of reconciles."""
+    """Lives of a deployment, each of up to dozens of reconciles."""
     search(200)
 
 
 @pytest.mark.slow
 def test_features_meet_in_ten_thousand_orders() -> None:
+    """A quarter of an hour of one core."""
     search(10_000)

@@ -9,8 +9,10 @@ from typing import Any
 
 from atom_operator.cluster.errors import TransientError
 from atom_operator.cluster.informer import Informer, Informers, Scope
-from atom_operator.constants import LABEL_DEPLOYMENT
-from atom_operator.domain import CONFIG_MAP, POD, SERVICE
+from atom_operator.constants import LABEL_DEPLOYMENT, LABEL_JOB_FOR
+from atom_operator.domain import ATOM_DEPLOYMENT, CONFIG_MAP, JOB, POD, SERVICE
+from atom_operator.kinds import Kind
+from tests.support.builders_operator import KEY, atom_deployment
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_watch import FakeWatch
 from tests.support.virtual_time import run_virtually
@@ -26,17 +28,17 @@ def config_map(name: str, owner: str = "chat", **data: str) -> dict[str, Any]:
 
 
 class World:
-    """A cluster, its watch, and one informer of ConfigMaps with all that it announced."""
+    """A cluster, its watch, and one informer of a kind with all that it announced."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: Kind = CONFIG_MAP, label: str = LABEL_DEPLOYMENT) -> None:
         self.cluster = FakeCluster()
         self.watch = FakeWatch(self.cluster)
         self.announced: list[str] = []
-        scope = Scope(CONFIG_MAP, None, LABEL_DEPLOYMENT)
+        scope = Scope(kind, None, label)
         self.informer = Informer(self.watch, scope, self._announce, PERIOD)
 
-    def _announce(self, namespace: str, name: str) -> None:
-        self.announced.append(f"{namespace}/{name}")
+    def _announce(self, namespace: str, name: str, *, urgent: bool = False) -> None:
+        self.announced.append(f"{namespace}/{name}{' at once' if urgent else ''}")
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
@@ -83,6 +85,37 @@ def test_changes_and_deletions_are_followed_and_announced() -> None:
             await world.tell()
             assert world.seen() == {}
             assert world.announced == ["default/chat", "default/other", "default/chat"]
+
+    run_virtually(main())
+
+
+def test_a_new_spec_is_announced_as_urgent_and_what_was_reported_is_not() -> None:
+    async def main() -> None:
+        world = World(ATOM_DEPLOYMENT, label="")
+        world.cluster.create(ATOM_DEPLOYMENT, atom_deployment())
+        async with world.following():
+            assert world.announced == ["default/chat at once"]
+            await world.cluster.apply_status(KEY, {"observedGeneration": 1})
+            await world.tell()
+            assert world.announced[1:] == ["default/chat"]
+            world.cluster.change_spec(ATOM_DEPLOYMENT, "chat", replicas=3)
+            await world.tell()
+            assert world.announced[2:] == ["default/chat at once"]
+            del world.cluster.objects[ATOM_DEPLOYMENT, *KEY]
+            await world.tell()
+            assert len(world.announced) == 4, "nobody is told that it is gone"
+
+    run_virtually(main())
+
+
+def test_a_job_wakes_the_one_that_it_works_for() -> None:
+    async def main() -> None:
+        world = World(JOB, LABEL_JOB_FOR)
+        labels = {LABEL_JOB_FOR: "chat"}
+        metadata = {"name": "weights-1", "namespace": "default", "labels": labels}
+        world.cluster.create(JOB, {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata})
+        async with world.following():
+            assert world.announced == ["default/chat"]
 
     run_virtually(main())
 
@@ -210,9 +243,8 @@ def test_informers_stand_for_their_own_kinds_and_namespaces_and_do_not_list_toge
         watch = FakeWatch(FakeCluster())
         informers = Informers(
             watch,
-            (CONFIG_MAP, SERVICE),
-            LABEL_DEPLOYMENT,
-            lambda *_: None,
+            dict.fromkeys((CONFIG_MAP, SERVICE), LABEL_DEPLOYMENT),
+            lambda namespace, name, urgent=False: None,
             namespaces=("a", "b"),
             period_seconds=PERIOD,
         )

@@ -80,7 +80,7 @@ async def test_a_watch_tells_what_was_put_and_deleted_and_how_far_it_is() -> Non
             ("DELETED", item("a", "51")),
         )
     )
-    found = await changes(api, Scope(DEPLOYMENT, "team", LABEL_DEPLOYMENT))
+    found = await changes(api, Scope(DEPLOYMENT, "team", ""))
     assert [(change.what, change.version) for change in found] == [
         ("PUT", "41"),
         ("PUT", "42"),
@@ -92,6 +92,7 @@ async def test_a_watch_tells_what_was_put_and_deleted_and_how_far_it_is() -> Non
     assert request.url.path == "/apis/apps/v1/namespaces/team/deployments"
     asked = dict(request.url.params)
     assert asked["resourceVersion"] == "40"
+    assert "labelSelector" not in asked, "everything of the kind, as of AtomDeployments"
     assert asked["allowWatchBookmarks"] == "true"
     assert int(asked["timeoutSeconds"]) >= 299.6, "not over before the next list is due"
 
