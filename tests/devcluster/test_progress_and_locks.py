@@ -16,6 +16,7 @@ from devcluster.lock import exclusive
 from devcluster.progress import Step, elapsed_text
 from devcluster.settings import REPOSITORY
 from devcluster.shell import follow, run
+from tests.support.waiting import HANG_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_a_second_invocation_waits_for_the_first(tmp_path: Path) -> None:
         assert second.stdout.readline() == "before\n"
         note.write_text("written before the lock was released")
     assert second.stdout.read() == "written before the lock was released\n"
-    assert second.wait(10) == 0
+    assert second.wait(HANG_SECONDS) == 0
 
 
 def test_a_lock_in_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

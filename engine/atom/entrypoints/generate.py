@@ -6,6 +6,7 @@ Sampling defaults are the checkpoint's own. Torch-free; the engine runs in its o
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TextIO
@@ -39,6 +40,8 @@ def run_generate(args: argparse.Namespace) -> int:
     from atom.model_engine.llm_engine import LLMEngine
 
     configure_logging(args.log_level)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # an answer may say what the locale cannot
+        sys.stdout.reconfigure(errors="replace")
     config = config_from_args(args)
     params = sampling_from_args(args, config.model.generation)
     with LLMEngine(config=config) as engine:

@@ -17,7 +17,7 @@ import pytest
 from atom.model_loader.hub_snapshot import MARKER, read_marker
 from tests.support.hub_server import COMMIT, HubServer
 from tests.support.server_process import command_environment
-from tests.support.waiting import wait_until
+from tests.support.waiting import HANG_SECONDS, wait_until
 
 MODEL = "acme/tiny"
 MIB = 1 << 20
@@ -88,7 +88,7 @@ def test_a_killed_download_goes_on_with_the_files_that_are_missing(tmp_path: Pat
     shards = {"config.json": b"{}", first: WEIGHTS[: 4 * MIB], second: WEIGHTS}
     with HubServer(MODEL, shards, gate_after={second: 22 * MIB}) as hub:
         process = start(hub, folder)
-        assert hub.reached_gate.wait(60)
+        assert hub.reached_gate.wait(HANG_SECONDS)
         wait_until((folder / first).is_file, "the first shard")
         process.kill()
         process.communicate()
@@ -110,7 +110,7 @@ def test_progress_is_told_while_it_downloads(tmp_path: Path) -> None:
         assert process.stderr is not None
         lines = (re.search(r"progress is told on port (\d+)", line) for line in process.stderr)
         port = int(next(found[1] for found in lines if found))
-        assert hub.reached_gate.wait(60)
+        assert hub.reached_gate.wait(HANG_SECONDS)
         wait_until(lambda: health(port)["progress"]["fraction"] >= 0.4, "some progress")
         said = health(port)
         assert said["status"] == "starting"
@@ -125,12 +125,12 @@ def test_two_downloads_into_one_folder_take_turns(tmp_path: Path) -> None:
     folder = tmp_path / "main"
     with HubServer(MODEL, FILES, gate_after={"model.safetensors": 22 * MIB}) as hub:
         first = start(hub, folder)
-        assert hub.reached_gate.wait(60)
+        assert hub.reached_gate.wait(HANG_SECONDS)
         second = start(hub, folder)
         assert second.stderr is not None
         assert any("waiting for it" in line for line in second.stderr)
         hub.gate.set()
-        assert first.wait(120) == second.wait(120) == 0
+        assert first.wait(HANG_SECONDS) == second.wait(HANG_SECONDS) == 0
         fetched = [
             line for line in hub.requests if line.startswith("GET") and "safetensors" in line
         ]
@@ -203,7 +203,7 @@ def test_a_hub_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
 
 def health(port: int) -> dict[str, Any]:
     try:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10)
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=HANG_SECONDS)
     except urllib.error.HTTPError as answer:
         return dict(json.load(answer))
     raise AssertionError("a download is never healthy")

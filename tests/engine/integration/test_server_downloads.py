@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.hub_server import HubServer
-from tests.support.server_process import ServerProcess, server_process
+from tests.support.server_process import START_SECONDS, ServerProcess, server_process
 from tests.support.waiting import wait_until
 
 MODEL = "acme/atom-tiny"
@@ -36,13 +36,13 @@ def test_health_follows_the_download(tmp_path: Path) -> None:
             def at_the_gate() -> bool:
                 return int(progress(server).get("bytes_done") or 0) >= SEEN_BYTES
 
-            wait_until(at_the_gate, "half of the download in /health", seconds=60)
+            wait_until(at_the_gate, "half of the download in /health")
             shown = progress(server)
             assert shown["phase"] == "downloading weights"
             assert shown["bytes_total"] == wanted
             assert SEEN_BYTES <= shown["bytes_done"] < wanted
             hub.gate.set()
-            wait_until(lambda: server.health()[0] == 200, "a server that serves", seconds=90)
+            server.wait_ready()
 
 
 def test_a_model_that_is_there_already_is_no_download(tmp_path: Path) -> None:
@@ -53,5 +53,5 @@ def test_a_model_that_is_there_already_is_no_download(tmp_path: Path) -> None:
             seen.append(str(progress(server).get("phase")))
             return server.health()[0] == 200
 
-        wait_until(ready, "a server that serves", seconds=90)
+        wait_until(ready, "a server that serves", START_SECONDS)
     assert "downloading weights" not in seen

@@ -169,7 +169,7 @@ def test_more_connections_than_the_soft_limit_of_open_files_are_served(
         for connection in connections:
             connection.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
         for connection in connections:
-            connection.settimeout(30)
+            connection.settimeout(HANG_SECONDS)
             assert connection.recv(12) == b"HTTP/1.1 200"
 
 

@@ -31,7 +31,7 @@ from atom.config import Config, EngineOptions, build_config
 from tests.support.http_app import HttpRig, serve_model
 from tests.support.promtool import COLON, metric_problems
 from tests.support.tiny_model import make_tiny_checkpoint
-from tests.support.waiting import eventually
+from tests.support.waiting import HANG_SECONDS, eventually
 
 CONTEXT = 64
 # About 1,000 requests altogether.
@@ -99,7 +99,7 @@ def send_random_requests(url: str) -> Counter[int]:
         )
         @given(case=operation.as_strategy())
         def check(case: Any) -> None:
-            response = case.call(base_url=url, headers=AUTHORIZED, timeout=60)
+            response = case.call(base_url=url, headers=AUTHORIZED, timeout=HANG_SECONDS)
             statuses[response.status_code] += 1
             assert is_expected(case, response), (case.as_curl_command(), response.text)
             case.validate_response(

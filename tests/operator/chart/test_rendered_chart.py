@@ -64,7 +64,7 @@ def rendered(values: Path) -> str:
     result = subprocess.run(
         [helm, "template", "release", str(CHART), "--namespace=atom-system",
          "--kube-version=1.34.0", f"--values={values}"],
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, encoding="utf-8", timeout=60, check=True,
     )  # fmt: skip
     documents = [item for item in yaml.safe_load_all(result.stdout) if item]
     kept = [item for item in documents if item["kind"] != "CustomResourceDefinition"]
