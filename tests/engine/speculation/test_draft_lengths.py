@@ -65,6 +65,34 @@ def test_a_row_without_drafts_tries_again_now_and_then() -> None:
     assert sum(chosen) == 4
 
 
+def test_a_row_for_which_nothing_is_found_is_asked_less_and_less_often() -> None:
+    lengths, slots = AdaptiveDraftLengths(4, 1, GPU), np.arange(1)
+    lengths.enter(0)
+    asked = []
+    for step in range(100):
+        if lengths.choose(slots)[0]:
+            asked.append(step)
+            lengths.miss(slots)
+    apart = np.diff(asked).tolist()
+    assert apart[:5] == [2, 3, 5, 9, 17]
+    assert set(apart[4:]) == {17}
+    lengths.enter(0)
+    assert lengths.choose(slots)[0] > 0  # another request is asked at once
+
+
+def test_drafts_that_are_found_again_end_the_waiting() -> None:
+    lengths, slots = AdaptiveDraftLengths(4, 1, GPU), np.arange(1)
+    lengths.enter(0)
+    for _ in range(4):
+        lengths.miss(slots)
+    while not lengths.choose(slots)[0]:
+        pass
+    lengths.observe(slots, np.array([4], np.int32), np.array([4], np.int32))
+    assert lengths.choose(slots)[0] == 4
+    lengths.miss(slots)
+    assert [bool(lengths.choose(slots)[0]) for _ in range(2)] == [False, True]
+
+
 def test_experts_that_further_tokens_read_are_counted() -> None:
     dense, experts = StepCost(128.0), StepCost(128.0, experts_bytes=0.9, expert_share=1 / 16)
     few = np.array([1.0, 5.0])

@@ -59,6 +59,8 @@ class DraftingStepRunner(StepRunner):
 
     def collect(self, step: SubmittedStep) -> ScheduledBatchOutput:
         output = super().collect(step)
+        if not step.may_run and not isinstance(step, DraftedStep):
+            return output
         self._unknown -= step.may_run
         if not isinstance(step, DraftedStep):
             return replace(output, drafts=np.zeros(len(step.sample_slots), dtype=np.int32))
@@ -77,8 +79,11 @@ class DraftingStepRunner(StepRunner):
     # ---- drafts, and the rows that verify them -------------------------------------------------
 
     def _begin(self, batch: ScheduledBatch) -> tuple[ScheduledBatch, SubmittedStep]:
-        scheduled = batch.num_scheduled_tokens[: batch.num_decodes] - 1
-        may_run = bool(scheduled.any())
+        decodes = batch.num_decodes
+        may_run = batch.num_scheduled_tokens[:decodes].max(initial=1) > 1
+        if not (may_run or self._unknown):
+            return super()._begin(batch)
+        scheduled = batch.num_scheduled_tokens[:decodes] - 1
         drafts = self._draft(batch, scheduled) if may_run else None
         if drafts is not None and not self._device.is_gpu:
             # The host need not wait there to know of rows that have no drafts.
@@ -87,9 +92,9 @@ class DraftingStepRunner(StepRunner):
             rows = drafted_rows(batch, scheduled)
             batch, step = rows.batch, self._step_of(rows, drafts)
         else:
-            batch, step = super()._begin(self._single(batch))
-        step.may_run = may_run
-        self._unknown += may_run
+            batch, step = super()._begin(_single(batch))
+        step.may_run = bool(may_run)
+        self._unknown += step.may_run
         return batch, step
 
     def _is_captured(self, batch: ScheduledBatch, step: SubmittedStep) -> bool:
@@ -120,15 +125,6 @@ class DraftingStepRunner(StepRunner):
             positions=positions,
             ahead=self._most_drafts,
         )
-
-    def _single(self, batch: ScheduledBatch) -> ScheduledBatch:
-        """The batch without its drafts."""
-        decodes = batch.num_decodes
-        if not (batch.num_scheduled_tokens[:decodes] > 1).any():
-            return batch
-        scheduled = batch.num_scheduled_tokens.copy()
-        scheduled[:decodes] = 1
-        return replace(batch, num_scheduled_tokens=scheduled)
 
     def _draft(self, batch: ScheduledBatch, scheduled: NDArray[np.int32]) -> Drafts:
         """Drafts of the batch's decodes, as many as they are to carry at most."""
@@ -228,3 +224,10 @@ class DraftingStepRunner(StepRunner):
 
     def _send(self, **arrays: NDArray[np.int64]) -> dict[str, torch.Tensor]:
         return upload_together(arrays, self._device.torch_device)
+
+
+def _single(batch: ScheduledBatch) -> ScheduledBatch:
+    """The batch without its drafts."""
+    scheduled = batch.num_scheduled_tokens.copy()
+    scheduled[: batch.num_decodes] = 1
+    return replace(batch, num_scheduled_tokens=scheduled)
