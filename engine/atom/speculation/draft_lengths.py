@@ -99,7 +99,8 @@ class AdaptiveDraftLengths:
             return np.zeros(len(slots), dtype=np.int32)
         acceptance = (self._held[slots] / self._tried[slots]).clip(0.0, 0.99)
         tokens = np.cumsum(acceptance[:, None] ** self._lengths, axis=1)
-        cost = self._cost.of(len(slots) * (1.0 + self._lengths)) + self._drafting
+        costs = self._cost.of(len(slots) * (1.0 + self._lengths))
+        cost = costs + self._drafting + costs[0] * self._cost.a_draft * self._lengths
         chosen: NDArray[np.int32] = np.argmax(tokens / cost, axis=1).astype(np.int32)
         resting = rests > 0
         none_pays = (chosen == 0) & ~resting

@@ -6,7 +6,7 @@ import numpy as np
 
 from atom.sizing.model_facts import ModelFacts
 from atom.speculation.draft_lengths import AdaptiveDraftLengths, draft_lengths
-from atom.speculation.step_cost import StepCost, step_cost
+from atom.speculation.step_cost import DraftingLayers, StepCost, step_cost
 from atom.speculative_config import SpeculativeConfig
 
 GPU = StepCost(128.0)
@@ -108,6 +108,18 @@ def test_a_models_cost_is_read_from_its_shape() -> None:
     assert round(cost.experts_bytes * ModelFacts.from_hf_config(MOE).parameter_count()) == (
         2 * 16 * 3 * 64 * 64
     )
+
+
+def test_what_a_layer_takes_for_a_draft_is_counted() -> None:
+    facts = ModelFacts.from_hf_config(MOE)
+    plain = step_cost(facts, on_cpu=True)
+    layers = step_cost(facts, on_cpu=True, drafting=DraftingLayers(facts))
+    assert plain.a_draft == 0
+    assert layers.a_draft > 1  # a draft model as large as the model, and its launches
+    dear = AdaptiveDraftLengths(7, 1, StepCost(128.0, a_draft=0.5))
+    cheap = AdaptiveDraftLengths(7, 1, StepCost(128.0, a_draft=0.05))
+    few, many = (after(lengths, 2, 3, rows=1, steps=8) for lengths in (dear, cheap))
+    assert few < many
 
 
 def test_a_fixed_number_is_an_option() -> None:
