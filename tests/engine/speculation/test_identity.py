@@ -133,3 +133,13 @@ def test_ten_thousand_requests_are_answered_as_without_drafts(
     for number in range(5_000 // 50):
         setting = list(SETTINGS.values())[number % len(SETTINGS)]
         play_both(engines, setting, seed=1_000 + number, count=50)
+
+
+@pytest.mark.slow
+def test_thousands_of_requests_are_answered_as_without_layers_that_draft(
+    layer_engines: tuple[CoreDriver, CoreDriver],
+) -> None:
+    """1,800 for each of the three engines that draft, in every setting."""
+    for number in range(1_800 // 50):
+        setting = list(SETTINGS.values())[number % len(SETTINGS)]
+        play_both(layer_engines, setting, seed=2_000 + number, count=50)
