@@ -17,6 +17,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from atom.config import EngineOptions, build_config
+from atom.errors import ConfigError
 from atom.sampling_params import SamplingParams
 from atom.speculation.drafter import ComputedTokens
 from atom.speculation.model_drafter import ModelDrafter
@@ -198,3 +200,18 @@ def test_eagle3_computes_what_its_paper_says(tmp_path: Path) -> None:
             return int(chosen + tensors["d2t"][chosen])
 
         check(tokens, seen, states, eagle3(tmp_path / "eagle3", model, tensors), draw)
+
+
+def test_what_does_not_draft_for_a_model_is_refused_before_weights_are_read(tmp_path: Path) -> None:
+    small = make_tiny_checkpoint(tmp_path / "small", "llama", layers=2, hidden=32)
+    model = make_tiny_checkpoint(tmp_path / "model", "llama", layers=7)
+    make_eagle3(tmp_path / "eagle3", model, draft_vocabulary=50)
+    for folder, draft, said in (
+        (model, None, "num_nextn_predict_layers"),
+        (model, small, "LlamaForCausalLM does not draft"),
+        (small, tmp_path / "eagle3", "hidden_size 64 is not the model's 32"),
+    ):
+        method = "mtp" if draft is None else "eagle3"
+        asked = SpeculativeConfig(method=method, draft_model=draft and str(draft))
+        with pytest.raises(ConfigError, match=said):
+            build_config(EngineOptions(model=str(folder), speculative=asked))
