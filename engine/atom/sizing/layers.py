@@ -91,7 +91,7 @@ class Experts:
     router_correction: bool = False
 
 
-class Stacking(enum.Enum):
+class Stacking(enum.StrEnum):
     """How a checkpoint has the matrices of a layer's experts."""
 
     APART = enum.auto()  # a tensor each, outputs first

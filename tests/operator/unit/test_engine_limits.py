@@ -244,7 +244,7 @@ def test_the_plan_command_prints_the_arithmetic_beside_the_refusal(
     path.write_text(yaml.safe_dump(atom_deployment(**R1)), encoding="utf-8")
     assert main(["plan", "-f", str(path)]) == 1
     text = capsys.readouterr().out
-    assert "spec.engine.speculative: method mtp is not supported" in text
+    assert "spec.engine.speculative: layers that draft (methods mtp and eagle3)" in text
     assert "81 GiB per device in fp8 (8 bits) and 16-bit floats: routed experts" in text
     assert "compressing projections 881 MiB (whole on each)" in text
     assert "61 layers of MLA latent x 576 B = 34.3 KiB, the same on every device" in text
