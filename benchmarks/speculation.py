@@ -6,9 +6,14 @@ Two engines of the same model in this process, one that drafts; each text is ans
 turns, so that what else the machine does meets both. Repeating: what was said becomes likelier, so
 that the answer soon repeats itself; edit: a source file of this repository, to be said
 again (worth something with a model that can); random: tokens drawn at a high temperature from
-prompts of random tokens. Answers of both engines are compared token by token. On a GPU e.g.
+prompts of random tokens. Answers of both engines are compared token by token. Last comes what the
+drafter takes for a step of the most rows: launched as the engine does, and on a GPU by itself,
+replayed as a graph. On a GPU e.g.
 
     python -m benchmarks.speculation --model Qwen/Qwen3-8B --rows 1 16 64 256 --output-tokens 256
+
+With --acceptance a draft is made to hold with this probability (answers are nonsense then), for
+weights that were never trained to draft: what speed follows from an acceptance.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ import numpy as np
 from atom.sampling_params import SamplingParams
 from atom.speculative_config import SpeculativeConfig
 from atom.tokenizer import Tokenizer
+from benchmarks.drafter_time import make_up_acceptance, measure_drafter
 from benchmarks.offline_engine import OfflineEngine
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -122,9 +128,18 @@ def compare(
             "ratio": round(statistics.median(b / a for a, b in zip(*rates, strict=True)), 3),
             "acceptance": round(accepted / max(tokens, 1), 3),
             "length": round(1 + accepted / max(drafts, 1), 2),
+            "length_by_formula": formula_length(args),
             "differing": differing,
         })  # fmt: skip
     return found
+
+
+def formula_length(args: argparse.Namespace) -> float | None:
+    """Tokens of a row and step where each of a fixed number of drafts holds with one chance."""
+    if args.acceptance is None or not args.fixed:
+        return None
+    length: float = sum(args.acceptance**k for k in range(args.drafts + 1))
+    return round(length, 2)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -134,6 +149,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--texts", nargs="+", choices=TEXTS, default=list(TEXTS))
+    parser.add_argument("--method", default="ngram", help="ngram, mtp or eagle3")
+    parser.add_argument("--draft-model", default=None, help="of method eagle3")
+    parser.add_argument("--acceptance", type=float, default=None, help="of each draft, made up")
     parser.add_argument("--drafts", type=int, default=5)
     parser.add_argument("--fixed", action="store_true", help="as many drafts as may be, always")
     parser.add_argument("--prompt-tokens", type=int, default=64)
@@ -148,13 +166,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         for row in compare(engines, work, text, args):
             results.append(row)
             print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
-    print(json.dumps({"device": engines[0].report.device, "results": results}))
+    drafter = measure_drafter(engines[1], max(args.rows), args.drafts)
+    print("  ".join(f"{key} {value}" for key, value in drafter.items()), flush=True)
+    told = {"device": engines[0].report.device, "results": results, "drafter": drafter}
+    print(json.dumps(told))
     return 0
 
 
 def _engines(args: argparse.Namespace) -> tuple[OfflineEngine, OfflineEngine]:
     """Without drafts, and with; each has as much of the device's memory as the other."""
-    speculative = SpeculativeConfig(num_tokens=args.drafts, adaptive=not args.fixed)
+    speculative = SpeculativeConfig(
+        method=args.method,
+        draft_model=args.draft_model,
+        num_tokens=args.drafts,
+        adaptive=not args.fixed,
+    )
     off, on = (
         OfflineEngine(
             args.model, load_dummy=args.load_dummy, dtype=args.dtype, speculative=asked,
@@ -163,6 +189,8 @@ def _engines(args: argparse.Namespace) -> tuple[OfflineEngine, OfflineEngine]:
         )
         for asked, share in ((None, 0.45), (speculative, 0.9))
     )  # fmt: skip
+    if args.acceptance is not None:
+        make_up_acceptance(on, args.acceptance)
     return off, on
 
 

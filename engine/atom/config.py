@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +20,7 @@ from atom.balance_config import BalanceConfig
 from atom.checkpoint import Checkpoint, find_checkpoint, open_checkpoint
 from atom.errors import ConfigError, ModelError, RequestError
 from atom.sampling_params import SamplingParams
+from atom.sizing.drafting import eagle3_problems, mtp_problems, spread_problems
 from atom.sizing.engine_support import (
     unsupported,
     unsupported_architecture,
@@ -200,7 +202,8 @@ class ParallelConfig:
 class Config:
     """Everything one engine needs to know before it touches a device. enforce_eager: no graphs.
     torch_profiler_dir: where traces of the running engine may be written; None for none.
-    speculative: how tokens are drafted; None for a token a step."""
+    speculative: how tokens are drafted; None for a token a step. draft: the checkpoint that drafts
+    them, if it is one of its own."""
 
     model: ModelConfig
     cache: CacheConfig
@@ -213,6 +216,7 @@ class Config:
     seed: int
     torch_profiler_dir: str | None = None
     speculative: SpeculativeConfig | None = None
+    draft: ModelConfig | None = None
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self, enc_hook=str)
@@ -271,6 +275,7 @@ def build_config(options: EngineOptions) -> Config:
         seed=options.seed,
         torch_profiler_dir=options.torch_profiler_dir,
         speculative=options.speculative,
+        draft=_draft_config(options, model),
     )
 
 
@@ -321,6 +326,40 @@ def _check_nodes(options: EngineOptions) -> None:
             "data_parallel_size: several copies of the model over several nodes are several "
             "servers; start one for each with data_parallel_size 1"
         )
+
+
+def _draft_config(options: EngineOptions, model: ModelConfig) -> ModelConfig | None:
+    """The checkpoint of its own that drafts, if one does. Raises `ConfigError` where what is to
+    draft does not go with the model."""
+    asked = options.speculative
+    if asked is None or not asked.by_layers:
+        return None
+    _refuse("speculation", spread_problems(options.enable_expert_parallel))
+    if asked.draft_model is None:
+        _refuse("speculation", mtp_problems(model.facts))
+        return None
+    checkpoint = open_checkpoint(find_checkpoint(asked.draft_model))
+    try:
+        facts = ModelFacts.from_hf_config(checkpoint.config)
+    except (UnknownFamilyError, ModelFactsError) as error:
+        raise ModelError(f"{checkpoint.path / 'config.json'}: {error}") from error
+    _refuse(f"speculation: {checkpoint.path}", eagle3_problems(model.facts, facts))
+    _check_ranks(facts, options)
+    return replace(
+        model,
+        path=checkpoint.path,
+        served_name=asked.draft_model,
+        architecture=facts.architecture,
+        hf_config=checkpoint.config,
+        facts=facts,
+        vocab_size=facts.vocab_size,
+    )
+
+
+def _refuse(what: str, problems: Iterable[str]) -> None:
+    found = "; ".join(problems)
+    if found:
+        raise ConfigError(f"{what}: {found}")
 
 
 def _check_ranks(facts: ModelFacts, options: EngineOptions) -> None:

@@ -19,8 +19,9 @@ MOST_DRAFTS = 16
 MOST_MATCHED = 64  # tokens that a look-up compares
 _FEWEST_MATCHED, _USUALLY_MATCHED, _USUAL_DRAFTS = 2, 8, 5
 _SUPPORTED = (
-    "this version drafts from the request's own tokens alone: method ngram, with "
-    "num_speculative_tokens, prompt_lookup_min, prompt_lookup_max and adaptive"
+    "methods: ngram (the request's own tokens, with prompt_lookup_min and prompt_lookup_max), mtp "
+    "(the checkpoint's own draft layer) and eagle3 (with model, folder or hub id of what drafts); "
+    "each with num_speculative_tokens and adaptive"
 )
 
 
@@ -28,17 +29,25 @@ _SUPPORTED = (
 class SpeculativeConfig:
     """method: who drafts; num_tokens: drafts of a row and step, at most; fewest_matched,
     most_matched: tokens at a row's end that have to occur before, for what followed there to be its
-    draft; adaptive: a row carries as many drafts as pay, instead of as many as it may."""
+    draft; adaptive: a row carries as many drafts as pay, instead of as many as it may. draft_model:
+    folder or hub id of the checkpoint that drafts, of method eagle3."""
 
     method: str = "ngram"
     num_tokens: int = _USUAL_DRAFTS
     fewest_matched: int = _FEWEST_MATCHED
     most_matched: int = _USUALLY_MATCHED
     adaptive: bool = True
+    draft_model: str | None = None
+
+    @property
+    def by_layers(self) -> bool:
+        """Whether layers draft, with weights and a cache of their own."""
+        return self.method != "ngram"
 
 
 class _Document(msgspec.Struct, forbid_unknown_fields=True):
     method: str | None = None
+    model: str | None = None
     num_speculative_tokens: int = _USUAL_DRAFTS
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
@@ -46,34 +55,30 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def speculative_config(
-    text: str | None, method: str | None, num_tokens: int | None
+    text: str | None,
+    method: str | None,
+    num_tokens: int | None,
+    draft_model: str | None = None,
 ) -> SpeculativeConfig | None:
-    """What --speculative-config, --method and --num-speculative-tokens ask for together; None for
-    no speculation. Raises `ConfigError`."""
-    if text is None:
-        if method is None:
-            if num_tokens:
-                raise ConfigError(
-                    f"--num-speculative-tokens {num_tokens}: nothing drafts them; add "
-                    "--method ngram"
-                )
-            return None
-        given: dict[str, Any] = {"method": method}
-    else:
-        given = _parsed(text)
-        if method is not None and given.setdefault("method", method) != method:
+    """What --speculative-config, --method, --num-speculative-tokens and --draft-model ask for
+    together; None for no speculation. Raises `ConfigError`."""
+    given: dict[str, Any] = {} if text is None else _parsed(text)
+    flags = (
+        ("--method", "method", method),
+        ("--num-speculative-tokens", "num_speculative_tokens", num_tokens or None),
+        ("--draft-model", "model", draft_model),
+    )
+    for flag, key, value in flags:
+        if value is None:
+            continue
+        if text is None and method is None:
+            raise ConfigError(f"{flag} {value}: nothing says who drafts; add --method ngram")
+        if given.setdefault(key, value) != value:
             raise ConfigError(
-                f"--method {method} and --speculative-config's method {given['method']!r} differ; "
-                "leave one out"
+                f"{flag} {value} and --speculative-config's {key} {given[key]!r} differ; leave "
+                "one out"
             )
-    if num_tokens is not None and given.setdefault("num_speculative_tokens", num_tokens) != (
-        num_tokens
-    ):
-        raise ConfigError(
-            f"--num-speculative-tokens {num_tokens} and --speculative-config's "
-            f"{given['num_speculative_tokens']} differ; leave one out"
-        )
-    return _checked(given)
+    return _checked(given) if given or text is not None else None
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -95,6 +100,7 @@ def _checked(given: dict[str, Any]) -> SpeculativeConfig:
         document = msgspec.convert(given, _Document)
     except msgspec.ValidationError as error:
         raise ConfigError(f"speculation: {error}; {_SUPPORTED}") from error
+    _check_method(document)
     least, most = document.prompt_lookup_min, document.prompt_lookup_max
     if most is None:
         most = _USUALLY_MATCHED if least is None else max(least, _USUALLY_MATCHED)
@@ -104,11 +110,32 @@ def _checked(given: dict[str, Any]) -> SpeculativeConfig:
     _within("prompt_lookup_max", most, 1, MOST_MATCHED)
     _within("prompt_lookup_min", least, 1, most)
     return SpeculativeConfig(
+        method=method,
+        draft_model=document.model,
         num_tokens=document.num_speculative_tokens,
         fewest_matched=least,
         most_matched=most,
         adaptive=document.adaptive,
     )
+
+
+def _check_method(document: _Document) -> None:
+    """Each method has keys of its own."""
+    if document.method == "eagle3" and document.model is None:
+        raise ConfigError(
+            "speculation: method eagle3 needs a draft model: name its folder or hub id with "
+            "--draft-model, or as model in --speculative-config"
+        )
+    looked_up = (document.prompt_lookup_min, document.prompt_lookup_max) != (None, None)
+    foreign = {
+        "model": document.model is not None and document.method != "eagle3",
+        "prompt_lookup_min and prompt_lookup_max": looked_up and document.method != "ngram",
+    }
+    for key, given in foreign.items():
+        if given:
+            raise ConfigError(
+                f"speculation: {key} means nothing to method {document.method}; leave it out"
+            )
 
 
 def _within(name: str, value: int, least: int, most: int) -> None:

@@ -39,7 +39,14 @@ from atom.model_engine.wire.core_port import (
     CorePort,
     CoreStalled,
 )
-from atom.model_engine.wire.engine_protocol import EngineReport, ProgressBody, StreamBody
+from atom.model_engine.wire.engine_protocol import (
+    EngineReport,
+    ProgressBody,
+    RankStats,
+    StatsBody,
+    StreamBody,
+)
+from atom.model_engine.wire.rank_answers import RankStatsBoard
 from atom.progress import StartupProgress
 from atom.sampling_params import SamplingParams
 
@@ -103,6 +110,7 @@ class LLMEngine:
         self.processor = InputOutputProcessor(config)
         self._events: queue.SimpleQueue[CoreEvent] = queue.SimpleQueue()
         self._ids = itertools.count(1)
+        self._rank_stats = RankStatsBoard()
         self._core: CorePort = core_factory(config, self._events.put)
         # Also ends the engine process when the program forgets to, or ends by an exception.
         self._closer = weakref.finalize(self, self._core.shutdown)
@@ -126,6 +134,11 @@ class LLMEngine:
     def close(self) -> None:
         """End the engine process. May be called again."""
         self._closer()
+
+    @property
+    def stats(self) -> StatsBody | None:
+        """What all ranks told last, together; None before the first step."""
+        return self._rank_stats.total
 
     # ---- generation ---------------------------------------------------------------------------
 
@@ -212,6 +225,9 @@ class LLMEngine:
             logger.warning(
                 "rank %d has computed nothing for %.0f s", event.rank, event.silent_seconds
             )
+        told = event.rank_stats if isinstance(event, StreamBody) else event
+        if isinstance(told, RankStats):
+            self._rank_stats.put(told, time.time())
         if isinstance(event, StreamBody):
             self._delivery.take(event)
             self._delivery.deliver()

@@ -29,14 +29,22 @@ from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
 from atom.model_engine.runner.warm_up import CacheShape, decode_batch, prompt_batch, warm_up
 from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport
 from atom.model_loader.loader import fill_dummy, load_model
+from atom.model_ops.attention import CachedAttention
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.experts import SpreadExperts
 from atom.model_ops.linear import Build
 from atom.model_ops.parallel import Ranks
 from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.rank_sums import over_ranks
-from atom.models.decoder import CausalLM
-from atom.models.registry import build_model, model_spec, support_model_arch_dict
+from atom.models.decoder import CausalLM, attention_layers, finish_weights
+from atom.models.draft_model import DraftModel
+from atom.models.placed_modules import placed_draft, placed_model
+from atom.models.registry import (
+    build_draft,
+    build_model,
+    drafted_spec,
+    support_model_arch_dict,
+)
 from atom.sizing.kv_budget import KvBudget, concurrency_table, fewer_blocks
 from atom.sizing.kv_layout import KV_ELEMENTS, KvElement, Speculation, kv_layout
 from atom.sizing.overheads import activation_bytes
@@ -74,15 +82,24 @@ class ModelRunner:
         if links is not None and self._experts is not None:
             self._exchange = expert_exchange(config, links, self._experts, self._dtype)
         self._kv_dtype = _kv_dtype(config, self._dtype, self._device)
-        self._spec = model_spec(config.model).on_rank(group.size)
+        spec, draft = drafted_spec(config)
+        self._spec = spec.on_rank(group.size)
+        self._draft_spec = draft and draft.on_rank(group.size)
+        self._drafts_by_layers = config.speculative is not None and config.speculative.by_layers
         # What the KV cache keeps, by groups of layers.
         self._layout = kv_layout(
             config.model.facts,
             _kv_element(self._kv_dtype),
             group.size,
-            Speculation(config.scheduler.num_speculative_tokens, by_layers=False),
+            Speculation(
+                config.scheduler.num_speculative_tokens,
+                None if config.draft is None else config.draft.facts,
+                by_layers=self._drafts_by_layers,
+            ),
         )
-        case = self._spec.op_case(self._dtype, self._kv_dtype, config.cache.block_size)
+        drafting = self._draft_spec.layers if self._draft_spec else self._spec.drafts
+        layers = self._spec.with_all_layers(*(drafting if self._drafts_by_layers else ()))
+        case = layers.op_case(self._dtype, self._kv_dtype, config.cache.block_size)
         self._resolved = resolve_ops(
             self._device.type,
             replace(
@@ -98,6 +115,7 @@ class ModelRunner:
             self._group = self._resolved.join(group, self._device.torch_device, row_bytes)
         self._ops = over_ranks(self._resolved.ops, self._group)
         self._model: CausalLM
+        self._draft: DraftModel | None = None
         self._steps: StepRunner
 
     # ---- start-up -----------------------------------------------------------------------------
@@ -113,11 +131,8 @@ class ModelRunner:
             torch.set_num_threads(self._device.threads())
         self._plan(self._predicted_weights_bytes(), self._predicted_activation_bytes(), 0)
         self._load(progress)
-        weights_bytes = sum(p.nbytes for p in self._model.parameters())
-        runner = StepRunner if config.speculative is None else DraftingStepRunner
-        self._steps = runner(
-            self._model, self._ops, self._config, self._device, len(self._layout.groups)
-        )
+        weights_bytes = sum(p.nbytes for model in self._models() for p in model.parameters())
+        self._steps = self._step_runner()
         progress("sizing the KV cache", 0.0)
         activations = self._activation_bytes()
         overhead = kv_cache.overhead_bytes(self._device, weights_bytes) + self._graph_bytes()
@@ -140,7 +155,7 @@ class ModelRunner:
         """Tell `callback` of every layer that a step computes, where the host waits for layers."""
         if self._device.is_gpu:
             return  # they are only queued there, and a graph replays them without the host
-        for layer in self._model.attention_layers():
+        for layer in self._attention_layers():
             layer.register_forward_hook(lambda *_: callback())
 
     @property
@@ -183,29 +198,59 @@ class ModelRunner:
                 ranks = Ranks(self._group.size, self._group.rank)
                 build = Build(self._ops, ranks, self._group, self._experts, self._exchange)
                 self._model = build_model(self._spec, build)
+                if self._drafts_by_layers:
+                    self._draft = build_draft(self._spec, self._draft_spec, self._model, build)
         finally:
             torch.set_default_dtype(previous)
-        self._model.to(self._device.torch_device)  # tables that were computed on the host
+        for model in self._models():
+            model.to(self._device.torch_device)  # tables that were computed on the host
         if model_config.load_dummy:
-            fill_dummy(self._model, self._config.seed)
+            for model in self._models():
+                fill_dummy(model, self._config.seed)
         else:
-            checkpoint = open_checkpoint(model_config.path)
-            load_model(self._model, checkpoint, lambda share: progress("loading weights", share))
-        self._model.finish_weights()
-        self._model.eval()
+            self._read_weights(lambda share: progress("loading weights", share))
+        for model in self._models():
+            finish_weights(model)
+            model.eval()
+
+    def _read_weights(self, progress: Callable[[float], None]) -> None:
+        config, mtp = self._config, None
+        if config.draft is None:
+            mtp = self._draft
+        elif self._draft is not None:
+            checkpoint = open_checkpoint(config.draft.path)
+            load_model(placed_draft(self._draft, checkpoint), checkpoint, lambda share: None)
+        checkpoint = open_checkpoint(config.model.path)
+        load_model(placed_model(self._model, mtp), checkpoint, progress)
+
+    def _models(self) -> tuple[CausalLM | DraftModel, ...]:
+        return (self._model,) if self._draft is None else (self._model, self._draft)
+
+    def _attention_layers(self) -> list[CachedAttention]:
+        """In the order of the layers, those that draft behind the model's."""
+        return [layer for model in self._models() for layer in attention_layers(model)]
+
+    def _step_runner(self) -> StepRunner:
+        parts = self._model, self._ops, self._config, self._device, len(self._layout.groups)
+        if self._config.speculative is None:
+            return StepRunner(*parts)
+        steps = DraftingStepRunner(*parts)
+        if self._draft is not None:
+            steps.draft_with(self._draft)
+        return steps
 
     def _cache_shape(self, num_blocks: int) -> CacheShape:
         return CacheShape(num_blocks, self._config.cache.block_size, len(self._layout.groups))
 
     def _allocate_cache(self, num_blocks: int) -> None:
         place = kv_cache.Place(self._kv_dtype, self._device.torch_device)
-        layers, size = self._model.attention_layers(), self._config.cache.block_size
+        layers, size = self._attention_layers(), self._config.cache.block_size
         groups = [group.layers for group in self._layout.groups]
         kv_cache.allocate(layers, groups, num_blocks, size, place)
 
     def _release_cache(self) -> None:
         """Give back what the measurements ran on, before the cache takes all there is."""
-        for layer in self._model.attention_layers():
+        for layer in self._attention_layers():
             layer.release()
         if self._device.is_gpu:
             torch.cuda.empty_cache()
@@ -230,10 +275,20 @@ class ModelRunner:
 
     def _predicted_weights_bytes(self) -> int:
         """Of what the device holds; on the CPU every format becomes the model's own dtype."""
-        facts, element = self._config.model.facts, self._dtype.itemsize
+        config, element = self._config, self._dtype.itemsize
+        models = [(config.model.facts, self._drafts_by_layers and config.draft is None)]
+        if config.draft is not None:
+            models.append((config.draft.facts, False))
         if self._resolved.expands:
-            return facts.bytes_on_rank(element, self._sharding)
-        return replace(facts, weight_dtype_bytes=element).bytes_on_rank(None, self._sharding)
+            return sum(
+                facts.bytes_on_rank(element, self._sharding, drafts=own) for facts, own in models
+            )
+        return sum(
+            replace(facts, weight_dtype_bytes=element).bytes_on_rank(
+                None, self._sharding, drafts=own
+            )
+            for facts, own in models
+        )
 
     def _predicted_activation_bytes(self) -> int:
         scheduler = self._config.scheduler

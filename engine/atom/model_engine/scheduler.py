@@ -66,7 +66,7 @@ class Scheduler:
         self._prefilling: list[int] = []  # those with given tokens left to compute, same order
         self._row_blocks = RowBlocks(blocks, self.rows, lookahead=config.num_speculative_tokens)
         drafts = config.num_speculative_tokens
-        self._batches = BatchBuilder(self.rows, drafts=drafts > 0)
+        self._batches = BatchBuilder(self.rows)
         self._stops = StopConditions(self.rows, eos_token_ids)
         self._tokens: SingleTokens | TokenRuns = SingleTokens(self.rows, self._stops)
         if drafts:
@@ -133,17 +133,17 @@ class Scheduler:
             decodes = no_decodes if chunks else self._decodes()
             if decodes is None:
                 return None
-            self._tokens.plan_drafts(decodes, self._config.max_num_batched_tokens)
+            drafts = self._tokens.plan_drafts(decodes, self._config.max_num_batched_tokens)
         else:
             decodes = self._decodes()
             if decodes is None:
                 return None
             budget = self._config.max_num_batched_tokens
-            budget -= len(decodes) + self._tokens.plan_drafts(decodes, budget)
-            chunks = self._prefill_chunks(budget, now)
+            drafts = self._tokens.plan_drafts(decodes, budget)
+            chunks = self._prefill_chunks(budget - len(decodes) - drafts, now)
         if len(decodes) == 0 and not chunks:
             return self._schedule_with_room(now)
-        return self._build_batch(decodes, chunks)
+        return self._build_batch(decodes, chunks, drafts > 0)
 
     def _schedule_with_room(self, now: float) -> ScheduledBatch | None:
         """Schedule although nothing could run. Prompts that share a window's blocks give back fewer
@@ -276,8 +276,8 @@ class Scheduler:
         self.waiting.add(last)
         self._preemptions += 1
 
-    def _build_batch(self, decodes: Slots, chunks: list[Chunk]) -> ScheduledBatch:
-        batch = self._batches.build(decodes, chunks)
+    def _build_batch(self, decodes: Slots, chunks: list[Chunk], drafted: bool) -> ScheduledBatch:
+        batch = self._batches.build(decodes, chunks, drafted=drafted)
         self._outstanding += 1
         if chunks:
             self._blocked = None  # what it waits for may be shareable soon

@@ -29,7 +29,7 @@ from atom.model_engine.structured_output.compile_messages import CompilerSetup
 from atom.model_engine.structured_output.guided_requests import GuidedRequests
 from atom.model_engine.wire.engine_protocol import EngineReport, FinishedRow, StatsBody
 from atom.speculation.draft_lengths import draft_lengths
-from atom.speculation.step_cost import step_cost
+from atom.speculation.step_cost import DraftingLayers, step_cost
 
 GRAMMAR_COMPLETE = "grammar_complete"
 
@@ -170,7 +170,10 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
     )
     lengths = None
     if config.speculative is not None:
-        cost = step_cost(model.facts, on_cpu=report.on_cpu)
+        layers = None
+        if config.speculative.by_layers:
+            layers = DraftingLayers(None if config.draft is None else config.draft.facts)
+        cost = step_cost(model.facts, on_cpu=report.on_cpu, drafting=layers)
         lengths = draft_lengths(config.speculative, config.scheduler.max_num_seqs, cost)
     return Scheduler(
         config.scheduler,

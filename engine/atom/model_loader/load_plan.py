@@ -94,7 +94,7 @@ def plan_load(
             missing.pop(first.name, None)
     _say_skipped(checkpoint, "parts that are no text", others)
     begins = frozenset(unused)
-    skipped = [name for name in left_over if begins.intersection(_beginnings(name))]
+    skipped = [name for name in left_over if begins.intersection((name, *_beginnings(name)))]
     _say_skipped(checkpoint, "layers and experts that are not computed here", skipped)
     for name in skipped:
         del left_over[name]

@@ -32,5 +32,11 @@ class Drafts:
 def keep_newest(slots: torch.Tensor, state: SlotTensors) -> None:
     """Keep each slot's newest token [R] behind its others, where a step gave one to each."""
     assert state.tokens is not None, "slots keep their tokens where drafts are looked up"
+    if slots.device.type == "cpu":  # numpy does the same in a third of the time
+        rows = slots.numpy()
+        state.tokens.numpy()[rows, state.num_computed.numpy()[rows]] = state.last_token.numpy()[
+            rows
+        ]
+        return
     newest = state.last_token[slots].to(state.tokens.dtype)
     state.tokens[slots, state.num_computed[slots]] = newest

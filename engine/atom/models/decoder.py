@@ -24,6 +24,7 @@ from atom.model_ops.rotary_embedding import RotaryEmbedding, head_order
 from atom.model_ops.router import Router
 from atom.model_ops.stacked_linear import StackedLinear
 from atom.model_ops.values import LatentShape, Stream
+from atom.models.hidden_states import HiddenStates
 from atom.models.latent_attention import LatentSelfAttention
 from atom.models.mlp import MoE, build_mlp
 from atom.models.spec import LayerSpec, ModelSpec, NormSpec
@@ -80,9 +81,14 @@ class DecoderLayer(nn.Module):
         self.post_attention_layernorm = _norm(hidden_size, spec.norm, build)
         self.mlp = build_mlp(spec, build)
 
-    def forward(self, stream: Stream, positions: torch.Tensor) -> Stream:
+    def forward(
+        self, stream: Stream, positions: torch.Tensor, tap: torch.Tensor | None = None
+    ) -> Stream:
+        """tap [T, H]: is filled with what the layer was given."""
         h = self.input_layernorm(stream)
         attended = self.self_attn(h, positions)
+        if tap is not None:
+            tap.copy_(h.stream.residual)
         stream, attended = self.looked_at(h.stream, attended)
         stream = self.self_attn.o_proj.add(stream, attended)
         return self.mlp.add(self.post_attention_layernorm(stream))
@@ -104,9 +110,13 @@ class SandwichLayer(DecoderLayer):
         self.post_feedforward_layernorm = _norm(hidden_size, spec.norm, build)
         self._group = build.group
 
-    def forward(self, stream: Stream, positions: torch.Tensor) -> Stream:
+    def forward(
+        self, stream: Stream, positions: torch.Tensor, tap: torch.Tensor | None = None
+    ) -> Stream:
         h = self.input_layernorm(stream)
         attended = self.self_attn(h, positions)
+        if tap is not None:
+            tap.copy_(h.stream.residual)
         stream, attended = self.looked_at(h.stream, attended)
         projected = self._group.reduce(self.self_attn.o_proj(attended))
         h = self.pre_feedforward_layernorm(stream.plus(self.post_attention_layernorm.of(projected)))
@@ -136,17 +146,24 @@ class Decoder(nn.Module):
         )
         cast(DecoderLayer, self.layers[-1]).is_last = True
         self.norm = _norm(spec.hidden_size, spec.norm, build)
+        self._taps = {layer: number for number, layer in enumerate(spec.taps)}
 
-    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        stream = Stream(self.embed_tokens(input_ids))
-        for layer in self.layers:
-            stream = layer(stream, positions)
-        return self.norm(stream).tensor()
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> HiddenStates:
+        stream, tapped = Stream(self.embed_tokens(input_ids)), None
+        if self._taps:
+            size = stream.residual.shape
+            tapped = stream.residual.new_empty(size[0], len(self._taps), size[1])
+        for index, layer in enumerate(self.layers):
+            tap = self._taps.get(index)
+            seen = None if tapped is None or tap is None else tapped[:, tap]
+            stream = layer(stream, positions, seen)
+        last = self.norm(stream).tensor()
+        return HiddenStates(last, None if tapped is None else tapped.flatten(1))
 
 
 class CausalLM(nn.Module):
-    """A decoder with its output head. forward: (input_ids [T], positions [T]) → hidden [T, H], or
-    [n, H] of the tokens that the forward context says are looked at."""
+    """A decoder with its output head. forward: (input_ids [T], positions [T]) → hidden states, the
+    last of the tokens that the forward context says are looked at."""
 
     def __init__(self, spec: ModelSpec, build: Build) -> None:
         super().__init__()
@@ -159,8 +176,9 @@ class CausalLM(nn.Module):
         if spec.tie_word_embeddings:
             self.lm_head.tie(self.model.embed_tokens)
 
-    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        return self.model(input_ids, positions)
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> HiddenStates:
+        states: HiddenStates = self.model(input_ids, positions)
+        return states
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:  # [R, H] → [R, V]
         return self.lm_head(hidden)
@@ -187,21 +205,11 @@ class CausalLM(nn.Module):
             if isinstance(mlp, MoE):
                 mlp.serve()
 
-    def finish_weights(self) -> None:
-        """Once, when the weights are loaded: let the backend arrange them as it wants them."""
-        for module in self.modules():
-            if isinstance(module, Linear | StackedLinear | Router | ParallelLMHead | RMSNorm):
-                module.finish()
-
-    def attention_layers(self) -> list[CachedAttention]:
-        """In the order of the layers."""
-        return [module for module in self.modules() if isinstance(module, CachedAttention)]
-
     def unused_tensors(self) -> tuple[str, ...]:
         """How names of tensors begin that a checkpoint may hold and this model does not compute:
         the layers that predict further tokens, and experts of other ranks."""
         first = len(self.spec.layers)
-        last = first + self.spec.draft_layers
+        last = first + len(self.spec.drafts)
         others = (
             begin
             for name, module in self.named_modules()
@@ -209,6 +217,18 @@ class CausalLM(nn.Module):
             for begin in module.elsewhere(name)
         )
         return (*(f"model.layers.{index}." for index in range(first, last)), *others)
+
+
+def finish_weights(model: nn.Module) -> None:
+    """Let the backend arrange a model's loaded weights as it wants them."""
+    for module in model.modules():
+        if isinstance(module, Linear | StackedLinear | Router | ParallelLMHead | RMSNorm):
+            module.finish()
+
+
+def attention_layers(model: nn.Module) -> list[CachedAttention]:
+    """A model's attention layers, in the order of its layers."""
+    return [module for module in model.modules() if isinstance(module, CachedAttention)]
 
 
 def _norm(size: int, norm: NormSpec, build: Build, order: torch.Tensor | None = None) -> RMSNorm:

@@ -24,17 +24,13 @@ def spec(config: ModelConfig) -> ModelSpec:
     raw = config.hf_config
     routing = _v2_routing if config.architecture == "DeepseekV2ForCausalLM" else _v3_routing
     plain = decoder_spec(config, lambda experts: routing(raw, experts))
-    return replace(
-        plain,
-        layers=tuple(
-            replace(
-                layer,
-                attention=_shape(config, layer),
-                rope=_rope(config, layer),
-                index=_index(config, layer),
-            )
-            for layer in plain.layers
-        ),
+    return plain.with_layers(
+        lambda layer: replace(
+            layer,
+            attention=_shape(config, layer),
+            rope=_rope(config, layer),
+            index=_index(config, layer),
+        )
     )
 
 

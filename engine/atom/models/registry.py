@@ -5,14 +5,19 @@ A family's module has `spec(config) -> ModelSpec`; all are built as a CausalLM.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from typing import cast
 
-from atom.config import ModelConfig
+from atom.config import Config, ModelConfig
 from atom.errors import ModelError
 from atom.model_ops.linear import Build
 from atom.models.decoder import CausalLM
-from atom.models.spec import ModelSpec
+from atom.models.draft_model import DraftModel, Eagle3Draft, MtpDraft
+from atom.models.spec import ModelSpec, decoder_spec
+from atom.sizing.drafting import default_taps
+
+_TAPS = 3
 
 # The name that serving engines' guides give this table; importable from model_runner too.
 support_model_arch_dict: dict[str, str] = {
@@ -48,3 +53,37 @@ def model_spec(config: ModelConfig) -> ModelSpec:
 def build_model(spec: ModelSpec, build: Build) -> CausalLM:
     """The model with empty parameters, on the current default device and dtype."""
     return CausalLM(spec, build)
+
+
+def drafted_spec(config: Config) -> tuple[ModelSpec, ModelSpec | None]:
+    """The model's, tapped where a checkpoint of its own drafts for it, and that checkpoint's."""
+    spec = model_spec(config.model)
+    if config.draft is None:
+        return spec, None
+    return replace(spec, taps=_taps(config.draft, len(spec.layers))), decoder_spec(config.draft)
+
+
+def build_draft(
+    spec: ModelSpec, draft: ModelSpec | None, model: CausalLM, build: Build
+) -> DraftModel:
+    """What drafts for the model: of a checkpoint of its own, or the model's."""
+    embedding = model.model.embed_tokens
+    if draft is None:
+        return MtpDraft(spec, embedding, model.lm_head, build)
+    return Eagle3Draft(draft, spec, embedding, build)
+
+
+def _taps(draft: ModelConfig, num_layers: int) -> tuple[int, ...]:
+    """Layers whose inputs the draft model sees. `eagle_config` names layers by their outputs (as
+    SGLang reads it), a field at the top by their inputs (as vLLM does)."""
+    raw = draft.hf_config
+    by_output = (raw.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
+    by_input = raw.get("eagle_aux_hidden_state_layer_ids")
+    found = tuple(by_input or ()) or tuple(layer + 1 for layer in by_output or ())
+    taps = found or default_taps(num_layers)
+    if len(set(taps)) != _TAPS or not all(0 <= layer < num_layers for layer in taps):
+        raise ModelError(
+            f"{draft.path / 'config.json'}: eagle_aux_hidden_state_layer_ids are to name {_TAPS} "
+            f"different layers of the model's {num_layers}, got {list(found)}"
+        )
+    return taps

@@ -69,8 +69,9 @@ class LayerSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """embedding_scale: multiplies what is looked up; logits_softcap: bounds the logits;
-    max_position: one more than the last position that is computed; draft_layers: how many layers a
-    checkpoint may hold behind the model's, for speculation alone."""
+    max_position: one more than the last position that is computed; drafts: layers that a checkpoint
+    may hold behind the model's, for speculation alone; taps: layers whose inputs are wanted beside
+    the last hidden states."""
 
     hidden_size: int
     vocab_size: int
@@ -80,18 +81,29 @@ class ModelSpec:
     layers: tuple[LayerSpec, ...]
     embedding_scale: float | None = None
     logits_softcap: float | None = None
-    draft_layers: int = 0
+    drafts: tuple[LayerSpec, ...] = ()
+    taps: tuple[int, ...] = ()
 
     def on_rank(self, ranks: int) -> ModelSpec:
         """What one of `ranks` ranks computes by: its share of the heads. Matrices stay whole here,
         layers take their region of them."""
         if ranks == 1:
             return self
-        layers = (
-            replace(layer, attention=_share_of_heads(layer.attention, ranks))
-            for layer in self.layers
+        return self.with_layers(
+            lambda layer: replace(layer, attention=_share_of_heads(layer.attention, ranks))
         )
-        return replace(self, layers=tuple(layers))
+
+    def with_layers(self, change: Callable[[LayerSpec], LayerSpec]) -> ModelSpec:
+        """The model with each of its layers changed, those that draft included."""
+        return replace(
+            self,
+            layers=tuple(change(layer) for layer in self.layers),
+            drafts=tuple(change(layer) for layer in self.drafts),
+        )
+
+    def with_all_layers(self, *others: LayerSpec) -> ModelSpec:
+        """A model of these layers too, as far as operations are concerned."""
+        return replace(self, layers=(*self.layers, *others))
 
     def op_case(self, dtype: torch.dtype, kv_dtype: torch.dtype, block_size: int) -> OpCase:
         """What this model asks of its operations."""
@@ -149,7 +161,7 @@ def decoder_spec(
     first = facts.layers[0].attention
     turning = first.head_dim if first.latent is None else first.latent.rope_dim
     rope = rope_config(rope_parameters(raw), turning, rope_limits(config))
-    layers = tuple(
+    layers = [
         LayerSpec(
             facts=layer,
             matrices={matrix.name: matrix for matrix in matrices if _is_attention(matrix)},
@@ -161,17 +173,18 @@ def decoder_spec(
             experts=_experts(layer, facts.experts_block, routing),
         )
         for layer, matrices in (
-            (layer, tuple(stored_projections(facts, layer))) for layer in facts.layers
+            (layer, tuple(stored_projections(facts, layer)))
+            for layer in (*facts.layers, *facts.drafts)
         )
-    )
+    ]
     return ModelSpec(
         hidden_size=facts.hidden_size,
         vocab_size=facts.vocab_size,
         max_position=config.max_model_len,
         tie_word_embeddings=facts.tie_word_embeddings,
         norm=norm,
-        layers=layers,
-        draft_layers=len(facts.drafts),
+        layers=tuple(layers[: facts.num_layers]),
+        drafts=tuple(layers[facts.num_layers :]),
     )
 
 

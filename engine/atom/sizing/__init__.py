@@ -10,9 +10,9 @@ written. Every quantity is an integer number of bytes or tokens, per device. Wha
 from __future__ import annotations
 
 from atom.sizing.cache_groups import CacheGroup
+from atom.sizing.drafting import eagle3_problems, mtp_problems, spread_problems
 from atom.sizing.engine_support import (
     SUPPORTED_ARCHITECTURES,
-    SUPPORTED_DRAFT_METHODS,
     SUPPORTED_KV_DTYPES,
     Unsupported,
     unsupported,
@@ -70,7 +70,6 @@ __all__ = [
     "NO_SPECULATION",
     "ONLINE",
     "SUPPORTED_ARCHITECTURES",
-    "SUPPORTED_DRAFT_METHODS",
     "SUPPORTED_KV_DTYPES",
     "AttentionFacts",
     "CacheGroup",
@@ -99,13 +98,16 @@ __all__ = [
     "WeightPart",
     "activation_bytes",
     "concurrency_table",
+    "eagle3_problems",
     "expert_parallel_problem",
     "filling_tokens",
     "kv_bytes_per_token",
     "kv_layout",
     "kv_terms",
+    "mtp_problems",
     "plan_kv_cache",
     "runtime_overhead_bytes",
+    "spread_problems",
     "tensor_parallel_problems",
     "unsupported",
     "unsupported_architecture",

@@ -42,7 +42,7 @@ SUPPORTED_ROPE_TYPES = (
 )
 SUPPORTED_ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
 SUPPORTED_KV_DTYPES = ("bf16", "fp32", "fp8")
-SUPPORTED_DRAFT_METHODS = ("ngram",)
+SUPPORTED_DRAFT_METHODS = ("ngram", "mtp", "eagle3")
 SUPPORTED_FORMATS = (
     "fp8 with a scale per matrix, output or block (fp8, fbgemm_fp8, compressed-tensors, quark), "
     "int8 with a scale per matrix or output (compressed-tensors), int4 in groups of inputs in "

@@ -21,17 +21,22 @@ _TOKENS_PER_READING = {"cpu": 6.0, "gpu": 128.0}
 # cores; of about 0.3 ms on a card.
 _DRAFTING_BYTES = {"cpu": 5e6, "gpu": 1.2e9}
 
+# And while a layer is launched for one draft, which no graph does.
+_LAYER_BYTES = {"cpu": 1e6, "gpu": 1.2e9}
+
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
     """experts_bytes: share of the weights that is routed experts, of which a token uses
     `expert_share`; tokens_per_reading: whose products take as long as reading what they use;
-    drafting: what a step costs more that has any drafts."""
+    drafting: what a step costs more that has any drafts, a_draft: for each draft of a row, of what
+    the step costs without, where a layer makes them one after the other."""
 
     tokens_per_reading: float
     experts_bytes: float = 0.0
     expert_share: float = 1.0
     drafting: float = 0.03
+    a_draft: float = 0.0
 
     def of(self, tokens: NDArray[np.floating]) -> NDArray[np.float64]:
         """Cost of steps of so many tokens; only their ratios mean anything."""
@@ -42,8 +47,24 @@ class StepCost:
         return cost
 
 
-def step_cost(facts: ModelFacts, *, on_cpu: bool) -> StepCost:
-    """Of a model on a kind of device."""
+@dataclass(frozen=True, slots=True)
+class DraftingLayers:
+    """What makes drafts: a model's own layers, or another model."""
+
+    draft: ModelFacts | None = None
+
+    def size_bytes(self, facts: ModelFacts) -> int:
+        """Weights that one draft reads, its head included."""
+        if self.draft is not None:
+            return self.draft.weight_bytes()
+        head = facts.vocab_size * facts.hidden_size * facts.weight_dtype_bytes
+        return facts.weight_bytes(drafts=True) - facts.weight_bytes() + head
+
+
+def step_cost(
+    facts: ModelFacts, *, on_cpu: bool, drafting: DraftingLayers | None = None
+) -> StepCost:
+    """Of a model on a kind of device; drafting: by what layers, None for none."""
     parts = facts.weight_parts(None, Sharding(1, False), False)
     routed = sum(part.size_bytes for part in parts if part.name == "routed experts")
     experts = [alike.layer.mlp.experts for alike in facts.layer_counts]
@@ -54,4 +75,7 @@ def step_cost(facts: ModelFacts, *, on_cpu: bool) -> StepCost:
         experts_bytes=routed / size_bytes,
         expert_share=max(shares, default=1.0),
         drafting=_DRAFTING_BYTES[kind] / size_bytes,
+        a_draft=0.0
+        if drafting is None
+        else (drafting.size_bytes(facts) + _LAYER_BYTES[kind]) / size_bytes,
     )

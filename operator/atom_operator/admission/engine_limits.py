@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atom.sizing import (
-    SUPPORTED_DRAFT_METHODS,
     ExpertOptions,
     ModelFacts,
     UnknownFamilyError,
     expert_parallel_problem,
+    spread_problems,
     unsupported,
     unsupported_architecture,
     unsupported_kv_dtype,
@@ -88,24 +88,20 @@ def validate_unknown_family(
 def validate_engine_features(spec: AtomDeploymentSpec, site: Site) -> Iterator[FieldProblem]:
     """Options that this version's engine does not have."""
     asked = spec.engine.speculative
-    drafts_by_layers = asked is not None and asked.method not in SUPPORTED_DRAFT_METHODS
-    if asked and drafts_by_layers and EngineFeature.SPECULATION not in site.engine_features:
-        yield _no_feature(
+    if (
+        asked is None
+        or asked.method == "ngram"
+        or EngineFeature.SPECULATION in site.engine_features
+    ):
+        return
+    for problem in spread_problems(bool(spec.parallelism.expert)):
+        yield FieldProblem(
             "spec.engine.speculative",
-            f"method {asked.method}",
-            f"use {' or '.join(SUPPORTED_DRAFT_METHODS)}",
-            EngineFeature.SPECULATION,
+            f"{problem}; or use an engine image that can do it {_SAY_SO} (engine.features: "
+            f"{EngineFeature.SPECULATION.value})",
+            Reason.UNSUPPORTED_BY_ENGINE,
         )
 
 
 def _not_run(field: str, message: str) -> FieldProblem:
     return FieldProblem(field, message + _ANOTHER_IMAGE, Reason.MODEL_NOT_SUPPORTED)
-
-
-def _no_feature(field: str, value: str, remedy: str, feature: EngineFeature) -> FieldProblem:
-    return FieldProblem(
-        field,
-        f"{value} is not supported by this version of the engine; {remedy}, or use an engine image "
-        f"that can do it {_SAY_SO} (engine.features: {feature.value})",
-        Reason.UNSUPPORTED_BY_ENGINE,
-    )

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from atom.sizing import ModelFacts, tensor_parallel_problems, valid_tensor_parallel_sizes
+from atom.sizing import (
+    ModelFacts,
+    eagle3_problems,
+    mtp_problems,
+    tensor_parallel_problems,
+    valid_tensor_parallel_sizes,
+)
 from atom_operator import constants
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
@@ -76,7 +82,7 @@ def validate_against_model(
         *_model_len_is_known(options, facts),
         *_tensor_size_divides(options, facts),
         *_experts_exist(options, facts),
-        *_draft_layers_exist(options, facts),
+        *_drafts_go_with_the_model(options, facts),
     )
 
 
@@ -113,13 +119,14 @@ def _experts_exist(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldP
         )
 
 
-def _draft_layers_exist(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
-    if options.speculative_method == "mtp" and not facts.drafts:
-        yield FieldProblem(
-            "spec.engine.speculative",
-            "this model's config.json names no multi-token prediction layers "
-            "(num_nextn_predict_layers); leave it out, or use method ngram",
-        )
+def _drafts_go_with_the_model(options: EngineOptions, facts: ModelFacts) -> Iterator[FieldProblem]:
+    field, draft = "spec.engine.speculative", options.draft_facts
+    if options.speculative_method == "mtp":
+        for problem in mtp_problems(facts):
+            yield FieldProblem(field, problem)
+    if options.draft_model is not None and draft is not None:
+        for problem in eagle3_problems(facts, draft):
+            yield FieldProblem(f"{field}.draftModel", problem)
 
 
 def _extra_args_are_not_owned(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:

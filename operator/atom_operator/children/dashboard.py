@@ -100,6 +100,17 @@ def _panels(plan: Plan, of: Selector) -> list[_Panel]:
             ),
         ),
         (
+            "Drafted tokens that were kept",
+            "percentunit",
+            (
+                (
+                    f"sum(rate({of('atom:spec_decode_num_accepted_tokens_total')}[5m]))"
+                    f" / sum(rate({of('atom:spec_decode_num_draft_tokens_total')}[5m]))",
+                    "acceptance",
+                ),
+            ),
+        ),
+        (
             "Preemptions per second",
             "short",
             ((f"sum(rate({of('atom:preemptions_total')}[5m]))", "preemptions"),),

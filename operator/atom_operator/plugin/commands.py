@@ -17,7 +17,7 @@ from atom_operator.plugin.chat import Model, converse
 from atom_operator.plugin.gpus_view import gpu_lines
 from atom_operator.plugin.kubectl import Kubectl, KubectlError
 from atom_operator.plugin.status_view import status_lines
-from atom_operator.plugin.top_view import Look, Sample, parse, top_lines
+from atom_operator.plugin.top_view import Look, Sample, kept_drafts, parse, top_lines
 
 _LOG_LINES = 50
 _MOST_PODS = 50
@@ -31,9 +31,19 @@ def status(kubectl: Kubectl, options: Options) -> int:
     kinds = ",".join([*_served(kubectl, (*CHILD_KINDS, *OPTIONAL_KINDS)), "pods"])
     children = kubectl.items("get", kinds, _selector(options.name))
     events = [item for item in kubectl.items("get", "events") if _is_about(item, options.name)]
-    _print(status_lines(parent, children, events))
+    _print(status_lines(parent, children, events, _drafts(kubectl, parent, children)))
     conditions = (parent.get("status") or {}).get("conditions") or ()
     return int(not any(c["type"] == "Ready" and c["status"] == "True" for c in conditions))
+
+
+def _drafts(kubectl: Kubectl, parent: dict[str, Any], children: list[dict[str, Any]]) -> str:
+    """How the engines' drafts do, of an AtomDeployment that speculates."""
+    asked = ((parent.get("spec") or {}).get("engine") or {}).get("speculative")
+    if asked is None:
+        return ""
+    names = _serving_pods(child for child in children if child.get("kind") == "Pod")
+    with ThreadPoolExecutor(max_workers=8) as threads:
+        return kept_drafts(list(threads.map(lambda name: _look(kubectl, name), names)))
 
 
 def gpus(kubectl: Kubectl, options: Options) -> int:
@@ -163,8 +173,7 @@ def _is_about(event: dict[str, Any], name: str) -> bool:
 def _sample(kubectl: Kubectl, options: Options) -> tuple[list[Sample], float]:
     """Two looks at every pod that has an address, and the seconds between them."""
     pods = kubectl.items("get", "pods", _selector(options.name))
-    serving = [pod for pod in pods if _role(pod) != constants.ROLE_WORKER]
-    names = sorted(str(pod["metadata"]["name"]) for pod in serving)[:_MOST_PODS]
+    names = _serving_pods(pods)
     with ThreadPoolExecutor(max_workers=8) as threads:
         began = time.monotonic()
         before = list(threads.map(lambda name: _look(kubectl, name), names))
@@ -172,6 +181,12 @@ def _sample(kubectl: Kubectl, options: Options) -> tuple[list[Sample], float]:
         seconds = time.monotonic() - began
         after = list(threads.map(lambda name: _look(kubectl, name), names))
     return [Sample(*item) for item in zip(names, before, after, strict=True)], seconds
+
+
+def _serving_pods(pods: Iterable[dict[str, Any]]) -> list[str]:
+    """Names of those that have an address of their own."""
+    serving = [pod for pod in pods if _role(pod) != constants.ROLE_WORKER]
+    return sorted(str(pod["metadata"]["name"]) for pod in serving)[:_MOST_PODS]
 
 
 def _role(pod: dict[str, Any]) -> str | None:

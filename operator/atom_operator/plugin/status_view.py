@@ -16,12 +16,12 @@ _EVENTS = 8
 
 
 def status_lines(
-    parent: Object, children: Sequence[Object], events: Sequence[Object]
+    parent: Object, children: Sequence[Object], events: Sequence[Object], drafts: str = ""
 ) -> Iterator[str]:
-    """The tree, its most important line first."""
+    """The tree, its most important line first; drafts: what became of them, in words."""
     metadata, status = parent["metadata"], parent.get("status") or {}
     yield f"AtomDeployment {metadata['namespace']}/{metadata['name']}{_stale(parent)}"
-    yield from _branch("summary", list(_summary(parent)))
+    yield from _branch("summary", list(_summary(parent, drafts)))
     yield from _branch("capacity", list(_capacity(status.get("capacity") or {})))
     yield from _branch("conditions", list(_conditions(status.get("conditions") or ())))
     yield from _branch("objects", list(_objects(children)))
@@ -44,7 +44,7 @@ def _branch(title: str, rows: list[str], *, last: bool = False) -> Iterator[str]
         yield f"{stem}{'└─' if number == len(rows) else '├─'} {row}"
 
 
-def _summary(parent: Object) -> Iterator[str]:
+def _summary(parent: Object, drafts: str) -> Iterator[str]:
     status, spec = parent.get("status") or {}, parent.get("spec") or {}
     ready = _condition(status, "Ready")
     yield f"ready     {ready.get('status', 'Unknown')}, {ready.get('reason', 'NotSeen')}"
@@ -52,6 +52,8 @@ def _summary(parent: Object) -> Iterator[str]:
     yield f"model     {(spec.get('model') or {}).get('source', '')}"
     if status.get("url"):
         yield f"url       {status['url']}"
+    if drafts:
+        yield f"drafts    {drafts}"
     rollout = status.get("rollout")
     if rollout:
         yield f"rollout   {rollout['strategy']}: {rollout['reason']}"

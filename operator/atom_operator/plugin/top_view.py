@@ -16,8 +16,9 @@ _SAMPLE = re.compile(r"^([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+(\S+)")
 _BOUND = re.compile(r'(?:^|,)le="([^"]+)"')
 _HEADER = (
     "POD", "READY", "RUNNING", "WAITING", "KV-USED", "TOKENS/S", "PROMPT/S", "CACHED", "TTFT-P95",
-    "PREEMPTED/S",
+    "DRAFTS-KEPT", "PREEMPTED/S",
 )  # fmt: skip
+_ACCEPTED, _DRAFTED = "spec_decode_num_accepted_tokens", "spec_decode_num_draft_tokens"
 _TTFT = "atom:time_to_first_token_seconds_bucket"
 
 
@@ -63,6 +64,25 @@ def top_lines(samples: Sequence[Sample], seconds: float) -> Iterator[str]:
     yield from table(_HEADER, rows)
 
 
+def kept_share(accepted: float, drafted: float) -> str:
+    """Of drafted tokens; "-" where there were none."""
+    return f"{accepted / drafted:.0%}" if drafted else "-"
+
+
+def kept_drafts(looks: Sequence[Look | None]) -> str:
+    """What became of all drafts since the pods began, in words."""
+    found = [look.values for look in looks if look is not None]
+
+    def total(metric: str) -> float:
+        return sum(values.get(f"atom:{metric}_total", 0.0) for values in found)
+
+    drafted, kept, drafts = total(_DRAFTED), total(_ACCEPTED), total("spec_decode_num_drafts")
+    if not drafted:
+        return "no drafts so far" if found else "no pod answers"
+    share = kept_share(kept, drafted)
+    return f"{share} of {drafted:,.0f} drafted tokens kept, {1 + kept / drafts:.2f} tokens a step"
+
+
 def _row(sample: Sample, seconds: float) -> tuple[str, ...]:
     before, after = sample.before, sample.after
     if before is None or after is None:
@@ -87,6 +107,7 @@ def _row(sample: Sample, seconds: float) -> tuple[str, ...]:
         f"{prompt:,.0f}",
         cached,
         _first_token(before, after),
+        kept_share(rate(_ACCEPTED), rate(_DRAFTED)),
         f"{rate('preemptions'):.1f}",
     )
 

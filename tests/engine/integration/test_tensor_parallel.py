@@ -19,6 +19,7 @@ from atom.sampling_params import SamplingParams
 from atom.speculative_config import SpeculativeConfig
 from atom.structured_outputs import StructuredOutputsParams
 from tests.support.core_driver import CoreDriver
+from tests.support.draft_checkpoints import add_mtp_layer, make_eagle3
 from tests.support.quantised_checkpoint import (
     GPT_OSS_LAYOUT,
     LAYOUTS,
@@ -159,6 +160,30 @@ def test_ranks_verify_the_same_drafts(pair: RankGroup, dense: str, way: dict[str
     ]
     alone = CoreDriver(dense, **OPTIONS)
     together = pair.driver(dense, speculative=drafts, **OPTIONS, **way)
+    found = together.generate_each(requests)
+    accepted = together.scheduler.stats().accepted_tokens_total
+    together.close()
+    assert found == alone.generate_each(requests)
+    assert accepted > 0
+
+
+@pytest.mark.parametrize("drafting", ["mtp", "eagle3"])
+def test_ranks_draft_with_layers_they_share(pair: RankGroup, drafting: str, tmp_path: Path) -> None:
+    folder, draft = tmp_path / "model", None
+    if drafting == "mtp":
+        make_tiny_checkpoint(folder, "glm4_moe", seed=3)
+        add_mtp_layer(folder)
+    else:
+        make_tiny_checkpoint(folder, "llama", layers=7, seed=3)
+        draft = str(tmp_path / "eagle3")
+        make_eagle3(Path(draft), folder, draft_vocabulary=200)
+    asked = SpeculativeConfig(method=drafting, draft_model=draft, num_tokens=3, adaptive=False)
+    requests = [
+        ([5 + n, 7, 9, 7, 9] * 6, SamplingParams(temperature=heat, seed=n, max_tokens=20))
+        for n, heat in enumerate((0.0, 0.7, 1.2))
+    ]
+    alone = CoreDriver(str(folder), **OPTIONS)
+    together = pair.driver(str(folder), speculative=asked, depth=1, **OPTIONS)
     found = together.generate_each(requests)
     accepted = together.scheduler.stats().accepted_tokens_total
     together.close()

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 from prometheus_client import generate_latest
 
-from atom.entrypoints.bench.acceptance import DraftTotals, acceptance, draft_totals
+from atom.entrypoints.bench.acceptance import (
+    DraftTotals,
+    acceptance,
+    counted_drafts,
+    draft_totals,
+)
 from atom.entrypoints.openai.metrics import _counters
 from tests.support.front_half import rank_stats
 
@@ -38,6 +43,15 @@ def test_our_counters_become_vllms_report() -> None:
         "spec_decode_accepted_tokens": 30,
         "spec_decode_per_position_acceptance_rates": [0.75, 0.5, 0.25],
     }
+
+
+def test_an_engine_in_the_process_counts_as_its_page_does() -> None:
+    counts = {
+        "drafts_total": 30, "draft_tokens_total": 90, "accepted_tokens_total": 33,
+        "accepted_at_totals": (18, 10, 5),
+    }  # fmt: skip
+    assert counted_drafts(Page(**counts)._stats) == totals(**counts)
+    assert counted_drafts(None) == DraftTotals()
 
 
 def test_a_server_without_drafts_has_nothing_to_tell() -> None:

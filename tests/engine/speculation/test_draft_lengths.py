@@ -6,7 +6,7 @@ import numpy as np
 
 from atom.sizing.model_facts import ModelFacts
 from atom.speculation.draft_lengths import AdaptiveDraftLengths, draft_lengths
-from atom.speculation.step_cost import StepCost, step_cost
+from atom.speculation.step_cost import DraftingLayers, StepCost, step_cost
 from atom.speculative_config import SpeculativeConfig
 
 GPU = StepCost(128.0)
@@ -65,6 +65,34 @@ def test_a_row_without_drafts_tries_again_now_and_then() -> None:
     assert sum(chosen) == 4
 
 
+def test_a_row_for_which_nothing_is_found_is_asked_less_and_less_often() -> None:
+    lengths, slots = AdaptiveDraftLengths(4, 1, GPU), np.arange(1)
+    lengths.enter(0)
+    asked = []
+    for step in range(100):
+        if lengths.choose(slots)[0]:
+            asked.append(step)
+            lengths.miss(slots)
+    apart = np.diff(asked).tolist()
+    assert apart[:5] == [2, 3, 5, 9, 17]
+    assert set(apart[4:]) == {17}
+    lengths.enter(0)
+    assert lengths.choose(slots)[0] > 0  # another request is asked at once
+
+
+def test_drafts_that_are_found_again_end_the_waiting() -> None:
+    lengths, slots = AdaptiveDraftLengths(4, 1, GPU), np.arange(1)
+    lengths.enter(0)
+    for _ in range(4):
+        lengths.miss(slots)
+    while not lengths.choose(slots)[0]:
+        pass
+    lengths.observe(slots, np.array([4], np.int32), np.array([4], np.int32))
+    assert lengths.choose(slots)[0] == 4
+    lengths.miss(slots)
+    assert [bool(lengths.choose(slots)[0]) for _ in range(2)] == [False, True]
+
+
 def test_experts_that_further_tokens_read_are_counted() -> None:
     dense, experts = StepCost(128.0), StepCost(128.0, experts_bytes=0.9, expert_share=1 / 16)
     few = np.array([1.0, 5.0])
@@ -80,6 +108,18 @@ def test_a_models_cost_is_read_from_its_shape() -> None:
     assert round(cost.experts_bytes * ModelFacts.from_hf_config(MOE).parameter_count()) == (
         2 * 16 * 3 * 64 * 64
     )
+
+
+def test_what_a_layer_takes_for_a_draft_is_counted() -> None:
+    facts = ModelFacts.from_hf_config(MOE)
+    plain = step_cost(facts, on_cpu=True)
+    layers = step_cost(facts, on_cpu=True, drafting=DraftingLayers(facts))
+    assert plain.a_draft == 0
+    assert layers.a_draft > 1  # a draft model as large as the model, and its launches
+    dear = AdaptiveDraftLengths(7, 1, StepCost(128.0, a_draft=0.5))
+    cheap = AdaptiveDraftLengths(7, 1, StepCost(128.0, a_draft=0.05))
+    few, many = (after(lengths, 2, 3, rows=1, steps=8) for lengths in (dear, cheap))
+    assert few < many
 
 
 def test_a_fixed_number_is_an_option() -> None:

@@ -38,11 +38,27 @@ def test_both_launch_lines_ask_for_the_defaults(line: str) -> None:
 
 
 def test_the_deployments_field_is_rendered_as_the_flags() -> None:
-    (spec,) = (yaml.safe_load(block)["spec"] for block in blocks("yaml"))
-    args = engine_args(plan(**spec))
+    lookups, layers = (yaml.safe_load(block)["spec"] for block in blocks("yaml"))
+    args = engine_args(plan(**lookups))
     assert args[args.index("--method") : args.index("--method") + 4] == [
         *("--method", "ngram", "--num-speculative-tokens", "5")
     ]
+    model = {"source": "hf://meta-llama/Llama-3.1-8B-Instruct"}
+    args = engine_args(
+        plan(model=model, accelerator={"type": "amd", "product": "MI300X"}, **layers)
+    )
+    assert args[args.index("--method") : args.index("--method") + 6] == [
+        *("--method", "eagle3", "--num-speculative-tokens", "3", "--draft-model", "acme/eagle3")
+    ]
+
+
+def test_lines_with_layers_ask_for_them() -> None:
+    mtp, eagle3 = (
+        options_from_args(build_parser().parse_args(shlex.split(line)[1:])).speculative
+        for line in blocks("bash")[1].splitlines()
+    )
+    assert mtp == SpeculativeConfig(method="mtp", num_tokens=2)
+    assert eagle3 == SpeculativeConfig(method="eagle3", num_tokens=3, draft_model="/models/eagle3")
 
 
 def test_the_metrics_are_those_that_are_counted() -> None:

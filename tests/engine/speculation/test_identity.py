@@ -14,6 +14,7 @@ import torch
 
 from atom.speculative_config import SpeculativeConfig
 from tests.support.core_driver import CoreDriver
+from tests.support.draft_checkpoints import add_mtp_layer, make_eagle3
 from tests.support.speculated_answers import (
     AMPLE_BLOCKS,
     BLOCK_SIZE,
@@ -43,20 +44,48 @@ SETTINGS = {
 }
 
 
+# Of layers that draft, in the short tests: rows that wait, chunks, and blocks that are short.
+OF_LAYERS = ("seven-behind", "chunks", "preempted-behind", "adaptive")
+
+
 @pytest.fixture(scope="module", params=["pairs", "any-match"])
 def engines(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[CoreDriver, CoreDriver]]:
     """One that drafts, and one that does not, of the same weights."""
     folder = make_tiny_checkpoint(tmp_path_factory.mktemp("qwen3"), "qwen3", seed=5)
-    yield from _engines(folder, fewest=1 if request.param == "any-match" else 2)
-
-
-def _engines(folder: Path, fewest: int) -> Iterator[tuple[CoreDriver, CoreDriver]]:
-    threads = torch.get_num_threads()
+    fewest = 1 if request.param == "any-match" else 2
     speculative = SpeculativeConfig(
         num_tokens=MOST_DRAFTS, fewest_matched=fewest, most_matched=fewest + 2
     )
+    yield from _engines(folder, speculative)
+
+
+@pytest.fixture(scope="module", params=["deepseek3", "glm4_moe", "eagle3"])
+def layer_engines(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[CoreDriver, CoreDriver]]:
+    """One that drafts with a layer, and one that does not, of the same weights."""
+    folder, draft = tmp_path_factory.mktemp(request.param), None
+    if request.param == "eagle3":
+        make_tiny_checkpoint(folder, "llama", layers=7, seed=5)
+        draft = tmp_path_factory.mktemp("draft")
+        make_eagle3(draft, folder, draft_vocabulary=200, layer="layers.0")
+    else:
+        make_tiny_checkpoint(folder, request.param, seed=5)
+        add_mtp_layer(folder)
+    speculative = SpeculativeConfig(
+        method="mtp" if draft is None else "eagle3",
+        draft_model=None if draft is None else str(draft),
+        num_tokens=MOST_DRAFTS,
+    )
+    yield from _engines(folder, speculative)
+
+
+def _engines(
+    folder: Path, speculative: SpeculativeConfig
+) -> Iterator[tuple[CoreDriver, CoreDriver]]:
+    threads = torch.get_num_threads()
     drafting, plain = (
         CoreDriver(
             str(folder), max_model_len=MAX_MODEL_LEN, max_num_seqs=8, max_num_batched_tokens=256,
@@ -89,6 +118,13 @@ def test_tokens_are_those_without_drafts(engines: tuple[CoreDriver, CoreDriver],
     play_both(engines, SETTINGS[name], seed=list(SETTINGS).index(name), count=9)
 
 
+@pytest.mark.parametrize("name", OF_LAYERS)
+def test_tokens_are_those_without_a_layer_that_drafts(
+    layer_engines: tuple[CoreDriver, CoreDriver], name: str
+) -> None:
+    play_both(layer_engines, SETTINGS[name], seed=list(SETTINGS).index(name), count=9)
+
+
 @pytest.mark.slow
 def test_ten_thousand_requests_are_answered_as_without_drafts(
     engines: tuple[CoreDriver, CoreDriver],
@@ -97,3 +133,13 @@ def test_ten_thousand_requests_are_answered_as_without_drafts(
     for number in range(5_000 // 50):
         setting = list(SETTINGS.values())[number % len(SETTINGS)]
         play_both(engines, setting, seed=1_000 + number, count=50)
+
+
+@pytest.mark.slow
+def test_thousands_of_requests_are_answered_as_without_layers_that_draft(
+    layer_engines: tuple[CoreDriver, CoreDriver],
+) -> None:
+    """1,800 for each of the three engines that draft, in every setting."""
+    for number in range(1_800 // 50):
+        setting = list(SETTINGS.values())[number % len(SETTINGS)]
+        play_both(layer_engines, setting, seed=2_000 + number, count=50)

@@ -21,6 +21,17 @@ def test_flags_and_document_say_the_same() -> None:
     assert speculative_config(document, "ngram", 3) == expected
 
 
+def test_a_draft_model_is_named_by_flag_or_document() -> None:
+    document = '{"method": "eagle3", "model": "a/draft", "num_speculative_tokens": 3}'
+    expected = SpeculativeConfig(method="eagle3", draft_model="a/draft", num_tokens=3)
+    assert speculative_config(document, None, None) == expected
+    assert speculative_config(None, "eagle3", 3, "a/draft") == expected
+    with pytest.raises(ConfigError, match=r"--draft-model b and .* model 'a/draft' differ"):
+        speculative_config(document, None, None, "b")
+    with pytest.raises(ConfigError, match="--draft-model b: nothing says who drafts"):
+        speculative_config(None, None, None, "b")
+
+
 def test_lookups_of_the_document_are_taken() -> None:
     document = '{"method": "ngram", "prompt_lookup_min": 3, "prompt_lookup_max": 4}'
     found = speculative_config(document, None, None)
@@ -34,8 +45,13 @@ def test_lookups_of_the_document_are_taken() -> None:
 @pytest.mark.parametrize(
     ("document", "method", "num_tokens", "said"),
     [
-        (None, "mtp", 1, "method 'mtp' is not supported"),
-        (None, "eagle3", None, "method ngram"),
+        (None, "medusa", 1, "method 'medusa' is not supported; methods: ngram"),
+        (None, "eagle3", None, "needs a draft model"),
+        ('{"method": "mtp", "model": "x"}', None, None, "model means nothing to method mtp"),
+        (
+            '{"method": "mtp", "prompt_lookup_max": 4}', None, None,
+            "prompt_lookup_max means nothing to method mtp",
+        ),
         (None, None, 3, "add --method ngram"),
         ("[]", None, None, "must be an object"),
         ("{", None, None, "no JSON"),
@@ -44,7 +60,7 @@ def test_lookups_of_the_document_are_taken() -> None:
         ('{"method": "ngram", "num_speculative_tokens": 2}', None, 3, "differ"),
         ('{"method": "ngram", "num_speculative_tokens": 0}', None, None, "1 to 16, got 0"),
         ('{"method": "ngram", "num_speculative_tokens": "2"}', None, None, "Expected `int`"),
-        ('{"method": "ngram", "model": "x"}', None, None, "unknown field `model`"),
+        ('{"method": "ngram", "model": "x"}', None, None, "model means nothing to method ngram"),
         (
             '{"method": "ngram", "prompt_lookup_min": 9, "prompt_lookup_max": 4}',
             None, None, "prompt_lookup_min must be 1 to 4, got 9",

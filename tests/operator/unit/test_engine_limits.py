@@ -173,10 +173,41 @@ def test_drafts_from_the_text_run_on_any_engine_and_take_no_layers() -> None:
     )
 
 
-def test_a_drafter_that_this_engine_has_not_is_refused_with_the_one_it_has() -> None:
-    (problem,) = problems(engine={"speculative": {"method": "eagle3", "draftModel": "hf://a/b"}})
-    assert problem.field == "spec.engine.speculative"
-    assert "use ngram" in problem.message
+SMALLER = {
+    "architectures": ["LlamaForCausalLMEagle3"], "hidden_size": 2048, "num_hidden_layers": 1,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14_336,
+    "vocab_size": 128_256, "draft_vocab_size": 32_000, "max_position_embeddings": 2048,
+    "target_hidden_size": 4096,
+}  # fmt: skip
+
+
+def test_layers_that_do_not_draft_for_a_model_are_refused_with_the_reason() -> None:
+    model = {"source": "hf://meta-llama/Llama-3.1-8B-Instruct"}
+    for asked, field, reason in (
+        ({"method": "mtp"}, "speculative", "num_nextn_predict_layers"),
+        (
+            {"method": "eagle3", "draftModel": "hf://a/b", "draftConfig": SMALLER},
+            "speculative.draftModel", "hidden_size 2048 is not the model's 4096",
+        ),
+        (
+            {"method": "eagle3", "draftModel": "hf://meta-llama/Llama-3.2-1B"},
+            "speculative.draftModel", "LlamaForCausalLM does not draft",
+        ),
+    ):  # fmt: skip
+        found = problems(model=model, accelerator=MI300X, engine={"speculative": asked})
+        assert {problem.field for problem in found} == {f"spec.engine.{field}"}
+        assert reason in found[0].message
+
+
+def test_a_models_own_layer_drafts_on_any_engine() -> None:
+    asked = {"model": R1["model"], "accelerator": {**MI300X, "memory": "4000Gi"}}
+    without, made = plan(**asked), plan(**asked, engine={"speculative": MTP})
+    assert "mtp" in engine_args(made)
+    one, other = without.capacity.capacity, made.capacity.capacity
+    assert one is not None
+    assert other is not None
+    assert other.weights_bytes - one.weights_bytes == DEEPSEEK_V3.draft_weights[1]
+    assert other.kv_bytes_per_token * 61 == one.kv_bytes_per_token * 62
 
 
 @pytest.mark.parametrize("names", [("NewForCausalLM",), ("*",)])
@@ -213,7 +244,7 @@ def test_the_plan_command_prints_the_arithmetic_beside_the_refusal(
     path.write_text(yaml.safe_dump(atom_deployment(**R1)), encoding="utf-8")
     assert main(["plan", "-f", str(path)]) == 1
     text = capsys.readouterr().out
-    assert "spec.engine.speculative: method mtp is not supported" in text
+    assert "spec.engine.speculative: layers that draft (methods mtp and eagle3)" in text
     assert "81 GiB per device in fp8 (8 bits) and 16-bit floats: routed experts" in text
     assert "compressing projections 881 MiB (whole on each)" in text
     assert "61 layers of MLA latent x 576 B = 34.3 KiB, the same on every device" in text
@@ -294,8 +325,6 @@ def test_a_draft_model_that_nobody_knows_makes_the_plan_unknown() -> None:
     verdict = drafted(draftModel="path:///drafts/eagle").capacity
     assert (verdict.fits, verdict.reason.value) == ("Unknown", "ModelNotSized")
     assert "spec.engine.speculative.draftConfig" in verdict.message
-    small = drafted(draftModel="hf://meta-llama/Llama-3.2-1B").capacity  # from the catalogue
-    assert small.fits == "True"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from atom_operator.plugin.gpus_view import gpu_lines
 from atom_operator.plugin.status_view import status_lines
-from atom_operator.plugin.top_view import Sample, parse, top_lines
+from atom_operator.plugin.top_view import Sample, kept_drafts, parse, top_lines
 from tests.support.builders_operator import KEY, cluster_with, gpu_node, gpu_pod, pod, reconciler
 
 METRICS = """\
@@ -23,12 +23,17 @@ atom:generation_tokens_total{{model_name="m"}} {generated}
 atom:prompt_tokens_total{{model_name="m"}} {prompt}
 atom:prefix_cache_cached_tokens_total{{model_name="m"}} {cached}
 atom:preemptions_total{{model_name="m"}} 0.0
+atom:spec_decode_num_drafts_total{{model_name="m"}} {drafts}
+atom:spec_decode_num_draft_tokens_total{{model_name="m"}} {drafted}
+atom:spec_decode_num_accepted_tokens_total{{model_name="m"}} {accepted}
 atom:time_to_first_token_seconds_bucket{{le="0.1",model_name="m"}} {fast}
 atom:time_to_first_token_seconds_bucket{{le="1.0",model_name="m"}} {all}
 atom:time_to_first_token_seconds_bucket{{le="+Inf",model_name="m"}} {all}
 """
-BEFORE = {"running": 3, "generated": 1000, "prompt": 0, "cached": 0, "fast": 10, "all": 10}
-AFTER = {"running": 4, "generated": 1500, "prompt": 400, "cached": 100, "fast": 12, "all": 30}
+BEFORE = {"running": 3, "generated": 1000, "prompt": 0, "cached": 0, "fast": 10, "all": 10,
+          "drafts": 8, "drafted": 20, "accepted": 10}  # fmt: skip
+AFTER = {"running": 4, "generated": 1500, "prompt": 400, "cached": 100, "fast": 12, "all": 30,
+         "drafts": 12, "drafted": 60, "accepted": 20}  # fmt: skip
 
 
 def cells(lines: list[str]) -> list[dict[str, str]]:
@@ -54,8 +59,18 @@ def test_top_shows_gauges_as_they_are_and_counters_as_rates() -> None:
         "PROMPT/S": "200",
         "CACHED": "25%",
         "TTFT-P95": "<=1s",
+        "DRAFTS-KEPT": "25%",
         "PREEMPTED/S": "0.0",
     }
+
+
+def test_drafts_are_told_since_the_pods_began() -> None:
+    both = [look(BEFORE), None, look(AFTER)]
+    assert kept_drafts(both) == "38% of 80 drafted tokens kept, 2.50 tokens a step"
+    assert kept_drafts([parse("atom:ready 1.0")]) == "no drafts so far"
+    assert kept_drafts([None]) == "no pod answers"
+    lines = list(status_lines({"metadata": {"namespace": "a", "name": "b"}}, [], [], "33% kept"))
+    assert any("drafts    33% kept" in line for line in lines)
 
 
 def test_top_adds_up_the_pods_that_answer_and_names_those_that_do_not() -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
+from atom.model_engine.wire.engine_protocol import StatsBody
+
 _PREFIXES = ("atom:spec_decode_num_", "vllm:spec_decode_num_")
 
 
@@ -23,6 +25,18 @@ class DraftTotals:
     draft_tokens: float = 0.0
     accepted_tokens: float = 0.0
     accepted_at: dict[int, float] = field(default_factory=dict)
+
+
+def counted_drafts(stats: StatsBody | None) -> DraftTotals:
+    """By the numbers of an engine in this process."""
+    if stats is None:
+        return DraftTotals()
+    return DraftTotals(
+        stats.drafts_total,
+        stats.draft_tokens_total,
+        stats.accepted_tokens_total,
+        dict(enumerate(map(float, stats.accepted_at_totals))),
+    )
 
 
 async def read_draft_totals(session: aiohttp.ClientSession) -> DraftTotals:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 
+from atom.entrypoints.bench.acceptance import acceptance, counted_drafts
 from atom.entrypoints.bench.report import Value, latency_summary, print_report
 from atom.entrypoints.bench.workload import random_prompts
 from atom.entrypoints.flags.engine_args import config_from_args
@@ -21,10 +22,13 @@ def run(args: argparse.Namespace) -> int:
     with LLMEngine(config=config) as engine:
         warm_up = random_prompts(1, args.input_len, config.model.vocab_size, args.seed + 1)
         engine.generate(warm_up, params, use_tqdm=False)
+        before = counted_drafts(engine.stats)
         started = time.perf_counter()
         answers = engine.generate(prompts, params)
         elapsed_seconds = time.perf_counter() - started
-    print_report(f"throughput of {config.model.served_name}", summary(answers, elapsed_seconds))
+        held = acceptance(before, counted_drafts(engine.stats))
+    report = summary(answers, elapsed_seconds) | held
+    print_report(f"throughput of {config.model.served_name}", report)
     return 0
 
 

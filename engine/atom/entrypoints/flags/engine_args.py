@@ -175,15 +175,18 @@ def _add_speculation_flags(group: Any) -> None:
         default=None,
         metavar="JSON",
         help='draft tokens and verify them together, such as {"method": "ngram", '
-        '"num_speculative_tokens": 5}; also prompt_lookup_min, prompt_lookup_max and adaptive. '
+        '"num_speculative_tokens": 5}; also model, prompt_lookup_min, prompt_lookup_max and '
+        "adaptive. "
         "Changes no token",
     )
     add(
         "--method",
         default=None,
         metavar=f"{{{','.join(SUPPORTED_DRAFT_METHODS)}}}",
-        help="who drafts: ngram, the text so far",
+        help="who drafts: ngram, the text so far; mtp, the checkpoint's own draft layer; eagle3, a "
+        "draft model",
     )
+    add("--draft-model", default=None, help="folder or hub id of what drafts for method eagle3")
     add("--num-speculative-tokens", type=int, default=None, help="most drafts of a row and step")
 
 
@@ -298,7 +301,7 @@ def options_from_args(args: argparse.Namespace) -> EngineOptions:
         op_backends=_op_backends(args.op_backend),
         balance=balance_config(args.enable_eplb, args.eplb_config),
         speculative=speculative_config(
-            args.speculative_config, args.method, args.num_speculative_tokens
+            args.speculative_config, args.method, args.num_speculative_tokens, args.draft_model
         ),
     )
 

@@ -6,7 +6,7 @@ nothing of the flags that there are; asked by the parser for each word that it d
 
 from __future__ import annotations
 
-_NO_DRAFT_MODEL = "no model drafts in this version; use --method ngram"
+_NO_BLOCKS = "drafts are made token by token; use --method ngram, mtp or eagle3"
 _NO_SYNTHETIC = "only drafts that hold are accepted; leave it out"
 _NO_SPLIT = (
     "a copy of the model is divided by --tensor-parallel-size alone; leave it out, and use that, "
@@ -45,10 +45,9 @@ REMEDIES: dict[str, str] = {
     "--enable-tbo": "a step is not divided into two that overlap; leave it out",
     "--all2all-backend": "this is --expert-exchange torch or mori",
     "--moe-backend": "this is --op-backend experts=NAME",
-    "--draft-model": _NO_DRAFT_MODEL,
     "--spec-decode-acceptance-length": _NO_SYNTHETIC,
     "--spec-decode-acceptance-rate": _NO_SYNTHETIC,
-    "--dspark-config": _NO_DRAFT_MODEL,
+    "--dspark-config": _NO_BLOCKS,
     "--kv-transfer-config": _NO_TRANSFER,
     "--enable-rapidserve": _NO_TRANSFER,
     "--disagg-prefill-max-num-seqs": _NO_TRANSFER,

@@ -8,7 +8,7 @@ a row got, where the row stands is the device's word; the host's is the most.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -17,32 +17,21 @@ from numpy.typing import NDArray
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.runner.drafted_rows import DraftedRows, drafted_rows
+from atom.model_engine.runner.drafted_step import DraftedStep
+from atom.model_engine.runner.followed_steps import FollowedSteps
 from atom.model_engine.runner.graph_runner import DecodeGraphs, DraftedTokens, ForwardOutput
 from atom.model_engine.runner.host_tokens import PendingTokens
 from atom.model_engine.runner.input_batch import StepInputs
-from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
+from atom.model_engine.runner.step_runner import EagerTokens, StepRunner, SubmittedStep
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.drafts import Drafts, keep_newest
 from atom.model_ops.sampling.drafted_draws import DraftedDraws
 from atom.models.decoder import CausalLM
-from atom.speculation.drafter import build_drafter
+from atom.models.draft_model import DraftModel
+from atom.models.hidden_states import HiddenStates
+from atom.speculation.drafter import Drafter, NgramDrafter
+from atom.speculation.model_drafter import ModelDrafter
 from atom.utils.device import Device, upload_together
-
-
-@dataclass(slots=True, kw_only=True)
-class DraftedStep(SubmittedStep):
-    """A step with a draw for each token of its decodes. rows: of the batch; placed: the host knows
-    where they stand. On the device: drafts and slots [S] of the rows that sample, order [S, 1 + K]
-    int64 which draws are theirs; row, offset [n] int64 of the draws, as in `rows`; `behind` is set
-    when the draws' positions are."""
-
-    rows: DraftedRows
-    placed: bool
-    drafts: Drafts
-    slots: torch.Tensor
-    order: torch.Tensor
-    row: torch.Tensor
-    offset: torch.Tensor
 
 
 class DraftingStepRunner(StepRunner):
@@ -54,11 +43,33 @@ class DraftingStepRunner(StepRunner):
         assert asked is not None, "steps without drafts are StepRunner's"
         self._most_drafts = asked.num_tokens
         self._block_size = config.cache.block_size
-        self._drafter = build_drafter(asked, ops, self.slots.device)
+        self._drafter: Drafter = NgramDrafter(ops, self.slots.device, asked)
+        self._followed: FollowedSteps | None = None
         self._unknown = 0  # steps that may give several tokens, and were not collected
+
+    def draft_with(self, draft: DraftModel) -> None:
+        """Draft with a layer, which is to compute the steps' tokens too, instead of looking up."""
+        state, size = self.slots.device, self._model.spec.hidden_size
+        self._drafter = ModelDrafter(draft, self._ops, state, size, self._block_size)
+        self._followed = FollowedSteps(self._drafter, self._ops, state, self._block_size)
+        self._wants_all_states = True
+
+    def sample(self, step: SubmittedStep, mask: TokenMask | None = None) -> None:
+        forward = step.forward
+        super().sample(step, mask)
+        if self._followed is not None:
+            self._followed.follow(step, forward)
+
+    def _keep_computed(
+        self, batch: ScheduledBatch, step: SubmittedStep, inputs: StepInputs, states: HiddenStates
+    ) -> None:
+        if self._followed is not None:
+            step.computed = EagerTokens(inputs, states, self._inputs.next_ids(batch))
 
     def collect(self, step: SubmittedStep) -> ScheduledBatchOutput:
         output = super().collect(step)
+        if not step.may_run and not isinstance(step, DraftedStep):
+            return output
         self._unknown -= step.may_run
         if not isinstance(step, DraftedStep):
             return replace(output, drafts=np.zeros(len(step.sample_slots), dtype=np.int32))
@@ -77,8 +88,11 @@ class DraftingStepRunner(StepRunner):
     # ---- drafts, and the rows that verify them -------------------------------------------------
 
     def _begin(self, batch: ScheduledBatch) -> tuple[ScheduledBatch, SubmittedStep]:
-        scheduled = batch.num_scheduled_tokens[: batch.num_decodes] - 1
-        may_run = bool(scheduled.any())
+        decodes = batch.num_decodes
+        may_run = batch.num_scheduled_tokens[:decodes].max(initial=1) > 1
+        if not (may_run or self._unknown):
+            return super()._begin(batch)
+        scheduled = batch.num_scheduled_tokens[:decodes] - 1
         drafts = self._draft(batch, scheduled) if may_run else None
         if drafts is not None and not self._device.is_gpu:
             # The host need not wait there to know of rows that have no drafts.
@@ -87,9 +101,9 @@ class DraftingStepRunner(StepRunner):
             rows = drafted_rows(batch, scheduled)
             batch, step = rows.batch, self._step_of(rows, drafts)
         else:
-            batch, step = super()._begin(self._single(batch))
-        step.may_run = may_run
-        self._unknown += may_run
+            batch, step = super()._begin(_single(batch))
+        step.may_run = bool(may_run)
+        self._unknown += step.may_run
         return batch, step
 
     def _is_captured(self, batch: ScheduledBatch, step: SubmittedStep) -> bool:
@@ -121,21 +135,23 @@ class DraftingStepRunner(StepRunner):
             ahead=self._most_drafts,
         )
 
-    def _single(self, batch: ScheduledBatch) -> ScheduledBatch:
-        """The batch without its drafts."""
-        decodes = batch.num_decodes
-        if not (batch.num_scheduled_tokens[:decodes] > 1).any():
-            return batch
-        scheduled = batch.num_scheduled_tokens.copy()
-        scheduled[:decodes] = 1
-        return replace(batch, num_scheduled_tokens=scheduled)
-
     def _draft(self, batch: ScheduledBatch, scheduled: NDArray[np.int32]) -> Drafts:
         """Drafts of the batch's decodes, as many as they are to carry at most."""
-        slots = batch.slots[: len(scheduled)].astype(np.int64)
-        sent = self._send(slots=slots, scheduled=scheduled.astype(np.int64))
-        drafts = self._drafter.draft(sent["slots"], int(scheduled.max()))
-        return replace(drafts, counts=torch.minimum(drafts.counts, sent["scheduled"]))
+        rows = np.flatnonzero(scheduled)
+        if self._followed is not None:
+            self._inputs.append_blocks(batch)  # drafting writes to them
+        sent = self._send(
+            slots=batch.slots[rows].astype(np.int64),
+            wanted=scheduled[rows].astype(np.int64),
+            rows=rows.astype(np.int64),
+        )
+        drafts = self._drafter.draft(sent["slots"], sent["wanted"], int(scheduled.max()))
+        if len(rows) == len(scheduled):
+            return drafts
+        counts = sent["rows"].new_zeros(len(scheduled))
+        token_ids = counts.new_zeros((len(scheduled), drafts.token_ids.shape[1]))
+        counts[sent["rows"]], token_ids[sent["rows"]] = drafts.counts, drafts.token_ids
+        return Drafts(token_ids, counts)
 
     def _step_of(self, rows: DraftedRows, drafts: Drafts | None) -> SubmittedStep:
         batch, width = rows.batch, rows.most_drafts
@@ -215,12 +231,14 @@ class DraftingStepRunner(StepRunner):
     def _settle(
         self, step: SubmittedStep, forward: ForwardOutput, token_ids: torch.Tensor
     ) -> PendingTokens:
+        if self._followed is not None:
+            step.drawn = token_ids
         if not isinstance(step, DraftedStep):
             pending = super()._settle(step, forward, token_ids)
             keep_newest(forward.slots, self.slots.device)
             return pending
         state, runs = self.slots.device, token_ids[step.order]
-        counts = self._ops.accept_drafts(step.slots, runs, step.drafts, state)
+        counts = step.counts = self._ops.accept_drafts(step.slots, runs, step.drafts, state)
         self._sampling.record_runs(step.rows.slots, runs, counts)
         self._ops.commit_tokens(step.slots, runs, state, None, counts)
         pending = self._copy_out(torch.cat([counts.unsqueeze(0), runs.T]).contiguous())
@@ -228,3 +246,10 @@ class DraftingStepRunner(StepRunner):
 
     def _send(self, **arrays: NDArray[np.int64]) -> dict[str, torch.Tensor]:
         return upload_together(arrays, self._device.torch_device)
+
+
+def _single(batch: ScheduledBatch) -> ScheduledBatch:
+    """The batch without its drafts."""
+    scheduled = batch.num_scheduled_tokens.copy()
+    scheduled[: batch.num_decodes] = 1
+    return replace(batch, num_scheduled_tokens=scheduled)

@@ -28,6 +28,7 @@ from atom.model_ops.backends.interface import LogitFilters, Ops, SamplingTensors
 from atom.model_ops.drafts import keep_newest
 from atom.model_ops.slots import DecodeInputs, SlotTensors
 from atom.models.decoder import CausalLM
+from atom.models.hidden_states import HiddenStates
 from atom.utils.forward_context import ForwardContext, set_forward_context
 from atom.utils.row_groups import are_even
 
@@ -66,11 +67,11 @@ class DraftedTokens:
 
 @dataclass(frozen=True, slots=True)
 class _Graphs:
-    """The graphs of a variant, and what the forward leaves to sampling: hidden [bucket, H],
-    sampling: of the bucket's rows. samples: by whether they know top-k, top-p and min-p."""
+    """The graphs of a variant, and what the forward leaves to sampling: states of the bucket's
+    rows, sampling: of these. samples: by whether they know top-k, top-p and min-p."""
 
     forward: torch.cuda.CUDAGraph
-    hidden: torch.Tensor
+    states: HiddenStates
     sampling: SamplingTensors
     samples: dict[bool, torch.cuda.CUDAGraph]
 
@@ -79,12 +80,14 @@ class _Graphs:
 class ForwardOutput:
     """What the layers leave to sampling, of the R rows that sample: hidden [R, H]; slots [R] int64
     and sampling, on the device. variant: of the graph that ran them (its tensors are good until the
-    next replay, its slots not advanced yet), if one did."""
+    next replay, its slots not advanced yet), if one did. states: of the same rows, where a graph
+    ran them."""
 
     hidden: torch.Tensor
     slots: torch.Tensor
     sampling: SamplingTensors
     variant: GraphVariant | None
+    states: HiddenStates | None = None
 
 
 class DecodeGraphs:
@@ -155,7 +158,8 @@ class DecodeGraphs:
             seed=graphs.sampling.seed[:rows],
             position=graphs.sampling.position[:rows],
         )
-        return ForwardOutput(graphs.hidden[:rows], self._slots[:rows], sampling, variant)
+        states = graphs.states.first(rows)
+        return ForwardOutput(states.last, self._slots[:rows], sampling, variant, states)
 
     def serve(self, size: int) -> None:
         """Compute this rank's experts for others' tokens, in a step of this bucket."""
@@ -183,7 +187,8 @@ class DecodeGraphs:
             seed=graphs.sampling.seed[:count],
             position=graphs.sampling.position[:count],
         )
-        return ForwardOutput(graphs.hidden[:count], ours.slots[:count], sampling, variant=None)
+        states = graphs.states.first(count)
+        return ForwardOutput(states.last, ours.slots[:count], sampling, None, states)
 
     def sample(self, forward: ForwardOutput, *, filtered: bool) -> PendingTokens:
         """Sample the last forward's rows (`filtered`: by their top-k, top-p and min-p) and advance
@@ -211,21 +216,21 @@ class DecodeGraphs:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            hidden, sampling = self._forward(variant)
+            states, sampling = self._forward(variant)
             for filtered in filters:
-                self._sample(size, hidden, sampling, filtered)
+                self._sample(size, states.last, sampling, filtered)
         torch.cuda.current_stream().wait_stream(stream)
         forward = torch.cuda.CUDAGraph()
         with torch.cuda.graph(forward, pool=self._pool):
-            hidden, sampling = self._forward(variant)
+            states, sampling = self._forward(variant)
         self._pool = self._pool or forward.pool()
         samples = {}
         for filtered in filters:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool):
-                self._sample(size, hidden, sampling, filtered)
+                self._sample(size, states.last, sampling, filtered)
             samples[filtered] = graph
-        return _Graphs(forward, hidden, sampling, samples)
+        return _Graphs(forward, states, sampling, samples)
 
     def _capture_served(self, size: int) -> torch.cuda.CUDAGraph:
         self._model.agree(size)
@@ -239,7 +244,7 @@ class DecodeGraphs:
             self._model.serve()
         return graph
 
-    def _forward(self, variant: GraphVariant) -> tuple[torch.Tensor, SamplingTensors]:
+    def _forward(self, variant: GraphVariant) -> tuple[HiddenStates, SamplingTensors]:
         """What a forward graph replays: from the slots to the hidden states."""
         size = variant.size
         self._model.agree(size)
@@ -247,8 +252,8 @@ class DecodeGraphs:
         starts = self._query_starts[: size + 1]
         attention = plan_captured_step(step, starts, self._max_model_len, even=variant.even)
         with set_forward_context(ForwardContext(attention)):
-            hidden = self._model(step.input_ids, step.positions)
-        return hidden, SamplingTensors(step.temperature, step.seed, step.sample_positions)
+            states = self._model(step.input_ids, step.positions)
+        return states, SamplingTensors(step.temperature, step.seed, step.sample_positions)
 
     def _decode_inputs(self, size: int) -> DecodeInputs:
         self._ops.receive_step(self._mailbox.mail, self._slots, self._state)

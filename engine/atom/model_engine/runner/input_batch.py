@@ -177,6 +177,17 @@ class InputBatch:
         on_device = self._to_device(both)
         return on_device[0], on_device[1]
 
+    def next_ids(self, batch: ScheduledBatch) -> torch.Tensor:
+        """[T] int64: the token behind each of the step's, as far as a row's are given; 0 of decodes
+        and behind the last that is."""
+        decodes, parts = batch.num_decodes, []
+        for row in range(decodes, len(batch.slots)):
+            first, end = int(batch.num_computed_tokens[row]), int(batch.context_lens[row])
+            found = self._token_ids[batch.slots[row], first + 1 : end + 1]
+            parts.append(np.pad(found, (0, end - first - len(found))))
+        ids = np.concatenate([np.zeros(decodes, np.int64), *parts], dtype=np.int64)
+        return self._to_device(ids)
+
     def advance(self, inputs: StepInputs) -> None:
         """Move the slots past what the step computed; the tokens it samples follow on their own."""
         computed = inputs.attention[0].context_lens.long()

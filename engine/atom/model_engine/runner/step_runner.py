@@ -25,11 +25,22 @@ from atom.model_ops.sampling.drafted_draws import DraftedDraws
 from atom.model_ops.sampling.logprobs import joined, token_logprobs
 from atom.model_ops.sampling.sampler import Sampler
 from atom.models.decoder import CausalLM
+from atom.models.hidden_states import HiddenStates
 from atom.sampling_params import MAX_LOGPROBS
 from atom.utils.device import Device, upload
 from atom.utils.forward_context import ForwardContext, set_forward_context
 
 _SCORED_AT_ONCE = 128  # positions of prompts: their logits are not kept
+
+
+@dataclass(frozen=True, slots=True)
+class EagerTokens:
+    """A step's inputs, and the hidden states of all its tokens; next_ids [T] int64: of prompts the
+    tokens behind, as far as they are known."""
+
+    inputs: StepInputs
+    states: HiddenStates
+    next_ids: torch.Tensor
 
 
 @dataclass(slots=True)
@@ -38,7 +49,8 @@ class SubmittedStep:
     sample, in order, and of the tokens that they draw; forward: None when none does, and once it
     was sampled; pending, logprobs: its tokens, once sampled, and what was asked about them; behind:
     the drafts that its draws stand behind, where rows may carry any; may_run: the scheduler counts
-    more than one token of some row; reporting: which rows `logprobs` are of."""
+    more than one token of some row; reporting: which rows `logprobs` are of; computed: what the
+    step's tokens were made of, and drawn: all draws [n] int64, where a drafter follows."""
 
     sample_slots: Slots
     request_ids: NDArray[np.int64]
@@ -50,11 +62,15 @@ class SubmittedStep:
     behind: DraftedDraws | None = None
     may_run: bool = False
     reporting: NDArray[np.intp] | None = None
+    computed: EagerTokens | None = None
+    drawn: torch.Tensor | None = None
 
 
 class StepRunner:
     """graphs: set once captured; without them every step runs eagerly. num_groups: of layers, each
     with a block table per slot."""
+
+    _wants_all_states = False  # of every token of a step, not only of those that are looked at
 
     def __init__(
         self, model: CausalLM, ops: Ops, config: Config, device: Device, num_groups: int
@@ -173,17 +189,20 @@ class StepRunner:
     def _forward(self, batch: ScheduledBatch, step: SubmittedStep) -> None:
         self._inputs.append_blocks(batch)
         inputs = self._prepare(batch, step)
-        # Log-probabilities of a prompt look at all of its tokens.
-        looked_at = None if batch.prompt_scores else inputs.looked_at
+        # Log-probabilities of a prompt look at all of its tokens, and so do some drafters.
+        all_wanted = self._wants_all_states or bool(batch.prompt_scores)
+        looked_at = None if all_wanted else inputs.looked_at
         with set_forward_context(ForwardContext(inputs.attention, looked_at)):
-            hidden = self._model(inputs.input_ids, inputs.positions)
+            states = self._model(inputs.input_ids, inputs.positions)
+        hidden = states.last
         # Behind the layers: the device is busy while the host does this.
         self._enter(batch)
         self._advance(batch, inputs, step)
         if batch.prompt_scores:
             step.prompt_logprobs = self._score_prompts(batch, hidden)
-            if inputs.looked_at is not None:
-                hidden = hidden[inputs.looked_at]
+        if all_wanted and inputs.looked_at is not None:
+            hidden = hidden[inputs.looked_at]
+        self._keep_computed(batch, step, inputs, states)
         if not batch.samples.any():
             return
         slots, state = inputs.sample_slots, self.slots.device
@@ -195,6 +214,11 @@ class StepRunner:
             ),
             variant=None,
         )
+
+    def _keep_computed(
+        self, batch: ScheduledBatch, step: SubmittedStep, inputs: StepInputs, states: HiddenStates
+    ) -> None:
+        """Keep what a drafter follows by, where one does."""
 
     def _prepare(self, batch: ScheduledBatch, step: SubmittedStep) -> StepInputs:
         return self._inputs.prepare(batch)

@@ -42,10 +42,8 @@ class _Decodes:
 
 
 class BatchBuilder:
-    def __init__(self, rows: RowTable, *, drafts: bool) -> None:
-        """drafts: whether decodes carry any."""
+    def __init__(self, rows: RowTable) -> None:
         self._rows = rows
-        self._drafts = drafts
         self._new_rows: list[NewRow] = []
         self._block_appends: list[NDArray[np.int32]] = []
         nobody = np.zeros(0, dtype=np.intp)
@@ -79,14 +77,17 @@ class BatchBuilder:
 
     # ---- the batch ----------------------------------------------------------------------------
 
-    def build(self, decodes: Slots, chunks: list[Chunk]) -> ScheduledBatch:
-        """decodes: not to be changed any more; the same array as before says the same rows."""
+    def build(
+        self, decodes: Slots, chunks: list[Chunk], *, drafted: bool = False
+    ) -> ScheduledBatch:
+        """decodes: not to be changed any more; the same array as before says the same rows.
+        drafted: some of them carry drafts."""
         rows = self._rows
         if decodes is not self._decodes.given:
             self._decodes = self._next_decodes(decodes)
         steady = self._decodes
         slots, scheduled, req_ids, samples = steady.slots, steady.ones, steady.req_ids, steady.all
-        if self._drafts:
+        if drafted:
             scheduled = scheduled + rows.num_drafts[slots]
         scores: tuple[PromptScore, ...] = ()
         if chunks:
@@ -99,7 +100,7 @@ class BatchBuilder:
         computed = rows.num_computed[slots]
         rows.num_computed[slots] = computed + scheduled
         rows.num_tokens[slots] += samples  # a token that is known by value only at update()
-        if self._drafts:
+        if drafted:
             rows.num_tokens[steady.slots] += rows.num_drafts[steady.slots]
         batch = ScheduledBatch(
             new_rows=tuple(self._new_rows),

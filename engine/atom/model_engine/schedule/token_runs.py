@@ -86,16 +86,18 @@ class TokenRuns:
         self._lengths.enter(slot)
 
     def plan_drafts(self, decodes: Slots, budget_tokens: int) -> int:
-        """Set how many drafts the rows' next step carries: none beyond a row's end, and all
-        together within the budget. How many that are."""
+        """Set how many drafts the rows' next step carries, unless it is none: none beyond a row's
+        end, and all together within the budget. How many that are."""
         if not len(decodes):
             return 0
-        rows = self._rows
+        rows, drafts = self._rows, self._lengths.choose(decodes)
+        if not np.count_nonzero(drafts):
+            return 0
         most = np.minimum(
             rows.last_position[decodes] - rows.num_tokens[decodes],
             max(0, budget_tokens // len(decodes) - 1),
         )
-        drafts = np.minimum(self._lengths.choose(decodes), most * self._may_draft[decodes])
+        drafts = np.minimum(drafts, most * self._may_draft[decodes])
         rows.num_drafts[decodes] = drafts
         return int(drafts.sum())
 
@@ -104,12 +106,16 @@ class TokenRuns:
     ) -> TakenTokens:
         """Write a step's tokens to the rows that are still there (`alive`), and count what is
         known instead of what there could be."""
+        if output.counts is None:
+            return self._take_single(batch, alive, output)
         rows, known = self._rows, self._num_known
         taken = alive & batch.samples
         slots = batch.slots[taken]
         tokens, counts = _of_rows(output, alive[batch.samples])
-        drafted = self._drafts(batch, output)[alive[batch.samples]]
+        asked = self._most(batch)[taken] - np.int32(1)
+        drafted = asked if output.drafts is None else output.drafts[alive[batch.samples]]
         self._lengths.observe(slots, drafted, counts - 1)
+        self._miss(slots, asked, drafted)
         self.counts.observe(drafted, counts - 1)
         row = np.repeat(np.arange(len(slots)), counts)
         first = np.cumsum(counts) - counts
@@ -124,7 +130,7 @@ class TokenRuns:
             counts = np.where(ended, ends + 1, counts).astype(np.int32)
             tokens = tokens[index < counts[row]]
         known[slots] += counts
-        unused = self._most(batch)[taken] - counts
+        unused = asked + 1 - counts
         assert (unused >= 0).all(), "a row got more tokens than it could"
         rows.num_tokens[slots] -= unused
         rows.num_computed[slots] -= unused
@@ -132,11 +138,36 @@ class TokenRuns:
         context_lens = np.where(batch.samples, known[batch.slots] - 1, batch.context_lens)
         return slots, batch.req_ids[taken], tokens, counts, ended, context_lens
 
-    def _drafts(self, batch: ScheduledBatch, output: ScheduledBatchOutput) -> NDArray[np.int32]:
-        """That each row which sampled carried."""
-        if output.drafts is not None:
-            return output.drafts
-        return self._most(batch)[batch.samples] - np.int32(1)
+    def _take_single(
+        self, batch: ScheduledBatch, alive: NDArray[np.bool_], output: ScheduledBatchOutput
+    ) -> TakenTokens:
+        """Of a step that had no drafts, though the scheduler may have counted on some."""
+        rows, known = self._rows, self._num_known
+        slots, request_ids, tokens = batch.slots, batch.req_ids, output.token_ids
+        taken = alive & batch.samples
+        whole = np.count_nonzero(taken) == len(taken)
+        if not whole:
+            slots, request_ids = slots[taken], request_ids[taken]
+            tokens = tokens[alive[batch.samples]]
+        positions = known[slots]
+        rows.token_ids[slots, positions] = tokens
+        known[slots] = positions + 1
+        ended = self._stops.ended(slots, positions, tokens)
+        if batch.num_scheduled_tokens[: batch.num_decodes].max(initial=1) > 1:
+            asked = self._most(batch)[taken] - np.int32(1)
+            self._miss(slots, asked, np.zeros_like(asked))
+            rows.num_tokens[slots] -= asked
+            rows.num_computed[slots] -= asked
+        # All but a row's newest token are computed.
+        context_lens = positions
+        if not whole:
+            context_lens = np.where(batch.samples, known[batch.slots] - 1, batch.context_lens)
+        return slots, request_ids, tokens, None, ended, context_lens
+
+    def _miss(self, slots: Slots, asked: NDArray[np.int32], drafted: NDArray[np.int32]) -> None:
+        missed = (asked > 0) & (drafted == 0)
+        if np.count_nonzero(missed):
+            self._lengths.miss(slots[missed])
 
     def _most(self, batch: ScheduledBatch) -> NDArray[np.int32]:
         """What each row could get: a prompt that ends gets one token, whatever it computes."""
@@ -150,7 +181,6 @@ def _of_rows(
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Tokens, and how many of each row, of the chosen of those that sampled."""
     counts = output.counts
-    if counts is None:
-        counts = np.ones(len(chosen), dtype=np.int32)
+    assert counts is not None, "a step without drafts gives one each"
     assert (counts > 0).all(), "a row that samples gets a token"
     return output.token_ids[np.repeat(chosen, counts)], counts[chosen]

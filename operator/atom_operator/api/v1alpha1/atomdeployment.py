@@ -131,8 +131,7 @@ class SpeculativeSpec(ApiModel):
 
     method: Literal["ngram", "mtp", "eagle3"] = "ngram"
     """ngram: what followed the same tokens before, in prompt or answer; mtp: by the multi-token
-    prediction layers of the model's own checkpoint; eagle3: by a draft model. The latter two need
-    an engine image that can do it."""
+    prediction layer of the model's own checkpoint; eagle3: by a draft model."""
     tokens: Annotated[int, Field(ge=1, le=16)] | None = None
     """Tokens drafted per sequence and step, at most; default: 5 with ngram, else 1."""
     draft_model: (

@@ -142,7 +142,7 @@ REFUSED = [
     "--index_cache_dtype=fp8", "--cudagraph-capture-sizes=[1,2]", "--level=3",
     "--cudagraph-mode=FULL", "--fake-eplb",
     "--dp-load-balance=round_robin", "--enable-tbo=all", "--all2all-backend=low-latency",
-    "--moe-backend=mega", "--draft-model=d",
+    "--moe-backend=mega",
     "--spec-decode-acceptance-length=1", "--spec-decode-acceptance-rate=1",
     "--attn-prefill-chunk-size=16", "--state-checkpoint-interval-tokens=16",
     "--enable_chunked_prefill", "--no-enable_chunked_prefill", "--kv-transfer-config={}",

@@ -1,0 +1,93 @@
+"""What stands between a model and the layers that are to draft for it: one table for engine and
+operator, by config.json alone.
+
+The engine refuses by it before it reads weights, the operator before a pod exists. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from atom.sizing.families import DRAFT_FAMILIES
+from atom.sizing.model_facts import ModelFacts
+
+_TAPS = 3
+_LEAST_LAYERS = 7  # of which three different ones are tapped
+
+
+def default_taps(num_layers: int) -> tuple[int, ...]:
+    """Layers whose inputs a draft model of EAGLE-3 sees where its config.json does not say."""
+    return (2, num_layers // 2, num_layers - 3)
+
+
+def spread_problems(experts_spread: bool) -> Iterator[str]:
+    """Why layers do not draft for a model whose experts are spread over ranks."""
+    if experts_spread:
+        yield (
+            "layers that draft (methods mtp and eagle3) do not run where ranks share experts; use "
+            "method ngram, or leave expert parallelism out"
+        )
+
+
+def mtp_problems(facts: ModelFacts) -> Iterator[str]:
+    """Why a model's own layers do not draft for it; nothing when they do."""
+    if not facts.drafts:
+        yield (
+            "method mtp drafts with the checkpoint's own layer, and this model's config.json names "
+            "none (num_nextn_predict_layers); leave it out, or use method ngram"
+        )
+    elif len(facts.drafts) > 1:
+        yield (
+            f"method mtp drafts with one layer, and this model's config.json names "
+            f"{len(facts.drafts)} (num_nextn_predict_layers); use method ngram"
+        )
+
+
+def eagle3_problems(facts: ModelFacts, draft: ModelFacts) -> Iterator[str]:
+    """Why a draft model does not draft for a model; nothing when it does."""
+    if draft.architecture not in DRAFT_FAMILIES:
+        yield (
+            f"the draft model's architecture {draft.architecture} does not draft; "
+            f"supported: {', '.join(DRAFT_FAMILIES)}"
+        )
+        return
+    if draft.num_layers != 1:
+        yield f"the draft model has {draft.num_layers} layers; one is supported"
+    if draft.hidden_size != facts.hidden_size:
+        yield (
+            f"the draft model's hidden_size {draft.hidden_size} is not the model's "
+            f"{facts.hidden_size}, whose embedding it uses; use the one made for this model"
+        )
+    if draft.joined_size != _TAPS * facts.hidden_size:
+        yield (
+            f"the draft model joins {draft.joined_size} elements of hidden states, of this model "
+            f"{_TAPS} × {facts.hidden_size}; use the one made for it"
+        )
+    if draft.vocab_size > facts.vocab_size:
+        yield (
+            f"the draft model's draft_vocab_size {draft.vocab_size} is more than the model's "
+            f"vocab_size {facts.vocab_size}"
+        )
+    if facts.num_layers < _LEAST_LAYERS:
+        yield (
+            f"three layers of the model are tapped, which takes {_LEAST_LAYERS} at least; it has "
+            f"{facts.num_layers}"
+        )
+    if draft.quantization is not None:
+        yield f"the draft model is quantised ({draft.quantization}); use a plain one"
+    yield from _cache_problems(facts, draft)
+
+
+def _cache_problems(facts: ModelFacts, draft: ModelFacts) -> Iterator[str]:
+    """Layers that share tensors of the pool keep the same of a token."""
+    windows = {alike.layer.attention.window for alike in facts.layer_counts}
+    own = draft.layers[0].attention
+    kept = {
+        (alike.layer.attention.num_kv_heads, alike.layer.attention.head_dim)
+        for alike in facts.layer_counts
+    }
+    if windows != {None} and kept != {(own.num_kv_heads, own.head_dim)}:
+        yield (
+            f"the draft model keeps {own.num_kv_heads} KV heads of {own.head_dim}, other than the "
+            "model, whose layers with sliding windows share blocks with it; use method ngram"
+        )
