@@ -1,0 +1,205 @@
+"""Values of the engine's configuration: options as given, and the parts of what they become.
+
+Torch-free and frozen. `atom.config` makes the one of the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from atom.balance_config import BalanceConfig
+from atom.sizing.model_facts import ModelFacts
+from atom.speculative_config import SpeculativeConfig
+
+SchedulingPolicy = Literal["mixed", "prefill_first"]
+RoutingPolicy = Literal["least_tokens", "round_robin"]
+ExpertTransport = Literal["torch", "mori"]
+
+LEAST_STALL_SECONDS = 2.0  # two heartbeats
+KV_CACHE_DTYPES = ("auto", "bf16", "fp16", "fp32", "fp8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What the user asks for; see the command line's help for each meaning. None means derived."""
+
+    model: str
+    revision: str | None = None
+    served_model_name: str | None = None
+    dtype: str = "auto"
+    quantization: str | None = None
+    device: str = "auto"
+    backend: str = "auto"
+    op_backends: dict[str, str] = field(default_factory=dict)
+    load_dummy: bool = False
+    seed: int = 0
+    max_model_len: int | None = None
+    max_num_seqs: int = 512
+    max_num_batched_tokens: int = 16384
+    long_prefill_token_threshold: int = 0
+    scheduling_policy: SchedulingPolicy = "mixed"
+    scheduler_delay_factor: float = 0.0
+    max_waiting_requests: int = 4096
+    block_size: int = 16
+    num_kv_blocks: int | None = None
+    gpu_memory_utilization: float = 0.9
+    kv_cache_dtype: str = "auto"
+    enable_prefix_caching: bool = True
+    tensor_parallel_size: int = 1
+    data_parallel_size: int = 1
+    data_parallel_routing: RoutingPolicy = "least_tokens"
+    enable_expert_parallel: bool = False
+    enable_dp_attention: bool = False
+    expert_exchange: ExpertTransport = "torch"
+    balance: BalanceConfig | None = None
+    nnodes: int = 1
+    node_rank: int = 0
+    master_addr: str = "127.0.0.1"
+    master_port: int = 29_500
+    stall_seconds: float = 120.0
+    enforce_eager: bool = False
+    torch_profiler_dir: str | None = None
+    speculative: SpeculativeConfig | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationDefaults:
+    """Sampling defaults of the checkpoint's generation_config.json; None where it has none."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+
+
+GENERATION_FIELDS = tuple(field.name for field in fields(GenerationDefaults))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """max_model_len: most tokens of prompt and answer together. dtype: "auto" or a torch name."""
+
+    path: Path
+    served_name: str
+    architecture: str
+    hf_config: dict[str, Any]
+    facts: ModelFacts
+    dtype: str
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    generation: GenerationDefaults
+    load_dummy: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """block_size: tokens per KV block. num_kv_blocks: None to size from memory."""
+
+    block_size: int
+    num_kv_blocks: int | None
+    gpu_memory_utilization: float
+    kv_cache_dtype: str
+    enable_prefix_caching: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """long_prefill_token_threshold: most prompt tokens of one request per step; 0 for no bound.
+    delay_factor: prefill_first waits this many prompt latencies to batch prompts; 0 never waits.
+    max_waiting_requests: a server refuses more that have no token yet; 0 for no bound.
+    num_speculative_tokens: drafts per sequence and step that blocks are kept for."""
+
+    policy: SchedulingPolicy
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    long_prefill_token_threshold: int
+    delay_factor: float
+    max_waiting_requests: int = 0
+    num_speculative_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlace:
+    """Where this machine stands among the `count` that share a copy of the model. address, port:
+    where the first one, of rank 0, waits for the others."""
+
+    count: int = 1
+    rank: int = 0
+    address: str = "127.0.0.1"
+    port: int = 29_500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelConfig:
+    """data_parallel_rank: which rank a core process is; the others do not look.
+    tensor_parallel_rank: which rank a runner's process is of those that share a copy of the model.
+    expert_parallel: the ranks have whole experts each, not a part of each. shares_experts: those of
+    data parallelism, with tokens of their own; else those that share a copy of the model.
+    expert_exchange: by which few tokens go to their experts; balance: how these are placed anew,
+    None where they stay.
+    stall_seconds: a rank that computes nothing for so long, with work or without, is not well."""
+
+    tensor_parallel_size: int
+    data_parallel_size: int
+    data_parallel_rank: int = 0
+    tensor_parallel_rank: int = 0
+    data_parallel_routing: RoutingPolicy = "least_tokens"
+    stall_seconds: float = 120.0
+    expert_parallel: bool = False
+    expert_exchange: ExpertTransport = "torch"
+    balance: BalanceConfig | None = None
+    nodes: NodePlace = NodePlace()
+
+    @property
+    def shares_experts(self) -> bool:
+        """Whether ranks of data parallelism compute each other's experts."""
+        return self.expert_parallel and self.data_parallel_size > 1
+
+    @property
+    def expert_ranks(self) -> int:
+        """Ranks over which the experts are divided as wholes; 1 where they are not."""
+        return self.data_parallel_size * self.tensor_parallel_size if self.expert_parallel else 1
+
+    @property
+    def ranks_per_node(self) -> int:
+        return self.tensor_parallel_size // self.nodes.count
+
+    @property
+    def ranks_here(self) -> range:
+        """Of this node."""
+        first = self.nodes.rank * self.ranks_per_node
+        return range(first, first + self.ranks_per_node)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything one engine needs to know before it touches a device. enforce_eager: no graphs.
+    torch_profiler_dir: where traces of the running engine may be written; None for none.
+    speculative: how tokens are drafted; None for a token a step. draft: the checkpoint that drafts
+    them, if it is one of its own."""
+
+    model: ModelConfig
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+    parallel: ParallelConfig
+    device: str
+    backend: str
+    op_backends: dict[str, str]
+    enforce_eager: bool
+    seed: int
+    torch_profiler_dir: str | None = None
+    speculative: SpeculativeConfig | None = None
+    draft: ModelConfig | None = None
+
+    def to_json(self) -> bytes:
+        return msgspec.json.encode(self, enc_hook=str)
+
+    @staticmethod
+    def from_json(data: bytes) -> Config:
+        return msgspec.json.decode(data, type=Config, dec_hook=lambda kind, value: kind(value))
