@@ -13,7 +13,10 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
+import psutil
+
 _KILLED_FOR_MEMORY = 9
+_STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 
 
 class ChildProcess:
@@ -74,6 +77,15 @@ class ChildProcess:
             hint = " (out of memory?)" if -code == _KILLED_FOR_MEMORY else ""
             return f"{who} was killed by signal {-code}{hint}"
         return f"{who} ended with code {code}; see its log above"
+
+    def is_stopped(self) -> bool:
+        """Whether the operating system has stopped it, as SIGSTOP and debuggers do."""
+        if self.pid is None:
+            return False
+        try:
+            return psutil.Process(self.pid).status() in _STOPPED
+        except psutil.Error:
+            return False
 
     def tell(self, line: bytes) -> None:
         """Write one line to its standard input. If it is gone, its end will tell."""

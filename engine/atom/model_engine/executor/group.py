@@ -118,7 +118,9 @@ class GroupExecutor:
             return f"the node of rank {', '.join(silent)} of the tensor-parallel group is silent"
         least = min(count for count in counts if count is not None)
         behind = [str(rank) for rank, count in enumerate(counts) if count == least]
-        if len(behind) == len(counts):
+        if len(behind) == len(counts):  # one may have stopped within what it had begun
+            behind = [str(rank) for rank in self._ranks.stopped()]
+        if not behind:
             return "the ranks of the tensor-parallel group wait for each other"
         return f"rank {', '.join(behind)} of the tensor-parallel group is behind the others"
 

@@ -75,6 +75,14 @@ class RankProcesses:
             child.tell(msgspec.json.encode(order))
         self._channel.let_go()
 
+    def stopped(self) -> list[int]:
+        """Ranks whose process the operating system has stopped."""
+        return [
+            rank
+            for rank, child in zip(self._ranks, self._children, strict=False)
+            if child.is_stopped()
+        ]
+
     def stop(self, timeout_seconds: float) -> None:
         """Wait for ranks that were told to end, then make them."""
         deadline = time.monotonic() + timeout_seconds
