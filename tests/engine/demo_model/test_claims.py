@@ -103,9 +103,8 @@ def test_what_it_once_said_wrongly_is_gone(word: str) -> None:
     assert word not in SAID
 
 
-def test_what_the_engine_refuses_is_not_promised() -> None:
-    """Where an answer is about something that this version has not, it says so."""
-    assert "does not have it" in told_of("Expert parallelism places")
+def test_what_is_asked_for_by_a_flag_is_told_with_it() -> None:
+    assert "--enable-expert-parallel" in told_of("Expert parallelism places")
     assert "--tensor-parallel-size 2" in told_of("Tensor parallelism cuts")
     assert "--method ngram" in told_of("Speculative decoding lets")
     assert "--kv-cache-dtype fp8" in told_of("An fp8 KV cache stores")
