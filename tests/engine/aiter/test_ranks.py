@@ -117,7 +117,7 @@ def _two_ranks(monkeypatch: pytest.MonkeyPatch, mistake: tuple[str, Change] | No
     if mistake is not None:
         found = _mistaken(library.found["CustomAllreduce"], *mistake)
         library = replace(library, found={**library.found, "CustomAllreduce": found})
-    pair: Any = SimpleNamespace(rank=0, size=2, enter=lambda: None)
+    pair: Any = SimpleNamespace(rank=0, size=2, nodes=1, enter=lambda: None)
     return rank_group.join(library, pair, torch.device("cpu"), 128)
 
 

@@ -16,6 +16,7 @@ import torch
 from atom.model_engine.runner import graph_runner
 from atom.model_engine.runner.graph_runner import DecodeGraphs, GraphVariant
 from atom.model_ops.backends.interface import SamplingTensors
+from atom.models.hidden_states import HiddenStates
 from atom.speculative_config import SpeculativeConfig
 from tests.support.core_driver import CoreDriver
 from tests.support.speculated_answers import (
@@ -35,14 +36,14 @@ class PlayedGraph:
 
     graphs: DecodeGraphs
     variant: GraphVariant
-    hidden: torch.Tensor
+    states: HiddenStates
     sampling: SamplingTensors
     replays: int = 0
 
     def replay(self) -> None:
         self.replays += 1
-        hidden, sampling = self.graphs._forward(self.variant)
-        self.hidden.copy_(hidden)
+        states, sampling = self.graphs._forward(self.variant)
+        self.states.last.copy_(states.last)
         for name in ("temperature", "seed", "position"):
             getattr(self.sampling, name).copy_(getattr(sampling, name))
 
@@ -58,10 +59,9 @@ class PlayedGraphs(DecodeGraphs):
             variant = GraphVariant(size, even=False, drafted=True)
             zeros = torch.zeros(size)
             sampling = SamplingTensors(zeros.clone(), zeros.long(), zeros.long())
-            graph = PlayedGraph(self, variant, torch.zeros(size, hidden_size), sampling)
-            self._graphs[variant] = graph_runner._Graphs(
-                cast(Any, graph), graph.hidden, sampling, {}
-            )
+            states = HiddenStates(torch.zeros(size, hidden_size))
+            graph = PlayedGraph(self, variant, states, sampling)
+            self._graphs[variant] = graph_runner._Graphs(cast(Any, graph), states, sampling, {})
             played.append(graph)
         return played
 

@@ -55,9 +55,10 @@ def test_every_option_has_a_flag() -> None:
         "--kv-cache-dtype", "fp32", "--no-enable-prefix-caching", "-tp", "2", "-dp", "3",
         "--enforce-eager", "--max-waiting-requests", "6",
         "--data-parallel-routing", "round_robin", "--stall-seconds", "9",
-            "--torch-profiler-dir", "traces", "--quantization", "fp8", "--method", "ngram",
+        "--torch-profiler-dir", "traces", "--quantization", "fp8", "--method", "ngram",
         "--enable-expert-parallel", "--enable-dp-attention", "--enable-eplb",
-        "--expert-exchange", "mori",
+        "--expert-exchange", "mori", "--nnodes", "2", "--node-rank", "1",
+        "--master-addr", "10.0.0.1", "--master-port", "29501",
     )  # fmt: skip
     unchanged = [
         field.name
