@@ -123,8 +123,8 @@ async def test_model_facts_come_from_a_config_map_once_it_exists() -> None:
         (
             {"parallelism": {"tensor": 16, "nodes": 2}},
             "ImpossibleParallelism",
-            "this model can be split over 1, 2, 4 devices",
             "attention heads 4 is not divisible by 16; this model can be split over 2, 4 devices",
+        ),
         (
             {"parallelism": {"tensor": 3}},
             "ImpossibleParallelism",
