@@ -56,6 +56,7 @@ class WeightHolder(nn.Module):
         self.weight_scale = _parameter(None if w.scales is None else w.scales.scale)
         groups = None if w.scales is None else w.scales.groups
         self.weight_groups = _parameter(None if groups is None else groups.index)
+        self.weight_order = _parameter(None if groups is None else groups.order)
         self.weight_zero = _parameter(None if w.scales is None else w.scales.zero)
 
 

@@ -61,15 +61,28 @@ Gating = Activation | ClampedSwiGLU
 @dataclass(frozen=True, slots=True)
 class InputGroups:
     """Of INT4_ORDERED: index int32 [.., parts, in], each input's group in each part of the outputs;
-    rows: of the parts, one below the other."""
+    rows: of the parts, one below the other. order int32 [.., parts, in], where inputs were put in
+    the order of their groups: which input is stored in each place, of which index says the group;
+    whole: every group then has as many as share a scale."""
 
     index: torch.Tensor
     rows: tuple[int, ...]
+    order: torch.Tensor | None = None
+    whole: bool = False
 
     def spread(self, by_group: torch.Tensor) -> torch.Tensor:
         """What is kept by group [.., out, groups] → by input [.., out, in]."""
-        rows = torch.tensor(self.rows, device=self.index.device)
-        return by_group.gather(-1, self.index.repeat_interleave(rows, -2).long())
+        return by_group.gather(-1, self._of_rows(self.index))
+
+    def in_place(self, values: torch.Tensor) -> torch.Tensor:
+        """values [.., out, in] as they are stored → in the order of the inputs."""
+        if self.order is None:
+            return values
+        return torch.empty_like(values).scatter_(-1, self._of_rows(self.order), values)
+
+    def _of_rows(self, of_parts: torch.Tensor) -> torch.Tensor:
+        rows = torch.tensor(self.rows, device=of_parts.device)
+        return of_parts.repeat_interleave(rows, -2).long()
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ from atom.model_ops.backends.triton_ops.products import (
     scaled_linear,
     skinny_linear,
     split_linear,
+    word_linear,
 )
 from atom.model_ops.backends.triton_ops.steps import (
     decode_state,
@@ -108,6 +109,15 @@ SCALED_BLOCKS = {"SCALED": True, "TALL": 128, "WIDE": 128}
 PACKED_EXPERTS = {
     key: value for key, value in EXPERTS.items() if key not in ("scale_ptr", "zero_ptr", "bias_ptr")
 } | {"K": 2880, "N": 2880, "BLOCK_N": 64, "EVEN": False, "PACKED": 1}
+INT4 = {
+    "types": {
+        "w_ptr": "*u8", "scale_ptr": "*fp16", "zero_ptr": "*u8", "order_ptr": "*i32",
+        "index_ptr": "*i32",
+    }
+}  # fmt: skip
+WORDS = {"types": INT4["types"] | {"w_ptr": "*i32"}}
+IN_PLACE = {"order_ptr": None, "index_ptr": None}
+FP4_ALONE = {"FP4": True, "order_ptr": None, "zero_ptr": None}
 NO_ORDER = {"order_ptr": None, "counts_ptr": None}
 CHOICE = {
     "PARTS": 4, "GROUPS": 1, "SIZE": 128, "GROUPS_PADDED": 1, "SIZE_PADDED": 128, "GROUPS_KEPT": 1,
@@ -249,17 +259,35 @@ CASES: list[Any] = [
          {"num_warps": 8, "types": {"x_ptr": "*i8", "w_ptr": "*i8", "scale_ptr": "*fp32"}}),
         ("int4 in groups", expanded_linear._expand_kernel,
          {"BLOCK_T": 16, "BLOCK_N": 32, "BLOCK_K": 128, "GROUP": 128, "FP4": False,
-          "HAS_ZERO": True, "HAS_BIAS": False, "bias_ptr": None},
-         {"num_stages": 3,
-          "types": {"w_ptr": "*u8", "scale_ptr": "*fp16", "zero_ptr": "*u8"}}),
+          "HAS_BIAS": False, "bias_ptr": None, **IN_PLACE}, {"num_stages": 3, **INT4}),
         ("int4 in small groups", expanded_linear._expand_kernel,
-         {"BLOCK_T": 128, "BLOCK_N": 128, "BLOCK_K": 128, "GROUP": 32, "FP4": False,
-          "HAS_ZERO": False, "HAS_BIAS": True, "zero_ptr": None},
-         {"num_warps": 8, "types": {"w_ptr": "*u8", "scale_ptr": "*fp16"}}),
+         {"BLOCK_T": 64, "BLOCK_N": 128, "BLOCK_K": 128, "GROUP": 32, "FP4": False,
+          "HAS_BIAS": True, "zero_ptr": None, **IN_PLACE}, INT4),
+        ("int4 of groups parted among ranks", expanded_linear._expand_kernel,
+         {"BLOCK_T": 32, "BLOCK_N": 64, "BLOCK_K": 128, "GROUP": 128, "FP4": False,
+          "HAS_BIAS": False, "bias_ptr": None}, INT4),
         ("mxfp4", expanded_linear._expand_kernel,
-         {"BLOCK_T": 128, "BLOCK_N": 128, "BLOCK_K": 128, "GROUP": 32, "FP4": True,
-          "HAS_ZERO": False, "HAS_BIAS": False, "zero_ptr": None, "bias_ptr": None},
-         {"num_warps": 8, "types": {"w_ptr": "*u8", "scale_ptr": "*u8"}}),
+         {"BLOCK_T": 64, "BLOCK_N": 128, "BLOCK_K": 128, "GROUP": 32, "FP4": True,
+          "HAS_BIAS": False, "zero_ptr": None, "bias_ptr": None, **IN_PLACE},
+         {"types": {"w_ptr": "*u8", "scale_ptr": "*u8"}}),
+        *(
+            (f"{name}, {tokens} tokens by words", word_linear._word_kernel,
+             {"BLOCK_T": tokens, "BLOCK_N": 64 if tokens < 64 else 128, "HAS_BIAS": False,
+              "bias_ptr": None, "FP4": False, **constants},
+             {"num_stages": 3 if tokens < 64 else 2, "num_warps": 8 if tokens > 64 else 4,
+              "types": WORDS["types"] | types})
+            for name, tokens, constants, types in [
+                ("int4", 64, {"BLOCK_K": 128, "GROUP": 128, "order_ptr": None}, {}),
+                ("ordered int4", 16, {"BLOCK_K": 128, "GROUP": 128}, {}),
+                ("int4 in groups of 64", 128, {"BLOCK_K": 64, "GROUP": 64, "order_ptr": None}, {}),
+                ("int4 in groups of 32", 64,
+                 {"BLOCK_K": 128, "GROUP": 32, "order_ptr": None, "zero_ptr": None}, {}),
+                ("mxfp4", 16, {"BLOCK_K": 128, "GROUP": 32, **FP4_ALONE}, {"scale_ptr": "*u8"}),
+                ("mxfp4", 128, {"BLOCK_K": 128, "GROUP": 32, **FP4_ALONE}, {"scale_ptr": "*u8"}),
+                ("mxfp4 in float16", 64, {"BLOCK_K": 128, "GROUP": 32, **FP4_ALONE},
+                 {"scale_ptr": "*u8", "x_ptr": "*fp16"}),
+            ]
+        ),
         ("sum of parts", quantised_tiles._sum_kernel, {"STRETCH": 1024}, {}),
         ("norm_linear", norm_linear._norm_linear_kernel,
          {"K": 4096, "BLOCK_K": 4096, "ROWS": 4, "GATED": False, "HAS_RESIDUAL": True,
@@ -307,8 +335,10 @@ CASES: list[Any] = [
          {"K": 2048, "TALL": 128, "WIDE": 128, "ROWS": 32, "BLOCK_K": 128},
          {"types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
         ("4-bit codes as numbers", expand_codes._numbers_kernel,
-         {"K": 2880, "GROUP": 64, "FP4": False, "ROWS": 32, "BLOCK_K": 128},
-         {"types": {"w_ptr": "*u8", "scale_ptr": "*fp16", "zero_ptr": "*u8"}}),
+         {"K": 2880, "groups": 45, "GROUP": 64, "FP4": False, "ROWS": 32, "BLOCK_K": 128,
+          "index_ptr": None}, INT4),
+        ("4-bit codes of parted groups as numbers", expand_codes._numbers_kernel,
+         {"K": 2880, "groups": 90, "GROUP": 64, "FP4": False, "ROWS": 32, "BLOCK_K": 128}, INT4),
         ("experts of mxfp4 byte by byte", expert_products._experts_kernel,
          {**PACKED_EXPERTS, **NO_ORDER, **CLAMPED, "PROGRAMS": 1, "GATED": False, "WIDE": 32,
           "PACKED": 2, "zero_ptr": None},
@@ -355,7 +385,6 @@ SCRATCH_BYTES = {
     latent_decode._latent_decode_kernel: 1536,
     latent_prefill._latent_prefill_kernel: 2048,
     prefill_attention._prefill_kernel: 768,
-    expanded_linear._expand_kernel: 256,
 }
 WAVE = 64  # lanes of a wavefront of these cards
 

@@ -19,7 +19,8 @@ def dequantise(data: torch.Tensor, scales: Scales) -> torch.Tensor:
     """data as stored [.., out, in or in / 2] → float32 [.., out, in]."""
     values = _values(data, scales)
     if scales.groups is not None:
-        return values * scales.groups.spread(scales.scale.float())
+        groups = scales.groups
+        return groups.in_place(values * groups.spread(scales.scale.float()))
     rows, columns = scales.block
     scale = exponent_scales(scales.scale) if scales.format is WeightFormat.MXFP4 else scales.scale
     wide = scale.float().repeat_interleave(rows, -2)[..., : values.shape[-2], :]

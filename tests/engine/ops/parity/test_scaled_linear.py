@@ -77,10 +77,11 @@ def test_a_product_is_that_of_the_codes(
 
 
 def test_few_tokens_are_divided_over_the_inner_dimension(device: torch.device) -> None:
-    tile = choose_tile(torch.device("cpu"), 1, 64, 8192, 128)
+    tile = choose_tile(torch.empty(1, 8192), LinearWeight(torch.empty(64, 8192)), 128)
     assert tile.splits > 1
     assert tile.splits * tile.slice >= 8192
-    assert choose_tile(torch.device("cpu"), 256, 4096, 8192, 128).splits == 1
+    many = LinearWeight(torch.empty(4096, 8192, device="meta"))
+    assert choose_tile(torch.empty(256, 8192), many, 128).splits == 1
     weight, x = torch.randn(32, 4096, device=device), torch.randn(2, 4096, device=device)
     data, scale = quantise(weight, WeightFormat.INT8, (1, 4096))
     w = LinearWeight(data, None, Scales(WeightFormat.INT8, scale, (1, 4096), torch.float32))

@@ -102,23 +102,26 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
     from atom.model_ops.backends.triton_ops.attention import grouped_attention, latent_attention
 
     if op in _PRODUCTS:
-        return _against_formats(case.formats)
+        return _against_fp8(case.formats)
     if op in ("prepare_experts", "experts", "add_experts"):
-        return _against_formats(case.expert_formats)
+        return _against_order(case.expert_formats) + _against_fp8(case.expert_formats)
     if op in _CACHED and case.kv_dtype in FP8_DTYPES and native_fp8(_device()) is None:
         return ("this card converts no fp8, which the KV cache is to have",)
     return grouped_attention.reasons_against(op, case) + latent_attention.reasons_against(op, case)
 
 
-def _against_formats(formats: tuple[WeightFormat, ...]) -> tuple[str, ...]:
-    ordered = tuple(
-        f"it has no product with matrices of {kind.value}"
+def _against_order(formats: tuple[WeightFormat, ...]) -> tuple[str, ...]:
+    return tuple(
+        f"it has no product with experts of {kind.value}"
         for kind in formats
         if kind is WeightFormat.INT4_ORDERED
     )
+
+
+def _against_fp8(formats: tuple[WeightFormat, ...]) -> tuple[str, ...]:
     if native_fp8(_device()) is not None:
-        return ordered
-    return ordered + tuple(
+        return ()
+    return tuple(
         f"this card multiplies no fp8, which matrices of {kind.value} need"
         for kind in formats
         if kind in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS)

@@ -1,12 +1,7 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """The product of an expert's MXFP4 matrix with its tokens in bfloat16.
 
-What holds it back is making numbers of codes, so eight codes are taken at once. A 32-bit word has
-inputs 8w .. 8w + 7; nibbles i and i + 4 are moved to the places that sign, exponent and fraction
-have in a word's two bfloat16, by two shifts and masks for both. A number is then 2^-126 of what it
-should be, ½ and 0 included, which the scale that is multiplied in makes good. So tile i has of
-every word the inputs i and i + 4, and the activations are divided in the same way.
-
+What holds it back is making numbers of codes, so eight codes are taken at once (word_tiles.py).
 Weights are the tall side of the tensor core's tile and come from registers.
 """
 
@@ -15,32 +10,21 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.products.word_tiles import two_numbers
-
-
-@triton.jit
-def _inputs(words, scales, NIBBLE: tl.constexpr):
-    """words int32 [N, W], scales bfloat16 [N, W] → the inputs NIBBLE and NIBBLE + 4 of each word,
-    bfloat16 [N, 2W]."""
-    size = words << (6 - 4 * NIBBLE) if NIBBLE < 2 else words >> (4 * NIBBLE - 6)
-    return two_numbers(words << (12 - 4 * NIBBLE), size, scales, 0x01C001C0)
-
-
-@triton.jit
-def _by_word(exponents, N: tl.constexpr, GROUPS: tl.constexpr):
-    """Exponents uint8 [N, GROUPS] of groups of four words → 2^126 × scales, [N, 4 · GROUPS]."""
-    bits = (exponents.to(tl.int16) + 126) << 7
-    scales = bits.to(tl.bfloat16, bitcast=True)
-    return tl.reshape(tl.broadcast_to(scales[:, :, None], (N, GROUPS, 4)), (N, 4 * GROUPS))
+from atom.model_ops.backends.triton_ops.products.packed_tiles import by_input
+from atom.model_ops.backends.triton_ops.products.word_tiles import (
+    fp4_numbers,
+    fp4_scales,
+    quarters,
+)
 
 
 @triton.jit
 def _tile_product(acc, x0, x1, x2, x3, words, exponents, N: tl.constexpr, GROUPS: tl.constexpr):
-    scales = _by_word(exponents, N, GROUPS)
-    acc = tl.dot(_inputs(words, scales, 0), x0, acc)
-    acc = tl.dot(_inputs(words, scales, 1), x1, acc)
-    acc = tl.dot(_inputs(words, scales, 2), x2, acc)
-    return tl.dot(_inputs(words, scales, 3), x3, acc)
+    scales = by_input(fp4_scales(exponents), N, GROUPS, 4 * GROUPS)
+    acc = tl.dot(fp4_numbers(words, scales, 0), x0, acc)
+    acc = tl.dot(fp4_numbers(words, scales, 1), x1, acc)
+    acc = tl.dot(fp4_numbers(words, scales, 2), x2, acc)
+    return tl.dot(fp4_numbers(words, scales, 3), x3, acc)
 
 
 @triton.jit
@@ -71,11 +55,7 @@ def multiply_fp4(
             x_mask = x_mask & (lane < K - k)[None, :]
             w_mask = w_mask & (word < (K - k) // 8)[None, :]
         x = tl.load(x_rows + k, mask=x_mask, other=0.0)
-        # Inputs 4j + i are x_i[j]: first by the lower bit of i, then by the upper.
-        even, odd = tl.split(tl.reshape(x, (BLOCK_M, BLOCK_K // 4, 2, 2)))
-        x0, x2 = tl.split(even)
-        x1, x3 = tl.split(odd)
-        x0, x1, x2, x3 = tl.trans(x0), tl.trans(x1), tl.trans(x2), tl.trans(x3)
+        x0, x1, x2, x3 = quarters(x, BLOCK_M, BLOCK_K)
         words = tl.load(w_rows + k // 8, mask=w_mask, other=0)
         acc = _tile_product(acc, x0, x1, x2, x3, words, exponents, BLOCK_N, GROUPS)
         following = k // 32 + GROUPS

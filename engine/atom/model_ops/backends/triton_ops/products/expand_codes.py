@@ -13,11 +13,13 @@ import torch
 import triton
 import triton.language as tl
 
+from atom.model_ops.backends.triton_ops.products.expanded_linear import orders
 from atom.model_ops.backends.triton_ops.products.packed_tiles import (
     by_input,
+    group_values,
     in_numbers,
     unpacked,
-    zero_points,
+    unpacked_by_index,
 )
 from atom.model_ops.values import EIGHT_BITS, LinearWeight, Scales, WeightFormat
 
@@ -26,30 +28,33 @@ _ROWS, _INPUTS = 32, 128
 
 @triton.jit
 def _numbers_kernel(
-    w_ptr, scale_ptr, zero_ptr, out_ptr, rows, K: tl.constexpr,
+    w_ptr, scale_ptr, zero_ptr, index_ptr, out_ptr, rows, K: tl.constexpr, groups: tl.constexpr,
     GROUP: tl.constexpr, FP4: tl.constexpr, ROWS: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Rows of all matrices of a stack. GROUP: inputs that share a scale, a multiple of the tile's
-    or a part of it; zero_ptr: None where every zero point is 8."""
+    """Rows of all matrices of a stack. GROUP: inputs that share one of a row's `groups` scales, a
+    multiple of the tile's or a part of it; zero_ptr: None where every zero point is 8; index_ptr:
+    of which group each input is, None where groups are neighbours."""
     GROUPS: tl.constexpr = (BLOCK_K + GROUP - 1) // GROUP
     PAIRS: tl.constexpr = BLOCK_K // 2
-    groups: tl.constexpr = (K + GROUP - 1) // GROUP
     n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     k = tl.program_id(1) * BLOCK_K
     pair = k // 2 + tl.arange(0, PAIRS)
-    group = k // GROUP + tl.arange(0, GROUPS)
-    known, in_group = (n < rows)[:, None], (group < groups)[None, :]
+    known = (n < rows)[:, None]
     inside = known & (pair < K // 2)[None, :]
     codes = tl.load(w_ptr + n[:, None] * (K // 2) + pair[None, :], mask=inside, other=0)
-    scale_at = scale_ptr + n[:, None] * groups + group[None, :]
-    scales = in_numbers(tl.load(scale_at, mask=known & in_group, other=0), FP4)
-    scales = by_input(scales, ROWS, GROUPS, PAIRS)
-    zeros = tl.full([1, 1], 8, tl.int16)
-    if zero_ptr is not None:
-        zero_at = zero_ptr + (n // 2)[:, None] * groups + group[None, :]
-        pairs = tl.load(zero_at, mask=known & in_group, other=0)
-        zeros = by_input(zero_points(pairs, n), ROWS, GROUPS, PAIRS)
-    even, odd = unpacked(codes, scales, zeros, out_ptr.dtype.element_ty, FP4)
+    dtype = out_ptr.dtype.element_ty
+    if index_ptr is None:
+        group = k // GROUP + tl.arange(0, GROUPS)[None, :]
+        stored, zeros = group_values(
+            scale_ptr, zero_ptr, n, groups, group, known & (group < groups)
+        )
+        scales = by_input(in_numbers(stored, FP4), ROWS, GROUPS, PAIRS)
+        zeros = by_input(zeros, ROWS, GROUPS, PAIRS)
+        even, odd = unpacked(codes, scales, zeros, dtype, FP4)
+    else:
+        even, odd = unpacked_by_index(
+            codes, scale_ptr, zero_ptr, index_ptr, n, groups, pair, inside, dtype
+        )
     numbers = tl.reshape(tl.join(even, odd), (ROWS, BLOCK_K))
     lane = k + tl.arange(0, BLOCK_K)
     out_at = out_ptr + n[:, None] * K + lane[None, :]
@@ -76,17 +81,19 @@ def _eight_bits_kernel(
 
 
 def expand_codes(w: LinearWeight, dtype: torch.dtype) -> LinearWeight:
-    """A matrix or stack of codes → the plain one of this dtype."""
+    """A matrix or stack of codes → the plain one of this dtype; sorted inputs stay so."""
     scales = w.scales
     assert scales is not None
     if w.format in EIGHT_BITS:
         return _of_eight_bits(w, scales, dtype)
     group, inputs = scales.block[1], w.inputs
+    _, index = orders(scales)
     block_k = _INPUTS if _INPUTS % group == 0 else math.gcd(group, _INPUTS)
     rows = w.data.numel() // w.data.shape[-1]
     data = torch.empty((*w.data.shape[:-1], inputs), dtype=dtype, device=w.data.device)
     _numbers_kernel[(triton.cdiv(rows, _ROWS), triton.cdiv(inputs, block_k))](
-        w.data, scales.scale, scales.zero, data, rows, K=inputs, GROUP=group,
+        w.data, scales.scale, scales.zero, index, data, rows,
+        K=inputs, groups=scales.scale.shape[-1], GROUP=group,
         FP4=w.format is WeightFormat.MXFP4, ROWS=_ROWS, BLOCK_K=block_k,
     )  # fmt: skip
     return LinearWeight(data, w.bias)

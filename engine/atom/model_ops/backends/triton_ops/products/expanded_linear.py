@@ -4,7 +4,8 @@
 A byte has two neighbouring inputs, so a tile of W is two, of even and of odd inputs, and so is a
 tile of activations: two products, and nothing has to be interleaved. int4 less its zero point is
 exact; its scale follows where a tile's inputs share it, else it is multiplied into the tile.
-MXFP4 is exact with its scale.
+MXFP4 is exact with its scale. For activations of any dtype, and for groups that are parted among
+ranks; most products of 16-bit activations are word_linear.py's.
 """
 
 from __future__ import annotations
@@ -14,57 +15,66 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.products.packed_tiles import (
+    group_values,
     in_numbers,
     unpacked,
-    zero_points,
+    unpacked_by_index,
 )
 from atom.model_ops.backends.triton_ops.products.quantised_tiles import (
     choose_tile,
     new_parts,
     store_part,
 )
-from atom.model_ops.values import LinearWeight, WeightFormat
+from atom.model_ops.values import LinearWeight, Scales, WeightFormat
 
 _BLOCK_K = 128
+# Tokens of a tile, at most: of more an AMD card's compiler spills registers to memory.
+_MOST_TOKENS, _MOST_PARTED = 64, 32
 
 
 @triton.jit(do_not_specialize=["tokens"])
 def _expand_kernel(
-    x_ptr, w_ptr, scale_ptr, zero_ptr, bias_ptr, parts_ptr, tokens, N, K, slice,
+    x_ptr, w_ptr, scale_ptr, zero_ptr, order_ptr, index_ptr, bias_ptr, parts_ptr,
+    tokens, N, K, groups, slice,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
-    FP4: tl.constexpr, HAS_ZERO: tl.constexpr, HAS_BIAS: tl.constexpr,
+    FP4: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
-    """GROUP: inputs that share a scale."""
-    SHARED: tl.constexpr = GROUP % BLOCK_K == 0  # by all inputs of a tile
+    """GROUP: inputs that share one of the `groups` scales of a row; zero_ptr: None where every zero
+    point is 8; order_ptr: which input is stored in each place, index_ptr: of which group it is,
+    None where places are inputs, and groups neighbours."""
+    SHARED: tl.constexpr = GROUP % BLOCK_K == 0 and index_ptr is None  # by all inputs of a tile
     part = tl.program_id(2)
     t = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    pair = tl.arange(0, BLOCK_K // 2)
+    lane = tl.arange(0, BLOCK_K // 2)
     inner = tl.arange(0, BLOCK_K)
-    real, rows = t < tokens, n < N
+    real, rows = (t < tokens)[:, None], (n < N)[:, None]
     x_rows = x_ptr + t.to(tl.int64)[:, None] * K
     w_rows = w_ptr + n.to(tl.int64)[:, None] * (K // 2)
-    groups = tl.cdiv(K, GROUP)
     acc = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
     for k in range(part * slice, tl.minimum(part * slice + slice, K), BLOCK_K):
-        inside = (k + 2 * pair)[None, :] < K
-        codes = tl.load(w_rows + (k // 2 + pair)[None, :], mask=rows[:, None] & inside, other=0)
-        at = (k + inner)[None, :]
-        x = tl.load(x_rows + at, mask=real[:, None] & (at < K), other=0.0)
+        pair, place = k // 2 + lane, k + inner
+        known = rows & (pair < K // 2)[None, :]
+        codes = tl.load(w_rows + pair[None, :], mask=known, other=0)
+        inside = place < K
+        if order_ptr is not None:
+            place = tl.load(order_ptr + place, mask=inside, other=0)
+        x = tl.load(x_rows + place[None, :], mask=real & inside[None, :], other=0.0)
         x_even, x_odd = tl.split(tl.reshape(x, (BLOCK_T, BLOCK_K // 2, 2)))
-        if SHARED:
-            group = (k // GROUP) + tl.zeros([1, 1], tl.int32)
-            known = rows[:, None]
+        scale = tl.full([1, 1], 1.0, tl.float32)
+        if index_ptr is not None:
+            even, odd = unpacked_by_index(
+                codes, scale_ptr, zero_ptr, index_ptr, n, groups, pair, known, x.dtype
+            )
         else:
-            group = (k + 2 * pair)[None, :] // GROUP
-            known = rows[:, None] & inside
-        scale = tl.load(scale_ptr + n[:, None] * groups + group, mask=known, other=0)
-        scale = in_numbers(scale, FP4)
-        zero = tl.full([1, 1], 8, tl.int16)
-        if HAS_ZERO:
-            pairs = tl.load(zero_ptr + (n // 2)[:, None] * groups + group, mask=known, other=0)
-            zero = zero_points(pairs, n)
-        even, odd = unpacked(codes, 1.0 if SHARED else scale, zero, x.dtype, FP4)
+            group = (k // GROUP) + tl.zeros([1, 1], tl.int32)
+            if not SHARED:
+                group, rows_known = (2 * pair)[None, :] // GROUP, known
+            else:
+                rows_known = rows
+            stored, zero = group_values(scale_ptr, zero_ptr, n, groups, group, rows_known)
+            scale = in_numbers(stored, FP4)
+            even, odd = unpacked(codes, 1.0 if SHARED else scale, zero, x.dtype, FP4)
         product = tl.dot(x_even, tl.trans(even), input_precision="ieee")
         product = tl.dot(x_odd, tl.trans(odd), product, input_precision="ieee")
         if SHARED:
@@ -74,19 +84,27 @@ def _expand_kernel(
 
 
 def expanded_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
-    """x [T, in] contiguous, w of INT4 or MXFP4 → [T, out], or float32 parts of it
-    [splits, T, out]."""
+    """x [T, in] contiguous, w of INT4, INT4_ORDERED (one part, sorted) or MXFP4 → [T, out], or
+    float32 parts of it [splits, T, out]."""
     scales = w.scales
     assert scales is not None
     tokens, inner = x.shape
-    tile = choose_tile(x.device, tokens, w.outputs, inner, _BLOCK_K)
+    order, index = orders(scales)
+    tile = choose_tile(x, w, _BLOCK_K, most_t=_MOST_TOKENS if index is None else _MOST_PARTED)
     parts = new_parts(x, w.outputs, tile)
     _expand_kernel[tile.grid(tokens, w.outputs)](
-        x, w.data, scales.scale, scales.zero, w.bias, parts,
-        tokens, w.outputs, inner, tile.slice,
+        x, w.data, scales.scale, scales.zero, order, index, w.bias, parts,
+        tokens, w.outputs, inner, scales.scale.shape[-1], tile.slice,
         BLOCK_T=tile.block_t, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, GROUP=scales.block[1],
-        FP4=w.format is WeightFormat.MXFP4, HAS_ZERO=scales.zero is not None,
-        HAS_BIAS=w.bias is not None,
+        FP4=w.format is WeightFormat.MXFP4, HAS_BIAS=w.bias is not None,
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
     return parts
+
+
+def orders(scales: Scales) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Of sorted inputs which stands in each place, and where groups are no neighbours in full
+    of which group each is; None for what is not needed."""
+    if scales.groups is None:
+        return None, None
+    return scales.groups.order, None if scales.groups.whole else scales.groups.index

@@ -1,6 +1,7 @@
 """Linear products: the vendor's library, or a kernel of ours where it was measured to be faster.
 
-With quantised matrices always a kernel of ours (scaled_linear.py, expanded_linear.py).
+With quantised matrices always a kernel of ours (scaled_linear.py, word_linear.py,
+expanded_linear.py).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from atom.model_ops.backends.triton_ops.products import norm_linear as fused
 from atom.model_ops.backends.triton_ops.products import scaled_linear as scaled
 from atom.model_ops.backends.triton_ops.products import split_linear as split
 from atom.model_ops.backends.triton_ops.products.expand_codes import expand_codes
-from atom.model_ops.backends.triton_ops.products.expanded_linear import expanded_linear
+from atom.model_ops.backends.triton_ops.products.expanded_linear import expanded_linear, orders
 from atom.model_ops.backends.triton_ops.products.product_choice import (
     addend_config,
     gated_config,
@@ -26,9 +27,12 @@ from atom.model_ops.backends.triton_ops.products.product_choice import (
 from atom.model_ops.backends.triton_ops.products.quantised_tiles import whole
 from atom.model_ops.backends.triton_ops.products.skinny_linear import skinny_linear
 from atom.model_ops.backends.triton_ops.products.split_linear import split_linear
+from atom.model_ops.backends.triton_ops.products.word_linear import takes as takes_words
+from atom.model_ops.backends.triton_ops.products.word_linear import word_linear
 from atom.model_ops.backends.triton_ops.tuning import SkinnyConfig
 from atom.model_ops.quantised.codes import to_fnuz
 from atom.model_ops.quantised.dequantise import expanded
+from atom.model_ops.quantised.sorted_inputs import parts_of, sort_inputs
 from atom.model_ops.values import (
     EIGHT_BITS,
     Activation,
@@ -55,6 +59,8 @@ def prepare_linear(w: LinearWeight) -> LinearWeight:
     scales = w.scales
     if scales is None or scales.format is WeightFormat.INT4:
         return w
+    if scales.format is WeightFormat.INT4_ORDERED:
+        return sort_inputs(w)
     if scales.format is WeightFormat.MXFP4:
         return w if int(scales.scale.max()) <= _LARGEST_EXPONENT else expanded(w)
     if not scaled.takes(w):
@@ -81,11 +87,18 @@ def _quantised_parts(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
         return x.new_empty((0, w.outputs))
     x = x.contiguous()
     if w.format not in EIGHT_BITS:
-        if x.shape[0] < _EXPANDED_TOKENS:
-            return expanded_linear(x, w)
-        plain = expand_codes(w, x.dtype)
-        return F.linear(x, plain.data, plain.bias)
+        parts = [_four_bits(x, part) for part in parts_of(w)]
+        return parts[0] if len(parts) == 1 else torch.cat([whole(p, x.dtype) for p in parts], 1)
     return library.multiply(x, w) if library.takes(x, w) else scaled.scaled_linear(x, w)
+
+
+def _four_bits(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+    if x.shape[0] < _EXPANDED_TOKENS:
+        return word_linear(x, w) if takes_words(x, w) else expanded_linear(x, w)
+    assert w.scales is not None
+    order, _ = orders(w.scales)
+    plain = expand_codes(w, x.dtype)
+    return F.linear(x if order is None else x[:, order[0]], plain.data, plain.bias)
 
 
 def add(stream: Stream, x: torch.Tensor, w: LinearWeight) -> Stream:

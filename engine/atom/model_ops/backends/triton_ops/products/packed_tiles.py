@@ -35,6 +35,18 @@ def zero_points(pairs, n):
 
 
 @triton.jit
+def group_values(scale_ptr, zero_ptr, n, groups, group, known):
+    """Scales as stored and zero points int16 of rows n [N] in these of their `groups` groups,
+    [1, G]: [N, G] each. zero_ptr: None where every zero point is 8, which is [1, 1] then."""
+    scales = tl.load(scale_ptr + n.to(tl.int64)[:, None] * groups + group, mask=known, other=0)
+    zeros = tl.full([1, 1], 8, tl.int16)
+    if zero_ptr is not None:
+        at = zero_ptr + (n // 2).to(tl.int64)[:, None] * groups + group
+        zeros = zero_points(tl.load(at, mask=known, other=0), n)
+    return scales, zeros
+
+
+@triton.jit
 def by_input(
     values, BLOCK_N: tl.constexpr, GROUPS: tl.constexpr, PAIRS: tl.constexpr
 ):  # fmt: skip
@@ -56,3 +68,18 @@ def unpacked(codes, scales, zeros, dtype: tl.constexpr, FP4: tl.constexpr):
     else:
         even, odd = even - zeros, odd - zeros
     return (even.to(tl.float32) * scales).to(dtype), (odd.to(tl.float32) * scales).to(dtype)
+
+
+@triton.jit
+def unpacked_by_index(
+    codes, scale_ptr, zero_ptr, index_ptr, n, groups, pair, known, dtype: tl.constexpr
+):
+    """`unpacked` int4 of the pairs [PAIRS], whose inputs' groups index_ptr names one by one."""
+    inside = tl.max(known.to(tl.int32), axis=0) > 0
+    even_group = tl.load(index_ptr + 2 * pair, mask=inside, other=0)[None, :]
+    odd_group = tl.load(index_ptr + 2 * pair + 1, mask=inside, other=0)[None, :]
+    scales, zeros = group_values(scale_ptr, zero_ptr, n, groups, even_group, known)
+    even, _ = unpacked(codes, scales.to(tl.float32), zeros, dtype, False)
+    scales, zeros = group_values(scale_ptr, zero_ptr, n, groups, odd_group, known)
+    _, odd = unpacked(codes, scales.to(tl.float32), zeros, dtype, False)
+    return even, odd

@@ -42,12 +42,14 @@ class QuantisedTile:
 
 
 def choose_tile(
-    device: torch.device, tokens: int, outputs: int, inner: int, block_k: int
+    x: torch.Tensor, w: LinearWeight, block_k: int, least_n: int = 32, most_t: int = 128
 ) -> QuantisedTile:
-    """Wide tiles for many tokens; for few as many programs as keep the memory busy."""
-    block_t = max(_MIN_TOKENS, min(128, next_power_of_2(tokens)))
-    block_n = 128 if block_t >= 64 else 64 if block_t == 32 else 32
-    wanted, tiles = 2 * compute_units(device), triton.cdiv(inner, block_k)
+    """Wide tiles for many tokens; for few as many programs as keep the memory busy. least_n:
+    outputs of a tile; most_t: its tokens."""
+    tokens, outputs = x.shape[0], w.outputs
+    block_t = max(_MIN_TOKENS, min(most_t, next_power_of_2(tokens)))
+    block_n = max(least_n, 128 if block_t >= 64 else 64 if block_t == 32 else 32)
+    wanted, tiles = 2 * compute_units(x.device), triton.cdiv(w.inputs, block_k)
     programs = triton.cdiv(tokens, block_t) * triton.cdiv(outputs, block_n)
     splits = 1
     while splits < _MOST_SPLITS and programs * splits < wanted:

@@ -100,7 +100,7 @@ def scaled_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     [splits, T, out]."""
     assert w.scales is not None
     tokens, inner = x.shape
-    tile = choose_tile(x.device, tokens, w.outputs, inner, _block_k(w))
+    tile = choose_tile(x, w, _block_k(w))
     parts = new_parts(x, w.outputs, tile)
     sizes = (tokens, w.outputs, inner, tile.slice)
     blocks = {"BLOCK_T": tile.block_t, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k}

@@ -1,5 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Codes of 32-bit words as numbers: two at once, by what their bits mean in bfloat16."""
+"""Codes of 32-bit words as numbers: two at once, by what their bits mean in a 16-bit float.
+
+A word of 4-bit codes has inputs 8w .. 8w + 7. Its nibbles i and i + 4 stand where the two halves of
+a word have theirs, by one shift for both: so tile i has of every word the inputs i and i + 4, and
+activations are divided in the same way (`quarters`). e2m1 has sign, exponent and fraction where
+bfloat16 and float16 have them; int4 becomes the fraction of a number that is whole there.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +19,73 @@ def two_numbers(sign, size, scales, SIZE_BITS: tl.constexpr):
     its exponent and fraction where `size` has SIZE_BITS; scales bfloat16 [N, W] or None → the lower
     half's number and the upper's of each word, bfloat16 [N, 2W]."""
     bits = (sign & -2147450880) | (size & SIZE_BITS)  # 0x80008000
-    low = bits.to(tl.int16).to(tl.bfloat16, bitcast=True)
-    high = (bits >> 16).to(tl.int16).to(tl.bfloat16, bitcast=True)
+    low, high = _halves(bits, tl.bfloat16)
     if scales is not None:
         low, high = low * scales, high * scales
-    N: tl.constexpr = bits.shape[0]
-    WORDS: tl.constexpr = bits.shape[1]
+    return _in_turn(low, high)
+
+
+@triton.jit
+def _halves(words, dtype: tl.constexpr):
+    low = words.to(tl.int16).to(dtype, bitcast=True)
+    return low, (words >> 16).to(tl.int16).to(dtype, bitcast=True)
+
+
+@triton.jit
+def _in_turn(low, high):
+    """[N, W], twice → [N, 2W]."""
+    N: tl.constexpr = low.shape[0]
+    WORDS: tl.constexpr = low.shape[1]
     return tl.reshape(tl.join(low, high), (N, 2 * WORDS))
+
+
+@triton.jit
+def quarters(x, ROWS: tl.constexpr, BLOCK_K: tl.constexpr):
+    """x [ROWS, BLOCK_K] → four tiles [BLOCK_K / 4, ROWS], the i-th of inputs 4j + i."""
+    # First by the lower bit of i, then by the upper.
+    even, odd = tl.split(tl.reshape(x, (ROWS, BLOCK_K // 4, 2, 2)))
+    x0, x2 = tl.split(even)
+    x1, x3 = tl.split(odd)
+    return tl.trans(x0), tl.trans(x1), tl.trans(x2), tl.trans(x3)
+
+
+@triton.jit
+def fp4_numbers(words, scales, NIBBLE: tl.constexpr):
+    """words int32 [N, W], scales bfloat16 [N, W], 2^126 times as large → the inputs NIBBLE and
+    NIBBLE + 4 of each word, bfloat16 [N, 2W]. Without scales numbers are 2^-126 of what they should
+    be, ½ and 0 included."""
+    size = words << (6 - 4 * NIBBLE) if NIBBLE < 2 else words >> (4 * NIBBLE - 6)
+    return two_numbers(words << (12 - 4 * NIBBLE), size, scales, 0x01C001C0)
+
+
+@triton.jit
+def fp4_scales(exponents):
+    """Exponents uint8 → 2^126 × scales, bfloat16."""
+    return ((exponents.to(tl.int16) + 126) << 7).to(tl.bfloat16, bitcast=True)
+
+
+@triton.jit
+def fp4_halves(words, scales, NIBBLE: tl.constexpr):
+    """`fp4_numbers` in float16, of scales in float32 [N, W], 2^14 times as large (packed_tiles)."""
+    size = words << (9 - 4 * NIBBLE) if NIBBLE < 3 else words >> (4 * NIBBLE - 9)
+    bits = ((words << (12 - 4 * NIBBLE)) & -2147450880) | (size & 0x0E000E00)
+    low, high = _halves(bits, tl.float16)
+    low, high = low.to(tl.float32) * scales, high.to(tl.float32) * scales
+    return _in_turn(low.to(tl.float16), high.to(tl.float16))
+
+
+@triton.jit
+def int4_numbers(words, zeros, scales, NIBBLE: tl.constexpr, dtype: tl.constexpr):
+    """words int32 [N, W]; zeros int16 [N, 1] or [N, W], scales float32 [N, W] or None → the inputs
+    NIBBLE and NIBBLE + 4 of each word less their zero point, exact unless scaled, [N, 2W] of dtype,
+    bfloat16 or float16."""
+    # 128 + code in bfloat16, 1024 + code in float16: codes are their last bits.
+    WHOLE: tl.constexpr = 0x4300 if dtype == tl.bfloat16 else 0x6400
+    bits = ((words >> (4 * NIBBLE)) & 0x000F000F) | (WHOLE * 0x10001)
+    low, high = _halves(bits, dtype)
+    offset = (zeros | WHOLE).to(dtype, bitcast=True)
+    low, high = low - offset, high - offset
+    if scales is not None:
+        low = (low.to(tl.float32) * scales).to(dtype)
+        high = (high.to(tl.float32) * scales).to(dtype)
+    return _in_turn(low, high)

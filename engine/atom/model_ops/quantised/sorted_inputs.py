@@ -1,0 +1,51 @@
+"""Ordered int4 matrices with their inputs in the order of their groups.
+
+What shares a scale is then side by side, as in a matrix that is not ordered, and a kernel reads its
+activations in that order. Called by backends that prepare matrices for such kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from atom.model_ops.quantised.codes import pack_pairs, unpack_pairs
+from atom.model_ops.values import InputGroups, LinearWeight
+
+
+def sort_inputs(w: LinearWeight) -> LinearWeight:
+    """A matrix of INT4_ORDERED as loaded → the same with inputs sorted by group, part by part.
+    Parts whose inputs have the same groups, as GPTQ finds them for one input, become one."""
+    scales = w.scales
+    assert scales is not None
+    assert scales.groups is not None
+    index, rows = scales.groups.index, scales.groups.rows
+    if bool((index == index[:1]).all()):
+        index, rows = index[:1], (sum(rows),)
+    index, order = index.sort(dim=-1, stable=True)
+    codes = unpack_pairs(w.data).split(rows)
+    data = torch.cat([pack_pairs(c[:, o]) for c, o in zip(codes, order, strict=True)])
+    places = torch.arange(index.shape[-1], device=index.device) // scales.block[1]
+    groups = InputGroups(index, rows, order.int(), whole=bool((index == places).all()))
+    return replace(w, data=data, scales=replace(scales, groups=groups))
+
+
+def parts_of(w: LinearWeight) -> Iterator[LinearWeight]:
+    """Each part of the outputs as a matrix of its own, over the same memory; itself where there
+    are none."""
+    scales = w.scales
+    if scales is None or scales.groups is None or len(scales.groups.rows) == 1:
+        yield w
+        return
+    groups, first = scales.groups, 0
+    for number, rows in enumerate(groups.rows):
+        own, end = slice(number, number + 1), first + rows
+        order = None if groups.order is None else groups.order[own]
+        part = replace(groups, index=groups.index[own], rows=(rows,), order=order)
+        zero = None if scales.zero is None else scales.zero[first // 2 : end // 2]
+        bias = None if w.bias is None else w.bias[first:end]
+        part_scales = replace(scales, scale=scales.scale[first:end], zero=zero, groups=part)
+        yield replace(w, data=w.data[first:end], bias=bias, scales=part_scales)
+        first = end

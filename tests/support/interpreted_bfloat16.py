@@ -1,0 +1,47 @@
+"""Arithmetic in bfloat16 for Triton's interpreter, which adds and multiplies the integers that such
+numbers are stored as.
+
+Sums, differences and products are rounded to bfloat16 as a card rounds them; a product of tiles is
+added up in float32. For tests of kernels whose own arithmetic is in bfloat16.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+_ROUNDED = (np.add, np.subtract, np.multiply)
+
+
+def compute_in_bfloat16(patch: pytest.MonkeyPatch) -> None:
+    """Until the patch is undone; nothing where kernels run on a card."""
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    builder = interpreter.InterpreterBuilder
+    binary, dot = builder.binary_op, builder.create_dot
+
+    def binary_op(self: Any, left: Any, right: Any, op: Any) -> Any:
+        if left.dtype.scalar != tl.bfloat16 or op not in _ROUNDED:
+            return binary(self, left, right, op)
+        wide = torch.from_numpy(np.asarray(op(_wide(left.data), _wide(right.data))))
+        bits = wide.bfloat16().view(torch.int16).numpy().view(np.uint16)
+        return interpreter.TensorHandle(bits, tl.bfloat16)
+
+    def create_dot(self: Any, left: Any, right: Any, *rest: Any) -> Any:
+        if left.dtype.scalar == tl.bfloat16:
+            left, right = (
+                interpreter.TensorHandle(_wide(side.data), tl.float32) for side in (left, right)
+            )
+        return dot(self, left, right, *rest)
+
+    patch.setattr(builder, "binary_op", binary_op)
+    patch.setattr(builder, "create_dot", create_dot)
+
+
+def _wide(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    return (np.asarray(bits).astype(np.uint32) << 16).view(np.float32)
