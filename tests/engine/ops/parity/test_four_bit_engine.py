@@ -1,0 +1,31 @@
+"""Whole engines over 4-bit checkpoints: with Triton's products greedy tokens are transformers', from
+what the checkpoint's codes stand for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from atom.model_ops.backends.triton_ops import backend as triton
+from tests.engine.integration.test_quantised_checkpoints import oracle, prompts
+from tests.support.core_driver import CoreDriver
+from tests.support.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
+
+NEW_TOKENS = 2
+
+
+@pytest.mark.parametrize("layout", ["awq", "gptq-ordered", "quark-mxfp4"])
+def test_greedy_tokens_are_transformers(tmp_path: Path, device: torch.device, layout: str) -> None:
+    quantised, plain = make_quantised_checkpoint(tmp_path, LAYOUTS[layout], "llama")
+    driver = CoreDriver(
+        str(quantised),
+        device=device.type,
+        max_num_batched_tokens=48,
+        max_num_seqs=8,
+        op_backends=dict.fromkeys(("prepare_linear", "linear"), triton().name),
+    )
+    asked = prompts(driver.vocab_size)
+    answers = driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True)
+    assert answers == [tokens[:NEW_TOKENS] for tokens in oracle(plain)]
