@@ -21,6 +21,9 @@ SINGLE_FILE = "model.safetensors"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # What serving needs of a hub repository; never code, never other weight formats.
 HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
+# The same weights once more, under Mistral's own names.
+_MISTRAL_WEIGHTS = "consolidated*.safetensors"
+HUB_SPARED = [_MISTRAL_WEIGHTS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +64,20 @@ class Checkpoint:
                 )
         for file in files:
             if not file.is_file():
+                self._refuse_mistral_names()
                 raise ModelError(
                     f"{file}: missing; the checkpoint is incomplete. "
                     f"Copy or download the folder again (safetensors files are required)"
                 )
         return files
+
+    def _refuse_mistral_names(self) -> None:
+        for file in sorted(self.path.glob(_MISTRAL_WEIGHTS)):
+            raise ModelError(
+                f"{file}: holds weights under Mistral's own names, which are not read; add the "
+                "model*.safetensors files of the same repository, or give a repository that has "
+                "them"
+            )
 
 
 def find_checkpoint(model: str, revision: str | None = None) -> Path:
@@ -96,7 +108,14 @@ def _download(model: str, revision: str | None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(model, revision=revision, allow_patterns=HUB_PATTERNS))
+        return Path(
+            snapshot_download(
+                model,
+                revision=revision,
+                allow_patterns=HUB_PATTERNS,
+                ignore_patterns=HUB_SPARED,
+            )
+        )
     except Exception as error:  # the hub client raises many unrelated types
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise ModelError(
@@ -110,6 +129,13 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """Read the folder's JSON files. Raises `ModelError` when it is not a checkpoint."""
     config_file = path / "config.json"
     if not config_file.is_file():
+        if (path / "params.json").is_file():
+            raise ModelError(
+                f"{path}: is a checkpoint in Mistral's own form (params.json and consolidated "
+                "weights), which is not read; give the folder or repository of the same model in "
+                "Hugging Face's form (config.json and model*.safetensors); tekken.json is taken "
+                "beside these"
+            )
         raise ModelError(
             f"{path}: has no config.json, so it is not a Hugging Face checkpoint folder; "
             f"give the folder that holds config.json and *.safetensors"

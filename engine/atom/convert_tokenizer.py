@@ -61,7 +61,7 @@ def convert(folder: Path, target: Path) -> None:
         _compare(tokenizer, folder / SENTENCEPIECE)
     if not getattr(tokenizer, "is_fast", False):
         raise ConversionError(f"its {type(tokenizer).__name__} has no form as tokenizer.json")
-    tokenizer.save_pretrained(str(target))
+    tokenizer.save_pretrained(str(target), save_jinja_files=False)
 
 
 def _compare(tokenizer: Any, file: Path) -> None:
@@ -110,22 +110,27 @@ def _kimi(folder: Path) -> Any:
 
 
 def _tekken(file: Path) -> Any:
-    """Mistral's; text that is no conversation begins with <s>, as theirs does."""
+    """Mistral's; text that is no conversation begins with <s>, as theirs does. Files of before 2025
+    leave their special tokens to mistral-common, and so do all what a conversation looks like."""
+    from mistral_common.integrations.chat_templates.chat_templates import (
+        convert_tokenizer_to_chat_template,
+    )
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
     from transformers.integrations.mistral.tokenizer import MistralConverter
 
-    if "special_tokens" not in json.loads(file.read_text(encoding="utf-8")):
-        raise ConversionError(
-            f"{file.name}: has no special_tokens, as files of before 2025; copy the tokenizer.json "
-            "of the model's other repositories beside it"
-        )
     converted = MistralConverter(str(file)).converted()
     begin = _TEKKEN_SPECIAL["bos_token"]
     converted.post_processor = TemplateProcessing(
         single=f"{begin} $A", special_tokens=[(begin, converted.token_to_id(begin))]
     )
-    return PreTrainedTokenizerFast(tokenizer_object=converted, **_TEKKEN_SPECIAL)
+    try:
+        template = convert_tokenizer_to_chat_template(file)
+    except Exception:  # of a kind without conversations that it knows: completions are served
+        template = None
+    return PreTrainedTokenizerFast(
+        tokenizer_object=converted, chat_template=template, **_TEKKEN_SPECIAL
+    )
 
 
 def _settings(folder: Path) -> dict[str, Any]:

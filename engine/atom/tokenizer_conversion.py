@@ -23,7 +23,7 @@ from atom.utils.cache_folder import cache_folder
 VOCABULARIES = ("tekken.json", "tiktoken.model", "tokenizer.model", "vocab.json")
 # What decides the outcome beside them.
 _OTHER_SOURCES = ("tokenizer_config.json", "merges.txt", "added_tokens.json", "config.json")
-_FORMAT = b"1"  # of what is kept, to be counted up where the conversion changes
+_FORMAT = b"2"  # of what is kept, to be counted up where the conversion changes
 _SECONDS = 600.0  # a vocabulary of 256,000 pieces takes some 20
 _OFFLINE = {
     "HF_HUB_OFFLINE": "1",

@@ -103,26 +103,31 @@ def write_kimi(folder: Path, special: dict[int, tuple[str, bool]]) -> dict[bytes
     return ranks
 
 
-def write_tekken(folder: Path, pattern: str, special: tuple[str, ...]) -> dict[bytes, int]:
-    """tekken.json alone; special: the first tokens. The ranks behind them."""
+def write_tekken(
+    folder: Path, pattern: str, special: tuple[str, ...] | None, version: str = "v13"
+) -> dict[bytes, int]:
+    """tekken.json alone; special: the first tokens, None as in files of before 2025, which do not
+    say. The ranks behind them."""
     folder.mkdir(parents=True, exist_ok=True)
     ranks = byte_pairs()
-    content = {
+    count = max(20, len(special or ()))
+    content: dict[str, Any] = {
         "config": {
             "pattern": pattern,
             "num_vocab_tokens": len(ranks),
-            "default_vocab_size": len(ranks) + 20,
-            "default_num_special_tokens": 20,
-            "version": "v13",
+            "default_vocab_size": len(ranks) + count,
+            "default_num_special_tokens": count,
+            "version": version,
         },
         "vocab": [
             {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": None}
             for token, rank in ranks.items()
         ],
-        "special_tokens": [
+    }
+    if special is not None:
+        content["special_tokens"] = [
             {"rank": rank, "token_str": text, "is_control": True}
             for rank, text in enumerate(special)
-        ],
-    }
+        ]
     (folder / "tekken.json").write_text(json.dumps(content))
     return ranks

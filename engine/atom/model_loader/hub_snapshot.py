@@ -23,7 +23,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from atom.checkpoint import HUB_PATTERNS
+from atom.checkpoint import HUB_PATTERNS, HUB_SPARED
 from atom.errors import ModelError
 from atom.model_loader.hub_errors import hub_error
 
@@ -89,6 +89,11 @@ def ensure_snapshot(
     return snapshot
 
 
+def _is_needed(name: str) -> bool:
+    spared = any(fnmatch(name, pattern) for pattern in HUB_SPARED)
+    return not spared and any(fnmatch(name, pattern) for pattern in HUB_PATTERNS)
+
+
 def look_up(model: str, revision: str) -> Snapshot:
     """Ask the hub what belongs to `revision`. Raises `ModelError`."""
     from huggingface_hub import HfApi
@@ -108,7 +113,7 @@ def look_up(model: str, revision: str) -> Snapshot:
             git_sha1=None if item.lfs else item.blob_id,
         )
         for item in tree
-        if isinstance(item, RepoFile) and any(fnmatch(item.path, p) for p in HUB_PATTERNS)
+        if isinstance(item, RepoFile) and _is_needed(item.path)
     )
     if not any(file.name.endswith(".safetensors") for file in files):
         raise ModelError(

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiktoken
+from mistral_common.protocol.instruct.request import ChatCompletionRequest
+from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 
+from atom.chat_template import load_chat_template
 from atom.checkpoint import HUB_PATTERNS
 from atom.errors import ModelError
 from atom.tokenizer import Tokenizer, has_tokenizer
@@ -104,6 +108,52 @@ def test_tekken_gives_tiktokens_tokens_behind_its_special_ones(tmp_path: Path) -
     assert tokenizer.special_tokens()["bos_token"] == "<s>"
 
 
+# Special tokens of mistral-common's kinds 3 (which files of it do not name) and 13.
+OLD_MISTRAL = (
+    *("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]"),
+    *("[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]", "[IMG]", "<pad>", "[IMG_BREAK]"),
+    *("[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]"),
+    "[TOOL_CONTENT]",
+)
+NEW_MISTRAL = (*OLD_MISTRAL, "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]")
+WEATHER = {"name": "weather", "description": "How <warm> it is", "parameters": {"type": "object"}}
+ASKED = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Is it warm?"}]
+CALL = {"name": "weather", "arguments": '{"city": "Zürich"}'}
+THOUGHT = [{"type": "thinking", "thinking": "20 is warm."}, {"type": "text", "text": "Yes."}]
+CALLED: list[dict[str, Any]] = [
+    *ASKED,
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "abcdefghi", "type": "function", "function": CALL}],
+    },
+    {"role": "tool", "tool_call_id": "abcdefghi", "name": "weather", "content": "20 °C"},
+]
+REASONED = [*CALLED, {"role": "assistant", "content": THOUGHT}, {"role": "user", "content": "?"}]
+
+
+@pytest.mark.parametrize(
+    ("version", "special", "conversations"),
+    [("v3", None, (ASKED, CALLED)), ("v13", NEW_MISTRAL, (ASKED, CALLED, REASONED))],
+)
+def test_conversations_of_tekken_are_mistral_commons(
+    tmp_path: Path, version: str, special: tuple[str, ...] | None, conversations: Any
+) -> None:
+    """Its files have no template; those of before 2025 do not name their special tokens either."""
+    folder = tmp_path / "model"
+    write_tekken(folder, TEKKEN_WORDS, special, version)
+    tokenizer = Tokenizer(folder)
+    template = load_chat_template(folder, tokenizer)
+    assert template is not None
+    oracle = MistralTokenizer.from_file(str(folder / "tekken.json"))
+    tools = [{"type": "function", "function": WEATHER}]
+    for messages in conversations:
+        asked = ChatCompletionRequest.model_validate({"messages": messages, "tools": tools})
+        prompt = template.render(messages, tools=tools)
+        ids = tokenizer.encode(prompt, add_special_tokens=False)
+        assert ids == oracle.encode_chat_completion(asked).tokens
+
+
 def test_a_conversion_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tekken(tmp_path / "model", TEKKEN_WORDS, TEKKEN_SPECIAL)
     first = Tokenizer(tmp_path / "model").encode("The cat", add_special_tokens=False)
@@ -144,7 +194,7 @@ def test_code_of_a_checkpoint_is_not_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("tekken.json", '{"config": {}, "vocab": []}', "has no special_tokens"),
+        ("tekken.json", '{"config": {}, "vocab": []}', r"cannot be converted .*'pattern'"),
         ("tekken.json", "{", r"cannot be converted .*save_pretrained"),
         ("tokenizer.model", "nonsense", r"cannot be converted .*atom-platform\[conversion\]"),
     ],

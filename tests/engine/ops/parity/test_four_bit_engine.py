@@ -1,5 +1,4 @@
-"""Whole engines over 4-bit checkpoints: with Triton's products greedy tokens are transformers', from
-what the checkpoint's codes stand for."""
+"""Whole engines over 4-bit checkpoints: with Triton's products greedy tokens are transformers'."""
 
 from __future__ import annotations
 

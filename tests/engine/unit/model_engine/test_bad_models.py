@@ -67,6 +67,20 @@ def test_folder_without_config(tmp_path: Path) -> None:
         config_of(tmp_path)
 
 
+def test_mistrals_own_form_says_what_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "params.json").write_text("{}")
+    words = r"in Mistral's own form .* which is not read; give .*config\.json and model"
+    with pytest.raises(ModelError, match=words):
+        config_of(tmp_path)
+
+
+def test_weights_under_mistrals_names_are_named(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "consolidated.safetensors")
+    words = r"consolidated\.safetensors: holds weights under Mistral's own names, .* not read; add"
+    with pytest.raises(ModelError, match=words):
+        load(folder)
+
+
 def test_broken_config(folder: Path) -> None:
     (folder / "config.json").write_text("{")
     with pytest.raises(ModelError, match=r"config\.json: cannot be read as JSON"):
