@@ -67,7 +67,7 @@ class Quantization:
         # An input in another order may be of any group, so that each rank has the scales of all.
         shared_by = columns if all_columns is None or not self.ordered else all_columns
         scales = self._scales_bytes(rows, shared_by)
-        order = 8 * columns if self.ordered else 0  # group and place of each input
+        order = 4 * columns if self.ordered else 0
         return _ceil(rows * columns * self.bits, 8) + scales + order
 
     def _scales_bytes(self, rows: int, columns: int) -> int:

@@ -78,7 +78,7 @@ FORMATS: dict[str, tuple[Quantization, int]] = {
     ),
     "gptq in another order": (
         read(quant_method="gptq", bits=4, group_size=128, desc_act=True),
-        128_000 + 256 * 8 * 2 + 256 * 8 // 2 + 1000 * 8,
+        128_000 + 256 * 8 * 2 + 256 * 8 // 2 + 1000 * 4,
     ),
     "gptq in one group": (
         read(quant_method="gptq", bits=4, group_size=-1),
