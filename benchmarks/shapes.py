@@ -231,6 +231,19 @@ SHAPES["gpt-oss-20b-mxfp4"] = {
         ],
     },
 }
+# Dense matrices of four bits, as checkpoints have them; "ordered" is GPTQ's desc_act.
+_INT4 = {"bits": 4, "group_size": 128, "modules_to_not_convert": ["lm_head"]}
+_FP4_WEIGHT = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32}
+for _name, _section in {
+    "awq": {"quant_method": "awq", **_INT4},
+    "gptq-ordered": {"quant_method": "gptq", "desc_act": True, **_INT4},
+    "mxfp4": {
+        "quant_method": "quark",
+        "global_quant_config": {"weight": _FP4_WEIGHT},
+        "exclude": ["lm_head"],
+    },
+}.items():
+    SHAPES[f"qwen3-8b-{_name}"] = {**SHAPES["qwen3-8b"], "quantization_config": _section}
 # Dense shapes that no table of tiles was measured for.
 SHAPES["qwen3-1.7b"] = {
     **SHAPES["qwen3-0.6b"],

@@ -125,8 +125,10 @@ def fill_dummy(model: nn.Module, seed: int) -> None:
             parameter.data.fill_(1.0)
         elif name.endswith("_scale"):
             parameter.data.fill_(_DUMMY_EXPONENT if parameter.dtype is torch.uint8 else 0.02)
-        elif parameter.dtype is torch.int32:
-            parameter.data.zero_()  # groups of inputs
+        elif parameter.dtype is torch.int32:  # groups of inputs: each has equally many
+            groups = parameters[name.removesuffix("groups") + "scale"].shape[-1]
+            inputs = torch.arange(parameter.shape[-1], device=device)
+            parameter.data.copy_((inputs % groups).expand_as(parameter))
         elif parameter.dtype in (torch.uint8, torch.int8):
             parameter.data.random_(generator=generator)
         elif parameter.dtype is torch.float8_e4m3fn:

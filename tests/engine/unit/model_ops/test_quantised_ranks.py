@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from atom.errors import ModelError
+from atom.model_loader.loader import fill_dummy
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.parallel import Ranks
 from atom.model_ops.placement import Placement
 from atom.model_ops.quantised.dequantise import plain
+from atom.model_ops.quantised.sorted_inputs import sort_inputs
 from atom.sizing import ModelFacts
 from atom.sizing.quantization_config import read_quantization
 from atom.sizing.weights import Projection, stored_projections
@@ -172,3 +174,16 @@ def test_a_share_of_half_a_group_is_refused_with_what_to_change() -> None:
     down = replace(matrices_of(LAYOUTS["fp8-blocks"])["down_proj"], quantization=quantization)
     with pytest.raises(ModelError, match=r"another tensor-parallel size"):
         Linear((down,), Build(resolve_ops("cpu", FLOAT32).ops, Ranks(16, 3)))
+
+
+@pytest.mark.parametrize("name", ["gptq-ordered", "compressed-int4-ordered"])
+def test_random_matrices_have_groups_of_equal_size(name: str) -> None:
+    """What benchmarks measure is then what checkpoints have."""
+    down = matrices_of(LAYOUTS[name])["down_proj"]
+    linear = Linear((down,), Build(resolve_ops("cpu", FLOAT32, "torch_ref").ops, Ranks()))
+    fill_dummy(linear, 0)
+    sorted_weight = sort_inputs(linear.w)
+    assert sorted_weight.scales is not None
+    assert sorted_weight.scales.groups is not None
+    assert sorted_weight.scales.groups.whole
+    assert torch.equal(plain(sorted_weight, torch.float32), plain(linear.w, torch.float32))
