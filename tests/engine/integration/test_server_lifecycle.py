@@ -12,8 +12,10 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.support.open_stream import LONG, OpenStream, error_of
+from tests.support.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
 from tests.support.server_process import ServerProcess, run_atom, server_process
 from tests.support.tiny_model import make_tiny_checkpoint
 from tests.support.waiting import HANG_SECONDS, wait_until
@@ -195,12 +197,18 @@ def test_bad_models_are_one_error_with_code_1(checkpoint: Path, tmp_path: Path) 
     weights.write_bytes(weights.read_bytes()[:-1000])
     wordless = make_tiny_checkpoint(tmp_path / "wordless", "llama")
     (wordless / "tokenizer.json").unlink()
+    # What no header shows is found when a part of the weights is read already.
+    halfway, _ = make_quantised_checkpoint(tmp_path / "halfway", LAYOUTS["gptq-ordered"], "llama")
+    tensors = load_file(halfway / "model.safetensors")
+    last = max(name for name in tensors if name.endswith("g_idx"))
+    save_file({**tensors, last: tensors[last] + 1000}, halfway / "model.safetensors")
     cases = {
         tmp_path / "missing": "no such folder",
         empty: "config.json",
         strange: "MambaForCausalLM",
         truncated: "model.safetensors",
         wordless: "tokenizer.json",
+        halfway: f"{last}: names groups",
     }
     for folder, words in cases.items():
         done = run_atom("serve", "--model", str(folder), "--server-port", "0", "--device", "cpu")
