@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from atom.utils.kfd_topology import TOPOLOGY, read_nodes
+
 # gfx names that this engine's ROCm image is built for (images/engine/Dockerfile.rocm; a test
 # compares). Kernels are compiled for gfx942 in tests; none was started on an AMD device yet.
 ARCHITECTURES = ("gfx942", "gfx950")
@@ -66,37 +68,13 @@ def check(devices: int, architectures: Sequence[str], root: Path = Path("/")) ->
 
 def _devices(root: Path) -> Iterator[Device]:
     folder = root / "dev/dri"
-    known = _architectures(root / "sys/class/kfd/kfd/topology/nodes")
+    nodes = read_nodes(root / TOPOLOGY.relative_to("/"))
+    known = {node.render_minor: node.architecture for node in nodes}
     entries = sorted(folder.iterdir()) if folder.is_dir() else []
     for path in entries:
         match = _RENDER_NODE.match(path.name)
         if match:
             yield Device(path, known.get(int(match.group(1))))
-
-
-def _architectures(topology: Path) -> dict[int, str]:
-    """gfx name by render minor, of every device of the node: sysfs is the host's."""
-    found: dict[int, str] = {}
-    for file in topology.glob("*/properties"):
-        try:
-            pairs = (line.split() for line in file.read_text(encoding="ascii").splitlines())
-            values = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
-        except OSError:
-            continue  # a device of somebody else's
-        version, minor = int(values.get("gfx_target_version", 0)), values.get("drm_render_minor")
-        if version and minor:
-            found[int(minor)] = gfx_name(version)
-    return found
-
-
-def gfx_name(target_version: int) -> str:
-    """The name of KFD's decimal version: 90402 is gfx942, 90010 is gfx90a."""
-    major, minor, stepping = (
-        target_version // 10_000,
-        target_version // 100 % 100,
-        target_version % 100,
-    )
-    return f"gfx{major}{minor:x}{stepping:x}"
 
 
 def _require_access(path: Path) -> None:
