@@ -4,8 +4,9 @@ Looks at what the kernel shows (/dev/kfd, /dev/dri, the KFD topology in sysfs) a
 library, so it answers in milliseconds and says in one line what a runtime would only hint at. An
 init container runs it; the line becomes the pod's termination message. Knows nothing of models.
 
-`--full` is for people: every operation on the card, compared and timed, in one file to attach to an
-issue (first_hour/).
+`--check` and `--full` are for people, and load everything: what can be imported, which device is
+there and which backend would compute what; and every operation on the card, compared and timed, in
+one file to attach to an issue (first_hour/).
 """
 
 from __future__ import annotations
@@ -90,11 +91,12 @@ def _require_access(path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = Path("/")) -> int:
-    """0 and a line about the devices, or 1 and a line about what is wrong. With --full 0 when every
-    exercise passed."""
+    """0 and a line about the devices, or 1 and a line about what is wrong. With --check 0 when
+    every kind of model is computed here, with --full when every exercise passed."""
     parser = argparse.ArgumentParser(prog="python -m atom.preflight", description=__doc__)
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--devices", type=int, help="how many there have to be")
+    asked.add_argument("--check", action="store_true", help="say what would be used here")
     asked.add_argument("--full", action="store_true", help="try every operation on the card")
     parser.add_argument(
         "--output",
@@ -110,6 +112,8 @@ def main(arguments: Sequence[str] | None = None, root: Path = Path("/")) -> int:
     options = parser.parse_args(arguments)
     if options.full:
         return _try_everything(options.output)
+    if options.check:
+        return _say_what_is_used()
     try:
         found = check(options.devices, tuple(options.architectures.split(",")), root)
     except PreflightError as error:
@@ -118,6 +122,17 @@ def main(arguments: Sequence[str] | None = None, root: Path = Path("/")) -> int:
     names = ", ".join(f"{item.path.name} ({item.architecture or 'unknown'})" for item in found)
     print(f"preflight: {len(found)} devices can be used: {names}")
     return 0
+
+
+def _say_what_is_used() -> int:
+    from atom.first_hour.report import make_report, summary
+    from atom.utils.device import detect_device
+
+    device = detect_device("auto")
+    report = make_report(device.type, device.torch_device, tries=False)
+    print(summary(report))
+    print(report.tools["amdsmi"])
+    return 1 if report.unserved else 0
 
 
 def _try_everything(output: Path) -> int:
