@@ -81,7 +81,7 @@ def test_experts_of_sorted_pairs(
 ) -> None:
     """Of tiles of rows more than eight dies take at a time, and a rest."""
     draw = torch.Generator().manual_seed(0)
-    gate_up, down = (torch.randn(5, rows, 32, generator=draw) / 8 for rows in (64, 40))
+    gate_up, down = (torch.randn(5, rows, 32, generator=draw) / 8 for rows in (64, 24))
     w = ExpertsWeight(
         LinearWeight(gate_up.to(device)), LinearWeight(down.to(device)), Activation.SILU
     )
