@@ -175,7 +175,7 @@ def summary(report: Report) -> str:
     lines = [f"{report.device} {report.architecture or ''}".strip(), versions]
     lines += [f"{name}: {said}" for name, said in report.imports.items()]
     for name, choice in report.chosen.items():
-        lines.append(f"{name}: {choice.get('chosen', choice.get('error'))}")
+        lines.append(f"{name}: {_by_backend(choice)}")
         lines += [f"  {reason}" for reason in _listed(choice.get("reasons"))]
     lines += [f"{name}: {said}" for name, said in report.unusable.items()]
     for outcome in report.outcomes:
@@ -184,6 +184,17 @@ def summary(report: Report) -> str:
     if report.outcomes:
         lines.append(f"{len(report.failed)} of {len(report.outcomes)} outcomes failed")
     return "\n".join(lines)
+
+
+def _by_backend(choice: dict[str, object]) -> str:
+    chosen = choice.get("chosen")
+    if not isinstance(chosen, dict):
+        return str(choice.get("error"))
+    backends = dict.fromkeys(chosen.values())
+    return "; ".join(
+        f"{backend} has {', '.join(op for op, other in chosen.items() if other == backend)}"
+        for backend in backends
+    )
 
 
 def _listed(value: object) -> list[object]:
