@@ -60,7 +60,7 @@ generate: $(STAMP) ## Write generated files anew (CRD and its copy in the chart)
 docs: $(STAMP) ## Build the documentation site into site/; a missing page or a dead link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --site-dir site
 
-QUICK := not cluster and not gpu and not rocm and not slow
+QUICK := not cluster and not gpu and not aiter and not slow
 
 .PHONY: test-unit
 test-unit: test-integration test-parts ## Unit and integration tests; no cluster, no GPU
@@ -78,13 +78,17 @@ test-parts: $(STAMP) ## Its second half: all else, with the kernels compiled and
 test-gpu: $(STAMP) ## The parity matrix on this machine's GPU; writes docs/results/gpu-parity.md
 	$(PY) -m tools.gpu_tests
 
+.PHONY: test-aiter
+test-aiter: $(STAMP) ## AITER's adapters with the real package, on this machine's GPU
+	$(PY) -m pytest -m aiter tests/engine/aiter/test_real_aiter.py
+
 .PHONY: test-cluster
 test-cluster: $(STAMP) ## Chart, API server and end-to-end tests on a real Kubernetes
 	@$(PY) -m tools.cluster_tests
 
 .PHONY: test-long
 test-long: $(STAMP) ## The tests that take minutes each, with and without a cluster
-	$(PYTEST) -m "slow and not cluster and not gpu and not rocm"
+	$(PYTEST) -m "slow and not cluster and not gpu and not aiter"
 	@$(PY) -m tools.cluster_tests --long
 
 .PHONY: test

@@ -4,8 +4,9 @@ Looks at what the kernel shows (/dev/kfd, /dev/dri, the KFD topology in sysfs) a
 library, so it answers in milliseconds and says in one line what a runtime would only hint at. An
 init container runs it; the line becomes the pod's termination message. Knows nothing of models.
 
-`--full` is for people: every operation on the card, compared and timed, in one file to attach to an
-issue (first_hour/).
+`--check` and `--full` are for people, and load everything: what can be imported, which device is
+there and which backend would compute what; and every operation on the card, compared and timed, in
+one file to attach to an issue (first_hour/).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from atom.utils.kfd_topology import TOPOLOGY, read_nodes
 
 # gfx names that this engine's ROCm image is built for (images/engine/Dockerfile.rocm; a test
 # compares). Kernels are compiled for gfx942 in tests; none was started on an AMD device yet.
@@ -66,37 +69,13 @@ def check(devices: int, architectures: Sequence[str], root: Path = Path("/")) ->
 
 def _devices(root: Path) -> Iterator[Device]:
     folder = root / "dev/dri"
-    known = _architectures(root / "sys/class/kfd/kfd/topology/nodes")
+    nodes = read_nodes(root / TOPOLOGY.relative_to("/"))
+    known = {node.render_minor: node.architecture for node in nodes}
     entries = sorted(folder.iterdir()) if folder.is_dir() else []
     for path in entries:
         match = _RENDER_NODE.match(path.name)
         if match:
             yield Device(path, known.get(int(match.group(1))))
-
-
-def _architectures(topology: Path) -> dict[int, str]:
-    """gfx name by render minor, of every device of the node: sysfs is the host's."""
-    found: dict[int, str] = {}
-    for file in topology.glob("*/properties"):
-        try:
-            pairs = (line.split() for line in file.read_text(encoding="ascii").splitlines())
-            values = {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
-        except OSError:
-            continue  # a device of somebody else's
-        version, minor = int(values.get("gfx_target_version", 0)), values.get("drm_render_minor")
-        if version and minor:
-            found[int(minor)] = gfx_name(version)
-    return found
-
-
-def gfx_name(target_version: int) -> str:
-    """The name of KFD's decimal version: 90402 is gfx942, 90010 is gfx90a."""
-    major, minor, stepping = (
-        target_version // 10_000,
-        target_version // 100 % 100,
-        target_version % 100,
-    )
-    return f"gfx{major}{minor:x}{stepping:x}"
 
 
 def _require_access(path: Path) -> None:
@@ -112,11 +91,12 @@ def _require_access(path: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None, root: Path = Path("/")) -> int:
-    """0 and a line about the devices, or 1 and a line about what is wrong. With --full 0 when every
-    exercise passed."""
+    """0 and a line about the devices, or 1 and a line about what is wrong. With --check 0 when
+    every kind of model is computed here, with --full when every exercise passed."""
     parser = argparse.ArgumentParser(prog="python -m atom.preflight", description=__doc__)
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--devices", type=int, help="how many there have to be")
+    asked.add_argument("--check", action="store_true", help="say what would be used here")
     asked.add_argument("--full", action="store_true", help="try every operation on the card")
     parser.add_argument(
         "--output",
@@ -132,6 +112,8 @@ def main(arguments: Sequence[str] | None = None, root: Path = Path("/")) -> int:
     options = parser.parse_args(arguments)
     if options.full:
         return _try_everything(options.output)
+    if options.check:
+        return _say_what_is_used()
     try:
         found = check(options.devices, tuple(options.architectures.split(",")), root)
     except PreflightError as error:
@@ -140,6 +122,17 @@ def main(arguments: Sequence[str] | None = None, root: Path = Path("/")) -> int:
     names = ", ".join(f"{item.path.name} ({item.architecture or 'unknown'})" for item in found)
     print(f"preflight: {len(found)} devices can be used: {names}")
     return 0
+
+
+def _say_what_is_used() -> int:
+    from atom.first_hour.report import make_report, summary
+    from atom.utils.device import detect_device
+
+    device = detect_device("auto")
+    report = make_report(device.type, device.torch_device, tries=False)
+    print(summary(report))
+    print(report.tools["amdsmi"])
+    return 1 if report.unserved else 0
 
 
 def _try_everything(output: Path) -> int:

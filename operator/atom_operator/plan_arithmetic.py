@@ -12,7 +12,13 @@ from typing import Any
 
 from atom.sizing import KvTerm, ModelFacts, WeightPart, kv_terms
 from atom_operator.domain import Plan
-from atom_operator.plan.capacity import kv_element, loads_own_drafts, speculation, stored_bytes
+from atom_operator.plan.capacity import (
+    held_as,
+    kv_element,
+    loads_own_drafts,
+    speculation,
+    stored_bytes,
+)
 from atom_operator.sizes import size_text
 
 _ELEMENTS = {2: "16-bit floats", 4: "float32"}
@@ -47,7 +53,8 @@ def _kv_terms(plan: Plan, facts: ModelFacts) -> tuple[KvTerm, ...]:
 def _weight_parts(plan: Plan, facts: ModelFacts) -> tuple[WeightPart, ...]:
     options = plan.engine
     stored = stored_bytes(plan.accelerator)
-    parts = facts.weight_parts(stored, options.sharding, loads_own_drafts(options))
+    sharding = held_as(facts, options, plan.accelerator)
+    parts = facts.weight_parts(stored, sharding, loads_own_drafts(options))
     if options.draft_facts is None:
         return parts
     size = options.draft_facts.weight_bytes(stored, options.tensor_parallel)

@@ -7,6 +7,7 @@ they were called, and folders of the image are folders of the test.
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import shutil
@@ -15,11 +16,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from devcluster.dockerfile import parse
 from devcluster.settings import REPOSITORY
 
 FILE = REPOSITORY / "images/engine/Dockerfile.rocm"
+# Of the interpreter in the base image.
+IMAGE = {"python_version": "3.12", "python_full_version": "3.12.3", "platform_machine": "x86_64"}
 FOLDERS = ("/build", "/opt", "/var/lib/apt")
 _PYTHON = """#!/bin/bash
 echo "$(basename "$0") $*" >> "$CALLS"
@@ -120,3 +125,32 @@ def test_a_base_without_rocm_ends_the_build(image: Path) -> None:
     python.write_text(_PYTHON.replace('case "$*" in', refusing))
     _, errors = run_lines(image)
     assert "is not built for ROCm" in errors[0]
+
+
+def test_what_is_installed_without_dependencies_has_all_that_it_needs() -> None:
+    """pip resolves nothing there: the lock has it all, but for what AMD's base brings."""
+    script = REPOSITORY / "images/engine/rocm/without_torch.py"
+    lock = REPOSITORY / "requirements/engine.txt"
+    kept = subprocess.run(
+        [sys.executable, script, lock], capture_output=True, text=True, check=True
+    ).stdout
+    pinned = {
+        canonicalize_name(name): version
+        for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", kept, re.MULTILINE)
+    }
+    bases, unmet = set(), []
+    for name in pinned:
+        try:
+            needs = importlib.metadata.distribution(name).requires or []
+        except importlib.metadata.PackageNotFoundError:
+            continue  # of another platform
+        for need in map(Requirement, needs):
+            wanted = canonicalize_name(need.name)
+            if need.marker is not None and not need.marker.evaluate({"extra": ""} | IMAGE):
+                continue
+            if wanted not in pinned:
+                bases.add(wanted)
+            elif not need.specifier.contains(pinned[wanted]):
+                unmet.append(f"{name} needs {need}, and {pinned[wanted]} is locked")
+    assert not unmet
+    assert bases == {"torch", "triton"}

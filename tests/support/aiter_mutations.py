@@ -68,6 +68,12 @@ def strided(x: torch.Tensor) -> torch.Tensor:
     return wide[..., 0]
 
 
+def unaligned(x: torch.Tensor) -> torch.Tensor:
+    """Begin behind an element, as a slice of a larger tensor may."""
+    room = x.new_empty(x.numel() + 1)
+    return room[1:].copy_(x.flatten()).view(x.shape)
+
+
 def wider(x: torch.Tensor) -> torch.Tensor:
     return x.float()
 
@@ -92,6 +98,7 @@ _PER_TOKEN = [
         ("no epsilon", constant("epsilon", 0.0)),
         ("epsilon by another name", rename("epsilon", "eps")),
         ("strides", put("input", strided)),
+        ("no alignment", put("input", unaligned)),
         ("float32 weights", put("weight", wider)),
         ("float32 inputs", put("input", wider)),
         ("an int for epsilon's place", constant("use_model_sensitive_rmsnorm", None)),
@@ -282,6 +289,7 @@ _ATTENTION = [
         ("two queries a row", constant("max_qlen", 2)),
         ("scales of a plain cache", put("K_QScale", lambda _: torch.ones(12, 2, 16))),
         ("queries of other heads", put("Q", lambda q: q.roll(1, 1))),
+        ("no alignment", put("Q", unaligned)),
     ),
     *all_of(
         "attention to fp8",
@@ -322,6 +330,7 @@ _ATTENTION = [
         ("lengths swapped", swap("max_seqlen_q", "max_seqlen_k")),
         ("keys of others", put("k", shifted)),
         ("strides", put("k", strided)),
+        ("no alignment", put("k", unaligned)),
         ("a soft cap", constant("logits_soft_cap", 30.0)),
     ),
 ]

@@ -1,4 +1,5 @@
-"""The report of `python -m atom.preflight --full`: what a card makes of every operation, in a file.
+"""The report of `python -m atom.preflight --full`: what a card makes of every operation, in a file;
+and of `--check`, which tries none.
 
 For each backend each exercise passes, fails with its error, or is not for this card; operations are
 chosen for a few kinds of model, with the log's reasons; passed exercises are timed. Knows no model
@@ -10,12 +11,9 @@ from __future__ import annotations
 import io
 import json
 import logging
-import os
-import shutil
-import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +21,7 @@ from pathlib import Path
 import torch
 
 from atom.first_hour.attention_exercises import ASSEMBLY, GLUON, LATENT
+from atom.first_hour.environment import cards_and_tools, imports, variables
 from atom.first_hour.exercises import EXERCISES, SIGMOID, SOFTMAX
 from atom.model_ops.backends import load_backend, resolve_ops
 from atom.model_ops.backends.interface import OpCase
@@ -53,10 +52,6 @@ CASES: dict[str, OpCase] = {
         expert_sizes=((7168, 2048),),
     ),
 }
-_VARIABLES = ("ATOM_", "AITER_", "HIP_", "ROCR_", "TRITON_", "PYTORCH_", "GPU_ARCHS")
-_SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-_TOOLS = (("amd-smi", "static"), ("rocm-smi", "--showproductname", "--showmeminfo", "vram"))
-_TOOL_SECONDS = 30
 _REPEATS = 20
 
 
@@ -79,6 +74,7 @@ class Report:
     device: str
     architecture: str | None
     versions: dict[str, str]
+    imports: dict[str, str]
     variables: dict[str, str]
     tools: dict[str, str]
     chosen: dict[str, dict[str, object]]
@@ -89,48 +85,33 @@ class Report:
     def failed(self) -> list[Outcome]:
         return [outcome for outcome in self.outcomes if outcome.error is not None]
 
+    @property
+    def unserved(self) -> list[str]:
+        """Kinds of model that nothing here computes."""
+        return [name for name, choice in self.chosen.items() if "error" in choice]
 
-def make_report(device_type: str, torch_device: torch.device) -> Report:
-    """Of the card that torch sees, with every backend that it can be used with."""
+
+def make_report(device_type: str, torch_device: torch.device, *, tries: bool = True) -> Report:
+    """Of the card that torch sees, with every backend that it can be used with. tries: whether
+    exercises are run."""
     reasons = {name: "; ".join(load_backend(name).unusable) for name in BACKENDS}
     unusable = {name: said for name, said in reasons.items() if said}
     return Report(
         device=device_type,
         architecture=devices.amd_architecture(),
         versions=software_versions(),
-        variables=_variables(os.environ),
-        tools=_tools(),
+        imports=imports(),
+        variables=variables(),
+        tools=cards_and_tools(),
         chosen={name: _chosen(device_type, case) for name, case in CASES.items()},
         unusable=unusable,
         outcomes=[
             outcome
             for name in BACKENDS
-            if name not in unusable
+            if tries and name not in unusable
             for outcome in _outcomes(name, torch_device)
         ],
     )
-
-
-def _variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Those that kernels and runtimes read, and nothing that may be secret."""
-    return {
-        name: value
-        for name, value in sorted(environment.items())
-        if name.startswith(_VARIABLES) and not any(word in name for word in _SECRET)
-    }
-
-
-def _tools() -> dict[str, str]:
-    """What the driver's own tools say."""
-    said = {}
-    for command in _TOOLS:
-        if shutil.which(command[0]) is not None:
-            try:
-                run = subprocess.run(command, capture_output=True, text=True, timeout=_TOOL_SECONDS)
-                said[" ".join(command)] = run.stdout + run.stderr
-            except (OSError, subprocess.TimeoutExpired) as error:
-                said[" ".join(command)] = str(error)
-    return said
 
 
 def _chosen(device_type: str, case: OpCase) -> dict[str, object]:
@@ -192,15 +173,28 @@ def summary(report: Report) -> str:
     """For people: a line of each exercise that failed, and of what was chosen."""
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     lines = [f"{report.device} {report.architecture or ''}".strip(), versions]
+    lines += [f"{name}: {said}" for name, said in report.imports.items()]
     for name, choice in report.chosen.items():
-        lines.append(f"{name}: {choice.get('chosen', choice.get('error'))}")
+        lines.append(f"{name}: {_by_backend(choice)}")
         lines += [f"  {reason}" for reason in _listed(choice.get("reasons"))]
     lines += [f"{name}: {said}" for name, said in report.unusable.items()]
     for outcome in report.outcomes:
         said = outcome.error or f"passed, {outcome.microseconds:,.0f} µs"
         lines.append(f"{outcome.backend}, {outcome.exercise}: {said}")
-    lines.append(f"{len(report.failed)} of {len(report.outcomes)} outcomes failed")
+    if report.outcomes:
+        lines.append(f"{len(report.failed)} of {len(report.outcomes)} outcomes failed")
     return "\n".join(lines)
+
+
+def _by_backend(choice: dict[str, object]) -> str:
+    chosen = choice.get("chosen")
+    if not isinstance(chosen, dict):
+        return str(choice.get("error"))
+    backends = dict.fromkeys(chosen.values())
+    return "; ".join(
+        f"{backend} has {', '.join(op for op, other in chosen.items() if other == backend)}"
+        for backend in backends
+    )
 
 
 def _listed(value: object) -> list[object]:

@@ -27,6 +27,7 @@ from atom.sizing.errors import (
     UnknownFamilyError,
 )
 from atom.sizing.expert_parallelism import ExpertOptions, expert_parallel_problem
+from atom.sizing.kernel_padding import aiter_expert_unit
 from atom.sizing.kv_budget import (
     Concurrency,
     KvBudget,
@@ -97,6 +98,7 @@ __all__ = [
     "Unsupported",
     "WeightPart",
     "activation_bytes",
+    "aiter_expert_unit",
     "concurrency_table",
     "eagle3_problems",
     "expert_parallel_problem",

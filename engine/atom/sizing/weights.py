@@ -37,12 +37,14 @@ class Split(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Sharding:
     """How a model is divided. `expert_parallel`: whole experts, instead of a part of each, then
-    also over `sharing` ranks that have all else each, and with `redundant` second copies."""
+    also over `sharing` ranks that have all else each, and with `redundant` second copies.
+    `expert_unit`: of what both sizes of a quantised expert on a rank are made multiples."""
 
     tensor_parallel: int = 1
     expert_parallel: bool = False
     sharing: int = 1
     redundant: int = 0
+    expert_unit: int = 1
 
     @property
     def expert_ranks(self) -> int:
@@ -225,6 +227,10 @@ def _projection_bytes(
     if matrix.quantization is None or matrix.absorbed or element_bytes is not None:
         size = rows * columns * element
     else:
+        if copies > 1 and sharding.expert_unit > 1:
+            unit = sharding.expert_unit
+            rows, columns = _ceil(rows, unit) * unit, _ceil(columns, unit) * unit
+            element = _FLOAT32_BYTES  # of a bias that is padded
         size = matrix.quantization.matrix_bytes(rows, columns, matrix.columns)
     return copies * (size + (rows * element if matrix.bias else 0))
 

@@ -1,7 +1,8 @@
-"""What is in use of an AMD card's memory, as its management tool says.
+"""What is in use of an AMD card's memory, as its management library or tool says.
 
-HIP's own figure leaves other processes out on some versions of ROCm. Called by device.py; the text
-is `rocm-smi --showmeminfo vram --showbus --json`'s, by PCI address.
+HIP's own figure leaves other processes out on some versions of ROCm. Called by device.py. Asked is
+amdsmi (amd_smi.py); where it is missing or does not say, `rocm-smi --showmeminfo vram --showbus
+--json`, by PCI address.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import json
 import logging
 import subprocess
+
+from atom.utils import amd_smi
 
 logger = logging.getLogger(__name__)
 
@@ -18,8 +21,23 @@ _BUS, _USED = "PCI Bus", "VRAM Total Used Memory (B)"
 
 
 def used_bytes(address: str) -> int | None:
-    """Of all processes, on the card of this PCI address, such as 0000:c4:00.0; None where the tool
-    is missing, or says nothing of it."""
+    """Of all processes, on the card of this PCI address, such as 0000:c4:00.0; None where neither
+    says anything of it."""
+    address = address.lower()
+    told = _told_by_library(address)
+    return told if told is not None else _told_by_tool(address)
+
+
+def _told_by_library(address: str) -> int | None:
+    try:
+        cards = amd_smi.read_cards()
+    except amd_smi.AmdSmiError as error:
+        logger.info("memory of other processes is asked of rocm-smi: %s", error)
+        return None
+    return next((card.used_bytes for card in cards if card.address == address), None)
+
+
+def _told_by_tool(address: str) -> int | None:
     try:
         told = subprocess.run(
             _COMMAND, capture_output=True, text=True, timeout=_SECONDS, check=True
@@ -27,7 +45,7 @@ def used_bytes(address: str) -> int | None:
     except (OSError, subprocess.SubprocessError) as error:
         logger.info("memory of other processes is HIP's figure: rocm-smi: %s", error)
         return None
-    return parse_used_bytes(told).get(address.lower())
+    return parse_used_bytes(told).get(address)
 
 
 def parse_used_bytes(told: str) -> dict[str, int]:

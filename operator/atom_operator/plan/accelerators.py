@@ -20,11 +20,13 @@ _GIB = 1024**3
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One GPU product. `device_ids` are PCI ids, virtual functions included."""
+    """One GPU product. `device_ids` are PCI ids, virtual functions included; `multiplies_fp4`: by
+    its own instructions (gfx950)."""
 
     name: str
     memory_gib: int | None
     device_ids: tuple[str, ...]
+    multiplies_fp4: bool = False
 
 
 # AMD's device ids; MI308X has no memory here because sources disagree about it.
@@ -37,8 +39,8 @@ PRODUCTS = (
     Product("MI300X", 192, ("74a1", "74a9", "74bd", "74b5")),
     Product("MI308X", None, ("74a2", "74a8", "74b6")),
     Product("MI325X", 256, ("74a5", "74b9")),
-    Product("MI350X", 288, ("75a0", "75b0")),
-    Product("MI355X", 288, ("75a3", "75b3")),
+    Product("MI350X", 288, ("75a0", "75b0"), multiplies_fp4=True),
+    Product("MI355X", 288, ("75a3", "75b3"), multiplies_fp4=True),
 )
 
 
@@ -74,6 +76,11 @@ def partition_count(partition: str | None) -> int:
 def shares_memory(partition: str | None) -> bool:
     """Whether the partitions of one GPU can each address the memory of all (NPS1)."""
     return partition is not None and partition.endswith("_nps1") and partition_count(partition) > 1
+
+
+def multiplies_fp4(accelerator: Accelerator) -> bool:
+    """False also where the product is unknown."""
+    return accelerator.product is not None and _BY_NAME[accelerator.product].multiplies_fp4
 
 
 def choose_accelerator(spec: AcceleratorSpec, on_nodes: tuple[int, ...] = ()) -> Accelerator:

@@ -14,8 +14,10 @@ from atom.sizing import (
     KvElement,
     KvLayout,
     ModelFacts,
+    Sharding,
     Speculation,
     activation_bytes,
+    aiter_expert_unit,
     concurrency_table,
     kv_layout,
     plan_kv_cache,
@@ -31,6 +33,7 @@ from atom_operator.domain import (
     FactsLookup,
 )
 from atom_operator.integration_values import Site
+from atom_operator.plan.accelerators import multiplies_fp4
 from atom_operator.plan.learning import reserve_factor, total_factor
 from atom_operator.plan.remedies import Misfit, remedies
 
@@ -151,6 +154,26 @@ def stored_bytes(accelerator: Accelerator) -> int | None:
     return _CPU_DTYPE_BYTES if accelerator.type == "cpu" else None
 
 
+def held_as(facts: ModelFacts, options: EngineOptions, accelerator: Accelerator) -> Sharding:
+    """How the engine's kernels hold the model: AMD's AITER, which the engine takes first, pads some
+    experts on cards that multiply MXFP4."""
+    whole = options.sharding
+    if not multiplies_fp4(accelerator) or whole.expert_parallel or _without_aiter(options):
+        return whole
+    return replace(whole, expert_unit=aiter_expert_unit(facts))
+
+
+def _without_aiter(options: EngineOptions) -> bool:
+    """Whether the spec's own arguments leave experts to another backend."""
+    words = [word for argument in options.extra_args for word in argument.split("=")]
+    for option, value, *more in zip(words, words[1:], [*words[2:], ""], strict=False):
+        if option == "--backend" and value not in ("auto", "aiter"):
+            return True
+        if option == "--op-backend" and value in ("experts", "prepare_experts"):
+            return more != ["aiter"]
+    return False
+
+
 def _capacity(
     facts: ModelFacts, options: EngineOptions, accelerator: Accelerator, correction: _Correction
 ) -> Capacity:
@@ -162,7 +185,9 @@ def _capacity(
     max_model_len = options.max_model_len or facts.max_position_embeddings
     drafts = options.speculative_tokens
     weights_bytes = facts.bytes_on_rank(
-        stored_bytes(accelerator), options.sharding, drafts=loads_own_drafts(options)
+        stored_bytes(accelerator),
+        held_as(facts, options, accelerator),
+        drafts=loads_own_drafts(options),
     )
     if options.draft_facts is not None:
         weights_bytes += options.draft_facts.weight_bytes(stored_bytes(accelerator), ranks)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 import tarfile
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import torch
 from atom import preflight
 from atom.first_hour import report as first_hour
 from tests.support.aiter_models import amd_card
+from tests.support.fake_amdsmi import fake_amdsmi
 
 
 def _written(file: Path) -> tuple[dict, str]:
@@ -39,6 +42,30 @@ def test_the_report_tells_what_was_chosen_and_what_passed(
     assert {"norms", "latent attention", "fp8 experts", "attention to fnuz"} <= passed
     assert told["variables"]["AITER_LOG_LEVEL"] == "INFO"
     assert "not to be told" not in text + json.dumps(told)
+
+
+def test_a_check_says_what_would_be_used_and_tries_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "amdsmi", fake_amdsmi())
+    with amd_card(monkeypatch, "2026-08", "gfx950") as aiter:
+        assert preflight.main(["--check"]) == 0
+    said = capsys.readouterr().out
+    assert "cpu gfx950" in said
+    assert "aiter: imported 2026-08" in said
+    assert re.search(r"^dense: .*aiter has [^;]*paged_attention", said, re.MULTILINE)
+    assert '"compute_partition": "DPX"' in said
+    assert "outcomes" not in said
+    assert not aiter.calls
+
+
+def test_a_check_fails_where_a_kind_of_model_cannot_be_computed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("atom.model_ops.backends._PREFERENCES", {"cpu": ("aiter",)})
+    monkeypatch.setitem(sys.modules, "aiter", None)
+    assert preflight.main(["--check"]) == 1
+    assert "aiter: ModuleNotFoundError" in capsys.readouterr().out
 
 
 def test_what_fails_is_a_line_and_the_rest_goes_on(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import triton
 
-from tests.engine.ops.test_kernels_compile import CASES, TARGETS, compiled, isa_figure
+from tests.engine.ops.test_kernels_compile import CASES, DEALT_CASES, TARGETS, compiled, isa_figure
 
 _HEAD = f"""# Kernels as compiled for AMD cards
 
@@ -31,7 +31,7 @@ def main() -> None:
     print(_HEAD)
     print(f"| {' | '.join(_COLUMNS)} |")
     print("|---|---|" + "--:|" * (len(_COLUMNS) - 2))
-    for case in CASES:
+    for case in [*CASES, *DEALT_CASES]:
         for card, (target, _) in TARGETS.items():
             if target.backend == "hip":
                 binary = compiled(*case.values, card)

@@ -379,6 +379,18 @@ CASES: list[Any] = [
 ]  # fmt: skip
 
 
+# Kernels whose tiles an AMD card's dies share, as that card has them.
+DEALT_CASES: list[Any] = [
+    pytest.param(kernel, {**constants, "DIES": 8}, options, id=f"{case.id}, over 8 dies")
+    for case in CASES
+    for kernel, constants, options in [case.values]
+    if case.id in (
+        "prefill", "gated", "fp8 blocks, many tokens", "int8", "mxfp4",
+        "int4, 64 tokens by words", "experts in order",
+    )
+]  # fmt: skip
+
+
 # Bytes of scratch per lane that an AMD card's compiler may spill registers to, by kernel: none, but
 # for these, which hold more than its 512 registers (docs/results/amd-kernels.md has the figures).
 SCRATCH_BYTES = {
@@ -392,6 +404,8 @@ WAVE = 64  # lanes of a wavefront of these cards
 def compiled(kernel: Any, constants: dict[str, Any], options: dict[str, Any], card: str) -> Any:
     target, _ = TARGETS[card]
     options = dict(options)
+    if "DIES" in kernel.arg_names:
+        constants = {"DIES": 1} | constants
     own = {
         name: f"*{FP8[card]}" if kind == "fp8" else kind
         for name, kind in options.pop("types", {}).items()
@@ -422,6 +436,20 @@ def isa_figure(binary: Any, name: str) -> int:
 @pytest.mark.parametrize("card", TARGETS)
 @pytest.mark.parametrize(("kernel", "constants", "options"), CASES)
 def test_kernel_compiles(
+    kernel: Any, constants: dict[str, Any], options: dict[str, Any], card: str
+) -> None:
+    _check_compiled(kernel, constants, options, card)
+
+
+@pytest.mark.parametrize("card", ["MI300X", "MI355X"])
+@pytest.mark.parametrize(("kernel", "constants", "options"), DEALT_CASES)
+def test_a_kernel_whose_tiles_are_dealt_out_compiles(
+    kernel: Any, constants: dict[str, Any], options: dict[str, Any], card: str
+) -> None:
+    _check_compiled(kernel, constants, options, card)
+
+
+def _check_compiled(
     kernel: Any, constants: dict[str, Any], options: dict[str, Any], card: str
 ) -> None:
     binary = compiled(kernel, constants, options, card)

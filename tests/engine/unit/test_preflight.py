@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from atom import preflight
+from atom.utils.kfd_topology import gfx_name
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -43,7 +44,7 @@ def run(root: Path, devices: int, capsys: pytest.CaptureFixture[str]) -> tuple[i
     [(90402, "gfx942"), (90500, "gfx950"), (90010, "gfx90a"), (90008, "gfx908")],
 )
 def test_kfd_versions_are_gfx_names(version: int, name: str) -> None:
-    assert preflight.gfx_name(version) == name
+    assert gfx_name(version) == name
 
 
 def test_usable_devices_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

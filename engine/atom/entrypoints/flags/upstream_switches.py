@@ -7,6 +7,7 @@ nothing. Knows names and words; read once per start of a program, when its optio
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,12 @@ OF_AITER: dict[str, str] = {
     "AITER_TUNE_GEMM": "aiter records the shapes of products to tune them, beside serving",
     "AITER_ONLINE_TUNE": "aiter tunes products as they come, so first steps take long",
 }
+# Read elsewhere in this project; and what Kubernetes sets in pods beside a Service whose name
+# begins with "atom".
+_OURS = re.compile(
+    r"ATOM_(API_KEY|CACHE_DIR|TERMINATION_LOG|OPERATOR_\w+|DEVCLUSTER_\w+)"
+    r"|ATOM_\w*(SERVICE_HOST|SERVICE_PORT\w*|PORT_\d+_\w+|PORT)"
+)
 _TRUE = frozenset({"1", "true"})
 
 
@@ -60,10 +67,20 @@ def asks_for_eager(environment: Mapping[str, str]) -> bool:
 
 
 def warn_of_switches(environment: Mapping[str, str]) -> None:
-    """One warning for each variable that is set and without effect, or with one that surprises."""
+    """One warning for each variable that is set and without effect, or with one that surprises; one
+    for all that begin as upstream's and are not known."""
     for name, instead in INSTEAD.items():
         if name in environment:
             logger.warning("the variable %s has no effect: %s", name, instead)
+    unknown = [name for name in environment if _is_unknown(name)]
+    if unknown:
+        names = ", ".join(sorted(unknown))
+        logger.warning("variables that this engine does not know, without effect: %s", names)
     for name, effect in OF_AITER.items():
         if environment.get(name, "0").lower() not in ("", "0", "false"):
             logger.warning("the variable %s is set: %s", name, effect)
+
+
+def _is_unknown(name: str) -> bool:
+    known = name in INSTEAD or name in HONOURED or _OURS.fullmatch(name) is not None
+    return name.startswith("ATOM_") and not known

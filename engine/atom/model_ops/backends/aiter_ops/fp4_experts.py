@@ -17,9 +17,8 @@ from atom.model_ops.backends.aiter_ops.fp4 import FP4, in_tiles
 from atom.model_ops.backends.aiter_ops.library import Library
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import ClampedSwiGLU, ExpertsWeight, LinearWeight
+from atom.sizing.kernel_padding import AITER_EXPERT_UNIT
 
-# What both sizes of an expert are padded to.
-PADDED = 256
 _GROUP = 32  # inputs of an exponent
 # The activation of AITER's kernels, which have it in their code.
 CLAMPED = ClampedSwiGLU(alpha=1.702, limit=7.0)
@@ -70,8 +69,8 @@ def _padded(w: LinearWeight) -> LinearWeight:
     """With rows and columns of zeros; biases float32."""
     assert w.scales is not None
     parts = 1 if w.gating is None else 2
-    rows = -(w.outputs // parts) % PADDED
-    columns = -w.inputs % PADDED
+    rows = -(w.outputs // parts) % AITER_EXPERT_UNIT
+    columns = -w.inputs % AITER_EXPERT_UNIT
 
     def wider(x: torch.Tensor, columns: int) -> torch.Tensor:
         return F.pad(x.unflatten(1, (parts, -1)), (0, columns, 0, rows)).flatten(1, 2)

@@ -28,6 +28,7 @@ _KERNEL_FILES = (
     "attention/prefill_attention.py",
     "products/skinny_linear.py",
     "products/split_linear.py",
+    "xcd_order.py",
 )
 # Tokens up to which a product may be one of ours; above, the vendor's library always wins.
 TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -1,41 +1,132 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Which tile a program of a grid computes, where an AMD card deals programs out to several dies.
 
-Programs go to the dies (XCDs) of MI300 and MI350 in turn, and each die has an L2 of its own: tiles
-that read the same rows are neighbours in a grid and so on different dies. `xcd_tile` gives each die
-a run of neighbouring tiles. On other cards (one die) a kernel that calls it compiles to what it was
-without.
+Programs go to the dies (XCDs) of MI300 and MI350 in turn, numbered with the first axis of the grid
+as the fastest, and each die has an L2 of its own: neighbours in a grid, which read the same rows,
+are on different dies. Kernels whose neighbours share what they read ask here for their tile, and
+get one near the others of their die. Where programs of a grid are not equally long, an order says
+how dies stay equally busy. With DIES = 1 a kernel compiles to what it was without.
 """
 
 from __future__ import annotations
 
+import math
+from functools import cache
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
 
+from atom.model_ops.backends.triton_ops.launch import compute_units
+from atom.utils import kfd_topology
+
 # Compute units of one die that are in use, by architecture.
 _UNITS_OF_DIE = {"gfx942": 38, "gfx950": 32}
+# Tiles of tokens that a die goes through before it takes others: with as many tiles of outputs they
+# are what its L2 holds.
+_TOKEN_TILES = tl.constexpr(8)
+# Tiles of rows that a die takes at a time: of one expert, mostly.
+_ROW_TILES = tl.constexpr(8)
+# Tiles of columns for each die from which the grid's own order, where they divide, reads less.
+_COLUMNS_OF_DIE = 4
 
 
-def dies(architecture: str | None, compute_units: int) -> int:
+def dies_by_units(architecture: str, compute_units: int) -> int:
     """XCDs of a card, or of the part of it that is partitioned off as a device. architecture: its
-    gfx name, None where it is not AMD's; 1 where its units are no whole dies that are known."""
-    units = _UNITS_OF_DIE.get(architecture or "", compute_units)
+    gfx name; 1 where its units are no whole dies that are known."""
+    units = _UNITS_OF_DIE.get(architecture, compute_units)
     return compute_units // units if compute_units and compute_units % units == 0 else 1
 
 
-def tile_of(program: int, programs: int, dies: int) -> int:
-    """What `xcd_tile` computes: programs 0, dies, 2·dies, … get the first run of tiles, and so on;
-    where programs are no multiple of dies the first runs have one more."""
-    die, turn = program % dies, program // dies
-    longer = min(die, programs % dies)
-    return die * (programs // dies) + longer + turn
+@cache
+def card_dies(device: torch.device) -> int:
+    """XCDs of the device: what the driver says, else what its compute units amount to; 1 for
+    NVIDIA's cards and in the interpreter."""
+    if device.type == "cpu" or torch.version.hip is None:
+        return 1
+    found: Any = torch.cuda.get_device_properties(device)
+    place = (found.pci_domain_id, found.pci_bus_id, found.pci_device_id)
+    architecture = found.gcnArchName.partition(":")[0]
+    return kfd_topology.dies_at(place) or dies_by_units(architecture, compute_units(device))
+
+
+def product_dies(device: torch.device, token_tiles: int) -> int:
+    """For `product_tile`: with one tile of tokens no two programs read the same of a matrix."""
+    return card_dies(device) if token_tiles > 1 else 1
+
+
+def head_dies(device: torch.device, heads: int) -> int:
+    """For `head_tile`: groups of dies that get as many heads each."""
+    return math.gcd(card_dies(device), heads)
+
+
+def row_dies(device: torch.device, columns: int) -> int:
+    """For `row_tile` with so many tiles of columns. Where each die has the same few of them for all
+    rows by the grid's own order, that is as good."""
+    dies = card_dies(device)
+    return 1 if columns % (_COLUMNS_OF_DIE * dies) == 0 else dies
 
 
 @triton.jit
 def xcd_tile(program, programs, DIES: tl.constexpr):
-    """The tile of a program of a one-dimensional grid; DIES: of the card, 1 for none."""
-    tile = program
-    if DIES > 1:
-        die = program % DIES
-        tile = die * (programs // DIES) + tl.minimum(die, programs % DIES) + program // DIES
-    return tile
+    """The tile of a program, such that each die gets a run of neighbours; where programs are no
+    multiple of DIES, the first runs have one more."""
+    die = program % DIES
+    return die * (programs // DIES) + tl.minimum(die, programs % DIES) + program // DIES
+
+
+@triton.jit
+def product_tile(AXIS: tl.constexpr, DIES: tl.constexpr):
+    """Of a grid of tiles of tokens (axis 0), tiles of outputs (1) and parts (2): the number, along
+    an axis, that this program computes. A die's are a block of the product, a few tiles of tokens
+    high."""
+    if DIES == 1:
+        return tl.program_id(AXIS)
+    else:
+        tokens, outputs = tl.num_programs(0), tl.num_programs(1)
+        size = tokens * outputs
+        program = tl.program_id(0) + tokens * (tl.program_id(1) + outputs * tl.program_id(2))
+        tile = xcd_tile(program, size * tl.num_programs(2), DIES)
+        if AXIS == 2:
+            return tile // size
+        else:
+            tile = tile % size
+            first = tile // (_TOKEN_TILES * outputs) * _TOKEN_TILES
+            height = tl.minimum(tokens - first, _TOKEN_TILES)
+            within = tile - first * outputs
+            return first + within % height if AXIS == 0 else within // height
+
+
+@triton.jit
+def head_tile(AXIS: tl.constexpr, DIES: tl.constexpr):
+    """Of a grid of tiles of queries (axis 0) and KV heads (1): the number, along an axis, that this
+    program computes. DIES divides heads. A die's are whole heads, whose tiles, longest first, go to
+    the dies of a group in turn: a run of one head's tiles would leave those with the last ones
+    idle."""
+    if DIES == 1:
+        return tl.program_id(AXIS)
+    else:
+        tiles = tl.num_programs(0)
+        program = tl.program_id(0) + tiles * tl.program_id(1)
+        tile = xcd_tile(program, tiles * tl.num_programs(1), DIES)
+        return tile % tiles if AXIS == 0 else tile // tiles
+
+
+@triton.jit
+def row_tile(AXIS: tl.constexpr, DIES: tl.constexpr):
+    """Of a grid of tiles of columns (axis 0) and of rows (1): the number, along an axis, that this
+    program computes. Dies take a few tiles of rows, with all columns, in turn: the last rows of the
+    grid may be empty, and one die with all of them would be idle. The rest that is not dealt out
+    evenly stays in order."""
+    if DIES == 1:
+        return tl.program_id(AXIS)
+    else:
+        columns = tl.num_programs(0)
+        chunk = columns * _ROW_TILES
+        program = tl.program_id(0) + columns * tl.program_id(1)
+        die, turn = program % DIES, program // DIES
+        dealt = (turn // chunk * DIES + die) * chunk + turn % chunk
+        even = columns * tl.num_programs(1) // (DIES * chunk) * (DIES * chunk)
+        tile = tl.where(program < even, dealt, program)
+        return tile % columns if AXIS == 0 else tile // columns

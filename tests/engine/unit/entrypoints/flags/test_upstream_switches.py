@@ -84,6 +84,19 @@ def test_a_switch_without_effect_is_warned_of_once_with_what_to_use(
     assert said == f"the variable {name} has no effect: {INSTEAD[name]}"
 
 
+def test_other_variables_of_that_name_are_told_of_together(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("ATOM_MLA_PAGE_SIZE", "ATOM_NUMA_BIND"):
+        monkeypatch.setenv(name, "1")
+    for ours in ("ATOM_CACHE_DIR", "ATOM_API_KEY", "ATOM_OPERATOR_WORKERS", "ATOM_PORT",
+                 "ATOM_TINY_SERVICE_HOST", "ATOM_TINY_PORT_8000_TCP_ADDR"):  # fmt: skip
+        monkeypatch.setenv(ours, "1")
+    options()
+    (said,) = warnings_of(caplog)
+    assert said.endswith("without effect: ATOM_MLA_PAGE_SIZE, ATOM_NUMA_BIND")
+
+
 def test_flags_that_the_answers_name_are_flags() -> None:
     flags = {flag for text in INSTEAD.values() for flag in re.findall(r"--[a-z-]+", text)}
     assert flags

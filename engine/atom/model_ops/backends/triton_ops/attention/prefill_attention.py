@@ -34,6 +34,7 @@ from atom.model_ops.backends.triton_ops.attention.attention_tiles import (
 )
 from atom.model_ops.backends.triton_ops.launch import head_lanes, next_power_of_2
 from atom.model_ops.backends.triton_ops.tuning import PrefillConfig, prefill_config
+from atom.model_ops.backends.triton_ops.xcd_order import head_dies, head_tile
 
 
 @triton.jit
@@ -103,11 +104,11 @@ def _prefill_kernel(
     table_stride, first_row, rows, skipped, scale,
     GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
     LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, FP8: tl.constexpr,
+    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, FP8: tl.constexpr, DIES: tl.constexpr,
 ):  # fmt: skip
     """skipped: leading queries of the only row that others compute."""
     tokens_per_tile: tl.constexpr = BLOCK_M // GROUP_PADDED
-    tile, head = tl.program_id(0), tl.program_id(1)
+    tile, head = head_tile(0, DIES), head_tile(1, DIES)
     index = find_row(starts_ptr, tile, first_row, rows, tokens_per_tile)
     row = first_row + index
     start = tl.load(starts_ptr + row) + skipped
@@ -206,5 +207,6 @@ def prefill_attention(
         GROUP=group, GROUP_PADDED=group_padded, HKV=shape.num_kv_heads, D=shape.head_dim,
         LANES=lanes, BLOCK_SIZE=cache.block_size, BLOCK_M=block_m, BLOCK_N=config.block_n,
         WINDOW=shape.window or 0, SOFTCAP=shape.softcap or 0.0, FP8=cache.k_scale is not None,
+        DIES=head_dies(q.device, shape.num_kv_heads),
         num_warps=config.num_warps, num_stages=config.num_stages, **limits,
     )  # fmt: skip

@@ -41,6 +41,7 @@ from atom.model_ops.backends.triton_ops.experts.fp8_experts import multiply_fp8
 from atom.model_ops.backends.triton_ops.experts.packed_experts import multiply_packed
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
 from atom.model_ops.backends.triton_ops.products.expand_codes import expand_codes
+from atom.model_ops.backends.triton_ops.xcd_order import row_dies, row_tile
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import ExpertsWeight, LinearWeight, Pending, Stream, WeightFormat
 
@@ -184,17 +185,17 @@ def _experts_kernel(
     TOP_K: tl.constexpr, SEARCH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
-    PACKED: tl.constexpr,
+    PACKED: tl.constexpr, DIES: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """GATED: x [T, K], W [E, 2·N, K] → [P, N]; else x [P, K], W [E, N, K] → [k, T, N], weighed.
     TALL, WIDE: outputs and inputs that share a scale. PACKED: see `Packing`."""
     count = tokens * TOP_K
     # Neighbours share rows of x, and an expert's matrix stays in the cache from tile to tile.
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    n = row_tile(0, DIES) * BLOCK_N + tl.arange(0, BLOCK_N)
     if PROGRAMS == 2:
         expert, first, end = tile_of_order(
-            counts_ptr, tl.program_id(1), EXPERTS, EXPERTS_PADDED, BLOCK_M
+            counts_ptr, row_tile(1, DIES), EXPERTS, EXPERTS_PADDED, BLOCK_M
         )
         if expert < EXPERTS:
             at = first + tl.arange(0, BLOCK_M)
@@ -335,7 +336,8 @@ def _launch(
     tall, wide = (1, 0) if scales is None else scales.block
     block_k, packing = _block_k(w, tile), _packing(x, w)
     data = w.data.view(torch.int32) if packing >= Packing.FP4_WORDS else w.data
-    _experts_kernel[(triton.cdiv(columns, tile.block_n), plan.rows)](
+    column_tiles = triton.cdiv(columns, tile.block_n)
+    _experts_kernel[(column_tiles, plan.rows)](
         x, data, scales and scales.scale, scales and scales.zero, w.bias,
         routed.ids, routed.weights, order and order.pairs, order and order.counts,
         out, tokens, K=inner, N=columns,
@@ -344,6 +346,8 @@ def _launch(
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=block_k,
         GATED=activation is not None, TALL=tall, WIDE=wide,
         PACKED=int(packing),
+        # Only tiles of sorted pairs read an expert's matrix more than once.
+        DIES=row_dies(x.device, column_tiles) if plan.programs is Programs.TILE else 1,
         EVEN=columns % tile.block_n == 0 and inner % block_k == 0,
         **(activation or {"KIND": 0, "ALPHA": 1.0, "LIMIT": 0.0}),
         num_warps=tile.num_warps, num_stages=tile.num_stages,

@@ -25,6 +25,7 @@ from atom.model_ops.backends.triton_ops.products.quantised_tiles import (
     new_parts,
     store_part,
 )
+from atom.model_ops.backends.triton_ops.xcd_order import product_tile
 from atom.model_ops.values import LinearWeight, Scales, WeightFormat
 
 _BLOCK_K = 128
@@ -37,15 +38,15 @@ def _expand_kernel(
     x_ptr, w_ptr, scale_ptr, zero_ptr, order_ptr, index_ptr, bias_ptr, parts_ptr,
     tokens, N, K, groups, slice,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
-    FP4: tl.constexpr, HAS_BIAS: tl.constexpr,
+    FP4: tl.constexpr, HAS_BIAS: tl.constexpr, DIES: tl.constexpr,
 ):  # fmt: skip
     """GROUP: inputs that share one of the `groups` scales of a row; zero_ptr: None where every zero
     point is 8; order_ptr: which input is stored in each place, index_ptr: of which group it is,
     None where places are inputs, and groups neighbours."""
     SHARED: tl.constexpr = GROUP % BLOCK_K == 0 and index_ptr is None  # by all inputs of a tile
-    part = tl.program_id(2)
-    t = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
-    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    part = product_tile(2, DIES)
+    t = product_tile(0, DIES) * BLOCK_T + tl.arange(0, BLOCK_T)
+    n = product_tile(1, DIES) * BLOCK_N + tl.arange(0, BLOCK_N)
     lane = tl.arange(0, BLOCK_K // 2)
     inner = tl.arange(0, BLOCK_K)
     real, rows = (t < tokens)[:, None], (n < N)[:, None]
@@ -96,7 +97,7 @@ def expanded_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
         x, w.data, scales.scale, scales.zero, order, index, w.bias, parts,
         tokens, w.outputs, inner, scales.scale.shape[-1], tile.slice,
         BLOCK_T=tile.block_t, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, GROUP=scales.block[1],
-        FP4=w.format is WeightFormat.MXFP4, HAS_BIAS=w.bias is not None,
+        FP4=w.format is WeightFormat.MXFP4, HAS_BIAS=w.bias is not None, DIES=tile.dies,
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
     return parts

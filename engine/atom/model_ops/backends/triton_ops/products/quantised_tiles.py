@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.launch import compute_units, next_power_of_2
+from atom.model_ops.backends.triton_ops.xcd_order import product_dies
 from atom.model_ops.values import LinearWeight, WeightFormat
 
 # The narrowest tile of tokens that the tensor core multiplies.
@@ -27,7 +28,7 @@ _STRETCH = 1024
 
 @dataclass(frozen=True, slots=True)
 class QuantisedTile:
-    """slice: inputs of each of `splits` parts."""
+    """slice: inputs of each of `splits` parts; dies: for `product_tile`."""
 
     block_t: int
     block_n: int
@@ -36,6 +37,7 @@ class QuantisedTile:
     slice: int
     num_warps: int
     num_stages: int
+    dies: int = 1
 
     def grid(self, tokens: int, outputs: int) -> tuple[int, int, int]:
         return triton.cdiv(tokens, self.block_t), triton.cdiv(outputs, self.block_n), self.splits
@@ -64,6 +66,7 @@ def choose_tile(
         slice=triton.cdiv(tiles, splits) * block_k,
         num_warps=8 if block_t >= 128 else 4,
         num_stages=3 if block_t < 64 else 2,
+        dies=product_dies(x.device, triton.cdiv(tokens, block_t)),
     )
 
 

@@ -27,6 +27,7 @@ from atom.model_ops.backends.triton_ops.products.quantised_tiles import (
     new_parts,
     store_part,
 )
+from atom.model_ops.backends.triton_ops.xcd_order import product_tile
 from atom.model_ops.values import LinearWeight, WeightFormat
 
 # Tokens that the kernel quantises by itself: again for every tile of outputs.
@@ -39,14 +40,14 @@ def _fp8_kernel(
     x_ptr, x_scale_ptr, w_ptr, scale_ptr, bias_ptr, parts_ptr, tokens, N, K, slice,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     TALL: tl.constexpr, WIDE: tl.constexpr, LIMIT: tl.constexpr,
-    QUANTISES: tl.constexpr, HAS_BIAS: tl.constexpr,
+    QUANTISES: tl.constexpr, HAS_BIAS: tl.constexpr, DIES: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_K divides a group of activations. TALL, WIDE: the block of the matrix that shares a
     scale; WIDE 0 where an output has one. QUANTISES: x is plain, and x_scale_ptr not there."""
-    part = tl.program_id(2)
+    part = product_tile(2, DIES)
     # Neighbours share a tile of W: it is read from memory once.
-    t = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
-    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    t = product_tile(0, DIES) * BLOCK_T + tl.arange(0, BLOCK_T)
+    n = product_tile(1, DIES) * BLOCK_N + tl.arange(0, BLOCK_N)
     inner = tl.arange(0, BLOCK_K)
     real, rows = t < tokens, n < N
     w_rows = w_ptr + n.to(tl.int64)[:, None] * K
@@ -75,10 +76,11 @@ def _fp8_kernel(
 def _int8_kernel(
     x_ptr, x_scale_ptr, w_ptr, scale_ptr, bias_ptr, parts_ptr, tokens, N, K, slice,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, HAS_BIAS: tl.constexpr,
+    DIES: tl.constexpr,
 ):  # fmt: skip
-    part = tl.program_id(2)
-    t = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
-    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    part = product_tile(2, DIES)
+    t = product_tile(0, DIES) * BLOCK_T + tl.arange(0, BLOCK_T)
+    n = product_tile(1, DIES) * BLOCK_N + tl.arange(0, BLOCK_N)
     inner = tl.arange(0, BLOCK_K)
     real, rows = t < tokens, n < N
     w_rows = w_ptr + n.to(tl.int64)[:, None] * K
@@ -103,7 +105,10 @@ def scaled_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     tile = choose_tile(x, w, _block_k(w))
     parts = new_parts(x, w.outputs, tile)
     sizes = (tokens, w.outputs, inner, tile.slice)
-    blocks = {"BLOCK_T": tile.block_t, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k}
+    blocks = {
+        "BLOCK_T": tile.block_t, "BLOCK_N": tile.block_n, "BLOCK_K": tile.block_k,
+        "DIES": tile.dies,
+    }  # fmt: skip
     launch = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
     if w.format is WeightFormat.INT8:
         codes, x_scale = quantise_rows(x)

@@ -19,6 +19,7 @@ import triton.language as tl
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 from atom.model_ops.backends.triton_ops.products.quantised_tiles import scale_constants
 from atom.model_ops.backends.triton_ops.tuning import SplitConfig
+from atom.model_ops.backends.triton_ops.xcd_order import product_dies, product_tile
 from atom.model_ops.values import LinearWeight
 
 # The narrowest tile of tokens that the kernel multiplies.
@@ -40,16 +41,16 @@ def _split_kernel(
     x_ptr, w_ptr, scale_ptr, bias_ptr, parts_ptr, tokens, N, K, slice,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     WEIGHTS_FIRST: tl.constexpr, GATED: tl.constexpr, HAS_BIAS: tl.constexpr,
-    SCALED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    SCALED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, DIES: tl.constexpr,
 ):  # fmt: skip
     """N: columns of the result. WEIGHTS_FIRST: rows of W, not tokens, are the tall side of the
     tensor core's tile. GATED: W, a plain one, has N rows of gates, then N of ups. SCALED: W is of
     codes; TALL, WIDE: outputs and inputs that share a scale, tiles lie within; WIDE 0: an output
     has one."""
-    part = tl.program_id(2)
+    part = product_tile(2, DIES)
     # Neighbours share a tile of W: it is read from memory once.
-    t = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
-    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    t = product_tile(0, DIES) * BLOCK_T + tl.arange(0, BLOCK_T)
+    n = product_tile(1, DIES) * BLOCK_N + tl.arange(0, BLOCK_N)
     inner = part * slice + tl.arange(0, BLOCK_K)
     real = (t < tokens)[:, None]
     w_rows = w_ptr + n.to(tl.int64)[:, None] * K + inner[None, :]
@@ -62,7 +63,7 @@ def _split_kernel(
     up = acc
     if WIDE:
         # A tile's scale is on its way before the tile is: nothing waits for it.
-        scale_at = scale_ptr + tl.program_id(1) * BLOCK_N // TALL * (K // WIDE)
+        scale_at = scale_ptr + product_tile(1, DIES) * BLOCK_N // TALL * (K // WIDE)
         scale = tl.load(scale_at + part * slice // WIDE)
     for k in range(0, slice, BLOCK_K):
         w = tl.load(w_rows + k, eviction_policy="evict_first")
@@ -121,11 +122,12 @@ def _launch(
     tokens, inner = x.shape
     outputs, split = out.shape[-1], config.split_k
     block_t = max(_MIN_TOKENS, min(config.block_t, next_power_of_2(tokens)))
-    _split_kernel[(triton.cdiv(tokens, block_t), outputs // config.block_n, split)](
+    token_tiles = triton.cdiv(tokens, block_t)
+    _split_kernel[(token_tiles, outputs // config.block_n, split)](
         x, w.data, w.scales and w.scales.scale, w.bias, out,
         tokens, outputs, inner, inner // split,
         BLOCK_T=block_t, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
         WEIGHTS_FIRST=config.weights_first, GATED=gated, HAS_BIAS=w.bias is not None,
-        **scale_constants(w),
+        **scale_constants(w), DIES=product_dies(x.device, token_tiles),
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip

@@ -31,6 +31,7 @@ from atom.model_ops.backends.triton_ops.products.word_tiles import (
     int4_numbers,
     quarters,
 )
+from atom.model_ops.backends.triton_ops.xcd_order import product_tile
 from atom.model_ops.values import LinearWeight, WeightFormat
 
 _BLOCK_K, _NARROW_K = 128, 64
@@ -80,15 +81,15 @@ def _tile_product(
 def _word_kernel(
     x_ptr, w_ptr, scale_ptr, zero_ptr, order_ptr, bias_ptr, parts_ptr, tokens, N, K, slice,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
-    FP4: tl.constexpr, HAS_BIAS: tl.constexpr,
+    FP4: tl.constexpr, HAS_BIAS: tl.constexpr, DIES: tl.constexpr,
 ):  # fmt: skip
     """GROUP: inputs that share a scale, a multiple of BLOCK_K or a part of it; zero_ptr: None where
     every zero point is 8; order_ptr: which input is stored in each place, None where its own."""
     SHARED: tl.constexpr = (not FP4) and GROUP % BLOCK_K == 0  # by all inputs of a tile
     GROUPS: tl.constexpr = (BLOCK_K + GROUP - 1) // GROUP
-    part = tl.program_id(2)
-    t = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
-    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    part = product_tile(2, DIES)
+    t = product_tile(0, DIES) * BLOCK_T + tl.arange(0, BLOCK_T)
+    n = product_tile(1, DIES) * BLOCK_N + tl.arange(0, BLOCK_N)
     word, lane = tl.arange(0, BLOCK_K // 8), tl.arange(0, BLOCK_K)
     x_rows = x_ptr + t.to(tl.int64)[:, None] * K
     w_rows = w_ptr + n.to(tl.int64)[:, None] * (K // 8) + word[None, :]
@@ -145,7 +146,7 @@ def word_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
         None if scales.groups is None else scales.groups.order, w.bias, parts,
         tokens, w.outputs, inner, tile.slice,
         BLOCK_T=tile.block_t, BLOCK_N=tile.block_n, BLOCK_K=tile.block_k, GROUP=scales.block[1],
-        FP4=w.format is WeightFormat.MXFP4, HAS_BIAS=w.bias is not None,
+        FP4=w.format is WeightFormat.MXFP4, HAS_BIAS=w.bias is not None, DIES=tile.dies,
         num_warps=tile.num_warps, num_stages=tile.num_stages,
     )  # fmt: skip
     return parts

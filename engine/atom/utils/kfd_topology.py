@@ -1,0 +1,67 @@
+"""What the kernel's driver says of a machine's AMD devices: /sys/class/kfd/kfd/topology/nodes.
+
+A folder per device, and in a partition mode one per partition; CPUs, which have no gfx name, are
+left out. Reads files alone, so it answers without a ROCm library. Called by preflight, and by
+kernels that ask for a device's dies. Fields: Linux, drivers/gpu/drm/amd/amdkfd/kfd_topology.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+TOPOLOGY = Path("/sys/class/kfd/kfd/topology/nodes")
+# Of `location_id`: bus, device and function. A partition's number is in the bits above.
+_LOCATION_BITS = 16
+_FUNCTION_BITS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class KfdNode:
+    """architecture: its gfx name; render_minor: N of /dev/dri/renderDN, None where it has none;
+    place: PCI domain, bus and device; dies: XCDs that it computes with, 0 where it is not said."""
+
+    architecture: str
+    render_minor: int | None
+    place: tuple[int, int, int]
+    dies: int
+
+
+def read_nodes(topology: Path = TOPOLOGY) -> Iterator[KfdNode]:
+    """Every device of the node: sysfs is the host's."""
+    for file in sorted(topology.glob("*/properties")):
+        try:
+            pairs = (line.split() for line in file.read_text(encoding="ascii").splitlines())
+            values = {
+                pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdecimal()
+            }
+        except OSError:
+            continue  # a device of another container's
+        version = values.get("gfx_target_version", 0)
+        if version:
+            location = values.get("location_id", 0) & ((1 << _LOCATION_BITS) - 1)
+            bus, device = location >> 8, (location & 0xFF) >> _FUNCTION_BITS
+            yield KfdNode(
+                architecture=gfx_name(version),
+                render_minor=values.get("drm_render_minor") or None,
+                place=(values.get("domain", 0), bus, device),
+                dies=values.get("num_xcc", 0),
+            )
+
+
+def dies_at(place: tuple[int, int, int], topology: Path = TOPOLOGY) -> int | None:
+    """XCDs of the device at this PCI domain, bus and device; None where the driver does not say,
+    or says different numbers of its partitions."""
+    told = {node.dies for node in read_nodes(topology) if node.place == place}
+    return next(iter(told)) or None if len(told) == 1 else None
+
+
+def gfx_name(target_version: int) -> str:
+    """The name of KFD's decimal version: 90402 is gfx942, 90010 is gfx90a."""
+    major, minor, stepping = (
+        target_version // 10_000,
+        target_version // 100 % 100,
+        target_version % 100,
+    )
+    return f"gfx{major}{minor:x}{stepping:x}"
