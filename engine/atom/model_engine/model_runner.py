@@ -26,7 +26,13 @@ from atom.model_engine.runner.expert_balancer import ExpertBalancer
 from atom.model_engine.runner.expert_share import expert_exchange, expert_ranks
 from atom.model_engine.runner.graph_runner import DecodeGraphs
 from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
-from atom.model_engine.runner.warm_up import CacheShape, decode_batch, prompt_batch, warm_up
+from atom.model_engine.runner.warm_up import (
+    CacheShape,
+    decode_batch,
+    describe_start,
+    prompt_batch,
+    warm_up,
+)
 from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport
 from atom.model_loader.loader import fill_dummy, load_model
 from atom.model_ops.attention import CachedAttention
@@ -133,6 +139,7 @@ class ModelRunner:
         self._load(progress)
         weights_bytes = sum(p.nbytes for model in self._models() for p in model.parameters())
         self._steps = self._step_runner()
+        self._compile_ahead(progress)
         progress("sizing the KV cache", 0.0)
         activations = self._activation_bytes()
         overhead = kv_cache.overhead_bytes(self._device, weights_bytes) + self._graph_bytes()
@@ -162,6 +169,35 @@ class ModelRunner:
     def steps_behind(self) -> int:
         """How many steps the host may be behind: none where a submit computes everything."""
         return 1 if self._device.is_gpu else 0
+
+    def _compile_ahead(self, progress: Progress) -> None:
+        """Have the kernels of every kind of step compiled side by side, unless a start like this
+        one has."""
+        config, rehearsal = self._config, self._resolved.rehearsal
+        # What a drafter follows, and what ranks exchange, is what kernels have computed.
+        if not self._device.is_gpu or config.speculative is not None or self._exchange is not None:
+            return
+        device, start = self._device.torch_device, describe_start(config)
+        if rehearsal is None or self._all_say(rehearsal.is_done(device, start)):
+            return
+        blocks = -(-config.model.max_model_len // config.cache.block_size)
+        self._allocate_cache(blocks)
+        with rehearsal.steps(device, start, self._device.threads()):
+            graphs = self._decode_graphs()
+            if graphs is not None:
+                graphs.rehearse()
+            warm_up(
+                self._steps,
+                config,
+                self._cache_shape(blocks),
+                lambda share: progress("compiling kernels", share),
+            )
+        self._release_cache()
+
+    def _all_say(self, answer: bool) -> bool:
+        """Whether every rank of the group says yes: they run their steps together."""
+        own = torch.tensor([[int(answer)]], device=self._device.torch_device)
+        return bool(answer if self._group.size == 1 else self._group.gather(own).all())
 
     def _graph_bytes(self) -> int:
         """What decode graphs will take, measured on the cache that the activations were."""
