@@ -60,6 +60,9 @@ def first_start(shape: str, folder: Path, **options: Any) -> ModelRunner:
     """An engine whose runner takes its device for a card when it compiles ahead."""
     driver = CoreDriver(str(write_shape(shape, folder)), **{**OPTIONS, **options})
     runner: ModelRunner = driver.executor.runner
+    runner._build()  # as a start has it then: weights are not read yet
+    steps = runner._step_runner()
+    runner._step_runner = lambda: steps  # on the CPU, whose memory is not pinned
     runner._device = Device("cuda", "a card", torch.device("cpu"))
     runner._resolved = replace(runner._resolved, uncapturable=())
     return runner
@@ -68,7 +71,7 @@ def first_start(shape: str, folder: Path, **options: Any) -> ModelRunner:
 @torch.inference_mode()
 def compile_ahead(runner: ModelRunner) -> list[tuple[str, float]]:
     told: list[tuple[str, float]] = []
-    runner._compile_ahead(lambda phase, share: told.append((phase, share)))
+    runner._compile_ahead(lambda phase, share: told.append((phase, share)))()
     return told
 
 

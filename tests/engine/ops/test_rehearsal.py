@@ -53,17 +53,20 @@ def compiled_forms(call: object) -> list[str]:
 
 def test_a_rehearsed_step_finds_all_of_its_kernels_compiled() -> None:
     assert len(compiled_forms(lambda: small_step(160))) == 2
-    with rehearsal.rehearsal(CPU, "a start", workers=2):
+    with rehearsal.rehearsal(CPU, "a start", workers=2) as finish:
         for _ in range(3):  # as layers do
             out = small_step(160)
+    finish()
     assert not out.any(), "where a kernel would have written there are zeros"
     assert compiled_forms(lambda: small_step(160)) == []
 
 
 def test_a_start_is_rehearsed_once_while_its_cache_lasts(tmp_path: Path) -> None:
     assert not rehearsal.is_rehearsed(CPU, "a start")
-    with rehearsal.rehearsal(CPU, "a start", workers=1):
+    with rehearsal.rehearsal(CPU, "a start", workers=1) as finish:
         pass
+    assert not rehearsal.is_rehearsed(CPU, "a start"), "nothing is compiled yet"
+    finish()
     assert rehearsal.is_rehearsed(CPU, "a start")
     assert not rehearsal.is_rehearsed(CPU, "another")
     triton.knobs.cache.dir = str(tmp_path / "emptied")
@@ -87,7 +90,9 @@ def test_a_kernel_that_does_not_compile_is_left_to_the_call_that_needs_it(
         raise RuntimeError("out of registers")
 
     monkeypatch.setattr(triton.JITFunction, "preload", broken)
-    with caplog.at_level(logging.WARNING), rehearsal.rehearsal(CPU, "a start", workers=1):
+    with rehearsal.rehearsal(CPU, "a start", workers=1) as finish:
         small_step(224)
+    with caplog.at_level(logging.WARNING):
+        finish()
     assert "was not compiled ahead: out of registers" in caplog.text
     assert len(compiled_forms(lambda: small_step(224))) == 2

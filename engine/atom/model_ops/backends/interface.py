@@ -406,10 +406,10 @@ def _no_reasons(op: str, case: OpCase) -> tuple[str, ...]:
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
     """steps: a device, what tells a start from others, and a number of threads → a context in which
-    steps have kernels compiled and start none; behind it they are ready. is_done: whether a start
-    like it has done so, and its kernels are kept."""
+    steps have kernels compiled and start none; it gives what waits until they are ready. is_done:
+    whether a start like it has done so, and its kernels are kept."""
 
-    steps: Callable[[torch.device, str, int], AbstractContextManager[None]]
+    steps: Callable[[torch.device, str, int], AbstractContextManager[Callable[[], None]]]
     is_done: Callable[[torch.device, str], bool]
 
 

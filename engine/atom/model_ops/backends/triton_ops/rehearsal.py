@@ -42,20 +42,28 @@ def is_rehearsed(device: torch.device, start: str) -> bool:
 
 
 @contextmanager
-def rehearsal(device: torch.device, start: str, workers: int) -> Iterator[None]:
-    """Within it, in this thread, kernels are met and not launched; behind it they are compiled."""
+def rehearsal(device: torch.device, start: str, workers: int) -> Iterator[Callable[[], None]]:
+    """Within it, in this thread, kernels are met and not launched. What it gives, called behind it,
+    waits until they are compiled."""
     forms = _Forms(device, workers)
+
+    def finish() -> None:
+        forms.wait()
+        logger.info("compiled %d forms of kernels by %d threads", forms.count, workers)
+        mark = _mark(device, start)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+
     hook = triton.knobs.runtime.jit_cache_hook
     triton.knobs.runtime.jit_cache_hook = forms.meet
     try:
-        with forms, _launching_nothing(), _Zeros():
-            yield
+        with _launching_nothing(), _Zeros():
+            yield finish
+    except BaseException:
+        forms.give_up()
+        raise
     finally:
         triton.knobs.runtime.jit_cache_hook = hook
-    logger.info("compiled %d forms of kernels by %d threads", forms.count, workers)
-    mark = _mark(device, start)
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    mark.touch()
 
 
 class _Forms:
@@ -63,22 +71,22 @@ class _Forms:
 
     def __init__(self, device: torch.device, workers: int) -> None:
         self._device = device
-        self._workers = workers
         self._own = threading.local()
         self._compiled: dict[tuple[str, str, str], Future[object]] = {}
+        self._pool = ThreadPoolExecutor(workers, "compile", self._enter_thread)
 
     @property
     def count(self) -> int:
         return len(self._compiled)
 
-    def __enter__(self) -> None:
-        self._pool = ThreadPoolExecutor(self._workers, "compile", self._enter_thread)
-
-    def __exit__(self, *_: object) -> None:
+    def wait(self) -> None:
         self._pool.shutdown()
         for form, done in self._compiled.items():
             if (error := done.exception()) is not None:  # the call that needs it will say so, too
                 logger.warning("%s was not compiled ahead: %s", form[1], error)
+
+    def give_up(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
 
     def meet(self, *, key: str, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
         """Triton's hook before it compiles; True keeps it from doing so."""
