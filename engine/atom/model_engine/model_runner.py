@@ -133,8 +133,8 @@ class ModelRunner:
         self._load(progress)
         weights_bytes = sum(p.nbytes for model in self._models() for p in model.parameters())
         self._steps = self._step_runner()
-        progress("compiling kernels", 1.0)
-        finish_compiling()
+        if finish_compiling is not None:
+            finish_compiling()
         progress("sizing the KV cache", 0.0)
         activations = self._activation_bytes()
         overhead = kv_cache.overhead_bytes(self._device, weights_bytes) + self._graph_bytes()
@@ -165,16 +165,16 @@ class ModelRunner:
         """How many steps the host may be behind: none where a submit computes everything."""
         return 1 if self._device.is_gpu else 0
 
-    def _compile_ahead(self, progress: Progress) -> Callable[[], None]:
+    def _compile_ahead(self, progress: Progress) -> Callable[[], None] | None:
         """Begin to compile the kernels of every kind of step side by side, unless a start like this
         one has; what waits until they are. Weights are not read yet: they are zeros, too."""
         config, rehearsal = self._config, self._resolved.rehearsal
         # What a drafter follows, and what ranks exchange, is what kernels have computed.
         if not self._device.is_gpu or config.speculative is not None or self._exchange is not None:
-            return _nothing
+            return None
         device, start = self._device.torch_device, describe_start(config)
         if rehearsal is None or self._all_say(rehearsal.is_done(device, start)):
-            return _nothing
+            return None
         for parameter in self._model.parameters():
             parameter.data.zero_()
         blocks = -(-config.model.max_model_len // config.cache.block_size)
@@ -454,10 +454,6 @@ class ModelRunner:
     def collect(self, step: SubmittedStep) -> ScheduledBatchOutput:
         """See StepRunner."""
         return self._steps.collect(step)
-
-
-def _nothing() -> None:
-    """Wait for nothing."""
 
 
 def rank_device(config: Config) -> Device:

@@ -71,7 +71,9 @@ def first_start(shape: str, folder: Path, **options: Any) -> ModelRunner:
 @torch.inference_mode()
 def compile_ahead(runner: ModelRunner) -> list[tuple[str, float]]:
     told: list[tuple[str, float]] = []
-    runner._compile_ahead(lambda phase, share: told.append((phase, share)))()
+    finish = runner._compile_ahead(lambda phase, share: told.append((phase, share)))
+    if finish is not None:
+        finish()
     return told
 
 
