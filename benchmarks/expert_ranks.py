@@ -29,7 +29,8 @@ from atom.model_engine.wire.peer_mesh import PeerMesh, mesh_sockets
 from atom.model_ops.expert_exchange import GatherExchange
 from atom.model_ops.routing import Routed
 from atom.sampling_params import SamplingParams
-from benchmarks.gpu import decode, prefill
+from benchmarks.gpu import Measured, decode, prefill
+from benchmarks.limits import ceilings
 from benchmarks.offline_engine import OfflineEngine, end
 from benchmarks.shapes import SHAPES, write_shape
 
@@ -99,6 +100,7 @@ def measure(args: argparse.Namespace, rank: int, mesh: PeerMesh) -> dict[str, An
             enable_expert_parallel=True,
             device="auto",
         )
+    measured = Measured(engine, ceilings(torch.device("cuda", torch.cuda.current_device())))
     sampling = SamplingParams(temperature=0.6, ignore_eos=True)
     found: dict[str, Any] = {
         "shape": args.shape,
@@ -107,10 +109,10 @@ def measure(args: argparse.Namespace, rank: int, mesh: PeerMesh) -> dict[str, An
         "start_seconds": engine.start_seconds,
         "weights_bytes": engine.report.weights_bytes,
         "kv_blocks": engine.report.num_blocks,
-        "decode": {str(rows): decode(engine, rows, sampling) for rows in args.rows},
+        "decode": {str(rows): decode(measured, rows, sampling) for rows in args.rows},
     }
     if args.prefill:
-        found["prefill"] = prefill(engine)
+        found["prefill"] = prefill(measured)
     hidden = engine.config.model.facts.hidden_size
     found["exchange_us"] = {
         str(tokens): exchange_microseconds(engine.group, tokens, hidden) for tokens in (1, 64, 256)

@@ -1,10 +1,12 @@
 """One GPU, one model shape, random weights: the throughput and latency that the engine is held to.
 
-    python -m benchmarks.gpu --shape qwen3-0.6b --workload nano|decode|prefill|all
+    python -m benchmarks.gpu --shape qwen3-0.6b --workload nano|decode|prefill|short|all
+    python -m benchmarks.gpu --config some/config.json
 
 Prints a table; the last line is one JSON object. Every figure is also given as a share of what one
-card allows (benchmarks.limits), with `--tensor-parallel-size` too. Offline: no server, no
-tokenizer, prefix cache off.
+card allows (benchmarks.limits), with `--tensor-parallel-size` too: beside it stand the bytes and
+the products of a step, its experts as they were counted. `all` is all but `short`: steps of prompts
+that are bound by the host. Offline: no server, no tokenizer, prefix cache off.
 """
 
 from __future__ import annotations
@@ -14,30 +16,68 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from dataclasses import replace as with_fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from msgspec.structs import replace
 
 from atom.config import KV_CACHE_DTYPES
+from atom.errors import AtomError, ConfigError
 from atom.sampling_params import SamplingParams
 from atom.sizing import KV_ELEMENTS, ONLINE, KvElement
+from atom.sizing.model_facts import ModelFacts
+from atom.utils.device import detect_device
 from benchmarks.compiled_kernels import compiled_kernels
-from benchmarks.limits import H200, decode_seconds, prefill_tokens_per_second
+from benchmarks.limits import Ceilings, Work, ceilings, decode_work, prompt_work
 from benchmarks.nano_workload import nano_requests
 from benchmarks.offline_engine import OfflineEngine
 from benchmarks.routed_experts import listening, touched
-from benchmarks.shapes import SHAPES, write_shape
+from benchmarks.shapes import add_model_arguments, model_folder
 
 DECODE_ROWS = (1, 8, 64, 256)
 DECODE_CONTEXT = 1024
 DECODE_STEPS = 128
 PREFILL_PROMPTS, PREFILL_LENGTH = 16, 4096
+SHORT_PROMPTS, SHORT_LENGTH, SHORT_STEPS = 8, 120, 32
+# Tokens of the longest sequence of a workload.
+LONGEST = {"decode": 1112, "prefill": PREFILL_LENGTH + 1, "short": SHORT_LENGTH + 1, "nano": 2048}
 
 
-def nano(engine: OfflineEngine, sampling: SamplingParams, scale: int) -> dict[str, float]:
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """An engine, and what its device allows."""
+
+    engine: OfflineEngine
+    card: Ceilings
+
+    @property
+    def facts(self) -> ModelFacts:
+        """With the elements that the weights have on the device."""
+        element = getattr(torch, self.engine.report.dtype).itemsize
+        return with_fields(self.engine.config.model.facts, weight_dtype_bytes=element)
+
+    @property
+    def kv(self) -> KvElement:
+        dtype = getattr(torch, self.engine.report.kv_cache_dtype)
+        return KV_ELEMENTS["fp8"] if dtype.itemsize == 1 else KvElement(dtype.itemsize)
+
+    def share(self, work: Work, seconds: float) -> dict[str, float]:
+        """Of the limit that so long a step reached, and what the limit is made of."""
+        return {
+            "limit_share": work.seconds(self.card) / seconds,
+            "moved_bytes": work.moved_bytes,
+            "flops": work.flops,
+        }
+
+
+def nano(measured: Measured, sampling: SamplingParams, scale: int) -> dict[str, float]:
     """The published workload; with `scale`, its prompts and outputs cut to that fraction."""
+    engine = measured.engine
     last = engine.config.model.vocab_size - 1
     requests = nano_requests()
     prompts = [
@@ -56,34 +96,26 @@ def nano(engine: OfflineEngine, sampling: SamplingParams, scale: int) -> dict[st
         "output_tokens": generated,
         "seconds": seconds,
         "output_tokens_per_second": generated / seconds,
-        "limit_share": ideal_nano_seconds(engine, prompts, outputs) / seconds,
+        "limit_share": ideal_nano_seconds(measured, prompts, outputs) / seconds,
     }
 
 
-def ideal_nano_seconds(
-    engine: OfflineEngine, prompts: list[list[int]], outputs: list[int]
-) -> float:
+def ideal_nano_seconds(measured: Measured, prompts: list[list[int]], outputs: list[int]) -> float:
     """Prefill, then every decode step at the card's limit."""
-    facts = engine.config.model.facts
     lengths = np.array([len(prompt) for prompt in prompts], dtype=float)
     counts = np.array(outputs)
-    mean = int(lengths.mean())
-    total = lengths.sum() / prefill_tokens_per_second(facts, mean, H200)
+    total = prompt_work(measured.facts, len(lengths), int(lengths.mean())).seconds(measured.card)
     for step in range(1, int(counts.max())):
         running = counts > step
-        rows = int(running.sum())
         context = float((lengths[running] + step).mean())
-        total += decode_seconds(facts, rows, context, H200, kv_element(engine))
-    return float(total)
+        work = decode_work(measured.facts, int(running.sum()), context, measured.kv)
+        total += work.seconds(measured.card)
+    return total
 
 
-def kv_element(engine: OfflineEngine) -> KvElement:
-    return KV_ELEMENTS.get(engine.config.cache.kv_cache_dtype, KvElement(2))
-
-
-def decode(engine: OfflineEngine, rows: int, sampling: SamplingParams) -> dict[str, float]:
+def decode(measured: Measured, rows: int, sampling: SamplingParams) -> dict[str, float]:
     """Milliseconds per step of `rows` decodes around a context of 1,024 tokens."""
-    draw = np.random.default_rng(1)
+    engine, draw = measured.engine, np.random.default_rng(1)
     warmup = 16
     params = replace(sampling, max_tokens=DECODE_STEPS + warmup + 8)
     length = DECODE_CONTEXT - DECODE_STEPS // 2
@@ -98,37 +130,62 @@ def decode(engine: OfflineEngine, rows: int, sampling: SamplingParams) -> dict[s
     while steps < DECODE_STEPS:
         result = engine.step()
         steps += result is not None
-    milliseconds = (time.perf_counter() - started) / DECODE_STEPS * 1e3
+    seconds = (time.perf_counter() - started) / DECODE_STEPS
     engine.run()
-    facts = engine.config.model.facts
-    ideal = decode_seconds(facts, rows, DECODE_CONTEXT, H200, kv_element(engine)) * 1e3
-    figures = {"ms_per_step": milliseconds, "limit_share": ideal / milliseconds}
     experts = touched(heard, rows)
+    work = decode_work(measured.facts, rows, DECODE_CONTEXT, measured.kv, experts)
+    figures = {"ms_per_step": seconds * 1e3, **measured.share(work, seconds)}
     return figures if experts is None else figures | {"experts_touched": experts}
 
 
-def prefill(engine: OfflineEngine, rounds: int = 3) -> dict[str, float]:
+def prefill(measured: Measured, rounds: int = 3) -> dict[str, float]:
     """Prompt tokens per second of 16 prompts of 4,096 tokens; the median of some rounds."""
+    seconds = prompt_seconds(measured.engine, (PREFILL_PROMPTS, PREFILL_LENGTH), rounds)
+    work = prompt_work(measured.facts, PREFILL_PROMPTS, PREFILL_LENGTH)
+    rate = PREFILL_PROMPTS * PREFILL_LENGTH / seconds
+    return {"tokens_per_second": rate, **measured.share(work, seconds)}
+
+
+def short(measured: Measured) -> dict[str, float]:
+    """Milliseconds of a step of 960 tokens in eight prompts; the median of some steps."""
+    seconds = prompt_seconds(measured.engine, (SHORT_PROMPTS, SHORT_LENGTH), SHORT_STEPS)
+    work = prompt_work(measured.facts, SHORT_PROMPTS, SHORT_LENGTH)
+    return {"ms_per_step": seconds * 1e3, **measured.share(work, seconds)}
+
+
+def prompt_seconds(engine: OfflineEngine, prompts: tuple[int, int], rounds: int) -> float:
+    """Of so many prompts of so many tokens, from their arrival to their first tokens."""
     draw = np.random.default_rng(2)
     params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
-    rates = []
+    count, length = prompts
+    taken = []
     for _ in range(rounds + 1):  # the first is a warm-up
-        for _ in range(PREFILL_PROMPTS):
-            engine.add(engine.random_prompt(PREFILL_LENGTH, draw), params)
+        for _ in range(count):
+            engine.add(engine.random_prompt(length, draw), params)
         started = time.perf_counter()
         engine.run()
-        rates.append(PREFILL_PROMPTS * PREFILL_LENGTH / (time.perf_counter() - started))
-    rate = float(np.median(rates[1:]))
-    limit = prefill_tokens_per_second(engine.config.model.facts, PREFILL_LENGTH, H200)
-    return {"tokens_per_second": rate, "limit_share": rate / limit}
+        taken.append(time.perf_counter() - started)
+    return float(np.median(taken[1:]))
 
 
-def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    engine = OfflineEngine(
-        str(write_shape(args.shape, folder)),
+def wanted_workloads(args: argparse.Namespace) -> tuple[str, ...]:
+    """Raises ConfigError for one that the context does not hold."""
+    wanted = ("decode", "prefill", "nano") if args.workload == "all" else (args.workload,)
+    for name in wanted:
+        if args.max_model_len < LONGEST[name]:
+            raise ConfigError(
+                f"--max-model-len {args.max_model_len}: workload {name} has sequences of "
+                f"{LONGEST[name]} tokens; raise it, or choose another --workload"
+            )
+    return wanted
+
+
+def open_engine(args: argparse.Namespace, folder: Path) -> OfflineEngine:
+    return OfflineEngine(
+        str(model_folder(args, folder)),
         load_dummy=True,
         max_model_len=args.max_model_len,
-        max_num_seqs=256,
+        max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,
         enable_prefix_caching=False,
         device=args.device,
@@ -138,8 +195,14 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         kv_cache_dtype=args.kv_cache_dtype,
         tensor_parallel_size=args.tensor_parallel_size,
     )
-    results: dict[str, Any] = {
-        "shape": args.shape,
+
+
+def conditions(args: argparse.Namespace, measured: Measured) -> dict[str, Any]:
+    """What the figures were measured with."""
+    engine = measured.engine
+    return {
+        "shape": args.shape if args.config is None else str(args.config),
+        "architecture": engine.report.architecture,
         "device": engine.report.device,
         "tensor_parallel_size": args.tensor_parallel_size,
         "backends": engine.report.backends,
@@ -152,19 +215,28 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "top_p": args.top_p,
         "start_seconds": engine.start_seconds,
         "kv_blocks": engine.report.num_blocks,
+        "ceilings": asdict(measured.card),
     }
+
+
+def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    wanted = wanted_workloads(args)
+    engine = open_engine(args, folder)
+    measured = Measured(engine, ceilings(detect_device(args.device).torch_device))
+    results = conditions(args, measured)
     sampling = SamplingParams(
         temperature=args.temperature, top_k=args.top_k, top_p=args.top_p, ignore_eos=True
     )
-    wanted = ("decode", "prefill", "nano") if args.workload == "all" else (args.workload,)
     with compiled_kernels() as compiled:
         if "decode" in wanted:
-            results["decode"] = {str(rows): decode(engine, rows, sampling) for rows in args.rows}
+            results["decode"] = {str(rows): decode(measured, rows, sampling) for rows in args.rows}
         if "prefill" in wanted:
-            results["prefill"] = prefill(engine)
+            results["prefill"] = prefill(measured)
+        if "short" in wanted:
+            results["short"] = short(measured)
         if "nano" in wanted:
-            nano(engine, sampling, scale=8)  # allocator and caches warm
-            results["nano"] = nano(engine, sampling, scale=1)
+            nano(measured, sampling, scale=8)  # allocator and caches warm
+            results["nano"] = nano(measured, sampling, scale=1)
     results["compiled_after_start"] = dict(compiled)
     engine.close()
     return results
@@ -172,33 +244,57 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def table(results: dict[str, Any]) -> str:
     lines = [f"{results['shape']} on {results['device']}, start {results['start_seconds']:.1f} s"]
-    for rows, row in results.get("decode", {}).items():
-        lines.append(
-            f"  decode  B={rows:>4}  {row['ms_per_step']:9.3f} ms/step  {row['limit_share']:6.1%}"
-        )
-        if "experts_touched" in row:
-            lines[-1] += f"  {row['experts_touched']:6.1f} experts a layer"
-    for name, key, unit in (
-        ("prefill", "tokens_per_second", "tok/s"),
-        ("nano", "output_tokens_per_second", "out tok/s"),
-    ):
-        if name in results:
-            row = results[name]
-            lines.append(f"  {name:<15} {row[key]:9,.0f} {unit:<9} {row['limit_share']:6.1%}")
+    moved, computed = (rate / 1e12 for rate in results["ceilings"].values())
+    lines.append(f"  limit: {moved:.2f} TB/s, {computed:.1f} TFLOP/s")
+    steps = {f"decode  B={rows:>4}": row for rows, row in results.get("decode", {}).items()}
+    steps |= {name: results[name] for name in ("prefill", "short", "nano") if name in results}
+    for name, row in steps.items():
+        lines.append(f"  {name:<15} {_rate(row)} {row['limit_share']:6.1%}{_work(row)}")
     compiled = sum(results["compiled_after_start"].values())
     lines.append(f"  kernels first met after the start: {compiled}")
     return "\n".join(lines)
 
 
-def main() -> int:
+def _rate(row: dict[str, float]) -> str:
+    if "ms_per_step" in row:
+        return f"{row['ms_per_step']:9.3f} ms/step  "
+    if "tokens_per_second" in row:
+        return f"{row['tokens_per_second']:9,.0f} tok/s    "
+    return f"{row['output_tokens_per_second']:9,.0f} out tok/s"
+
+
+def _work(row: dict[str, float]) -> str:
+    """Of a step, where steps are alike."""
+    if "moved_bytes" not in row:
+        return ""
+    text = f"  {row['moved_bytes'] / 1e9:8.2f} GB  {row['flops'] / 1e12:8.3f} TFLOP"
+    experts = row.get("experts_touched")
+    return text if experts is None else f"{text}  {experts:6.1f} experts a layer"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parse_arguments(argv)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            results = measure(args, Path(folder))
+    except AtomError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(table(results))
+    print(json.dumps(results))
+    return 0
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Offline throughput and latency on one GPU.")
-    parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
-    parser.add_argument("--workload", choices=("nano", "decode", "prefill", "all"), default="all")
+    add_model_arguments(parser)
+    parser.add_argument("--workload", choices=(*LONGEST, "all"), default="all")
     parser.add_argument("--rows", type=int, nargs="+", default=list(DECODE_ROWS))
     parser.add_argument("--temperature", type=float, default=0.6)
     parser.add_argument("--top-k", type=int, default=0, help="0: off")
     parser.add_argument("--top-p", type=float, default=1.0)
     parser.add_argument("--max-model-len", type=int, default=4352)
+    parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--max-num-batched-tokens", type=int, default=16384)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--backend", default="auto")
@@ -206,12 +302,7 @@ def main() -> int:
     parser.add_argument("--quantization", choices=tuple(ONLINE), default=None)
     parser.add_argument("--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="auto")
     parser.add_argument("--tensor-parallel-size", "-tp", type=int, default=1)
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        results = measure(args, Path(folder))
-    print(table(results))
-    print(json.dumps(results))
-    return 0
+    return parser.parse_args(argv)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity, profile
 from atom.sampling_params import SamplingParams
 from atom.sizing import ONLINE
 from benchmarks.offline_engine import OfflineEngine
-from benchmarks.shapes import SHAPES, write_shape
+from benchmarks.shapes import add_model_arguments, model_folder
 from benchmarks.step_shares import Kernel, shares
 
 CONTEXT = 1024
@@ -111,14 +111,14 @@ def print_parts(parts_us: dict[str, float]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Parts and kernels of a step.")
-    parser.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
+    add_model_arguments(parser)
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 64])
     parser.add_argument("--quantization", choices=tuple(ONLINE), default=None)
     args = parser.parse_args()
-    results: dict[str, Any] = {"shape": args.shape}
+    results: dict[str, Any] = {"shape": str(args.config or args.shape)}
     with tempfile.TemporaryDirectory() as folder:
         engine = OfflineEngine(
-            str(write_shape(args.shape, Path(folder))),
+            str(model_folder(args, Path(folder))),
             load_dummy=True,
             max_model_len=4352,
             max_num_seqs=256,

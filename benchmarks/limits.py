@@ -1,22 +1,28 @@
 """What the hardware allows: the bytes that a step must read and the products that it must compute.
 
-Weights and cache are read once; of a step's experts those that uniform routing touches, and of its
-products those that a token goes through. Latent attention is counted folded in decodes and unfolded
-in prompts. Ceilings are parameters, so that a figure can be given as a share of any card's limit.
+Weights and cache are read once; of a step's experts those that were counted, else those that
+uniform routing touches, and of its products those that a token goes through. Latent attention is
+counted folded in decodes and unfolded in prompts. Ceilings are parameters: those of a card that is
+known, or what is measured on the device that runs.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
+
+import torch
 
 from atom.sizing.kv_layout import KvElement, kv_terms
-from atom.sizing.layers import AttentionFacts, LayerFacts
+from atom.sizing.layers import AttentionFacts, Experts, LayerFacts
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.weights import Projection, stored_projections
 
-_BYTES = 2  # bfloat16 weights and KV
+_BYTES = 2  # bfloat16 keys and values
 _KV = KvElement(_BYTES)
+_ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,41 +33,97 @@ class Ceilings:
     flops_per_second: float
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a step must read, and the products that it must compute."""
+
+    moved_bytes: float
+    flops: float
+
+    def seconds(self, card: Ceilings) -> float:
+        """The least time that it takes."""
+        return max(self.moved_bytes / card.bytes_per_second, self.flops / card.flops_per_second)
+
+
 # Measured on one H200: device copy (read and write), and a large product on random data.
 H200 = Ceilings(bytes_per_second=4.3e12, flops_per_second=790e12)
+KNOWN = {"NVIDIA H200": H200}
+
+
+def ceilings(device: torch.device) -> Ceilings:
+    """Of a card that is known, so that figures of different days compare; else measured now."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    return KNOWN.get(name) or measured_ceilings(device)
+
+
+def measured_ceilings(device: torch.device) -> Ceilings:
+    """Of a copy that no cache holds, which reads and writes, and of a large bfloat16 product."""
+    elements, width = (1 << 30, 8192) if device.type == "cuda" else (1 << 26, 1024)
+    source = torch.zeros(elements, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    matrix = torch.randn(width, width, device=device).to(torch.bfloat16)
+    copied = _median_seconds(lambda: target.copy_(source), device)
+    multiplied = _median_seconds(lambda: matrix @ matrix, device)
+    return Ceilings(2 * elements / copied, 2 * width**3 / multiplied)
+
+
+def _median_seconds(call: Callable[[], object], device: torch.device) -> float:
+    samples = []
+    for _ in range(_ROUNDS + 1):  # the first is a warm-up
+        started = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        samples.append(time.perf_counter() - started)
+    return median(samples[1:])
 
 
 def _elements(matrix: Projection) -> int:
     return matrix.rows * matrix.columns
 
 
-def _stored_bytes(matrix: Projection) -> int:
-    """With the scales of one that is quantised."""
-    if matrix.quantization is None:
-        return _BYTES * _elements(matrix)
-    return matrix.quantization.matrix_bytes(matrix.rows, matrix.columns)
+def _layer_elements(facts: ModelFacts) -> float:
+    """Of the matrices of all layers that one token goes through."""
+    return _sum_over_matrices(facts, _elements, lambda layer: _experts(layer).per_token)
 
 
-def _layer_weights(
-    facts: ModelFacts, tokens: int | None, size: Callable[[Projection], int] = _elements
+def _layer_bytes(facts: ModelFacts, tokens: int, touched: float | None) -> float:
+    """Of all layers' matrices that a step of `tokens` reads; touched: experts of a layer that it
+    goes through, where they were counted."""
+
+    def stored(matrix: Projection) -> float:
+        if matrix.quantization is None:
+            return facts.weight_dtype_bytes * _elements(matrix)
+        return matrix.quantization.matrix_bytes(matrix.rows, matrix.columns)  # with its scales
+
+    return _sum_over_matrices(
+        facts, stored, lambda layer: _touched(layer, tokens) if touched is None else touched
+    )
+
+
+def _sum_over_matrices(
+    facts: ModelFacts,
+    size: Callable[[Projection], float],
+    experts: Callable[[LayerFacts], float],
 ) -> float:
-    """What all layers' matrices have that a step of `tokens` touches; None: those that one token
-    goes through."""
-    total = 0.0
-    for alike in facts.layer_counts:
-        for matrix in stored_projections(facts, alike.layer):
-            copies = 1.0 if matrix.copies == 1 else _touched(alike.layer, tokens)
-            total += alike.count * copies * size(matrix)
-    return total
+    """experts: how many of a layer's count."""
+    return sum(
+        alike.count * (1.0 if matrix.copies == 1 else experts(alike.layer)) * size(matrix)
+        for alike in facts.layer_counts
+        for matrix in stored_projections(facts, alike.layer)
+    )
 
 
-def _touched(layer: LayerFacts, tokens: int | None) -> float:
-    """Experts of a layer."""
+def _touched(layer: LayerFacts, tokens: int) -> float:
+    """Experts of a layer that uniform routing goes through."""
+    experts = _experts(layer)
+    return experts.count * (1.0 - (1.0 - experts.per_token / experts.count) ** tokens)
+
+
+def _experts(layer: LayerFacts) -> Experts:
     experts = layer.mlp.experts
     assert experts is not None
-    if tokens is None:
-        return experts.per_token
-    return experts.count * (1.0 - (1.0 - experts.per_token / experts.count) ** tokens)
+    return experts
 
 
 def _attention_elements(facts: ModelFacts, *, decodes: bool) -> int:
@@ -84,22 +146,27 @@ def _head_elements(attention: AttentionFacts, *, decodes: bool) -> int:
     return attention.head_dim + latent.value_dim
 
 
-def decode_seconds(
-    facts: ModelFacts, rows: int, context: float, card: Ceilings, kv: KvElement = _KV
-) -> float:
-    """Least time of one decode step: weights and cache read once, or its products' time."""
+def decode_work(
+    facts: ModelFacts,
+    rows: int,
+    context: float,
+    kv: KvElement = _KV,
+    touched: float | None = None,
+) -> Work:
+    """Of a step of `rows` decodes around a context; touched: experts of a layer, where counted."""
     head = facts.hidden_size * facts.vocab_size
     token_bytes = sum(term.layers * term.token_bytes for term in kv_terms(facts, kv))
-    moved = _layer_weights(facts, rows, _stored_bytes) + _BYTES * head
-    moved += rows * context * token_bytes
-    products = _layer_weights(facts, None) + head
+    moved = _layer_bytes(facts, rows, touched) + facts.weight_dtype_bytes * head
+    products = _layer_elements(facts) + head
     products += _attention_elements(facts, decodes=True) * context
-    return max(moved / card.bytes_per_second, 2 * rows * products / card.flops_per_second)
+    return Work(moved + rows * context * token_bytes, 2 * rows * products)
 
 
-def prefill_tokens_per_second(facts: ModelFacts, length: int, card: Ceilings) -> float:
-    """Most prompt tokens a second at this prompt length."""
-    per_token = 2 * _layer_weights(facts, None)
+def prompt_work(facts: ModelFacts, prompts: int, length: int) -> Work:
+    """Of prompts of so many tokens, computed in one step."""
+    head = facts.hidden_size * facts.vocab_size
+    tokens = prompts * length
+    moved = _layer_bytes(facts, tokens, None) + facts.weight_dtype_bytes * head
+    per_token = 2 * _layer_elements(facts)
     per_token += _attention_elements(facts, decodes=False) * length  # half of the tokens are seen
-    per_token += 2 * facts.hidden_size * facts.vocab_size / length
-    return card.flops_per_second / per_token
+    return Work(moved, tokens * per_token + 2 * prompts * head)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import shutil
 from pathlib import Path
 from typing import Any
+
+from atom.errors import ConfigError
 
 SHAPES: dict[str, dict[str, Any]] = {
     "qwen3-0.6b": {
@@ -262,4 +266,22 @@ SHAPES["qwen3-4b"] = {
 def write_shape(name: str, folder: Path) -> Path:
     """A folder that the engine opens with --load-dummy."""
     (folder / "config.json").write_text(json.dumps(SHAPES[name], indent=2))
+    return folder
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model of a benchmark: a shape by its name, or any config.json."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--shape", choices=sorted(SHAPES), default="qwen3-0.6b")
+    which.add_argument("--config", type=Path, help="a config.json, instead of a shape")
+
+
+def model_folder(args: argparse.Namespace, folder: Path) -> Path:
+    """What the flags of `add_model_arguments` say, as a folder that the engine opens with
+    --load-dummy. Raises ConfigError for a config.json that is not there."""
+    if args.config is None:
+        return write_shape(args.shape, folder)
+    if not args.config.is_file():
+        raise ConfigError(f"--config {args.config}: there is no such file; name a config.json")
+    shutil.copyfile(args.config, folder / "config.json")
     return folder

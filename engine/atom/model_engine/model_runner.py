@@ -18,15 +18,21 @@ from atom.checkpoint import open_checkpoint
 from atom.collectives.expert_links import ExpertLinks
 from atom.collectives.group import ALONE, Group
 from atom.config import Config
-from atom.errors import ConfigError
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.runner import kv_cache
 from atom.model_engine.runner.drafting_steps import DraftingStepRunner
+from atom.model_engine.runner.element_types import kv_dtype, kv_element, model_dtype, name_of
 from atom.model_engine.runner.expert_balancer import ExpertBalancer
 from atom.model_engine.runner.expert_share import expert_exchange, expert_ranks
 from atom.model_engine.runner.graph_runner import DecodeGraphs
 from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
-from atom.model_engine.runner.warm_up import CacheShape, decode_batch, prompt_batch, warm_up
+from atom.model_engine.runner.warm_up import (
+    CacheShape,
+    decode_batch,
+    describe_start,
+    prompt_batch,
+    warm_up,
+)
 from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport
 from atom.model_loader.loader import fill_dummy, load_model
 from atom.model_ops.attention import CachedAttention
@@ -34,7 +40,6 @@ from atom.model_ops.backends import resolve_ops
 from atom.model_ops.experts import SpreadExperts
 from atom.model_ops.linear import Build
 from atom.model_ops.parallel import Ranks
-from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.rank_sums import over_ranks
 from atom.models.decoder import CausalLM, attention_layers, finish_weights
 from atom.models.draft_model import DraftModel
@@ -46,10 +51,10 @@ from atom.models.registry import (
     support_model_arch_dict,
 )
 from atom.sizing.kv_budget import KvBudget, concurrency_table, fewer_blocks
-from atom.sizing.kv_layout import KV_ELEMENTS, KvElement, Speculation, kv_layout
+from atom.sizing.kv_layout import Speculation, kv_layout
 from atom.sizing.overheads import activation_bytes
 from atom.sizing.weights import Sharding
-from atom.utils.device import Device, check_dtype, detect_device, native_fp8
+from atom.utils.device import Device, detect_device
 from atom.utils.versions import software_versions
 
 __all__ = ["ModelRunner", "support_model_arch_dict"]
@@ -58,13 +63,6 @@ logger = logging.getLogger(__name__)
 
 # phase, share done (0 to 1)
 Progress = Callable[[str, float], None]
-
-_DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-_KV_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class ModelRunner:
@@ -77,11 +75,11 @@ class ModelRunner:
         self._group = group
         self._experts = expert_ranks(config)
         self._device = rank_device(config)
-        self._dtype = _model_dtype(config, self._device)
+        self._dtype = model_dtype(config, self._device)
         self._exchange = None
         if links is not None and self._experts is not None:
             self._exchange = expert_exchange(config, links, self._experts, self._dtype)
-        self._kv_dtype = _kv_dtype(config, self._dtype, self._device)
+        self._kv_dtype = kv_dtype(config, self._dtype, self._device)
         spec, draft = drafted_spec(config)
         self._spec = spec.on_rank(group.size)
         self._draft_spec = draft and draft.on_rank(group.size)
@@ -89,7 +87,7 @@ class ModelRunner:
         # What the KV cache keeps, by groups of layers.
         self._layout = kv_layout(
             config.model.facts,
-            _kv_element(self._kv_dtype),
+            kv_element(self._kv_dtype),
             group.size,
             Speculation(
                 config.scheduler.num_speculative_tokens,
@@ -130,9 +128,13 @@ class ModelRunner:
         if not self._device.is_gpu:
             torch.set_num_threads(self._device.threads())
         self._plan(self._predicted_weights_bytes(), self._predicted_activation_bytes(), 0)
+        self._build()
+        finish_compiling = self._compile_ahead(progress)
         self._load(progress)
         weights_bytes = sum(p.nbytes for model in self._models() for p in model.parameters())
         self._steps = self._step_runner()
+        if finish_compiling is not None:
+            finish_compiling()
         progress("sizing the KV cache", 0.0)
         activations = self._activation_bytes()
         overhead = kv_cache.overhead_bytes(self._device, weights_bytes) + self._graph_bytes()
@@ -163,6 +165,44 @@ class ModelRunner:
         """How many steps the host may be behind: none where a submit computes everything."""
         return 1 if self._device.is_gpu else 0
 
+    def _compile_ahead(self, progress: Progress) -> Callable[[], None] | None:
+        """Begin to compile the kernels of every kind of step side by side, unless a start like this
+        one has; what waits until they are. Weights are not read yet: they are zeros, too."""
+        config, rehearsal = self._config, self._resolved.rehearsal
+        # What a drafter follows, and what ranks exchange, is what kernels have computed.
+        if not self._device.is_gpu or config.speculative is not None or self._exchange is not None:
+            return None
+        device, start = self._device.torch_device, describe_start(config)
+        if rehearsal is None or self._all_say(rehearsal.is_done(device, start)):
+            return None
+        for parameter in self._model.parameters():
+            parameter.data.zero_()
+        blocks = -(-config.model.max_model_len // config.cache.block_size)
+        self._allocate_cache(blocks)
+        self._steps = self._step_runner()  # of the rehearsal alone
+        try:
+            with rehearsal.steps(device, start, self._device.threads()) as finish:
+                graphs = self._decode_graphs()
+                if graphs is not None:
+                    graphs.rehearse()
+                warm_up(
+                    self._steps,
+                    config,
+                    self._cache_shape(blocks),
+                    lambda share: progress("compiling kernels", share),
+                )
+        except Exception:  # a start without is slower, and no other
+            logger.warning("kernels are compiled as steps need them", exc_info=True)
+            return None
+        finally:
+            self._release_cache()
+        return finish
+
+    def _all_say(self, answer: bool) -> bool:
+        """Whether every rank of the group says yes: they run their steps together."""
+        own = torch.tensor([[int(answer)]], device=self._device.torch_device)
+        return bool(answer if self._group.size == 1 else self._group.gather(own).all())
+
     def _graph_bytes(self) -> int:
         """What decode graphs will take, measured on the cache that the activations were."""
         graphs = self._decode_graphs()
@@ -188,9 +228,8 @@ class ModelRunner:
             config.model.max_model_len,
         )
 
-    def _load(self, progress: Progress) -> None:
-        model_config = self._config.model
-        progress("loading weights", 0.0)
+    def _build(self) -> None:
+        """Make the model, its weights not yet filled."""
         previous = torch.get_default_dtype()
         torch.set_default_dtype(self._dtype)
         try:
@@ -204,6 +243,10 @@ class ModelRunner:
             torch.set_default_dtype(previous)
         for model in self._models():
             model.to(self._device.torch_device)  # tables that were computed on the host
+
+    def _load(self, progress: Progress) -> None:
+        model_config = self._config.model
+        progress("loading weights", 0.0)
         if model_config.load_dummy:
             for model in self._models():
                 fill_dummy(model, self._config.seed)
@@ -352,8 +395,8 @@ class ModelRunner:
             model=config.model.served_name,
             architecture=config.model.architecture,
             device=self._device.name,
-            dtype=_name_of(self._dtype),
-            kv_cache_dtype=_name_of(self._kv_dtype),
+            dtype=name_of(self._dtype),
+            kv_cache_dtype=name_of(self._kv_dtype),
             backends=self._resolved.chosen,
             block_size=budget.block_size,
             num_blocks=budget.num_blocks,
@@ -428,35 +471,3 @@ def rank_device(config: Config) -> Device:
         if parallel.shares_experts
         else parallel.tensor_parallel_rank % parallel.ranks_per_node,
     )
-
-
-def _model_dtype(config: Config, device: Device) -> torch.dtype:
-    """auto: float32 on the CPU (exact and as fast as bfloat16 there), the checkpoint's on a GPU."""
-    name = config.model.dtype
-    if name == "auto":
-        raw = config.model.hf_config
-        checkpoint = str(raw.get("dtype") or raw.get("torch_dtype") or "bfloat16")
-        name = checkpoint.removeprefix("torch.") if device.is_gpu else "float32"
-    if name not in _DTYPES:
-        raise ConfigError(f"unknown dtype {name!r}; dtypes: auto, {', '.join(_DTYPES)}")
-    check_dtype(device, _DTYPES[name])
-    return _DTYPES[name]
-
-
-def _kv_dtype(config: Config, model_dtype: torch.dtype, device: Device) -> torch.dtype:
-    name = config.cache.kv_cache_dtype
-    if name == "auto":
-        return model_dtype
-    if name == "fp8":
-        return native_fp8(device.torch_device) or torch.float8_e4m3fn
-    if name not in _KV_DTYPES:
-        raise ConfigError(f"unknown kv_cache_dtype {name!r}; use auto, {', '.join(_KV_DTYPES)}")
-    return _KV_DTYPES[name]
-
-
-def _kv_element(dtype: torch.dtype) -> KvElement:
-    return KV_ELEMENTS["fp8"] if dtype in FP8_DTYPES else KvElement(dtype.itemsize)
-
-
-def _name_of(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -416,11 +416,12 @@ def compiled(kernel: Any, constants: dict[str, Any], options: dict[str, Any], ca
         else own.get(name) or TYPES.get(name, "*bf16" if name.endswith("_ptr") else "i32")
         for name in kernel.arg_names
     }
-    # Pointers are aligned to 16 bytes, as torch's allocations are.
+    # Pointers are aligned to 16 bytes, as torch's allocations are; sizes where a case says so.
+    even = options.pop("even", ())
     attributes = {
         (index,): [["tt.divisibility", 16]]
         for index, name in enumerate(kernel.arg_names)
-        if name.endswith("_ptr")
+        if name.endswith("_ptr") or name in even
     }
     source = ASTSource(kernel, signature, constexprs=constants, attrs=attributes)
     return triton.compile(source, target=target, options={"num_stages": 2, **options})

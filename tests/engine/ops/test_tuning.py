@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import torch
 
 from atom.model_ops.backends.triton_ops import tuning
 from atom.model_ops.backends.triton_ops.attention.decode_attention import choose_splits
-from atom.model_ops.backends.triton_ops.products import product_choice, product_rules
+from atom.model_ops.backends.triton_ops.products import narrow_rules, product_choice
 from atom.model_ops.backends.triton_ops.tuning import DecodeConfig, SkinnyConfig, SplitConfig
 from atom.model_ops.values import LinearWeight
 
@@ -108,23 +109,51 @@ def test_an_unknown_shape_is_the_librarys() -> None:
     assert product_choice.linear_config(CPU, w, 10_000) is None
 
 
+@pytest.fixture
+def some_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
+    """A GPU that was not measured, of 132 multiprocessors."""
+    monkeypatch.setattr(tuning.torch.cuda, "get_device_name", lambda device: "NVIDIA Other")
+    monkeypatch.setattr(product_choice, "compute_units", lambda device: 132)
+    monkeypatch.setattr(product_choice, "shared_bytes", lambda device: 227 * 1024)
+    yield torch.device("cuda", 7)
+    for remembered in ("_chosen", "_points", "_known", "_card"):
+        getattr(product_choice, remembered).cache_clear()
+    tuning.tables.cache_clear()
+
+
+def test_a_card_that_was_not_measured_borrows_from_one_of_its_vendor(
+    some_card: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w = LinearWeight(torch.empty(4096, 6144, dtype=torch.bfloat16))
+    known = tuning.read_tables("NVIDIA H200")
+    ours = product_choice.addend_config(some_card, w, 8)
+    assert ours in known.addend.values()
+    assert product_choice.addend_config(some_card, w, 5) == ours, "a bucket has one tile"
+    assert product_choice.linear_config(some_card, w, 1) is not None
+    assert product_choice.linear_config(some_card, w, 257) is None
+
+
+def test_a_card_of_another_vendor_multiplies_by_the_library(
+    some_card: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    for dtype in (torch.bfloat16, torch.float8_e4m3fn):
+        w = LinearWeight(torch.empty(4096, 4096, dtype=dtype))
+        assert product_choice.linear_config(some_card, w, 1) is None
+        assert product_choice.addend_config(some_card, w, 8) is None
+
+
 @pytest.mark.parametrize("tokens", [1, 2, 5, 8, 16, 32, 33, 64])
 @pytest.mark.parametrize("inner", [768, 1024, 2048, 2880, 4096, 12288])
 @pytest.mark.parametrize("outputs", [512, 1000, 2048, 2880, 5120, 24576, 151936])
-def test_rules_give_tiles_that_divide_the_matrix(outputs: int, inner: int, tokens: int) -> None:
+def test_rules_give_tiles_that_divide_a_matrix_of_fp8(
+    outputs: int, inner: int, tokens: int
+) -> None:
     """Kernels that split the inner dimension mask nothing."""
-    rules = (
-        product_rules.linear_rule,
-        product_rules.addend_rule,
-        product_rules.gated_rule,
-        product_rules.narrow_linear_rule,
-        product_rules.narrow_addend_rule,
-    )
-    for rule in rules:
+    for rule in (narrow_rules.linear_rule, narrow_rules.addend_rule):
         config = rule(outputs, inner, tokens)
         if isinstance(config, SplitConfig):
-            own = outputs // 2 if rule is product_rules.gated_rule else outputs
-            assert own % config.block_n == 0
+            assert outputs % config.block_n == 0
             assert inner % (config.block_k * config.split_k) == 0
 
 

@@ -54,6 +54,11 @@ class GraphVariant:
     even: bool
     drafted: bool = False
 
+    @property
+    def samplings(self) -> tuple[bool, ...]:
+        """Those that have a graph, by whether they know top-k, top-p and min-p."""
+        return () if self.drafted else (False, True)
+
 
 @dataclass(frozen=True, slots=True)
 class DraftedTokens:
@@ -145,6 +150,12 @@ class DecodeGraphs:
             self._served = {size: self._capture_served(size) for size in reversed(self._sizes)}
         self._mailbox.restart()
 
+    def rehearse(self) -> None:
+        """Run once what graphs will be captured of, a bucket of each power of two."""
+        for variant in self._variants():
+            if variant.size & (variant.size - 1) == 0 or variant.size == self._sizes[-1]:
+                self._run(variant)
+
     def forward(self, batch: ScheduledBatch) -> ForwardOutput:
         """Run the layers of a batch of decodes."""
         rows = len(batch.slots)
@@ -211,26 +222,29 @@ class DecodeGraphs:
         ]
 
     def _capture(self, variant: GraphVariant) -> _Graphs:
-        size, filters = variant.size, () if variant.drafted else (False, True)
         # Once outside the graphs: kernels compile and libraries allocate their workspaces.
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            states, sampling = self._forward(variant)
-            for filtered in filters:
-                self._sample(size, states.last, sampling, filtered)
+            self._run(variant)
         torch.cuda.current_stream().wait_stream(stream)
         forward = torch.cuda.CUDAGraph()
         with torch.cuda.graph(forward, pool=self._pool):
             states, sampling = self._forward(variant)
         self._pool = self._pool or forward.pool()
         samples = {}
-        for filtered in filters:
+        for filtered in variant.samplings:
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=self._pool):
-                self._sample(size, states.last, sampling, filtered)
+                self._sample(variant.size, states.last, sampling, filtered)
             samples[filtered] = graph
         return _Graphs(forward, states, sampling, samples)
+
+    def _run(self, variant: GraphVariant) -> None:
+        """What the variant's graphs are captured of, without graphs."""
+        states, sampling = self._forward(variant)
+        for filtered in variant.samplings:
+            self._sample(variant.size, states.last, sampling, filtered)
 
     def _capture_served(self, size: int) -> torch.cuda.CUDAGraph:
         self._model.agree(size)

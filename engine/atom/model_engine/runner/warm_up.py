@@ -10,6 +10,7 @@ kernels.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -63,6 +64,27 @@ def warm_up(
         progress(done / len(batches))
         steps.collect(steps.submit(batch))
     _sample_masked(steps, config, cache)
+
+
+def describe_start(config: Config) -> str:
+    """What decides which kernels the steps of a start need, as text."""
+    model, scheduler, parallel = config.model, config.scheduler, config.parallel
+    values = (
+        json.dumps(model.hf_config, sort_keys=True, default=str),
+        model.dtype,
+        model.max_model_len,
+        model.facts.quantization,
+        scheduler.max_num_seqs,
+        scheduler.max_num_batched_tokens,
+        config.cache.block_size,
+        config.cache.kv_cache_dtype,
+        parallel.tensor_parallel_size,
+        parallel.expert_parallel,
+        config.backend,
+        sorted(config.op_backends.items()),
+        config.enforce_eager,
+    )
+    return repr(values)
 
 
 def prompt_batch(

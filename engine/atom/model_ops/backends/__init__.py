@@ -10,7 +10,7 @@ the choice of their parts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -29,6 +29,7 @@ from atom.model_ops.backends.interface import (
     Backend,
     OpCase,
     Ops,
+    Rehearsal,
 )
 
 logger = logging.getLogger(__name__)
@@ -52,13 +53,15 @@ _PREFERENCES: dict[str, tuple[str, ...]] = {
 class ResolvedOps:
     """ops: the operations to call; chosen: op → backend name, for people; uncapturable: those that
     keep a step from being captured into a graph; expands: quantised matrices become plain ones when
-    they are prepared; join: what ranks reach each other by where norms are, if not by torch."""
+    they are prepared; join: what ranks reach each other by where norms are, if not by torch;
+    rehearsal: how kernels are compiled ahead, where one backend alone has any."""
 
     ops: Ops
     chosen: dict[str, str]
     uncapturable: tuple[str, ...]
     expands: bool
     join: Callable[[Group, torch.device, int], Group] | None
+    rehearsal: Rehearsal | None
 
 
 def resolve_ops(
@@ -93,7 +96,15 @@ def resolve_ops(
         ),
         expands=chosen["prepare_linear"].expands,
         join=chosen["norm"].join,
+        rehearsal=_rehearsal(chosen.values()),
     )
+
+
+def _rehearsal(chosen: Iterable[Backend]) -> Rehearsal | None:
+    """None where another library's kernels would run among those that do not."""
+    backends = {backend.name: backend for backend in chosen}
+    backends.pop("torch_ref", None)
+    return next(iter(backends.values())).rehearsal if len(backends) == 1 else None
 
 
 def _fused(op: str, providers: list[Backend], case: OpCase) -> Callable[..., object] | None:

@@ -13,6 +13,7 @@ read device values on the host.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -403,6 +404,16 @@ def _no_reasons(op: str, case: OpCase) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """steps: a device, what tells a start from others, and a number of threads → a context in which
+    steps have kernels compiled and start none; it gives what waits until they are ready. is_done:
+    whether a start like it has done so, and its kernels are kept."""
+
+    steps: Callable[[torch.device, str, int], AbstractContextManager[Callable[[], None]]]
+    is_done: Callable[[torch.device, str], bool]
+
+
+@dataclass(frozen=True, slots=True)
 class Backend:
     """A named set of implementations.
 
@@ -412,7 +423,7 @@ class Backend:
     expands: its `prepare_linear` makes quantised matrices plain ones of the model's dtype;
     arranges: matrices that it prepared, or blocks that it filled, are for its own operations alone;
     join: a group of ranks, its device, bytes of a token between layers → the same ranks by kernels
-    of its own.
+    of its own; rehearsal: how steps have its kernels compiled before one is launched.
     """
 
     name: str
@@ -423,3 +434,4 @@ class Backend:
     expands: bool = False
     arranges: bool = False
     join: Callable[[Group, torch.device, int], Group] | None = None
+    rehearsal: Rehearsal | None = None

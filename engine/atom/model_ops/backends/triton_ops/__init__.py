@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from atom.model_ops.backends.interface import Backend, OpCase
+from atom.model_ops.backends.interface import Backend, OpCase, Rehearsal
 from atom.model_ops.quantised.cached_heads import FP8_DTYPES
 from atom.model_ops.values import WeightFormat
 from atom.utils.device import native_fp8
@@ -40,7 +40,7 @@ def backend() -> Backend:
     if reasons:
         return Backend(name="triton", operations={}, unusable=reasons)
     # Imported here: the kernels' modules need Triton.
-    from atom.model_ops.backends.triton_ops import activation, norms, rank_group
+    from atom.model_ops.backends.triton_ops import activation, norms, rank_group, rehearsal
     from atom.model_ops.backends.triton_ops.attention import (
         grouped_attention,
         latent_attention,
@@ -95,6 +95,7 @@ def backend() -> Backend:
         capturable=operations.keys() if torch.cuda.is_available() else (),
         reasons_against=reasons_against,
         join=rank_group.join,
+        rehearsal=Rehearsal(rehearsal.rehearsal, rehearsal.is_rehearsed),
     )
 
 

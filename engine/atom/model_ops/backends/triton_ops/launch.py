@@ -24,6 +24,16 @@ def compute_units(device: torch.device) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
+@cache
+def shared_bytes(device: torch.device) -> int:
+    """Of memory that a program may have to itself on its multiprocessor."""
+    properties = torch.cuda.get_device_properties(device)
+    return int(
+        getattr(properties, "shared_memory_per_block_optin", 0)
+        or properties.shared_memory_per_block
+    )
+
+
 def next_power_of_2(n: int) -> int:
     return 1 << (n - 1).bit_length()
 

@@ -2,16 +2,16 @@
 
 Tables come from two places, later ones win: `tuned/<device>.json`, shipped for cards that were
 measured, and the cache folder, where `tune` leaves what it measured here. Nothing is measured
-while serving: attention of a shape that no table knows has default tiles, products have rules
-(products/product_rules.py). The cache file's name carries device, Triton version and a hash of the
-kernels' sources, so a stale table is never read.
+while serving: attention of a shape that no table knows has default tiles, products have those of
+their family (products/product_families.py). The cache file's name carries device, Triton version
+and a hash of the kernels' sources, so a stale table is never read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -94,22 +94,48 @@ LinearConfig = SkinnyConfig | SplitConfig
 
 
 @dataclass(frozen=True, slots=True)
+class ReadingRates:
+    """How a card reads a matrix: bytes_per_second: of all programs together; latency_seconds: from
+    a program's asking to its having; launch_seconds: of a product, that is no reading;
+    library_share: of bytes_per_second, that the library's products reach."""
+
+    bytes_per_second: float
+    latency_seconds: float
+    launch_seconds: float
+    library_share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Tables:
     """linear, addend, gated: `linear_key` → configuration of a product, of one that a norm adds to
     the residual, and of one with its activation; None where the library is faster. decode,
-    prefill: `decode_key` and `attention_key` → configuration."""
+    prefill: `decode_key` and `attention_key` → configuration. rates: what products of shapes that
+    were not measured are foreseen with; None where only measured ones are known."""
 
     linear: dict[str, LinearConfig | None]
     addend: dict[str, SplitConfig | None]
     gated: dict[str, SplitConfig | None]
     decode: dict[str, DecodeConfig]
     prefill: dict[str, PrefillConfig]
+    rates: ReadingRates | None = None
 
 
 def linear_key(dtype: torch.dtype, out_features: int, in_features: int, tokens: int) -> str:
     """`tokens` is rounded up to its bucket."""
-    bucket = next(size for size in TOKEN_BUCKETS if size >= tokens)
-    return f"{str(dtype).removeprefix('torch.')}:{out_features}x{in_features}:{bucket}"
+    name = str(dtype).removeprefix("torch.")
+    return f"{name}:{out_features}x{in_features}:{token_bucket(tokens)}"
+
+
+def read_linear_key(key: str) -> tuple[int, int, int]:
+    """Outputs, inputs and bucket of tokens."""
+    _, sizes, bucket = key.split(":")
+    outputs, inner = sizes.split("x")
+    return int(outputs), int(inner), int(bucket)
+
+
+def token_bucket(tokens: int) -> int:
+    """The bucket that holds so many tokens."""
+    return next(size for size in TOKEN_BUCKETS if size >= tokens)
 
 
 def attention_key(head_dim: int, element_bytes: int) -> str:
@@ -162,6 +188,7 @@ def read_tables(device_name: str) -> Tables:
             merged.gated.update(found.gated)
             merged.decode.update(found.decode)
             merged.prefill.update(found.prefill)
+            merged = replace(merged, rates=found.rates or merged.rates)
     return merged
 
 
@@ -172,6 +199,7 @@ def parse(raw: dict[str, Any]) -> Tables:
         gated=_splits(raw.get("gated", {})),
         decode={key: DecodeConfig(**value) for key, value in raw.get("decode", {}).items()},
         prefill={key: PrefillConfig(**value) for key, value in raw.get("prefill", {}).items()},
+        rates=ReadingRates(**raw["rates"]) if "rates" in raw else None,
     )
 
 

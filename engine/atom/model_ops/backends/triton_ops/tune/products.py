@@ -19,6 +19,8 @@ from atom.model_ops.backends.triton_ops import tuning
 from atom.model_ops.backends.triton_ops.activation import act_and_mul
 from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
 from atom.model_ops.backends.triton_ops.products.linear import linear
+from atom.model_ops.backends.triton_ops.products.product_choice import Table, foreseen
+from atom.model_ops.backends.triton_ops.products.product_model import Product
 from atom.model_ops.backends.triton_ops.products.skinny_linear import skinny_linear
 from atom.model_ops.backends.triton_ops.products.split_linear import gated_linear, split_linear
 from atom.model_ops.backends.triton_ops.timing import copies_beyond_cache, graph_microseconds
@@ -104,16 +106,19 @@ def tune_linear(
             x = torch.randn(tokens, inner, dtype=dtype, device="cuda")
             library = graph_microseconds([partial(F.linear, x, w.data) for w in weights])
             candidates = [c for c in linear_candidates(tokens) if fits(c, outputs, inner)]
-            ours, chosen = best(
-                candidates,
-                lambda config, x=x, weights=weights: graph_microseconds(  # type: ignore[misc]
-                    [partial(product, x, w, config) for w in weights], 3
-                ),
-            )[0]
+
+            def cost(
+                config: Any, x: torch.Tensor = x, weights: list[LinearWeight] = weights
+            ) -> float:
+                return graph_microseconds([partial(product, x, w, config) for w in weights], 3)
+
+            ours, chosen = best(candidates, cost)[0]
             wins = ours < library * _WORTH
             key = tuning.linear_key(dtype, outputs, inner, tokens)
             table[key] = asdict(chosen) if wins else None
             report(f"  {key:<32} library {library:7.2f} µs   ours {ours:7.2f} µs   {chosen}")
+            shape = Product(outputs, inner, tokens, dtype.itemsize)
+            report(family_loss("linear", shape, cost, library, min(library, ours)))
         del weights
     return table
 
@@ -144,16 +149,19 @@ def tune_addend(
 
             complete = graph_microseconds([partial(with_norm, weight, None) for weight in weights])
             candidates = split_candidates(tokens, (2, 4, 8, 16))
-            timed = best(
-                [c for c in candidates if fits(c, outputs, inner)],
-                lambda config, weights=weights, with_norm=with_norm: graph_microseconds(  # type: ignore[misc]
-                    [partial(with_norm, weight, config) for weight in weights], 3
-                ),
-            )
-            ours, chosen = timed[0]
+
+            def cost(
+                config: Any, weights: list[LinearWeight] = weights, call: Any = with_norm
+            ) -> float:
+                return graph_microseconds([partial(call, weight, config) for weight in weights], 3)
+
+            possible = [c for c in candidates if fits(c, outputs, inner)]
+            ours, chosen = best(possible, cost)[0]
             key = tuning.linear_key(dtype, outputs, inner, tokens)
             table[key] = asdict(chosen) if ours < complete * _WORTH else None
             report(f"  {key:<32} complete {complete:7.2f} µs   parts {ours:7.2f} µs   {chosen}")
+            shape = Product(outputs, inner, tokens, dtype.itemsize)
+            report(family_loss("addend", shape, cost, complete, min(complete, ours)))
         del weights
     return table
 
@@ -169,17 +177,31 @@ def tune_gated(
             x = torch.randn(tokens, inner, dtype=dtype, device="cuda")
             separate = graph_microseconds([partial(_gated_apart, x, w) for w in weights])
             candidates = split_candidates(tokens, (1,), gated=True)
-            ours, chosen = best(
-                [c for c in candidates if fits(c, outputs // 2, inner)],
-                lambda config, x=x, weights=weights: graph_microseconds(  # type: ignore[misc]
-                    [partial(gated_linear, x, w, config) for w in weights], 3
-                ),
-            )[0]
+
+            def cost(
+                config: Any, x: torch.Tensor = x, weights: list[LinearWeight] = weights
+            ) -> float:
+                return graph_microseconds([partial(gated_linear, x, w, config) for w in weights], 3)
+
+            possible = [c for c in candidates if fits(c, outputs // 2, inner)]
+            ours, chosen = best(possible, cost)[0]
             key = tuning.linear_key(dtype, outputs, inner, tokens)
             table[key] = asdict(chosen) if ours < separate * _WORTH else None
             report(f"  {key:<32} separate {separate:7.2f} µs   gated {ours:7.2f} µs   {chosen}")
+            shape = Product(outputs, inner, tokens, dtype.itemsize, gated=True)
+            report(family_loss("gated", shape, cost, separate, min(separate, ours)))
         del weights
     return table
+
+
+def family_loss(
+    table: Table, shape: Product, cost: Callable[[Any], float], without: float, least: float
+) -> str:
+    """What the family's choice (product_choice.py), made without this measurement, costs more than
+    the best. without: µs of the library's way; least: of the best."""
+    config = foreseen(torch.device("cuda", torch.cuda.current_device()), table, shape)
+    took = without if config is None else cost(config)
+    return f"    its family {took:7.2f} µs ({took / least - 1:+.1%})   {config or 'the library'}"
 
 
 def _gated_apart(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:

@@ -1,0 +1,36 @@
+"""Tiles of products with matrices of fp8, by the family of the shape.
+
+Rules read off measurements on an H200 for matrices of 1,024 to 28,672 outputs: a product of few
+tokens is bound by reading the matrix, so what matters is how many programs read and how much each
+has in flight. Making numbers of codes costs instructions, so the library, which multiplies codes,
+wins from fewer tokens on than it does with plain matrices (product_families.py). None: the
+library's product, or scaled_linear.py's.
+"""
+
+from __future__ import annotations
+
+from atom.model_ops.backends.triton_ops.tuning import LinearConfig, SkinnyConfig, SplitConfig
+
+_MANY_OUTPUTS = 16_384
+_WIDE = 128  # inputs of a tile
+
+
+def linear_rule(outputs: int, inner: int, tokens: int) -> LinearConfig | None:
+    """For a matrix of fp8: of one token alone, more are the library's."""
+    if tokens > 1 or outputs >= _MANY_OUTPUTS:
+        return None
+    if inner < 1024:
+        return SkinnyConfig("dot", 16, _WIDE, 4, 4, 4)
+    return SkinnyConfig("gemv", 8, 1024, 1, 4, 2)
+
+
+def addend_rule(outputs: int, inner: int, tokens: int) -> SplitConfig | None:
+    """For a matrix of fp8 whose product a norm adds: the library divides no inner dimension."""
+    splits = 4
+    if tokens < 2 or tokens > 64 or outputs % 128 or outputs >= _MANY_OUTPUTS:
+        return None
+    if inner % (splits * _WIDE):
+        return None
+    if tokens <= 32:
+        return SplitConfig(64, _WIDE, splits, True, 4, 4, 64)
+    return SplitConfig(128, _WIDE, splits, True, 8, 3, 64)
