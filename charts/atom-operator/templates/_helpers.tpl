@@ -111,7 +111,7 @@ of the same objects would undo each other's writes for ever. Of single namespace
   verbs: [get, list, create, patch, update, delete]
 - apiGroups: [leaderworkerset.x-k8s.io]
   resources: [leaderworkersets]
-  verbs: [get, list, create, patch, update, delete]
+  verbs: [get, list, watch, create, patch, update, delete]
 - apiGroups: [inference.networking.k8s.io]
   resources: [inferencepools]
   verbs: [get, list, create, patch, update, delete]

@@ -36,7 +36,13 @@ class CachedCluster:
         self, kind: Kind, namespace: str, labels: Mapping[str, str]
     ) -> list[Manifest] | None:
         known = self._select(kind, namespace, labels)
-        return await self._port.list_if_served(kind, namespace, labels) if known is None else known
+        if known is not None:
+            return known
+        found = await self._port.list_if_served(kind, namespace, labels)
+        informer = self._informers.find(kind, namespace)
+        if found is not None and informer is not None:
+            informer.notice_served()
+        return found
 
     async def list_deployments(self) -> list[ObjectKey]:
         return await self._port.list_deployments()

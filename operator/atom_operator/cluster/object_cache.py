@@ -116,11 +116,13 @@ class ObjectCache:
         names = sorted(set.intersection(*found))
         return [self._objects[namespace, name].manifest() for name in names]
 
-    def clear(self) -> None:
-        """Forget everything."""
+    def clear(self) -> list[StoredObject]:
+        """Forget everything; what there was."""
+        gone = list(self._objects.values())
         self._objects.clear()
         self._names.clear()
         self._listed_at = ""
+        return gone
 
     def _forget(self, known: StoredObject | None) -> None:
         if known is None:

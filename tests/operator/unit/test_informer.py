@@ -11,7 +11,7 @@ from atom_operator.cluster.errors import TransientError
 from atom_operator.cluster.informer import Informer, Informers, Scope
 from atom_operator.constants import LABEL_DEPLOYMENT, LABEL_JOB_FOR
 from atom_operator.domain import ATOM_DEPLOYMENT, CONFIG_MAP, JOB, POD, SERVICE
-from atom_operator.kinds import Kind
+from atom_operator.kinds import LEADER_WORKER_SET, Kind
 from tests.support.builders_operator import KEY, atom_deployment
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_watch import FakeWatch
@@ -222,6 +222,82 @@ def test_what_a_watch_has_lost_is_found_within_a_period_and_listed_once_in_it() 
             assert world.announced == ["default/chat", "default/chat"]
             await asyncio.sleep(3 * PERIOD)
             assert len(world.watch.lists) == 5
+
+    run_virtually(main())
+
+
+def group(owner: str = "chat") -> dict[str, Any]:
+    metadata = {"name": owner, "namespace": "default", "labels": {LABEL_DEPLOYMENT: owner}}
+    return {"metadata": metadata, "spec": {"replicas": 1}}
+
+
+def test_a_kind_without_its_crd_is_asked_for_once_a_period_and_watched_when_it_is_there() -> None:
+    async def main() -> None:
+        world = World(LEADER_WORKER_SET)
+        world.cluster.unserved_kinds.add(LEADER_WORKER_SET)
+        async with world.following():
+            assert not world.informer.is_current
+            await asyncio.sleep(2.5 * PERIOD)
+            assert (len(world.watch.lists), len(world.watch.opened)) == (3, 0)
+            world.cluster.unserved_kinds.clear()
+            world.cluster.create(LEADER_WORKER_SET, group())
+            await asyncio.sleep(PERIOD)
+            assert world.informer.is_current
+            assert world.announced == ["default/chat"]
+
+    run_virtually(main())
+
+
+def test_a_kind_that_somebody_finds_served_is_watched_at_once() -> None:
+    async def main() -> None:
+        world = World(LEADER_WORKER_SET)
+        world.cluster.unserved_kinds.add(LEADER_WORKER_SET)
+        async with world.following():
+            world.cluster.unserved_kinds.clear()
+            world.informer.notice_served()
+            await asyncio.sleep(0.01)
+            assert world.informer.is_current
+
+    run_virtually(main())
+
+
+def test_what_goes_with_its_crd_is_announced_and_what_comes_with_the_next_one_too() -> None:
+    async def main() -> None:
+        world = World(LEADER_WORKER_SET)
+        world.cluster.create(LEADER_WORKER_SET, group())
+        world.cluster.create(LEADER_WORKER_SET, group("other"))
+        async with world.following():
+            world.announced.clear()
+            world.watch.lose()  # one of the two ends is not heard of
+            del world.cluster.objects[LEADER_WORKER_SET, "default", "other"]
+            world.watch.lose()
+            world.watch.remove_crd(LEADER_WORKER_SET)
+            await asyncio.sleep(10)
+            assert not world.informer.is_current
+            assert len(world.informer.cache) == 0
+            assert sorted(world.announced) == ["default/chat", "default/other"]
+            world.announced.clear()
+            world.cluster.unserved_kinds.clear()
+            world.cluster.create(LEADER_WORKER_SET, group())
+            world.informer.notice_served()
+            await asyncio.sleep(10)
+            assert world.informer.is_current
+            assert world.announced == ["default/chat"]
+
+    run_virtually(main())
+
+
+def test_a_crd_of_ours_that_is_gone_is_asked_for_as_what_is_out_of_order() -> None:
+    """Nobody else would find it served again."""
+
+    async def main() -> None:
+        world = World(ATOM_DEPLOYMENT, label="")
+        async with world.following():
+            world.watch.remove_crd(ATOM_DEPLOYMENT)
+            await asyncio.sleep(PERIOD / 3)
+            world.cluster.unserved_kinds.clear()
+            await asyncio.sleep(PERIOD / 3)
+            assert world.informer.is_current
 
     run_virtually(main())
 
