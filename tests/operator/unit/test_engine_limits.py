@@ -94,6 +94,23 @@ def test_experts_are_divided_as_the_engine_does_it() -> None:
         assert "engine.features: expertParallel" in problem.message
 
 
+def test_whole_experts_over_nodes_are_planned_and_asked_for_as_the_engine_takes_them() -> None:
+    parallelism = {"tensor": 16, "nodes": 2, "expert": True}
+    asked = {**R1, "engine": {"maxModelLen": 65_536}, "parallelism": parallelism}
+    made = plan(**asked)
+    args = engine_args(made)
+    assert args[args.index("--tensor-parallel-size") + 1] == "16"
+    assert {"--enable-expert-parallel", "--nnodes"} <= {*args}
+    assert "--enable-dp-attention" not in args
+    capacity = made.capacity.capacity
+    assert capacity is not None
+    assert capacity.weights_bytes == DEEPSEEK_V3.expert_weights[16]
+    odd = {**asked, "parallelism": {**parallelism, "tensor": 24, "nodes": 3}}
+    said = {problem.field: problem.message for problem in problems(**odd)}
+    assert said.keys() == {"spec.parallelism.tensor", "spec.parallelism.expert"}
+    assert "number of experts 256 is not divisible by 24" in said["spec.parallelism.tensor"]
+
+
 def test_what_only_the_engine_refuses_is_planned_all_the_same() -> None:
     around = Surroundings(IMAGES)
     considered = consider(Owner(KEY, "uid"), parsed(**R1), around)
