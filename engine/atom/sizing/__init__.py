@@ -55,7 +55,11 @@ from atom.sizing.layers import (
     MlpFacts,
 )
 from atom.sizing.model_facts import ModelFacts
-from atom.sizing.overheads import activation_bytes, runtime_overhead_bytes
+from atom.sizing.overheads import (
+    activation_bytes,
+    communication_bytes,
+    runtime_overhead_bytes,
+)
 from atom.sizing.parallelism import (
     MAX_TENSOR_PARALLEL,
     tensor_parallel_problems,
@@ -97,6 +101,7 @@ __all__ = [
     "Unsupported",
     "WeightPart",
     "activation_bytes",
+    "communication_bytes",
     "concurrency_table",
     "eagle3_problems",
     "expert_parallel_problem",

@@ -16,6 +16,7 @@ from atom.sizing import (
     ModelFacts,
     Speculation,
     activation_bytes,
+    communication_bytes,
     concurrency_table,
     kv_layout,
     plan_kv_cache,
@@ -176,6 +177,9 @@ def _capacity(
         experts=options.sharding,
     )
     overhead = runtime_overhead_bytes("cpu" if device == "cpu" else "gpu", total_bytes)
+    if device != "cpu":
+        row_bytes = facts.hidden_size * _compute_bytes(facts, accelerator)
+        overhead += communication_bytes(row_bytes, options.sharding, options.nodes)
     reserve_bytes = int((activations + overhead) * correction.reserve)
     layout = cache_layout(facts, options, accelerator)
     budget = plan_kv_cache(
