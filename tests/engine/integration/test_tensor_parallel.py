@@ -15,6 +15,7 @@ import pytest
 
 from atom.config import EngineOptions, build_config
 from atom.errors import ConfigError
+from atom.models.registry import support_model_arch_dict
 from atom.sampling_params import SamplingParams
 from atom.speculative_config import SpeculativeConfig
 from atom.structured_outputs import StructuredOutputsParams
@@ -26,7 +27,12 @@ from tests.support.quantised_checkpoint import (
     make_quantised_checkpoint,
 )
 from tests.support.rank_group import RankGroup
-from tests.support.tiny_model import Architecture, make_tiny_checkpoint
+from tests.support.tiny_model import (
+    LLAMA3_ROPE_SCALING,
+    Architecture,
+    class_name,
+    make_tiny_checkpoint,
+)
 
 OPTIONS: dict[str, Any] = {
     "num_kv_blocks": 80, "max_num_seqs": 8, "max_num_batched_tokens": 48, "max_model_len": 256,
@@ -62,6 +68,29 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "hidden_activation": "gelu_pytorch_tanh",
         },
     },
+    "norms of heads, windows of some layers": {
+        "architecture": "gemma3", "layers": 3, "tie_word_embeddings": True,
+        "extra": {
+            "sliding_window": 24, "layer_types": [*2 * ["sliding_attention"], "full_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50_000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5_000.0},
+            },
+        },
+    },
+    "scaled rope": {"architecture": "llama", "rope_scaling": LLAMA3_ROPE_SCALING},
+    "a window in every layer": {"architecture": "mistral", "extra": {"sliding_window": 24}},
+    "experts without a shared one, windows": {
+        "architecture": "mixtral",
+        "extra": {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 24},
+    },
+    "groups of experts, a part of each head rotated": {
+        "architecture": "glm4_moe", "layers": 3, "attention_bias": True,
+        "extra": {
+            "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 20,
+            "n_group": 4, "topk_group": 2, "use_qk_norm": True, "n_shared_experts": 2,
+        },
+    },
     "latent attention": {"architecture": "deepseek2", "extra": {"q_lora_rank": None}},
     "latent attention with experts": {"architecture": "deepseek3", "extra": MLA_EXPERTS},
     "an indexer": {
@@ -93,6 +122,11 @@ def _checkpoint(folder: Path, family: str, vocab_size: int = 384) -> str:
 def _prompts(*lengths: int) -> list[list[int]]:
     draw = np.random.default_rng(7)
     return [draw.integers(3, 300, size=length).tolist() for length in lengths]
+
+
+def test_no_architecture_is_left_out() -> None:
+    tested = {settings["architecture"] for settings in FAMILIES.values()}
+    assert {class_name(name) for name in tested} == support_model_arch_dict.keys()
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
