@@ -7,13 +7,14 @@ processes over gloo, started once for all models.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from atom.config import EngineOptions, build_config
+from atom.config import Config, EngineOptions, build_config
 from atom.errors import ConfigError
 from atom.models.registry import support_model_arch_dict
 from atom.sampling_params import SamplingParams
@@ -265,6 +266,23 @@ def test_preempted_rows_and_shared_prefixes(pair: RankGroup, dense: str) -> None
     assert found == [expected, expected]
     assert stats.preemptions_total > 0
     assert stats.cached_tokens_total > 0
+
+
+def test_the_rank_with_the_least_room_decides_how_many_blocks_there_are(
+    pair: RankGroup, dense: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def line(config: Config) -> bytes:
+        """What the other rank is told: it has room for half as many."""
+        return replace(config, cache=replace(config.cache, num_kv_blocks=40)).to_json()
+
+    monkeypatch.setattr(pair, "line", line)
+    prompts = _prompts(20, 33)
+    together = pair.driver(dense, **OPTIONS)
+    found = together.generate(prompts, max_tokens=6)
+    together.close()
+    assert (together.report.num_blocks, together.report.limited_by) == (40, "memory")
+    assert together.report.kv_tokens == 40 * together.report.block_size
+    assert found == CoreDriver(dense, **OPTIONS).generate(prompts, max_tokens=6)
 
 
 def test_guided_rows_and_aborted_ones(pair: RankGroup, dense: str) -> None:
