@@ -13,7 +13,7 @@ from typing import Any
 from atom_operator.cluster.informer import Informers
 from atom_operator.cluster.object_cache import INDEXED_LABELS
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.domain import Kind, Manifest, ObjectKey
+from atom_operator.domain import ATOM_DEPLOYMENT, Kind, Manifest, ObjectKey
 
 
 class CachedCluster:
@@ -67,8 +67,9 @@ class CachedCluster:
     async def delete(self, kind: Kind, namespace: str, name: str) -> None:
         await self._port.delete(kind, namespace, name)
 
-    async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> None:
-        await self._port.apply_status(key, status)
+    async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> Manifest | None:
+        answer = await self._port.apply_status(key, status)
+        return None if answer is None else self._keep(ATOM_DEPLOYMENT, answer)
 
     def _select(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]

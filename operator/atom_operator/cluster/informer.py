@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -40,12 +40,14 @@ class Announce(Protocol):
 class Scope:
     """Objects of one kind that name an AtomDeployment in `label`; without one, AtomDeployments.
 
-    In all namespaces where `namespace` is None.
+    In all namespaces where `namespace` is None. Changes in a scope that does not wake are kept, and
+    announced to nobody.
     """
 
     kind: Kind
     namespace: str | None
     label: str
+    wakes: bool = True
 
     def deployment_of(self, item: StoredObject) -> str | None:
         """Name of the AtomDeployment that an object of this scope says it belongs to, or is."""
@@ -114,9 +116,14 @@ class Informer:
         self._served.set()
 
     def keep(self, manifest: Manifest) -> None:
-        """What the API server answered to a write of ours."""
-        if self.scope.label in (manifest["metadata"].get("labels") or {}):
-            self.cache.put(StoredObject.of(manifest))
+        """What the API server answered to a write of ours: no news, when the watch shows it."""
+        if self.scope.label:
+            if self.scope.label in (manifest["metadata"].get("labels") or {}):
+                self.cache.put(StoredObject.of(manifest))
+        else:
+            # Of an AtomDeployment we write the status alone: what else is new in the answer is
+            # somebody's, and the watch shall tell of it.
+            self.cache.put_status(StoredObject.of(manifest))
 
     async def run(self) -> None:
         """Until cancelled; the cache is empty afterwards."""
@@ -182,7 +189,7 @@ class Informer:
             self._tell((item,))
 
     def _tell(self, items: Iterable[StoredObject]) -> None:
-        for item in items:
+        for item in items if self.scope.wakes else ():
             name = self.scope.deployment_of(item)
             if name:
                 urgent = not self.scope.label and item.is_unreported()
@@ -191,7 +198,8 @@ class Informer:
 
 class Informers:
     """One informer for each kind and namespace; `labels` are their scopes', and `namespaces` empty
-    means all of them at once.
+    means all of them at once. Kinds in `quiet` wake nothing: they are looked at often, and their
+    controllers write into them oftener.
     """
 
     def __init__(
@@ -202,9 +210,14 @@ class Informers:
         *,
         namespaces: Sequence[str] = (),
         period_seconds: float,
+        quiet: Set[Kind] = frozenset(),
     ) -> None:
         places = namespaces or (None,)
-        scopes = [Scope(kind, place, label) for kind, label in labels.items() for place in places]
+        scopes = [
+            Scope(kind, place, label, wakes=kind not in quiet)
+            for kind, label in labels.items()
+            for place in places
+        ]
         self._informers = {
             (scope.kind, scope.namespace): Informer(
                 port, scope, announce, period_seconds * (1 - _SPREAD * number / len(scopes))

@@ -30,11 +30,13 @@ def config_map(name: str, owner: str = "chat", **data: str) -> dict[str, Any]:
 class World:
     """A cluster, its watch, and one informer of a kind with all that it announced."""
 
-    def __init__(self, kind: Kind = CONFIG_MAP, label: str = LABEL_DEPLOYMENT) -> None:
+    def __init__(
+        self, kind: Kind = CONFIG_MAP, label: str = LABEL_DEPLOYMENT, *, wakes: bool = True
+    ) -> None:
         self.cluster = FakeCluster()
         self.watch = FakeWatch(self.cluster)
         self.announced: list[str] = []
-        scope = Scope(kind, None, label)
+        scope = Scope(kind, None, label, wakes)
         self.informer = Informer(self.watch, scope, self._announce, PERIOD)
 
     def _announce(self, namespace: str, name: str, *, urgent: bool = False) -> None:
@@ -97,13 +99,49 @@ def test_a_new_spec_is_announced_as_urgent_and_what_was_reported_is_not() -> Non
             assert world.announced == ["default/chat at once"]
             await world.cluster.apply_status(KEY, {"observedGeneration": 1})
             await world.tell()
-            assert world.announced[1:] == ["default/chat"]
+            assert world.announced[1:] == ["default/chat"], "another's status is looked at"
             world.cluster.change_spec(ATOM_DEPLOYMENT, "chat", replicas=3)
             await world.tell()
             assert world.announced[2:] == ["default/chat at once"]
             del world.cluster.objects[ATOM_DEPLOYMENT, *KEY]
             await world.tell()
             assert len(world.announced) == 4, "nobody is told that it is gone"
+
+    run_virtually(main())
+
+
+def test_a_status_that_we_wrote_is_announced_to_nobody_unless_more_is_new() -> None:
+    async def main() -> None:
+        world = World(ATOM_DEPLOYMENT, label="")
+        world.cluster.create(ATOM_DEPLOYMENT, atom_deployment())
+        async with world.following():
+            world.announced.clear()
+            answer = await world.cluster.apply_status(KEY, {"observedGeneration": 1})
+            assert answer is not None
+            world.informer.keep(answer)
+            await world.tell()
+            assert world.announced == []
+            # Somebody's change comes between our look and our write.
+            world.cluster.change_spec(ATOM_DEPLOYMENT, "chat", replicas=3)
+            answer = await world.cluster.apply_status(KEY, {"observedGeneration": 1})
+            assert answer is not None
+            world.informer.keep(answer)
+            await world.tell()
+            assert world.announced == ["default/chat at once"]
+
+    run_virtually(main())
+
+
+def test_what_wakes_nothing_is_known_all_the_same() -> None:
+    async def main() -> None:
+        world = World(wakes=False)
+        world.cluster.create(CONFIG_MAP, config_map("plan", a="1"))
+        async with world.following():
+            assert world.seen() == {"plan": {"a": "1"}}
+            world.cluster.create(CONFIG_MAP, config_map("plan", a="2"))
+            await world.tell()
+            assert world.seen() == {"plan": {"a": "2"}}
+            assert world.announced == []
 
     run_virtually(main())
 
