@@ -25,6 +25,7 @@ import torch
 from atom.collectives.torch_group import TorchGroup
 from atom.model_engine.executor.base import Executor
 from atom.model_engine.executor.peers import PeerExecutor, PeerWatch, meet
+from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.wire.peer_mesh import PeerMesh, mesh_sockets
 from atom.model_ops.expert_exchange import GatherExchange
 from atom.model_ops.routing import Routed
@@ -49,8 +50,10 @@ class PeerEngine(OfflineEngine):
         parallel = dataclasses.replace(self.config.parallel, data_parallel_rank=self._rank)
         self.config = dataclasses.replace(self.config, parallel=parallel)
         watch = PeerWatch(self._mesh, end)
+        watch.start()
         self.group = meet(self.config, self._mesh)
-        return PeerExecutor(self.config, self.group, self._mesh, watch)
+        runner = ModelRunner(self.config, links=self.group)
+        return PeerExecutor(self.config, runner, self.group, self._mesh, watch)
 
 
 def exchange_microseconds(group: TorchGroup, tokens: int, hidden: int) -> float:

@@ -70,7 +70,7 @@ def _measure(group: TorchGroup, args: argparse.Namespace) -> list[dict[str, floa
     device = torch.device("cuda", group.rank)
     joined = join(group, device, args.hidden * _DTYPE.itemsize)
     assert joined is not group, "these cards do not see each other's memory"
-    return [
+    measured = [
         {
             "rows": rows,
             "peers_us": _microseconds(joined, rows, args.hidden),
@@ -78,6 +78,9 @@ def _measure(group: TorchGroup, args: argparse.Namespace) -> list[dict[str, floa
         }
         for rows in args.rows
     ]
+    torch.cuda.synchronize()
+    joined.close()
+    return measured
 
 
 def _microseconds(group: Group, rows: int, hidden: int) -> float:

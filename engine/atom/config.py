@@ -164,6 +164,12 @@ def _check_nodes(options: EngineOptions) -> None:
             "every node has as many ranks"
         )
     if nodes > 1 and options.data_parallel_size > 1:
+        if options.enable_expert_parallel:
+            raise ConfigError(
+                "data_parallel_size: ranks with tokens of their own share experts on one node; "
+                f"over {nodes} nodes give each rank whole experts by --tensor-parallel-size and "
+                "--enable-expert-parallel, without --enable-dp-attention"
+            )
         raise ConfigError(
             "data_parallel_size: several copies of the model over several nodes are several "
             "servers; start one for each with data_parallel_size 1"

@@ -41,6 +41,7 @@ OPTIONAL_KINDS = (
     AUTOSCALER,
     SCALED_OBJECT,
 )
+AUTOSCALER_KINDS = frozenset({AUTOSCALER, SCALED_OBJECT})
 # Serving goes on without these: a refusal of one is reported and stops nothing.
 SIDE_KINDS = frozenset(
     {INFERENCE_POOL, HTTP_ROUTE, POD_MONITOR, PROMETHEUS_RULE, AUTOSCALER, SCALED_OBJECT}

@@ -7,6 +7,7 @@ from datetime import datetime
 from atom_operator.constants import Reason
 from atom_operator.decider import Decision, unschedulable
 from atom_operator.domain import ApplyReport, EngineView, Observed
+from atom_operator.plan.group_deadline import progress_deadline
 
 # Nothing announces that a quota was raised, a conflicting object deleted, a ConfigMap of the user's
 # created or a node's device freed.
@@ -28,9 +29,7 @@ def look_again(
     now: datetime,
 ) -> float | None:
     """Seconds until the next look; None where events will tell of everything."""
-    if any(not pod.ready and pod.address for pod in observed.pods) or _groups_form(
-        decision, observed
-    ):
+    if any(not pod.ready and pod.address for pod in observed.pods):
         return _LOADING_SECONDS
     if decision.waiting is not None:
         return _LOOK_AGAIN_SECONDS if decision.waiting.failed else _LOADING_SECONDS
@@ -43,13 +42,17 @@ def look_again(
         return _LOOK_AGAIN_SECONDS
     asking = _ask_again(observed, now) if engines.measured is None else None
     scaled = decision.plan is not None and decision.plan.integrations.autoscaling is not None
-    return min(asking or _BOUND_SECONDS, _BOUND_SECONDS) if scaled else asking
+    bound = _BOUND_SECONDS if scaled else None
+    times = (asking, bound, _to_deadline(observed, now))
+    return min((seconds for seconds in times if seconds is not None), default=None)
 
 
-def _groups_form(decision: Decision, observed: Observed) -> bool:
-    """No event tells that the controller of a LeaderWorkerSet has counted a group."""
-    groups = decision.plan is not None and decision.plan.engine.nodes > 1
-    return groups and observed.deployment is not None and not observed.deployment.complete
+def _to_deadline(observed: Observed, now: datetime) -> float | None:
+    """Nobody but us keeps the deadline of groups; None where there is none to come."""
+    deadline = progress_deadline(observed)
+    if deadline is None or now >= deadline:
+        return None
+    return (deadline - now).total_seconds()
 
 
 def _ask_again(observed: Observed, now: datetime) -> float | None:

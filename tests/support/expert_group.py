@@ -23,6 +23,7 @@ from atom.balance_config import BalanceConfig
 from atom.collectives.torch_group import Place, TorchGroup, find_store, open_store
 from atom.model_engine.executor.base import Executor
 from atom.model_engine.executor.peers import PeerExecutor, PeerWatch
+from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.wire.peer_mesh import PeerMesh, mesh_sockets
 from atom.sampling_params import SamplingParams
 from tests.support.core_driver import CoreDriver
@@ -165,13 +166,16 @@ class _Driver(CoreDriver):
     def build_executor(self) -> Executor:
         parallel = dataclasses.replace(self.config.parallel, data_parallel_rank=self._rank.number)
         self.config = dataclasses.replace(self.config, parallel=parallel)
-        return PeerExecutor(self.config, self._rank.group, self._rank.mesh, self._rank.watch)
+        rank = self._rank
+        runner = ModelRunner(self.config, links=rank.group)
+        return PeerExecutor(self.config, runner, rank.group, rank.mesh, rank.watch)
 
 
 class _Rank:
     def __init__(self, number: int, mesh: PeerMesh, group: TorchGroup) -> None:
         self.number, self.mesh, self.group = number, mesh, group
         self.watch = PeerWatch(mesh, lambda reason, user_error: None)
+        self.watch.start()
         self._engine: tuple[bytes, CoreDriver] | None = None
 
     def serve(self, job: _Job, ends: _Reports | _Orders) -> tuple[RankResult, Sequence[bytes]]:

@@ -17,6 +17,9 @@ def random_prompts(seed: int, *lengths: int) -> list[list[int]]:
     return [draw.integers(3, 300, size=length).tolist() for length in lengths]
 
 
+_LAST_TURN = 30
+
+
 class Schedules:
     """Random arrivals of few prompts, whose answers one rank has given."""
 
@@ -30,10 +33,12 @@ class Schedules:
         """Serve the arrivals of this seed, and hold every answer against one rank's; how many
         experts have moved."""
         draw = random.Random(seed)
-        chosen = [
-            [self._arrival(draw) for _ in range(draw.choice((0, 1, 3, 8, 14)))]
-            for _ in range(group.size)
-        ]
+        chosen = []
+        for _ in range(group.size):
+            # From then on a rank takes nothing new, finishes what it has and serves the others.
+            closed = draw.choice((_LAST_TURN, _LAST_TURN, draw.randint(0, _LAST_TURN)))
+            count = draw.choice((0, 1, 3, 8, 14))
+            chosen.append([self._arrival(draw, closed) for _ in range(count)])
         arrivals = [[arrival for _, arrival in own] for own in chosen]
         # Too few blocks for all: rows are preempted.
         options = {**self._options, **options, "num_kv_blocks": 17, "max_model_len": 128}
@@ -43,10 +48,10 @@ class Schedules:
             assert found.blocks_held == 0, f"seed {seed}"
         return results[0].expert_moves
 
-    def _arrival(self, draw: random.Random) -> tuple[int, Arrival]:
+    def _arrival(self, draw: random.Random, last_turn: int) -> tuple[int, Arrival]:
         number, count = draw.randrange(len(self._prompts)), draw.randint(1, 20)
         abort_after = draw.randint(1, count) if draw.random() < 0.2 else None
-        turn = draw.randint(0, 30)
+        turn = draw.randint(0, last_turn)
         return number, Arrival(self._prompts[number], count, turn, abort_after)
 
     def _expected(self, number: int, arrival: Arrival) -> list[int]:

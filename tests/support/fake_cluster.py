@@ -153,12 +153,14 @@ class FakeCluster:
         self._before_write(f"delete {kind.kind}/{name}")
         self.objects.pop((kind, namespace, name), None)
 
-    async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> None:
+    async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> Manifest | None:
         self._before_write("status")
         parent = self.objects.get((ATOM_DEPLOYMENT, *key))
-        if parent is not None:
-            parent["status"] = copied(dict(status))
-            self.touch(parent)
+        if parent is None:
+            return None
+        parent["status"] = copied(dict(status))
+        self.touch(parent)
+        return copied(parent)
 
     # --- what tests do to the cluster --------------------------------------------------------
 

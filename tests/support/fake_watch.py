@@ -13,10 +13,16 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from atom_operator.cluster.errors import ClusterError, ExpiredError, TransientError
+from atom_operator.cluster.errors import (
+    ClusterError,
+    ExpiredError,
+    TransientError,
+    UnservedError,
+)
 from atom_operator.cluster.informer import Change, Listing, Scope
 from atom_operator.cluster.object_cache import StoredObject
 from atom_operator.domain import Manifest
+from atom_operator.kinds import Kind
 from tests.support.fake_cluster import FakeCluster
 
 _Name = tuple[str, str]
@@ -42,6 +48,7 @@ class FakeWatch:
 
     async def list_scope(self, scope: Scope) -> Listing:
         self.lists.append(scope)
+        self._check_served(scope)
         self._note(scope)
         items = self._told[scope].values()
         return Listing(tuple(StoredObject.of(item) for item in items), self.cluster.version())
@@ -52,6 +59,7 @@ class FakeWatch:
     ) -> AsyncIterator[AsyncIterator[Change]]:
         if self.refuses is not None:
             raise self.refuses
+        self._check_served(scope)
         self.opened.append(scope)
         watch = _Watch(scope)
         for change in self._history.get(scope, ()):
@@ -89,6 +97,20 @@ class FakeWatch:
     def expire(self) -> None:
         for watch in self._watches:
             watch.queue.put_nowait(ExpiredError("too old resource version"))
+
+    def remove_crd(self, kind: Kind) -> None:
+        """Whoever has the right deletes it, and its objects with it."""
+        for key in [key for key in self.cluster.objects if key[0] == kind]:
+            del self.cluster.objects[key]
+        self.announce()
+        self.cluster.unserved_kinds.add(kind)
+        for watch in self._watches:
+            if watch.scope.kind == kind:
+                watch.queue.put_nowait(None)
+
+    def _check_served(self, scope: Scope) -> None:
+        if scope.kind in self.cluster.unserved_kinds:
+            raise UnservedError(f"list {scope.kind.kind}: 404 Not Found")
 
     def _note(self, scope: Scope) -> list[Change]:
         """What differs from what was told before, which it now counts as."""

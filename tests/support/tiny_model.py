@@ -104,6 +104,11 @@ GENERATION_DEFAULTS: dict[str, Any] = {
 }
 
 
+def class_name(architecture: Architecture) -> str:
+    """As config.json names it."""
+    return str(_CLASSES[architecture][1].__name__)
+
+
 def make_tiny_checkpoint(
     folder: Path,
     architecture: Architecture = "qwen3",

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.config import Config
-from atom.model_engine.executor.base import GroupEndedError
+from atom.model_engine.executor.base import Executor, GroupEndedError
 from atom.model_engine.executor.choice import build_executor
 from atom.model_engine.request import Request
 from atom.model_engine.runner.profiler import TorchProfiler
@@ -60,7 +60,7 @@ class EngineCore:
         """order: the way to other cores that share experts with this one."""
         self._config = config
         self._sockets = sockets
-        self._executor = build_executor(config, self._fail, order)
+        self._executor = self.build_executor(order)
         for fd in self._executor.wake_fds:
             sockets.wake_on(fd)
         self._guided = build_guided(config)
@@ -83,6 +83,10 @@ class EngineCore:
             "start_profile": self._profiler.start,
             "stop_profile": self._stop_profile,
         }
+
+    def build_executor(self, order: MeshOrder | None) -> Executor:
+        """What runs the batches of this core."""
+        return build_executor(self._config, self._fail, order)
 
     def start(self) -> EngineReport:
         """Load and size everything; announces READY. Raises AtomError on a bad model or option."""

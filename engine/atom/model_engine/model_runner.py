@@ -419,13 +419,14 @@ class ModelRunner:
         )
 
     def close(self) -> None:
-        """Let go of the captured graphs: while there are any, a group of GPUs cannot be left, since
-        they hold what its collectives use."""
-        self._steps.graphs = None
+        """Leave the ranks that share the model, each of which does so now. Graphs go first, once
+        they have run: they hold what the group's collectives use, and addresses of its memory."""
         if self._device.is_gpu:
             torch.cuda.synchronize()
+        self._steps.graphs = None
         if self._exchange is not None:
             self._exchange.close()
+        self._group.close()
 
     # ---- steps --------------------------------------------------------------------------------
 

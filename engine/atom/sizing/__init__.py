@@ -56,7 +56,11 @@ from atom.sizing.layers import (
     MlpFacts,
 )
 from atom.sizing.model_facts import ModelFacts
-from atom.sizing.overheads import activation_bytes, runtime_overhead_bytes
+from atom.sizing.overheads import (
+    activation_bytes,
+    communication_bytes,
+    runtime_overhead_bytes,
+)
 from atom.sizing.parallelism import (
     MAX_TENSOR_PARALLEL,
     tensor_parallel_problems,
@@ -99,6 +103,7 @@ __all__ = [
     "WeightPart",
     "activation_bytes",
     "aiter_expert_unit",
+    "communication_bytes",
     "concurrency_table",
     "eagle3_problems",
     "expert_parallel_problem",

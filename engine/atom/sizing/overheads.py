@@ -18,11 +18,18 @@ _GIB = 1024**3
 # A Python process that imported torch and serves HTTP measures 550-650 MiB of resident memory on
 # x86-64; the allocator's slack makes it 700.
 CPU_RUNTIME_BYTES = 700 * _MIB
-# Context, kernels and collectives' buffers outside the allocator. An estimate: no AMD device was
-# measured yet, and the engine replaces it by what it measures.
+# Context, kernels and decode graphs, give or take 1 GiB: no AMD device was measured yet, and the
+# engine replaces it by what it measures.
 GPU_RUNTIME_BYTES = 3 * _GIB // 2
 # The driver reports slightly less than the nominal size, and the allocator fragments.
 GPU_SAFETY_FRACTION = 0.02
+
+# What ranks reach each other by, between half and twice of it. The library (RCCL, NCCL) keeps by
+# default 4 MiB for each of up to 32 channels, in both directions. Kernels that add up few rows keep
+# two rooms of 64 MiB (AITER's), or of each rank 256 rows twice, in words of which half is data.
+_LIBRARY_BYTES = 2 * 32 * 4 * _MIB
+_ROOM_BYTES = 2 * 64 * _MIB
+_ROWS_OF_A_SUM, _PLACES, _BYTES_OF_A_WORDS_BYTE = 256, 2, 2
 
 _LOGITS_BYTES = 4  # logits are float32 whatever the model's dtype
 _LOGITS_COPIES = 3  # raw, scaled by temperature, and the sampler's probabilities
@@ -86,3 +93,15 @@ def runtime_overhead_bytes(device: Literal["cpu", "gpu"], total_bytes: int) -> i
     if device == "cpu":
         return CPU_RUNTIME_BYTES
     return GPU_RUNTIME_BYTES + int(total_bytes * GPU_SAFETY_FRACTION)
+
+
+def communication_bytes(row_bytes: int, sharding: Sharding, nodes: int = 1) -> int:
+    """What a GPU keeps to reach the other ranks of a model; nothing where it is alone. row_bytes:
+    of a token's hidden state. Over several nodes sums are the library's alone."""
+    ranks = sharding.tensor_parallel
+    if ranks * sharding.sharing == 1:
+        return 0
+    if ranks == 1 or nodes > 1:
+        return _LIBRARY_BYTES
+    words = ranks * _ROWS_OF_A_SUM * _PLACES * _BYTES_OF_A_WORDS_BYTE * row_bytes
+    return _LIBRARY_BYTES + max(_ROOM_BYTES, words)

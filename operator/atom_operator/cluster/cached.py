@@ -13,7 +13,7 @@ from typing import Any
 from atom_operator.cluster.informer import Informers
 from atom_operator.cluster.object_cache import INDEXED_LABELS
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.domain import Kind, Manifest, ObjectKey
+from atom_operator.domain import ATOM_DEPLOYMENT, Kind, Manifest, ObjectKey
 
 
 class CachedCluster:
@@ -36,7 +36,13 @@ class CachedCluster:
         self, kind: Kind, namespace: str, labels: Mapping[str, str]
     ) -> list[Manifest] | None:
         known = self._select(kind, namespace, labels)
-        return await self._port.list_if_served(kind, namespace, labels) if known is None else known
+        if known is not None:
+            return known
+        found = await self._port.list_if_served(kind, namespace, labels)
+        informer = self._informers.find(kind, namespace)
+        if found is not None and informer is not None:
+            informer.notice_served()
+        return found
 
     async def list_deployments(self) -> list[ObjectKey]:
         return await self._port.list_deployments()
@@ -61,8 +67,9 @@ class CachedCluster:
     async def delete(self, kind: Kind, namespace: str, name: str) -> None:
         await self._port.delete(kind, namespace, name)
 
-    async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> None:
-        await self._port.apply_status(key, status)
+    async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> Manifest | None:
+        answer = await self._port.apply_status(key, status)
+        return None if answer is None else self._keep(ATOM_DEPLOYMENT, answer)
 
     def _select(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]

@@ -210,7 +210,7 @@ class LightkubeCluster:
                 if error.response.status_code != _NOT_FOUND:
                     raise
 
-    async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> None:
+    async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> Manifest | None:
         body = {
             "apiVersion": constants.API_VERSION,
             "kind": constants.KIND,
@@ -220,7 +220,7 @@ class LightkubeCluster:
         action = f"write the status of {key.namespace}/{key.name}"
         with self._request("apply_status", ATOM_DEPLOYMENT, action):
             try:
-                await self._client.patch(
+                applied = await self._client.patch(
                     _RESOURCES[ATOM_DEPLOYMENT].Status,
                     key.name,
                     body,
@@ -231,6 +231,8 @@ class LightkubeCluster:
             except ApiError as error:
                 if error.response.status_code != _NOT_FOUND:
                     raise
+                return None
+            return dict(applied)
 
     async def close(self) -> None:
         """Close the connections."""

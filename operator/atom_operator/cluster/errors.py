@@ -23,6 +23,10 @@ class ExpiredError(TransientError):
     """The version that was asked from is too old: list again."""
 
 
+class UnservedError(TransientError):
+    """The cluster does not serve the kind: its CRD is not installed, or no more."""
+
+
 class RefusedError(ClusterError):
     """The API server will not do this; `code` is the HTTP status."""
 

@@ -61,9 +61,9 @@ class FencedCluster:
         self._check(f"delete {kind.kind}/{name}")
         await self._port.delete(kind, namespace, name)
 
-    async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> None:
+    async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> Manifest | None:
         self._check(f"status of {key.namespace}/{key.name}")
-        await self._port.apply_status(key, status)
+        return await self._port.apply_status(key, status)
 
     def _check(self, what: str) -> None:
         if not self._may_write():

@@ -2,23 +2,25 @@
 
 The field's pattern (client-go: reflector and informer), with two additions: everything is listed
 anew once per period, so that a watch that loses something costs a period at most; and an informer
-says whether its cache may be believed, which is only while its watch is open. Runs for one term.
-Knows no HTTP (WatchPort) and no queue (`announce`).
+says whether its cache may be believed, which is only while its watch is open. A kind of somebody
+else's CRD that is not installed rests until it is: then a word of whoever finds it served, or the
+next period, begins anew. Runs for one term. Knows no HTTP (WatchPort) and no queue (`announce`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from atom_operator.cluster.errors import ClusterError, ExpiredError
+from atom_operator.cluster.errors import ClusterError, ExpiredError, UnservedError
 from atom_operator.cluster.object_cache import ObjectCache, StoredObject
 from atom_operator.domain import Manifest
-from atom_operator.kinds import Kind
+from atom_operator.kinds import PROVIDERS, Kind
 
 _logger = logging.getLogger(__name__)
 _FIRST_PAUSE_SECONDS = 0.5
@@ -38,12 +40,14 @@ class Announce(Protocol):
 class Scope:
     """Objects of one kind that name an AtomDeployment in `label`; without one, AtomDeployments.
 
-    In all namespaces where `namespace` is None.
+    In all namespaces where `namespace` is None. Changes in a scope that does not wake are kept, and
+    announced to nobody.
     """
 
     kind: Kind
     namespace: str | None
     label: str
+    wakes: bool = True
 
     def deployment_of(self, item: StoredObject) -> str | None:
         """Name of the AtomDeployment that an object of this scope says it belongs to, or is."""
@@ -68,7 +72,8 @@ class Change:
 
 
 class WatchPort(Protocol):
-    """Both raise ClusterError; ExpiredError where a version is too old to go on from."""
+    """Both raise ClusterError; ExpiredError where a version is too old to go on from, and
+    UnservedError where the cluster does not serve the kind."""
 
     async def list_scope(self, scope: Scope) -> Listing:
         """Everything, as new as the cluster is."""
@@ -94,6 +99,7 @@ class Informer:
         self._list_due = float("-inf")
         self._is_current = False
         self._tried = asyncio.Event()
+        self._served = asyncio.Event()
         self._pause_seconds = _FIRST_PAUSE_SECONDS
 
     @property
@@ -105,10 +111,19 @@ class Informer:
         """Until it is current, or has failed to be for the first time."""
         await self._tried.wait()
 
+    def notice_served(self) -> None:
+        """Somebody has listed objects of the kind: it need not rest any more."""
+        self._served.set()
+
     def keep(self, manifest: Manifest) -> None:
-        """What the API server answered to a write of ours."""
-        if self.scope.label in (manifest["metadata"].get("labels") or {}):
-            self.cache.put(StoredObject.of(manifest))
+        """What the API server answered to a write of ours: no news, when the watch shows it."""
+        if self.scope.label:
+            if self.scope.label in (manifest["metadata"].get("labels") or {}):
+                self.cache.put(StoredObject.of(manifest))
+        else:
+            # Of an AtomDeployment we write the status alone: what else is new in the answer is
+            # somebody's, and the watch shall tell of it.
+            self.cache.put_status(StoredObject.of(manifest))
 
     async def run(self) -> None:
         """Until cancelled; the cache is empty afterwards."""
@@ -119,9 +134,12 @@ class Informer:
                     if await self._watch() >= _LEAST_WATCH_SECONDS:
                         continue  # ended as it was asked to: believed until it is open again
                 except ClusterError as error:
-                    if isinstance(error, ExpiredError):
+                    if isinstance(error, ExpiredError | UnservedError):
                         self._list_due = float("-inf")
                     _logger.info("watch of %s: %s", self.scope.kind.kind, error)
+                    if isinstance(error, UnservedError) and self.scope.kind in PROVIDERS:
+                        await self._rest()
+                        continue
                 self._is_current = False
                 self._tried.set()
                 await asyncio.sleep(self._pause_seconds)
@@ -130,6 +148,16 @@ class Informer:
             self._is_current, self._list_due = False, float("-inf")
             self._tried.clear()
             self.cache.clear()
+
+    async def _rest(self) -> None:
+        """What there was is gone with its CRD; until that may be back."""
+        self._is_current, self._pause_seconds = False, _FIRST_PAUSE_SECONDS
+        self._tell(self.cache.clear())
+        self._tried.set()
+        self._served.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._period_seconds):
+                await self._served.wait()
 
     async def _list_if_due(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -161,7 +189,7 @@ class Informer:
             self._tell((item,))
 
     def _tell(self, items: Iterable[StoredObject]) -> None:
-        for item in items:
+        for item in items if self.scope.wakes else ():
             name = self.scope.deployment_of(item)
             if name:
                 urgent = not self.scope.label and item.is_unreported()
@@ -170,7 +198,8 @@ class Informer:
 
 class Informers:
     """One informer for each kind and namespace; `labels` are their scopes', and `namespaces` empty
-    means all of them at once.
+    means all of them at once. Kinds in `quiet` wake nothing: they are looked at often, and their
+    controllers write into them oftener.
     """
 
     def __init__(
@@ -181,9 +210,14 @@ class Informers:
         *,
         namespaces: Sequence[str] = (),
         period_seconds: float,
+        quiet: Set[Kind] = frozenset(),
     ) -> None:
         places = namespaces or (None,)
-        scopes = [Scope(kind, place, label) for kind, label in labels.items() for place in places]
+        scopes = [
+            Scope(kind, place, label, wakes=kind not in quiet)
+            for kind, label in labels.items()
+            for place in places
+        ]
         self._informers = {
             (scope.kind, scope.namespace): Informer(
                 port, scope, announce, period_seconds * (1 - _SPREAD * number / len(scopes))

@@ -86,6 +86,12 @@ class ObjectCache:
             self._names.setdefault((item.namespace, label, value), set()).add(item.name)
         return True
 
+    def put_status(self, item: StoredObject) -> None:
+        """Keep a version that differs in its status alone from the one that we have; no other."""
+        known = self._objects.get((item.namespace, item.name))
+        if known is not None and _without_status(known) == _without_status(item):
+            self.put(item)
+
     def remove(self, item: StoredObject) -> bool:
         """It was deleted, in the version of `item`; whether that is news."""
         known = self._objects.get((item.namespace, item.name))
@@ -116,11 +122,13 @@ class ObjectCache:
         names = sorted(set.intersection(*found))
         return [self._objects[namespace, name].manifest() for name in names]
 
-    def clear(self) -> None:
-        """Forget everything."""
+    def clear(self) -> list[StoredObject]:
+        """Forget everything; what there was."""
+        gone = list(self._objects.values())
         self._objects.clear()
         self._names.clear()
         self._listed_at = ""
+        return gone
 
     def _forget(self, known: StoredObject | None) -> None:
         if known is None:
@@ -131,6 +139,13 @@ class ObjectCache:
             names.discard(known.name)
             if not names:
                 del self._names[known.namespace, label, value]
+
+
+def _without_status(item: StoredObject) -> Manifest:
+    found = item.manifest()
+    found.pop("status", None)
+    found["metadata"].pop("resourceVersion", None)
+    return found
 
 
 def is_newer(version: str, than: str) -> bool:

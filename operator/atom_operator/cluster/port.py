@@ -58,5 +58,5 @@ class ClusterPort(Protocol):
     async def delete(self, kind: Kind, namespace: str, name: str) -> None:
         """Delete in the background; nothing happens when it is gone already."""
 
-    async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> None:
-        """Server-side apply of an AtomDeployment's status; nothing happens when it is gone."""
+    async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> Manifest | None:
+        """Server-side apply of an AtomDeployment's status; the answer, None when it is gone."""

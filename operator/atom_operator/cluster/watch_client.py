@@ -17,11 +17,18 @@ from lightkube.config.client_adapter import ConnectionParams
 from lightkube.config.kubeconfig import KubeConfig
 
 from atom_operator.cluster.client import translated
-from atom_operator.cluster.errors import ExpiredError, RefusedError, TransientError, classify
+from atom_operator.cluster.errors import (
+    ExpiredError,
+    RefusedError,
+    TransientError,
+    UnservedError,
+    classify,
+)
 from atom_operator.cluster.informer import Change, Listing, Scope
 from atom_operator.cluster.object_cache import StoredObject
 
 _PAGE_SIZE = 250
+_NOT_FOUND = 404  # no object is asked for by name: it is the kind
 _GONE = 410
 _TIMEOUT_SECONDS = 10.0
 # The API server sends a bookmark every minute: more silence is a dead connection.
@@ -122,14 +129,18 @@ def _change(event: _Event, action: str) -> Change:
 
 @contextmanager
 def _requested(action: str) -> Iterator[None]:
-    """Errors as the port names them; a version that is too old by its own name."""
+    """Errors as the port names them; a version that is too old and a kind that is not served by
+    names of their own."""
     try:
         with translated(action):
             yield
     except TransientError as error:
         cause = error.__cause__
-        if isinstance(cause, httpx2.HTTPStatusError) and cause.response.status_code == _GONE:
+        code = cause.response.status_code if isinstance(cause, httpx2.HTTPStatusError) else None
+        if code == _GONE:
             raise ExpiredError(str(error)) from cause
+        if code == _NOT_FOUND:
+            raise UnservedError(str(error)) from cause
         raise
 
 

@@ -28,7 +28,7 @@ from atom_operator.decider import Decider
 from atom_operator.domain import ATOM_DEPLOYMENT, CHILD_KINDS, JOB, POD, ObjectKey
 from atom_operator.handlers.term import Term
 from atom_operator.image_turns import ImageTurns
-from atom_operator.kinds import NETWORK_POLICY
+from atom_operator.kinds import AUTOSCALER_KINDS, LEADER_WORKER_SET, NETWORK_POLICY
 from atom_operator.leadership.elector import Elector
 from atom_operator.leadership.lease import LeaseTimes
 from atom_operator.leadership.lease_object import LightkubeLease
@@ -38,12 +38,15 @@ from atom_operator.settings import OperatorSettings
 from atom_operator.webhook.service import WebhookService
 
 _logger = logging.getLogger(__name__)
-# What wakes the queue, with the label by which it names an AtomDeployment. Of AtomDeployments the
-# change alone counts: they are read from the API server.
+# What is followed, with the label by which it names an AtomDeployment. Of AtomDeployments the
+# change alone counts: they are read from the API server. Others' kinds where they are served.
 FOLLOWED = {
     ATOM_DEPLOYMENT: "",
     JOB: constants.LABEL_JOB_FOR,
-    **dict.fromkeys((*CHILD_KINDS, NETWORK_POLICY, POD), constants.LABEL_DEPLOYMENT),
+    **dict.fromkeys(
+        (*CHILD_KINDS, NETWORK_POLICY, LEADER_WORKER_SET, *AUTOSCALER_KINDS, POD),
+        constants.LABEL_DEPLOYMENT,
+    ),
 }
 # Without the caches a term works too, at the price of many requests.
 _CACHES_SECONDS = 30.0
@@ -67,6 +70,7 @@ class Runtime:
             self.enqueue,
             namespaces=settings.namespaces,
             period_seconds=settings.resync_seconds,
+            quiet=AUTOSCALER_KINDS,
         )
         cached = CachedCluster(self._cluster, self._informers)
         fenced = FencedCluster(cached, self._may_write)

@@ -18,6 +18,7 @@ from atom.sizing import (
     Speculation,
     activation_bytes,
     aiter_expert_unit,
+    communication_bytes,
     concurrency_table,
     kv_layout,
     plan_kv_cache,
@@ -201,6 +202,9 @@ def _capacity(
         experts=options.sharding,
     )
     overhead = runtime_overhead_bytes("cpu" if device == "cpu" else "gpu", total_bytes)
+    if device != "cpu":
+        row_bytes = facts.hidden_size * _compute_bytes(facts, accelerator)
+        overhead += communication_bytes(row_bytes, options.sharding, options.nodes)
     reserve_bytes = int((activations + overhead) * correction.reserve)
     layout = cache_layout(facts, options, accelerator)
     budget = plan_kv_cache(

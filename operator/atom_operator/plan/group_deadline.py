@@ -1,4 +1,4 @@
-"""When groups of pods have made no progress for too long. Pure; called after every observation.
+"""When groups of pods have made no progress for too long. Pure; called in every reconcile.
 
 A Deployment's controller keeps its progress deadline. A LeaderWorkerSet has none, and remakes a
 group that fails every few seconds for ever, with containers that were never restarted. So the time
@@ -9,16 +9,16 @@ A revision that was complete once has rolled out: what fails later is no rollout
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from atom_operator.domain import DeploymentState, Observed
+from atom_operator.domain import Observed
 
 
 def with_deadline(observed: Observed, now: datetime, known_failure: str | None) -> Observed:
     """The same, with the newest workload stalled where its groups are late. known_failure: what its
     pods ended by most lately; at this moment they may just be made anew."""
-    running = observed.deployment
-    if running is None or not _is_late(running, observed, now):
+    running, deadline = observed.deployment, progress_deadline(observed)
+    if running is None or deadline is None or now < deadline:
         return observed
     message = f"no group became ready within {running.progress_deadline_seconds} s"
     if known_failure:
@@ -26,13 +26,16 @@ def with_deadline(observed: Observed, now: datetime, known_failure: str | None) 
     return replace(observed, deployment=replace(running, stalled_message=message))
 
 
-def _is_late(running: DeploymentState, observed: Observed, now: datetime) -> bool:
+def progress_deadline(observed: Observed) -> datetime | None:
+    """When the newest groups are late; None where they are complete or were, or none are wanted."""
+    running = observed.deployment
+    if running is None or running.rollout is None or running.rollout.asked_at is None:
+        return None
     seconds = running.progress_deadline_seconds
-    asked_at = running.rollout.asked_at if running.rollout else None
-    if not seconds or asked_at is None or not running.desired or running.complete:
-        return False
+    if not seconds or not running.desired or running.complete:
+        return None
     if observed.last_ready is not None and observed.last_ready.name == running.revision:
-        return False
+        return None
     leaders = [pod for pod in observed.pods if pod.serves and pod.revision == running.revision]
-    times = [asked_at, *(pod.ready_since for pod in leaders if pod.ready_since is not None)]
-    return (now - max(times)).total_seconds() >= seconds
+    ready = [pod.ready_since for pod in leaders if pod.ready_since is not None]
+    return max([running.rollout.asked_at, *ready]) + timedelta(seconds=seconds)

@@ -45,6 +45,7 @@ def learning_key(model: ModelLocation, options: EngineOptions, accelerator: Acce
         f"tp{options.tensor_parallel}",
         f"nodes{options.nodes}",
         *(["experts"] if options.expert_parallel else []),
+        *([f"shared{options.data_parallel}"] if options.shares_experts else []),
         *([f"drafts{options.speculative_tokens}"] if options.speculative_tokens else []),
         *(["ngram"] if options.speculative_method == "ngram" else []),
         *([options.draft_model] if options.draft_model else []),

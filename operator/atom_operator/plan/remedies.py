@@ -138,14 +138,15 @@ def _other_product(misfit: Misfit, fits: Fits) -> Iterator[str]:
 def _more_devices(misfit: Misfit, fits: Fits) -> Iterator[str]:
     options, facts = misfit.options, misfit.facts
     experts = options.expert_parallel
-    for ranks in valid_tensor_parallel_sizes(facts, expert_parallel=experts):
+    # On the nodes that there are: more of them are another network's question.
+    for ranks in valid_tensor_parallel_sizes(facts, options.nodes, expert_parallel=experts):
         changed = replace(options, tensor_parallel=ranks)
         if ranks <= options.tensor_parallel or not fits(changed, misfit.memory_bytes, facts):
             continue
         latent = any(layer.attention.latent for layer in facts.layers)
         # Nobody should raise it once more in the hope of a smaller cache.
         note = ": the weights are divided, each device holds the whole MLA cache" if latent else ""
-        if ranks <= misfit.site.engine_tensor_parallel:
+        if ranks <= misfit.site.engine_tensor_parallel * options.nodes:
             yield f"set spec.parallelism.tensor to {ranks}{note}"
         else:
             yield (

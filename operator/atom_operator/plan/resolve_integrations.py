@@ -61,8 +61,11 @@ def asked_kinds(spec: AtomDeploymentSpec) -> dict[Kind, str]:
 def _asked_kinds(spec: AtomDeploymentSpec) -> Iterator[tuple[Kind, str]]:
     gateway, monitoring = spec.gateway, spec.monitoring
     if spec.autoscaling:
-        yield AUTOSCALER, "spec.autoscaling"
-        yield SCALED_OBJECT, "spec.autoscaling"
+        method = spec.autoscaling.method
+        if method != "KEDA":
+            yield AUTOSCALER, "spec.autoscaling"
+        if method != "HPA":
+            yield SCALED_OBJECT, "spec.autoscaling"
     if (spec.parallelism.nodes or 1) > 1:
         yield LEADER_WORKER_SET, "spec.parallelism.nodes"
     if gateway and gateway.inference_pool:

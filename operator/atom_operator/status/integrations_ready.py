@@ -32,11 +32,15 @@ def capacity_limited(plan: Plan | None) -> Verdict:
     if scaling.limit is None:
         message = f"at most {scaling.max_replicas} replicas; what the nodes hold is not known"
         return Verdict(kind, "Unknown", Reason.ACCELERATORS_UNKNOWN, message)
-    numbers = f"maxReplicas is {scaling.max_replicas}; {scaling.limit.message}"
     if scaling.limit.replicas >= scaling.max_replicas:
-        return Verdict(kind, "False", Reason.ENOUGH_ACCELERATORS, numbers)
+        # No numbers of nodes: every pod anywhere would change them, in each status.
+        message = f"the nodes hold maxReplicas, {scaling.max_replicas}"
+        return Verdict(kind, "False", Reason.ENOUGH_ACCELERATORS, message)
     missing = scaling.max_replicas - scaling.limit.replicas
-    message = f"{numbers}; {missing} more would only wait, so at most {scaling.ceiling} are asked"
+    message = (
+        f"maxReplicas is {scaling.max_replicas}; {scaling.limit.message}; "
+        f"{missing} more would only wait, so at most {scaling.ceiling} are asked"
+    )
     return Verdict(kind, "True", Reason.TOO_FEW_ACCELERATORS, message)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 
 import psutil
@@ -101,20 +100,3 @@ def _left(client: CoreClient) -> list[object]:
     while not client.events.empty():
         events.append(client.events.get())
     return events
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
-def test_a_random_rank_killed_at_a_random_moment(config: Config, seed: int) -> None:
-    draw = random.Random(seed)
-    with core_client(config) as client:
-        processes = client.processes()
-        prompts = [[5 + n, 6, 7] * draw.randint(1, 20) for n in range(draw.randint(1, 6))]
-        numbers = client.add(*prompts, max_tokens=4000)
-        for _ in range(draw.randint(0, 60)):
-            client.next_of(StreamBody)
-        client.manager.abort_requests(draw.sample(numbers, draw.randint(0, len(numbers) - 1)))
-        rank = draw.randrange(2)
-        processes[rank].send_signal(signal.SIGKILL)
-        assert f"rank {rank} (pid {processes[rank].pid})" in client.next_of(CoreFailed).message
-        _wait_gone(processes)

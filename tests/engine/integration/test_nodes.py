@@ -17,14 +17,16 @@ import pytest
 from atom.config import Config, EngineOptions, NodePlace, build_config
 from atom.errors import ConfigError
 from atom.model_engine.wire.core_port import CoreFailed
+from tests.engine.integration.test_tensor_parallel import EXPERTS, MLA_EXPERTS
 from tests.support.core_client import CoreClient, core_client
 from tests.support.core_driver import CoreDriver
 from tests.support.further_node import FurtherNode, further_node
 from tests.support.server_process import reserved_port
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.tiny_model import Architecture, make_tiny_checkpoint
 from tests.support.waiting import wait_until
 
 PROMPTS = [[5, 6, 7], list(range(3, 60)), [9] * 17]
+WHOLE_EXPERTS = "--enable-expert-parallel"
 
 
 @pytest.fixture
@@ -50,21 +52,19 @@ def config_of(model: str, **options: object) -> Config:
 
 
 @contextmanager
-def two_nodes(model: str, folder: Path) -> Iterator[tuple[CoreClient, FurtherNode]]:
+def two_nodes(
+    model: str, folder: Path, *, whole_experts: bool = False
+) -> Iterator[tuple[CoreClient, FurtherNode]]:
     """A group that is ready."""
-    with reserved_port() as port, _two_nodes(model, folder, port) as both:
-        yield both
-
-
-@contextmanager
-def _two_nodes(model: str, folder: Path, port: int) -> Iterator[tuple[CoreClient, FurtherNode]]:
-    config = config_of(model, master_port=port)
-    place = NodePlace(count=2, rank=1, port=port)
-    with (
-        further_node(model, place, folder / "node.log") as node,
-        core_client(config) as client,
-    ):
-        yield client, node
+    with reserved_port() as port:
+        config = config_of(model, master_port=port, enable_expert_parallel=whole_experts)
+        place = NodePlace(count=2, rank=1, port=port)
+        flags = [WHOLE_EXPERTS] if whole_experts else []
+        with (
+            further_node(model, place, folder / "node.log", *flags) as node,
+            core_client(config) as client,
+        ):
+            yield client, node
 
 
 def test_two_nodes_say_what_one_process_says(model: str, tmp_path: Path) -> None:
@@ -81,6 +81,27 @@ def test_two_nodes_say_what_one_process_says(model: str, tmp_path: Path) -> None
         client.manager.shutdown()
         assert node.wait_exit() == 0, node.log
         wait_until(lambda: not rank.is_running(), "the end of rank 1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["qwen3_moe", "deepseek3"])
+def test_two_nodes_with_whole_experts_each_say_what_one_process_says(
+    architecture: Architecture, tmp_path: Path
+) -> None:
+    experts = EXPERTS if architecture == "qwen3_moe" else MLA_EXPERTS
+    folder = tmp_path / "mixture"
+    model = str(make_tiny_checkpoint(folder, architecture, extra={"vocab_size": 384, **experts}))
+    alone = CoreDriver(model, num_kv_blocks=600, max_num_seqs=4)
+    expected = alone.generate(PROMPTS, max_tokens=12, ignore_eos=True)
+    with two_nodes(model, tmp_path, whole_experts=True) as (client, node):
+        assert client.wait_finished(*client.add(*PROMPTS, max_tokens=12)) == expected
+        assert client.report.weights_bytes < alone.report.weights_bytes
+        client.assert_well()
+        rank = node.rank_process()
+        rank.send_signal(signal.SIGKILL)
+        message = client.next_of(CoreFailed).message
+        assert message.startswith("rank 1 of the tensor-parallel group on node 1 (")
+        assert node.wait_exit() == 1
 
 
 @pytest.mark.parametrize("victim", ["rank", pytest.param("node", marks=pytest.mark.slow)])
@@ -142,6 +163,10 @@ def test_a_node_that_waits_for_the_first_can_be_stopped(
         ({"tensor_parallel_size": 3}, "give a multiple of 2"),
         ({"node_rank": 2}, "node_rank must be within"),
         ({"data_parallel_size": 2}, "several copies of the model over several nodes"),
+        (
+            {"data_parallel_size": 2, "enable_expert_parallel": True, "enable_dp_attention": True},
+            "over 2 nodes give each rank whole experts by --tensor-parallel-size",
+        ),
         ({"master_port": 0}, "master_port must be within"),
         ({"tensor_parallel_size": 6}, "sizes that divide this model over 2 nodes: 2, 4"),
     ],

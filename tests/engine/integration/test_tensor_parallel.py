@@ -7,14 +7,16 @@ processes over gloo, started once for all models.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from atom.config import EngineOptions, build_config
+from atom.config import Config, EngineOptions, build_config
 from atom.errors import ConfigError
+from atom.models.registry import support_model_arch_dict
 from atom.sampling_params import SamplingParams
 from atom.speculative_config import SpeculativeConfig
 from atom.structured_outputs import StructuredOutputsParams
@@ -26,7 +28,12 @@ from tests.support.quantised_checkpoint import (
     make_quantised_checkpoint,
 )
 from tests.support.rank_group import RankGroup
-from tests.support.tiny_model import Architecture, make_tiny_checkpoint
+from tests.support.tiny_model import (
+    LLAMA3_ROPE_SCALING,
+    Architecture,
+    class_name,
+    make_tiny_checkpoint,
+)
 
 OPTIONS: dict[str, Any] = {
     "num_kv_blocks": 80, "max_num_seqs": 8, "max_num_batched_tokens": 48, "max_model_len": 256,
@@ -62,6 +69,29 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "hidden_activation": "gelu_pytorch_tanh",
         },
     },
+    "norms of heads, windows of some layers": {
+        "architecture": "gemma3", "layers": 3, "tie_word_embeddings": True,
+        "extra": {
+            "sliding_window": 24, "layer_types": [*2 * ["sliding_attention"], "full_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 50_000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5_000.0},
+            },
+        },
+    },
+    "scaled rope": {"architecture": "llama", "rope_scaling": LLAMA3_ROPE_SCALING},
+    "a window in every layer": {"architecture": "mistral", "extra": {"sliding_window": 24}},
+    "experts without a shared one, windows": {
+        "architecture": "mixtral",
+        "extra": {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 24},
+    },
+    "groups of experts, a part of each head rotated": {
+        "architecture": "glm4_moe", "layers": 3, "attention_bias": True,
+        "extra": {
+            "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 20,
+            "n_group": 4, "topk_group": 2, "use_qk_norm": True, "n_shared_experts": 2,
+        },
+    },
     "latent attention": {"architecture": "deepseek2", "extra": {"q_lora_rank": None}},
     "latent attention with experts": {"architecture": "deepseek3", "extra": MLA_EXPERTS},
     "an indexer": {
@@ -93,6 +123,11 @@ def _checkpoint(folder: Path, family: str, vocab_size: int = 384) -> str:
 def _prompts(*lengths: int) -> list[list[int]]:
     draw = np.random.default_rng(7)
     return [draw.integers(3, 300, size=length).tolist() for length in lengths]
+
+
+def test_no_architecture_is_left_out() -> None:
+    tested = {settings["architecture"] for settings in FAMILIES.values()}
+    assert {class_name(name) for name in tested} == support_model_arch_dict.keys()
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=str)
@@ -231,6 +266,23 @@ def test_preempted_rows_and_shared_prefixes(pair: RankGroup, dense: str) -> None
     assert found == [expected, expected]
     assert stats.preemptions_total > 0
     assert stats.cached_tokens_total > 0
+
+
+def test_the_rank_with_the_least_room_decides_how_many_blocks_there_are(
+    pair: RankGroup, dense: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def line(config: Config) -> bytes:
+        """What the other rank is told: it has room for half as many."""
+        return replace(config, cache=replace(config.cache, num_kv_blocks=40)).to_json()
+
+    monkeypatch.setattr(pair, "line", line)
+    prompts = _prompts(20, 33)
+    together = pair.driver(dense, **OPTIONS)
+    found = together.generate(prompts, max_tokens=6)
+    together.close()
+    assert (together.report.num_blocks, together.report.limited_by) == (40, "memory")
+    assert together.report.kv_tokens == 40 * together.report.block_size
+    assert found == CoreDriver(dense, **OPTIONS).generate(prompts, max_tokens=6)
 
 
 def test_guided_rows_and_aborted_ones(pair: RankGroup, dense: str) -> None:

@@ -24,11 +24,10 @@ _RESYNC_SECONDS = 300
 _MOST_SECONDS = 3600  # of everything, on a slow machine too
 _READS = ("get", "list", "watch")
 # A minute of rest: the resync's look at each and one at its silent engine; of those that scale one
-# more, and each of their looks is three requests (both kinds of autoscaler are listed). A quarter
-# more for the lists of everything.
+# more. A look is one request. A quarter more for the lists of everything.
 _LOOKS = 60 / _RESYNC_SECONDS
 _SCALED = _AUTOSCALED / _DEPLOYMENTS
-_MOST_REQUESTS = 1.25 * (2 * _LOOKS + _SCALED * (3 + 4 * _LOOKS))
+_MOST_REQUESTS = 1.25 * (2 * _LOOKS + _SCALED)
 
 
 @pytest.fixture(scope="module")

@@ -174,6 +174,17 @@ async def test_no_more_replicas_are_asked_for_than_the_nodes_hold() -> None:
     assert "8 more would only wait" in limited["message"]
 
 
+async def test_pods_elsewhere_change_no_status_while_the_nodes_hold_enough() -> None:
+    cluster = cluster_with(accelerator=GPU, **scaled(maxReplicas=4))
+    cluster.nodes = [gpu_node("a", 8)]
+    await settle(cluster)
+    before = condition(cluster, "CapacityLimited")
+    assert (before["status"], before["reason"]) == ("False", "EnoughAccelerators")
+    cluster.put_pod(gpu_pod("theirs", "a", 2))
+    await settle(cluster)
+    assert condition(cluster, "CapacityLimited") == before
+
+
 async def test_the_first_replicas_are_no_more_than_the_nodes_hold() -> None:
     cluster = cluster_with(accelerator=GPU, replicas=5, **scaled())
     cluster.nodes = [gpu_node("a", 2)]

@@ -83,6 +83,11 @@ def test_experts_are_divided_as_the_engine_does_it() -> None:
     assert divided is not None
     experts = 48 * 128 * 3 * 768 * 2048 * 2
     assert whole.weights_bytes - divided.weights_bytes == experts // 2
+    keys = {
+        plan(**{**mixture, "parallelism": {"data": ranks, "expert": True}}).learning_key
+        for ranks in (2, 4)
+    }
+    assert len(keys) == 2, "what two ranks measured says nothing of four"
     for parallelism, message in (
         ({"data": 3, "expert": True}, "128 experts are not equally many on each of 3 ranks"),
         ({"data": 2, "tensor": 2, "expert": True}, "and not over 2 × 2"),
@@ -92,6 +97,23 @@ def test_experts_are_divided_as_the_engine_does_it() -> None:
         assert problem.field == "spec.parallelism.expert"
         assert message in problem.message
         assert "engine.features: expertParallel" in problem.message
+
+
+def test_whole_experts_over_nodes_are_planned_and_asked_for_as_the_engine_takes_them() -> None:
+    parallelism = {"tensor": 16, "nodes": 2, "expert": True}
+    asked = {**R1, "engine": {"maxModelLen": 65_536}, "parallelism": parallelism}
+    made = plan(**asked)
+    args = engine_args(made)
+    assert args[args.index("--tensor-parallel-size") + 1] == "16"
+    assert {"--enable-expert-parallel", "--nnodes"} <= {*args}
+    assert "--enable-dp-attention" not in args
+    capacity = made.capacity.capacity
+    assert capacity is not None
+    assert capacity.weights_bytes == DEEPSEEK_V3.expert_weights[16]
+    odd = {**asked, "parallelism": {**parallelism, "tensor": 24, "nodes": 3}}
+    said = {problem.field: problem.message for problem in problems(**odd)}
+    assert said.keys() == {"spec.parallelism.tensor", "spec.parallelism.expert"}
+    assert "number of experts 256 is not divisible by 24" in said["spec.parallelism.tensor"]
 
 
 def test_what_only_the_engine_refuses_is_planned_all_the_same() -> None:
@@ -129,7 +151,9 @@ def test_deepseek_r1_on_eight_mi300x_by_hand() -> None:
     assert experts > attention
     activations = 16_384 * (3 * 7168 + experts) * 2 + 512 * 3 * 129_280 * 4 * 3
     runtime = 3 * 1024**3 // 2 + int(192 * 1024**3 * 0.02)
-    left = int(192 * 1024**3 * 0.9) - capacity.weights_bytes - activations - runtime
+    # 4 MiB for 32 channels and two directions, and two rooms of 64 MiB for sums of few rows
+    ranks = (2 * 32 * 4 + 2 * 64) * 1024**2
+    left = int(192 * 1024**3 * 0.9) - capacity.weights_bytes - activations - runtime - ranks
     assert capacity.num_blocks == left // (16 * 62 * 576)
     # a sequence has room for its two drafts, but at the end
     blocks = {1024: 65, 2048: 129, 65_536: 4096}

@@ -11,7 +11,7 @@ from atom_operator.cluster.errors import TransientError
 from atom_operator.cluster.informer import Informer, Informers, Scope
 from atom_operator.constants import LABEL_DEPLOYMENT, LABEL_JOB_FOR
 from atom_operator.domain import ATOM_DEPLOYMENT, CONFIG_MAP, JOB, POD, SERVICE
-from atom_operator.kinds import Kind
+from atom_operator.kinds import LEADER_WORKER_SET, Kind
 from tests.support.builders_operator import KEY, atom_deployment
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_watch import FakeWatch
@@ -30,11 +30,13 @@ def config_map(name: str, owner: str = "chat", **data: str) -> dict[str, Any]:
 class World:
     """A cluster, its watch, and one informer of a kind with all that it announced."""
 
-    def __init__(self, kind: Kind = CONFIG_MAP, label: str = LABEL_DEPLOYMENT) -> None:
+    def __init__(
+        self, kind: Kind = CONFIG_MAP, label: str = LABEL_DEPLOYMENT, *, wakes: bool = True
+    ) -> None:
         self.cluster = FakeCluster()
         self.watch = FakeWatch(self.cluster)
         self.announced: list[str] = []
-        scope = Scope(kind, None, label)
+        scope = Scope(kind, None, label, wakes)
         self.informer = Informer(self.watch, scope, self._announce, PERIOD)
 
     def _announce(self, namespace: str, name: str, *, urgent: bool = False) -> None:
@@ -97,13 +99,49 @@ def test_a_new_spec_is_announced_as_urgent_and_what_was_reported_is_not() -> Non
             assert world.announced == ["default/chat at once"]
             await world.cluster.apply_status(KEY, {"observedGeneration": 1})
             await world.tell()
-            assert world.announced[1:] == ["default/chat"]
+            assert world.announced[1:] == ["default/chat"], "another's status is looked at"
             world.cluster.change_spec(ATOM_DEPLOYMENT, "chat", replicas=3)
             await world.tell()
             assert world.announced[2:] == ["default/chat at once"]
             del world.cluster.objects[ATOM_DEPLOYMENT, *KEY]
             await world.tell()
             assert len(world.announced) == 4, "nobody is told that it is gone"
+
+    run_virtually(main())
+
+
+def test_a_status_that_we_wrote_is_announced_to_nobody_unless_more_is_new() -> None:
+    async def main() -> None:
+        world = World(ATOM_DEPLOYMENT, label="")
+        world.cluster.create(ATOM_DEPLOYMENT, atom_deployment())
+        async with world.following():
+            world.announced.clear()
+            answer = await world.cluster.apply_status(KEY, {"observedGeneration": 1})
+            assert answer is not None
+            world.informer.keep(answer)
+            await world.tell()
+            assert world.announced == []
+            # Somebody's change comes between our look and our write.
+            world.cluster.change_spec(ATOM_DEPLOYMENT, "chat", replicas=3)
+            answer = await world.cluster.apply_status(KEY, {"observedGeneration": 1})
+            assert answer is not None
+            world.informer.keep(answer)
+            await world.tell()
+            assert world.announced == ["default/chat at once"]
+
+    run_virtually(main())
+
+
+def test_what_wakes_nothing_is_known_all_the_same() -> None:
+    async def main() -> None:
+        world = World(wakes=False)
+        world.cluster.create(CONFIG_MAP, config_map("plan", a="1"))
+        async with world.following():
+            assert world.seen() == {"plan": {"a": "1"}}
+            world.cluster.create(CONFIG_MAP, config_map("plan", a="2"))
+            await world.tell()
+            assert world.seen() == {"plan": {"a": "2"}}
+            assert world.announced == []
 
     run_virtually(main())
 
@@ -222,6 +260,82 @@ def test_what_a_watch_has_lost_is_found_within_a_period_and_listed_once_in_it() 
             assert world.announced == ["default/chat", "default/chat"]
             await asyncio.sleep(3 * PERIOD)
             assert len(world.watch.lists) == 5
+
+    run_virtually(main())
+
+
+def group(owner: str = "chat") -> dict[str, Any]:
+    metadata = {"name": owner, "namespace": "default", "labels": {LABEL_DEPLOYMENT: owner}}
+    return {"metadata": metadata, "spec": {"replicas": 1}}
+
+
+def test_a_kind_without_its_crd_is_asked_for_once_a_period_and_watched_when_it_is_there() -> None:
+    async def main() -> None:
+        world = World(LEADER_WORKER_SET)
+        world.cluster.unserved_kinds.add(LEADER_WORKER_SET)
+        async with world.following():
+            assert not world.informer.is_current
+            await asyncio.sleep(2.5 * PERIOD)
+            assert (len(world.watch.lists), len(world.watch.opened)) == (3, 0)
+            world.cluster.unserved_kinds.clear()
+            world.cluster.create(LEADER_WORKER_SET, group())
+            await asyncio.sleep(PERIOD)
+            assert world.informer.is_current
+            assert world.announced == ["default/chat"]
+
+    run_virtually(main())
+
+
+def test_a_kind_that_somebody_finds_served_is_watched_at_once() -> None:
+    async def main() -> None:
+        world = World(LEADER_WORKER_SET)
+        world.cluster.unserved_kinds.add(LEADER_WORKER_SET)
+        async with world.following():
+            world.cluster.unserved_kinds.clear()
+            world.informer.notice_served()
+            await asyncio.sleep(0.01)
+            assert world.informer.is_current
+
+    run_virtually(main())
+
+
+def test_what_goes_with_its_crd_is_announced_and_what_comes_with_the_next_one_too() -> None:
+    async def main() -> None:
+        world = World(LEADER_WORKER_SET)
+        world.cluster.create(LEADER_WORKER_SET, group())
+        world.cluster.create(LEADER_WORKER_SET, group("other"))
+        async with world.following():
+            world.announced.clear()
+            world.watch.lose()  # one of the two ends is not heard of
+            del world.cluster.objects[LEADER_WORKER_SET, "default", "other"]
+            world.watch.lose()
+            world.watch.remove_crd(LEADER_WORKER_SET)
+            await asyncio.sleep(10)
+            assert not world.informer.is_current
+            assert len(world.informer.cache) == 0
+            assert sorted(world.announced) == ["default/chat", "default/other"]
+            world.announced.clear()
+            world.cluster.unserved_kinds.clear()
+            world.cluster.create(LEADER_WORKER_SET, group())
+            world.informer.notice_served()
+            await asyncio.sleep(10)
+            assert world.informer.is_current
+            assert world.announced == ["default/chat"]
+
+    run_virtually(main())
+
+
+def test_a_crd_of_ours_that_is_gone_is_asked_for_as_what_is_out_of_order() -> None:
+    """Nobody else would find it served again."""
+
+    async def main() -> None:
+        world = World(ATOM_DEPLOYMENT, label="")
+        async with world.following():
+            world.watch.remove_crd(ATOM_DEPLOYMENT)
+            await asyncio.sleep(PERIOD / 3)
+            world.cluster.unserved_kinds.clear()
+            await asyncio.sleep(PERIOD / 3)
+            assert world.informer.is_current
 
     run_virtually(main())
 

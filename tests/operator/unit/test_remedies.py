@@ -49,6 +49,23 @@ def test_the_next_valid_tensor_size_is_named_where_the_engine_can_do_it() -> Non
     assert less.capacity.fits == "False"
 
 
+def test_the_next_valid_size_over_the_nodes_that_there_are_is_named_and_is_enough() -> None:
+    """It is over all nodes: what a site's engines can do of each is counted so."""
+
+    def on_two_nodes(tensor: int) -> Any:
+        return plan(
+            Site(engine_tensor_parallel=8),
+            model={"source": "hf://deepseek-ai/DeepSeek-R1"},
+            accelerator=amd(memory="64Gi"),
+            parallelism={"tensor": tensor, "nodes": 2, "expert": True},
+            engine={"maxModelLen": 8192},
+        ).capacity
+
+    message = on_two_nodes(8).message
+    size = int(remedy(message, r"set spec\.parallelism\.tensor to (\d+)"))
+    assert (size, on_two_nodes(size).fits) == (16, "True")
+
+
 def test_the_longest_context_in_the_message_fits_and_no_longer_one() -> None:
     source, accelerator = "hf://meta-llama/Llama-3.1-8B", amd(memory="24Gi")
     message = verdict(source, accelerator).message

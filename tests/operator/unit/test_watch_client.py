@@ -8,7 +8,12 @@ import httpx2
 import msgspec
 import pytest
 
-from atom_operator.cluster.errors import ExpiredError, RefusedError, TransientError
+from atom_operator.cluster.errors import (
+    ExpiredError,
+    RefusedError,
+    TransientError,
+    UnservedError,
+)
 from atom_operator.cluster.informer import Change, Scope
 from atom_operator.cluster.watch_client import HttpWatch
 from atom_operator.constants import LABEL_DEPLOYMENT
@@ -105,6 +110,7 @@ async def test_a_watch_tells_what_was_put_and_deleted_and_how_far_it_is() -> Non
         (stream(("ERROR", {"code": 500, "message": "etcd"})), TransientError),
         (httpx2.Response(503), TransientError),
         (httpx2.Response(403), RefusedError),
+        (httpx2.Response(404, text="404 page not found"), UnservedError),
     ],
 )
 async def test_errors_of_a_watch_have_the_names_of_the_port(
@@ -119,3 +125,8 @@ async def test_a_page_that_came_too_late_asks_for_a_new_list() -> None:
     api = Api(page(item("a", "1"), version="40", more="next"), httpx2.Response(410))
     with pytest.raises(ExpiredError):
         await api.watch.list_scope(SCOPE)
+
+
+async def test_a_list_of_a_kind_without_its_crd_says_so() -> None:
+    with pytest.raises(UnservedError):
+        await Api(httpx2.Response(404, text="404 page not found")).watch.list_scope(SCOPE)

@@ -45,23 +45,28 @@ def _draft(ranks: int) -> int:
     return layer + 2 * (2 * 7168 * 7168 + 3 * 7168)
 
 
-DEEPSEEK_V3 = Case(
-    weights={1: _deepseek_v3(1), 8: _deepseek_v3(8)},
-    expert_weights={
-        # 32 whole experts of 256 on each of 8 devices; the shared one is divided
-        8: 2 * 2 * 16160 * 7168
-        + 61 * (_attention(128, 8, 7168) + 2 * 2 * 7168)
-        + 3 * (2 * fp8(2304, 7168) + fp8(7168, 2304))
+def _whole_experts(ranks: int) -> int:
+    """256 / ranks whole experts on each device; the shared one is divided."""
+    dense, shared = 18432 // ranks, 2048 // ranks
+    return (
+        2 * 2 * 129280 // ranks * 7168
+        + 61 * (_attention(128, ranks, 7168) + 2 * 2 * 7168)
+        + 3 * (2 * fp8(dense, 7168) + fp8(7168, dense))
         + 58
         * (
-            32 * (2 * fp8(2048, 7168) + fp8(7168, 2048))
-            + 2 * fp8(256, 7168)
-            + fp8(7168, 256)
+            256 // ranks * (2 * fp8(2048, 7168) + fp8(7168, 2048))
+            + 2 * fp8(shared, 7168)
+            + fp8(7168, shared)
             + 2 * 256 * 7168
             + 4 * 256
         )
         + 2 * 7168
-    },
+    )
+
+
+DEEPSEEK_V3 = Case(
+    weights={1: _deepseek_v3(1), 8: _deepseek_v3(8)},
+    expert_weights={8: _whole_experts(8), 16: _whole_experts(16)},
     kv_token={1: 61 * 576 * 2, 2: 61 * 576 * 2, 8: 61 * 576 * 2},  # 70,272
     fp8_token={1: 61 * 576, 8: 61 * 576},
     draft_weights={1: _draft(1), 8: _draft(8)},

@@ -104,7 +104,6 @@ class GroupExecutor:
             self._nodes.close()
         self._channel.close()
         self._own.runner.close()
-        self._group.close()
         self._ranks.stop(_END_SECONDS)
 
     def who_is_behind(self) -> str:

@@ -41,31 +41,51 @@ class PeerWatch:
     """Sees a peer's end on a thread of its own, whatever the core's thread waits for."""
 
     def __init__(self, mesh: PeerMesh, on_failure: OnFailure) -> None:
+        """on_failure: told of an end that was not in order; it must end this process."""
         self._mesh = mesh
         self._on_failure = on_failure
         self._lost = threading.Event()
         self._closing = False
+
+    def start(self) -> None:
+        """Watch from here on."""
         threading.Thread(target=self._run, name="peers", daemon=True).start()
 
-    def has_lost(self, within_seconds: float) -> bool:
-        """Whether a peer is gone, or is within that time."""
-        return self._lost.wait(within_seconds)
+    def has_lost(self) -> bool:
+        """Whether a peer is gone, or is in a moment: an error that its end makes may come first."""
+        return self._lost.wait(_NEWS_SECONDS)
+
+    def wait_end(self) -> None:
+        """Leave it to `on_failure` to end this process, and to say why; does not return."""
+        threading.Event().wait()
 
     def end(self) -> None:
         """Peers' ends are no failure from here on."""
         self._closing = True
 
-    def _run(self) -> None:
-        peer = self._mesh.wait_lost()
+    def notice(self) -> None:
+        """A peer's process has ended, in order or not."""
         self._lost.set()
-        time.sleep(_NEWS_SECONDS)
+
+    def judge(self, peer: int) -> None:
+        """Tell of a peer's end, unless it was in order or is ours too."""
         if not self._closing and not self._mesh.has_left(peer):
             self._on_failure(str(PeerLostError(peer)), False)
 
+    def _run(self) -> None:
+        peer = self._mesh.wait_lost()
+        self.notice()
+        time.sleep(_NEWS_SECONDS)
+        self.judge(peer)
+
 
 class PeerExecutor(InProcessExecutor):
-    def __init__(self, config: Config, group: TorchGroup, mesh: PeerMesh, watch: PeerWatch) -> None:
-        super().__init__(config, ModelRunner(config, links=group))
+    def __init__(
+        self, config: Config, runner: ModelRunner, group: TorchGroup, mesh: PeerMesh,
+        watch: PeerWatch,
+    ) -> None:  # fmt: skip
+        """runner: one that reaches the other cores by `group`."""
+        super().__init__(config, runner)
         self._watch = watch
         self._group = group
         self._mesh = mesh
@@ -150,9 +170,9 @@ class PeerExecutor(InProcessExecutor):
         except AtomError:
             raise
         except Exception:
-            if self._watch.has_lost(_NEWS_SECONDS):
+            if self._watch.has_lost():
                 logger.debug("an error that the end of a rank has made", exc_info=True)
-                threading.Event().wait()  # the watch ends this process, and says why
+                self._watch.wait_end()
             raise
 
 
@@ -161,7 +181,9 @@ def start_peers(config: Config, order: MeshOrder, on_failure: OnFailure) -> Peer
     end this process."""
     mesh = PeerMesh({peer: socket.socket(fileno=fd) for peer, fd in order.bells.items()})
     watch = PeerWatch(mesh, on_failure)
-    return PeerExecutor(config, meet(config, mesh), mesh, watch)
+    watch.start()
+    group = meet(config, mesh)
+    return PeerExecutor(config, ModelRunner(config, links=group), group, mesh, watch)
 
 
 def meet(config: Config, mesh: PeerMesh) -> TorchGroup:

@@ -75,7 +75,6 @@ def _follow(config: Config, order: RankOrder) -> None:
     group.barrier()
     follow_steps(runner, StepReceiver(memory, order.bell))
     runner.close()
-    group.close()
 
 
 def follow_steps(runner: ModelRunner, receiver: StepReceiver) -> None:

@@ -19,6 +19,7 @@ import msgspec
 _FORMAT = struct.Struct("<qq")
 # Steps that are none: what else is said.
 _LEAVING, _PORT = -1, -2
+_UNREAD_BYTES = 4096  # a rank is two words ahead of another at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class PeerMesh:
         return tuple(self._by_fd)
 
     def say(self, word: Word) -> None:
-        """Tell every peer. Raises `PeerLostError`."""
+        """Tell every peer. Raises `PeerLeftError` and `PeerLostError`."""
         self._say(word.step, word.tokens)
 
     def say_port(self, port: int) -> None:
@@ -114,8 +115,9 @@ class PeerMesh:
                 return self._by_fd[fd]
 
     def has_left(self, peer: int) -> bool:
-        """Whether it has said that it ends."""
-        return peer in self._left
+        """Whether it has said that it ends, though nobody may have heard it yet. From any thread,
+        of a peer whose process has ended."""
+        return peer in self._left or self._last_step(peer) == _LEAVING
 
     def _say(self, step: int, tokens: int) -> None:
         message = _FORMAT.pack(step, tokens)
@@ -123,7 +125,20 @@ class PeerMesh:
             try:
                 bell.send(message)
             except OSError as error:
+                if self.has_left(peer):
+                    raise PeerLeftError from error
                 raise PeerLostError(peer) from error
+
+    def _last_step(self, peer: int) -> int | None:
+        """Of what a peer has said and nobody has read, which stays so; None where all is read."""
+        try:
+            unread = self._bells[peer].recv(_UNREAD_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except OSError:
+            return None
+        if len(unread) < _FORMAT.size:
+            return None
+        step: int = _FORMAT.unpack(unread[-_FORMAT.size :])[0]
+        return step
 
     def _read(self, peer: int) -> tuple[int, int]:
         try:

@@ -24,6 +24,7 @@ from atom.sizing import (
     ModelFacts,
     Speculation,
     activation_bytes,
+    communication_bytes,
     concurrency_table,
     kv_bytes_per_token,
     kv_layout,
@@ -35,6 +36,7 @@ from atom.sizing import (
 )
 from atom.sizing.quantization import ONLINE
 from atom.sizing.quantization_config import read_quantization
+from atom.sizing.weights import Sharding
 
 LLAMA_70B = ModelFacts(
     architecture="LlamaForCausalLM",
@@ -175,6 +177,23 @@ def test_runtime_overhead_grows_with_a_gpu_and_not_with_a_cpu() -> None:
     assert runtime_overhead_bytes("cpu", 1 << 40) == runtime_overhead_bytes("cpu", 1 << 30)
     small, large = (runtime_overhead_bytes("gpu", gib << 30) for gib in (64, 192))
     assert large - small == int((192 << 30) * 0.02) - int((64 << 30) * 0.02)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "nodes", "mib"),
+    [
+        (Sharding(1), 1, 0),
+        (Sharding(2), 1, 256 + 128),
+        (Sharding(16), 1, 256 + 16 * 16),  # 8,192 numbers of two bytes: 16 MiB for each rank
+        (Sharding(16), 2, 256),
+        (Sharding(1, expert_parallel=True, sharing=2), 1, 256),
+    ],
+    ids=str,
+)
+def test_ranks_keep_buffers_to_reach_each_other_by(
+    sharding: Sharding, nodes: int, mib: int
+) -> None:
+    assert communication_bytes(8192 * 2, sharding, nodes) == mib * 2**20
 
 
 # Layers that keep everything, and as many twice over that see the newest 100 tokens: 10 bytes of a

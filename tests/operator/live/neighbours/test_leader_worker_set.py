@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support import neighbours
+from tests.support import neighbours, upstream_crds
 from tests.support.client_pod import asking
+from tests.support.fault_proxy import fault_proxy
 from tests.support.live_cluster import LiveCluster
 from tests.support.operator_process import operator
 from tests.support.quick_pods import condition, engine_image, status, wait_ready
@@ -21,6 +23,9 @@ from tests.support.quick_pods import condition, engine_image, status, wait_ready
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("only_operator")]
 
 GROUP = {"tensor": 2, "nodes": 2}
+CRD = "leaderworkersets.leaderworkerset.x-k8s.io"
+# Nothing is looked at again by itself within these tests.
+NO_RESYNC = {"ATOM_OPERATOR_RESYNC_SECONDS": "3600"}
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +81,49 @@ def test_only_the_leader_is_asked(grouped: LiveCluster) -> None:
     path = "jsonpath={.items[*].endpoints[*].targetRef.name}"
     listed = grouped.kubectl("get", "endpointslices", selector, f"--output={path}").stdout
     assert listed.split() == ["chat-0"]
+
+
+def test_groups_are_watched_and_not_asked_for(
+    namespaced: LiveCluster, image: str, tmp_path: Path
+) -> None:
+    """A change that no pod sees is heard of too: a label that is ours comes back."""
+    label = "app.kubernetes.io/managed-by"
+
+    def labels() -> dict[str, str]:
+        groups = namespaced.get("leaderworkerset", "chat") or {"metadata": {"labels": {}}}
+        return dict(groups["metadata"]["labels"])
+
+    with fault_proxy(namespaced.kubeconfig) as proxy:
+        through = replace(namespaced, kubeconfig=proxy.kubeconfig(tmp_path / "kubeconfig"))
+        with operator(through, tmp_path / "operator.log", NO_RESYNC):
+            neighbours.apply(namespaced, model(image))
+            wait_ready(namespaced)
+            since, ours = len(proxy.log), labels()[label]
+            namespaced.kubectl("label", "--overwrite", "leaderworkerset/chat", f"{label}=else")
+            namespaced.wait("label of ours", lambda: labels()[label] == ours)
+            asked = [one for one in proxy.log if one.path.endswith("/leaderworkersets")]
+            assert any(one.is_watch for one in asked)
+            late = [one for one in proxy.log[since:] if one in asked and not one.is_watch]
+            assert late == []
+
+
+def test_groups_whose_crd_goes_and_comes_back(
+    namespaced: LiveCluster, image: str, tmp_path: Path
+) -> None:
+    with operator(namespaced, tmp_path / "operator.log", NO_RESYNC):
+        neighbours.apply(namespaced, model(image))
+        wait_ready(namespaced)
+        try:
+            namespaced.kubectl("delete", "crd", CRD)
+            namespaced.wait(
+                "its absence in the status",
+                lambda: condition(namespaced, "Accepted").get("reason") == "ApiNotServed",
+            )
+        finally:
+            upstream_crds.install(namespaced)
+        wait_ready(namespaced, seconds=180.0)
+        namespaced.kubectl("scale", "atomd/chat", "--replicas=2")
+        namespaced.wait("two groups", lambda: status(namespaced).get("readyReplicas") == 2)
 
 
 def test_a_group_that_loses_a_pod_is_made_anew(grouped: LiveCluster) -> None:

@@ -102,7 +102,10 @@ class _AiterGroup:
         self._group.barrier()
 
     def close(self) -> None:
+        """Leave together: no rank frees what another's kernels still write."""
+        self._group.barrier()
         del self._peers
+        self._group.barrier()
         self._group.close()
 
 

@@ -83,5 +83,14 @@ class PeerGroup:
         self._group.barrier()
 
     def close(self) -> None:
-        self._peers = None
+        """Leave in three steps that all ranks take together: memory that another process has opened
+        must not be freed, and must not be written, before that one has closed it (CUDA's rule for
+        IPC handles; a process that ends frees what it has)."""
+        peers, self._peers = self._peers, None
+        assert peers is not None, "the group was left"
+        self._group.barrier()  # nobody's kernels write any more
+        own = peers.own
+        del peers
+        self._group.barrier()  # nobody has another's open any more
+        del own
         self._group.close()

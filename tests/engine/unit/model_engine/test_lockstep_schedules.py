@@ -1,0 +1,55 @@
+"""Ranks that share experts under arrivals, aborts, drains and kills, in any order: nothing hangs,
+no token is wrong, no block stays held, and a group whose rank was killed ends by its name.
+
+Model-free and in one process, with every turn drawn from a seed; with real processes and models:
+tests/engine/integration/test_expert_parallel*.py.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from atom.config import Config, EngineOptions, build_config
+from tests.support.front_half import write_model_folder
+from tests.support.lockstep_schedules import MAX_TOKENS, End, Tally, play
+
+
+@pytest.fixture(scope="module")
+def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Config]:
+    """By number of ranks."""
+    folder = write_model_folder(tmp_path_factory.mktemp("mixture"))
+    place = folder / "config.json"
+    experts = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+    named = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"}
+    place.write_text(json.dumps({**json.loads(place.read_text()), **named, **experts}))
+    return {ranks: _config(str(folder), ranks) for ranks in (2, 3)}
+
+
+def _config(model: str, ranks: int) -> Config:
+    """Few blocks, so that rows are preempted; a budget that cuts prompts into chunks."""
+    options = EngineOptions(
+        model=model, device="cpu", data_parallel_size=ranks, enable_dp_attention=True,
+        enable_expert_parallel=True, max_model_len=32, block_size=1, num_kv_blocks=40,
+        max_num_seqs=4, max_num_batched_tokens=16,
+    )  # fmt: skip
+    assert options.max_model_len is not None
+    assert options.max_model_len >= 18 + MAX_TOKENS
+    return build_config(options)
+
+
+def test_random_schedules_with_drains_and_kills(configs: dict[int, Config]) -> None:
+    tally = Tally()
+    for seed in range(50):
+        play(configs, seed, tally)
+    assert tally.ends.keys() == set(End)
+    assert min(tally.answers, tally.aborts, tally.errors) > 0
+
+
+@pytest.mark.slow
+def test_a_thousand_random_schedules_with_drains_and_kills(configs: dict[int, Config]) -> None:
+    tally = Tally()
+    for seed in range(1000):
+        play(configs, seed, tally)
+    assert min(tally.ends.values()) > 100
