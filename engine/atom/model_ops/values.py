@@ -320,6 +320,10 @@ class IndexCache:
 
     keys: torch.Tensor
 
+    @property
+    def block_size(self) -> int:
+        return self.keys.shape[1]
+
 
 @dataclass(frozen=True, slots=True)
 class Rotary:

@@ -25,11 +25,15 @@ from triton.compiler import ASTSource
 from atom.model_ops.backends.triton_ops import activation, norms, reduce_norm
 from atom.model_ops.backends.triton_ops.attention import (
     decode_attention,
+    index_scores,
+    index_select,
+    index_store,
     latent_decode,
     latent_prefill,
     latent_store,
     prefill_attention,
     rope_store,
+    selected_attention,
 )
 from atom.model_ops.backends.triton_ops.experts import expert_order, expert_products, routing
 from atom.model_ops.backends.triton_ops.products import (
@@ -130,6 +134,12 @@ LATENT = {
     "HEAD": 192, "RANK": 512, "ROPE": 64, "RANK_LANES": 512, "ROPE_LANES": 64, "BLOCK_SIZE": 16,
     "BLOCK_N": 32,
 }  # fmt: skip
+INDEX = {"HQ": 64, "DIM": 128}
+SCORES = {**INDEX, "HEADS": 64, "LANES": 128, "TOP_K": 2048, "BLOCK_SIZE": 16, "BLOCK_N": 64}
+SLOTS = {"types": {"selected_ptr": "*i64", "scores_ptr": "*fp32"}}
+SELECTED = {key: value for key, value in LATENT.items() if key != "BLOCK_SIZE"} | {
+    "TOP_K": 2048, "BLOCK_N": 16,
+}  # fmt: skip
 ODD_LATENT = {**LATENT, "HEAD": 100, "RANK": 320, "ROPE": 36}
 
 CASES: list[Any] = [
@@ -208,6 +218,25 @@ CASES: list[Any] = [
          {**LATENT, "HQ": 16, "HEADS": 16, "TOKENS": 4}, {"num_warps": 8}),
         ("latent prefill of many heads, odd sizes", latent_prefill._latent_prefill_kernel,
          {**ODD_LATENT, "HQ": 100, "HEADS": 64, "TOKENS": 1}, {"num_warps": 8}),
+        ("index store", index_store._index_store_kernel,
+         {**INDEX, "ROPE": 64, "HALF": 32, "STILL": 64, "HEADS": 16}, {"num_warps": 1}),
+        ("index scores of decodes", index_scores._index_scores_kernel,
+         {**SCORES, "TOKENS": 1}, {"num_warps": 4, **SLOTS}),
+        ("index scores of chunks", index_scores._index_scores_kernel,
+         {**SCORES, "TOKENS": 8}, {"num_warps": 4, **SLOTS}),
+        ("index selection of decodes", index_select._index_select_kernel,
+         {"TOP_K": 2048, "BLOCK_SIZE": 16, "STRETCH": 4096, "DECODES": True},
+         {"num_warps": 8, **SLOTS}),
+        ("index selection of chunks", index_select._index_select_kernel,
+         {"TOP_K": 2048, "BLOCK_SIZE": 16, "STRETCH": 4096, "DECODES": False},
+         {"num_warps": 8, **SLOTS}),
+        ("latent attention to a selection", selected_attention._selected_kernel,
+         {**SELECTED, "HQ": 16, "HEADS": 16, "IS_SPLIT": True}, {"num_warps": 4, **SLOTS}),
+        ("latent attention to a selection, many heads", selected_attention._selected_kernel,
+         {**SELECTED, "HQ": 128, "HEADS": 64, "IS_SPLIT": False}, {"num_warps": 4, **SLOTS}),
+        ("latent attention to a selection, odd sizes", selected_attention._selected_kernel,
+         {**SELECTED, "HQ": 12, "HEAD": 100, "RANK": 320, "ROPE": 36, "HEADS": 16, "TOP_K": 600,
+          "IS_SPLIT": True}, {"num_warps": 4, **SLOTS}),
         ("gemv", skinny_linear._gemv_kernel,
          {"TOKENS": 2, "BLOCK_N": 4, "BLOCK_K": 512, "HAS_BIAS": False, "EVEN": True,
           **UNSCALED}, {}),
@@ -401,3 +430,12 @@ def test_kernel_compiles(
         assert isa_figure(binary, "wavefront_size") == binary.metadata.warp_size == WAVE
         scratch = isa_figure(binary, "private_segment_fixed_size")
         assert scratch <= SCRATCH_BYTES.get(kernel, 0), "registers are spilled to memory"
+
+
+@pytest.mark.parametrize(("heads", "block_n", "warps"), [(16, 32, 4), (64, 64, 8)])
+def test_wide_tiles_of_a_selection_fit_an_h200(heads: int, block_n: int, warps: int) -> None:
+    """Which AMD's cards do not take."""
+    constants = {**SELECTED, "HQ": 2 * heads, "HEADS": heads, "BLOCK_N": block_n, "IS_SPLIT": True}
+    options = {"num_warps": warps, "num_stages": 3 if heads == 16 else 2, **SLOTS}
+    binary = compiled(selected_attention._selected_kernel, constants, options, "H200")
+    assert binary.metadata.shared <= TARGETS["H200"][1]

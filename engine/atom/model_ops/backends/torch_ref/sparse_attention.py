@@ -51,8 +51,10 @@ def select_tokens(
             scores = _scores(q[own], tokens.weights[own], context, shape)
             position = torch.arange(own.start, own.stop, device=q.device) - end + length
             scores.masked_fill_(at > position.unsqueeze(1), -torch.inf)
-            best = scores.topk(min(shape.top_k, length), dim=-1)
-            chosen = slots[best.indices].masked_fill(best.values == -torch.inf, -1)
+            # Stable, so that of equal scores the lowest positions are selected.
+            ordered, order = scores.sort(dim=-1, descending=True, stable=True)
+            best = slots[order[:, : shape.top_k]]
+            chosen = best.masked_fill(ordered[:, : shape.top_k] == -torch.inf, -1)
             selected[own, : chosen.shape[1]] = chosen
     return selected
 

@@ -85,8 +85,9 @@ def _latent_decode_kernel(
         tl.store(lse_ptr + at, running_max + tl.log2(total), mask=real)
 
 
-def _config(launch: LatentLaunch, device: torch.device) -> DecodeConfig:
-    """Measured on an H200 with 16 and 128 heads; other cards' local memory holds two tiles."""
+def latent_config(launch: LatentLaunch, device: torch.device) -> DecodeConfig:
+    """Tiles of a decode, measured on an H200 with 16 and 128 heads; other cards' local memory holds
+    two of them."""
     is_measured = device.type == "cuda" and not torch.version.hip
     if not is_measured or torch.cuda.get_device_capability(device) < (9, 0):
         return DecodeConfig(launch.block_n, launch.num_warps, 2, 4, _MOST_SPLITS)
@@ -106,7 +107,7 @@ def latent_decode(
     weighted latents [R, Hq, rank]."""
     rows, heads = folded.shape[:2]
     launch = latent_launch(shape, folded.dtype)
-    config = _config(launch, folded.device)
+    config = latent_config(launch, folded.device)
     splits = choose_splits(
         rows, launch.head_tiles, step.max_context_len, compute_units(folded.device), config,
         even=step.even_contexts,

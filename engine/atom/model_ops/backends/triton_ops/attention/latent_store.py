@@ -18,7 +18,7 @@ _HEADS = 8  # of a program, at most
 
 
 @triton.jit
-def _rotated(at, cos, sin, within, ROPE: tl.constexpr):
+def rotated(at, cos, sin, within, ROPE: tl.constexpr):
     """Both halves of the rotated parts at `at` [.., lanes], in their dtype."""
     dtype = at.dtype.element_ty
     first = tl.load(at, mask=within, other=0.0).to(tl.float32)
@@ -27,7 +27,7 @@ def _rotated(at, cos, sin, within, ROPE: tl.constexpr):
 
 
 @triton.jit
-def _store_halves(at, first, second, mask, ROPE: tl.constexpr):
+def store_halves(at, first, second, mask, ROPE: tl.constexpr):
     tl.store(at, first.to(at.dtype.element_ty), mask=mask)
     tl.store(at + ROPE // 2, second.to(at.dtype.element_ty), mask=mask)
 
@@ -51,8 +51,8 @@ def _latent_store_kernel(
         head = (part - 1) * HEADS + tl.arange(0, HEADS)[:, None]
         at = q_ptr + token * q_stride + head * (NOPE + ROPE) + NOPE + half[None, :]
         present = within[None, :] & (head < HQ)
-        first, second = _rotated(at, cos[None, :], sin[None, :], present, ROPE)
-        _store_halves(at, first, second, present, ROPE)
+        first, second = rotated(at, cos[None, :], sin[None, :], present, ROPE)
+        store_halves(at, first, second, present, ROPE)
         return
     slot = tl.load(slots_ptr + token).to(tl.int64)
     entry = entry_ptr + token * entry_stride
@@ -64,12 +64,12 @@ def _latent_store_kernel(
     normed = (weight * latent.to(dtype).to(tl.float32)).to(dtype)
     tl.store(entry + lane, normed, mask=inside)
     key = entry + RANK + half
-    first, second = _rotated(key, cos, sin, within, ROPE)
-    _store_halves(key, first, second, within, ROPE)
+    first, second = rotated(key, cos, sin, within, ROPE)
+    store_halves(key, first, second, within, ROPE)
     if slot >= 0:
         cached = cache_ptr + slot * (RANK + ROPE)
         tl.store(cached + lane, normed.to(cache_ptr.dtype.element_ty), mask=inside)
-        _store_halves(cached + RANK + half, first, second, within, ROPE)
+        store_halves(cached + RANK + half, first, second, within, ROPE)
 
 
 def latent_rope_store(

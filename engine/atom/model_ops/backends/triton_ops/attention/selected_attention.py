@@ -1,0 +1,134 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Latent attention of every token to cache slots of its own, as an indexer selected them.
+
+A program takes a token, a tile of its query heads and one split of its slots; tokens share nothing,
+so decodes and prompts are the same. Slots come in any order, with -1 among them for none. Splits
+and their combination are those of latent_decode.py; a token without slots yields zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+import triton
+import triton.language as tl
+
+from atom.model_ops.backends.triton_ops.attention.attention_tiles import softmax_step
+from atom.model_ops.backends.triton_ops.attention.decode_attention import (
+    SplitParts,
+    choose_splits,
+    combine_splits,
+    split_length,
+)
+from atom.model_ops.backends.triton_ops.attention.latent_decode import latent_config
+from atom.model_ops.backends.triton_ops.attention.latent_tiles import (
+    LatentLaunch,
+    latent_launch,
+    load_part,
+)
+from atom.model_ops.backends.triton_ops.launch import compute_units
+from atom.model_ops.backends.triton_ops.tuning import DecodeConfig
+from atom.model_ops.values import LatentCache, LatentShape
+
+
+@triton.jit(do_not_specialize=["turning_stride", "least", "splits"])
+def _selected_kernel(
+    folded_ptr, turning_ptr, cache_ptr, selected_ptr, out_ptr, partial_ptr, lse_ptr,
+    turning_stride, least, splits, scale,
+    HQ: tl.constexpr, HEAD: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr,
+    RANK_LANES: tl.constexpr, ROPE_LANES: tl.constexpr, HEADS: tl.constexpr,
+    TOP_K: tl.constexpr, BLOCK_N: tl.constexpr, IS_SPLIT: tl.constexpr,
+):  # fmt: skip
+    """folded_ptr, turning_ptr: as in latent_decode.py; selected_ptr [T, TOP_K] int64."""
+    tile, token, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
+    start, end, length = 0, TOP_K, TOP_K
+    if IS_SPLIT:
+        length = split_length(TOP_K, least, splits, BLOCK_N)
+        start = split * length
+        end = tl.minimum(start + length, TOP_K)
+        if (start >= TOP_K) & (split > 0):
+            return
+    head = tile * HEADS + tl.arange(0, HEADS)
+    real = head < HQ
+    query_head = token * HQ + head
+    folded = load_part(folded_ptr + query_head * RANK, real, RANK, RANK_LANES)
+    turning = load_part(turning_ptr + token * turning_stride + head * HEAD, real, ROPE, ROPE_LANES)
+    running_max = tl.full([HEADS], float("-inf"), tl.float32)
+    running_sum = tl.zeros([HEADS], tl.float32)
+    acc = tl.zeros([HEADS, RANK_LANES], tl.float32)
+    # A tile's slots are loaded with the one before, as blocks are in attention_tiles.py.
+    place = tl.arange(0, BLOCK_N)
+    slots_ptr = selected_ptr + token * TOP_K + place
+    slot = tl.load(slots_ptr + start, mask=start + place < end, other=-1)
+    for first in range(start, end, BLOCK_N):
+        chosen = slot >= 0
+        entry = cache_ptr + slot * (RANK + ROPE)
+        latent = load_part(entry, chosen, RANK, RANK_LANES).to(folded.dtype)
+        key = load_part(entry + RANK, chosen, ROPE, ROPE_LANES).to(folded.dtype)
+        following = first + BLOCK_N
+        slot = tl.load(slots_ptr + following, mask=following + place < end, other=-1)
+        scores = tl.dot(folded, tl.trans(latent), input_precision="ieee")
+        scores = tl.dot(turning, tl.trans(key), scores, input_precision="ieee")
+        scores = tl.where(chosen[None, :], scores, float("-inf"))
+        running_max, running_sum, acc = softmax_step(
+            scores, latent, 1.0, scale, running_max, running_sum, acc, True, False
+        )
+    total = tl.where(running_sum > 0, running_sum, 1.0)
+    result = acc / total[:, None]
+    lane = tl.arange(0, RANK_LANES)
+    stored = real[:, None] & (lane < RANK)[None, :]
+    if length >= TOP_K:
+        out_at = out_ptr + query_head[:, None] * RANK + lane[None, :]
+        tl.store(out_at, result.to(out_ptr.dtype.element_ty), mask=stored)
+    else:
+        at = query_head * splits + split
+        tl.store(partial_ptr + at[:, None] * RANK + lane[None, :], result, mask=stored)
+        # Finite, so that splits without slots weigh nothing and do not make NaN of others.
+        lse = tl.maximum(running_max, -1e30) + tl.log2(total)
+        tl.store(lse_ptr + at, lse, mask=real)
+
+
+def _config(launch: LatentLaunch, device: torch.device) -> DecodeConfig:
+    """A decode's tiles; on AMD's cards smaller ones, since scattered entries have an address each,
+    and registers for no more."""
+    config = latent_config(launch, device)
+    return replace(config, block_n=16, num_warps=4) if torch.version.hip else config
+
+
+def selected_attention(
+    queries: tuple[torch.Tensor, torch.Tensor],
+    shape: LatentShape,
+    cache: LatentCache,
+    selected: torch.Tensor,
+) -> torch.Tensor:
+    """queries: folded [T, Hq, rank] and turning [T, Hq, rope] of tokens with slots selected
+    [T, top_k] → weighted latents [T, Hq, rank]."""
+    (folded, turning), (tokens, top_k) = queries, selected.shape
+    device, heads = folded.device, shape.num_heads
+    launch = latent_launch(shape, folded.dtype)
+    config = _config(launch, device)
+    splits = choose_splits(
+        tokens, launch.head_tiles, top_k, compute_units(device), config, even=True
+    )
+    out = torch.empty_like(folded)
+    partial = lse = out
+    is_split = splits.count > 1
+    if is_split:
+        size = tokens * heads * splits.count
+        partial = torch.empty((size, shape.kv_rank), dtype=torch.float32, device=device)
+        lse = torch.empty((size,), dtype=torch.float32, device=device)
+    _selected_kernel[(launch.head_tiles, tokens, splits.count)](
+        folded, turning, cache.entries, selected, out, partial, lse,
+        turning.stride(0), splits.least, splits.count, shape.scale * math.log2(math.e),
+        HQ=heads, HEAD=shape.head_dim, RANK=shape.kv_rank, ROPE=shape.rope_dim,
+        RANK_LANES=launch.rank_lanes, ROPE_LANES=launch.rope_lanes, HEADS=launch.heads,
+        TOP_K=top_k, BLOCK_N=config.block_n, IS_SPLIT=is_split,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    if is_split:
+        parts = SplitParts(partial, lse, config.block_n)
+        contexts = torch.full((tokens,), top_k, dtype=torch.int32, device=device)
+        combine_splits(parts, contexts, out, splits)
+    return out
