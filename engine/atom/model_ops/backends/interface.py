@@ -149,8 +149,10 @@ class Ops(Protocol):
         slot_mapping: torch.Tensor,
     ) -> LatentTokens:
         """Norm the tokens' latents, rotate their keys and the last rope_dim elements of each query,
-        and write the entries to their cache slots [T] int64, block · S + offset; returns all of it.
-        May overwrite the tokens. Where it is captured it takes slots below 0 as padding."""
+        and write the entries to their cache slots [T] int64, block · S + offset; returns all of it,
+        entries of an fp8 cache as the cache holds them, so that a prompt attends to the same
+        numbers whether these are looked up or not. May overwrite the tokens. Where it is captured
+        it takes slots below 0 as padding."""
 
     def paged_latent_attention(
         self,

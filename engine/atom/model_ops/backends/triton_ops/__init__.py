@@ -23,7 +23,15 @@ from atom.utils.device import native_fp8
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 
-_CACHED = ("qk_norm_rope_store", "paged_attention", "attention")
+_CACHED = (
+    "qk_norm_rope_store",
+    "paged_attention",
+    "attention",
+    "latent_rope_store",
+    "paged_latent_attention",
+    "select_tokens",
+    "selected_latent_attention",
+)
 _PRODUCTS = (
     "prepare_linear",
     "linear",

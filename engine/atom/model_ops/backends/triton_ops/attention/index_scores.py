@@ -59,10 +59,10 @@ def _row_of_tile(starts_ptr, tile, rows, first, end, TOKENS: tl.constexpr):
 
 
 @triton.jit
-def _score_keys(key, q, weights):
+def _score_keys(key, key_scale, q, weights):
     """Scores [N] of keys [N, DIM_LANES] by the heads q [H, DIM_LANES] of one query."""
     products = tl.maximum(tl.dot(key, tl.trans(q), input_precision="ieee"), 0.0)
-    score = tl.sum(products * weights[None, :], axis=1)
+    score = tl.sum(products * weights[None, :], axis=1) * key_scale
     return tl.where(score == 0.0, 0.0, score)  # both zeros are one
 
 
@@ -73,7 +73,8 @@ def _score_keys(key, q, weights):
     ]
 )  # fmt: skip
 def _index_scores_kernel(
-    q_ptr, head_weights_ptr, keys_ptr, tables_ptr, contexts_ptr, starts_ptr, scores_ptr,
+    q_ptr, head_weights_ptr, keys_ptr, key_scale_ptr, tables_ptr, contexts_ptr,
+    starts_ptr, scores_ptr,
     table_stride, q_stride, weights_stride, rows, first, end, width, least, splits, scale,
     HQ: tl.constexpr, DIM: tl.constexpr, HEADS: tl.constexpr, LANES: tl.constexpr,
     TOP_K: tl.constexpr, TOKENS: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -114,8 +115,12 @@ def _index_scores_kernel(
         block = tl.load(table_ptr + token // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
         at = keys_ptr + block * (BLOCK_SIZE * DIM) + token % BLOCK_SIZE * DIM
         key = load_part(at, inside, DIM, LANES).to(q_ptr.dtype.element_ty)
+        key_scale = 1.0
+        if key_scale_ptr is not None:
+            scale_at = key_scale_ptr + block * BLOCK_SIZE + token % BLOCK_SIZE
+            key_scale = tl.load(scale_at, mask=inside, other=0.0)
         if TOKENS == 1:
-            score = _score_keys(key, q, weights)
+            score = _score_keys(key, key_scale, q, weights)
             to = scores_ptr + (query - first).to(tl.int64) * width + token
             tl.store(to, score, mask=inside)
         else:
@@ -124,7 +129,7 @@ def _index_scores_kernel(
                 q = load_part(q_ptr + own * q_stride + head * DIM, real, DIM, LANES)
                 weights_at = head_weights_ptr + own * weights_stride + head
                 weights = tl.load(weights_at, mask=real, other=0.0).to(tl.float32) * scale
-                score = _score_keys(key, q, weights)
+                score = _score_keys(key, key_scale, q, weights)
                 to = scores_ptr + (own - first) * width + token
                 tl.store(to, score, mask=inside & (token <= own - before))
 
@@ -146,7 +151,8 @@ def index_scores(
     wanted = triton.cdiv(_PROGRAMS_PER_UNIT * compute_units(q.device), tiles)
     splits = max(1, min(wanted, triton.cdiv(piece.width, _LEAST_KEYS)))
     _index_scores_kernel[(tiles, splits)](
-        q, tokens.weights, cache.keys, tables, step.context_lens, step.query_starts, scores,
+        q, tokens.weights, cache.keys, cache.scale, tables, step.context_lens,
+        step.query_starts, scores,
         tables.stride(0), q.stride(0), tokens.weights.stride(0), rows, piece.first, piece.end,
         piece.width, _LEAST_KEYS, splits, shape.scale,
         HQ=shape.num_heads, DIM=shape.dim, HEADS=max(16, next_power_of_2(shape.num_heads)),

@@ -9,7 +9,6 @@ and their combination are those of latent_decode.py; a token without slots yield
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 import triton
@@ -24,18 +23,18 @@ from atom.model_ops.backends.triton_ops.attention.decode_attention import (
 )
 from atom.model_ops.backends.triton_ops.attention.latent_decode import latent_config
 from atom.model_ops.backends.triton_ops.attention.latent_tiles import (
-    LatentLaunch,
     latent_launch,
     load_part,
+    tile_in_registers,
 )
 from atom.model_ops.backends.triton_ops.launch import compute_units
-from atom.model_ops.backends.triton_ops.tuning import DecodeConfig
 from atom.model_ops.values import LatentCache, LatentShape
 
 
 @triton.jit(do_not_specialize=["turning_stride", "least", "splits"])
 def _selected_kernel(
-    folded_ptr, turning_ptr, cache_ptr, selected_ptr, out_ptr, partial_ptr, lse_ptr,
+    folded_ptr, turning_ptr, cache_ptr, key_cache_ptr, entry_scale_ptr, selected_ptr, out_ptr,
+    partial_ptr, lse_ptr,
     turning_stride, least, splits, scale,
     HQ: tl.constexpr, HEAD: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr,
     RANK_LANES: tl.constexpr, ROPE_LANES: tl.constexpr, HEADS: tl.constexpr,
@@ -64,17 +63,27 @@ def _selected_kernel(
     slot = tl.load(slots_ptr + start, mask=start + place < end, other=-1)
     for first in range(start, end, BLOCK_N):
         chosen = slot >= 0
-        entry = cache_ptr + slot * (RANK + ROPE)
+        latent_scale = 1.0
+        if entry_scale_ptr is None:
+            entry = cache_ptr + slot * (RANK + ROPE)
+            key_at = entry + RANK
+        else:
+            entry = cache_ptr + slot * RANK
+            key_at = key_cache_ptr + slot * ROPE
+            latent_scale = tl.load(entry_scale_ptr + slot, mask=chosen, other=0.0)
         latent = load_part(entry, chosen, RANK, RANK_LANES).to(folded.dtype)
-        key = load_part(entry + RANK, chosen, ROPE, ROPE_LANES).to(folded.dtype)
+        key = load_part(key_at, chosen, ROPE, ROPE_LANES).to(folded.dtype)
         following = first + BLOCK_N
         slot = tl.load(slots_ptr + following, mask=following + place < end, other=-1)
         scores = tl.dot(folded, tl.trans(latent), input_precision="ieee")
+        if entry_scale_ptr is not None:
+            scores = scores * tl.expand_dims(latent_scale, 0)
         scores = tl.dot(turning, tl.trans(key), scores, input_precision="ieee")
         scores = tl.where(chosen[None, :], scores, float("-inf"))
         running_max, running_sum, acc = softmax_step(
-            scores, latent, 1.0, scale, running_max, running_sum, acc, True, False
-        )
+            scores, latent, latent_scale, scale, running_max, running_sum, acc, True,
+            entry_scale_ptr is not None,
+        )  # fmt: skip
     total = tl.where(running_sum > 0, running_sum, 1.0)
     result = acc / total[:, None]
     lane = tl.arange(0, RANK_LANES)
@@ -90,13 +99,6 @@ def _selected_kernel(
         tl.store(lse_ptr + at, lse, mask=real)
 
 
-def _config(launch: LatentLaunch, device: torch.device) -> DecodeConfig:
-    """A decode's tiles; on AMD's cards smaller ones, since scattered entries have an address each,
-    and registers for no more."""
-    config = latent_config(launch, device)
-    return replace(config, block_n=16, num_warps=4) if torch.version.hip else config
-
-
 def selected_attention(
     queries: tuple[torch.Tensor, torch.Tensor],
     shape: LatentShape,
@@ -108,7 +110,8 @@ def selected_attention(
     (folded, turning), (tokens, top_k) = queries, selected.shape
     device, heads = folded.device, shape.num_heads
     launch = latent_launch(shape, folded.dtype)
-    config = _config(launch, device)
+    config = latent_config(launch, device)
+    tile = tile_in_registers(config.block_n, config.num_warps, more=True)
     splits = choose_splits(
         tokens, launch.head_tiles, top_k, compute_units(device), config, even=True
     )
@@ -120,15 +123,15 @@ def selected_attention(
         partial = torch.empty((size, shape.kv_rank), dtype=torch.float32, device=device)
         lse = torch.empty((size,), dtype=torch.float32, device=device)
     _selected_kernel[(launch.head_tiles, tokens, splits.count)](
-        folded, turning, cache.entries, selected, out, partial, lse,
+        folded, turning, cache.entries, cache.keys, cache.scale, selected, out, partial, lse,
         turning.stride(0), splits.least, splits.count, shape.scale * math.log2(math.e),
         HQ=heads, HEAD=shape.head_dim, RANK=shape.kv_rank, ROPE=shape.rope_dim,
         RANK_LANES=launch.rank_lanes, ROPE_LANES=launch.rope_lanes, HEADS=launch.heads,
-        TOP_K=top_k, BLOCK_N=config.block_n, IS_SPLIT=is_split,
-        num_warps=config.num_warps, num_stages=config.num_stages,
+        TOP_K=top_k, BLOCK_N=tile.block_n, IS_SPLIT=is_split,
+        num_warps=tile.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     if is_split:
-        parts = SplitParts(partial, lse, config.block_n)
+        parts = SplitParts(partial, lse, tile.block_n)
         contexts = torch.full((tokens,), top_k, dtype=torch.int32, device=device)
         combine_splits(parts, contexts, out, splits)
     return out
