@@ -142,7 +142,7 @@ INDEX = {"HQ": 64, "DIM": 128}
 SCORES = {**INDEX, "HEADS": 64, "LANES": 128, "TOP_K": 2048, "BLOCK_SIZE": 16, "BLOCK_N": 64}
 SLOTS = {"types": {"selected_ptr": "*i64", "scores_ptr": "*fp32"}}
 SELECTED = {key: value for key, value in LATENT.items() if key != "BLOCK_SIZE"} | {
-    "TOP_K": 2048, "BLOCK_N": 16,
+    "TOP_K": 2048, "SLOTS": 2048, "BLOCK_N": 16,
 }  # fmt: skip
 ODD_LATENT = {**LATENT, "HEAD": 100, "RANK": 320, "ROPE": 36}
 
@@ -261,8 +261,8 @@ CASES: list[Any] = [
          }.items() if value is not None},
          {"num_warps": 4, "types": {"selected_ptr": "*i64", **ENTRIES["types"]}}),
         ("latent attention to a selection, odd sizes", selected_attention._selected_kernel,
-         {**SELECTED, "HQ": 12, "HEAD": 100, "RANK": 320, "ROPE": 36, "HEADS": 16, "TOP_K": 600,
-          "IS_SPLIT": True}, {"num_warps": 4, **SLOTS}),
+         {**SELECTED, "HQ": 12, "HEAD": 100, "RANK": 320, "ROPE": 36, "HEADS": 16,
+          "TOP_K": 600, "SLOTS": 1024, "IS_SPLIT": True}, {"num_warps": 4, **SLOTS}),
         ("gemv", skinny_linear._gemv_kernel,
          {"TOKENS": 2, "BLOCK_N": 4, "BLOCK_K": 512, "HAS_BIAS": False, "EVEN": True,
           **UNSCALED}, {}),

@@ -178,9 +178,9 @@ class Ops(Protocol):
         """Rotate the tokens' queries and keys, write keys to the step's cache slots, and score, for
         each token t, its row's tokens s up to itself: scale · Σ_h weights[t, h] · relu(q[t, h] ·
         key[s]), both zeros being one. Cache slots [T, top_k] int64 of the highest, of equal ones
-        those of the lowest positions, block · S + offset, in any order, -1 where there are fewer;
-        None where no row has more than top_k, and so all are selected. May overwrite the tokens.
-        Where it is captured it takes slots below 0 as padding."""
+        those of the lowest positions, block · S + offset, in any order, -1 behind them where there
+        are fewer; None where no row has more than top_k, and so all are selected. May overwrite the
+        tokens. Where it is captured it takes slots below 0 as padding."""
 
     def selected_latent_attention(
         self,

@@ -233,12 +233,12 @@ def test_a_captured_step_selects_by_the_contexts_that_it_finds(
 
 
 def random_slots(case: LatentCase, count: int) -> torch.Tensor:
-    """Slots of each token's row in any order, with none among them, and some tokens of few."""
+    """Slots of each token's row in any order, and none behind them, of some tokens few."""
     rows, positions = positions_of(case)
     selected = torch.full((len(rows), count), -1)
     for token, (row, position) in enumerate(zip(rows.tolist(), positions.tolist(), strict=True)):
         own = slots_of(case, row, torch.randperm(position + 1))[: count - token % 3]
-        selected[token, torch.randperm(count)[: len(own)]] = own
+        selected[token, : len(own)] = own
     return selected.to(case.cache.entries.device)
 
 

@@ -2,8 +2,9 @@
 """Latent attention of every token to cache slots of its own, as an indexer selected them.
 
 A program takes a token, a tile of its query heads and one split of its slots; tokens share nothing,
-so decodes and prompts are the same. Slots come in any order, with -1 among them for none. Splits
-and their combination are those of latent_decode.py; a token without slots yields zeros.
+so decodes and prompts are the same. Slots come in any order, with -1 behind them for none: a
+captured step knows only the most, and costs what its contexts have. Splits and their combination
+are those of latent_decode.py; a token without slots yields zeros.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from atom.model_ops.backends.triton_ops.attention.latent_tiles import (
     load_part,
     tile_in_registers,
 )
-from atom.model_ops.backends.triton_ops.launch import compute_units
+from atom.model_ops.backends.triton_ops.launch import compute_units, next_power_of_2
 from atom.model_ops.values import LatentCache, LatentShape
 
 
@@ -38,9 +39,10 @@ def _selected_kernel(
     turning_stride, least, splits, scale,
     HQ: tl.constexpr, HEAD: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr,
     RANK_LANES: tl.constexpr, ROPE_LANES: tl.constexpr, HEADS: tl.constexpr,
-    TOP_K: tl.constexpr, BLOCK_N: tl.constexpr, IS_SPLIT: tl.constexpr,
+    TOP_K: tl.constexpr, SLOTS: tl.constexpr, BLOCK_N: tl.constexpr, IS_SPLIT: tl.constexpr,
 ):  # fmt: skip
-    """folded_ptr, turning_ptr: as in latent_decode.py; selected_ptr [T, TOP_K] int64."""
+    """folded_ptr, turning_ptr: as in latent_decode.py; selected_ptr [T, TOP_K] int64;
+    SLOTS: lanes of TOP_K."""
     tile, token, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     start, end, length = 0, TOP_K, TOP_K
     if IS_SPLIT:
@@ -57,9 +59,13 @@ def _selected_kernel(
     running_max = tl.full([HEADS], float("-inf"), tl.float32)
     running_sum = tl.zeros([HEADS], tl.float32)
     acc = tl.zeros([HEADS, RANK_LANES], tl.float32)
+    selected_ptr += token * TOP_K
+    index = tl.arange(0, SLOTS)
+    own = tl.load(selected_ptr + index, mask=(index >= start) & (index < end), other=-1)
+    end = start + tl.sum((own >= 0).to(tl.int32), axis=0)
     # A tile's slots are loaded with the one before, as blocks are in attention_tiles.py.
     place = tl.arange(0, BLOCK_N)
-    slots_ptr = selected_ptr + token * TOP_K + place
+    slots_ptr = selected_ptr + place
     slot = tl.load(slots_ptr + start, mask=start + place < end, other=-1)
     for first in range(start, end, BLOCK_N):
         chosen = slot >= 0
@@ -127,7 +133,7 @@ def selected_attention(
         turning.stride(0), splits.least, splits.count, shape.scale * math.log2(math.e),
         HQ=heads, HEAD=shape.head_dim, RANK=shape.kv_rank, ROPE=shape.rope_dim,
         RANK_LANES=launch.rank_lanes, ROPE_LANES=launch.rope_lanes, HEADS=launch.heads,
-        TOP_K=top_k, BLOCK_N=tile.block_n, IS_SPLIT=is_split,
+        TOP_K=top_k, SLOTS=next_power_of_2(top_k), BLOCK_N=tile.block_n, IS_SPLIT=is_split,
         num_warps=tile.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     if is_split:
