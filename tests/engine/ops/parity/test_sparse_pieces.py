@@ -20,7 +20,7 @@ from tests.engine.ops.parity.test_sparse_attention import (
 )
 
 
-@pytest.mark.parametrize("rows", [DECODES, DECODES[:2] + CHUNKS], ids=["decodes", "both"])
+@pytest.mark.parametrize("rows", [DECODES, [(30, 1), (20, 12)]], ids=["decodes", "both"])
 def test_pieces_that_cut_rows(
     backend: Backend,
     reference: Backend,
@@ -30,7 +30,7 @@ def test_pieces_that_cut_rows(
 ) -> None:
     latent = with_slots(latent_case(rows, device=device, dtype=torch.float32))
     case = index_case(latent, EXACT, whole=True)
-    monkeypatch.setattr(sparse_attention, "_SCORES", 7 * case.step.max_context_len)
+    monkeypatch.setattr(sparse_attention, "_SCORES", 5 * case.step.max_context_len)
     assert_same_slots(case.selected(backend), case.selected(reference))
 
 

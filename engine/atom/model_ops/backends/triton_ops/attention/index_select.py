@@ -19,7 +19,8 @@ from atom.model_ops.backends.triton_ops.ordered_keys import ordered_key
 from atom.model_ops.values import IndexShape
 from atom.utils.forward_context import AttentionMetaData
 
-_STRETCH = 4096  # scores that a pass takes at once
+# Scores that a pass takes at once; in the interpreter fewer, for less to compute.
+_STRETCH, _INTERPRETED_STRETCH = 4096, 1024
 
 
 @triton.jit
@@ -114,9 +115,10 @@ def index_select(
 ) -> None:
     """Slots of the piece's tokens by their scores [tokens, width], into selected [T, top_k]."""
     tables = step.block_tables
+    stretch = _STRETCH if selected.is_cuda else _INTERPRETED_STRETCH
     _index_select_kernel[(piece.tokens,)](
         scores, tables, step.context_lens, step.query_starts, selected,
         tables.stride(0), step.context_lens.shape[0], piece.first, piece.width,
-        TOP_K=shape.top_k, BLOCK_SIZE=block_size, STRETCH=_STRETCH, DECODES=piece.decodes,
+        TOP_K=shape.top_k, BLOCK_SIZE=block_size, STRETCH=stretch, DECODES=piece.decodes,
         num_warps=8,
     )  # fmt: skip
