@@ -38,7 +38,6 @@ from atom.sizing.drafting import eagle3_problems, mtp_problems, spread_problems
 from atom.sizing.engine_support import (
     unsupported,
     unsupported_architecture,
-    unsupported_kv_dtype,
 )
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
 from atom.sizing.expert_parallelism import ExpertOptions, expert_parallel_problem
@@ -74,9 +73,6 @@ def build_config(options: EngineOptions) -> Config:
     path = find_checkpoint(options.model, options.revision)
     model = _model_config(options, open_checkpoint(path))
     _check_ranks(model.facts, options)
-    refusal = unsupported_kv_dtype(model.facts, options.kv_cache_dtype)
-    if refusal is not None:
-        raise ConfigError(f"kv_cache_dtype {refusal}")
     return Config(
         model=model,
         cache=CacheConfig(

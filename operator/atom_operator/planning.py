@@ -16,7 +16,6 @@ from atom_operator.admission.engine_limits import (
     validate_engine_features,
     validate_engine_runs,
     validate_experts,
-    validate_kv_cache,
     validate_unknown_family,
 )
 from atom_operator.admission.surroundings import validate_surroundings
@@ -119,7 +118,6 @@ def consider(owner: Owner, spec: AtomDeploymentSpec, around: Surroundings) -> Co
     if isinstance(options, FieldProblem):
         return Considered((*problems, options))
     problems.extend(validate_engine_runs(_facts_field(spec), lookup.facts, around.site))
-    problems.extend(validate_kv_cache(spec, lookup.facts, around.site))
     problems.extend(validate_experts(options, lookup.facts, around.site))
     problems.extend(validate_against_model(options, lookup.facts))
     if any(problem.reason not in _ENGINE_LIMITS for problem in problems):

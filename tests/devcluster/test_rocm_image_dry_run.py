@@ -134,9 +134,11 @@ def test_what_is_installed_without_dependencies_has_all_that_it_needs() -> None:
     kept = subprocess.run(
         [sys.executable, script, lock], capture_output=True, text=True, check=True
     ).stdout
+    locked = map(Requirement, re.findall(r"^[\w.-]+==[^\n\\]+", kept, re.MULTILINE))
     pinned = {
-        canonicalize_name(name): version
-        for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", kept, re.MULTILINE)
+        canonicalize_name(line.name): str(line.specifier).removeprefix("==")
+        for line in locked
+        if line.marker is None or line.marker.evaluate(IMAGE)
     }
     bases, unmet = set(), []
     for name in pinned:

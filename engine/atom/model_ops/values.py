@@ -288,9 +288,13 @@ class LatentTokens:
 
 @dataclass(frozen=True, slots=True)
 class LatentCache:
-    """One layer's cache of latent attention: entries [N, S, kv_rank + rope_dim], contiguous."""
+    """One layer's cache of latent attention: entries [N, S, kv_rank + rope_dim], contiguous. In fp8
+    entries are latents alone, [N, S, kv_rank], with their scales [N, S] float32 (the latent is
+    entries × scale), and rotated keys are beside them, [N, S, rope_dim] bfloat16."""
 
     entries: torch.Tensor
+    keys: torch.Tensor | None = None
+    scale: torch.Tensor | None = None
 
     @property
     def num_blocks(self) -> int:
@@ -329,9 +333,15 @@ class IndexTokens:
 
 @dataclass(frozen=True, slots=True)
 class IndexCache:
-    """One layer's cache of an indexer: keys [N, S, dim], contiguous."""
+    """One layer's cache of an indexer: keys [N, S, dim], contiguous. In fp8 with their scales
+    [N, S] float32: the key is keys × scale."""
 
     keys: torch.Tensor
+    scale: torch.Tensor | None = None
+
+    @property
+    def block_size(self) -> int:
+        return self.keys.shape[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from atom.sizing.engine_support import (
     Unsupported,
     unsupported,
     unsupported_architecture,
-    unsupported_kv_dtype,
 )
 from atom.sizing.errors import (
     DoesNotFitError,
@@ -118,6 +117,5 @@ __all__ = [
     "tensor_parallel_problems",
     "unsupported",
     "unsupported_architecture",
-    "unsupported_kv_dtype",
     "valid_tensor_parallel_sizes",
 ]

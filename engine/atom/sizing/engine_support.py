@@ -115,17 +115,6 @@ def _formats(facts: ModelFacts, quantization: Quantization) -> Iterator[Unsuppor
         )
 
 
-def unsupported_kv_dtype(facts: ModelFacts, dtype: str, beyond: Collection[str] = ()) -> str | None:
-    """Why the engine does not keep a model's cache in a type, in words; None when it does."""
-    latent = any(alike.layer.attention.latent is not None for alike in facts.layer_counts)
-    if dtype != "fp8" or not latent or facts.architecture in beyond or "*" in beyond:
-        return None
-    return (
-        "fp8 is not supported for the latents of multi-head latent attention, which are compressed "
-        "already; use auto"
-    )
-
-
 def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
     """What a checkpoint of a supported architecture may say that the engine does not compute."""
     if facts.quantization is not None:

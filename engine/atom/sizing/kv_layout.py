@@ -16,16 +16,13 @@ from atom.sizing.cache_groups import CachedLayer, CacheGroup, group_layers
 from atom.sizing.layers import AttentionFacts, CacheKind, LayerCount, LayerFacts
 from atom.sizing.model_facts import ModelFacts
 
-_INDEX_SCALE_BYTES = 4  # float32, beside the fp8 row of an indexer (DeepSeek-V3.2)
-_INDEX_ALIGNMENT = 16
+_ROTATED_BYTES = 2  # of an element of the rotated key beside a latent in fp8, which is bfloat16
 
 
 @dataclass(frozen=True, slots=True)
 class KvElement:
-    """One element of the cache. `scale_bytes`: of each head's K, and V, of each token.
-
-    MLA rows have none: their fp8 scale is one per layer.
-    """
+    """One element of the cache. `scale_bytes`: of each head's K, and V, of each token; in MLA of a
+    token's latent, and of its key in an indexer."""
 
     size_bytes: int
     scale_bytes: int = 0
@@ -34,7 +31,7 @@ class KvElement:
 KV_ELEMENTS = {
     "bf16": KvElement(2),
     "fp32": KvElement(4),
-    "fp8": KvElement(1, scale_bytes=4),  # a float32 scale per token and head, for K and for V
+    "fp8": KvElement(1, scale_bytes=4),  # float32
 }
 
 
@@ -204,13 +201,9 @@ def _token_bytes(attention: AttentionFacts, element: KvElement, ranks: int) -> i
     if latent is None:
         row = attention.head_dim * element.size_bytes + element.scale_bytes
         return 2 * attention.kv_heads_per_rank(ranks) * row
-    size = latent.cached_dim * element.size_bytes
-    return size + _index_bytes(latent.index_dim, element)
-
-
-def _index_bytes(dim: int, element: KvElement) -> int:
-    """Of a token's key in an indexer; with a scale where the cache is quantised."""
-    if not dim or not element.scale_bytes:
-        return dim * element.size_bytes
-    key = dim * element.size_bytes + _INDEX_SCALE_BYTES
-    return -(-key // _INDEX_ALIGNMENT) * _INDEX_ALIGNMENT
+    rotated_bytes = _ROTATED_BYTES if element.scale_bytes else element.size_bytes
+    entry = latent.kv_rank * element.size_bytes + element.scale_bytes
+    entry += latent.rope_dim * rotated_bytes
+    if not latent.index_dim:
+        return entry
+    return entry + latent.index_dim * element.size_bytes + element.scale_bytes

@@ -16,7 +16,6 @@ from atom.sizing import (
     spread_problems,
     unsupported,
     unsupported_architecture,
-    unsupported_kv_dtype,
 )
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
@@ -33,20 +32,6 @@ def validate_engine_runs(
     """Everything about the model that the engine does not compute; nothing while it is unknown."""
     found = () if facts is None else unsupported(facts, site.engine_architectures)
     return tuple(_not_run(field, problem.message) for problem in found)
-
-
-def validate_kv_cache(
-    spec: AtomDeploymentSpec, facts: ModelFacts | None, site: Site
-) -> tuple[FieldProblem, ...]:
-    """An element type of the cache that the engine does not keep for this model."""
-    dtype = spec.engine.kv_cache_dtype
-    if facts is None or dtype is None:
-        return ()
-    message = unsupported_kv_dtype(facts, dtype, site.engine_architectures)
-    if message is None:
-        return ()
-    field = "spec.engine.kvCacheDtype"
-    return (FieldProblem(field, f"{message}{_ANOTHER_IMAGE}", Reason.UNSUPPORTED_BY_ENGINE),)
 
 
 def validate_experts(

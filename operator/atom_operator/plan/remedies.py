@@ -17,7 +17,6 @@ from atom.sizing import (
     ModelFacts,
     tensor_parallel_problems,
     unsupported,
-    unsupported_kv_dtype,
     valid_tensor_parallel_sizes,
 )
 from atom_operator.api.v1alpha1.common import memory_quantity
@@ -162,9 +161,7 @@ def _smaller_elements(misfit: Misfit, fits: Fits) -> Iterator[str]:
     for name in _smaller_than(misfit.options.kv_cache_dtype):
         changed = replace(misfit.options, kv_cache_dtype=name)
         if fits(changed, misfit.memory_bytes, misfit.facts):
-            site = misfit.site.engine_architectures
-            able = unsupported_kv_dtype(misfit.facts, name, site) is None
-            yield f"set spec.engine.kvCacheDtype to {name}" + ("" if able else f", {_NOT_YET}")
+            yield f"set spec.engine.kvCacheDtype to {name}"
             return
 
 

@@ -70,7 +70,7 @@ REFUSED: dict[str, tuple[str, OpCase, str, str]] = {
     "12 heads of latents": ("paged_latent_attention", _latent(num_heads=12), "gfx942", "not 12"),
     "an indexer": (
         "select_tokens", replace(LATENTS, index=(IndexShape(16, 128, 64, 2048),)), "gfx942",
-        "keys in fp8",
+        "scales in one row",
     ),
     "a selection of short latents": (
         "selected_latent_attention",

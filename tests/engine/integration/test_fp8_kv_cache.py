@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from atom.model_ops.attention import Attention
+from atom.model_ops.attention import Attention, CachedAttention
 from atom.model_ops.values import AttentionShape
 from atom.sizing import KV_ELEMENTS, ModelFacts, kv_layout
 from benchmarks.shapes import SHAPES
@@ -21,10 +22,14 @@ NEW_TOKENS = 8
 WINDOWED = {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}
 
 
-@pytest.fixture(scope="module", params=["qwen3", "qwen2"])
+INDEXER = {"index_topk": 20, "index_n_heads": 4, "index_head_dim": 24}
+EXTRA = {"qwen2": WINDOWED, "deepseek32": INDEXER}
+
+
+@pytest.fixture(scope="module", params=["qwen3", "qwen2", "deepseek3", "deepseek32"])
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One whose layers are alike, one that mixes windows with full attention."""
-    extra = WINDOWED if request.param == "qwen2" else None
+    """Layers that are alike, windows among full attention, latents, and a selection of these."""
+    extra = EXTRA.get(request.param)
     folder = tmp_path_factory.mktemp(request.param)
     return make_tiny_checkpoint(folder, request.param, layers=3, extra=extra)
 
@@ -73,6 +78,22 @@ def test_logits_stay_near_those_of_a_plain_cache(checkpoint: Path) -> None:
     plain, rounded = (torch.tensor(rows) for rows in found)
     assert not torch.equal(plain, rounded), "the cache was not in fp8"
     assert (plain - rounded).abs().max() < 0.2
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "bf16", "fp8"])
+def test_the_cache_takes_the_bytes_that_were_planned(
+    checkpoint: Path, kv_cache_dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: dict[int, int] = {}
+    bind = CachedAttention.bind
+
+    def counted(layer: CachedAttention, tensors: Sequence[torch.Tensor], group: int) -> None:
+        held.update({tensor.data_ptr(): tensor.nbytes for tensor in tensors})
+        bind(layer, tensors, group)
+
+    monkeypatch.setattr(CachedAttention, "bind", counted)
+    driver = driver_of(checkpoint, kv_cache_dtype=kv_cache_dtype, num_kv_blocks=40)
+    assert sum(held.values()) == driver.report.kv_cache_bytes > 0
 
 
 @pytest.mark.parametrize("block_size", [1, 16, 48])

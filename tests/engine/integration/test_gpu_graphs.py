@@ -92,6 +92,12 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
         "heads": 4,
         "extra": {"kv_lora_rank": 40, "qk_nope_head_dim": 24, "qk_rope_head_dim": 8},
     },
+    # An indexer that selects fewer tokens than most prompts have.
+    "deepseek32": {
+        "architecture": "deepseek32",
+        "heads": 4,
+        "extra": {"index_topk": 20, "index_n_heads": 16, "index_head_dim": 24},
+    },
 }
 OPTIONS: dict[str, Any] = {
     "max_num_batched_tokens": 64,

@@ -25,11 +25,15 @@ from triton.compiler import ASTSource
 from atom.model_ops.backends.triton_ops import activation, norms, reduce_norm
 from atom.model_ops.backends.triton_ops.attention import (
     decode_attention,
+    index_scores,
+    index_select,
+    index_store,
     latent_decode,
     latent_prefill,
     latent_store,
     prefill_attention,
     rope_store,
+    selected_attention,
 )
 from atom.model_ops.backends.triton_ops.experts import expert_order, expert_products, routing
 from atom.model_ops.backends.triton_ops.products import (
@@ -138,7 +142,17 @@ GROUP = {"GROUP": 4, "BLOCK_SIZE": 16}
 RANKS = {"RANK": 1, "RANKS": 2, "ROWS": 256}
 LATENT = {
     "HEAD": 192, "RANK": 512, "ROPE": 64, "RANK_LANES": 512, "ROPE_LANES": 64, "BLOCK_SIZE": 16,
-    "BLOCK_N": 32,
+    "BLOCK_N": 32, "key_cache_ptr": None, "entry_scale_ptr": None,
+}  # fmt: skip
+FP8_LATENT = {
+    key: value for key, value in LATENT.items() if key not in ("key_cache_ptr", "entry_scale_ptr")
+} | {"BLOCK_N": 16}
+ENTRIES = {"types": {"cache_ptr": "fp8", "entry_scale_ptr": "*fp32", "key_scale_ptr": "*fp32"}}
+INDEX = {"HQ": 64, "DIM": 128}
+SCORES = {**INDEX, "HEADS": 64, "LANES": 128, "TOP_K": 2048, "BLOCK_SIZE": 16, "BLOCK_N": 64}
+SLOTS = {"types": {"selected_ptr": "*i64", "scores_ptr": "*fp32"}}
+SELECTED = {key: value for key, value in LATENT.items() if key != "BLOCK_SIZE"} | {
+    "TOP_K": 2048, "SLOTS": 2048, "BLOCK_N": 16,
 }  # fmt: skip
 ODD_LATENT = {**LATENT, "HEAD": 100, "RANK": 320, "ROPE": 36}
 
@@ -204,7 +218,17 @@ CASES: list[Any] = [
          {"num_warps": 8}),
         ("latent store", latent_store._latent_store_kernel,
          {"HQ": 16, "NOPE": 128, "ROPE": 64, "RANK": 512, "HALF": 32, "RANK_LANES": 512,
-          "HEADS": 8}, {"num_warps": 1}),
+          "HEADS": 8, "key_cache_ptr": None, "entry_scale_ptr": None, **NO_LIMIT},
+         {"num_warps": 1}),
+        ("latent store into fp8", latent_store._latent_store_kernel,
+         {"HQ": 16, "NOPE": 128, "ROPE": 64, "RANK": 512, "HALF": 32, "RANK_LANES": 512,
+          "HEADS": 8, **LIMIT}, {"num_warps": 1, **ENTRIES}),
+        ("latent decode of fp8", latent_decode._latent_decode_kernel,
+         {**FP8_LATENT, "HQ": 16, "HEADS": 16, "IS_SPLIT": True}, {"num_warps": 4, **ENTRIES}),
+        ("latent decode of fp8, many heads", latent_decode._latent_decode_kernel,
+         {**FP8_LATENT, "HQ": 128, "HEADS": 64, "IS_SPLIT": True}, {"num_warps": 4, **ENTRIES}),
+        ("latent prefill of fp8", latent_prefill._latent_prefill_kernel,
+         {**FP8_LATENT, "HQ": 16, "HEADS": 16, "TOKENS": 4}, {"num_warps": 4, **ENTRIES}),
         ("latent decode", latent_decode._latent_decode_kernel,
          {**LATENT, "HQ": 16, "HEADS": 16, "IS_SPLIT": True}, {"num_warps": 4}),
         ("latent decode of many heads", latent_decode._latent_decode_kernel,
@@ -218,6 +242,37 @@ CASES: list[Any] = [
          {**LATENT, "HQ": 16, "HEADS": 16, "TOKENS": 4}, {"num_warps": 8}),
         ("latent prefill of many heads, odd sizes", latent_prefill._latent_prefill_kernel,
          {**ODD_LATENT, "HQ": 100, "HEADS": 64, "TOKENS": 1}, {"num_warps": 8}),
+        ("index store", index_store._index_store_kernel,
+         {**INDEX, "ROPE": 64, "HALF": 32, "STILL": 64, "HEADS": 16, "key_scale_ptr": None,
+          **NO_LIMIT}, {"num_warps": 1}),
+        ("index store into fp8", index_store._index_store_kernel,
+         {**INDEX, "ROPE": 64, "HALF": 32, "STILL": 64, "HEADS": 16, **LIMIT},
+         {"num_warps": 1, **ENTRIES}),
+        ("index scores of decodes", index_scores._index_scores_kernel,
+         {**SCORES, "TOKENS": 1, "key_scale_ptr": None}, {"num_warps": 4, **SLOTS}),
+        ("index scores of fp8", index_scores._index_scores_kernel,
+         {**SCORES, "TOKENS": 8},
+         {"num_warps": 4, "types": {"keys_ptr": "fp8", "scores_ptr": "*fp32", **ENTRIES["types"]}}),
+        ("index scores of chunks", index_scores._index_scores_kernel,
+         {**SCORES, "TOKENS": 8, "key_scale_ptr": None}, {"num_warps": 4, **SLOTS}),
+        ("index selection of decodes", index_select._index_select_kernel,
+         {"TOP_K": 2048, "BLOCK_SIZE": 16, "STRETCH": 4096, "DECODES": True},
+         {"num_warps": 8, **SLOTS}),
+        ("index selection of chunks", index_select._index_select_kernel,
+         {"TOP_K": 2048, "BLOCK_SIZE": 16, "STRETCH": 4096, "DECODES": False},
+         {"num_warps": 8, **SLOTS}),
+        ("latent attention to a selection", selected_attention._selected_kernel,
+         {**SELECTED, "HQ": 16, "HEADS": 16, "IS_SPLIT": True}, {"num_warps": 4, **SLOTS}),
+        ("latent attention to a selection, many heads", selected_attention._selected_kernel,
+         {**SELECTED, "HQ": 128, "HEADS": 64, "IS_SPLIT": False}, {"num_warps": 4, **SLOTS}),
+        ("latent attention to a selection of fp8", selected_attention._selected_kernel,
+         {key: value for key, value in {
+             **SELECTED, "HQ": 128, "HEADS": 64, "IS_SPLIT": True,
+         }.items() if value is not None},
+         {"num_warps": 4, "types": {"selected_ptr": "*i64", **ENTRIES["types"]}}),
+        ("latent attention to a selection, odd sizes", selected_attention._selected_kernel,
+         {**SELECTED, "HQ": 12, "HEAD": 100, "RANK": 320, "ROPE": 36, "HEADS": 16,
+          "TOP_K": 600, "SLOTS": 1024, "IS_SPLIT": True}, {"num_warps": 4, **SLOTS}),
         ("gemv", skinny_linear._gemv_kernel,
          {"TOKENS": 2, "BLOCK_N": 4, "BLOCK_K": 512, "HAS_BIAS": False, "EVEN": True,
           **UNSCALED}, {}),
@@ -459,3 +514,24 @@ def _check_compiled(
         assert isa_figure(binary, "wavefront_size") == binary.metadata.warp_size == WAVE
         scratch = isa_figure(binary, "private_segment_fixed_size")
         assert scratch <= SCRATCH_BYTES.get(kernel, 0), "registers are spilled to memory"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "constants", "options"),
+    [
+        (selected_attention._selected_kernel, {**SELECTED, "IS_SPLIT": True}, SLOTS),
+        (latent_decode._latent_decode_kernel, {**FP8_LATENT, "IS_SPLIT": True}, ENTRIES),
+    ],
+    ids=["selection", "fp8"],
+)
+@pytest.mark.parametrize(("heads", "block_n", "warps"), [(16, 32, 4), (64, 64, 8)])
+def test_tiles_that_amd_would_spill_fit_an_h200(
+    kernel: Any, constants: dict[str, Any], options: dict[str, Any], heads: int, block_n: int,
+    warps: int,
+) -> None:  # fmt: skip
+    constants = {**constants, "HQ": 2 * heads, "HEADS": heads, "BLOCK_N": block_n}
+    stages = 3 if heads == 16 else 2
+    binary = compiled(
+        kernel, constants, {"num_warps": warps, "num_stages": stages, **options}, "H200"
+    )
+    assert binary.metadata.shared <= TARGETS["H200"][1]

@@ -68,7 +68,8 @@ DEEPSEEK_V3 = Case(
     weights={1: _deepseek_v3(1), 8: _deepseek_v3(8)},
     expert_weights={8: _whole_experts(8), 16: _whole_experts(16)},
     kv_token={1: 61 * 576 * 2, 2: 61 * 576 * 2, 8: 61 * 576 * 2},  # 70,272
-    fp8_token={1: 61 * 576, 8: 61 * 576},
+    # the latent with its scale, and a rotated key of 64 in bfloat16
+    fp8_token={1: 61 * 644, 8: 61 * 644},
     draft_weights={1: _draft(1), 8: _draft(8)},
     draft_token={1: 62 * 576 * 2, 8: 62 * 576 * 2},
 )
@@ -92,7 +93,7 @@ def _kimi_k2(ranks: int) -> int:
 KIMI_K2 = Case(
     weights={1: _kimi_k2(1), 8: _kimi_k2(8), 16: _kimi_k2(16)},
     kv_token={1: 61 * 576 * 2, 16: 61 * 576 * 2},
-    fp8_token={16: 61 * 576},
+    fp8_token={16: 61 * 644},
 )
 LATENT: dict[str, Case] = {
     **dict.fromkeys(
@@ -106,9 +107,9 @@ LATENT: dict[str, Case] = {
     ),
     "hf://deepseek-ai/DeepSeek-V3.2-Exp": Case(
         weights={1: _deepseek_v3(1, _INDEXER), 8: _deepseek_v3(8, _INDEXER)},
-        # the indexer's key of 128; in fp8 with a scale, in rows of 144
+        # the indexer's key of 128; in fp8 with a scale
         kv_token={1: 61 * (576 + 128) * 2, 8: 61 * (576 + 128) * 2},
-        fp8_token={8: 61 * (576 + 144)},
+        fp8_token={8: 61 * (644 + 132)},
     ),
     **dict.fromkeys(
         ["hf://deepseek-ai/DeepSeek-V2", "hf://deepseek-ai/DeepSeek-V2-Chat"],

@@ -17,6 +17,8 @@ from atom.model_ops.attention.cached import CachedAttention
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.layernorm import RMSNorm
 from atom.model_ops.linear import Linear
+from atom.model_ops.quantised.cached_heads import FP8_DTYPES
+from atom.model_ops.quantised.cached_latents import ROTATED_DTYPE
 from atom.model_ops.rotary_embedding import RotaryEmbedding
 from atom.model_ops.values import (
     IndexCache,
@@ -55,16 +57,26 @@ class LatentAttention(CachedAttention):
         self._parts = parts
 
     def cache_layout(self, block_size: int, dtype: torch.dtype) -> CacheLayout:
-        """One entry of each token, and its key in the indexer."""
-        entries = BlockTensor((block_size, self.shape.entry_dim), dtype)
+        """One entry of each token, and its key in the indexer; in fp8 with their scales."""
+        tokens = (block_size,)
+        if dtype not in FP8_DTYPES:
+            entries = BlockTensor((*tokens, self.shape.entry_dim), dtype)
+            if self.index is None:
+                return CacheLayout((entries,))
+            return CacheLayout((entries, BlockTensor((*tokens, self.index.dim), dtype)))
+        scale = BlockTensor(tokens, torch.float32)
+        latents = BlockTensor((*tokens, self.shape.kv_rank), dtype)
+        rotated = BlockTensor((*tokens, self.shape.rope_dim), ROTATED_DTYPE)
         if self.index is None:
-            return CacheLayout((entries,))
-        return CacheLayout((entries, BlockTensor((block_size, self.index.dim), dtype)))
+            return CacheLayout((latents, rotated, scale))
+        keys = BlockTensor((*tokens, self.index.dim), dtype)
+        return CacheLayout((latents, rotated, scale, keys, scale))
 
     def hold(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._cache = LatentCache(tensors[0])
+        own = 3 if tensors[0].dtype in FP8_DTYPES else 1
+        self._cache = LatentCache(*tensors[:own])
         if self.index is not None:
-            self._index_cache = IndexCache(tensors[1])
+            self._index_cache = IndexCache(*tensors[own:])
 
     def release(self) -> None:
         self._cache = LatentCache(torch.empty(0))

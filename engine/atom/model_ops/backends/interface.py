@@ -150,8 +150,10 @@ class Ops(Protocol):
         slot_mapping: torch.Tensor,
     ) -> LatentTokens:
         """Norm the tokens' latents, rotate their keys and the last rope_dim elements of each query,
-        and write the entries to their cache slots [T] int64, block · S + offset; returns all of it.
-        May overwrite the tokens. Where it is captured it takes slots below 0 as padding."""
+        and write the entries to their cache slots [T] int64, block · S + offset; returns all of it,
+        entries of an fp8 cache as the cache holds them, so that a prompt attends to the same
+        numbers whether these are looked up or not. May overwrite the tokens. Where it is captured
+        it takes slots below 0 as padding."""
 
     def paged_latent_attention(
         self,
@@ -176,8 +178,10 @@ class Ops(Protocol):
     ) -> torch.Tensor | None:
         """Rotate the tokens' queries and keys, write keys to the step's cache slots, and score, for
         each token t, its row's tokens s up to itself: scale · Σ_h weights[t, h] · relu(q[t, h] ·
-        key[s]). Cache slots [T, top_k] int64 of the highest, block · S + offset, in any order, -1
-        where there are fewer; None where no row has more than top_k, and so all are selected."""
+        key[s]), both zeros being one. Cache slots [T, top_k] int64 of the highest, of equal ones
+        those of the lowest positions, block · S + offset, in any order, -1 behind them where there
+        are fewer; None where no row has more than top_k, and so all are selected. May overwrite the
+        tokens. Where it is captured it takes slots below 0 as padding."""
 
     def selected_latent_attention(
         self,
@@ -187,7 +191,8 @@ class Ops(Protocol):
         cache: LatentCache,
         selected: torch.Tensor,
     ) -> torch.Tensor:
-        """`paged_latent_attention` of each token to its selected cache slots alone."""
+        """`paged_latent_attention` of each token to its selected cache slots alone; zeros of one
+        that has none, where it is captured."""
 
     def linear_parts(self, x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
         """`linear` whose result may be left as its parts: [T, out], or [parts, T, out] float32

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -17,6 +19,7 @@ from atom.model_ops.values import (
 )
 from tests.engine.ops.inputs import paged_case
 from tests.engine.ops.latent_inputs import REAL, latent_case
+from tests.engine.ops.parity.test_sparse_attention import PUBLISHED, index_case, with_slots
 
 pytestmark = pytest.mark.gpu
 
@@ -111,6 +114,39 @@ def test_latent_attention_replayed_on_new_contents_equals_eager(
     graph.replay()
     assert torch.equal(out, eager_first)
     case.step.context_lens.copy_(torch.tensor([1, 59, 0, 95, 130, 17], device=device))
+    case.step.block_tables[:2] = case.step.block_tables[:2].flip(0)
+    case.tokens.q.copy_(torch.randn_like(case.tokens.q))
+    graph.replay()
+    assert torch.equal(out, step())
+
+
+def test_a_selection_replayed_on_new_contents_equals_eager(
+    backend: Backend, device: torch.device
+) -> None:
+    if not backend.capturable:
+        pytest.skip(f"{backend.name} is not captured into graphs here")
+    latent = with_slots(
+        latent_case(
+            [(300 - 41 * i, 1) for i in range(6)], device=device, dtype=torch.bfloat16, shape=REAL,
+            max_context=2048,
+        )
+    )  # fmt: skip
+    case = index_case(latent, replace(PUBLISHED, top_k=64), whole=False, dtype=torch.bfloat16)
+
+    def step() -> torch.Tensor:
+        selected = case.selected(backend)
+        attend = backend.operations["selected_latent_attention"]
+        found: torch.Tensor = attend(*latent.arguments[:4], selected)
+        return found
+
+    eager_first = step().clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step()
+    graph.replay()
+    assert torch.equal(out, eager_first)
+    case.step.context_lens.copy_(torch.tensor([1, 59, 0, 95, 130, 64], device=device))
+    case.step.slot_mapping.fill_(-1)
     case.step.block_tables[:2] = case.step.block_tables[:2].flip(0)
     case.tokens.q.copy_(torch.randn_like(case.tokens.q))
     graph.replay()

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from atom.config import EngineOptions, build_config
-from atom.errors import ConfigError, ModelError
+from atom.errors import ModelError
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_loader import loader
 from tests.support.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
@@ -188,9 +188,3 @@ def test_a_plain_checkpoint_with_a_stray_scale_is_refused(tmp_path: Path) -> Non
     save_file(tensors, plain / "model.safetensors")
     with pytest.raises(ModelError, match=rf"1 tensors .* first {_DOWN}\.weight_scale"):
         load(plain)
-
-
-def test_an_fp8_cache_of_latents_is_refused(tmp_path: Path) -> None:
-    folder = make_tiny_checkpoint(tmp_path, "deepseek2")
-    with pytest.raises(ConfigError, match=r"kv_cache_dtype fp8 is not supported for the latents"):
-        build_config(EngineOptions(model=str(folder), kv_cache_dtype="fp8"))

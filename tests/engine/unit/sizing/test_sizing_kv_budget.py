@@ -299,7 +299,7 @@ def test_drafts_widen_a_window_and_add_their_own_layers() -> None:
     assert [group.window for group in other.groups] == [100, 100, *[None] * 5]
 
 
-def test_latent_rows_are_whole_on_every_rank_and_have_no_scales() -> None:
+def test_latent_rows_are_whole_on_every_rank() -> None:
     layer = LLAMA_70B.layer(0)
     latent = Latent(query_rank=None, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
     attention = AttentionFacts(num_heads=64, num_kv_heads=64, head_dim=192, latent=latent)
@@ -310,7 +310,7 @@ def test_latent_rows_are_whole_on_every_rank_and_have_no_scales() -> None:
 
     for ranks in (1, 2, 8):
         assert kv_layout(facts, KvElement(2), ranks) == one_group(576 * 2)
-        assert kv_layout(facts, KV_ELEMENTS["fp8"], ranks) == one_group(576)
+        assert kv_layout(facts, KV_ELEMENTS["fp8"], ranks) == one_group(512 + 4 + 64 * 2)
     (term,) = kv_terms(facts, KvElement(2), 8)
     assert (term.cache, term.divided, term.token_bytes) == (CacheKind.LATENT, False, 1152)
 

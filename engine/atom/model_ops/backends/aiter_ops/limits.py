@@ -120,7 +120,9 @@ def _against_selected(case: OpCase, card: Card) -> tuple[str, ...]:
 def _against_indexers(case: OpCase, card: Card) -> tuple[str, ...]:
     if not case.index:
         return ()
-    return (f"its indexer reads keys in fp8 with a scale each, not {_name(case.kv_dtype)}",)
+    return (
+        "its indexer reads keys in fp8 with their scales in one row, which the cache keeps apart",
+    )
 
 
 def _against_latent_shape(shape: LatentShape) -> tuple[str, ...]:

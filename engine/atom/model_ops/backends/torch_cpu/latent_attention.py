@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from atom.model_ops.backends.prompt_attention import PromptRow
 from atom.model_ops.backends.torch_cpu.attention import DecodeGroup, decode_groups
 from atom.model_ops.backends.torch_cpu.dense import unit_rms
-from atom.model_ops.backends.torch_cpu.rope_store import rotate, store
+from atom.model_ops.backends.torch_cpu.rope_store import rotate
+from atom.model_ops.quantised.cached_latents import gather_entries, store_entries
 from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, LinearWeight, Rotary
 from atom.utils.forward_context import AttentionMetaData
 
@@ -34,8 +35,7 @@ def latent_rope_store(
     latent, key = tokens.entries.split([shape.kv_rank, shape.rope_dim], dim=1)
     latent.copy_(unit_rms(latent, rotary.k_norm.eps).mul_(rotary.k_norm.weight))
     key.copy_(rotate(key.unsqueeze(1), cos_sin).squeeze(1))
-    store(tokens.entries, cache.entries, slot_mapping)
-    return tokens
+    return LatentTokens(tokens.q, store_entries(cache, tokens.entries, slot_mapping))
 
 
 def paged_latent_attention(
@@ -97,7 +97,7 @@ def _decode(
     """Weighted latents of the group's rows, into found [R, Hq, rank]."""
     q = folded if group.rows is None else folded.index_select(0, group.rows)
     rows, longest = group.mask.shape[0], group.mask.shape[3]
-    context = cache.entries.flatten(0, 1).index_select(0, group.tokens).to(q.dtype)
+    context = gather_entries(cache, group.tokens, q.dtype, slots=True)
     context = context.view(rows, longest, shape.entry_dim)
     scores = torch.baddbmm(group.mask[:, 0], q, context.transpose(1, 2), alpha=shape.scale)
     result = torch.bmm(scores.softmax(dim=-1), context[..., : shape.kv_rank])
@@ -110,7 +110,7 @@ def _decode(
 def _context(cache: LatentCache, row: PromptRow, dtype: torch.dtype) -> torch.Tensor:
     """The row's tokens [length, entry]."""
     blocks = row.table[: -(-row.length // cache.block_size)]
-    return cache.entries.index_select(0, blocks).flatten(0, 1)[: row.length].to(dtype)
+    return gather_entries(cache, blocks, dtype).flatten(0, 1)[: row.length]
 
 
 def _attend_folded(

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from atom.model_ops.backends.torch_ref.attention import apply_rope
 from atom.model_ops.backends.torch_ref.dense import rms_norm
+from atom.model_ops.quantised.cached_latents import gather_entries, store_entries
 from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, LinearWeight, Rotary
 from atom.utils.forward_context import AttentionMetaData
 
@@ -26,8 +27,7 @@ def latent_rope_store(
     latent, key = tokens.entries.split([shape.kv_rank, shape.rope_dim], dim=-1)
     key = apply_rope(key.unsqueeze(1), cos, sin).squeeze(1)
     entries = torch.cat((rms_norm(latent, rotary.k_norm), key), dim=-1)
-    cache.entries.flatten(0, 1)[slot_mapping] = entries.to(cache.entries.dtype)
-    return LatentTokens(q, entries)
+    return LatentTokens(q, store_entries(cache, entries, slot_mapping))
 
 
 def paged_latent_attention(
@@ -45,7 +45,7 @@ def paged_latent_attention(
     for row, length in enumerate(lengths):
         own = slice(starts[row], starts[row + 1])
         used = step.block_tables[row][: -(-length // cache.block_size)].long()
-        context = cache.entries[used].flatten(0, 1)[:length].to(q.dtype)
+        context = gather_entries(cache, used, q.dtype).flatten(0, 1)[:length]
         out[own] = _attend(q[own], context, shape, up)
     return out.flatten(1)
 

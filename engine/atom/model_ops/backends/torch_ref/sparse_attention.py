@@ -9,6 +9,11 @@ from __future__ import annotations
 import torch
 
 from atom.model_ops.backends.torch_ref.attention import apply_rope
+from atom.model_ops.quantised.cached_latents import (
+    gather_entries,
+    gather_index_keys,
+    store_index_keys,
+)
 from atom.model_ops.values import (
     IndexCache,
     IndexShape,
@@ -33,17 +38,16 @@ def select_tokens(
 ) -> torch.Tensor | None:
     q = _rotated(tokens.q, shape, rotary)
     keys = _rotated(tokens.keys.unsqueeze(1), shape, rotary).squeeze(1)
-    cached = cache.keys.flatten(0, 1)
-    cached[step.slot_mapping] = keys.to(cached.dtype)
+    store_index_keys(cache, keys, step.slot_mapping)
     if step.max_context_len <= shape.top_k:
         return None
     selected = torch.full((len(q), shape.top_k), -1, dtype=torch.int64, device=q.device)
     starts, lengths = step.query_starts.tolist(), step.context_lens.tolist()
-    size = cache.keys.shape[1]
+    size = cache.block_size
     for row, length in enumerate(lengths):
         at = torch.arange(length, device=q.device)
         slots = step.block_tables[row][at // size].long() * size + at % size
-        context = cached[slots].to(q.dtype)
+        context = gather_index_keys(cache, slots, q.dtype)
         end = starts[row + 1]
         pieces = max(1, _ELEMENTS // (shape.num_heads * length))
         for first in range(starts[row], end, pieces):
@@ -51,8 +55,10 @@ def select_tokens(
             scores = _scores(q[own], tokens.weights[own], context, shape)
             position = torch.arange(own.start, own.stop, device=q.device) - end + length
             scores.masked_fill_(at > position.unsqueeze(1), -torch.inf)
-            best = scores.topk(min(shape.top_k, length), dim=-1)
-            chosen = slots[best.indices].masked_fill(best.values == -torch.inf, -1)
+            # Stable, so that of equal scores the lowest positions are selected.
+            ordered, order = scores.sort(dim=-1, descending=True, stable=True)
+            best = slots[order[:, : shape.top_k]]
+            chosen = best.masked_fill(ordered[:, : shape.top_k] == -torch.inf, -1)
             selected[own, : chosen.shape[1]] = chosen
     return selected
 
@@ -79,7 +85,7 @@ def selected_latent_attention(
     cache: LatentCache,
     selected: torch.Tensor,
 ) -> torch.Tensor:
-    q, entries = tokens.q, cache.entries.flatten(0, 1)
+    q = tokens.q
     keys, values = up.data.unflatten(0, (shape.num_heads, -1)).split(
         [shape.nope_dim, shape.value_dim], dim=1
     )
@@ -91,7 +97,7 @@ def selected_latent_attention(
     pieces = max(1, _ELEMENTS // (selected.shape[1] * shape.entry_dim))
     for own in torch.arange(len(q), device=q.device).split(pieces):
         slots, none = selected[own], selected[own] < 0
-        context = entries[slots.clamp_min(0)].to(q.dtype)  # [n, k, entry]
+        context = gather_entries(cache, slots.clamp_min(0), q.dtype, slots=True)  # [n, k, entry]
         # What no slot stands for may be anything, NaN included, which a mask does not stop.
         context.masked_fill_(none.unsqueeze(2), 0)
         scores = torch.bmm(folded[own] * shape.scale, context.transpose(1, 2))

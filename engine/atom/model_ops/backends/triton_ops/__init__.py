@@ -23,7 +23,15 @@ from atom.utils.device import native_fp8
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 
-_CACHED = ("qk_norm_rope_store", "paged_attention", "attention")
+_CACHED = (
+    "qk_norm_rope_store",
+    "paged_attention",
+    "attention",
+    "latent_rope_store",
+    "paged_latent_attention",
+    "select_tokens",
+    "selected_latent_attention",
+)
 _PRODUCTS = (
     "prepare_linear",
     "linear",
@@ -46,6 +54,7 @@ def backend() -> Backend:
         latent_attention,
         latent_store,
         rope_store,
+        sparse_attention,
     )
     from atom.model_ops.backends.triton_ops.experts import expert_products, routing
     from atom.model_ops.backends.triton_ops.products import linear
@@ -78,6 +87,8 @@ def backend() -> Backend:
         "attention": grouped_attention.attention,
         "latent_rope_store": latent_store.latent_rope_store,
         "paged_latent_attention": latent_attention.paged_latent_attention,
+        "select_tokens": sparse_attention.select_tokens,
+        "selected_latent_attention": sparse_attention.selected_latent_attention,
         "sample": sampling.sample,
         "sample_stretch": sampling.sample_stretch,
         "filter_logits": logit_filters.filter_logits,
@@ -100,7 +111,11 @@ def backend() -> Backend:
 
 
 def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
-    from atom.model_ops.backends.triton_ops.attention import grouped_attention, latent_attention
+    from atom.model_ops.backends.triton_ops.attention import (
+        grouped_attention,
+        latent_attention,
+        sparse_attention,
+    )
 
     if op in _PRODUCTS:
         return _against_fp8(case.formats)
@@ -108,7 +123,8 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
         return _against_order(case.expert_formats) + _against_fp8(case.expert_formats)
     if op in _CACHED and case.kv_dtype in FP8_DTYPES and native_fp8(_device()) is None:
         return ("this card converts no fp8, which the KV cache is to have",)
-    return grouped_attention.reasons_against(op, case) + latent_attention.reasons_against(op, case)
+    attentions = (grouped_attention, latent_attention, sparse_attention)
+    return tuple(reason for kind in attentions for reason in kind.reasons_against(op, case))
 
 
 def _against_order(formats: tuple[WeightFormat, ...]) -> tuple[str, ...]:

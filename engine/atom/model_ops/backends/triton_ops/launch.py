@@ -10,7 +10,7 @@ from functools import cache
 
 import torch
 
-from atom.model_ops.values import LayerCache
+from atom.model_ops.values import IndexCache, LatentCache, LayerCache
 
 # Multiprocessors that the interpreter pretends to have: enough to take every path of a decision.
 _INTERPRETED_UNITS = 4
@@ -47,6 +47,14 @@ def fp8_constants(cache: LayerCache) -> dict[str, bool | float]:
     """Whether a cache is in fp8, and the largest number of its dtype."""
     scaled = cache.k_scale is not None
     return {"FP8": scaled, "LIMIT": float(torch.finfo(cache.k.dtype).max) if scaled else 0.0}
+
+
+def fp8_limit(cache: LatentCache | IndexCache) -> float:
+    """The largest number of a cache in fp8; 0 of a plain one."""
+    if cache.scale is None:
+        return 0.0
+    stored = cache.entries if isinstance(cache, LatentCache) else cache.keys
+    return float(torch.finfo(stored.dtype).max)
 
 
 def warps_for(elements: int, elements_per_warp: int = 512, most: int = 8) -> int:

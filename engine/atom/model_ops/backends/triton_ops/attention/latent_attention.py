@@ -18,12 +18,13 @@ from atom.model_ops.backends.triton_ops.attention.prefill_attention import RowSp
 from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, LinearWeight
 from atom.utils.forward_context import AttentionMetaData, EqualPrompts
 
+_OPS = ("latent_rope_store", "paged_latent_attention", "selected_latent_attention")
 _LARGEST_RANK, _LARGEST_ROPE = 512, 128
 _ALIGNMENT = 16  # bytes; where tensors begin, the library's kernels rely on it and do not check
 
 
 def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
-    if op not in ("latent_rope_store", "paged_latent_attention"):
+    if op not in _OPS:
         return ()
     return tuple(
         f"computes latent attention for ranks up to {_LARGEST_RANK} and rotated keys up to "
@@ -46,21 +47,19 @@ def paged_latent_attention(
         for group in step.long_prompts
         if not shape.prefers_latent(group.leading, group.leading)
     )
-    keys, values = up.data.unflatten(0, (shape.num_heads, -1)).split(
-        [shape.nope_dim, shape.value_dim], dim=1
-    )
+    keys, values = up_by_head(up, shape)
     still, turning = q.split([shape.nope_dim, shape.rope_dim], dim=-1)
     out = torch.empty(
         (q.shape[0], shape.num_heads, shape.value_dim), dtype=q.dtype, device=q.device
     )
     if not _is_all(groups, step, q.shape[0]):
-        folded = _by_head(still, keys)
+        folded = by_head(still, keys)
         found = torch.empty_like(folded)
         if decodes:
             found[:decodes] = latent_decode(folded[:decodes], turning[:decodes], shape, cache, step)
         for span in _spans(groups, step, q.shape[0]):
             latent_prefill((folded, turning), shape, cache, step, span, found)
-        _by_head(found, values.transpose(1, 2), out)
+        by_head(found, values.transpose(1, 2), out)
     for group in groups:
         end = group.first_token + group.rows * group.leading
         out[group.first_token : end] = _unfolded(tokens, shape, up, group)
@@ -82,7 +81,15 @@ def _spans(groups: tuple[EqualPrompts, ...], step: AttentionMetaData, tokens: in
     return [*rests, *spans_between(groups, step, tokens)]
 
 
-def _by_head(
+def up_by_head(up: LinearWeight, shape: LatentShape) -> tuple[torch.Tensor, torch.Tensor]:
+    """What makes keys [Hq, nope, rank] and values [Hq, value, rank] of a latent."""
+    keys, values = up.data.unflatten(0, (shape.num_heads, -1)).split(
+        [shape.nope_dim, shape.value_dim], dim=1
+    )
+    return keys, values
+
+
+def by_head(
     x: torch.Tensor, matrices: torch.Tensor, out: torch.Tensor | None = None
 ) -> torch.Tensor:
     """x [T, Hq, in] by each head's matrix [in, out] of matrices [Hq, in, out] → [T, Hq, out]."""

@@ -26,6 +26,7 @@ from atom.model_ops.backends.triton_ops.attention.latent_tiles import (
     attend_entries,
     latent_launch,
     load_part,
+    tile_in_registers,
 )
 from atom.model_ops.backends.triton_ops.launch import compute_units
 from atom.model_ops.backends.triton_ops.tuning import DecodeConfig
@@ -40,7 +41,8 @@ _MANY_HEADS = 64
 
 @triton.jit(do_not_specialize=["table_stride", "turning_stride", "least", "splits"])
 def _latent_decode_kernel(
-    folded_ptr, turning_ptr, cache_ptr, tables_ptr, contexts_ptr, out_ptr, partial_ptr, lse_ptr,
+    folded_ptr, turning_ptr, cache_ptr, key_cache_ptr, entry_scale_ptr, tables_ptr, contexts_ptr,
+    out_ptr, partial_ptr, lse_ptr,
     table_stride, turning_stride, least, splits, scale,
     HQ: tl.constexpr, HEAD: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr,
     RANK_LANES: tl.constexpr, ROPE_LANES: tl.constexpr, HEADS: tl.constexpr,
@@ -68,8 +70,8 @@ def _latent_decode_kernel(
     acc = tl.zeros([HEADS, RANK_LANES], tl.float32)
     table_ptr = tables_ptr + row * table_stride
     running_max, running_sum, acc = attend_entries(
-        folded, turning, cache_ptr, table_ptr, head, start, end, scale,
-        running_max, running_sum, acc,
+        folded, turning, cache_ptr, key_cache_ptr, entry_scale_ptr, table_ptr, head, start, end,
+        scale, running_max, running_sum, acc,
         RANK, ROPE, RANK_LANES, ROPE_LANES, BLOCK_SIZE, BLOCK_N, False,
     )  # fmt: skip
     total = tl.where(running_sum > 0, running_sum, 1.0)
@@ -85,8 +87,9 @@ def _latent_decode_kernel(
         tl.store(lse_ptr + at, running_max + tl.log2(total), mask=real)
 
 
-def _config(launch: LatentLaunch, device: torch.device) -> DecodeConfig:
-    """Measured on an H200 with 16 and 128 heads; other cards' local memory holds two tiles."""
+def latent_config(launch: LatentLaunch, device: torch.device) -> DecodeConfig:
+    """Tiles of a decode, measured on an H200 with 16 and 128 heads in bfloat16; other cards' local
+    memory holds two of them."""
     is_measured = device.type == "cuda" and not torch.version.hip
     if not is_measured or torch.cuda.get_device_capability(device) < (9, 0):
         return DecodeConfig(launch.block_n, launch.num_warps, 2, 4, _MOST_SPLITS)
@@ -106,7 +109,8 @@ def latent_decode(
     weighted latents [R, Hq, rank]."""
     rows, heads = folded.shape[:2]
     launch = latent_launch(shape, folded.dtype)
-    config = _config(launch, folded.device)
+    config = latent_config(launch, folded.device)
+    tile = tile_in_registers(config.block_n, config.num_warps, more=cache.scale is not None)
     splits = choose_splits(
         rows, launch.head_tiles, step.max_context_len, compute_units(folded.device), config,
         even=step.even_contexts,
@@ -119,15 +123,16 @@ def latent_decode(
         lse = torch.empty((size,), dtype=torch.float32, device=folded.device)
     tables = step.block_tables
     _latent_decode_kernel[(launch.head_tiles, rows, splits.count)](
-        folded, turning, cache.entries, tables, step.context_lens, out, partial, lse,
+        folded, turning, cache.entries, cache.keys, cache.scale, tables, step.context_lens,
+        out, partial, lse,
         tables.stride(0), turning.stride(0), splits.least, splits.count,
         shape.scale * math.log2(math.e),
         HQ=heads, HEAD=shape.head_dim, RANK=shape.kv_rank, ROPE=shape.rope_dim,
         RANK_LANES=launch.rank_lanes, ROPE_LANES=launch.rope_lanes, HEADS=launch.heads,
-        BLOCK_SIZE=cache.block_size, BLOCK_N=config.block_n, IS_SPLIT=not splits.whole,
-        num_warps=config.num_warps, num_stages=config.num_stages,
+        BLOCK_SIZE=cache.block_size, BLOCK_N=tile.block_n, IS_SPLIT=not splits.whole,
+        num_warps=tile.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     if splits.count > 1:
-        parts = SplitParts(partial, lse, config.block_n)
+        parts = SplitParts(partial, lse, tile.block_n)
         combine_splits(parts, step.context_lens, out, splits)
     return out

@@ -18,6 +18,7 @@ from atom.model_ops.backends.triton_ops.attention.latent_tiles import (
     attend_entries,
     latent_launch,
     load_part,
+    tile_in_registers,
 )
 from atom.model_ops.backends.triton_ops.attention.prefill_attention import RowSpan, find_row
 from atom.model_ops.values import LatentCache, LatentShape
@@ -26,7 +27,8 @@ from atom.utils.forward_context import AttentionMetaData
 
 @triton.jit(do_not_specialize=["table_stride", "turning_stride", "first_row", "rows", "skipped"])
 def _latent_prefill_kernel(
-    folded_ptr, turning_ptr, cache_ptr, tables_ptr, contexts_ptr, starts_ptr, out_ptr,
+    folded_ptr, turning_ptr, cache_ptr, key_cache_ptr, entry_scale_ptr, tables_ptr, contexts_ptr,
+    starts_ptr, out_ptr,
     table_stride, turning_stride, first_row, rows, skipped, scale,
     HQ: tl.constexpr, HEAD: tl.constexpr, RANK: tl.constexpr, ROPE: tl.constexpr,
     RANK_LANES: tl.constexpr, ROPE_LANES: tl.constexpr, HEADS: tl.constexpr, TOKENS: tl.constexpr,
@@ -62,13 +64,13 @@ def _latent_prefill_kernel(
     acc = tl.zeros([TOKENS * HEADS, RANK_LANES], tl.float32)
     table_ptr = tables_ptr + row.to(tl.int64) * table_stride
     running_max, running_sum, acc = attend_entries(
-        folded, turning, cache_ptr, table_ptr, position, 0, unmasked_end, scale,
-        running_max, running_sum, acc,
+        folded, turning, cache_ptr, key_cache_ptr, entry_scale_ptr, table_ptr, position, 0,
+        unmasked_end, scale, running_max, running_sum, acc,
         RANK, ROPE, RANK_LANES, ROPE_LANES, BLOCK_SIZE, BLOCK_N, False,
     )  # fmt: skip
     running_max, running_sum, acc = attend_entries(
-        folded, turning, cache_ptr, table_ptr, position, unmasked_end, end, scale,
-        running_max, running_sum, acc,
+        folded, turning, cache_ptr, key_cache_ptr, entry_scale_ptr, table_ptr, position,
+        unmasked_end, end, scale, running_max, running_sum, acc,
         RANK, ROPE, RANK_LANES, ROPE_LANES, BLOCK_SIZE, BLOCK_N, True,
     )  # fmt: skip
     result = (acc / running_sum[:, None]).to(out_ptr.dtype.element_ty)
@@ -91,12 +93,14 @@ def latent_prefill(
     launch = latent_launch(shape, folded.dtype)
     tokens_of_tile = launch.queries // launch.heads
     tiles = span.tokens // tokens_of_tile + span.rows
+    tile = tile_in_registers(launch.block_n, 8, more=cache.scale is not None)
     _latent_prefill_kernel[(tiles, launch.head_tiles)](
-        folded, turning, cache.entries, tables, step.context_lens, step.query_starts, out,
+        folded, turning, cache.entries, cache.keys, cache.scale, tables, step.context_lens,
+        step.query_starts, out,
         tables.stride(0), turning.stride(0), span.first_row, span.rows, span.skipped,
         shape.scale * math.log2(math.e),
         HQ=shape.num_heads, HEAD=shape.head_dim, RANK=shape.kv_rank, ROPE=shape.rope_dim,
         RANK_LANES=launch.rank_lanes, ROPE_LANES=launch.rope_lanes, HEADS=launch.heads,
-        TOKENS=tokens_of_tile, BLOCK_SIZE=cache.block_size, BLOCK_N=launch.block_n,
-        num_warps=8, num_stages=2,
+        TOKENS=tokens_of_tile, BLOCK_SIZE=cache.block_size, BLOCK_N=tile.block_n,
+        num_warps=tile.num_warps, num_stages=2,
     )  # fmt: skip

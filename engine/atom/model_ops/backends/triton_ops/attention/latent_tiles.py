@@ -35,32 +35,48 @@ def load_part(at, inside, SIZE: tl.constexpr, LANES: tl.constexpr):
 
 @triton.jit
 def attend_entries(
-    folded, turning, cache_ptr, table_ptr, position, first, end, scale,
+    folded, turning, cache_ptr, key_cache_ptr, entry_scale_ptr, table_ptr, position, first, end,
+    scale,
     running_max, running_sum, acc,
     RANK: tl.constexpr, ROPE: tl.constexpr, RANK_LANES: tl.constexpr, ROPE_LANES: tl.constexpr,
     BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     """Fold the cached entries [first, end) into the softmax of M queries: folded [M, RANK_LANES],
-    turning [M, ROPE_LANES]. CAUSAL: of query m those up to position[m] alone."""
+    turning [M, ROPE_LANES]. CAUSAL: of query m those up to position[m] alone; key_cache_ptr,
+    entry_scale_ptr: of a cache in fp8."""
     block = load_blocks(table_ptr, first, 0, end, BLOCK_SIZE, BLOCK_N, False)
     for start in range(first, end, BLOCK_N):
         token = start + tl.arange(0, BLOCK_N)
         inside = token < end
         # Each part by itself: of their sum Triton 3.6 expects more alignment than it has.
-        block_at = block.to(tl.int64) * (BLOCK_SIZE * (RANK + ROPE))
-        entry = cache_ptr + block_at + token % BLOCK_SIZE * (RANK + ROPE)
-        latent = load_part(entry, inside, RANK, RANK_LANES).to(folded.dtype)
-        key = load_part(entry + RANK, inside, ROPE, ROPE_LANES).to(folded.dtype)
+        latent_scale = 1.0
+        if entry_scale_ptr is None:
+            block_at = block.to(tl.int64) * (BLOCK_SIZE * (RANK + ROPE))
+            entry = cache_ptr + block_at + token % BLOCK_SIZE * (RANK + ROPE)
+            latent = load_part(entry, inside, RANK, RANK_LANES).to(folded.dtype)
+            key = load_part(entry + RANK, inside, ROPE, ROPE_LANES).to(folded.dtype)
+        else:
+            block_at = block.to(tl.int64) * BLOCK_SIZE
+            offset = token % BLOCK_SIZE
+            entry = cache_ptr + block_at * RANK + offset * RANK
+            latent = load_part(entry, inside, RANK, RANK_LANES).to(folded.dtype)
+            entry = key_cache_ptr + block_at * ROPE + offset * ROPE
+            key = load_part(entry, inside, ROPE, ROPE_LANES).to(folded.dtype)
+            scale_at = entry_scale_ptr + block_at + offset
+            latent_scale = tl.load(scale_at, mask=inside, other=0.0)
         block = load_blocks(table_ptr, start + BLOCK_N, 0, end, BLOCK_SIZE, BLOCK_N, False)
         scores = tl.dot(folded, tl.trans(latent), input_precision="ieee")
+        if entry_scale_ptr is not None:
+            scores = scores * tl.expand_dims(latent_scale, 0)
         scores = tl.dot(turning, tl.trans(key), scores, input_precision="ieee")
         seen = inside[None, :]
         if CAUSAL:
             seen = seen & (token[None, :] <= position[:, None])
         scores = tl.where(seen, scores, float("-inf"))
         running_max, running_sum, acc = softmax_step(
-            scores, latent, 1.0, scale, running_max, running_sum, acc, False, False
-        )
+            scores, latent, latent_scale, scale, running_max, running_sum, acc, False,
+            entry_scale_ptr is not None,
+        )  # fmt: skip
     return running_max, running_sum, acc
 
 
@@ -94,3 +110,17 @@ def latent_launch(shape: LatentShape, dtype: torch.dtype) -> LatentLaunch:
         rank_lanes=rank_lanes,
         rope_lanes=rope_lanes,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class EntryTile:
+    """Entries of a tile, and the warps of a program."""
+
+    block_n: int
+    num_warps: int
+
+
+def tile_in_registers(block_n: int, num_warps: int, *, more: bool) -> EntryTile:
+    """The tile that is asked for, or what AMD's cards do not spill of a kernel that needs registers
+    for `more` than entries: scales and numbers made of codes, or an address of each."""
+    return EntryTile(16, 4) if more and torch.version.hip else EntryTile(block_n, num_warps)

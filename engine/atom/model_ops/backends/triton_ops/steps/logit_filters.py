@@ -20,6 +20,7 @@ import triton.language as tl
 from atom.model_ops.backends.interface import LogitFilters
 from atom.model_ops.backends.noise import GROUP, LN2
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
+from atom.model_ops.backends.triton_ops.ordered_keys import ordered_key
 
 _GROUP = tl.constexpr(GROUP)
 _LOG2E = tl.constexpr(1 / LN2)
@@ -29,13 +30,6 @@ _BITS = {torch.bfloat16: 16, torch.float16: 19, torch.float32: 32}
 CANDIDATES = 64
 _STRETCH = 2048  # logits of a program that takes a stretch of a row
 _PASS = 16384  # logits that a pass over the whole row takes at once
-
-
-@triton.jit
-def _key(x):
-    """Unsigned numbers in the order of floats."""
-    bits = x.to(tl.float32).to(tl.uint32, bitcast=True)
-    return tl.where(bits >> 31 == 1, ~bits, bits | 0x80000000)
 
 
 @triton.jit
@@ -74,7 +68,7 @@ def _amount_in_row(
     for start in range(0, VOCAB, PASS):
         token = start + tl.arange(0, PASS)
         x = tl.load(row_ptr + token, mask=token < VOCAB, other=float("-inf")).to(tl.float32)
-        key = _key(x)
+        key = ordered_key(x)
         inside = (key >= reached) & (key >= least) & (token < VOCAB)
         if WEIGHED:
             amounts += tl.where(inside, tl.exp2((x - highest) * rate), 0.0)
@@ -160,7 +154,7 @@ def _least_kernel(
         at = row.to(tl.int64) * GROUPS + group
         maxima = tl.load(highest_ptr + at, mask=group < GROUPS, other=float("-inf"))
         highest = tl.max(maxima, axis=0)
-        group_keys = tl.where(group < GROUPS, _key(maxima), 0)
+        group_keys = tl.where(group < GROUPS, ordered_key(maxima), 0)
         # Every token above this is in a group whose maximum is: fewer than CHOSEN of them.
         floor = _highest_reaching(group_keys, tl.full([PADDED], 1.0, tl.float32), CHOSEN, BITS)
         above = group_keys > floor
@@ -173,7 +167,7 @@ def _least_kernel(
         token = looked_into[:, None] * _GROUP + tl.arange(0, _GROUP)[None, :]
         real = (index < count)[:, None] & (token < VOCAB)
         logit = tl.load(row_ptr + token, mask=real, other=float("-inf")).to(tl.float32)
-        keys = tl.where(real, _key(logit), 0)
+        keys = tl.where(real, ordered_key(logit), 0)
         keys = tl.where(keys > floor, keys, 0)
         ones = tl.where(keys > 0, 1.0, 0.0)
 
@@ -203,7 +197,7 @@ def _least_kernel(
                     row_ptr, top_p * total, least, highest, rate, VOCAB, True, BITS, PASS
                 )
             # The likeliest token stays whatever top-p is.
-            least = tl.maximum(least, tl.minimum(nucleus, _key(highest)))
+            least = tl.maximum(least, tl.minimum(nucleus, ordered_key(highest)))
         least_value = _value(least)
         if min_p > 0:
             # Base 2 on both sides: the rate holds log2(e).
