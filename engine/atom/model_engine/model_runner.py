@@ -24,6 +24,7 @@ from atom.model_engine.runner import kv_cache
 from atom.model_engine.runner.drafting_steps import DraftingStepRunner
 from atom.model_engine.runner.expert_balancer import ExpertBalancer
 from atom.model_engine.runner.expert_share import expert_exchange, expert_ranks
+from atom.model_engine.runner.graph_pool import GraphPool
 from atom.model_engine.runner.graph_runner import DecodeGraphs
 from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
 from atom.model_engine.runner.warm_up import CacheShape, decode_batch, prompt_batch, warm_up
@@ -180,13 +181,7 @@ class ModelRunner:
             return None
         if self._resolved.uncapturable:
             return None
-        return DecodeGraphs(
-            self._model,
-            self._ops,
-            self._steps.slots.device,
-            config.cache.block_size,
-            config.model.max_model_len,
-        )
+        return self._steps.build_graphs(GraphPool())
 
     def _load(self, progress: Progress) -> None:
         model_config = self._config.model
