@@ -76,6 +76,8 @@ class DraftedGraphs:
             for count in (rows, self.most_tokens)
         )
         self._layout = DraftLayout(*of_rows, *of_tokens)
+        for slots in (self._layout.slots, self._layout.token_slots):
+            slots.fill_(rows)  # padding, until a letter comes
         self._drafting = drafter.prepare(
             self._layout.slots, self._layout.wanted, no_drafts(rows, most_drafts, device)
         )
@@ -99,11 +101,11 @@ class DraftedGraphs:
 
     def capture(self, progress: Callable[[float], None]) -> None:
         """Capture every bucket; real slots and their cache stay as they are."""
+        for size in reversed(self._parts.row_sizes):
+            self._drafted[size] = self._capture_drafted(size)
         for done, size in enumerate(reversed(self._sizes)):
             progress(done / len(self._sizes))
             self._verified[size] = self._capture_verified(size)
-        for size in reversed(self._parts.row_sizes):
-            self._drafted[size] = self._capture_drafted(size)
 
     # ---- steps --------------------------------------------------------------------------------
 
