@@ -100,3 +100,14 @@ def test_answers_by_layers_are_those_of_eager_steps(tmp_path: Path, method: str,
     assert replays["DraftedGraphs._begin"] == replays["DraftedGraphs._follow"] == steps > 20
     assert 0 < replays["ModelDrafter.extend"] <= (MOST - 1) * steps
     assert replays["FollowedDecodes.of_decodes"] == replays["DecodeGraphs._forward"] > 0
+
+
+def test_what_is_captured_is_padding_until_a_letter_comes(tmp_path: Path) -> None:
+    folder = make_tiny_checkpoint(tmp_path, "qwen3", seed=5)
+    driver = CoreDriver(
+        str(folder), speculative=SpeculativeConfig(num_tokens=MOST), device="cpu", **OPTIONS
+    )
+    steps: Any = driver.executor.runner._steps  # type: ignore[attr-defined]
+    layout = steps.build_graphs(PlayedPool(lambda: None)).drafted._layout
+    for slots in (layout.slots, layout.token_slots):
+        assert set(slots.tolist()) == {steps.slots.device.padding_slot}

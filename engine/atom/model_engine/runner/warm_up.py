@@ -63,6 +63,7 @@ def warm_up(
         progress(done / len(batches))
         steps.collect(steps.submit(batch))
     _sample_masked(steps, config, cache)
+    _run_behind_drafts(steps, config, cache)
 
 
 def prompt_batch(
@@ -144,6 +145,18 @@ def _sample_masked(steps: StepRunner, config: Config, cache: CacheShape) -> None
     step = steps.submit(replace(batch, samples_later=True))
     steps.sample(step, TokenMask(np.zeros(1, dtype=np.int32), bits))
     steps.collect(step)
+
+
+def _run_behind_drafts(steps: StepRunner, config: Config, cache: CacheShape) -> None:
+    """A decode beside a prompt, before the host knows how many tokens the step before gave."""
+    scheduler = config.scheduler
+    fits = scheduler.max_num_seqs > 1 and scheduler.max_num_batched_tokens > 1
+    if config.speculative is None or not fits or config.model.max_model_len < 4:
+        return
+    outstanding = steps.submit(with_drafts(decode_batch([3], cache), 1))
+    behind = steps.submit(decode_batch([3], cache, chunk=1))
+    steps.collect(outstanding)
+    steps.collect(behind)
 
 
 def _tables(tokens: int, cache: CacheShape) -> tuple[list[int], ...]:
