@@ -8,11 +8,17 @@ from typing import Any
 import torch
 
 from atom.model_engine.model_runner import ModelRunner
-from atom.model_ops.drafts import Drafts
+from atom.model_engine.runner.graph_pool import GraphPool
+from atom.model_ops.backends.noise import exponential_noise, row_keys
+from atom.model_ops.backends.step_mail import StepMail
+from atom.model_ops.drafts import Drafts, DrawnRuns
 from atom.model_ops.slots import SlotTensors
+from atom.speculation.drafter import make_drafts
 from benchmarks.offline_engine import OfflineEngine
 
 _CALLS = 50
+# Tells the noise of whether a draft holds from that of a draw.
+_OF_ACCEPTANCE = 0x1B873593
 
 
 def measure_drafter(engine: OfflineEngine, rows: int, drafts: int) -> dict[str, Any]:
@@ -25,7 +31,7 @@ def measure_drafter(engine: OfflineEngine, rows: int, drafts: int) -> dict[str, 
 
     @torch.inference_mode()
     def draft() -> None:
-        steps._drafter.draft(slots, wanted, drafts)  # type: ignore[attr-defined]
+        make_drafts(steps._drafter, slots, wanted, drafts)  # type: ignore[attr-defined]
 
     found: dict[str, Any] = {"drafter_rows": rows, "drafter_launched_us": _launched_us(draft)}
     if slots.is_cuda:
@@ -35,21 +41,30 @@ def measure_drafter(engine: OfflineEngine, rows: int, drafts: int) -> dict[str, 
 
 def make_up_acceptance(engine: OfflineEngine, probability: float) -> None:
     """Have each draft hold with this probability, whatever was drafted and drawn."""
-    ops: Any = _runner(engine)._steps._ops
-    accept, generator = ops.accept_drafts, None
+    steps: Any = _runner(engine)._steps
+    ops = steps._ops
+    accept = ops.accept_drafts
 
     def made_up(
-        slots: torch.Tensor, token_ids: torch.Tensor, drafts: Drafts, state: SlotTensors
+        drawn: DrawnRuns, drafts: Drafts, state: SlotTensors, mail: StepMail | None = None
     ) -> torch.Tensor:
-        nonlocal generator
-        generator = generator or torch.Generator(slots.device).manual_seed(0)
-        drawn = token_ids[:, :-1]
-        holds = torch.rand(drawn.shape, generator=generator, device=slots.device) < probability
-        told = torch.where(holds, drawn, drawn ^ 1)
-        counts: torch.Tensor = accept(slots, token_ids, Drafts(told, drafts.counts), state)
+        index = torch.arange(drafts.token_ids.shape[1], device=drawn.slots.device)
+        at = (drawn.first.unsqueeze(1) + index).clamp_max(len(drawn.token_ids) - 1)
+        # A hash of seed and place, so that a graph that is replayed draws anew.
+        places = state.num_computed[drawn.slots].unsqueeze(1) + index
+        seeds = (state.seed[drawn.slots] ^ _OF_ACCEPTANCE).unsqueeze(1).expand_as(places)
+        keys = row_keys(seeds.flatten(), places.flatten()).view(places.shape)
+        holds = torch.exp(-exponential_noise(keys, index.expand_as(keys))) < probability
+        told = torch.where(holds, drawn.token_ids[at], drawn.token_ids[at] ^ 1)
+        counts: torch.Tensor = accept(drawn, Drafts(told, drafts.counts), state, mail)
         return counts
 
     ops.accept_drafts = made_up
+    if steps.graphs is not None:
+        with torch.inference_mode():
+            steps.graphs = None  # before there are others: both take memory
+            steps.graphs = steps.build_graphs(GraphPool())
+            steps.graphs.capture(lambda share: None)
 
 
 def _runner(engine: OfflineEngine) -> ModelRunner:

@@ -3,10 +3,13 @@
     python -m benchmarks.speculation [--model M] [--rows 1 16] [--drafts 5] [--turns 3]
 
 Two engines of the same model in this process, one that drafts; each text is answered by both in
-turns, so that what else the machine does meets both. Repeating: what was said becomes likelier, so
-that the answer soon repeats itself; edit: a source file of this repository, to be said
-again (worth something with a model that can); random: tokens drawn at a high temperature from
-prompts of random tokens. Answers of both engines are compared token by token. Last comes what the
+turns, so that what else the machine does meets both. Looping: greedy answers to a prompt that says
+the same again and again, which random weights go on with; repeating: what was said becomes
+likelier, so that the answer soon repeats itself (a penalty, which is sampled outside the graphs);
+edit: a source file of this repository, to be said again (worth something with a model that can);
+random: tokens drawn at a high temperature from prompts of random tokens. processor_ratio: of the
+process's processor time, which other load on the machine changes less. Answers of both engines are
+compared token by token. Last comes what the
 drafter takes for a step of the most rows: launched as the engine does, and on a GPU by itself,
 replayed as a graph. On a GPU e.g.
 
@@ -37,19 +40,21 @@ from benchmarks.offline_engine import OfflineEngine
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ROOT / "examples" / "models" / "atom-tiny"
-TEXTS = ("repeating", "edit", "random")
+TEXTS = ("looping", "repeating", "edit", "random")
 _SOURCE = ROOT / "engine" / "atom" / "model_engine" / "schedule" / "token_runs.py"
 _HOT = 1.5
+_LOOP = 8
 
 Ask = tuple[list[int], SamplingParams]
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """tokens: of each request; seconds: of all together."""
+    """tokens: of each request; seconds, and processor_seconds of this process: of all together."""
 
     tokens: list[list[int]]
     seconds: float
+    processor_seconds: float
 
     @property
     def rate(self) -> float:
@@ -59,12 +64,13 @@ class Answered:
 def answer(engine: OfflineEngine, asks: Sequence[Ask]) -> Answered:
     """All requests at once, until the last has ended."""
     tokens: dict[int, list[int]] = {engine.add(*ask): [] for ask in asks}
-    started = time.perf_counter()
+    started, used = time.perf_counter(), time.process_time()
     while engine.has_work():
         result = engine.step()
         for number, run in result.runs() if result else ():
             tokens[number] += run
-    return Answered(list(tokens.values()), time.perf_counter() - started)
+    seconds, processor = time.perf_counter() - started, time.process_time() - used
+    return Answered(list(tokens.values()), seconds, processor)
 
 
 class Workload:
@@ -80,7 +86,9 @@ class Workload:
     def _ask(self, text: str, draw: np.random.Generator, number: int) -> Ask:
         length, chosen = self._output_tokens, dict[str, object]()
         prompt = self._engine.random_prompt(self._prompt_tokens, draw)
-        if text == "edit":
+        if text == "looping":
+            prompt = (prompt[:_LOOP] * len(prompt))[: len(prompt)]
+        elif text == "edit":
             source = f"{draw.integers(1 << 30)}\n{_SOURCE.read_text()}"
             asked = f"Say this again, with `rows` renamed to `table`:\n{source}\nHere it is:\n"
             tokenizer = Tokenizer(self._engine.config.model.path)  # random weights have none
@@ -107,6 +115,7 @@ def compare(
     for rows in args.rows:
         before = engines[1].scheduler.stats()
         rates: tuple[list[float], list[float]] = ([], [])
+        processor = []  # of one without drafts, for each with
         differing = 0
         for turn in range(args.turns + 1):
             asks = work.asks(text, rows, turn)
@@ -117,6 +126,7 @@ def compare(
             if turn:  # the first warms both up
                 for list_, answered in zip(rates, pair, strict=True):
                     list_.append(answered.rate)
+                processor.append(pair[0].processor_seconds / pair[1].processor_seconds)
         after = engines[1].scheduler.stats()
         drafts = after.drafts_total - before.drafts_total
         tokens = after.draft_tokens_total - before.draft_tokens_total
@@ -126,6 +136,7 @@ def compare(
             "off_tokens_per_s": round(statistics.median(rates[0]), 1),
             "on_tokens_per_s": round(statistics.median(rates[1]), 1),
             "ratio": round(statistics.median(b / a for a, b in zip(*rates, strict=True)), 3),
+            "processor_ratio": round(statistics.median(processor), 3),
             "acceptance": round(accepted / max(tokens, 1), 3),
             "length": round(1 + accepted / max(drafts, 1), 2),
             "length_by_formula": formula_length(args),

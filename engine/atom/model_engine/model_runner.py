@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 import torch
 
 import atom
@@ -24,16 +25,19 @@ from atom.model_engine.runner.drafting_steps import DraftingStepRunner
 from atom.model_engine.runner.element_types import kv_dtype, kv_element, model_dtype, name_of
 from atom.model_engine.runner.expert_balancer import ExpertBalancer
 from atom.model_engine.runner.expert_share import expert_exchange, expert_ranks
+from atom.model_engine.runner.graph_pool import GraphPool
 from atom.model_engine.runner.graph_runner import DecodeGraphs
 from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
+from atom.model_engine.runner.time_steps import time_steps
 from atom.model_engine.runner.warm_up import (
     CacheShape,
     decode_batch,
     describe_start,
     prompt_batch,
     warm_up,
+    with_drafts,
 )
-from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport
+from atom.model_engine.wire.engine_protocol import ConcurrencyRow, EngineReport, TimedStep
 from atom.model_loader.loader import fill_dummy, load_model
 from atom.model_ops.attention import CachedAttention
 from atom.model_ops.backends import resolve_ops
@@ -151,7 +155,16 @@ class ModelRunner:
                 self._cache_shape(budget.num_blocks),
                 lambda share: progress("warming up", share),
             )
-        return self._report(budget, weights_bytes, weights_bytes + activations + overhead)
+        report = self._report(budget, weights_bytes, weights_bytes + activations + overhead)
+        return msgspec.structs.replace(report, timed_steps=self._timed_steps(budget.num_blocks))
+
+    def _timed_steps(self, num_blocks: int) -> list[TimedStep]:
+        """By which rows are to carry drafts, where graphs run steps with any."""
+        graphs, asked = self._steps.graphs, self._config.speculative
+        if graphs is None or graphs.drafted is None or asked is None or not asked.adaptive:
+            return []
+        most = graphs.drafted.most_tokens
+        return time_steps(self._steps, self._config, self._cache_shape(num_blocks), most)
 
     def call_after_layers(self, callback: Callable[[], None]) -> None:
         """Tell `callback` of every layer that a step computes, where the host waits for layers."""
@@ -220,13 +233,7 @@ class ModelRunner:
             return None
         if self._resolved.uncapturable:
             return None
-        return DecodeGraphs(
-            self._model,
-            self._ops,
-            self._steps.slots.device,
-            config.cache.block_size,
-            config.model.max_model_len,
-        )
+        return self._steps.build_graphs(GraphPool())
 
     def _build(self) -> None:
         """Make the model, its weights not yet filled."""
@@ -380,7 +387,11 @@ class ModelRunner:
         counts = counts[: config.scheduler.max_num_seqs]
         shape = self._cache_shape(num_blocks)
         self.submit(prompt_batch(counts, shape))
-        self.submit(decode_batch([2] * min(tokens, config.scheduler.max_num_seqs), shape))
+        rows = min(tokens, config.scheduler.max_num_seqs)
+        self.submit(decode_batch([2] * rows, shape))
+        drafts = min(config.scheduler.num_speculative_tokens, tokens // rows - 1, length - 2)
+        if drafts > 0:
+            self.collect(self.submit(with_drafts(decode_batch([2 + drafts] * rows, shape), drafts)))
 
     def _report(self, budget: KvBudget, weights_bytes: int, peak_bytes: int) -> EngineReport:
         config = self._config

@@ -29,7 +29,8 @@ from atom.model_engine.structured_output.compile_messages import CompilerSetup
 from atom.model_engine.structured_output.guided_requests import GuidedRequests
 from atom.model_engine.wire.engine_protocol import EngineReport, FinishedRow, StatsBody
 from atom.speculation.draft_lengths import draft_lengths
-from atom.speculation.step_cost import DraftingLayers, step_cost
+from atom.speculation.measured_cost import MeasuredCost
+from atom.speculation.step_cost import Costs, DraftingLayers, step_cost
 
 GRAMMAR_COMPLETE = "grammar_complete"
 
@@ -170,11 +171,9 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
     )
     lengths = None
     if config.speculative is not None:
-        layers = None
-        if config.speculative.by_layers:
-            layers = DraftingLayers(None if config.draft is None else config.draft.facts)
-        cost = step_cost(model.facts, on_cpu=report.on_cpu, drafting=layers)
-        lengths = draft_lengths(config.speculative, config.scheduler.max_num_seqs, cost)
+        lengths = draft_lengths(
+            config.speculative, config.scheduler.max_num_seqs, _step_costs(config, report)
+        )
     return Scheduler(
         config.scheduler,
         blocks,
@@ -184,6 +183,16 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
         seed=config.seed + _SEEDS_APART * config.parallel.data_parallel_rank,
         draft_lengths=lengths,
     )
+
+
+def _step_costs(config: Config, report: EngineReport) -> Costs:
+    """As they were timed at start, else by the model's facts."""
+    if report.timed_steps:
+        return MeasuredCost([(step.rows, step.drafts, step.seconds) for step in report.timed_steps])
+    layers = None
+    if config.speculative is not None and config.speculative.by_layers:
+        layers = DraftingLayers(None if config.draft is None else config.draft.facts)
+    return step_cost(config.model.facts, on_cpu=report.on_cpu, drafting=layers)
 
 
 def build_guided(config: Config) -> GuidedRequests:

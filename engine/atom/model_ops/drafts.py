@@ -12,12 +12,10 @@ from atom.model_ops.slots import SlotTensors
 @dataclass(frozen=True, slots=True)
 class Lookup:
     """How drafts are found among a row's own tokens: its last ones, as many as possible from
-    `fewest` to `most`, have to occur before, and the newest of the longest matches counts.
-    num_drafts: of a row."""
+    `fewest` to `most`, have to occur before, and the newest of the longest matches counts."""
 
     fewest: int
     most: int
-    num_drafts: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +25,54 @@ class Drafts:
 
     token_ids: torch.Tensor
     counts: torch.Tensor
+
+    def first(self, rows: int) -> Drafts:
+        """Those of the first rows, in the same memory."""
+        return Drafts(self.token_ids[:rows], self.counts[:rows])
+
+
+def no_drafts(rows: int, most: int, device: torch.device) -> Drafts:
+    """Room for up to `most` drafts of each row, of which there are none."""
+    counts = torch.zeros(rows, dtype=torch.int64, device=device)
+    return Drafts(counts.new_zeros((rows, most)), counts)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftLayout:
+    """Where the tokens of a step stand whose R rows carry drafts: row after row the newest token
+    and its drafts. Of rows: slots, wanted (how many drafts it carries) and first (the index of its
+    newest token), [R] int64. Of tokens: token_slots, row and offset (how many drafts behind the
+    newest token), [T] int64. Padding names the padding slot, in rows and in tokens."""
+
+    slots: torch.Tensor
+    wanted: torch.Tensor
+    first: torch.Tensor
+    token_slots: torch.Tensor
+    row: torch.Tensor
+    offset: torch.Tensor
+
+    def of(self, rows: int, tokens: int) -> DraftLayout:
+        """That of the first rows and tokens, in the same memory."""
+        return DraftLayout(
+            self.slots[:rows], self.wanted[:rows], self.first[:rows],
+            self.token_slots[:tokens], self.row[:tokens], self.offset[:tokens],
+        )  # fmt: skip
+
+    def drafted(self, drafts: Drafts) -> torch.Tensor:
+        """Each token's draft [T]; of a row's newest token any."""
+        if not drafts.token_ids.shape[1]:
+            return torch.zeros_like(self.row)
+        return drafts.token_ids[self.row, (self.offset - 1).clamp_min(0)]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnRuns:
+    """What a step drew for R rows: slots [R] int64; token_ids [T] int64, row after row; first [R]
+    int64, where a row's draws begin, with one behind its newest token and one behind each draft."""
+
+    slots: torch.Tensor
+    first: torch.Tensor
+    token_ids: torch.Tensor
 
 
 def keep_newest(slots: torch.Tensor, state: SlotTensors) -> None:

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from atom.speculation.step_cost import StepCost
+from atom.speculation.step_cost import Costs
 from atom.speculative_config import SpeculativeConfig
 
 Slots = NDArray[np.intp]
@@ -70,10 +70,9 @@ class AdaptiveDraftLengths:
     none rests: until it is its turn again no step pays for more than knowing that.
     """
 
-    def __init__(self, most: int, num_slots: int, cost: StepCost) -> None:
+    def __init__(self, most: int, num_slots: int, cost: Costs) -> None:
         self._lengths = np.arange(most + 1, dtype=np.float64)
         self._cost = cost
-        self._drafting = np.where(self._lengths > 0, cost.drafting, 0.0)
         self._held = np.zeros(num_slots)
         self._tried = np.zeros(num_slots)  # tokens drafted up to the first that did not hold
         self._rests = np.zeros(num_slots, dtype=np.int32)  # steps until it is asked again
@@ -99,8 +98,7 @@ class AdaptiveDraftLengths:
             return np.zeros(len(slots), dtype=np.int32)
         acceptance = (self._held[slots] / self._tried[slots]).clip(0.0, 0.99)
         tokens = np.cumsum(acceptance[:, None] ** self._lengths, axis=1)
-        costs = self._cost.of(len(slots) * (1.0 + self._lengths))
-        cost = costs + self._drafting + costs[0] * self._cost.a_draft * self._lengths
+        cost = self._cost.of_steps(len(slots), self._lengths)
         chosen: NDArray[np.int32] = np.argmax(tokens / cost, axis=1).astype(np.int32)
         resting = rests > 0
         none_pays = (chosen == 0) & ~resting
@@ -124,7 +122,7 @@ class AdaptiveDraftLengths:
         self._rests[slots] = np.minimum(1 << (misses - 1), _ASKED_AFTER)
 
 
-def draft_lengths(config: SpeculativeConfig, num_slots: int, cost: StepCost) -> DraftLengths:
+def draft_lengths(config: SpeculativeConfig, num_slots: int, cost: Costs) -> DraftLengths:
     """What the configuration asks for."""
     if config.adaptive:
         return AdaptiveDraftLengths(config.num_tokens, num_slots, cost)

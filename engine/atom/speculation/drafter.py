@@ -1,8 +1,8 @@
 """Drafter: who guesses what a step's rows get next. Guesses are verified; they decide no token.
 
 Drafts are made on the device of what it knows itself, so that the host need not have seen a row's
-newest tokens. Called by the runner before the layers of a step, and told behind them what the step
-computed; what a drafter keeps of each slot is its own.
+newest tokens. Called by the runner before the layers of a step, eagerly or while a graph is
+captured, and told behind them what the step computed; what a drafter keeps of each slot is its own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 
 from atom.model_ops.backends.interface import Ops
-from atom.model_ops.drafts import Drafts, Lookup
+from atom.model_ops.drafts import Drafts, Lookup, no_drafts
 from atom.model_ops.slots import SlotTensors
 from atom.models.hidden_states import HiddenStates
 from atom.speculative_config import SpeculativeConfig
@@ -35,15 +35,54 @@ class ComputedTokens:
     newest: torch.Tensor
 
 
-class Drafter(Protocol):
-    follows: bool  # whether `follow` is to be called, which takes the states of all tokens
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """Drafts that are being made behind the newest tokens of R rows: slots and wanted, how many of
+    each, [R] int64; drafts [R, K], which are filled. Of drafts that are made one after the other
+    ahead [1] int64, how many there are before the newest, and hidden [R, H], what it was made of;
+    None where they are made at once."""
 
-    def draft(self, slots: torch.Tensor, wanted: torch.Tensor, num_drafts: int) -> Drafts:
-        """Draft up to `wanted` tokens [R] int64, at most num_drafts, behind the newest one of each
-        slot [R] int64; blocks are there for so many."""
+    slots: torch.Tensor
+    wanted: torch.Tensor
+    drafts: Drafts
+    ahead: torch.Tensor
+    hidden: torch.Tensor | None = None
+
+    def first(self, rows: int) -> Drafting:
+        """That of the first rows, in the same memory."""
+        hidden = None if self.hidden is None else self.hidden[:rows]
+        return Drafting(
+            self.slots[:rows], self.wanted[:rows], self.drafts.first(rows), self.ahead, hidden
+        )
+
+
+class Drafter(Protocol):
+    follows: bool  # makes drafts one after the other, and is told of every step (`follow`)
+
+    def prepare(self, slots: torch.Tensor, wanted: torch.Tensor, drafts: Drafts) -> Drafting:
+        """Room for drafts of these rows; blocks are there for as many as are wanted."""
+
+    def begin(self, drafting: Drafting) -> None:
+        """Make all drafts, or the first of each row."""
+
+    def extend(self, drafting: Drafting) -> None:
+        """Make one more of each row. A row that wants fewer goes on in its last place."""
 
     def follow(self, computed: ComputedTokens) -> None:
         """Take in what a step computed, before the next one drafts."""
+
+
+def make_drafts(
+    drafter: Drafter, slots: torch.Tensor, wanted: torch.Tensor, num_drafts: int
+) -> Drafts:
+    """Draft up to `wanted` tokens [R] int64, at most num_drafts, behind the newest one of each slot
+    [R] int64."""
+    drafting = drafter.prepare(slots, wanted, no_drafts(len(slots), num_drafts, slots.device))
+    drafter.begin(drafting)
+    if drafter.follows:
+        for _ in range(num_drafts - 1):
+            drafter.extend(drafting)
+    return drafting.drafts
 
 
 class NgramDrafter:
@@ -54,13 +93,18 @@ class NgramDrafter:
     def __init__(self, ops: Ops, state: SlotTensors, config: SpeculativeConfig) -> None:
         self._ops = ops
         self._state = state
-        self._config = config
+        self._lookup = Lookup(config.fewest_matched, config.most_matched)
 
-    def draft(self, slots: torch.Tensor, wanted: torch.Tensor, num_drafts: int) -> Drafts:
-        config = self._config
-        lookup = Lookup(config.fewest_matched, config.most_matched, num_drafts)
-        found = self._ops.draft_ngrams(slots, self._state, lookup)
-        return Drafts(found.token_ids, torch.minimum(found.counts, wanted))
+    def prepare(self, slots: torch.Tensor, wanted: torch.Tensor, drafts: Drafts) -> Drafting:
+        return Drafting(slots, wanted, drafts, ahead=wanted)
+
+    def begin(self, drafting: Drafting) -> None:
+        self._ops.draft_ngrams(
+            drafting.slots, drafting.wanted, self._state, self._lookup, drafting.drafts
+        )
+
+    def extend(self, drafting: Drafting) -> None:
+        """There are as many as can be found."""
 
     def follow(self, computed: ComputedTokens) -> None:
         """The slots' tokens are all that it needs."""

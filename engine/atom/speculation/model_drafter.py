@@ -4,8 +4,9 @@ Behind each step the layer computes the step's tokens too, each with the token b
 its cache stands where the model's does; what it makes of a row's newest is kept by slot. The first
 draft is drawn of that, the others of its own output in the model's place, at positions whose blocks
 the step has already; the next step writes them anew. Drafts are drawn with the noise of the draws
-that they guess, so that a sampled token is guessed as well as the two distributions agree. Runs
-eagerly, behind the model's graphs; the same on every rank.
+that they guess, so that a sampled token is guessed as well as the two distributions agree. How many
+there are before the one that is made is the device's word, so that the same graph makes each. The
+same on every rank.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from atom.model_ops.backends.interface import Ops, SamplingTensors
 from atom.model_ops.drafts import Drafts
 from atom.model_ops.slots import SlotTensors
 from atom.models.draft_model import DraftModel
-from atom.speculation.drafter import ComputedTokens
+from atom.speculation.drafter import ComputedTokens, Drafting
 from atom.utils.forward_context import ForwardContext, set_forward_context
 
 
@@ -36,6 +37,9 @@ class ModelDrafter:
         self._hidden = torch.zeros(
             len(state.last_token), hidden_size, dtype=model.dtype, device=state.last_token.device
         )
+        self._query_starts = torch.arange(
+            len(state.last_token) + 1, dtype=torch.int32, device=state.last_token.device
+        )
 
     def follow(self, computed: ComputedTokens) -> None:
         any_newest = len(computed.newest) > 0
@@ -47,34 +51,44 @@ class ModelDrafter:
         if any_newest:
             self._hidden[computed.slots] = hidden
 
-    def draft(self, slots: torch.Tensor, wanted: torch.Tensor, num_drafts: int) -> Drafts:
-        hidden = self._hidden[slots]
-        drawn = [self._draw(slots, hidden, 0)]
-        starts = torch.arange(len(slots) + 1, dtype=torch.int32, device=slots.device)
-        for ahead in range(num_drafts - 1):
-            # A row that wants fewer goes on in its last place, which the step writes anew.
-            place = wanted.clamp_max(ahead)
-            inputs = self._ops.prepare_drafted(
-                slots, place, drawn[-1], self._state, self._block_size
-            )
-            # On the CPU the longest context is worth knowing; on a device it is not asked for.
-            longest = self._state.max_blocks * self._block_size
-            if slots.device.type == "cpu":
-                longest = int(inputs.context_lens.max())
-            attention = plan_captured_step(inputs, starts, longest, even=False)
-            with set_forward_context(ForwardContext(attention)):
-                hidden = self._model(drawn[-1], inputs.positions, hidden)
-            drawn.append(self._draw(slots, hidden, ahead + 1))
-        return Drafts(torch.stack(drawn, dim=1), wanted)
+    def prepare(self, slots: torch.Tensor, wanted: torch.Tensor, drafts: Drafts) -> Drafting:
+        hidden = self._hidden.new_zeros((len(slots), self._hidden.shape[1]))
+        return Drafting(slots, wanted, drafts, slots.new_zeros(1), hidden)
 
-    def _draw(self, slots: torch.Tensor, hidden: torch.Tensor, ahead: int) -> torch.Tensor:
+    def begin(self, drafting: Drafting) -> None:
+        assert drafting.hidden is not None, "room was made by this drafter"
+        drafting.hidden.copy_(self._hidden[drafting.slots])
+        drafting.ahead.zero_()
+        drafting.drafts.counts.copy_(drafting.wanted)
+        drafting.drafts.token_ids[:, 0] = self._draw(drafting)
+
+    def extend(self, drafting: Drafting) -> None:
+        assert drafting.hidden is not None, "room was made by this drafter"
+        slots, ahead, told = drafting.slots, drafting.ahead, drafting.drafts.token_ids
+        newest = told.index_select(1, ahead).squeeze(1)
+        # A row that wants fewer goes on in its last place, which the step writes anew.
+        place = torch.minimum(drafting.wanted, ahead)
+        inputs = self._ops.prepare_drafted(slots, place, newest, self._state, self._block_size)
+        # On the CPU the longest context is worth knowing; on a device it is not asked for.
+        longest = self._state.max_blocks * self._block_size
+        if slots.device.type == "cpu":
+            longest = int(inputs.context_lens.max())
+        starts = self._query_starts[: len(slots) + 1]
+        attention = plan_captured_step(inputs, starts, longest, even=False)
+        with set_forward_context(ForwardContext(attention)):
+            drafting.hidden.copy_(self._model(newest, inputs.positions, drafting.hidden))
+        ahead.add_(1)
+        told.index_copy_(1, ahead, self._draw(drafting).unsqueeze(1))
+
+    def _draw(self, drafting: Drafting) -> torch.Tensor:
         """Draw the draft that has `ahead` others before it."""
-        state = self._state
+        state, slots = self._state, drafting.slots
+        assert drafting.hidden is not None, "room was made by this drafter"
         return self._model.draw(
-            hidden,
+            drafting.hidden,
             SamplingTensors(
                 temperature=state.temperature[slots],
                 seed=state.seed[slots],
-                position=state.num_computed[slots] + 1 + ahead,
+                position=state.num_computed[slots] + 1 + drafting.ahead,
             ),
         )

@@ -20,7 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from atom.config import EngineOptions, build_config
 from atom.errors import ConfigError
 from atom.sampling_params import SamplingParams
-from atom.speculation.drafter import ComputedTokens
+from atom.speculation.drafter import ComputedTokens, Drafting
 from atom.speculation.model_drafter import ModelDrafter
 from atom.speculative_config import SpeculativeConfig
 from benchmarks.offline_engine import OfflineEngine
@@ -48,19 +48,24 @@ def run(folder: Path, speculative: SpeculativeConfig, prompt: list[int]) -> tupl
     )  # fmt: skip
     seen, drafter = Seen(), engine.executor.runner._steps._drafter
     assert isinstance(drafter, ModelDrafter)
-    follow, draft = drafter.follow, drafter.draft
+    follow = drafter.follow
 
     def watched_follow(computed: ComputedTokens) -> None:
         follow(computed)
         for slot, newest in zip(computed.slots.tolist(), computed.newest.tolist(), strict=True):
             seen.hidden[int(computed.positions[newest])] = drafter._hidden[slot].clone()
 
-    def watched_draft(slots: torch.Tensor, wanted: torch.Tensor, num_drafts: int) -> Any:
-        drafts = draft(slots, wanted, num_drafts)
-        seen.drafts[int(drafter._state.num_computed[slots[0]])] = drafts.token_ids[0].tolist()
-        return drafts
+    def watched(make: Callable[[Drafting], None]) -> Callable[[Drafting], None]:
+        def draft(drafting: Drafting) -> None:
+            make(drafting)
+            made = drafting.drafts.token_ids[0, : int(drafting.ahead) + 1].tolist()
+            seen.drafts[int(drafter._state.num_computed[drafting.slots[0]])] = made
 
-    drafter.follow, drafter.draft = watched_follow, watched_draft  # type: ignore[method-assign]
+        return draft
+
+    drafter.follow = watched_follow  # type: ignore[method-assign]
+    drafter.begin = watched(drafter.begin)  # type: ignore[method-assign]
+    drafter.extend = watched(drafter.extend)  # type: ignore[method-assign]
     engine.add(prompt, SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True))
     tokens = list(prompt)
     while engine.has_work():

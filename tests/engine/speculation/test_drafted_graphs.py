@@ -1,24 +1,22 @@
-"""Steps with drafts that replay a graph are those that run eagerly.
+"""Steps that replay graphs are those that run eagerly, whoever drafts.
 
-Graphs are played by functions here, since only a GPU records any: what is tested is that a step
-gives them its slots, tokens and blocks, and takes from them what it samples.
+Graphs are played by functions here, since only a GPU records any: a replay computes anew what was
+captured, into the tensors of its capture. So what is tested is that a step gives its graphs its
+slots, drafts and blocks and nothing else, and takes from them what its rows get.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 
-from atom.model_engine.runner import graph_runner
-from atom.model_engine.runner.graph_runner import DecodeGraphs, GraphVariant
-from atom.model_ops.backends.interface import SamplingTensors
-from atom.models.hidden_states import HiddenStates
 from atom.speculative_config import SpeculativeConfig
 from tests.support.core_driver import CoreDriver
+from tests.support.draft_checkpoints import add_mtp_layer, make_eagle3
+from tests.support.played_graphs import PlayedPool
 from tests.support.speculated_answers import (
     BLOCK_SIZE,
     MAX_MODEL_LEN,
@@ -29,70 +27,87 @@ from tests.support.speculated_answers import (
 )
 from tests.support.tiny_model import make_tiny_checkpoint
 
-
-@dataclass
-class PlayedGraph:
-    """A graph whose replay computes anew, into the tensors of its capture."""
-
-    graphs: DecodeGraphs
-    variant: GraphVariant
-    states: HiddenStates
-    sampling: SamplingTensors
-    replays: int = 0
-
-    def replay(self) -> None:
-        self.replays += 1
-        states, sampling = self.graphs._forward(self.variant)
-        self.states.last.copy_(states.last)
-        for name in ("temperature", "seed", "position"):
-            getattr(self.sampling, name).copy_(getattr(sampling, name))
+OPTIONS: dict[str, Any] = {
+    "max_model_len": MAX_MODEL_LEN, "max_num_batched_tokens": 256, "num_kv_blocks": 64,
+    "block_size": BLOCK_SIZE, "max_num_seqs": 8, "backend": "torch_ref",
+}  # fmt: skip
+MOST = 3
 
 
-class PlayedGraphs(DecodeGraphs):
-    """A graph for every number of tokens, so that none is padded."""
+def replaying(folder: Path, speculative: SpeculativeConfig) -> tuple[CoreDriver, PlayedPool]:
+    """An engine whose decode steps replay played graphs. The reference computes no padding, so each
+    number of rows and tokens has a bucket, and is captured with as many in the letter."""
+    driver = CoreDriver(str(folder), speculative=speculative, **OPTIONS)
+    steps: Any = driver.executor.runner._steps  # type: ignore[attr-defined]
+    pool = PlayedPool(lambda: steps.slots.device.num_computed.fill_(9))
+    every = "atom.model_engine.runner"
+    with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{every}.step_runner.bucket_sizes", lambda most: list(range(1, most + 1)))
+        patch.setattr(f"{every}.drafting_steps.token_sizes", lambda most: list(range(1, most + 1)))
+        steps.graphs = steps.build_graphs(pool)
+        said = steps.graphs._mailbox.mail.said
+        said[:, 0], said[:, 4] = torch.arange(said.shape[2]), MOST
+        steps.graphs.capture(lambda share: None)
+    return driver, pool
 
-    def record(self) -> list[PlayedGraph]:
-        self._sizes = list(range(1, len(self._slots) + 1))
-        hidden_size = self._model.spec.hidden_size
-        played = []
-        for size in self._sizes:
-            variant = GraphVariant(size, even=False, drafted=True)
-            zeros = torch.zeros(size)
-            sampling = SamplingTensors(zeros.clone(), zeros.long(), zeros.long())
-            states = HiddenStates(torch.zeros(size, hidden_size))
-            graph = PlayedGraph(self, variant, states, sampling)
-            self._graphs[variant] = graph_runner._Graphs(cast(Any, graph), states, sampling, {})
-            played.append(graph)
-        return played
 
-
-@pytest.mark.parametrize("depth", [0, 1])
-def test_answers_are_those_of_eager_steps(
-    tmp_path: Path, depth: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = make_tiny_checkpoint(tmp_path, "qwen3", seed=5)
-    speculative = SpeculativeConfig(num_tokens=3, fewest_matched=1, most_matched=3)
-    options: dict[str, Any] = {
-        "max_model_len": MAX_MODEL_LEN, "max_num_batched_tokens": 256, "num_kv_blocks": 64,
-        "block_size": BLOCK_SIZE,
-    }  # fmt: skip
-    plain = CoreDriver(str(folder), max_num_seqs=8, **options)
-    drafting = CoreDriver(str(folder), max_num_seqs=32, speculative=speculative, **options)
-    steps: Any = drafting.executor.runner._steps
-    graphs = PlayedGraphs(steps._model, steps._ops, steps.slots.device, BLOCK_SIZE, MAX_MODEL_LEN)
-    played = graphs.record()
-    steps.graphs = graphs
-    # Only those with drafts are played.
-    monkeypatch.setattr(graphs, "forward", None)
-    captured = steps._is_captured
-    monkeypatch.setattr(
-        steps, "_is_captured", lambda batch, step: hasattr(step, "rows") and captured(batch, step)
-    )
-    eos = drafting.config.model.eos_token_ids
-    requests = some_requests(77, 24, drafting.vocab_size)
+def check(folder: Path, speculative: SpeculativeConfig, setting: Setting) -> PlayedPool:
+    plain = CoreDriver(str(folder), **OPTIONS)
+    drafting, pool = replaying(folder, speculative)
+    eos = plain.config.model.eos_token_ids
+    requests = some_requests(77, 16, plain.vocab_size)
     expected = PlayedEngine(plain.executor, Setting(), eos).play(requests)
-    answers = PlayedEngine(
-        drafting.executor, Setting(drafts=3, depth=depth, num_blocks=11), eos
-    ).play(requests)
-    assert differing(answers, expected) == []
-    assert sum(graph.replays for graph in played) > 20
+    played = PlayedEngine(drafting.executor, setting, eos)
+    assert differing(played.play(requests), expected) == []
+    assert 0 < played.stats.accepted_tokens_total < played.stats.draft_tokens_total
+    return pool
+
+
+# Rows that always carry drafts, and a host a step behind with rows that carry them at times.
+SETTINGS = {
+    "always": Setting(drafts=MOST, num_blocks=11),
+    "at-times": Setting(drafts=MOST, num_blocks=11, depth=1, adaptive=True),
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_answers_by_look_up_are_those_of_eager_steps(tmp_path: Path, name: str) -> None:
+    folder = make_tiny_checkpoint(tmp_path, "qwen3", seed=5)
+    asked = SpeculativeConfig(num_tokens=MOST, fewest_matched=1, most_matched=3)
+    replays = check(folder, asked, SETTINGS[name]).replays
+    # A step is its letter and drafts, the layers, and the draws, which some rows have eagerly.
+    assert replays["DraftedGraphs._begin"] == replays["DraftedGraphs._forward"] > 20
+    assert 5 < replays["DraftedGraphs._sample"] < replays["DraftedGraphs._forward"]
+    if name == "at-times":
+        assert 0 < replays["DecodeGraphs._sample"] < replays["DecodeGraphs._forward"]
+
+
+@pytest.mark.parametrize(("method", "name"), [("mtp", "at-times"), ("eagle3", "always")])
+def test_answers_by_layers_are_those_of_eager_steps(tmp_path: Path, method: str, name: str) -> None:
+    draft = None
+    if method == "eagle3":
+        folder = make_tiny_checkpoint(tmp_path / "model", "llama", layers=7, seed=5)
+        draft = tmp_path / "draft"
+        make_eagle3(draft, folder, draft_vocabulary=200, layer="layers.0")
+    else:
+        folder = make_tiny_checkpoint(tmp_path / "model", "glm4_moe", seed=5)
+        add_mtp_layer(folder)
+    asked = SpeculativeConfig(
+        method=method, num_tokens=MOST, draft_model=None if draft is None else str(draft)
+    )
+    replays = check(folder, asked, SETTINGS[name]).replays
+    steps = replays["DraftedGraphs._forward"]
+    assert replays["DraftedGraphs._begin"] == replays["DraftedGraphs._follow"] == steps > 20
+    assert 0 < replays["ModelDrafter.extend"] <= (MOST - 1) * steps
+    assert replays["FollowedDecodes.of_decodes"] == replays["DecodeGraphs._forward"] > 0
+
+
+def test_what_is_captured_is_padding_until_a_letter_comes(tmp_path: Path) -> None:
+    folder = make_tiny_checkpoint(tmp_path, "qwen3", seed=5)
+    driver = CoreDriver(
+        str(folder), speculative=SpeculativeConfig(num_tokens=MOST), device="cpu", **OPTIONS
+    )
+    steps: Any = driver.executor.runner._steps  # type: ignore[attr-defined]
+    layout = steps.build_graphs(PlayedPool(lambda: None)).drafted._layout
+    for slots in (layout.slots, layout.token_slots):
+        assert set(slots.tolist()) == {steps.slots.device.padding_slot}

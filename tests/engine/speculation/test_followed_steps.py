@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from atom.model_engine.runner.drafted_step import DraftedStep
-from atom.model_engine.runner.followed_steps import FollowedSteps
+from atom.model_engine.runner.drafting_steps import DraftingStepRunner
+from atom.model_engine.runner.followed_steps import computed_eagerly
 from atom.model_engine.runner.graph_runner import ForwardOutput
 from atom.model_engine.runner.step_runner import SubmittedStep
 from atom.sampling_params import SamplingParams
@@ -31,15 +32,24 @@ def test_slots_tell_what_the_inputs_were(tmp_path: Path, monkeypatch: pytest.Mon
     folder = make_tiny_checkpoint(tmp_path / "glm", "glm4_moe", seed=3)
     add_mtp_layer(folder)
     kinds: list[type[SubmittedStep]] = []
-    follow = FollowedSteps.follow
+    follow = DraftingStepRunner._follow
 
-    def both(self: FollowedSteps, step: SubmittedStep, forward: ForwardOutput | None) -> None:
-        eager = step.computed
+    def both(self: DraftingStepRunner, step: SubmittedStep, forward: ForwardOutput | None) -> None:
+        eager, drawn = step.computed, step.drawn
         assert eager is not None
+        assert self._followed is not None
         if forward is not None and eager.inputs.looked_at is None:  # every token is a decode's
             kinds.append(type(step))
-            replayed = self._of_replayed(step, forward, eager.states)
-            same(replayed, self._of_eager(step, eager))
+            expected = computed_eagerly(step, eager)
+            if isinstance(step, DraftedStep):
+                assert drawn is not None
+                assert step.counts is not None
+                replayed = self._followed.computed_runs(
+                    step.layout, drawn, step.counts, eager.states
+                )
+            else:
+                replayed = self._followed.computed_decodes(forward.slots, eager.states)
+            same(replayed, expected)
         follow(self, step, forward)
 
     steps = itertools.count()
@@ -48,7 +58,7 @@ def test_slots_tell_what_the_inputs_were(tmp_path: Path, monkeypatch: pytest.Mon
         """None of all rows, then as many as the row's slot says."""
         return (next(steps) % 2 * slots % 3).astype(np.int32)
 
-    monkeypatch.setattr(FollowedSteps, "follow", both)
+    monkeypatch.setattr(DraftingStepRunner, "_follow", both)
     monkeypatch.setattr(FixedDraftLengths, "choose", every_second)
     engine = OfflineEngine(
         str(folder), speculative=SpeculativeConfig(method="mtp", num_tokens=2, adaptive=False),

@@ -11,10 +11,10 @@ import torch
 
 from atom.model_ops.backends.torch_cpu import drafting as on_cpu
 from atom.model_ops.backends.torch_ref import drafting
-from atom.model_ops.drafts import Drafts, Lookup
+from atom.model_ops.drafts import Drafts, DrawnRuns, Lookup, no_drafts
 from atom.model_ops.slots import SlotTensors
 
-Drafted = Callable[[list[list[int]], Lookup], list[list[int]]]
+Drafted = Callable[[list[list[int]], Lookup, int], list[list[int]]]
 
 
 def state_of(rows: list[list[int]], width: int = 40) -> SlotTensors:
@@ -33,13 +33,13 @@ def state_of(rows: list[list[int]], width: int = 40) -> SlotTensors:
     )  # fmt: skip
 
 
-def searched(tokens: list[int], lookup: Lookup) -> list[int]:
+def searched(tokens: list[int], lookup: Lookup, num_drafts: int) -> list[int]:
     """The drafts of a row, token by token."""
     for length in range(min(lookup.most, len(tokens) - 1), lookup.fewest - 1, -1):
         for end in range(len(tokens) - 1, length - 1, -1):
             if tokens[end - length : end] == tokens[-length:]:
                 said = list(tokens)
-                while len(said) < len(tokens) + lookup.num_drafts:
+                while len(said) < len(tokens) + num_drafts:
                     said.append(said[end + len(said) - len(tokens)])
                 return said[len(tokens) :]
     return []
@@ -52,9 +52,11 @@ def drafted(request: pytest.FixtureRequest) -> Drafted:
 
 
 def drafts_of(
-    draft_ngrams: Callable[..., Drafts], rows: list[list[int]], lookup: Lookup
+    draft_ngrams: Callable[..., None], rows: list[list[int]], lookup: Lookup, num_drafts: int
 ) -> list[list[int]]:
-    drafts = draft_ngrams(torch.arange(len(rows)), state_of(rows), lookup)
+    drafts = no_drafts(len(rows), num_drafts, torch.device("cpu"))
+    wanted = torch.full((len(rows),), num_drafts)
+    draft_ngrams(torch.arange(len(rows)), wanted, state_of(rows), lookup, drafts)
     pairs = zip(drafts.token_ids.tolist(), drafts.counts.tolist(), strict=True)
     return [tokens[:count] for tokens, count in pairs]
 
@@ -64,28 +66,29 @@ def test_drafts_are_what_followed_the_longest_newest_match(drafted: Drafted, see
     draw = random.Random(seed)
     rows = [[draw.randrange(2 + seed % 3) for _ in range(draw.randrange(1, 40))] for _ in range(12)]
     fewest = draw.randrange(1, 4)
-    lookup = Lookup(fewest, fewest + draw.randrange(5), draw.randrange(1, 9))
-    assert drafted(rows, lookup) == [searched(row, lookup) for row in rows]
+    lookup, count = Lookup(fewest, fewest + draw.randrange(5)), draw.randrange(1, 9)
+    assert drafted(rows, lookup, count) == [searched(row, lookup, count) for row in rows]
 
 
 def test_a_period_goes_on_in_the_drafts(drafted: Drafted) -> None:
-    assert drafted([[5, 1, 2, 3, 1, 2, 3]], Lookup(2, 8, 7)) == [[1, 2, 3, 1, 2, 3, 1]]
+    assert drafted([[5, 1, 2, 3, 1, 2, 3]], Lookup(2, 8), 7) == [[1, 2, 3, 1, 2, 3, 1]]
 
 
 def test_tokens_of_others_are_no_match(drafted: Drafted) -> None:
-    assert drafted([[1, 2, 3], [1, 2], [7]], Lookup(1, 4, 2)) == [[], [], []]
+    assert drafted([[1, 2, 3], [1, 2], [7]], Lookup(1, 4), 2) == [[], [], []]
 
 
 def test_tokens_that_look_alike_across_their_bytes_are_no_match(drafted: Drafted) -> None:
     # 0x00010000 0x00010000 has the bytes of 1 within.
-    assert drafted([[65536, 65536, 1]], Lookup(1, 4, 2)) == [[]]
+    assert drafted([[65536, 65536, 1]], Lookup(1, 4), 2) == [[]]
 
 
 def test_a_row_gets_what_it_drew_up_to_the_first_other_token() -> None:
     state = state_of([[4, 5], [4, 5, 6], [4]])
     drafts = Drafts(torch.tensor([[1, 2, 3], [1, 2, 3], [8, 8, 8]]), torch.tensor([3, 2, 0]))
-    drawn = torch.tensor([[1, 9, 3, 7], [1, 2, 3, 7], [8, 8, 8, 8]])
-    counts = drafting.accept_drafts(torch.tensor([0, 1, 2]), drawn, drafts, state)
+    drawn = torch.tensor([1, 9, 3, 7, 1, 2, 3, 8])
+    runs = DrawnRuns(torch.tensor([0, 1, 2]), torch.tensor([0, 4, 7]), drawn)
+    counts = drafting.accept_drafts(runs, drafts, state)
     assert counts.tolist() == [2, 3, 1]
     assert state.tokens is not None
     assert state.tokens[:3, :7].tolist() == [

@@ -6,23 +6,22 @@ from dataclasses import dataclass
 
 import torch
 
+from atom.model_engine.runner.drafted_graphs import DraftedForward
 from atom.model_engine.runner.drafted_rows import DraftedRows
 from atom.model_engine.runner.step_runner import SubmittedStep
-from atom.model_ops.drafts import Drafts
+from atom.model_ops.drafts import DraftLayout, Drafts
 
 
 @dataclass(slots=True, kw_only=True)
 class DraftedStep(SubmittedStep):
     """A step with a draw for each token of its decodes. rows: of the batch; placed: the host knows
-    where they stand. On the device: drafts and slots [S] of the rows that sample, order [S, 1 + K]
-    int64 which draws are theirs; row, offset [n] int64 of the draws, as in `rows`; `behind` is set
-    when the draws' positions are, counts [S] when it is known how many hold."""
+    where they stand. On the device, of the rows that sample: drafts, and layout of the draws;
+    `behind` is set when the draws' positions are, counts [S] when it is known how many hold.
+    replayed: what graphs left to sampling, where they ran it."""
 
     rows: DraftedRows
-    placed: bool
     drafts: Drafts
-    slots: torch.Tensor
-    order: torch.Tensor
-    row: torch.Tensor
-    offset: torch.Tensor
+    layout: DraftLayout
+    placed: bool = True
     counts: torch.Tensor | None = None
+    replayed: DraftedForward | None = None

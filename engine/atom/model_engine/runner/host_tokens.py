@@ -22,22 +22,39 @@ _RING = 3
 
 @dataclass(frozen=True, slots=True)
 class PendingTokens:
-    """token_ids: int32 on the host, [R]; or [K, R], and counts [R] how many of them each row got.
-    Valid once `copied` has happened (None: already)."""
+    """token_ids [R] int32 on the host, valid once `copied` has happened (None: already)."""
 
     token_ids: torch.Tensor
     copied: torch.cuda.Event | None
-    counts: torch.Tensor | None = None
 
     def wait(self) -> tuple[NDArray[np.int32], NDArray[np.int32] | None]:
-        """The tokens, row after row, and how many each row got; None for one each."""
+        """The tokens, and None: each row got one."""
         if self.copied is not None:
             self.copied.synchronize()
         tokens: NDArray[np.int32] = self.token_ids.numpy()
-        if self.counts is None:
-            return tokens.copy(), None
+        return tokens.copy(), None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRuns:
+    """What rows that carried drafts got, int32 on the host, valid once `copied` has happened (None:
+    already): drawn [T], behind each of their tokens; counts, drafted [R], how many of these a row
+    got, and how many drafts it had. row, offset [T] int64: of the draws, as in DraftedRows."""
+
+    drawn: torch.Tensor
+    counts: torch.Tensor
+    drafted: torch.Tensor
+    row: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    copied: torch.cuda.Event | None
+
+    def wait(self) -> tuple[NDArray[np.int32], NDArray[np.int32] | None]:
+        """The tokens, row after row, and how many each row got."""
+        if self.copied is not None:
+            self.copied.synchronize()
         counts: NDArray[np.int32] = self.counts.numpy().copy()
-        return tokens.T[np.arange(len(tokens)) < counts[:, None]], counts
+        drawn: NDArray[np.int32] = self.drawn.numpy()
+        return drawn[self.offset < counts[self.row]], counts
 
 
 class HostTokens:

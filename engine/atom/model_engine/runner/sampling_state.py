@@ -19,6 +19,7 @@ from atom.model_engine.runner.slot_columns import NO_LOGPROBS, SlotState
 from atom.model_engine.runner.token_bans import TokenBans
 from atom.model_engine.runner.token_history import TokenHistory
 from atom.model_ops.backends.interface import LogitFilters
+from atom.model_ops.drafts import DrawnRuns
 from atom.model_ops.sampling.drafted_draws import DraftedDraws
 from atom.model_ops.sampling.penalties import Penalties
 from atom.model_ops.sampling.sampler import ShapedRows
@@ -108,9 +109,10 @@ class SamplingState:
         """The rows of `slots` got these tokens [R] int64, on the device."""
         self._history.append(slots, token_ids)
 
-    def record_runs(self, slots: Slots, token_ids: torch.Tensor, counts: torch.Tensor) -> None:
-        """The rows of `slots` got `counts` [R] of these tokens [R, K], int64 on the device."""
-        self._history.append_runs(slots, token_ids, counts)
+    def record_runs(self, slots: Slots, drawn: DrawnRuns, counts: torch.Tensor, most: int) -> None:
+        """The rows of `slots` got `counts` [R] int64 on the device of what was drawn for them,
+        `most` at most."""
+        self._history.append_runs(slots, drawn, counts, most)
 
     def _needs_order(self, slots: Slots) -> NDArray[np.bool_]:
         """Rows whose limits take more than a few of the likeliest tokens to find: kept apart, so

@@ -12,15 +12,16 @@ import torch
 from numpy.typing import NDArray
 
 from atom.model_engine.batch import Slots
-from atom.model_engine.runner.host_tokens import PendingTokens
+from atom.model_engine.runner.drafted_rows import DraftedRows
+from atom.model_engine.runner.host_tokens import PendingRuns, PendingTokens
 from atom.model_ops.backends.step_mail import LETTERS, empty_mail
 from atom.model_ops.slots import SlotTensors
 
 
 class StepMailbox:
-    def __init__(self, state: SlotTensors, tokens_per_row: int = 1) -> None:
-        """tokens_per_row: that a step may give, at most."""
-        self.mail = empty_mail(state, tokens_per_row)
+    def __init__(self, state: SlotTensors, drafted_tokens: int = 0) -> None:
+        """drafted_tokens: of a step whose rows carry drafts, at most; 0 where none do."""
+        self.mail = empty_mail(state, drafted_tokens)
         self._said: NDArray[np.int32] = self.mail.said.numpy()
         self._padding_slot = state.padding_slot
         count = LETTERS if state.last_token.is_cuda else 0
@@ -32,23 +33,41 @@ class StepMailbox:
         self.mail.turn.zero_()
         self._posted = 0
 
-    def post(self, slots: Slots, appends: NDArray[np.int32]) -> None:
-        """Of the next step: the slots of its rows, and its appended blocks [A, 3] as slot, column
-        of its tables, block id."""
+    def post(
+        self,
+        slots: Slots,
+        appends: NDArray[np.int32],
+        drafts: NDArray[np.int32] | None = None,
+    ) -> None:
+        """Of the next step: the slots of its rows, its appended blocks [A, 3] as slot, column of
+        its tables, block id, and of how many drafts each row carries, if any does."""
         letter = self._said[self._posted % LETTERS]
         self._posted += 1
         letter[0, : len(slots)] = slots
         letter[0, len(slots) :] = self._padding_slot
-        letter[1:, : len(appends)] = appends.T
+        letter[1:4, : len(appends)] = appends.T
         letter[1, len(appends) :] = self._padding_slot
+        if drafts is not None:
+            letter[4, : len(drafts)] = drafts
+            letter[4, len(drafts) :] = 0
 
     def answer(self, rows: int) -> PendingTokens:
         """The tokens of the step posted last, whose sampling was submitted just now."""
+        answer, answered = self._answer()
+        return PendingTokens(answer[0, :rows], answered)
+
+    def answer_runs(self, rows: DraftedRows) -> PendingRuns:
+        """What the rows got of the step posted last, whose drafts were verified just now."""
+        answer, answered = self._answer()
+        count = len(rows.slots)
+        return PendingRuns(
+            answer[0, : len(rows.row)], answer[1, :count], answer[2, :count], rows.row,
+            rows.offset, answered,
+        )  # fmt: skip
+
+    def _answer(self) -> tuple[torch.Tensor, torch.cuda.Event | None]:
         place = (self._posted - 1) % LETTERS
-        first, *others = self.mail.answers[place, :, :rows]
         answered = self._answered[place] if self._answered else None
         if answered is not None:  # without a GPU the answer is there
             answered.record()
-        if not others:
-            return PendingTokens(first, answered)
-        return PendingTokens(self.mail.answers[place, 1:, :rows], answered, counts=first)
+        return self.mail.answers[place], answered

@@ -15,11 +15,20 @@ from numpy.typing import NDArray
 
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots, TokenMask
+from atom.model_engine.runner.followed_decodes import FollowedDecodes
+from atom.model_engine.runner.graph_parts import GraphParts, bucket_sizes
+from atom.model_engine.runner.graph_pool import GraphPool
 from atom.model_engine.runner.graph_runner import DecodeGraphs, ForwardOutput
-from atom.model_engine.runner.host_tokens import HostTokens, PendingLogprobs, PendingTokens
+from atom.model_engine.runner.host_tokens import (
+    HostTokens,
+    PendingLogprobs,
+    PendingRuns,
+    PendingTokens,
+)
 from atom.model_engine.runner.input_batch import InputBatch, StepInputs
 from atom.model_engine.runner.sampling_state import SamplingNeeds, SamplingState
 from atom.model_engine.runner.slot_columns import SlotState, TableSize
+from atom.model_engine.runner.step_mailbox import StepMailbox
 from atom.model_ops.backends.interface import Ops, SamplingTensors
 from atom.model_ops.sampling.drafted_draws import DraftedDraws
 from atom.model_ops.sampling.logprobs import joined, token_logprobs
@@ -56,7 +65,7 @@ class SubmittedStep:
     request_ids: NDArray[np.int64]
     positions: NDArray[np.int32]
     forward: ForwardOutput | None = None
-    pending: PendingTokens | None = None
+    pending: PendingTokens | PendingRuns | None = None
     logprobs: PendingLogprobs | None = None
     prompt_logprobs: PendingLogprobs | None = None
     behind: DraftedDraws | None = None
@@ -76,6 +85,7 @@ class StepRunner:
         self, model: CausalLM, ops: Ops, config: Config, device: Device, num_groups: int
     ) -> None:
         num_slots = config.scheduler.max_num_seqs
+        self._config = config
         self._model = model
         self._ops = ops
         self._device = device
@@ -106,17 +116,20 @@ class StepRunner:
         Of a batch that `samples_later` only the layers are run: `sample` follows, before the next
         batch is submitted."""
         self._inputs.apply(batch)
-        batch, step = self._begin(batch)
         least = self._least_bucket(batch)
-        if self.graphs is not None and least is not None and self._is_captured(batch, step):
-            self._enter(batch)
-            self.graphs.least = least
-            step.forward = self._replay(self.graphs, batch, step)
-        else:
+        step = None
+        if self.graphs is not None and least is not None:
+            step = self._replay(self.graphs, batch, least)
+        if step is None:
+            batch, step = self._begin(batch)
             self._forward(batch, step)
         if not batch.samples_later:
             self.sample(step)
         return step
+
+    def build_graphs(self, pool: GraphPool) -> DecodeGraphs:
+        """Of decode steps, to be captured."""
+        return DecodeGraphs(self._graph_parts(pool, 0))
 
     def agree(self, capacity: int | None) -> None:
         """Have the next step, or `serve`, exchange so many tokens with each of the ranks that share
@@ -167,19 +180,44 @@ class StepRunner:
 
     def _begin(self, batch: ScheduledBatch) -> tuple[ScheduledBatch, SubmittedStep]:
         """The step of a batch whose changes were applied, and the rows that are computed for it."""
+        return batch, self._step_of(batch)
+
+    def _step_of(self, batch: ScheduledBatch) -> SubmittedStep:
         samples = batch.samples
-        return batch, SubmittedStep(
+        return SubmittedStep(
             batch.slots[samples], batch.req_ids[samples], batch.context_lens[samples]
         )
 
-    def _is_captured(self, batch: ScheduledBatch, step: SubmittedStep) -> bool:
-        """Whether there is a graph of such a step."""
-        return batch.num_decodes == len(batch.slots)
-
     def _replay(
-        self, graphs: DecodeGraphs, batch: ScheduledBatch, step: SubmittedStep
-    ) -> ForwardOutput:
-        return graphs.forward(batch)
+        self, graphs: DecodeGraphs, batch: ScheduledBatch, least: int
+    ) -> SubmittedStep | None:
+        """Run the layers by a graph; None where there is none of such a step."""
+        if batch.num_decodes < len(batch.slots):
+            return None
+        self._enter(batch)
+        step = self._step_of(batch)
+        step.forward = graphs.forward(batch, least)
+        return step
+
+    def _graph_parts(
+        self, pool: GraphPool, drafted_tokens: int, followed: FollowedDecodes | None = None
+    ) -> GraphParts:
+        state, model = self.slots.device, self._config.model
+        slots = state.padding_slot
+        return GraphParts(
+            model=self._model,
+            ops=self._ops,
+            state=state,
+            block_size=self._config.cache.block_size,
+            max_model_len=model.max_model_len,
+            row_sizes=bucket_sizes(slots),
+            query_starts=torch.arange(
+                max(slots, drafted_tokens) + 1, dtype=torch.int32, device=state.last_token.device
+            ),
+            mailbox=StepMailbox(state, drafted_tokens),
+            pool=pool,
+            followed=followed,
+        )
 
     def _enter(self, batch: ScheduledBatch) -> None:
         if batch.new_rows:
@@ -229,7 +267,7 @@ class StepRunner:
 
     def _sample_rows(
         self, step: SubmittedStep, forward: ForwardOutput, mask: TokenMask | None
-    ) -> PendingTokens:
+    ) -> PendingTokens | PendingRuns:
         if self.graphs is not None and forward.variant is not None and mask is None:
             needs = self._sampling.needs(step.sample_slots, step.positions)
             if needs is not SamplingNeeds.MORE:
@@ -266,7 +304,7 @@ class StepRunner:
 
     def _settle(
         self, step: SubmittedStep, forward: ForwardOutput, token_ids: torch.Tensor
-    ) -> PendingTokens:
+    ) -> PendingTokens | PendingRuns:
         """Write what was drawn [R] to the slots, and send it to the host."""
         self._sampling.record(step.sample_slots, token_ids)
         state = self.slots.device
@@ -274,7 +312,7 @@ class StepRunner:
             self._ops.commit_tokens(forward.slots, token_ids, state)
         else:
             state.last_token[forward.slots] = token_ids
-        return self._copy_out(token_ids)
+        return PendingTokens(*self._copy_out(token_ids))
 
     def _score_prompts(self, batch: ScheduledBatch, hidden: torch.Tensor) -> PendingLogprobs:
         """Log-probabilities of prompt tokens; logits only a few positions at a time."""
@@ -293,12 +331,13 @@ class StepRunner:
         rows = upload(mask.rows.astype(np.int64), logits.device)
         self._ops.apply_token_mask(logits, rows, upload(mask.bits, logits.device))
 
-    def _copy_out(self, token_ids: torch.Tensor) -> PendingTokens:
-        """Send numbers towards the host, behind the step that computes them."""
+    def _copy_out(self, numbers: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event | None]:
+        """Send numbers [n] towards the host, behind the step that computes them; what happens when
+        they are there."""
         if not self._device.is_gpu:
-            return PendingTokens(token_ids.to(torch.int32), None)
+            return numbers.to(torch.int32), None
         host, copied = self._host_tokens.next()
-        host = host[: token_ids.numel()].view(token_ids.shape)
-        host.copy_(token_ids, non_blocking=True)
+        host = host[: len(numbers)]
+        host.copy_(numbers, non_blocking=True)
         copied.record()
-        return PendingTokens(host, copied)
+        return host, copied

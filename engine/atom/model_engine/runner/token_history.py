@@ -12,6 +12,7 @@ import torch
 
 from atom.model_engine.batch import NewRow, Slots
 from atom.model_engine.runner.slot_table import SlotTable
+from atom.model_ops.drafts import DrawnRuns
 from atom.model_ops.sampling.drafted_draws import newest_of
 from atom.model_ops.sampling.penalties import IN_PROMPT
 from atom.sampling_params import MAX_BAD_WORD_TOKENS
@@ -60,17 +61,20 @@ class TokenHistory:
             newest = token_ids.to(torch.int32).unsqueeze(1)
             table.index_copy_(0, rows, torch.cat([table[rows, 1:], newest], dim=1))
 
-    def append_runs(self, slots: Slots, token_ids: torch.Tensor, counts: torch.Tensor) -> None:
-        """The slots' rows got `counts` [n] int64 of these tokens [n, K] int64."""
-        counted = self.occurrences.rows_of(slots)
+    def append_runs(self, slots: Slots, drawn: DrawnRuns, counts: torch.Tensor, most: int) -> None:
+        """The slots' rows got `counts` [n] int64 of what was drawn for them, `most` at most."""
+        counted, remembered = self.occurrences.rows_of(slots), self.recent.rows_of(slots)
+        if not (counted.any() or remembered.any()):
+            return
+        index = torch.arange(most, device=self._device)
+        at = (drawn.first.unsqueeze(1) + index).clamp_max(len(drawn.token_ids) - 1)
+        token_ids = drawn.token_ids[at]  # [n, most]
         if counted.any():
             table = self.occurrences.rows
             rows = upload(counted, self._device).unsqueeze(1)
-            index = torch.arange(token_ids.shape[1], device=self._device)
             got = (rows > 0) & (index < counts.unsqueeze(1))
             at = rows * table.shape[1] + token_ids
             table.view(-1).index_add_(0, at.view(-1), got.view(-1).to(torch.int32))
-        remembered = self.recent.rows_of(slots)
         if remembered.any():
             table = self.recent.rows
             rows = upload(remembered, self._device)

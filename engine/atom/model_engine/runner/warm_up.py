@@ -18,7 +18,7 @@ import numpy as np
 
 from atom.config import Config
 from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, TokenMask
-from atom.model_engine.runner.graph_runner import bucket_sizes
+from atom.model_engine.runner.graph_parts import bucket_sizes
 from atom.model_engine.runner.step_runner import StepRunner
 from atom.sampling_params import SamplingParams
 from atom.utils.row_groups import dense_lengths
@@ -64,6 +64,7 @@ def warm_up(
         progress(done / len(batches))
         steps.collect(steps.submit(batch))
     _sample_masked(steps, config, cache)
+    _run_behind_drafts(steps, config, cache)
 
 
 def describe_start(config: Config) -> str:
@@ -139,15 +140,24 @@ def _sampled_batches(most_rows: int, cache: CacheShape) -> Iterator[ScheduledBat
         yield prompt_batch([1] * count, cache)  # gives back what the parameters took
 
 
+def with_drafts(batch: ScheduledBatch, drafts: int) -> ScheduledBatch:
+    """The batch of decodes with so many drafts of each, and whatever stands behind them."""
+    scheduled, computed = batch.num_scheduled_tokens.copy(), batch.num_computed_tokens.copy()
+    scheduled[: batch.num_decodes] += drafts
+    computed[: batch.num_decodes] = 1
+    return replace(batch, num_computed_tokens=computed, num_scheduled_tokens=scheduled)
+
+
 def _drafted_batches(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:
-    """Two rows with each number of drafts that they may carry."""
+    """Two rows with each number of drafts that they may carry: by graphs, and beside a prompt,
+    eagerly."""
     most = config.speculative.num_tokens if config.speculative is not None else 0
     rows = min(2, config.scheduler.max_num_seqs)
     for drafts in range(1, min(most, config.model.max_model_len - 2) + 1):
-        batch = decode_batch([2 + drafts] * rows, cache)
-        scheduled = batch.num_scheduled_tokens + np.int32(drafts)
-        computed = np.ones(rows, dtype=np.int32)
-        yield replace(batch, num_computed_tokens=computed, num_scheduled_tokens=scheduled)
+        yield with_drafts(decode_batch([2 + drafts] * rows, cache), drafts)
+        beside = min(rows, config.scheduler.max_num_seqs - 1)
+        if beside and beside * (1 + drafts) < config.scheduler.max_num_batched_tokens:
+            yield with_drafts(decode_batch([2 + drafts] * beside, cache, chunk=1), drafts)
 
 
 def _sample_masked(steps: StepRunner, config: Config, cache: CacheShape) -> None:
@@ -157,6 +167,18 @@ def _sample_masked(steps: StepRunner, config: Config, cache: CacheShape) -> None
     step = steps.submit(replace(batch, samples_later=True))
     steps.sample(step, TokenMask(np.zeros(1, dtype=np.int32), bits))
     steps.collect(step)
+
+
+def _run_behind_drafts(steps: StepRunner, config: Config, cache: CacheShape) -> None:
+    """A decode beside a prompt, before the host knows how many tokens the step before gave."""
+    scheduler = config.scheduler
+    fits = scheduler.max_num_seqs > 1 and scheduler.max_num_batched_tokens > 1
+    if config.speculative is None or not fits or config.model.max_model_len < 4:
+        return
+    outstanding = steps.submit(with_drafts(decode_batch([3], cache), 1))
+    behind = steps.submit(decode_batch([3], cache, chunk=1))
+    steps.collect(outstanding)
+    steps.collect(behind)
 
 
 def _tables(tokens: int, cache: CacheShape) -> tuple[list[int], ...]:

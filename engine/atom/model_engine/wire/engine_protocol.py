@@ -91,6 +91,14 @@ class ConcurrencyRow(msgspec.Struct, frozen=True):
     sequences: int
 
 
+class TimedStep(msgspec.Struct, frozen=True, array_like=True):
+    """What a step took whose rows carried so many drafts each."""
+
+    rows: int
+    drafts: int
+    seconds: float
+
+
 class RankReport(msgspec.Struct, frozen=True):
     """The sizes of one data-parallel rank, in bytes and tokens."""
 
@@ -110,7 +118,8 @@ class EngineReport(msgspec.Struct, frozen=True):
     kv_tokens: of sequences of max_model_len that fill the blocks; cache_windows: of each group of
     layers that shares blocks the tokens that its queries see, None for all.
     ranks: every rank's own sizes; filled in when all reports have come together. versions: of the
-    software that computes, by name."""
+    software that computes, by name. timed_steps: where rows may carry drafts and graphs run them,
+    by rows."""
 
     model: str
     architecture: str
@@ -137,6 +146,7 @@ class EngineReport(msgspec.Struct, frozen=True):
     ranks: list[RankReport] = []
     versions: dict[str, str] = {}
     cache_windows: tuple[int | None, ...] = (None,)
+    timed_steps: list[TimedStep] = []
 
     @property
     def on_cpu(self) -> bool:

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
 from atom.collectives.group import Group
 from atom.model_ops.backends.step_mail import StepMail
-from atom.model_ops.drafts import Drafts, Lookup
+from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, Lookup
 from atom.model_ops.routing import Routed, Routing
 from atom.model_ops.slots import DecodeInputs, SlotTensors
 from atom.model_ops.values import (
@@ -59,6 +59,15 @@ class SamplingTensors:
     position: torch.Tensor
     all_greedy: bool = False
     any_greedy: bool = True
+
+    def first(self, rows: int) -> SamplingTensors:
+        """Those of the first rows, in the same memory."""
+        return replace(
+            self,
+            temperature=self.temperature[:rows],
+            seed=self.seed[:rows],
+            position=self.position[:rows],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +276,16 @@ class Ops(Protocol):
         [G, ceil(V / 32)] int32: of row rows[g] token t is allowed where bit t % 32 of word t // 32
         is set. Other rows are not touched."""
 
-    def receive_step(self, mail: StepMail, slots: torch.Tensor, state: SlotTensors) -> None:
+    def receive_step(
+        self,
+        mail: StepMail,
+        slots: torch.Tensor,
+        state: SlotTensors,
+        wanted: torch.Tensor | None = None,
+    ) -> None:
         """Take the next letter: its slots go to slots [S] int64, its appended blocks into the
-        state's tables, and the turn goes on. Negative slots and the padding slot are padding."""
+        state's tables, and the turn goes on. Negative slots and the padding slot are padding. With
+        `wanted` [S] int64, of how many drafts each row carries, too."""
 
     def prepare_decode(
         self, slots: torch.Tensor, state: SlotTensors, block_size: int
@@ -283,17 +299,23 @@ class Ops(Protocol):
         token_ids: torch.Tensor,
         state: SlotTensors,
         mail: StepMail | None = None,
-        counts: torch.Tensor | None = None,
     ) -> None:
         """After a decode step: token_ids [R] become their slots' last_token, num_computed grows by
-        one, and with `mail` they are the answer to the letter received last. Padding rows change
-        no real slot. With `counts` [R] int64, 1 to K, a row got so many of its token_ids [R, K]:
-        the last of them stays, and num_computed grows by as many."""
+        one, and with `mail` they are the answer to the letter received last. Where slots keep their
+        tokens, these are kept there. Padding rows change no real slot."""
 
-    def draft_ngrams(self, slots: torch.Tensor, state: SlotTensors, lookup: Lookup) -> Drafts:
-        """Draft what followed in the rows' own tokens when their last ones occurred before. slots
-        [R] int64; a row without a match has no drafts. A draft longer than what followed goes on
-        with itself, so that a period is continued."""
+    def draft_ngrams(
+        self, slots: torch.Tensor, wanted: torch.Tensor, state: SlotTensors, lookup: Lookup,
+        drafts: Drafts,
+    ) -> None:  # fmt: skip
+        """Fill `drafts` [R, K] with what followed in the rows' own tokens when their last ones
+        occurred before: as many as `wanted` [R] int64, none of a row without a match. slots [R]
+        int64. A draft longer than what followed goes on with itself, so that a period is
+        continued."""
+
+    def lay_out_drafts(self, layout: DraftLayout, state: SlotTensors) -> None:
+        """Fill the layout's first, token_slots, row and offset from its slots and wanted. Padding
+        rows are behind the others and have no tokens; their first is that of any token."""
 
     def prepare_drafted(
         self,
@@ -309,12 +331,14 @@ class Ops(Protocol):
         block."""
 
     def accept_drafts(
-        self, slots: torch.Tensor, token_ids: torch.Tensor, drafts: Drafts, state: SlotTensors
+        self, drawn: DrawnRuns, drafts: Drafts, state: SlotTensors, mail: StepMail | None = None
     ) -> torch.Tensor:
-        """How many of the tokens drawn behind a slot's newest token and its drafts, token_ids
-        [R, 1 + K], the row gets: counts [R] int64, one, and one more for every draft that is the
-        token drawn in its place, up to the first that is not. Writes them behind the slots' tokens,
-        before `commit_tokens`."""
+        """How many of the tokens drawn behind a slot's newest token and its drafts the row gets:
+        counts [R] int64, one, and one more for every draft that is the token drawn in its place, up
+        to the first that is not. Writes them behind the slots' tokens, the last becomes last_token,
+        and num_computed grows by the count. With `mail` all draws, the counts and how many drafts
+        each row had are the answer to the letter received last. Padding rows change no real slot,
+        and any counts are said of them."""
 
 
 OPS = (
@@ -341,6 +365,7 @@ OPS = (
     "prepare_decode",
     "commit_tokens",
     "draft_ngrams",
+    "lay_out_drafts",
     "prepare_drafted",
     "accept_drafts",
 )
@@ -401,7 +426,7 @@ class OpCase:
 
 
 _SPARSE_OPS = ("select_tokens", "selected_latent_attention")
-_DRAFT_OPS = ("draft_ngrams", "prepare_drafted", "accept_drafts")
+_DRAFT_OPS = ("draft_ngrams", "lay_out_drafts", "prepare_drafted", "accept_drafts")
 
 
 def _no_reasons(op: str, case: OpCase) -> tuple[str, ...]:

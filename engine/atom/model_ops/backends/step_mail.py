@@ -24,9 +24,11 @@ LETTERS = 3
 class StepMail:
     """said [LETTERS, 4, S · groups] int32: row 0 the slots of a step's rows, rows 1 to 3 its
     appended blocks as slot, column of its tables, block id; unused entries name the padding slot.
-    answers [LETTERS, 1, S] int32: tokens by row; where rows get up to K tokens [LETTERS, 1 + K, S],
-    how many and then each. Both pinned where there is a GPU. turn [2] int64, on
-    the device: steps that have received their letter, and the place in the rings of the last one.
+    answers [LETTERS, 1, S] int32: tokens by row. Where rows carry drafts said has a row 4, how many
+    each, and answers are [LETTERS, 3, most tokens of a step]: what was drawn behind each token, and
+    by row how many of these it got and how many drafts it had. Both pinned where there is a GPU.
+    turn [2] int64, on the device: steps that have received their letter, and the place in the rings
+    of the last one.
     """
 
     said: torch.Tensor
@@ -34,12 +36,14 @@ class StepMail:
     turn: torch.Tensor
 
 
-def empty_mail(state: SlotTensors, tokens_per_row: int = 1) -> StepMail:
-    """Letters that name no slot but the padding one. tokens_per_row: at most."""
+def empty_mail(state: SlotTensors, drafted_tokens: int = 0) -> StepMail:
+    """Letters that name no slot but the padding one. drafted_tokens: of a step whose rows carry
+    drafts, at most; 0 where none do."""
     slots, device = state.padding_slot, state.last_token.device
-    said = torch.full((LETTERS, 4, slots * state.num_groups), slots, dtype=torch.int32)
-    lines = 1 if tokens_per_row == 1 else 1 + tokens_per_row
-    answers = torch.zeros((LETTERS, lines, slots), dtype=torch.int32)
+    lines = 5 if drafted_tokens else 4
+    said = torch.full((LETTERS, lines, slots * state.num_groups), slots, dtype=torch.int32)
+    shape = (3, max(slots, drafted_tokens)) if drafted_tokens else (1, slots)
+    answers = torch.zeros((LETTERS, *shape), dtype=torch.int32)
     if device.type == "cuda":
         said, answers = said.pin_memory(), answers.pin_memory()
     return StepMail(said, answers, torch.zeros(2, dtype=torch.int64, device=device))

@@ -6,37 +6,41 @@ them, bad words may begin in them, and the place is so many tokens further. Data
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 
 @dataclass(frozen=True, slots=True)
 class DraftedDraws:
-    """Of n draws: drafts [n, K] int64, behind the slot's newest token; lengths [n] int64, how many
-    of them a draw stands behind; positions [n] int64, of the tokens that are drawn. ahead: tokens
-    that the host may take a draw to be further than it is."""
+    """Of n draws: row [n] int64, whose drafts [R, K] int64 behind the slot's newest token are its;
+    lengths [n] int64, how many of them a draw stands behind; positions [n] int64, of the tokens
+    that are drawn. ahead: tokens that the host may take a draw to be further than it is."""
 
     drafts: torch.Tensor
+    row: torch.Tensor
     lengths: torch.Tensor
     positions: torch.Tensor
     ahead: int
 
     def of(self, draws: torch.Tensor) -> DraftedDraws:
         """Some of the draws, int64."""
-        return DraftedDraws(
-            self.drafts[draws], self.lengths[draws], self.positions[draws], self.ahead
+        return replace(
+            self,
+            row=self.row[draws],
+            lengths=self.lengths[draws],
+            positions=self.positions[draws],
         )
 
     def counted(self, occurrences: torch.Tensor) -> torch.Tensor:
         """occurrences [n, V] int32 of the draws' slots, and the drafts that they stand behind."""
         index = torch.arange(self.drafts.shape[1], device=self.drafts.device)
         said = (index < self.lengths.unsqueeze(1)).to(occurrences.dtype)
-        return occurrences.scatter_add_(1, self.drafts, said)
+        return occurrences.scatter_add_(1, self.drafts[self.row], said)
 
     def newest(self, recent: torch.Tensor) -> torch.Tensor:
         """recent [n, W] int32, the newest tokens of the draws' slots, moved on by the drafts."""
-        return newest_of(recent, self.drafts, self.lengths)
+        return newest_of(recent, self.drafts[self.row], self.lengths)
 
 
 def newest_of(recent: torch.Tensor, token_ids: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:

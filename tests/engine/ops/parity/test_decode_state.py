@@ -90,26 +90,20 @@ def test_every_step_receives_the_letter_after_the_last_ones_and_answers_it(
     assert mail.turn.tolist() == [LETTERS + 2, (LETTERS + 1) % LETTERS]
 
 
-@pytest.mark.parametrize("most", [2, 5])
-def test_rows_that_got_several_tokens_keep_the_last_and_answer_with_all(
-    backend: Backend, reference: Backend, device: torch.device, most: int
+def test_a_letter_says_how_many_drafts_each_row_carries(
+    backend: Backend, device: torch.device
 ) -> None:
-    state = slot_tensors(SLOTS, MAX_BLOCKS, device)
-    mail, twin = empty_mail(state, tokens_per_row=most), copy_of(state)
-    slots = torch.zeros(SLOTS, dtype=torch.int64, device=device)
+    state = slot_tensors(SLOTS, MAX_BLOCKS, device, 2)
+    mail = empty_mail(state, drafted_tokens=40)
+    slots, wanted = torch.zeros((2, SLOTS), dtype=torch.int64, device=device)
     for step in range(LETTERS + 1):
-        backend.operations["receive_step"](mail, slots, state)
-        rows = torch.tensor([4, SLOTS, 0, 9, -1], device=device)  # padding among them
-        token_ids = torch.arange(5 * most, device=device).view(5, most) + 1000 * step
-        counts = torch.tensor([1, most, most, (1 + most) // 2, 1], device=device)
-        backend.operations["commit_tokens"](rows, token_ids, state, mail, counts)
-        reference.operations["commit_tokens"](rows, token_ids, twin, counts=counts)
-        assert torch.equal(state.last_token[:SLOTS], twin.last_token[:SLOTS])
-        assert torch.equal(state.num_computed[:SLOTS], twin.num_computed[:SLOTS])
-        assert state.last_token[4] == token_ids[0, 0]
-        assert state.last_token[0] == token_ids[2, most - 1]
-        answer = mail.answers[step % LETTERS, :, :5].tolist()
-        assert answer == [counts.tolist(), *token_ids.T.tolist()]
+        said = torch.zeros((5, 2 * SLOTS), dtype=torch.int32)
+        said[:4], said[4, :3] = letter([4, 0, 9], [[9], [30], [77 + step]], 2), step
+        mail.said[step % LETTERS] = said
+        backend.operations["receive_step"](mail, slots, state, wanted)
+        assert slots.tolist() == [4, 0, 9] + [SLOTS] * (SLOTS - 3)
+        assert wanted.tolist() == [step] * 3 + [0] * (SLOTS - 3)
+        assert state.block_tables[9, 30] == 77 + step
 
 
 def test_a_letter_of_thousands_of_slots(backend: Backend, device: torch.device) -> None:

@@ -15,20 +15,21 @@ from atom.model_ops.slots import SlotTensors
 _TOKEN_BYTES = 4
 
 
-def draft_ngrams(slots: torch.Tensor, state: SlotTensors, lookup: Lookup) -> Drafts:
+def draft_ngrams(
+    slots: torch.Tensor, wanted: torch.Tensor, state: SlotTensors, lookup: Lookup, drafts: Drafts
+) -> None:
     assert state.tokens is not None, "slots keep their tokens where drafts are looked up"
     tokens, newest = state.tokens.numpy(), state.num_computed.numpy()
-    drafts = np.zeros((len(slots), lookup.num_drafts), dtype=np.int64)
-    counts = np.zeros(len(slots), dtype=np.int64)
-    ahead = np.arange(lookup.num_drafts)
+    told, counts, most = drafts.token_ids.numpy(), drafts.counts.numpy(), wanted.numpy()
+    told[:], counts[:] = 0, 0
+    ahead = np.arange(told.shape[1])
     for row, slot in enumerate(slots.tolist()):
         said = tokens[slot, : newest[slot] + 1]
-        first = _behind_match(said, lookup)
+        first = _behind_match(said, lookup) if most[row] else 0
         if first:
             # What is drafted may run on into the drafts themselves: a period goes on.
-            drafts[row] = said[first + ahead % (len(said) - first)]
-            counts[row] = lookup.num_drafts
-    return Drafts(torch.from_numpy(drafts), torch.from_numpy(counts))
+            told[row] = said[first + ahead % (len(said) - first)]
+            counts[row] = most[row]
 
 
 def _behind_match(said: NDArray[np.int32], lookup: Lookup) -> int:

@@ -49,6 +49,7 @@ def backend() -> Backend:
             "prepare_decode": decode_state.prepare_decode,
             "commit_tokens": decode_state.commit_tokens,
             "draft_ngrams": drafting.draft_ngrams,
+            "lay_out_drafts": drafting.lay_out_drafts,
             "prepare_drafted": drafting.prepare_drafted,
             "accept_drafts": drafting.accept_drafts,
         },

@@ -5,14 +5,22 @@ from __future__ import annotations
 import torch
 
 from atom.model_ops.backends.step_mail import LETTERS, StepMail
+from atom.model_ops.drafts import keep_newest
 from atom.model_ops.slots import DecodeInputs, SlotTensors
 
 
-def receive_step(mail: StepMail, slots: torch.Tensor, state: SlotTensors) -> None:
+def receive_step(
+    mail: StepMail,
+    slots: torch.Tensor,
+    state: SlotTensors,
+    wanted: torch.Tensor | None = None,
+) -> None:
     turn = int(mail.turn[0])
     letter = mail.said[turn % LETTERS].to(slots.device).long()
     slots.copy_(letter[0, : len(slots)])
-    slot, column, block = letter[1:, _real(letter[1], state)]
+    if wanted is not None:
+        wanted.copy_(letter[4, : len(slots)])
+    slot, column, block = letter[1:4, _real(letter[1], state)]
     state.block_tables[slot, column] = block.to(torch.int32)
     mail.turn[0] = turn + 1
     mail.turn[1] = turn % LETTERS
@@ -44,17 +52,14 @@ def commit_tokens(
     token_ids: torch.Tensor,
     state: SlotTensors,
     mail: StepMail | None = None,
-    counts: torch.Tensor | None = None,
 ) -> None:
     real = _real(slots, state)
-    answer, last, grown = token_ids.unsqueeze(0), token_ids, torch.ones_like(slots)
-    if counts is not None:
-        answer = torch.cat([counts.unsqueeze(1), token_ids], dim=1).T
-        last, grown = token_ids.gather(1, counts.unsqueeze(1) - 1).squeeze(1), counts
-    state.last_token[slots[real]] = last[real]
-    state.num_computed[slots[real]] += grown[real]
+    state.last_token[slots[real]] = token_ids[real]
+    state.num_computed[slots[real]] += 1
+    if state.tokens is not None:
+        keep_newest(slots[real], state)
     if mail is not None:
-        mail.answers[int(mail.turn[1]), :, : len(slots)] = answer.to(mail.answers.device)
+        mail.answers[int(mail.turn[1]), 0, : len(slots)] = token_ids.to(mail.answers.device)
 
 
 def _real(slots: torch.Tensor, state: SlotTensors) -> torch.Tensor:

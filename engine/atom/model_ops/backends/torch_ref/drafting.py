@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import torch
 
+from atom.model_ops.backends.step_mail import StepMail
 from atom.model_ops.backends.torch_ref.decode_state import prepare_decode
-from atom.model_ops.drafts import Drafts, Lookup
+from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, Lookup
 from atom.model_ops.slots import DecodeInputs, SlotTensors
 
 
-def draft_ngrams(slots: torch.Tensor, state: SlotTensors, lookup: Lookup) -> Drafts:
+def draft_ngrams(
+    slots: torch.Tensor, wanted: torch.Tensor, state: SlotTensors, lookup: Lookup, drafts: Drafts
+) -> None:
     assert state.tokens is not None, "slots keep their tokens where drafts are looked up"
     last = state.num_computed[slots].unsqueeze(1)  # the newest token's position
     width = int(last.max()) + 1
@@ -28,10 +31,24 @@ def draft_ngrams(slots: torch.Tensor, state: SlotTensors, lookup: Lookup) -> Dra
     found = (best // width >= lookup.fewest).squeeze(1)
     end = best % width
     # What is drafted may run on into the drafts themselves: a period goes on.
-    ahead = torch.arange(lookup.num_drafts, device=slots.device)
+    ahead = torch.arange(drafts.token_ids.shape[1], device=slots.device)
     ahead = ahead % torch.where(found, (last - end).squeeze(1), 1).unsqueeze(1)
     at = torch.where(found.unsqueeze(1), end + 1 + ahead, 0)
-    return Drafts(tokens.gather(1, at).long(), torch.where(found, lookup.num_drafts, 0))
+    drafts.token_ids.copy_(tokens.gather(1, at))
+    drafts.counts.copy_(torch.where(found, wanted, 0))
+
+
+def lay_out_drafts(layout: DraftLayout, state: SlotTensors) -> None:
+    real = (layout.slots >= 0) & (layout.slots != state.padding_slot)
+    ends = torch.where(real, 1 + layout.wanted, 0).cumsum(0)
+    at = torch.arange(len(layout.row), device=ends.device)
+    row = torch.searchsorted(ends, at, right=True)
+    inside = at < ends[-1]
+    row = torch.where(inside, row, 0)
+    layout.first.copy_((ends - 1 - layout.wanted).clamp(0, len(at) - 1))
+    layout.token_slots.copy_(torch.where(inside, layout.slots[row], state.padding_slot))
+    layout.row.copy_(row)
+    layout.offset.copy_(torch.where(inside, at - layout.first[row], 0))
 
 
 def prepare_drafted(
@@ -60,16 +77,26 @@ def prepare_drafted(
 
 
 def accept_drafts(
-    slots: torch.Tensor, token_ids: torch.Tensor, drafts: Drafts, state: SlotTensors
+    drawn: DrawnRuns, drafts: Drafts, state: SlotTensors, mail: StepMail | None = None
 ) -> torch.Tensor:
     assert state.tokens is not None, "slots keep their tokens where drafts are looked up"
-    index = torch.arange(token_ids.shape[1], device=slots.device)
+    slots = drawn.slots
+    index = torch.arange(1 + drafts.token_ids.shape[1], device=slots.device)
+    at = (drawn.first.unsqueeze(1) + index).clamp_max(len(drawn.token_ids) - 1)
+    runs = drawn.token_ids[at]
     drafted = index[:-1] < drafts.counts.unsqueeze(1)
-    held = drafted & (token_ids[:, :-1] == drafts.token_ids)
+    held = drafted & (runs[:, :-1] == drafts.token_ids)
     counts = 1 + held.long().cumprod(dim=1).sum(dim=1)
     real = (slots >= 0) & (slots != state.padding_slot)
     kept = real.unsqueeze(1) & (index < counts.unsqueeze(1))
     positions = state.num_computed[slots].unsqueeze(1) + 1 + index
     row = slots.unsqueeze(1).expand_as(positions)
-    state.tokens[row[kept], positions[kept]] = token_ids[kept].to(state.tokens.dtype)
+    state.tokens[row[kept], positions[kept]] = runs[kept].to(state.tokens.dtype)
+    last = runs.gather(1, counts.unsqueeze(1) - 1).squeeze(1)
+    state.last_token[slots[real]] = last[real]
+    state.num_computed[slots[real]] += counts[real]
+    if mail is not None:
+        answer = mail.answers[int(mail.turn[1])]
+        for line, said in enumerate((drawn.token_ids, counts, drafts.counts)):
+            answer[line, : len(said)] = said.to(answer.device)
     return counts

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
+from atom.model_engine.batch import ScheduledBatch
+from atom.model_engine.runner.drafted_rows import drafted_rows
 from atom.model_engine.runner.step_mailbox import StepMailbox
 from atom.model_ops.backends.torch_ref.decode_state import commit_tokens, receive_step
+from atom.model_ops.backends.torch_ref.drafting import accept_drafts
+from atom.model_ops.drafts import DrawnRuns, no_drafts
 from tests.engine.ops.inputs import slot_tensors
 
 SLOTS = 6
@@ -36,19 +42,37 @@ def test_letters_are_received_and_answered_in_turn() -> None:
 
 def test_rows_that_got_several_tokens_are_read_row_after_row() -> None:
     state = slot_tensors(SLOTS, 8, CPU)
-    mailbox = StepMailbox(state, tokens_per_row=3)
-    slots = torch.zeros(SLOTS, dtype=torch.int64)
+    state = replace(state, tokens=torch.zeros((SLOTS + 1, 200), dtype=torch.int32))
+    mailbox = StepMailbox(state, drafted_tokens=10)
+    slots, wanted = torch.zeros((2, SLOTS), dtype=torch.int64)
     before = state.num_computed.clone()
-    mailbox.post(np.array([3, 1]), np.zeros((0, 3), dtype=np.int32))
-    receive_step(mailbox.mail, slots, state)
-    tokens = torch.tensor([[10, 11, 12], [20, 21, 22]])
-    commit_tokens(slots[:2], tokens, state, mailbox.mail, torch.tensor([2, 3]))
-    token_ids, counts = mailbox.answer(2).wait()
-    assert token_ids.tolist() == [10, 11, 20, 21, 22]
+    rows = drafted_rows(decode_rows([3, 1, 2]), np.array([1, 3, 0], dtype=np.int32))
+    mailbox.post(rows.slots, np.zeros((0, 3), dtype=np.int32), rows.drafts)
+    receive_step(mailbox.mail, slots, state, wanted)
+    assert wanted.tolist() == [1, 3, 0, 0, 0, 0]
+    drawn = DrawnRuns(slots, torch.tensor([0, 2, 6, 0, 0, 0]), torch.arange(10, 17))
+    drafts = no_drafts(SLOTS, 3, CPU)
+    drafts.token_ids[:2] = torch.tensor([[10, 0, 0], [12, 13, 99]])
+    drafts.counts[:2] = torch.tensor([1, 3])
+    accept_drafts(drawn, drafts, state, mailbox.mail)
+    runs = mailbox.answer_runs(rows)
+    token_ids, counts = runs.wait()
+    assert token_ids.tolist() == [10, 11, 12, 13, 14, 16]
     assert counts is not None
-    assert counts.tolist() == [2, 3]
-    assert state.last_token[[3, 1]].tolist() == [11, 22]
-    assert (state.num_computed - before)[[3, 1]].tolist() == [2, 3]
+    assert counts.tolist() == [2, 3, 1]
+    assert runs.drafted.tolist() == [1, 3, 0]
+    assert state.last_token[[3, 1, 2]].tolist() == [11, 14, 16]
+    assert (state.num_computed - before)[[3, 1, 2]].tolist() == [2, 3, 1]
+
+
+def decode_rows(slots: list[int]) -> ScheduledBatch:
+    """A batch of decodes."""
+    ones = np.ones(len(slots), dtype=np.int32)
+    return ScheduledBatch(
+        new_rows=(), block_appends=np.zeros((0, 3), dtype=np.int32), slots=np.array(slots),
+        req_ids=np.array(slots), num_computed_tokens=ones, num_scheduled_tokens=ones,
+        samples=ones.astype(np.bool_), num_decodes=len(slots),
+    )  # fmt: skip
 
 
 def test_a_restart_counts_from_the_first_letter() -> None:

@@ -25,13 +25,14 @@ _FEW_ROWS, _MANY_ROWS = 32, 256
 
 @triton.jit
 def _receive_kernel(
-    said_ptr, turn_ptr, slots_ptr, tables_ptr, count, num_slots, padding_slot,
-    LETTERS: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+    said_ptr, turn_ptr, slots_ptr, tables_ptr, wanted_ptr, count, num_slots, padding_slot,
+    LETTERS: tl.constexpr, LINES: tl.constexpr, COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+    DRAFTED: tl.constexpr,
 ):  # fmt: skip
     """One program of one warp: none of it may read the turn when some of it has moved it on."""
     turn = tl.load(turn_ptr)
     place = turn % LETTERS
-    letter_ptr = said_ptr + place * 4 * count
+    letter_ptr = said_ptr + place * LINES * count
     for first in range(0, count, BLOCK):
         at = first + tl.arange(0, BLOCK)
         inside = at < count
@@ -40,6 +41,9 @@ def _receive_kernel(
         slot = tl.load(letter_ptr + count + at, mask=inside, other=-1).to(tl.int64)
         column = tl.load(letter_ptr + 2 * count + at, mask=inside, other=0)
         block = tl.load(letter_ptr + 3 * count + at, mask=inside, other=0)
+        if DRAFTED:
+            wanted = tl.load(letter_ptr + 4 * count + at, mask=inside, other=0)
+            tl.store(wanted_ptr + at, wanted.to(tl.int64), mask=at < num_slots)
         tl.store(slots_ptr + at, row_slot.to(tl.int64), mask=at < num_slots)
         real = (slot >= 0) & (slot != padding_slot)
         tl.store(tables_ptr + slot * COLUMNS + column, block, mask=real)
@@ -90,42 +94,37 @@ def _prepare_kernel(
 @triton.jit(do_not_specialize=["rows"])
 def _commit_kernel(
     slots_ptr, token_ids_ptr, last_token_ptr, num_computed_ptr, turn_ptr, answers_ptr,
-    counts_ptr, padding_slot, rows, num_answers,
-    BLOCK: tl.constexpr, ANSWERS: tl.constexpr, MOST: tl.constexpr,
+    tokens_ptr, padding_slot, rows, num_answers, columns,
+    BLOCK: tl.constexpr, ANSWERS: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
-    """num_answers: of a line. MOST: tokens of a row, 0 where each has one and none is counted."""
+    """num_answers: of a letter. KEPT: slots keep their tokens, in lines of `columns`."""
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     slot = tl.load(slots_ptr + row, mask=row < rows, other=-1).to(tl.int64)
     real = (slot >= 0) & (slot != padding_slot)
-    if MOST == 0:
-        count = 1
-        token = tl.load(token_ids_ptr + row, mask=row < rows, other=0)
-    else:
-        several = tl.load(counts_ptr + row, mask=row < rows, other=1).to(tl.int64)
-        count = several
-        token = tl.load(token_ids_ptr + row * MOST + count - 1, mask=row < rows, other=0)
+    token = tl.load(token_ids_ptr + row, mask=row < rows, other=0)
     if ANSWERS:
-        LINES: tl.constexpr = MOST + 1
-        answer_at = answers_ptr + tl.load(turn_ptr + 1) * num_answers * LINES + row
-        if MOST == 0:
-            tl.store(answer_at, token.to(tl.int32), mask=row < rows)
-        else:
-            tl.store(answer_at, several.to(tl.int32), mask=row < rows)
-            for index in tl.static_range(MOST):
-                each = tl.load(token_ids_ptr + row * MOST + index, mask=row < rows, other=0)
-                line = answer_at + (1 + index) * num_answers
-                tl.store(line, each.to(tl.int32), mask=row < rows)
+        answer_at = answers_ptr + tl.load(turn_ptr + 1) * num_answers + row
+        tl.store(answer_at, token.to(tl.int32), mask=row < rows)
     tl.store(last_token_ptr + slot, token.to(last_token_ptr.dtype.element_ty), mask=real)
     computed = tl.load(num_computed_ptr + slot, mask=real, other=0)
-    tl.store(num_computed_ptr + slot, computed + count, mask=real)
+    tl.store(num_computed_ptr + slot, computed + 1, mask=real)
+    if KEPT:
+        at = tokens_ptr + slot * columns + computed + 1
+        tl.store(at, token.to(tokens_ptr.dtype.element_ty), mask=real)
 
 
-def receive_step(mail: StepMail, slots: torch.Tensor, state: SlotTensors) -> None:
-    count = mail.said.shape[2]
+def receive_step(
+    mail: StepMail,
+    slots: torch.Tensor,
+    state: SlotTensors,
+    wanted: torch.Tensor | None = None,
+) -> None:
+    lines, count = mail.said.shape[1:]
     _receive_kernel[(1,)](
-        mail.said, mail.turn, slots, state.block_tables, count, slots.shape[0], state.padding_slot,
-        LETTERS=LETTERS, COLUMNS=state.block_tables.shape[1],
-        BLOCK=min(_LETTER_STRETCH, next_power_of_2(count)), num_warps=1,
+        mail.said, mail.turn, slots, state.block_tables, wanted, count, slots.shape[0],
+        state.padding_slot, LETTERS=LETTERS, LINES=lines, COLUMNS=state.block_tables.shape[1],
+        BLOCK=min(_LETTER_STRETCH, next_power_of_2(count)), DRAFTED=wanted is not None,
+        num_warps=1,
     )  # fmt: skip
 
 
@@ -189,15 +188,15 @@ def commit_tokens(
     token_ids: torch.Tensor,
     state: SlotTensors,
     mail: StepMail | None = None,
-    counts: torch.Tensor | None = None,
 ) -> None:
-    rows = slots.shape[0]
+    rows, kept = slots.shape[0], state.tokens
     # Two sizes of program, so that two kernels serve any number of rows.
     block = _FEW_ROWS if rows <= _FEW_ROWS else _MANY_ROWS
     _commit_kernel[(triton.cdiv(rows, block),)](
         slots, token_ids, state.last_token, state.num_computed, mail and mail.turn,
-        mail and mail.answers, counts, state.padding_slot, rows,
-        mail.answers.shape[2] if mail else 0, BLOCK=block, ANSWERS=mail is not None,
-        MOST=0 if counts is None else token_ids.shape[1],
+        mail and mail.answers, kept, state.padding_slot, rows,
+        mail.answers.shape[1] * mail.answers.shape[2] if mail else 0,
+        0 if kept is None else kept.shape[1],
+        BLOCK=block, ANSWERS=mail is not None, KEPT=kept is not None,
         num_warps=1 if block == _FEW_ROWS else 4,
     )  # fmt: skip

@@ -1,0 +1,63 @@
+"""FollowedDecodes: tells a drafter what a step of decodes computed, from the slots alone.
+
+They stand behind the step's tokens by then, so that its inputs are made again from them: this is
+how steps are followed that graphs replay, and it is captured, too. Owned by DraftingStepRunner.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from atom.model_ops.attention.step_plan import plan_captured_step
+from atom.model_ops.backends.interface import Ops
+from atom.model_ops.drafts import DraftLayout
+from atom.model_ops.slots import SlotTensors
+from atom.models.hidden_states import HiddenStates
+from atom.speculation.drafter import ComputedTokens, Drafter
+
+
+class FollowedDecodes:
+    def __init__(self, drafter: Drafter, ops: Ops, state: SlotTensors, block_size: int) -> None:
+        self._drafter = drafter
+        self._ops = ops
+        self._state = state
+        self._block_size = block_size
+
+    def of_decodes(self, slots: torch.Tensor, states: HiddenStates) -> None:
+        """Each row got one token."""
+        self._drafter.follow(self.computed_decodes(slots, states))
+
+    def of_runs(
+        self, layout: DraftLayout, drawn: torch.Tensor, counts: torch.Tensor, states: HiddenStates
+    ) -> None:
+        """Behind each token [T] was drawn, and of a row's so many [R] hold."""
+        self._drafter.follow(self.computed_runs(layout, drawn, counts, states))
+
+    def computed_decodes(self, slots: torch.Tensor, states: HiddenStates) -> ComputedTokens:
+        one_back = torch.full_like(slots, -1)
+        newest = torch.arange(len(slots), device=slots.device)
+        return self._computed(
+            slots, one_back, self._state.last_token[slots], states, (slots, newest)
+        )
+
+    def computed_runs(
+        self, layout: DraftLayout, drawn: torch.Tensor, counts: torch.Tensor, states: HiddenStates
+    ) -> ComputedTokens:
+        back = layout.offset - counts[layout.row]
+        newest = (layout.first + counts - 1).clamp_max(len(drawn) - 1)  # of padding rows, any
+        return self._computed(layout.token_slots, back, drawn, states, (layout.slots, newest))
+
+    def _computed(
+        self,
+        slots: torch.Tensor,
+        back: torch.Tensor,
+        next_ids: torch.Tensor,
+        states: HiddenStates,
+        rows: tuple[torch.Tensor, torch.Tensor],
+    ) -> ComputedTokens:
+        """Of tokens that stand so far from where their slots do now."""
+        inputs = self._ops.prepare_drafted(slots, back, next_ids, self._state, self._block_size)
+        starts = torch.arange(len(slots) + 1, dtype=torch.int32, device=slots.device)
+        longest = self._state.max_blocks * self._block_size
+        attention = plan_captured_step(inputs, starts, longest, even=False)
+        return ComputedTokens(inputs.positions, next_ids, states, attention, *rows)

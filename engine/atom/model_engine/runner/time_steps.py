@@ -1,0 +1,61 @@
+"""Times steps with drafts and without at start: by what they cost rows are to carry any.
+
+Steps are submitted as they are while serving, the host one step behind, so that what it launches
+counts where the device waits for it. Called by ModelRunner behind the warm-up, on slots and blocks
+of nobody's; the same steps on every rank.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from atom.config import Config
+from atom.model_engine.batch import ScheduledBatch
+from atom.model_engine.runner.step_runner import StepRunner
+from atom.model_engine.runner.warm_up import CacheShape, decode_batch, prompt_batch, with_drafts
+from atom.model_engine.wire.engine_protocol import TimedStep
+
+_STEPS = 4  # that are timed together
+_ROWS = (1, 4, 16, 64, 256)
+
+
+def time_steps(
+    steps: StepRunner,
+    config: Config,
+    cache: CacheShape,
+    most_tokens: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[TimedStep]:
+    """By rows and drafts, up to `most_tokens` of a step; nothing for a model whose sequences are
+    too short to be timed on."""
+    most = config.scheduler.num_speculative_tokens
+    reach = 2 + (1 + _STEPS) * (1 + most)
+    if reach >= config.model.max_model_len:
+        return []
+    slots = config.scheduler.max_num_seqs
+    timed = []
+    for rows in sorted({min(rows, slots) for rows in (*_ROWS, slots)}):
+        for drafts in sorted({0, 1, most}):
+            if rows * (1 + drafts) <= min(most_tokens, config.scheduler.max_num_batched_tokens):
+                # Every slot stands at its first token, and has blocks as far as it may come.
+                steps.collect(steps.submit(prompt_batch([1] * rows, cache)))
+                batch = with_drafts(decode_batch([reach] * rows, cache), drafts)
+                timed.append(TimedStep(rows, drafts, _seconds(steps, batch, clock)))
+    return timed
+
+
+def _seconds(steps: StepRunner, batch: ScheduledBatch, clock: Callable[[], float]) -> float:
+    """Of one step among several; rows enter with one before."""
+    steps.collect(steps.submit(batch))
+    batch = replace(batch, new_rows=())
+    started, outstanding = clock(), None
+    for _ in range(_STEPS):
+        submitted = steps.submit(batch)
+        if outstanding is not None:
+            steps.collect(outstanding)
+        outstanding = submitted
+    if outstanding is not None:
+        steps.collect(outstanding)
+    return (clock() - started) / _STEPS

@@ -1,0 +1,69 @@
+"""How many drafts a row carries follows from what steps were timed to take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from atom.model_engine.runner.time_steps import time_steps
+from atom.model_engine.runner.warm_up import CacheShape
+from atom.speculation.draft_lengths import AdaptiveDraftLengths
+from atom.speculation.measured_cost import MeasuredCost
+from atom.speculative_config import SpeculativeConfig
+from benchmarks.offline_engine import OfflineEngine
+from tests.support.tiny_model import make_tiny_checkpoint
+
+LENGTHS = np.arange(6, dtype=np.float64)
+
+
+def chosen(cost: MeasuredCost, rows: int) -> list[int]:
+    lengths = AdaptiveDraftLengths(5, rows, cost)
+    for slot in range(rows):
+        lengths.enter(slot)
+    return lengths.choose(np.arange(rows)).tolist()
+
+
+def test_steps_between_those_timed_are_on_a_line_and_behind_them_in_proportion() -> None:
+    cost = MeasuredCost([(1, 0, 4.0), (1, 1, 5.0), (9, 0, 6.0), (9, 1, 9.0)])
+    assert cost.of_steps(5, LENGTHS).tolist() == [5.0, 7.0, 8.25, 10.0, 12.5, 15.0]
+
+
+def test_drafts_made_one_after_the_other_cost_what_each_took() -> None:
+    cost = MeasuredCost([(1, 0, 4.0), (1, 1, 5.0), (1, 5, 11.0), (8, 1, 5.0)])
+    assert cost.of_steps(1, LENGTHS).tolist() == [4.0, 5.0, 6.5, 8.0, 9.5, 11.0]
+
+
+def test_a_step_of_more_is_never_taken_to_be_faster() -> None:
+    cost = MeasuredCost([(1, 0, 4.0), (1, 1, 5.0), (4, 0, 3.9), (4, 1, 4.9)])
+    assert cost.of_steps(4, LENGTHS[:2]).tolist() == [4.0, 5.0]
+
+
+def test_dear_launches_leave_drafts_out() -> None:
+    cheap = MeasuredCost([(1, 0, 4.0), (1, 1, 4.1), (64, 0, 7.0), (64, 1, 10.0)])
+    dear = MeasuredCost([(1, 0, 4.0), (1, 1, 40.0), (64, 0, 7.0), (64, 1, 50.0)])
+    assert chosen(cheap, 1) == [5]
+    assert chosen(dear, 1) == [0]
+    assert min(chosen(cheap, 16)) >= 1
+
+
+def test_steps_are_timed_with_and_without_drafts(tmp_path: Path) -> None:
+    folder = make_tiny_checkpoint(tmp_path, "qwen3", seed=5)
+    engine = OfflineEngine(
+        str(folder), speculative=SpeculativeConfig(num_tokens=3), max_model_len=128, max_num_seqs=5,
+        num_kv_blocks=40, max_num_batched_tokens=64,
+    )  # fmt: skip
+    runner: Any = engine.executor.runner  # type: ignore[attr-defined]
+    seconds = iter(range(1000))
+    with torch.inference_mode():
+        timed = time_steps(
+            runner._steps, engine.config, CacheShape(40, 16, 1), 16, lambda: float(next(seconds))
+        )
+    engine.close()
+    assert [(step.rows, step.drafts) for step in timed] == [
+        (1, 0), (1, 1), (1, 3), (4, 0), (4, 1), (4, 3), (5, 0), (5, 1)
+    ]  # fmt: skip
+    assert {step.seconds for step in timed} == {0.25}
+    assert runner._steps._unknown == 0
