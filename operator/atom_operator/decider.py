@@ -147,7 +147,13 @@ class Decider:
         )
         claim = await check_claims(self.port, self.fleet, plan)
         plan, _ = await self._roll_out(plan, accepted.rollout, target, observed, claim.one_node)
-        return Decision(desired=render(plan, target), kept=_kept(plan, observed))
+        # What a kind's CRD took with it cannot be kept up; the rest can.
+        desired = {
+            child: manifest
+            for child, manifest in render(plan, target).items()
+            if child.kind not in observed.unserved
+        }
+        return Decision(desired=desired, kept=_kept(plan, observed))
 
     async def _surroundings(
         self, key: ObjectKey, spec: AtomDeploymentSpec, observed: Observed, engines: EngineView

@@ -78,7 +78,9 @@ class Reconciler:
         observed = await observe(self.port, key, parent["metadata"]["uid"], look.kinds)
         known = measured_before(parent.get("status") or {})
         failure = known_failure(parent.get("status") or {}, observed.deployment)
-        observed = with_deadline(replace(observed, at=self.clock()), self.clock(), failure)
+        # One time for all of the pass: what is told as late was late when it was decided upon.
+        now = self.clock()
+        observed = with_deadline(replace(observed, at=now), now, failure)
         engines = await ask_engines(self.engines, observed, known)
         self.turns.see(key, observed.deployment)
         decision = await self.decider.decide(
@@ -88,7 +90,7 @@ class Reconciler:
         if todo.desired is None:
             todo = await self.decider.keep_up(key, parent, observed, engines)
         report, observed = await self._carry_out(key, todo, observed)
-        observed = with_deadline(observed, self.clock(), failure)
+        observed = with_deadline(observed, now, failure)
         await self._ensure_jobs(key, parent, decision)
         self.optional.remember(key, look, observed.children)
         await self._report(key, parent, decision, report, observed, engines)

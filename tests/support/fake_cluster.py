@@ -64,6 +64,8 @@ class FakeCluster:
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         self.reads.append(f"get {kind.kind}")
+        if kind in self.unserved_kinds:
+            raise TransientError(f"get {kind.kind}: 404 page not found")
         return copied(self.objects.get((kind, namespace, name)))
 
     async def list_labelled(

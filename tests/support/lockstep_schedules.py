@@ -17,7 +17,8 @@ from atom.config import Config
 from atom.model_engine.request import Request
 from atom.model_engine.wire.engine_protocol import AbortBody, AddBody, ShutdownBody
 from tests.support.builders_engine import make_request
-from tests.support.lockstep_world import LockstepWorld, token_of
+from tests.support.lockstep_runner import token_of
+from tests.support.lockstep_world import LockstepWorld
 
 MAX_TOKENS = 12
 _LAST_ARRIVAL = 500  # turns of all ranks together
@@ -143,7 +144,7 @@ class Director:
         """Ends in order are seen as those of processes that are killed are, at once or later."""
         for gone in self._world.ended.keys() - self._seen:
             self._seen.add(gone)
-            for rank in self._world.turns.playing:
+            for rank in self._world.living:
                 watch = self._world.watches[rank]
                 self._soon(lambda watch=watch, gone=gone: watch.judge(gone))
 

@@ -6,6 +6,8 @@ deadline, and every pod of a group that fails made anew within seconds.
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -105,6 +107,27 @@ async def test_a_revision_of_groups_that_fails_gives_way_to_the_last_that_was_re
     assert annotations["serving.atom.dev/revision"] == good
     put_group(cluster)
     await look(cluster, 1070)
+    degraded = condition(cluster, "Degraded")
+    assert degraded["reason"] == "RolledBack"
+    assert WORDS in degraded["message"]
+
+
+async def test_a_deadline_that_ends_within_a_look_is_the_next_ones() -> None:
+    """Told before it is acted upon it would take the words of the failure away."""
+    cluster = await with_groups(rollout={"progressDeadlineSeconds": 60})
+    put_group(cluster)
+    await look(cluster, 10)
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={"maxNumSeqs": 8})
+    await look(cluster, 1000)
+    put_group(cluster, ready=False, ended=True)
+    await look(cluster, 1010)
+    seconds = itertools.chain((1059.8, 1059.9), itertools.repeat(1060.1))
+    slow = replace(
+        reconciler(cluster, site=SITE), clock=lambda: NOW + timedelta(seconds=next(seconds))
+    )
+    await slow.reconcile(KEY)
+    assert condition(cluster, "Progressing")["reason"] != "DeadlineExceeded"
+    await look(cluster, 1061)
     degraded = condition(cluster, "Degraded")
     assert degraded["reason"] == "RolledBack"
     assert WORDS in degraded["message"]

@@ -120,6 +120,7 @@ class PeerExecutor(InProcessExecutor):
     def is_called(self) -> bool:
         with self._together():
             self._listen(wait=False)
+            self._mesh.check_stay(self._lockstep.step)
             return self._lockstep.is_called
 
     def join(self) -> None:
@@ -131,7 +132,7 @@ class PeerExecutor(InProcessExecutor):
 
     def close(self) -> None:
         self._watch.end()
-        self._mesh.leave()
+        self._mesh.leave(self._lockstep.step)
         self.runner.close()
         self._group.close()
 
@@ -150,6 +151,7 @@ class PeerExecutor(InProcessExecutor):
         """Say what this rank has for the next step, and hear the others."""
         self._mesh.say(self._lockstep.speak(tokens))
         while self._lockstep.missing:
+            self._mesh.check_stay(self._lockstep.step)
             self._listen(wait=True)
         agreed = self._lockstep.agree()
         if self._balancer is not None:

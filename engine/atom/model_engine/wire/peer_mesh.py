@@ -37,7 +37,7 @@ class MeshOrder(msgspec.Struct, frozen=True):
 
 
 class PeerLeftError(Exception):
-    """Another rank ends in order: there is no step any more."""
+    """Another rank has ended in order: there is no further step."""
 
 
 class PeerLostError(Exception):
@@ -65,7 +65,7 @@ class PeerMesh:
         self._poll = select.poll()
         for fd in self._by_fd:
             self._poll.register(fd, select.POLLIN)
-        self._left: set[int] = set()
+        self._left: dict[int, int] = {}  # by peer, the step before which it leaves
 
     @property
     def fds(self) -> Sequence[int]:
@@ -80,11 +80,12 @@ class PeerMesh:
         """Where all are to meet for their collectives."""
         self._say(_PORT, port)
 
-    def leave(self) -> None:
-        """Say that no word follows; those that are gone already need not know."""
+    def leave(self, step: int) -> None:
+        """Say that there is no word for this step or a later one, and that those before are run;
+        peers that are gone already need not know."""
         for bell in self._bells.values():
             try:
-                bell.send(_FORMAT.pack(_LEAVING, 0))
+                bell.send(_FORMAT.pack(_LEAVING, step))
             except OSError:
                 continue
 
@@ -93,16 +94,22 @@ class PeerMesh:
         return self._read(peer)[1]
 
     def hear(self, *, wait: bool) -> Iterator[tuple[int, Word]]:
-        """Words that are there; `wait` until there is one. Raises `PeerLeftError` and
+        """Words that are there; `wait` until there is one, or a peer leaves. Raises
         `PeerLostError`."""
         for fd, _ in self._poll.poll(None if wait else 0):
             peer = self._by_fd[fd]
             step, tokens = self._read(peer)
             if step == _LEAVING:
-                self._left.add(peer)
+                self._left[peer] = tokens
                 self._poll.unregister(fd)
-                raise PeerLeftError
-            yield peer, Word(step, tokens)
+            else:
+                yield peer, Word(step, tokens)
+
+    def check_stay(self, step: int) -> None:
+        """Raises `PeerLeftError` if a peer has left before this step. One that has left behind it
+        has heard everyone's word for it, and runs it: so must who has not heard them all yet."""
+        if any(left <= step for left in self._left.values()):
+            raise PeerLeftError
 
     def wait_lost(self) -> int:
         """Sleep until a peer's process has ended without leaving; which it was. From any thread."""
