@@ -11,7 +11,8 @@ import re
 import sys
 from typing import Any
 
-from tests.engine.ops.test_kernels_compile import CASES, TARGETS, compiled
+from tests.engine.ops.kernel_cases import CASES
+from tests.engine.ops.test_kernels_compile import TARGETS, compiled
 
 # Labels, comments and directives that say where in the sources an instruction comes from.
 _PLACES = re.compile(r"//.*|;(?!$).*|^\s*\.(loc|file)\b.*|^(\$L__|\.L)(tmp|func)\w*:", re.MULTILINE)

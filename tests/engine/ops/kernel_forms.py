@@ -6,7 +6,8 @@ from typing import Any
 
 from atom.model_ops.backends.triton_ops.products import skinny_linear, split_linear
 from atom.model_ops.backends.triton_ops.tuning import LinearConfig, SkinnyConfig
-from tests.engine.ops.test_kernels_compile import UNSCALED, compiled
+from tests.engine.ops.kernel_cases import UNSCALED
+from tests.engine.ops.test_kernels_compile import compiled
 
 
 def compiled_product(config: LinearConfig, tokens: int) -> Any:

@@ -1,0 +1,428 @@
+"""Kernels and the constants of real shapes that they are compiled with, bfloat16 mostly.
+
+What each case is, test_kernels_compile.py says; types: of pointers and numbers that have another
+there than usual.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from atom.model_ops.backends.triton_ops import activation, norms, reduce_norm
+from atom.model_ops.backends.triton_ops.attention import (
+    decode_attention,
+    index_scores,
+    index_select,
+    index_store,
+    latent_decode,
+    latent_prefill,
+    latent_store,
+    prefill_attention,
+    rope_store,
+    selected_attention,
+)
+from atom.model_ops.backends.triton_ops.experts import expert_order, expert_products, routing
+from atom.model_ops.backends.triton_ops.products import (
+    expand_codes,
+    expanded_linear,
+    norm_linear,
+    quantise_inputs,
+    quantised_tiles,
+    scaled_linear,
+    skinny_linear,
+    split_linear,
+    word_linear,
+)
+from atom.model_ops.backends.triton_ops.steps import (
+    decode_state,
+    drafting,
+    logit_filters,
+    sampling,
+    token_mask,
+)
+from atom.model_ops.values import Activation, ClampedSwiGLU
+
+DRAFTS = {
+    "types": {
+        "tokens_ptr": "*i32",
+        **dict.fromkeys(
+            (
+                "wanted_ptr",
+                "drafts_ptr",
+                "counts_ptr",
+                "drawn_ptr",
+                "drafted_ptr",
+                "offsets_ptr",
+                "first_ptr",
+                "token_slots_ptr",
+                "row_ptr",
+                "offset_ptr",
+            ),
+            "*i64",
+        ),
+    }
+}
+HEADS = {"HKV": 8, "D": 128, "LANES": 128}
+PADDED_HEADS = {"HKV": 8, "D": 80, "LANES": 128}
+BF16 = {"FP8": False, "k_scale_ptr": None, "v_scale_ptr": None}
+FP8_TYPES = {
+    "types": {
+        "k_cache_ptr": "fp8",
+        "v_cache_ptr": "fp8",
+        "k_scale_ptr": "*fp32",
+        "v_scale_ptr": "*fp32",
+    }
+}
+NO_LIMIT, LIMIT = {"LIMIT": 0.0}, {"LIMIT": 240.0}
+PLAIN = {"WINDOW": 0, "SOFTCAP": 0.0, "sinks_ptr": None}
+WINDOWED = {"WINDOW": 4096, "SOFTCAP": 50.0}
+EXPERTS = {
+    "EXPERTS": 128, "EXPERTS_PADDED": 128, "TOP_K": 8, "SEARCH": 256, "bias_ptr": None,
+    "K": 2048, "N": 768, "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "EVEN": True,
+    "TALL": 1, "WIDE": 0, "PACKED": 0, "scale_ptr": None, "zero_ptr": None,
+}  # fmt: skip
+UNSCALED = {"SCALED": False, "TALL": 1, "WIDE": 0, "scale_ptr": None}
+SCALED_BLOCKS = {"SCALED": True, "TALL": 128, "WIDE": 128}
+PACKED_EXPERTS = {
+    key: value for key, value in EXPERTS.items() if key not in ("scale_ptr", "zero_ptr", "bias_ptr")
+} | {"K": 2880, "N": 2880, "BLOCK_N": 64, "EVEN": False, "PACKED": 1}
+INT4 = {
+    "types": {
+        "w_ptr": "*u8", "scale_ptr": "*fp16", "zero_ptr": "*u8", "order_ptr": "*i32",
+        "index_ptr": "*i32",
+    }
+}  # fmt: skip
+WORDS = {"types": INT4["types"] | {"w_ptr": "*i32"}}
+IN_PLACE = {"order_ptr": None, "index_ptr": None}
+FP4_ALONE = {"FP4": True, "order_ptr": None, "zero_ptr": None}
+NO_ORDER = {"order_ptr": None, "counts_ptr": None}
+CHOICE = {
+    "PARTS": 4, "GROUPS": 1, "SIZE": 128, "GROUPS_PADDED": 1, "SIZE_PADDED": 128, "GROUPS_KEPT": 1,
+    "GROUP_TOP": 1, "TOP_K": 8, "TOP_K_PADDED": 8, "SIGMOID": False, "RENORMALIZE": True,
+    "SCALE": 1.0, "bias_ptr": None, "correction_ptr": None,
+}  # fmt: skip
+GROUPED_CHOICE = {
+    "PARTS": 1, "GROUPS": 8, "SIZE": 32, "GROUPS_PADDED": 8, "SIZE_PADDED": 32, "GROUPS_KEPT": 4,
+    "GROUP_TOP": 2, "TOP_K": 8, "TOP_K_PADDED": 8, "SIGMOID": True, "RENORMALIZE": True,
+    "SCALE": 2.5,
+}  # fmt: skip
+NO_ROTARY = dict.fromkeys(
+    ("q_weight_ptr", "k_weight_ptr", "cos_sin_ptr", "positions_ptr", "slots_ptr")
+)
+SILU = activation.gating(Activation.SILU)
+CLAMPED = activation.gating(ClampedSwiGLU(1.702, 7.0))
+GROUP = {"GROUP": 4, "BLOCK_SIZE": 16}
+RANKS = {"RANK": 1, "RANKS": 2, "ROWS": 256}
+LATENT = {
+    "HEAD": 192, "RANK": 512, "ROPE": 64, "RANK_LANES": 512, "ROPE_LANES": 64, "BLOCK_SIZE": 16,
+    "BLOCK_N": 32, "key_cache_ptr": None, "entry_scale_ptr": None,
+}  # fmt: skip
+FP8_LATENT = {
+    key: value for key, value in LATENT.items() if key not in ("key_cache_ptr", "entry_scale_ptr")
+} | {"BLOCK_N": 16}
+ENTRIES = {"types": {"cache_ptr": "fp8", "entry_scale_ptr": "*fp32", "key_scale_ptr": "*fp32"}}
+INDEX = {"HQ": 64, "DIM": 128}
+SCORES = {**INDEX, "HEADS": 64, "LANES": 128, "TOP_K": 2048, "BLOCK_SIZE": 16, "BLOCK_N": 64}
+SLOTS = {"types": {"selected_ptr": "*i64", "scores_ptr": "*fp32"}}
+SELECTED = {key: value for key, value in LATENT.items() if key != "BLOCK_SIZE"} | {
+    "TOP_K": 2048, "SLOTS": 2048, "BLOCK_N": 16,
+}  # fmt: skip
+ODD_LATENT = {**LATENT, "HEAD": 100, "RANK": 320, "ROPE": 36}
+
+CASES: list[Any] = [
+    pytest.param(kernel, constants, options, id=name)
+    for name, kernel, constants, options in [
+        ("rms_norm", norms._rms_norm_kernel,
+         {"HIDDEN": 4096, "BLOCK": 4096, "HAS_RESIDUAL": True, "PARTS": 1}, {}),
+        ("rms_norm of parts", norms._rms_norm_kernel,
+         {"HIDDEN": 4096, "BLOCK": 4096, "HAS_RESIDUAL": True, "PARTS": 4}, {}),
+        ("norm of a sum over 2 ranks", reduce_norm._reduce_norm_kernel,
+         {"HIDDEN": 4096, "BLOCK": 4096, "PARTS": 1, "PAIRED": True, "WORDS": 2048} | RANKS, {}),
+        ("norm of a sum of parts over 8 ranks", reduce_norm._reduce_norm_kernel,
+         {"HIDDEN": 7168, "BLOCK": 8192, "PARTS": 4, "PAIRED": True, "WORDS": 3584} | RANKS
+         | {"RANKS": 8}, {"num_warps": 16, "types": {"share_ptr": "*fp32"}}),
+        ("silu", activation._act_and_mul_kernel,
+         {"INNER": 12288, "BLOCK": 1024, **SILU}, {}),
+        ("gelu", activation._act_and_mul_kernel,
+         {"INNER": 12288, "BLOCK": 1024, **activation.gating(Activation.GELU_TANH)}, {}),
+        ("clamped swiglu", activation._act_and_mul_kernel,
+         {"INNER": 2880, "BLOCK": 1024, **CLAMPED}, {}),
+        ("rope", rope_store._rope_store_kernel,
+         {"HQ": 32, **HEADS, "HEADS": 4, "TOKENS": 2, "HAS_NORM": True, "KEEP_KEYS": True,
+          **BF16, **NO_LIMIT},
+         {"num_warps": 1}),
+        ("rope of odd heads", rope_store._rope_store_kernel,
+         {"HQ": 32, **PADDED_HEADS, "HEADS": 4, "TOKENS": 2, "HAS_NORM": True, "KEEP_KEYS": False,
+          **BF16, **NO_LIMIT},
+         {"num_warps": 1}),
+        ("decode", decode_attention._decode_kernel,
+         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 16, "BLOCK_N": 64, "IS_SPLIT": True,
+          "APPEND": False, "HAS_NORM": False, **NO_ROTARY, **BF16, **NO_LIMIT}, {}),
+        ("append", decode_attention._decode_kernel,
+         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 16, "BLOCK_N": 32, "IS_SPLIT": True,
+          "APPEND": True, "HAS_NORM": True, **BF16, **NO_LIMIT}, {}),
+        ("append whole rows", decode_attention._decode_kernel,
+         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 16, "BLOCK_N": 32, "IS_SPLIT": False,
+          "APPEND": True, "HAS_NORM": True, **BF16, **NO_LIMIT}, {"num_warps": 1}),
+        ("append odd heads in a window", decode_attention._decode_kernel,
+         {**PADDED_HEADS, **GROUP, **WINDOWED, "GROUP_PADDED": 16, "BLOCK_N": 32, "IS_SPLIT": True,
+          "APPEND": True, "HAS_NORM": True, **BF16, **NO_LIMIT}, {}),
+        ("rope into fp8", rope_store._rope_store_kernel,
+         {"HQ": 32, **HEADS, "HEADS": 4, "TOKENS": 2, "HAS_NORM": True, "KEEP_KEYS": False,
+          "FP8": True, **LIMIT}, {"num_warps": 1, **FP8_TYPES}),
+        ("append to fp8", decode_attention._decode_kernel,
+         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 16, "BLOCK_N": 32, "IS_SPLIT": True,
+          "APPEND": True, "HAS_NORM": True, "FP8": True, **LIMIT}, FP8_TYPES),
+        ("decode of fp8", decode_attention._decode_kernel,
+         {**PADDED_HEADS, **GROUP, **WINDOWED, "GROUP_PADDED": 16, "BLOCK_N": 64, "IS_SPLIT": True,
+          "APPEND": False, "HAS_NORM": False, **NO_ROTARY, "FP8": True, **LIMIT}, FP8_TYPES),
+        ("prefill of fp8", prefill_attention._prefill_kernel,
+         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64,
+          "FP8": True}, {"num_warps": 8, **FP8_TYPES}),
+        ("combine", decode_attention._combine_kernel,
+         {"HQ": 32, "D": 128, "LANES": 128, "BLOCK_N": 64, "WINDOW": 4096, "PADDED": 64}, {}),
+        ("prefill", prefill_attention._prefill_kernel,
+         {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64,
+          **BF16},
+         {"num_warps": 8}),
+        ("prefill odd heads in a window", prefill_attention._prefill_kernel,
+         {**PADDED_HEADS, **GROUP, **WINDOWED, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64,
+          **BF16},
+         {"num_warps": 8}),
+        ("latent store", latent_store._latent_store_kernel,
+         {"HQ": 16, "NOPE": 128, "ROPE": 64, "RANK": 512, "HALF": 32, "RANK_LANES": 512,
+          "HEADS": 8, "key_cache_ptr": None, "entry_scale_ptr": None, **NO_LIMIT},
+         {"num_warps": 1}),
+        ("latent store into fp8", latent_store._latent_store_kernel,
+         {"HQ": 16, "NOPE": 128, "ROPE": 64, "RANK": 512, "HALF": 32, "RANK_LANES": 512,
+          "HEADS": 8, **LIMIT}, {"num_warps": 1, **ENTRIES}),
+        ("latent decode of fp8", latent_decode._latent_decode_kernel,
+         {**FP8_LATENT, "HQ": 16, "HEADS": 16, "IS_SPLIT": True}, {"num_warps": 4, **ENTRIES}),
+        ("latent decode of fp8, many heads", latent_decode._latent_decode_kernel,
+         {**FP8_LATENT, "HQ": 128, "HEADS": 64, "IS_SPLIT": True}, {"num_warps": 4, **ENTRIES}),
+        ("latent prefill of fp8", latent_prefill._latent_prefill_kernel,
+         {**FP8_LATENT, "HQ": 16, "HEADS": 16, "TOKENS": 4}, {"num_warps": 4, **ENTRIES}),
+        ("latent decode", latent_decode._latent_decode_kernel,
+         {**LATENT, "HQ": 16, "HEADS": 16, "IS_SPLIT": True}, {"num_warps": 4}),
+        ("latent decode of many heads", latent_decode._latent_decode_kernel,
+         {**LATENT, "HQ": 128, "HEADS": 64, "IS_SPLIT": True}, {"num_warps": 8}),
+        ("latent decode whole rows, odd sizes", latent_decode._latent_decode_kernel,
+         {**ODD_LATENT, "HQ": 12, "HEADS": 16, "IS_SPLIT": False}, {"num_warps": 4}),
+        ("latent combine", decode_attention._combine_kernel,
+         {"HQ": 16, "D": 512, "LANES": 512, "BLOCK_N": 32, "WINDOW": 0, "PADDED": 64},
+         {"num_warps": 8}),
+        ("latent prefill", latent_prefill._latent_prefill_kernel,
+         {**LATENT, "HQ": 16, "HEADS": 16, "TOKENS": 4}, {"num_warps": 8}),
+        ("latent prefill of many heads, odd sizes", latent_prefill._latent_prefill_kernel,
+         {**ODD_LATENT, "HQ": 100, "HEADS": 64, "TOKENS": 1}, {"num_warps": 8}),
+        ("index store", index_store._index_store_kernel,
+         {**INDEX, "ROPE": 64, "HALF": 32, "STILL": 64, "HEADS": 16, "key_scale_ptr": None,
+          **NO_LIMIT}, {"num_warps": 1}),
+        ("index store into fp8", index_store._index_store_kernel,
+         {**INDEX, "ROPE": 64, "HALF": 32, "STILL": 64, "HEADS": 16, **LIMIT},
+         {"num_warps": 1, **ENTRIES}),
+        ("index scores of decodes", index_scores._index_scores_kernel,
+         {**SCORES, "TOKENS": 1, "key_scale_ptr": None}, {"num_warps": 4, **SLOTS}),
+        ("index scores of fp8", index_scores._index_scores_kernel,
+         {**SCORES, "TOKENS": 8},
+         {"num_warps": 4, "types": {"keys_ptr": "fp8", "scores_ptr": "*fp32", **ENTRIES["types"]}}),
+        ("index scores of chunks", index_scores._index_scores_kernel,
+         {**SCORES, "TOKENS": 8, "key_scale_ptr": None}, {"num_warps": 4, **SLOTS}),
+        ("index selection of decodes", index_select._index_select_kernel,
+         {"TOP_K": 2048, "BLOCK_SIZE": 16, "STRETCH": 4096, "DECODES": True},
+         {"num_warps": 8, **SLOTS}),
+        ("index selection of chunks", index_select._index_select_kernel,
+         {"TOP_K": 2048, "BLOCK_SIZE": 16, "STRETCH": 4096, "DECODES": False},
+         {"num_warps": 8, **SLOTS}),
+        ("latent attention to a selection", selected_attention._selected_kernel,
+         {**SELECTED, "HQ": 16, "HEADS": 16, "IS_SPLIT": True}, {"num_warps": 4, **SLOTS}),
+        ("latent attention to a selection, many heads", selected_attention._selected_kernel,
+         {**SELECTED, "HQ": 128, "HEADS": 64, "IS_SPLIT": False}, {"num_warps": 4, **SLOTS}),
+        ("latent attention to a selection of fp8", selected_attention._selected_kernel,
+         {key: value for key, value in {
+             **SELECTED, "HQ": 128, "HEADS": 64, "IS_SPLIT": True,
+         }.items() if value is not None},
+         {"num_warps": 4, "types": {"selected_ptr": "*i64", **ENTRIES["types"]}}),
+        ("latent attention to a selection, odd sizes", selected_attention._selected_kernel,
+         {**SELECTED, "HQ": 12, "HEAD": 100, "RANK": 320, "ROPE": 36, "HEADS": 16,
+          "TOP_K": 600, "SLOTS": 1024, "IS_SPLIT": True}, {"num_warps": 4, **SLOTS}),
+        ("gemv", skinny_linear._gemv_kernel,
+         {"TOKENS": 2, "BLOCK_N": 4, "BLOCK_K": 512, "HAS_BIAS": False, "EVEN": True,
+          **UNSCALED}, {}),
+        ("dot", skinny_linear._dot_kernel,
+         {"TOKENS": 16, "BLOCK_N": 16, "BLOCK_K": 64, "SPLIT_K": 4, "HAS_BIAS": True,
+          "EVEN": True, **UNSCALED}, {}),
+        ("dot of fp8", skinny_linear._dot_kernel,
+         {"TOKENS": 16, "BLOCK_N": 16, "BLOCK_K": 128, "SPLIT_K": 4, "HAS_BIAS": True,
+          "EVEN": True, **SCALED_BLOCKS},
+         {"num_stages": 4, "types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
+        ("split", split_linear._split_kernel,
+         {"BLOCK_T": 64, "BLOCK_N": 64, "BLOCK_K": 64, "WEIGHTS_FIRST": True, "GATED": False,
+          "HAS_BIAS": True, **UNSCALED}, {}),
+        ("split of fp8", split_linear._split_kernel,
+         {"BLOCK_T": 64, "BLOCK_N": 64, "BLOCK_K": 128, "WEIGHTS_FIRST": True, "GATED": False,
+          "HAS_BIAS": False, "bias_ptr": None, **SCALED_BLOCKS},
+         {"num_stages": 3, "types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
+        ("gated", split_linear._split_kernel,
+         {"BLOCK_T": 128, "BLOCK_N": 32, "BLOCK_K": 64, "WEIGHTS_FIRST": False, "GATED": True,
+          "HAS_BIAS": True, **UNSCALED}, {}),
+        ("quantise groups", quantise_inputs._groups_kernel,
+         {"GROUPS": 8, "GROUP": 128, "LIMIT": 240.0}, {"types": {"codes_ptr": "fp8"}}),
+        ("quantise rows", quantise_inputs._rows_kernel,
+         {"BLOCK": 4096, "LIMIT": 127.0}, {"types": {"codes_ptr": "*i8"}}),
+        ("fp8 blocks, few tokens", scaled_linear._fp8_kernel,
+         {"BLOCK_T": 16, "BLOCK_N": 32, "BLOCK_K": 128, "TALL": 128, "WIDE": 128, "LIMIT": 240.0,
+          "QUANTISES": True, "HAS_BIAS": False, "x_scale_ptr": None, "bias_ptr": None},
+         {"num_stages": 3, "types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
+        ("fp8 blocks, many tokens", scaled_linear._fp8_kernel,
+         {"BLOCK_T": 128, "BLOCK_N": 128, "BLOCK_K": 128, "TALL": 128, "WIDE": 128, "LIMIT": 240.0,
+          "QUANTISES": False, "HAS_BIAS": False, "bias_ptr": None},
+         {"num_warps": 8, "types": {"x_ptr": "fp8", "w_ptr": "fp8", "scale_ptr": "*fp32"}}),
+        ("fp8 rows", scaled_linear._fp8_kernel,
+         {"BLOCK_T": 64, "BLOCK_N": 128, "BLOCK_K": 128, "TALL": 1, "WIDE": 0, "LIMIT": 240.0,
+          "QUANTISES": False, "HAS_BIAS": True},
+         {"types": {"x_ptr": "fp8", "w_ptr": "fp8", "scale_ptr": "*fp32"}}),
+        ("int8", scaled_linear._int8_kernel,
+         {"BLOCK_T": 128, "BLOCK_N": 128, "BLOCK_K": 128, "HAS_BIAS": True},
+         {"num_warps": 8, "types": {"x_ptr": "*i8", "w_ptr": "*i8", "scale_ptr": "*fp32"}}),
+        ("int4 in groups", expanded_linear._expand_kernel,
+         {"BLOCK_T": 16, "BLOCK_N": 32, "BLOCK_K": 128, "GROUP": 128, "FP4": False,
+          "HAS_BIAS": False, "bias_ptr": None, **IN_PLACE}, {"num_stages": 3, **INT4}),
+        ("int4 in small groups", expanded_linear._expand_kernel,
+         {"BLOCK_T": 64, "BLOCK_N": 128, "BLOCK_K": 128, "GROUP": 32, "FP4": False,
+          "HAS_BIAS": True, "zero_ptr": None, **IN_PLACE}, INT4),
+        ("int4 of groups parted among ranks", expanded_linear._expand_kernel,
+         {"BLOCK_T": 32, "BLOCK_N": 64, "BLOCK_K": 128, "GROUP": 128, "FP4": False,
+          "HAS_BIAS": False, "bias_ptr": None}, INT4),
+        ("mxfp4", expanded_linear._expand_kernel,
+         {"BLOCK_T": 64, "BLOCK_N": 128, "BLOCK_K": 128, "GROUP": 32, "FP4": True,
+          "HAS_BIAS": False, "zero_ptr": None, "bias_ptr": None, **IN_PLACE},
+         {"types": {"w_ptr": "*u8", "scale_ptr": "*u8"}}),
+        *(
+            (f"{name}, {tokens} tokens by words", word_linear._word_kernel,
+             {"BLOCK_T": tokens, "BLOCK_N": 64 if tokens < 64 else 128, "HAS_BIAS": False,
+              "bias_ptr": None, "FP4": False, **constants},
+             {"num_stages": 3 if tokens < 64 else 2, "num_warps": 8 if tokens > 64 else 4,
+              "types": WORDS["types"] | types})
+            for name, tokens, constants, types in [
+                ("int4", 64, {"BLOCK_K": 128, "GROUP": 128, "order_ptr": None}, {}),
+                ("ordered int4", 16, {"BLOCK_K": 128, "GROUP": 128}, {}),
+                ("int4 in groups of 64", 128, {"BLOCK_K": 64, "GROUP": 64, "order_ptr": None}, {}),
+                ("int4 in groups of 32", 64,
+                 {"BLOCK_K": 128, "GROUP": 32, "order_ptr": None, "zero_ptr": None}, {}),
+                ("mxfp4", 16, {"BLOCK_K": 128, "GROUP": 32, **FP4_ALONE}, {"scale_ptr": "*u8"}),
+                ("mxfp4", 128, {"BLOCK_K": 128, "GROUP": 32, **FP4_ALONE}, {"scale_ptr": "*u8"}),
+                ("mxfp4 in float16", 64, {"BLOCK_K": 128, "GROUP": 32, **FP4_ALONE},
+                 {"scale_ptr": "*u8", "x_ptr": "*fp16"}),
+            ]
+        ),
+        ("sum of parts", quantised_tiles._sum_kernel, {"STRETCH": 1024}, {}),
+        ("norm_linear", norm_linear._norm_linear_kernel,
+         {"K": 4096, "BLOCK_K": 4096, "ROWS": 4, "GATED": False, "HAS_RESIDUAL": True,
+          "HAS_BIAS": False, "bias_ptr": None, **UNSCALED}, {"num_warps": 8}),
+        ("norm_linear of fp8", norm_linear._norm_linear_kernel,
+         {"K": 4096, "BLOCK_K": 4096, "ROWS": 4, "GATED": False, "HAS_RESIDUAL": True,
+          "HAS_BIAS": False, "bias_ptr": None, "SCALED": True, "TALL": 1, "WIDE": 0},
+         {"num_warps": 8, "types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
+        ("norm_gated_linear", norm_linear._norm_linear_kernel,
+         {"K": 4096, "BLOCK_K": 4096, "ROWS": 1, "GATED": True, "HAS_RESIDUAL": True,
+          "HAS_BIAS": True, **UNSCALED}, {}),
+        ("gates and ups of what is normed", norm_linear._norm_linear_kernel,
+         {"K": 4096, "BLOCK_K": 4096, "ROWS": 1, "GATED": True, "HAS_RESIDUAL": False,
+          "HAS_BIAS": False, "bias_ptr": None, "norm_ptr": None, **UNSCALED}, {}),
+        ("router", routing._logits_kernel, {"BLOCK_T": 16, "BLOCK_E": 16, "BLOCK_K": 128}, {}),
+        ("choice", routing._choose_kernel, CHOICE, {"num_warps": 1}),
+        ("choice in groups", routing._choose_kernel, GROUPED_CHOICE, {"num_warps": 1}),
+        ("experts of pairs", expert_products._experts_kernel,
+         {**EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 0, "GATED": True}, {}),
+        ("experts' downs", expert_products._experts_kernel,
+         {**EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 1, "GATED": False}, {}),
+        ("experts in order", expert_products._experts_kernel,
+         {**EXPERTS, **CLAMPED, "PROGRAMS": 2, "GATED": True, "EVEN": False, "BLOCK_M": 128,
+          "BLOCK_N": 64, "BLOCK_K": 64}, {"num_warps": 8}),
+        ("experts of fp8 blocks", expert_products._experts_kernel,
+         {key: value for key, value in {
+             **EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 0, "GATED": True, "TALL": 128, "WIDE": 128,
+         }.items() if key != "scale_ptr"},
+         {"types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
+        ("many tokens' experts of int8", expert_products._experts_kernel,
+         {key: value for key, value in {
+             **EXPERTS, **SILU, "PROGRAMS": 2, "GATED": False, "BLOCK_M": 128, "BLOCK_N": 64,
+             "BLOCK_K": 64, "WIDE": 2048,
+         }.items() if key != "scale_ptr"},
+         {"num_warps": 8, "types": {"w_ptr": "*i8", "scale_ptr": "*fp32"}}),
+        ("experts of mxfp4", expert_products._experts_kernel,
+         {**PACKED_EXPERTS, **NO_ORDER, **CLAMPED, "PROGRAMS": 0, "GATED": True, "WIDE": 32,
+          "PACKED": 3, "zero_ptr": None},
+         {"num_stages": 4, "types": {"w_ptr": "*i32", "scale_ptr": "*u8"}}),
+        ("experts of fp8 words", expert_products._experts_kernel,
+         {**PACKED_EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 1, "GATED": True, "TALL": 128,
+          "WIDE": 128, "PACKED": 5, "zero_ptr": None},
+         {"num_stages": 4, "types": {"w_ptr": "*i32", "scale_ptr": "*fp32"}}),
+        ("8-bit codes as numbers", expand_codes._eight_bits_kernel,
+         {"K": 2048, "TALL": 128, "WIDE": 128, "ROWS": 32, "BLOCK_K": 128},
+         {"types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
+        ("4-bit codes as numbers", expand_codes._numbers_kernel,
+         {"K": 2880, "groups": 45, "GROUP": 64, "FP4": False, "ROWS": 32, "BLOCK_K": 128,
+          "index_ptr": None}, INT4),
+        ("4-bit codes of parted groups as numbers", expand_codes._numbers_kernel,
+         {"K": 2880, "groups": 90, "GROUP": 64, "FP4": False, "ROWS": 32, "BLOCK_K": 128}, INT4),
+        ("experts of mxfp4 byte by byte", expert_products._experts_kernel,
+         {**PACKED_EXPERTS, **NO_ORDER, **CLAMPED, "PROGRAMS": 1, "GATED": False, "WIDE": 32,
+          "PACKED": 2, "zero_ptr": None},
+         {"num_stages": 3, "types": {"x_ptr": "*fp16", "w_ptr": "*u8", "scale_ptr": "*u8"}}),
+        ("many tokens' experts of int4", expert_products._experts_kernel,
+         {**PACKED_EXPERTS, **SILU, "PROGRAMS": 2, "GATED": True, "WIDE": 64, "BLOCK_M": 128},
+         {"num_warps": 8, "types": {"w_ptr": "*u8", "scale_ptr": "*fp16", "zero_ptr": "*u8"}}),
+        ("counts", expert_order._count_kernel, {"STRETCH": 1024}, {}),
+        ("places", expert_order._place_kernel,
+         {"EXPERTS": 128, "EXPERTS_PADDED": 128, "STRETCH": 1024}, {}),
+        ("sum of experts", expert_products._sum_kernel, {"PARTS": 8, "BLOCK": 1024}, {}),
+        ("score", sampling._score_kernel,
+         {"VOCAB": 151936, "STRETCH": 4096, "STRETCHES": 38, "FIRST_GROUP": 0}, {"num_warps": 8}),
+        ("pick", sampling._pick_kernel,
+         {"VOCAB": 151936, "STRETCHES": 38, "BLOCK": 64, "FIRST_GROUP": 0, "score_ptr": None}, {}),
+        ("pick of a stretch", sampling._pick_kernel,
+         {"VOCAB": 75968, "STRETCHES": 75, "BLOCK": 128, "FIRST_GROUP": 1187}, {}),
+        ("groups", logit_filters._groups_kernel, {"STRETCH": 2048}, {"num_warps": 1}),
+        ("least", logit_filters._least_kernel,
+         {"PADDED": 4096, "CHOSEN": 64, "BITS": 16, "PASS": 16384}, {"num_warps": 16}),
+        ("mask", logit_filters._mask_kernel, {"STRETCH": 2048}, {}),
+        ("receive", decode_state._receive_kernel,
+         {"LETTERS": 3, "LINES": 4, "COLUMNS": 256, "BLOCK": 256, "DRAFTED": False,
+          "wanted_ptr": None}, {"num_warps": 1}),
+        ("receive of drafts", decode_state._receive_kernel,
+         {"LETTERS": 3, "LINES": 5, "COLUMNS": 256, "BLOCK": 256, "DRAFTED": True},
+         {"num_warps": 1, **DRAFTS}),
+        ("prepare", decode_state._prepare_kernel,
+         {"MAX_BLOCKS": 256, "GROUPS": 2, "BLOCK_SIZE": 16, "STRETCH": 256, "DRAFTED": False,
+          "offsets_ptr": None, "drafts_ptr": None}, {}),
+        ("prepare_drafted", decode_state._prepare_kernel,
+         {"MAX_BLOCKS": 256, "GROUPS": 2, "BLOCK_SIZE": 16, "STRETCH": 256, "DRAFTED": True},
+         DRAFTS),
+        ("look up", drafting._look_up_kernel,
+         {"MOST": 8, "STRETCH": 2048, "LANES": 8}, {"num_warps": 8, **DRAFTS}),
+        ("layout", drafting._layout_kernel, {"LANES": 256, "STRETCH": 1024}, DRAFTS),
+        ("accept", drafting._accept_kernel, {"LANES": 8, "ANSWERS": True},
+         {"num_warps": 1, **DRAFTS}),
+        ("token_mask", token_mask._token_mask_kernel, {"STRETCH": 4096}, {}),
+        ("commit", decode_state._commit_kernel,
+         {"BLOCK": 256, "ANSWERS": True, "KEPT": False, "tokens_ptr": None}, {}),
+        ("commit and keep", decode_state._commit_kernel,
+         {"BLOCK": 32, "ANSWERS": True, "KEPT": True}, {"num_warps": 1, **DRAFTS}),
+    ]
+]  # fmt: skip
+
+
+# Kernels whose tiles an AMD card's dies share, as that card has them.
+DEALT_CASES: list[Any] = [
+    pytest.param(kernel, {**constants, "DIES": 8}, options, id=f"{case.id}, over 8 dies")
+    for case in CASES
+    for kernel, constants, options in [case.values]
+    if case.id in (
+        "prefill", "gated", "fp8 blocks, many tokens", "int8", "mxfp4",
+        "int4, 64 tokens by words", "experts in order",
+    )
+]  # fmt: skip
