@@ -15,8 +15,8 @@ _HEAD = f"""# Kernels as compiled for AMD cards
 Figures of Triton {triton.__version__}'s compiler for gfx942 (MI300X, 64 KiB of LDS) and gfx950
 (MI355X, 160 KiB), at the sizes that `tests/engine/ops/kernel_cases.py` names; no kernel was
 started on either card. Registers are per lane of a wavefront of 64; scratch is memory per lane that
-registers are spilled to, and the same file holds each kernel to a bound of it. Scalar spills go to
-vector registers, not to memory. Written by `python -m tests.engine.ops.kernel_table`.
+registers are spilled to, and `test_kernels_compile.py` holds each kernel to a bound of it. Scalar
+spills go to vector registers, not to memory. Written by `python -m tests.engine.ops.kernel_table`.
 """
 _COLUMNS = (
     "kernel", "card", "warps", "LDS bytes", "vector registers", "scalar registers",
