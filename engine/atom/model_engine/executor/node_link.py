@@ -61,6 +61,10 @@ class NodeLink:
         body = self._exactly(size)
         return None if body is None else (Frame(kind), body)
 
+    def wait_at_most(self, seconds: float | None) -> None:
+        """Take silence of so long within a frame, or before one, for an end; None for ever."""
+        self._connection.settimeout(seconds)
+
     def say_last(self) -> None:
         """Nothing more is sent from here; what comes is still read."""
         with contextlib.suppress(OSError):

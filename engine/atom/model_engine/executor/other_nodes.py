@@ -26,6 +26,7 @@ from atom.utils.listening import listen_everywhere
 logger = logging.getLogger(__name__)
 
 _ANSWER_SECONDS = 1.0
+_HELLO_SECONDS = 5.0  # of whoever connects; a node says hello at once
 
 
 class NodeHello(msgspec.Struct, frozen=True):
@@ -114,9 +115,11 @@ class OtherNodes:
                 node.link.send(Frame.END)
 
     def _welcome(self, link: NodeLink) -> _Node | None:
+        link.wait_at_most(_HELLO_SECONDS)
         frame = link.receive()
         if frame is None or frame[0] is not Frame.HELLO:
             return None
+        link.wait_at_most(None)
         try:
             hello = msgspec.json.decode(frame[1], type=NodeHello)
         except msgspec.DecodeError:
