@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
+import psutil
 import pytest
 
 from atom.config import Config
@@ -20,3 +21,12 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 async def rig(config: Config) -> AsyncIterator[AppRig]:
     async with serve_app(config) as rig:
         yield rig
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_grammar_compiler_is_left() -> Iterator[None]:
+    """An engine of this process that compiled a grammar is closed by the module that made it: the
+    compiler's own tests count such processes."""
+    yield
+    commands = [" ".join(child.cmdline()) for child in psutil.Process().children()]
+    assert [command for command in commands if "compile_server" in command] == []

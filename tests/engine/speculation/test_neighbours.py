@@ -49,8 +49,12 @@ def mixed_asks(vocab_size: int) -> list[tuple[list[int], SamplingParams]]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_rows_with_a_grammar_draft_nothing_and_their_neighbours_do(way: str) -> None:
+def test_rows_with_a_grammar_draft_nothing_and_their_neighbours_do(
+    way: str, request: pytest.FixtureRequest
+) -> None:
     plain, drafting = (engine_of(ATOM_TINY, asked, **WAYS[way]) for asked in (None, DRAFTS))
+    for engine in (plain, drafting):
+        request.addfinalizer(engine.guided.close)
     asks = mixed_asks(plain.vocab_size)
     assert answers_of(drafting, asks) == answers_of(plain, asks)
     stats = drafting.scheduler.stats()
