@@ -1,7 +1,7 @@
 """What 1,000 AtomDeployments cost, 200 of them autoscaled, against what is promised of it.
 
 The promises are of a machine with two cores and nothing else to do: `benchmarks.operator_scale`
-measures, on nodes simulated by kwok, and these bounds judge. Some 25 minutes.
+measures, on nodes simulated by kwok, and these bounds judge. Some 15 minutes.
 """
 
 from __future__ import annotations
