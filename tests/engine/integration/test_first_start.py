@@ -105,6 +105,14 @@ def test_a_start_that_needs_other_kernels_is_another(tmp_path: Path, met: Counte
     assert describe_start(config) == describe_start(replace(config, seed=5))
 
 
+def test_a_variable_leaves_the_rehearsal_out(
+    tmp_path: Path, met: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATOM_COMPILE_AHEAD", "0")
+    assert compile_ahead(first_start("tiny", tmp_path)) == []
+    assert not met
+
+
 def test_a_rehearsal_that_fails_is_told_of_and_ends_no_start(
     tmp_path: Path,
     met: Counter[str],

@@ -43,6 +43,12 @@ _PRODUCTS = (
 )
 
 
+def _one_by_one() -> bool:
+    """Whether kernels are to be compiled as steps need them: the way out, should a card or driver
+    not bear a rehearsal."""
+    return os.environ.get("ATOM_COMPILE_AHEAD") == "0"
+
+
 def backend() -> Backend:
     reasons = _unusable()
     if reasons:
@@ -107,7 +113,7 @@ def backend() -> Backend:
         capturable=operations.keys() if torch.cuda.is_available() else (),
         reasons_against=reasons_against,
         join=rank_group.join,
-        rehearsal=Rehearsal(rehearsal.rehearsal, rehearsal.is_rehearsed),
+        rehearsal=None if _one_by_one() else Rehearsal(rehearsal.rehearsal, rehearsal.is_rehearsed),
     )
 
 
