@@ -285,7 +285,9 @@ def test_the_rank_with_the_least_room_decides_how_many_blocks_there_are(
     assert found == CoreDriver(dense, **OPTIONS).generate(prompts, max_tokens=6)
 
 
-def test_guided_rows_and_aborted_ones(pair: RankGroup, dense: str) -> None:
+def test_guided_rows_and_aborted_ones(
+    pair: RankGroup, dense: str, request: pytest.FixtureRequest
+) -> None:
     guided = SamplingParams(
         temperature=0.0, max_tokens=12, structured_outputs=StructuredOutputsParams(regex="[ab]{4}c")
     )
@@ -293,6 +295,8 @@ def test_guided_rows_and_aborted_ones(pair: RankGroup, dense: str) -> None:
     prompts = _prompts(20, 30)
     alone = CoreDriver(dense, **OPTIONS)
     together = pair.driver(dense, **OPTIONS)
+    for engine in (alone, together):
+        request.addfinalizer(engine.guided.close)
     abandoned = together.add(prompts[0], plain)
     for _ in range(3):
         together.step()
