@@ -8,13 +8,15 @@ from typing import Any
 import torch
 
 from atom.model_engine.model_runner import ModelRunner
-from atom.model_engine.runner.graph_pool import GraphPool
+from atom.model_engine.runner.time_steps import time_steps
 from atom.model_ops.backends.noise import exponential_noise, row_keys
 from atom.model_ops.backends.step_mail import StepMail
 from atom.model_ops.drafts import Drafts, DrawnRuns
 from atom.model_ops.slots import SlotTensors
 from atom.speculation.drafter import make_drafts
+from atom.speculation.measured_cost import MeasuredCost
 from benchmarks.offline_engine import OfflineEngine
+from benchmarks.said_texts import capture_anew
 
 _CALLS = 50
 # Tells the noise of whether a draft holds from that of a draw.
@@ -24,7 +26,7 @@ _OF_ACCEPTANCE = 0x1B873593
 def measure_drafter(engine: OfflineEngine, rows: int, drafts: int) -> dict[str, Any]:
     """Microseconds for drafts of so many rows, of what the slots hold since the last requests. The
     cache is not to be used afterwards: drafting writes to blocks that these no longer own."""
-    steps = _runner(engine)._steps
+    steps = own_runner(engine)._steps
     state: SlotTensors = steps.slots.device
     slots = torch.arange(rows, device=state.last_token.device)
     wanted = torch.full_like(slots, drafts)
@@ -41,7 +43,7 @@ def measure_drafter(engine: OfflineEngine, rows: int, drafts: int) -> dict[str, 
 
 def make_up_acceptance(engine: OfflineEngine, probability: float) -> None:
     """Have each draft hold with this probability, whatever was drafted and drawn."""
-    steps: Any = _runner(engine)._steps
+    steps: Any = own_runner(engine)._steps
     ops = steps._ops
     accept = ops.accept_drafts
 
@@ -60,14 +62,24 @@ def make_up_acceptance(engine: OfflineEngine, probability: float) -> None:
         return counts
 
     ops.accept_drafts = made_up
-    if steps.graphs is not None:
-        with torch.inference_mode():
-            steps.graphs = None  # before there are others: both take memory
-            steps.graphs = steps.build_graphs(GraphPool())
-            steps.graphs.capture(lambda share: None)
+    capture_anew(steps)
 
 
-def _runner(engine: OfflineEngine) -> ModelRunner:
+def drafted_step_cost(engine: OfflineEngine) -> MeasuredCost | None:
+    """What steps with drafts and without take, timed as at a start that chooses by it; None where
+    they are not replayed. For an engine that has served nothing."""
+    runner = own_runner(engine)
+    graphs = runner._steps.graphs
+    if graphs is None or graphs.drafted is None:
+        return None
+    cache = runner._cache_shape(engine.report.num_blocks)
+    with torch.inference_mode():
+        timed = time_steps(runner._steps, engine.config, cache, graphs.drafted.most_tokens)
+    return MeasuredCost([(step.rows, step.drafts, step.seconds) for step in timed])
+
+
+def own_runner(engine: OfflineEngine) -> ModelRunner:
+    """Of an engine whose one device runs in this process."""
     runner = getattr(engine.executor, "runner", None)
     assert isinstance(runner, ModelRunner), "the drafter of one device in this process is measured"
     return runner

@@ -3,20 +3,20 @@
     python -m benchmarks.speculation [--model M] [--rows 1 16] [--drafts 5] [--turns 3]
 
 Two engines of the same model in this process, one that drafts; each text is answered by both in
-turns, so that what else the machine does meets both. Looping: greedy answers to a prompt that says
-the same again and again, which random weights go on with; repeating: what was said becomes
-likelier, so that the answer soon repeats itself (a penalty, which is sampled outside the graphs);
-edit: a source file of this repository, to be said again (worth something with a model that can);
-random: tokens drawn at a high temperature from prompts of random tokens. processor_ratio: of the
-process's processor time, which other load on the machine changes less. Answers of both engines are
-compared token by token. Last comes what the
-drafter takes for a step of the most rows: launched as the engine does, and on a GPU by itself,
-replayed as a graph. On a GPU e.g.
+turns, so that what else the machine does meets both. Edit, json, quote: texts that say again what
+was said, whose answers are given (benchmarks.said_texts), for weights that were never trained;
+repeating: what was said becomes likelier, so that the answer soon repeats itself (a penalty, which
+is sampled outside the graphs); random: tokens drawn at a high temperature from prompts of random
+tokens. decode_ratio: once every request has its first token; processor_ratio: of the process's
+processor time, which other load on the machine changes less. Answers of both engines are compared
+token by token. Last comes what the drafter takes for a step of the most rows: launched as the
+engine does, and on a GPU by itself, replayed as a graph. On a GPU e.g.
 
     python -m benchmarks.speculation --model Qwen/Qwen3-8B --rows 1 16 64 256 --output-tokens 256
 
 With --acceptance a draft is made to hold with this probability (answers are nonsense then), for
-weights that were never trained to draft: what speed follows from an acceptance.
+weights that were never trained to draft; with --fixed, too, length and ratio are also said as they
+follow from it, by what steps took when they were timed at the start.
 """
 
 from __future__ import annotations
@@ -33,89 +33,110 @@ from pathlib import Path
 import numpy as np
 
 from atom.sampling_params import SamplingParams
+from atom.speculation.measured_cost import MeasuredCost
 from atom.speculative_config import SpeculativeConfig
-from atom.tokenizer import Tokenizer
-from benchmarks.drafter_time import make_up_acceptance, measure_drafter
+from benchmarks.drafter_time import (
+    drafted_step_cost,
+    make_up_acceptance,
+    measure_drafter,
+    own_runner,
+)
 from benchmarks.offline_engine import OfflineEngine
+from benchmarks.said_texts import SAID, SaidText, Sayer, said_text
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ROOT / "examples" / "models" / "atom-tiny"
-TEXTS = ("looping", "repeating", "edit", "random")
-_SOURCE = ROOT / "engine" / "atom" / "model_engine" / "schedule" / "token_runs.py"
+TEXTS = (*SAID, "repeating", "random")
 _HOT = 1.5
-_LOOP = 8
+_MEMORY = 0.45
 
 Ask = tuple[list[int], SamplingParams]
+Engines = tuple[OfflineEngine, OfflineEngine]  # without drafts, and with
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """tokens: of each request; seconds, and processor_seconds of this process: of all together."""
+    """tokens: of each request; seconds, and processor_seconds of this process: of all together.
+    decoded of the tokens came in decode_seconds, once every request had its first."""
 
     tokens: list[list[int]]
     seconds: float
     processor_seconds: float
+    decoded: int
+    decode_seconds: float
 
     @property
     def rate(self) -> float:
         return sum(map(len, self.tokens)) / self.seconds
+
+    @property
+    def decode_rate(self) -> float:
+        return self.decoded / self.decode_seconds
 
 
 def answer(engine: OfflineEngine, asks: Sequence[Ask]) -> Answered:
     """All requests at once, until the last has ended."""
     tokens: dict[int, list[int]] = {engine.add(*ask): [] for ask in asks}
     started, used = time.perf_counter(), time.process_time()
+    began, before = started, 0
     while engine.has_work():
         result = engine.step()
         for number, run in result.runs() if result else ():
             tokens[number] += run
-    seconds, processor = time.perf_counter() - started, time.process_time() - used
-    return Answered(list(tokens.values()), seconds, processor)
+        if not before and all(tokens.values()):
+            began, before = time.perf_counter(), sum(map(len, tokens.values()))
+    ended, processor = time.perf_counter(), time.process_time() - used
+    said = list(tokens.values())
+    return Answered(said, ended - started, processor, sum(map(len, said)) - before, ended - began)
 
 
 class Workload:
-    def __init__(self, engine: OfflineEngine, prompt_tokens: int, output_tokens: int) -> None:
-        self._engine = engine
-        self._prompt_tokens, self._output_tokens = prompt_tokens, output_tokens
+    """Requests to two engines of a model, one with drafts."""
+
+    def __init__(self, engines: Engines, args: argparse.Namespace) -> None:
+        self._engine = engines[0]
+        self._prompt_tokens, self._output_tokens = args.prompt_tokens, args.output_tokens
+        self._sayers: list[Sayer] = []
+        if set(args.texts) & set(SAID):
+            longest = self._engine.config.model.max_model_len
+            self._sayers = [Sayer(own_runner(engine)._steps, longest) for engine in engines]
 
     def asks(self, text: str, rows: int, turn: int) -> list[Ask]:
         """Prompts that no earlier turn had, so that no prefix is cached."""
         draw = np.random.default_rng(1000 * turn + rows)
-        return [self._ask(text, draw, number) for number in range(rows)]
+        said = None
+        if text in SAID:
+            longest = self._engine.config.model.max_model_len
+            said = said_text(text, longest - 1, self._output_tokens, draw)
+        for sayer in self._sayers:
+            sayer.say(said)
+        return [self._ask(text, draw, number, said) for number in range(rows)]
 
-    def _ask(self, text: str, draw: np.random.Generator, number: int) -> Ask:
-        length, chosen = self._output_tokens, dict[str, object]()
+    def _ask(self, text: str, draw: np.random.Generator, number: int, said: SaidText | None) -> Ask:
         prompt = self._engine.random_prompt(self._prompt_tokens, draw)
-        if text == "looping":
-            prompt = (prompt[:_LOOP] * len(prompt))[: len(prompt)]
-        elif text == "edit":
-            source = f"{draw.integers(1 << 30)}\n{_SOURCE.read_text()}"
-            asked = f"Say this again, with `rows` renamed to `table`:\n{source}\nHere it is:\n"
-            tokenizer = Tokenizer(self._engine.config.model.path)  # random weights have none
-            prompt = tokenizer.encode(asked, add_special_tokens=False)
-            prompt = prompt[: self._engine.config.model.max_model_len - length]
-        elif text == "repeating":
-            chosen = {"frequency_penalty": -2.0}
-        heat = _HOT if text == "random" else 0.0
+        if said is not None:
+            prompt = [prompt[0], *said.prompt[1:]]
+        length = self._output_tokens if said is None else len(said.answer)
         params = SamplingParams(
-            temperature=heat, seed=number, max_tokens=length, ignore_eos=True,
-            **chosen,  # type: ignore[arg-type]
+            temperature=_HOT if text == "random" else 0.0, seed=number, max_tokens=length,
+            frequency_penalty=-2.0 if text == "repeating" else 0.0, ignore_eos=True,
         )  # fmt: skip
         return prompt, params
 
 
 def compare(
-    engines: tuple[OfflineEngine, OfflineEngine],
+    engines: Engines,
     work: Workload,
     text: str,
     args: argparse.Namespace,
+    cost: MeasuredCost | None,
 ) -> list[dict[str, object]]:
     """A row of results for each number of rows."""
     found = []
     for rows in args.rows:
         before = engines[1].scheduler.stats()
         rates: tuple[list[float], list[float]] = ([], [])
-        processor = []  # of one without drafts, for each with
+        decoding, processor = [], []  # of one without drafts, for each with
         differing = 0
         for turn in range(args.turns + 1):
             asks = work.asks(text, rows, turn)
@@ -126,6 +147,7 @@ def compare(
             if turn:  # the first warms both up
                 for list_, answered in zip(rates, pair, strict=True):
                     list_.append(answered.rate)
+                decoding.append(pair[1].decode_rate / pair[0].decode_rate)
                 processor.append(pair[0].processor_seconds / pair[1].processor_seconds)
         after = engines[1].scheduler.stats()
         drafts = after.drafts_total - before.drafts_total
@@ -136,21 +158,27 @@ def compare(
             "off_tokens_per_s": round(statistics.median(rates[0]), 1),
             "on_tokens_per_s": round(statistics.median(rates[1]), 1),
             "ratio": round(statistics.median(b / a for a, b in zip(*rates, strict=True)), 3),
+            "decode_ratio": round(statistics.median(decoding), 3),
             "processor_ratio": round(statistics.median(processor), 3),
             "acceptance": round(accepted / max(tokens, 1), 3),
             "length": round(1 + accepted / max(drafts, 1), 2),
-            "length_by_formula": formula_length(args),
+            **by_formula(args, rows, cost),
             "differing": differing,
         })  # fmt: skip
     return found
 
 
-def formula_length(args: argparse.Namespace) -> float | None:
-    """Tokens of a row and step where each of a fixed number of drafts holds with one chance."""
+def by_formula(args: argparse.Namespace, rows: int, cost: MeasuredCost | None) -> dict[str, object]:
+    """Tokens of a row and step where each of a fixed number of drafts holds with one chance, and
+    with what steps take the ratio that follows."""
     if args.acceptance is None or not args.fixed:
-        return None
+        return {}
     length: float = sum(args.acceptance**k for k in range(args.drafts + 1))
-    return round(length, 2)
+    told: dict[str, object] = {"length_by_formula": round(length, 2)}
+    if cost is not None:
+        plain, drafted = cost.of_steps(rows, np.array([0.0, args.drafts]))
+        told["ratio_by_formula"] = round(length * plain / drafted, 3)
+    return told
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -172,9 +200,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     results = []
     engines = _engines(args)
-    work = Workload(engines[0], args.prompt_tokens, args.output_tokens)
+    cost = drafted_step_cost(engines[1]) if args.acceptance is not None else None
+    work = Workload(engines, args)
     for text in args.texts:
-        for row in compare(engines, work, text, args):
+        for row in compare(engines, work, text, args, cost):
             results.append(row)
             print("  ".join(f"{key} {value}" for key, value in row.items()), flush=True)
     drafter = measure_drafter(engines[1], max(args.rows), args.drafts)
@@ -184,8 +213,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _engines(args: argparse.Namespace) -> tuple[OfflineEngine, OfflineEngine]:
-    """Without drafts, and with; each has as much of the device's memory as the other."""
+def _engines(args: argparse.Namespace) -> Engines:
+    """Without drafts, and with. Each has a share of the device's memory: what this process holds
+    itself is not counted as another's."""
     speculative = SpeculativeConfig(
         method=args.method,
         draft_model=args.draft_model,
@@ -196,9 +226,9 @@ def _engines(args: argparse.Namespace) -> tuple[OfflineEngine, OfflineEngine]:
         OfflineEngine(
             args.model, load_dummy=args.load_dummy, dtype=args.dtype, speculative=asked,
             max_num_seqs=max(args.rows), max_model_len=args.max_model_len,
-            gpu_memory_utilization=share,
+            gpu_memory_utilization=_MEMORY,
         )
-        for asked, share in ((None, 0.45), (speculative, 0.9))
+        for asked in (None, speculative)
     )  # fmt: skip
     if args.acceptance is not None:
         make_up_acceptance(on, args.acceptance)

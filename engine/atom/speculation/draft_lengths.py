@@ -20,7 +20,8 @@ Slots = NDArray[np.intp]
 # opinion weighs; how much of what was seen before a step's drafts is remembered after them.
 _PRIOR, _PRIOR_WEIGHT, _MEMORY = 0.7, 2.0, 0.9
 # A row whose drafts do not pay tries one again after so many steps; one for which nothing was found
-# to draft is asked again after one step, then two, and so on, up to so many.
+# to draft is asked again after one step, then two, and so on, up to so many, and for one draft:
+# what it is to carry is computed, found or not.
 _RETRIED_AFTER, _ASKED_AFTER = 32, 16
 
 
@@ -103,6 +104,7 @@ class AdaptiveDraftLengths:
         resting = rests > 0
         none_pays = (chosen == 0) & ~resting
         chosen[none_pays & self._poor[slots]] = 1
+        chosen = np.where(self._misses[slots] > 0, np.minimum(chosen, 1), chosen)
         chosen[resting] = 0
         self._poor[slots] = np.where(resting, self._poor[slots], none_pays)
         self._rests[slots] = np.where(none_pays, _RETRIED_AFTER - 1, np.maximum(rests - 1, 0))

@@ -70,7 +70,8 @@ def test_a_row_for_which_nothing_is_found_is_asked_less_and_less_often() -> None
     lengths.enter(0)
     asked = []
     for step in range(100):
-        if lengths.choose(slots)[0]:
+        if chosen := lengths.choose(slots)[0]:
+            assert chosen == (1 if asked else 4)  # each is computed, found or not
             asked.append(step)
             lengths.miss(slots)
     apart = np.diff(asked).tolist()
