@@ -18,6 +18,7 @@ import torch
 from atom.sizing.kv_layout import KvElement, kv_terms
 from atom.sizing.layers import AttentionFacts, Experts, LayerFacts
 from atom.sizing.model_facts import ModelFacts
+from atom.sizing.token_work import token_elements
 from atom.sizing.weights import Projection, stored_projections
 
 _BYTES = 2  # bfloat16 keys and values
@@ -78,22 +79,13 @@ def _median_seconds(call: Callable[[], object], device: torch.device) -> float:
     return median(samples[1:])
 
 
-def _elements(matrix: Projection) -> int:
-    return matrix.rows * matrix.columns
-
-
-def _layer_elements(facts: ModelFacts) -> float:
-    """Of the matrices of all layers that one token goes through."""
-    return _sum_over_matrices(facts, _elements, lambda layer: _experts(layer).per_token)
-
-
 def _layer_bytes(facts: ModelFacts, tokens: int, touched: float | None) -> float:
     """Of all layers' matrices that a step of `tokens` reads; touched: experts of a layer that it
     goes through, where they were counted."""
 
     def stored(matrix: Projection) -> float:
         if matrix.quantization is None:
-            return facts.weight_dtype_bytes * _elements(matrix)
+            return facts.weight_dtype_bytes * matrix.rows * matrix.columns
         return matrix.quantization.matrix_bytes(matrix.rows, matrix.columns)  # with its scales
 
     return _sum_over_matrices(
@@ -157,7 +149,7 @@ def decode_work(
     head = facts.hidden_size * facts.vocab_size
     token_bytes = sum(term.layers * term.token_bytes for term in kv_terms(facts, kv))
     moved = _layer_bytes(facts, rows, touched) + facts.weight_dtype_bytes * head
-    products = _layer_elements(facts) + head
+    products: float = token_elements(facts) + head
     products += _attention_elements(facts, decodes=True) * context
     return Work(moved + rows * context * token_bytes, 2 * rows * products)
 
@@ -167,6 +159,6 @@ def prompt_work(facts: ModelFacts, prompts: int, length: int) -> Work:
     head = facts.hidden_size * facts.vocab_size
     tokens = prompts * length
     moved = _layer_bytes(facts, tokens, None) + facts.weight_dtype_bytes * head
-    per_token = 2 * _layer_elements(facts)
+    per_token = 2 * token_elements(facts)
     per_token += _attention_elements(facts, decodes=False) * length  # half of the tokens are seen
     return Work(moved, tokens * per_token + 2 * prompts * head)

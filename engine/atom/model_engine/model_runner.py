@@ -155,6 +155,11 @@ class ModelRunner:
                 self._cache_shape(budget.num_blocks),
                 lambda share: progress("warming up", share),
             )
+        if self._steps.graphs is not None and self._steps.graphs.prompts is not None:
+            # Behind the warm-up, whose prompts would run in them: some steps stay eager.
+            self._steps.graphs.prompts.capture(
+                lambda share: progress("capturing prompt graphs", share)
+            )
         report = self._report(budget, weights_bytes, weights_bytes + activations + overhead)
         return msgspec.structs.replace(report, timed_steps=self._timed_steps(budget.num_blocks))
 
@@ -233,7 +238,9 @@ class ModelRunner:
             return None
         if self._resolved.uncapturable:
             return None
-        return self._steps.build_graphs(GraphPool())
+        return self._steps.build_graphs(
+            GraphPool(), prompts=not self._resolved.uncapturable_prompts
+        )
 
     def _build(self) -> None:
         """Make the model, its weights not yet filled."""

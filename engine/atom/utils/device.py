@@ -20,19 +20,13 @@ from numpy.typing import NDArray
 
 from atom.errors import ConfigError
 from atom.utils import amd_memory
+from atom.utils.packed_arrays import Packing
 
 DEVICE_TYPES = ("auto", "cpu", "cuda", "rocm")
 _CGROUP_MEMORY_FILES = (
     Path("/sys/fs/cgroup/memory.max"),  # version 2
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),  # version 1
 )
-# Of a tensor in an allocation that it shares: as wide as the widest load of a kernel.
-_ALIGNMENT = 16
-_TORCH_DTYPES = {
-    np.dtype(np.int32): torch.int32,
-    np.dtype(np.int64): torch.int64,
-    np.dtype(np.float32): torch.float32,
-}
 _CGROUP_V2_CPU = Path("/sys/fs/cgroup/cpu.max")
 _CGROUP_V1_CPU = Path("/sys/fs/cgroup/cpu")
 
@@ -148,24 +142,15 @@ def upload(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
 def upload_together(
     arrays: Mapping[str, NDArray[np.generic]], device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """`upload` of several arrays by one copy: each copy costs the host about 40 µs, which the
-    device idles before a first step. The tensors share one allocation."""
+    """`upload` of several arrays by one copy, which the device idles for before a first step. The
+    tensors share one allocation."""
     if device.type == "cpu":
         return {name: upload(array, device) for name, array in arrays.items()}
-    ends = np.cumsum([-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays.values()])
-    packed = torch.empty(int(ends[-1]), dtype=torch.uint8, pin_memory=True)
-    host = packed.numpy()
-    places: list[tuple[slice, NDArray[np.generic]]] = []
-    for array, end in zip(arrays.values(), ends.tolist(), strict=True):
-        start = end - -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
-        place = slice(start, start + array.nbytes)
-        np.copyto(host[place].view(array.dtype).reshape(array.shape), array)
-        places.append((place, array))
-    on_device = packed.to(device, non_blocking=True)
-    return {
-        name: on_device[place].view(_TORCH_DTYPES[array.dtype]).view(array.shape)
-        for name, (place, array) in zip(arrays, places, strict=True)
-    }
+    packing = Packing(arrays)
+    packed = torch.empty(packing.size, dtype=torch.uint8, pin_memory=True)
+    for name, place in packing.arrays(packed.numpy()).items():
+        np.copyto(place, arrays[name])
+    return packing.tensors(packed.to(device, non_blocking=True))
 
 
 def usable_cpus() -> int:

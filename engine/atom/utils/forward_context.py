@@ -36,14 +36,15 @@ class AttentionMetaData:
     """Where this step's tokens belong. Tensors on the model's device.
 
     query_starts: [rows + 1] int32, row i owns tokens query_starts[i]:query_starts[i + 1];
-    context_lens: [rows] int32, tokens row i attends over, its own included;
-    block_tables: [rows, max_blocks] int32; slot_mapping: [tokens] int64, block * size + offset of
-    each token's K and V. The first `num_decodes` rows have exactly one token. max_query_len,
-    max_context_len: host copies of the maxima. even_contexts: no decode row is so long that it
-    would outlast all others. long_prompts: groups of prompts that a dense attention may compute
-    without looking into the cache, in order of rows. prompt_context: tokens that all other rows
-    attend over, None where the host does not know. per_step: what an operation worked out from
-    the rest for the layers after it, by a key of its own; never read by others.
+    context_lens: [rows] int32, tokens row i attends over, its own included; block_tables: [rows,
+    max_blocks] int32; slot_mapping: [tokens] int64, block * size + offset of each token's K and V.
+    The first `num_decodes` rows have exactly one token. max_query_len, max_context_len: host copies
+    of the maxima. even_contexts: no decode row is so long that it would outlast all others.
+    long_prompts: groups of prompts that a dense attention may compute without looking into the
+    cache, in order of rows. prompt_context: tokens that all other rows attend over, None where the
+    host does not know. has_padding: tokens behind the decodes may belong to no row; what is
+    computed for them is 0. per_step: what an operation worked out from the rest for the layers
+    after it, by a key of its own; never read by others.
     """
 
     query_starts: torch.Tensor
@@ -56,6 +57,7 @@ class AttentionMetaData:
     even_contexts: bool = False
     long_prompts: tuple[EqualPrompts, ...] = ()
     prompt_context: int | None = None
+    has_padding: bool = False
     per_step: dict[str, Any] = field(default_factory=dict, compare=False)
 
 

@@ -15,6 +15,8 @@ import torch
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
 from atom.model_engine.executor.base import StepExecutor
 from atom.model_engine.request import TokenLogprobs
+from atom.model_engine.runner.prompt_graphs import PromptGraphs
+from atom.model_engine.runner.step_runner import StepRunner
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.model_ops.backends import resolve_ops
 from atom.speculative_config import SpeculativeConfig
@@ -138,6 +140,30 @@ def expected(checkpoint: Path) -> list[list[int]]:
 
 def test_graphs_give_the_references_greedy_tokens(checkpoint, expected) -> None:
     assert tokens(checkpoint, device="auto") == expected
+
+
+def test_steps_with_short_prompts_are_replayed(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them, as no prompt's log-probabilities are wanted; but where an indexer selects."""
+    replayed, prompted = [], []
+    forward, submit = PromptGraphs.forward, StepRunner.submit
+    monkeypatch.setattr(
+        PromptGraphs,
+        "forward",
+        lambda graphs, bucket, *step: replayed.append(bucket) or forward(graphs, bucket, *step),
+    )
+    driver = CoreDriver(str(checkpoint), **{**OPTIONS, "device": "auto"})
+    monkeypatch.setattr(
+        StepRunner,
+        "submit",
+        lambda steps, batch: (
+            prompted.append(batch.num_decodes < len(batch.slots)) or submit(steps, batch)
+        ),
+    )
+    driver.generate(prompts(driver.vocab_size), max_tokens=40, ignore_eos=True)
+    assert len(replayed) == (0 if "deepseek32" in str(checkpoint) else sum(prompted))
+    assert sum(prompted) > 10
 
 
 def test_eager_steps_give_the_same(checkpoint, expected) -> None:

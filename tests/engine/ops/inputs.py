@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -143,6 +143,20 @@ def paged_case(
         ),
         cache=LayerCache(caches[0].to(device), caches[1].to(device)),
         step=step,
+    )
+
+
+def padded_step(step: AttentionMetaData, rows: int, tokens: int) -> AttentionMetaData:
+    """The step as a graph has it that is larger: behind its rows some without tokens, and behind
+    its tokens some without a row."""
+    starts, tables = step.query_starts, step.block_tables
+    return replace(
+        step,
+        query_starts=torch.cat((starts, starts[-1:].expand(rows))),
+        context_lens=torch.cat((step.context_lens, step.context_lens.new_zeros(rows))),
+        block_tables=torch.cat((tables, tables.new_zeros(rows, tables.shape[1]))),
+        max_query_len=step.max_query_len + tokens,
+        has_padding=True,
     )
 
 

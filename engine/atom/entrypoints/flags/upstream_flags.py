@@ -14,7 +14,8 @@ _NO_SPLIT = (
 )
 _NO_TRANSFER = "prompts and answers run in one engine here; leave it out"
 _NO_LEVELS = (
-    "there are no levels of compilation here: decode steps are graphs unless --enforce-eager"
+    "there are no levels of compilation here: decode steps, and those with short prompts, are "
+    "graphs unless --enforce-eager"
 )
 
 REMEDIES: dict[str, str] = {
@@ -25,7 +26,7 @@ REMEDIES: dict[str, str] = {
     "--no-enable-chunked-prefill": "the same is --scheduling-policy prefill_first",
     "--level": _NO_LEVELS,
     "--cudagraph-mode": _NO_LEVELS,
-    "--cudagraph-capture-sizes": "the sizes follow from --max-num-seqs; leave it out",
+    "--cudagraph-capture-sizes": "the sizes follow from --max-num-seqs and the model; leave it out",
     "--attn-prefill-chunk-size": "prompts are split by --max-num-batched-tokens",
     "--dp-load-balance": "this is --data-parallel-routing",
     "--disable-uvicorn-access-log": "this is --disable-access-log",

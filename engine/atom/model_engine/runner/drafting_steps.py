@@ -64,7 +64,8 @@ class DraftingStepRunner(StepRunner):
         self._followed = FollowedDecodes(self._drafter, self._ops, state, self._block_size)
         self._wants_all_states = True
 
-    def build_graphs(self, pool: GraphPool) -> DecodeGraphs:
+    def build_graphs(self, pool: GraphPool, *, prompts: bool = False) -> DecodeGraphs:
+        """Of decode steps: one with prompts has drafts beside them, and runs eagerly."""
         scheduler = self._config.scheduler
         rows = scheduler.max_num_seqs
         if self._model.shares_tokens:

@@ -8,8 +8,8 @@ or whose sampling has to wait for something, keeps the forward's graph and sampl
 are buckets: a batch runs in the smallest that holds it, padded with rows that compute nothing of
 consequence. Large buckets have two variants: attention need not split the rows of a step in which
 none is much longer than the others. Where a layer drafts, following the step is a graph, too; steps
-whose rows carry drafts are DraftedGraphs'. Captured at start, largest first, sharing one memory
-pool. Identical tokens with graphs off is a test.
+whose rows carry drafts are DraftedGraphs', those with prompts PromptGraphs'. Captured at start,
+largest first, sharing one memory pool. Identical tokens with graphs off is a test.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from atom.model_engine.runner.drafted_graphs import DraftedGraphs
 from atom.model_engine.runner.graph_parts import GraphParts, filtered_draw
 from atom.model_engine.runner.graph_pool import Graph, measured_bytes
 from atom.model_engine.runner.host_tokens import PendingTokens
+from atom.model_engine.runner.prompt_graphs import PromptGraphs
 from atom.model_ops.attention.step_plan import plan_captured_step
 from atom.model_ops.backends.interface import SamplingTensors
 from atom.models.hidden_states import HiddenStates
@@ -71,11 +72,16 @@ class ForwardOutput:
 
 
 class DecodeGraphs:
-    """drafted: of steps whose rows carry drafts, if any do."""
+    """drafted: of steps whose rows carry drafts, if any do; prompts: of steps with prompts."""
 
-    def __init__(self, parts: GraphParts, drafted: DraftedGraphs | None = None) -> None:
+    def __init__(
+        self,
+        parts: GraphParts,
+        drafted: DraftedGraphs | None = None,
+        prompts: PromptGraphs | None = None,
+    ) -> None:
         self._parts = parts
-        self.drafted = drafted
+        self.drafted, self.prompts = drafted, prompts
         self._model, self._ops, self._state = parts.model, parts.ops, parts.state
         num_slots = self._state.padding_slot
         self._sizes = parts.row_sizes
@@ -90,11 +96,14 @@ class DecodeGraphs:
         """What all graphs will take of the device's memory, from the first few. These graphs are
         not to be replayed."""
         own = [partial(self._capture, variant) for variant in self._variants()]
-        others = [] if self.drafted is None else self.drafted.captures()
+        others = [] if self.drafted is None else [*self.drafted.captures()]
+        if self.prompts is not None:
+            others.append(self.prompts.captures())
         return measured_bytes([*own, *self._served_captures()]) + sum(map(measured_bytes, others))
 
     def capture(self, progress: Callable[[float], None]) -> None:
-        """Capture every bucket, largest first; real slots and their cache stay as they are."""
+        """Capture every bucket of decodes, largest first; real slots and their cache stay as they
+        are. Those of prompts are captured on their own."""
         variants = self._variants()
         for done, variant in enumerate(variants):
             progress(done / len(variants))
@@ -110,6 +119,8 @@ class DecodeGraphs:
         for variant in self._variants():
             if variant.size & (variant.size - 1) == 0 or variant.size == self._sizes[-1]:
                 self._run(variant)
+        if self.prompts is not None:
+            self.prompts.rehearse()
 
     def forward(self, batch: ScheduledBatch, least: int = 0) -> ForwardOutput:
         """Run the layers of a batch of decodes, in a bucket no smaller than `least`."""

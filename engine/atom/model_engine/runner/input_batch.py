@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from atom.model_engine.batch import NewRow, ScheduledBatch, Slots
 from atom.model_engine.runner.slot_columns import SlotState
+from atom.model_engine.runner.step_arrays import StepArrays
 from atom.model_ops.attention.step_plan import StepRows, StepTensors, plan_step
 from atom.utils.device import upload, upload_together
 from atom.utils.forward_context import AttentionMetaData
@@ -85,8 +86,8 @@ class InputBatch:
 
     # ---- a ragged step ------------------------------------------------------------------------
 
-    def prepare(self, batch: ScheduledBatch) -> StepInputs:
-        """The step's inputs, after `apply` and `append_blocks`."""
+    def arrays(self, batch: ScheduledBatch) -> StepArrays:
+        """What the host knows of the step, after `apply`."""
         counts = batch.num_scheduled_tokens
         starts = np.zeros(len(counts) + 1, dtype=np.int32)
         np.cumsum(counts, out=starts[1:])
@@ -95,21 +96,30 @@ class InputBatch:
         positions = np.arange(starts[-1], dtype=np.int64)
         positions += np.repeat(batch.num_computed_tokens - starts[:-1], counts)
         samples, context_lens = batch.samples, batch.context_lens
-        last_rows = _last_rows(batch)
-        arrays: dict[str, NDArray[np.generic]] = {
-            "input_ids": self._input_ids(batch),
-            "positions": positions,
-            "slots": batch.slots,
-            "sample_slots": batch.slots[samples],
-            "sample_positions": context_lens[samples].astype(np.int64),
-            "starts": starts,
-            "contexts": context_lens,
-        }
+        return StepArrays(
+            input_ids=self._input_ids(batch),
+            positions=positions,
+            slot_mapping=tuple(
+                self._slot_mapping(batch, positions, group) for group in range(self._groups)
+            ),
+            slots=batch.slots,
+            contexts=context_lens,
+            starts=starts,
+            sample_slots=batch.slots[samples],
+            sample_positions=context_lens[samples].astype(np.int64),
+            looked_at=starts[1:][samples].astype(np.int64) - 1,
+        )
+
+    def prepare(self, batch: ScheduledBatch) -> StepInputs:
+        """The step's inputs, after `apply` and `append_blocks`."""
+        step = self.arrays(batch)
+        arrays = step.named()
+        if len(step.looked_at) == batch.total_tokens_num:
+            del arrays["looked_at"]  # all of them
+        elif len(step.looked_at) == 0:
+            arrays["looked_at"] = step.starts[1:2].astype(np.int64) - 1
         for group in range(self._groups):
-            arrays[f"slot_mapping{group}"] = self._slot_mapping(batch, positions, group)
-            arrays[f"tables{group}"] = self._used_tables(batch.slots, context_lens, group)
-        if last_rows is not None:
-            arrays["looked_at"] = starts[1:][last_rows].astype(np.int64) - 1
+            arrays[f"tables{group}"] = self._used_tables(batch.slots, step.contexts, group)
         sent = upload_together(arrays, self._device)
         # Of decodes only the device knows the newest token.
         decodes = batch.num_decodes
@@ -195,10 +205,3 @@ class InputBatch:
 
     def _to_device(self, array: NDArray[np.generic]) -> torch.Tensor:
         return upload(array, self._device)
-
-
-def _last_rows(batch: ScheduledBatch) -> NDArray[np.int64] | None:
-    """The rows whose last tokens alone are looked at; None when the step has no other tokens."""
-    if batch.total_tokens_num == np.count_nonzero(batch.samples):
-        return None
-    return np.flatnonzero(batch.samples) if batch.samples.any() else np.zeros(1, dtype=np.int64)

@@ -26,6 +26,12 @@ from atom.model_engine.runner.host_tokens import (
     PendingTokens,
 )
 from atom.model_engine.runner.input_batch import InputBatch, StepInputs
+from atom.model_engine.runner.prompt_buckets import (
+    PromptBucket,
+    host_bound_tokens,
+    prompt_buckets,
+)
+from atom.model_engine.runner.prompt_graphs import PromptGraphs
 from atom.model_engine.runner.sampling_state import SamplingNeeds, SamplingState
 from atom.model_engine.runner.slot_columns import SlotState, TableSize
 from atom.model_engine.runner.step_mailbox import StepMailbox
@@ -127,9 +133,21 @@ class StepRunner:
             self.sample(step)
         return step
 
-    def build_graphs(self, pool: GraphPool) -> DecodeGraphs:
-        """Of decode steps, to be captured."""
-        return DecodeGraphs(self._graph_parts(pool, 0))
+    def build_graphs(self, pool: GraphPool, *, prompts: bool = False) -> DecodeGraphs:
+        """Of decode steps, to be captured, and with `prompts` of steps that have any."""
+        parts = self._graph_parts(pool, 0)
+        if not prompts or self._shares_tokens:  # ranks that share experts agree on decodes alone
+            return DecodeGraphs(parts)
+        return DecodeGraphs(parts, prompts=PromptGraphs(parts, self._prompt_buckets()))
+
+    def _prompt_buckets(self) -> tuple[PromptBucket, ...]:
+        config = self._config
+        ranks = config.parallel.tensor_parallel_size
+        return prompt_buckets(
+            config.scheduler.max_num_seqs,
+            config.scheduler.max_num_batched_tokens,
+            host_bound_tokens(config.model.facts, ranks),
+        )
 
     def agree(self, capacity: int | None) -> None:
         """Have the next step, or `serve`, exchange so many tokens with each of the ranks that share
@@ -193,10 +211,22 @@ class StepRunner:
     ) -> SubmittedStep | None:
         """Run the layers by a graph; None where there is none of such a step."""
         if batch.num_decodes < len(batch.slots):
-            return None
+            return None if graphs.prompts is None else self._replay_prompts(graphs.prompts, batch)
         self._enter(batch)
         step = self._step_of(batch)
         step.forward = graphs.forward(batch, least)
+        return step
+
+    def _replay_prompts(self, graphs: PromptGraphs, batch: ScheduledBatch) -> SubmittedStep | None:
+        bucket = graphs.bucket_of(batch)
+        if bucket is None:
+            return None
+        self._inputs.append_blocks(batch)
+        self._enter(batch)
+        step = self._step_of(batch)
+        forward = graphs.forward(bucket, self._inputs.arrays(batch), batch.num_decodes)
+        if batch.samples.any():
+            step.forward = ForwardOutput(forward.hidden, forward.slots, forward.sampling, None)
         return step
 
     def _graph_parts(

@@ -1,7 +1,8 @@
 """Where a step's tokens lie in the cache, planned once for all layers of a group.
 
 `plan_step` for a ragged step whose rows the host knows, `plan_captured_step` for a decode step that
-a graph replays: only sizes are known then, and the tensors are the graph's own.
+a graph replays, `plan_captured_prompts` for one with prompts: only sizes are known then, and the
+tensors are the graph's own.
 """
 
 from __future__ import annotations
@@ -83,4 +84,26 @@ def plan_captured_step(
             even_contexts=even,
         )
         for slot_mapping, block_tables in zip(inputs.slot_mapping, inputs.block_tables, strict=True)
+    )
+
+
+def plan_captured_prompts(
+    tensors: StepTensors, num_decodes: int, max_context_len: int
+) -> tuple[AttentionMetaData, ...]:
+    """Plan a step of so many decodes, and of prompts, that a graph replays, for each group of
+    layers. Rows may be padding: decodes of context 0, and prompts without tokens."""
+    return tuple(
+        AttentionMetaData(
+            query_starts=tensors.query_starts,
+            context_lens=tensors.context_lens,
+            block_tables=block_tables,
+            slot_mapping=slot_mapping,
+            num_decodes=num_decodes,
+            max_query_len=len(slot_mapping) - num_decodes,
+            max_context_len=max_context_len,
+            has_padding=True,
+        )
+        for slot_mapping, block_tables in zip(
+            tensors.slot_mapping, tensors.block_tables, strict=True
+        )
     )

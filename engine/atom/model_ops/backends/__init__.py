@@ -23,6 +23,7 @@ from atom.collectives.group import Group
 from atom.errors import ConfigError
 from atom.model_ops.backends.composed import COMPOSED
 from atom.model_ops.backends.interface import (
+    ATTENTION_OPS,
     FUSED_OPS,
     OPS,
     PAIRED_OPS,
@@ -52,13 +53,15 @@ _PREFERENCES: dict[str, tuple[str, ...]] = {
 @dataclass(frozen=True, slots=True)
 class ResolvedOps:
     """ops: the operations to call; chosen: op → backend name, for people; uncapturable: those that
-    keep a step from being captured into a graph; expands: quantised matrices become plain ones when
-    they are prepared; join: what ranks reach each other by where norms are, if not by torch;
-    rehearsal: how kernels are compiled ahead, where one backend alone has any."""
+    keep a step from being captured into a graph, uncapturable_prompts: one with prompts; expands:
+    quantised matrices become plain ones when they are prepared; join: what ranks reach each other
+    by where norms are, if not by torch; rehearsal: how kernels are compiled ahead, where one
+    backend alone has any."""
 
     ops: Ops
     chosen: dict[str, str]
     uncapturable: tuple[str, ...]
+    uncapturable_prompts: tuple[str, ...]
     expands: bool
     join: Callable[[Group, torch.device, int], Group] | None
     rehearsal: Rehearsal | None
@@ -93,6 +96,9 @@ def resolve_ops(
             op
             for op, provider in chosen.items()
             if case.asks_for(op) and op not in provider.capturable
+        ),
+        uncapturable_prompts=tuple(
+            op for op in ATTENTION_OPS if case.asks_for(op) and op not in chosen[op].prompts
         ),
         expands=chosen["prepare_linear"].expands,
         join=chosen["norm"].join,

@@ -148,7 +148,8 @@ class Ops(Protocol):
     ) -> torch.Tensor:
         """Causal attention of q [T, Hq, D] over each row's cached tokens, as many of the newest as
         the shape's window reaches → [T, Hq·D]. Blocks that no query of the row reaches are not
-        read. Where it is captured a decode row of context 0 (padding) yields zeros."""
+        read. Where it is captured a decode row of context 0 (padding) yields zeros, and so do
+        tokens of no row where the step has padding."""
 
     def latent_rope_store(
         self,
@@ -175,7 +176,7 @@ class Ops(Protocol):
         """Causal attention of the queries of `latent_rope_store` over each row's cached tokens →
         [T, Hq·value_dim]. up [Hq · (nope_dim + value_dim), kv_rank] makes each head's key and then
         value of a latent: of all that are attended to, or, which is the same, of queries and
-        results. Where it is captured a decode row of context 0 (padding) yields zeros."""
+        results. Padding is as in `paged_attention`."""
 
     def select_tokens(
         self,
@@ -426,6 +427,7 @@ class OpCase:
 
 
 _SPARSE_OPS = ("select_tokens", "selected_latent_attention")
+ATTENTION_OPS = ("paged_attention", "paged_latent_attention", *_SPARSE_OPS)
 _DRAFT_OPS = ("draft_ngrams", "lay_out_drafts", "prepare_drafted", "accept_drafts")
 
 
@@ -448,9 +450,10 @@ class Backend:
     """A named set of implementations.
 
     operations: op name → callable with the signature that `Ops` gives it; capturable: those that
-    may be captured into a graph; unusable: why the backend cannot be used here at all (empty when
-    it can); reasons_against: why it cannot compute an operation of a case, empty when it can;
-    expands: its `prepare_linear` makes quantised matrices plain ones of the model's dtype;
+    may be captured into a graph; prompts: those of attention that may be where a step has prompts,
+    whose lengths only the device knows then; unusable: why the backend cannot be used here at all
+    (empty when it can); reasons_against: why it cannot compute an operation of a case, empty when
+    it can; expands: its `prepare_linear` makes quantised matrices plain ones of the model's dtype;
     arranges: matrices that it prepared, or blocks that it filled, are for its own operations alone;
     join: a group of ranks, its device, bytes of a token between layers → the same ranks by kernels
     of its own; rehearsal: how steps have its kernels compiled before one is launched.
@@ -459,6 +462,7 @@ class Backend:
     name: str
     operations: dict[str, Callable[..., Any]]
     capturable: Collection[str] = ()
+    prompts: Collection[str] = ()
     unusable: tuple[str, ...] = ()
     reasons_against: Callable[[str, OpCase], tuple[str, ...]] = _no_reasons
     expands: bool = False

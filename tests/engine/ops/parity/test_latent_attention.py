@@ -10,7 +10,7 @@ import torch
 from atom.model_ops.backends.interface import Backend
 from atom.model_ops.values import LatentCache, LatentShape, LatentTokens, NormWeight, Rotary
 from atom.utils.forward_context import EqualPrompts
-from tests.engine.ops.inputs import assert_rows_agree, poison
+from tests.engine.ops.inputs import assert_rows_agree, padded_step, poison
 from tests.engine.ops.latent_inputs import ODD, REAL, SMALL, LatentCase, latent_case
 
 gpu = pytest.mark.gpu
@@ -121,6 +121,24 @@ def test_a_captured_decode_step_knows_only_the_largest_context(
     subset = replace(case, tokens=tokens, step=step)
     expected = reference.operations["paged_latent_attention"](*subset.doubled)
     assert_rows_agree(out[real], expected, torch.float32)
+
+
+def test_a_captured_step_with_prompts_is_larger_than_its_rows(
+    backend: Backend, reference: Backend, device: torch.device, takes_padding: bool
+) -> None:
+    """Behind its decodes are some of context 0, behind its prompts rows and tokens of nothing."""
+    if not takes_padding:
+        pytest.skip(f"{backend.name} is not captured into graphs")
+    rows = [(130, 1), (0, 1), (0, 1), (90, 37), (5, 5)]
+    case = latent_case(rows, device=device, dtype=torch.float32, max_context=512)
+    expected = reference.operations["paged_latent_attention"](*case.doubled)
+    more = torch.randn((70, *case.tokens.q.shape[1:]), device=device)
+    tokens = LatentTokens(torch.cat((case.tokens.q, more)), case.tokens.entries)
+    step = padded_step(case.step, 3, len(more))
+    out = compute(backend, replace(case, tokens=tokens, step=step))
+    assert_rows_agree(out[: len(expected)], expected, torch.float32, slack=2)
+    nothing = torch.cat((out[1:3], out[len(expected) :]))
+    assert torch.equal(nothing, torch.zeros_like(nothing))
 
 
 def test_large_scores_do_not_overflow(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend, OpCase
-from tests.engine.ops.inputs import PagedCase, assert_rows_agree, paged_case, poison
+from tests.engine.ops.inputs import PagedCase, assert_rows_agree, padded_step, paged_case, poison
 
 gpu = pytest.mark.gpu
 # The interpreter multiplies bfloat16 as the integers it is stored in: on GPUs only.
@@ -156,6 +156,27 @@ def test_a_captured_decode_step_knows_only_the_largest_context(
     )
     subset = replace(case, q=case.q[real], step=only)
     assert_rows_agree(out[real], expected(reference, subset), torch.float32)
+
+
+@pytest.mark.parametrize("window", [None, 24])
+def test_a_captured_step_with_prompts_is_larger_than_its_rows(
+    backend: Backend, reference: Backend, device: torch.device, window: int | None,
+    takes_padding: bool,
+) -> None:  # fmt: skip
+    """Behind its decodes are some of context 0, behind its prompts rows and tokens of nothing."""
+    if not takes_padding:
+        pytest.skip(f"{backend.name} is not captured into graphs")
+    rows = [(130, 1), (0, 1), (0, 1), (90, 37), (5, 5)]
+    case = paged_case(
+        rows, device=device, dtype=torch.float32, max_context=512, window=window
+    )  # fmt: skip
+    want = expected(reference, case)
+    more = torch.randn((70, *case.q.shape[1:]), device=device)
+    padded = replace(case, q=torch.cat((case.q, more)), step=padded_step(case.step, 3, len(more)))
+    out = compute(backend, padded)
+    assert_rows_agree(out[: len(want)], want, torch.float32)
+    nothing = torch.cat((out[1:3], out[len(want) :]))
+    assert torch.equal(nothing, torch.zeros_like(nothing))
 
 
 def test_large_scores_do_not_overflow(

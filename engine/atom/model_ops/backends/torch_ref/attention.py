@@ -32,7 +32,8 @@ def qk_norm_rope_store(
         q, k = rms_norm(q, rotary.q_norm), rms_norm(k, rotary.k_norm)
     cos, sin = rotary.cos_sin[rotary.positions].chunk(2, dim=-1)
     q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
-    store_heads(cache, k, v, slot_mapping)
+    real = slot_mapping >= 0
+    store_heads(cache, k[real], v[real], slot_mapping[real])
     return q
 
 
@@ -40,7 +41,7 @@ def paged_attention(
     q: torch.Tensor, shape: AttentionShape, cache: LayerCache, step: AttentionMetaData
 ) -> torch.Tensor:
     decodes = step.num_decodes
-    out = torch.empty_like(q)
+    out = torch.zeros_like(q)
     if decodes:
         out[:decodes] = _decode(q[:decodes], shape, cache, step)
     starts, lengths = step.query_starts.tolist(), step.context_lens.tolist()
@@ -56,7 +57,7 @@ def _decode(
     """All one-token rows together, each padded to the longest context and masked."""
     rows = q.shape[0]
     lengths = step.context_lens[:rows]
-    longest = int(lengths.max())
+    longest = max(1, int(lengths.max()))
     blocks = -(-longest // cache.block_size)
     tables = step.block_tables[:rows, :blocks].long()
     # [R, blocks, S, Hkv, D] → [R, Hkv, longest, D]
@@ -71,7 +72,8 @@ def _decode(
     # Slots that a row does not see hold anything, NaN included, and a mask does not stop a NaN.
     unseen = ~seen[:, None, :, None]
     k, v = k.masked_fill(unseen, 0), v.masked_fill(unseen, 0)
-    return _attend(q.unsqueeze(2), k, v, seen[:, None, None], shape).squeeze(2)
+    attended = _attend(q.unsqueeze(2), k, v, seen[:, None, None], shape).squeeze(2)
+    return attended.masked_fill((lengths == 0)[:, None, None], 0.0)
 
 
 def _prefill(

@@ -27,7 +27,11 @@ def latent_rope_store(
     latent, key = tokens.entries.split([shape.kv_rank, shape.rope_dim], dim=-1)
     key = apply_rope(key.unsqueeze(1), cos, sin).squeeze(1)
     entries = torch.cat((rms_norm(latent, rotary.k_norm), key), dim=-1)
-    return LatentTokens(q, store_entries(cache, entries, slot_mapping))
+    real = slot_mapping >= 0
+    stored = store_entries(cache, entries[real], slot_mapping[real])
+    entries = entries.to(stored.dtype)
+    entries[real] = stored
+    return LatentTokens(q, entries)
 
 
 def paged_latent_attention(
@@ -38,11 +42,13 @@ def paged_latent_attention(
     step: AttentionMetaData,
 ) -> torch.Tensor:
     q = tokens.q
-    out = torch.empty(
+    out = torch.zeros(
         (q.shape[0], shape.num_heads, shape.value_dim), dtype=q.dtype, device=q.device
     )
     starts, lengths = step.query_starts.tolist(), step.context_lens.tolist()
     for row, length in enumerate(lengths):
+        if length == 0:  # padding
+            continue
         own = slice(starts[row], starts[row + 1])
         used = step.block_tables[row][: -(-length // cache.block_size)].long()
         context = gather_entries(cache, used, q.dtype).flatten(0, 1)[:length]

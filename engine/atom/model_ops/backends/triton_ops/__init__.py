@@ -111,6 +111,8 @@ def backend() -> Backend:
         name="triton",
         operations=operations,
         capturable=operations.keys() if torch.cuda.is_available() else (),
+        # Scores of an indexer are computed in pieces as wide as the longest context.
+        prompts=("paged_attention", "paged_latent_attention"),
         reasons_against=reasons_against,
         join=rank_group.join,
         rehearsal=None if _one_by_one() else Rehearsal(rehearsal.rehearsal, rehearsal.is_rehearsed),

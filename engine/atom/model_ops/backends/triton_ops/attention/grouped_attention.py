@@ -43,7 +43,7 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
 def paged_attention(
     q: torch.Tensor, shape: AttentionShape, cache: LayerCache, step: AttentionMetaData
 ) -> torch.Tensor:
-    out, layer = torch.empty_like(q), LayerStep(shape, cache, step)
+    out, layer = _result(q, shape, step), LayerStep(shape, cache, step)
     decodes, rows = step.num_decodes, step.context_lens.shape[0]
     if decodes:
         decode_attention(q[:decodes], layer, out[:decodes])
@@ -61,9 +61,7 @@ def attention(
     step: AttentionMetaData,
 ) -> torch.Tensor:
     decodes, layer = step.num_decodes, LayerStep(shape, cache, step)
-    out = torch.empty(
-        (qkv.shape[0], shape.num_heads, shape.head_dim), dtype=qkv.dtype, device=qkv.device
-    )
+    out = _result(qkv, shape, step)
     if decodes:
         decode_attention(qkv[:decodes], layer, out[:decodes], rotary)
     if decodes < step.context_lens.shape[0]:
@@ -85,6 +83,12 @@ def attention(
         for span in spans_between(groups, step, qkv.shape[0]):
             prefill_attention(q, layer, span, out)
     return out.flatten(1)
+
+
+def _result(x: torch.Tensor, shape: AttentionShape, step: AttentionMetaData) -> torch.Tensor:
+    """For the heads [T, Hq, D] of each token of x; 0 where no row writes."""
+    new = torch.zeros if step.has_padding else torch.empty
+    return new((x.shape[0], shape.num_heads, shape.head_dim), dtype=x.dtype, device=x.device)
 
 
 def _dense_groups(shape: AttentionShape, step: AttentionMetaData) -> tuple[EqualPrompts, ...]:

@@ -54,7 +54,7 @@ def paged_latent_attention(
     )
     if not _is_all(groups, step, q.shape[0]):
         folded = by_head(still, keys)
-        found = torch.empty_like(folded)
+        found = torch.zeros_like(folded) if step.has_padding else torch.empty_like(folded)
         if decodes:
             found[:decodes] = latent_decode(folded[:decodes], turning[:decodes], shape, cache, step)
         for span in _spans(groups, step, q.shape[0]):
