@@ -45,10 +45,17 @@ class GraphPool:
         torch.cuda.current_stream().wait_stream(stream)
 
 
-def measured_bytes(captures: Sequence[Callable[[], object]]) -> int:
-    """What all captures will take of the device's memory, from the first few, largest first: they
-    hold the pool that the others share. Their graphs are not to be replayed."""
-    kept, free = [], [_free_bytes()]
+def measured_bytes(kinds: Sequence[Sequence[Callable[[], object]]]) -> int:
+    """What all captures will take of the device's memory, from the first few of each kind, largest
+    first: these hold the pool that the others share. Their graphs are not to be replayed."""
+    kept: list[object] = []  # a pool ends with its last graph
+    return sum(_measured_kind(captures, kept) for captures in kinds)
+
+
+def _measured_kind(captures: Sequence[Callable[[], object]], kept: list[object]) -> int:
+    if not captures:
+        return 0
+    free = [_free_bytes()]
     for capture in captures[:_MEASURED]:
         kept.append(capture())
         free.append(_free_bytes())

@@ -14,7 +14,7 @@ largest first, sharing one memory pool. Identical tokens with graphs off is a te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -95,11 +95,15 @@ class DecodeGraphs:
     def measure_bytes(self) -> int:
         """What all graphs will take of the device's memory, from the first few. These graphs are
         not to be replayed."""
-        own = [partial(self._capture, variant) for variant in self._variants()]
-        others = [] if self.drafted is None else [*self.drafted.captures()]
+        kinds: list[Sequence[Callable[[], object]]] = [
+            [partial(self._capture, variant) for variant in self._variants()]
+            + [*self._served_captures()]
+        ]
+        if self.drafted is not None:
+            kinds += self.drafted.captures()
         if self.prompts is not None:
-            others.append(self.prompts.captures())
-        return measured_bytes([*own, *self._served_captures()]) + sum(map(measured_bytes, others))
+            kinds.append(self.prompts.captures())
+        return measured_bytes(kinds)
 
     def capture(self, progress: Callable[[float], None]) -> None:
         """Capture every bucket of decodes, largest first; real slots and their cache stay as they
