@@ -24,6 +24,7 @@ from atom.model_ops.backends.triton_ops.products.quantised_tiles import (
     new_parts,
     store_part,
 )
+from atom.model_ops.backends.triton_ops.products.word_gemv import word_gemv
 from atom.model_ops.backends.triton_ops.products.word_tiles import (
     fp4_halves,
     fp4_numbers,
@@ -139,6 +140,8 @@ def word_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     scales = w.scales
     assert scales is not None
     tokens, inner = x.shape
+    if tokens == 1:
+        return word_gemv(x, w)
     tile = choose_tile(x, w, _block_k(w), _TALL, _MOST_TOKENS)
     parts = new_parts(x, w.outputs, tile)
     _word_kernel[tile.grid(tokens, w.outputs)](

@@ -18,7 +18,18 @@ def two_numbers(sign, size, scales, SIZE_BITS: tl.constexpr):
     """Words int32 [N, W] whose halves have a code's sign where `sign` has a half's highest bit, and
     its exponent and fraction where `size` has SIZE_BITS; scales bfloat16 [N, W] or None → the lower
     half's number and the upper's of each word, bfloat16 [N, 2W]."""
-    bits = (sign & -2147450880) | (size & SIZE_BITS)  # 0x80008000
+    return scaled_numbers(two_bits(sign, size, SIZE_BITS), scales)
+
+
+@triton.jit
+def two_bits(sign, size, SIZE_BITS: tl.constexpr):
+    """`two_numbers` without scales, as the bits of words."""
+    return (sign & -2147450880) | (size & SIZE_BITS)  # 0x80008000
+
+
+@triton.jit
+def scaled_numbers(bits, scales):
+    """The halves of words as bfloat16, in turn, × scales where there are any."""
     low, high = _halves(bits, tl.bfloat16)
     if scales is not None:
         low, high = low * scales, high * scales
@@ -54,8 +65,15 @@ def fp4_numbers(words, scales, NIBBLE: tl.constexpr):
     """words int32 [N, W], scales bfloat16 [N, W], 2^126 times as large → the inputs NIBBLE and
     NIBBLE + 4 of each word, bfloat16 [N, 2W]. Without scales numbers are 2^-126 of what they should
     be, ½ and 0 included."""
+    return scaled_numbers(fp4_bits(words, NIBBLE), scales)
+
+
+@triton.jit
+def fp4_bits(words, NIBBLE: tl.constexpr):
+    """words int32 → the inputs NIBBLE and NIBBLE + 4 of each as bfloat16 in its lower and its upper
+    half, × 2^-126."""
     size = words << (6 - 4 * NIBBLE) if NIBBLE < 2 else words >> (4 * NIBBLE - 6)
-    return two_numbers(words << (12 - 4 * NIBBLE), size, scales, 0x01C001C0)
+    return two_bits(words << (12 - 4 * NIBBLE), size, 0x01C001C0)
 
 
 @triton.jit
@@ -79,13 +97,19 @@ def int4_numbers(words, zeros, scales, NIBBLE: tl.constexpr, dtype: tl.constexpr
     """words int32 [N, W]; zeros int16 [N, 1] or [N, W], scales float32 [N, W] or None → the inputs
     NIBBLE and NIBBLE + 4 of each word less their zero point, exact unless scaled, [N, 2W] of dtype,
     bfloat16 or float16."""
-    # 128 + code in bfloat16, 1024 + code in float16: codes are their last bits.
     WHOLE: tl.constexpr = 0x4300 if dtype == tl.bfloat16 else 0x6400
-    bits = ((words >> (4 * NIBBLE)) & 0x000F000F) | (WHOLE * 0x10001)
-    low, high = _halves(bits, dtype)
+    low, high = _halves(int4_bits(words, NIBBLE, dtype), dtype)
     offset = (zeros | WHOLE).to(dtype, bitcast=True)
     low, high = low - offset, high - offset
     if scales is not None:
         low = (low.to(tl.float32) * scales).to(dtype)
         high = (high.to(tl.float32) * scales).to(dtype)
     return _in_turn(low, high)
+
+
+@triton.jit
+def int4_bits(words, NIBBLE: tl.constexpr, dtype: tl.constexpr):
+    """words int32 → the inputs NIBBLE and NIBBLE + 4 of each in its lower and its upper half, 128 +
+    code in bfloat16 or 1024 + code in float16: codes are their last bits."""
+    WHOLE: tl.constexpr = 0x4300 if dtype == tl.bfloat16 else 0x6400
+    return ((words >> (4 * NIBBLE)) & 0x000F000F) | (WHOLE * 0x10001)
