@@ -74,7 +74,7 @@ class ModelDrafter:
         if slots.device.type == "cpu":
             longest = int(inputs.context_lens.max())
         starts = self._query_starts[: len(slots) + 1]
-        attention = plan_captured_step(inputs, starts, longest, even=False)
+        attention = plan_captured_step(inputs, starts, longest)
         with set_forward_context(ForwardContext(attention)):
             drafting.hidden.copy_(self._model(newest, inputs.positions, drafting.hidden))
         ahead.add_(1)

@@ -43,7 +43,8 @@ class AttentionMetaData:
     long_prompts: groups of prompts that a dense attention may compute without looking into the
     cache, in order of rows. prompt_context: tokens that all other rows attend over, None where the
     host does not know. has_padding: tokens behind the decodes may belong to no row; what is
-    computed for them is 0. per_step: what an operation worked out from the rest for the layers
+    computed for them is 0. has_runs: decodes may follow each other in one sequence, so that the
+    keys and values of all have to be written before any of them attends. per_step: what an operation worked out from the rest for the layers
     after it, by a key of its own; never read by others.
     """
 
@@ -58,6 +59,7 @@ class AttentionMetaData:
     long_prompts: tuple[EqualPrompts, ...] = ()
     prompt_context: int | None = None
     has_padding: bool = False
+    has_runs: bool = False
     per_step: dict[str, Any] = field(default_factory=dict, compare=False)
 
 

@@ -199,7 +199,7 @@ class DraftedGraphs:
             parts.block_size,
         )  # fmt: skip
         starts = parts.query_starts[: tokens + 1]
-        attention = plan_captured_step(step, starts, parts.max_model_len, even=False)
+        attention = plan_captured_step(step, starts, parts.max_model_len, runs=True)
         with set_forward_context(ForwardContext(attention)):
             states = parts.model(step.input_ids, step.positions)
         return states, SamplingTensors(step.temperature, step.seed, step.sample_positions)

@@ -233,7 +233,8 @@ class DraftingStepRunner(StepRunner):
         inputs = super()._prepare(batch, step)
         if not isinstance(step, DraftedStep):
             return inputs
-        tokens = batch.num_decodes
+        attention = tuple(replace(group, has_runs=True) for group in inputs.attention)
+        inputs, tokens = replace(inputs, attention=attention), batch.num_decodes
         if tokens:
             self._place_decodes(inputs, step, tokens)
         self._stand_behind(step, inputs.sample_positions)

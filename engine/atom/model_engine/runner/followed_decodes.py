@@ -59,5 +59,5 @@ class FollowedDecodes:
         inputs = self._ops.prepare_drafted(slots, back, next_ids, self._state, self._block_size)
         starts = torch.arange(len(slots) + 1, dtype=torch.int32, device=slots.device)
         longest = self._state.max_blocks * self._block_size
-        attention = plan_captured_step(inputs, starts, longest, even=False)
+        attention = plan_captured_step(inputs, starts, longest, runs=True)
         return ComputedTokens(inputs.positions, next_ids, states, attention, *rows)

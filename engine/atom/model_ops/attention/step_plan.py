@@ -68,10 +68,16 @@ def plan_step(rows: StepRows, tensors: StepTensors) -> tuple[AttentionMetaData, 
 
 
 def plan_captured_step(
-    inputs: DecodeInputs, query_starts: torch.Tensor, max_context_len: int, *, even: bool
+    inputs: DecodeInputs,
+    query_starts: torch.Tensor,
+    max_context_len: int,
+    *,
+    even: bool = False,
+    runs: bool = False,
 ) -> tuple[AttentionMetaData, ...]:
     """Plan a step of decodes that a graph replays, for each group of layers; query_starts [R + 1]
-    int32 counts them. even: no row is to outlast all others then."""
+    int32 counts them. even: no row is to outlast all others then; runs: rows may follow each other
+    in one sequence."""
     return tuple(
         AttentionMetaData(
             query_starts=query_starts,
@@ -82,6 +88,7 @@ def plan_captured_step(
             max_query_len=1,
             max_context_len=max_context_len,
             even_contexts=even,
+            has_runs=runs,
         )
         for slot_mapping, block_tables in zip(inputs.slot_mapping, inputs.block_tables, strict=True)
     )

@@ -201,6 +201,31 @@ def test_attention_from_the_projection(
     assert torch.equal(cache.v, twin.v)
 
 
+@pytest.mark.parametrize("captured", [False, True])
+def test_rows_that_follow_each_other_see_what_the_others_store(
+    fused: Backend, reference: Backend, device: torch.device, captured: bool
+) -> None:
+    """The newest comes first, so that it cannot have seen what the others store on their way."""
+    lengths = [70, 69, 68, 67, 33]
+    case = paged_case(
+        [(70, 1)] * 4 + [(33, 1)], device=device, dtype=torch.float32, max_context=256
+    )
+    contexts, counts = torch.tensor(lengths), torch.ones(5, dtype=torch.int64)
+    tables = case.step.block_tables.clone()
+    tables[1:4] = tables[0]
+    on_device = contexts.to(device, torch.int32)
+    rows = replace(case.step, block_tables=tables, context_lens=on_device)
+    qkv = torch.randn(5, 8 * 32, device=device)
+    cos_sin = torch.randn(70, 32, device=device)
+    positions, step = place(rows, contexts, counts)
+    step = replace(step, has_runs=True, max_context_len=256 if captured else 70)
+    arguments = case.shape, Rotary(cos_sin, positions)
+    cache, twin = case.clean_cache(torch.float32), case.clean_cache(torch.float32)
+    expected = composed(reference, "attention")(qkv.clone(), *arguments, twin, step)
+    out = fused.operations["attention"](qkv.clone(), *arguments, cache, step)
+    assert_rows_agree(out, expected, torch.float32)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_rest_of_a_prompt_whose_leading_part_is_dense(
     fused: Backend, reference: Backend, device: torch.device, dtype: torch.dtype

@@ -62,15 +62,18 @@ def attention(
 ) -> torch.Tensor:
     decodes, layer = step.num_decodes, LayerStep(shape, cache, step)
     out = _result(qkv, shape, step)
-    if decodes:
+    if decodes and not step.has_runs:
         decode_attention(qkv[:decodes], layer, out[:decodes], rotary)
-    if decodes < step.context_lens.shape[0]:
+    if step.has_runs or decodes < step.context_lens.shape[0]:
         # What a prompt attends to is what the cache holds, so that a cached prefix changes nothing.
         groups = () if cache.k_scale is not None else _dense_groups(shape, step)
         q = qk_norm_rope_store(
             qkv, shape, rotary, cache, step.slot_mapping,
-            first_token=decodes, keep_keys=bool(groups),
+            first_token=0 if step.has_runs else decodes, keep_keys=bool(groups),
         )  # fmt: skip
+        if decodes and step.has_runs:
+            # Programs that store keys on the way know nothing of each other's.
+            decode_attention(q[:decodes], layer, out[:decodes])
         for group in groups:
             result = dense_attention(q, qkv, shape, group)
             if result.shape == out.shape:  # the whole step: nothing to copy together
