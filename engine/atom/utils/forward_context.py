@@ -44,8 +44,9 @@ class AttentionMetaData:
     cache, in order of rows. prompt_context: tokens that all other rows attend over, None where the
     host does not know. has_padding: tokens behind the decodes may belong to no row; what is
     computed for them is 0. has_runs: decodes may follow each other in one sequence, so that the
-    keys and values of all have to be written before any of them attends. per_step: what an operation worked out from the rest for the layers
-    after it, by a key of its own; never read by others.
+    keys and values of all have to be written before any of them attends. per_step: what an
+    operation worked out from the rest for the layers after it, by a key of its own; never read by
+    others.
     """
 
     query_starts: torch.Tensor

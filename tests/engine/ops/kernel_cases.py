@@ -33,6 +33,7 @@ from atom.model_ops.backends.triton_ops.products import (
     scaled_linear,
     skinny_linear,
     split_linear,
+    word_gemv,
     word_linear,
 )
 from atom.model_ops.backends.triton_ops.steps import (
@@ -318,6 +319,11 @@ CASES: list[Any] = [
                  {"scale_ptr": "*u8", "x_ptr": "*fp16"}),
             ]
         ),
+        ("int4, one token", word_gemv._word_gemv_kernel,
+         {"BLOCK_N": 16, "WORDS": 256, "GROUP": 128, "EVEN": True, "bias_ptr": None,
+          "order_ptr": None}, {"num_stages": 1, **WORDS}),
+        ("ordered int4, one token", word_gemv._word_gemv_kernel,
+         {"BLOCK_N": 8, "WORDS": 256, "GROUP": 32, "EVEN": False}, {"num_stages": 1, **WORDS}),
         ("sum of parts", quantised_tiles._sum_kernel, {"STRETCH": 1024}, {}),
         ("norm_linear", norm_linear._norm_linear_kernel,
          {"K": 4096, "BLOCK_K": 4096, "ROWS": 4, "GATED": False, "HAS_RESIDUAL": True,

@@ -140,7 +140,7 @@ def word_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     scales = w.scales
     assert scales is not None
     tokens, inner = x.shape
-    if tokens == 1:
+    if tokens == 1 and w.format is not WeightFormat.MXFP4:
         return word_gemv(x, w)
     tile = choose_tile(x, w, _block_k(w), _TALL, _MOST_TOKENS)
     parts = new_parts(x, w.outputs, tile)

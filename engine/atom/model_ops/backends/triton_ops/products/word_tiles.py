@@ -18,18 +18,7 @@ def two_numbers(sign, size, scales, SIZE_BITS: tl.constexpr):
     """Words int32 [N, W] whose halves have a code's sign where `sign` has a half's highest bit, and
     its exponent and fraction where `size` has SIZE_BITS; scales bfloat16 [N, W] or None → the lower
     half's number and the upper's of each word, bfloat16 [N, 2W]."""
-    return scaled_numbers(two_bits(sign, size, SIZE_BITS), scales)
-
-
-@triton.jit
-def two_bits(sign, size, SIZE_BITS: tl.constexpr):
-    """`two_numbers` without scales, as the bits of words."""
-    return (sign & -2147450880) | (size & SIZE_BITS)  # 0x80008000
-
-
-@triton.jit
-def scaled_numbers(bits, scales):
-    """The halves of words as bfloat16, in turn, × scales where there are any."""
+    bits = (sign & -2147450880) | (size & SIZE_BITS)  # 0x80008000
     low, high = _halves(bits, tl.bfloat16)
     if scales is not None:
         low, high = low * scales, high * scales
@@ -65,15 +54,8 @@ def fp4_numbers(words, scales, NIBBLE: tl.constexpr):
     """words int32 [N, W], scales bfloat16 [N, W], 2^126 times as large → the inputs NIBBLE and
     NIBBLE + 4 of each word, bfloat16 [N, 2W]. Without scales numbers are 2^-126 of what they should
     be, ½ and 0 included."""
-    return scaled_numbers(fp4_bits(words, NIBBLE), scales)
-
-
-@triton.jit
-def fp4_bits(words, NIBBLE: tl.constexpr):
-    """words int32 → the inputs NIBBLE and NIBBLE + 4 of each as bfloat16 in its lower and its upper
-    half, × 2^-126."""
     size = words << (6 - 4 * NIBBLE) if NIBBLE < 2 else words >> (4 * NIBBLE - 6)
-    return two_bits(words << (12 - 4 * NIBBLE), size, 0x01C001C0)
+    return two_numbers(words << (12 - 4 * NIBBLE), size, scales, 0x01C001C0)
 
 
 @triton.jit
