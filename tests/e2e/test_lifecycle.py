@@ -21,7 +21,7 @@ import yaml
 
 from tests.support.plugin import atom
 from tests.support.served_answers import Served, serve_conversations
-from tools.demo import chat
+from tools.demo import SPECULATION, chat
 from tools.kube import Kube, condition, is_current, wait_until
 from tools.on_cluster import Images, demo_manifest
 
@@ -121,7 +121,7 @@ def test_rollout_to_speculation_fails_no_request_and_changes_no_answer(
     answers = answered(kube)
     start_client(kube, images)
     before = {pod["metadata"]["name"] for pod in engine_pods(kube)}
-    patch_spec(kube, engine={"maxModelLen": NEW_MAX_MODEL_LEN, "speculative": {"method": "ngram"}})
+    patch_spec(kube, engine={"maxModelLen": NEW_MAX_MODEL_LEN, **SPECULATION["engine"]})
 
     def rolled_out() -> bool:
         pods = {pod["metadata"]["name"] for pod in engine_pods(kube)}
@@ -155,7 +155,8 @@ def test_acceptance_is_where_users_look(kube: Kube) -> None:
         lambda: deployment(kube)["status"].get("speculation"),
         seconds=150,
     )
-    assert found["tokensPerStep"] > 1
+    assert found["acceptedPercent"] > 50
+    assert found["tokensPerStep"] > 2
     header, row = kube.kubectl("get", "atomd", NAME, "--output=wide").splitlines()
     column = header.split().index("DRAFTS-KEPT-%")
     assert row.split()[column] == str(found["acceptedPercent"])

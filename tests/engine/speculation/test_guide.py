@@ -20,6 +20,7 @@ from atom_operator.children.engine_container import engine_args
 from tests.support.builders_operator import plan
 from tests.support.front_half import rank_stats
 from tests.support.server_process import START_SECONDS, command_environment
+from tools.demo import SPECULATION, speculation_patch
 
 REPOSITORY = Path(__file__).parents[3]
 GUIDE = (REPOSITORY / "docs/guides/speculation.md").read_text(encoding="utf-8")
@@ -50,6 +51,12 @@ def test_the_deployments_field_is_rendered_as_the_flags() -> None:
     assert args[args.index("--method") : args.index("--method") + 6] == [
         *("--method", "eagle3", "--num-speculative-tokens", "3", "--draft-model", "acme/eagle3")
     ]
+
+
+def test_the_demo_is_patched_as_the_demo_says() -> None:
+    assert blocks("bash")[2].splitlines()[0] == speculation_patch()
+    args = engine_args(plan(**SPECULATION))
+    assert args[args.index("--method") + 1] == "ngram"
 
 
 def test_lines_with_layers_ask_for_them() -> None:
