@@ -101,8 +101,9 @@ def _environment(plan: Plan) -> list[dict[str, Any]]:
     rendered: dict[str, dict[str, Any]] = {
         name: {"name": name, **source} for name, source in fixed.items()
     }
-    if plan.model.token_secret is not None:
-        secret, key = plan.model.token_secret
+    token = _hub_token(plan)
+    if token is not None:
+        secret, key = token
         rendered["HF_TOKEN"] = {
             "name": "HF_TOKEN",
             "valueFrom": {"secretKeyRef": {"name": secret, "key": key}},
@@ -110,6 +111,15 @@ def _environment(plan: Plan) -> list[dict[str, Any]]:
     for variable in plan.engine.env:
         rendered[variable["name"]] = dict(variable)
     return list(rendered.values())
+
+
+def _hub_token(plan: Plan) -> tuple[str, str] | None:
+    """Name and key of the Secret with which the pod itself downloads: the model, or what drafts
+    for one that a Job has fetched."""
+    draft, fetched = plan.engine.draft_model, plan.model.download
+    if fetched is not None and draft is not None and not draft.startswith("/"):
+        return fetched.token_secret
+    return plan.model.token_secret
 
 
 def _resources(plan: Plan) -> dict[str, Any]:
