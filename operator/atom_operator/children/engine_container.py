@@ -91,6 +91,8 @@ def engine_args(plan: Plan) -> list[str]:
     if engine.speculative_method is not None:
         tokens = str(engine.speculative_tokens)
         args.extend(["--method", engine.speculative_method, "--num-speculative-tokens", tokens])
+    if not engine.speculative_adaptive:
+        args.extend(["--speculative-config", '{"adaptive": false}'])
     if engine.draft_model is not None:
         args.extend(["--draft-model", engine.draft_model])
     return [*args, *group_arguments(plan), *engine.extra_args]

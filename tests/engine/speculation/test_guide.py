@@ -44,6 +44,10 @@ def test_the_deployments_field_is_rendered_as_the_flags() -> None:
     assert args[args.index("--method") : args.index("--method") + 4] == [
         *("--method", "ngram", "--num-speculative-tokens", "5")
     ]
+    static = {"speculative": {**lookups["engine"]["speculative"], "adaptive": False}}
+    words = ["serve", *engine_args(plan(engine=static))]
+    asked = options_from_args(build_parser().parse_args(words)).speculative
+    assert asked == SpeculativeConfig(adaptive=False)
     model = {"source": "hf://meta-llama/Llama-3.1-8B-Instruct"}
     args = engine_args(
         plan(model=model, accelerator={"type": "amd", "product": "MI300X"}, **layers)
