@@ -32,6 +32,8 @@ from tools.on_cluster import (
 NAME = "atom-tiny"
 QUESTION = "What is ATOM?"
 READY_SECONDS = 300.0
+# Off in the example: what the demo's model says seldom repeats what was said before.
+SPECULATION = {"engine": {"speculative": {"method": "ngram"}}}
 
 
 def say(text: str) -> None:
@@ -114,10 +116,19 @@ def next_steps(kube: Kube) -> str:
     return f"""  {environment}kubectl get atomd
   kubectl describe atomd {NAME}
   kubectl scale atomd {NAME} --replicas=2
+  {speculation_patch()}
+  .venv/bin/kubectl-atom chat {NAME}     # ask the same twice: what repeats takes fewer steps
+  .venv/bin/kubectl-atom status {NAME}   # its line drafts; no answer has changed
   kubectl port-forward service/{NAME} 8000 &
   curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
     -d '{{"model": "{NAME}", "prompt": "The operator", "max_tokens": 30}}'
   make demo-down"""
+
+
+def speculation_patch() -> str:
+    """The command that turns speculation on."""
+    patch = json.dumps({"spec": SPECULATION})
+    return f"kubectl patch atomd {NAME} --type=merge --patch='{patch}'"
 
 
 def down() -> None:

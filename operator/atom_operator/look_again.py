@@ -16,6 +16,8 @@ _LOOK_AGAIN_SECONDS = 30.0
 _BOUND_SECONDS = 60.0
 # A loading engine tells how far it is only when it is asked.
 _LOADING_SECONDS = 10.0
+# How drafts do is told by engines only when they are asked.
+_DRAFTS_SECONDS = 60.0
 # An engine that serves and yet says nothing to us may never do so (a network policy): asked ever
 # more rarely, after as long again as it has been silent.
 _MOST_SILENT_SECONDS = 900.0
@@ -43,8 +45,14 @@ def look_again(
     asking = _ask_again(observed, now) if engines.measured is None else None
     scaled = decision.plan is not None and decision.plan.integrations.autoscaling is not None
     bound = _BOUND_SECONDS if scaled else None
-    times = (asking, bound, _to_deadline(observed, now))
+    times = (asking, bound, _drafts_again(decision, observed), _to_deadline(observed, now))
     return min((seconds for seconds in times if seconds is not None), default=None)
+
+
+def _drafts_again(decision: Decision, observed: Observed) -> float | None:
+    """None where nothing serves with drafts."""
+    speculates = decision.plan is not None and decision.plan.engine.speculative_method is not None
+    return _DRAFTS_SECONDS if speculates and any(pod.ready for pod in observed.pods) else None
 
 
 def _to_deadline(observed: Observed, now: datetime) -> float | None:

@@ -16,7 +16,7 @@ from typing import Any
 from atom_operator.children import naming
 from atom_operator.cluster.applied import AppliedChildren
 from atom_operator.cluster.apply import apply_children
-from atom_operator.cluster.engines import EnginePort, ask_engines
+from atom_operator.cluster.engines import EnginePort, ask_drafts, ask_engines
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.jobs import ensure_jobs
 from atom_operator.cluster.observe import describe, observe
@@ -93,6 +93,8 @@ class Reconciler:
         observed = with_deadline(observed, now, failure)
         await self._ensure_jobs(key, parent, decision)
         self.optional.remember(key, look, observed.children)
+        if decision.plan is not None and decision.plan.engine.speculative_method is not None:
+            engines = replace(engines, drafts=await ask_drafts(self.engines, observed))
         await self._report(key, parent, decision, report, observed, engines)
         return Outcome(look_again(decision, report, observed, engines, self.clock()))
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from atom_operator.cluster.engine_http import HttpEngines
-from atom_operator.domain import EngineHealth
+from atom_operator.domain import DraftCounts, EngineHealth
 from tests.support.front_half import build_test_config, engine_report, write_model_folder
 from tests.support.http_app import serve_app
+from tests.support.waiting import eventually
 
 
 async def test_phase_while_starting_and_capacity_when_started(tmp_path: Path) -> None:
@@ -33,3 +34,13 @@ async def test_phase_while_starting_and_capacity_when_started(tmp_path: Path) ->
     assert capacity.total_bytes == report.total_memory_bytes
     assert capacity.kv_bytes_per_token == report.kv_bytes_per_token
     assert capacity.max_sequences == report.concurrency[-1].sequences
+
+
+async def test_what_became_of_drafts(tmp_path: Path) -> None:
+    config = build_test_config(write_model_folder(tmp_path, context_tokens=64))
+    async with serve_app(config) as rig:
+        engines = HttpEngines(port=rig.port)
+        rig.core.report_stats(drafts_total=4, draft_tokens_total=20, accepted_tokens_total=15)
+        await eventually(lambda: rig.engine.stats is not None, "statistics came")
+        assert await engines.drafts("127.0.0.1") == DraftCounts(4, 20, 15)
+        await engines.close()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 import yaml
 
+from tests.support.plugin import atom
 from tools.kube import Kube, condition, is_current, wait_until
-from tools.on_cluster import ROOT, Images, demo_manifest
+from tools.on_cluster import Images, demo_manifest
 
 pytestmark = pytest.mark.cluster
 
@@ -32,18 +30,6 @@ def serving(kube: Kube, images: Images) -> Iterator[Kube]:
     wait_until(f"{NAME} Ready", ready, seconds=240.0)
     yield kube
     kube.kubectl("delete", "atomd", NAME)
-
-
-def atom(kube: Kube, *arguments: str) -> str:
-    paths = [str(ROOT / "operator"), str(ROOT / "engine")]
-    command = [sys.executable, "-m", "atom_operator.kubectl_atom", "-n", kube.namespace]
-    done = subprocess.run(
-        [*command, *arguments],
-        env={**kube.environment, "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_status_of_a_model_that_serves(serving: Kube) -> None:

@@ -1,19 +1,27 @@
 """One AtomDeployment's life on a real Kubernetes, step by step, in order.
 
-apply → Ready → answer → scale to 2 → change maxModelLen: a rollout without a failed request → kill
-the engine process: it recovers → delete: nothing is left.
+apply → Ready → answer → scale to 2 → change maxModelLen and turn speculation on: a rollout without
+a failed request, and the same answers after it → kill the engine process: it recovers → delete:
+nothing is left.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tools.demo import chat
+from tests.support.plugin import atom
+from tests.support.served_answers import Served, serve_conversations
+from tools.demo import SPECULATION, chat
 from tools.kube import Kube, condition, is_current, wait_until
 from tools.on_cluster import Images, demo_manifest
 
@@ -107,11 +115,13 @@ def test_drift_of_a_child_is_repaired(kube: Kube) -> None:
     wait_until("the Service back", lambda: kube.get("service", NAME), seconds=60)
 
 
-def test_rollout_fails_no_request(kube: Kube, images: Images) -> None:
+def test_rollout_to_speculation_fails_no_request_and_changes_no_answer(
+    kube: Kube, images: Images
+) -> None:
+    answers = answered(kube)
     start_client(kube, images)
     before = {pod["metadata"]["name"] for pod in engine_pods(kube)}
-    patch = json.dumps({"spec": {"engine": {"maxModelLen": NEW_MAX_MODEL_LEN}}})
-    kube.kubectl("patch", "atomd", NAME, "--type=merge", f"--patch={patch}")
+    patch_spec(kube, engine={"maxModelLen": NEW_MAX_MODEL_LEN, **SPECULATION["engine"]})
 
     def rolled_out() -> bool:
         pods = {pod["metadata"]["name"] for pod in engine_pods(kube)}
@@ -124,6 +134,32 @@ def test_rollout_fails_no_request(kube: Kube, images: Images) -> None:
     assert summary["answered"] > 10, "the client was asking all the while"
     with kube.port_forward(f"service/{NAME}", 8000) as url:
         assert model_length(url) == NEW_MAX_MODEL_LEN
+    assert len({answer.text for answer in answers}) > 2
+    assert all(len(answer.tokens) == answer.usage[1] > 4 for answer in answers)
+    assert answered(kube) == answers
+
+
+def test_acceptance_is_where_users_look(kube: Kube) -> None:
+    def seen_by_top() -> bool:
+        header, *rows = atom(kube, "top", NAME, "--interval=1.5").splitlines()
+        column = header.split().index("DRAFTS-KEPT")
+        return any(row.split()[column].endswith("%") for row in rows)
+
+    with asking(kube):
+        wait_until("drafts in kubectl atom top", seen_by_top, seconds=60)
+    told = atom(kube, "status", NAME)
+    assert re.search(r"drafts +[1-9]\d*% of [\d,]+ drafted tokens kept, [1-9]\.\d+ tokens", told)
+    kube.kubectl("annotate", "atomd", NAME, "tests/look=now")  # the operator looks once a minute
+    found = wait_until(
+        "acceptance in the status",
+        lambda: deployment(kube)["status"].get("speculation"),
+        seconds=150,
+    )
+    assert found["acceptedPercent"] > 50
+    assert found["tokensPerStep"] > 2
+    header, row = kube.kubectl("get", "atomd", NAME, "--output=wide").splitlines()
+    column = header.split().index("DRAFTS-KEPT-%")
+    assert row.split()[column] == str(found["acceptedPercent"])
 
 
 def test_a_bad_image_is_rolled_back_and_fails_no_request(kube: Kube, images: Images) -> None:
@@ -229,6 +265,31 @@ def stop_client(kube: Kube) -> dict[str, Any]:
     )
     summary: dict[str, Any] = json.loads(kube.kubectl("logs", "client").splitlines()[-1])
     return summary
+
+
+def answered(kube: Kube) -> list[Served]:
+    with kube.port_forward(f"service/{NAME}", 8000) as url:
+        return list(serve_conversations(url, NAME))
+
+
+@contextmanager
+def asking(kube: Kube) -> Iterator[None]:
+    """Conversations one after the other while the block runs."""
+    end = threading.Event()
+
+    def ask(url: str) -> None:
+        while not end.is_set():
+            for _ in serve_conversations(url, NAME):
+                if end.is_set():
+                    return
+
+    with kube.port_forward(f"service/{NAME}", 8000) as url, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask, url)
+        try:
+            yield
+        finally:
+            end.set()
+        asked.result()
 
 
 def model_length(url: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from atom_operator.domain import Capacity, EngineHealth
+from atom_operator.domain import Capacity, DraftCounts, EngineHealth
 
 
 @dataclass
@@ -13,6 +13,7 @@ class FakeEngines:
 
     healths: dict[str, EngineHealth] = field(default_factory=dict)
     capacities: dict[str, Capacity] = field(default_factory=dict)
+    counts: dict[str, DraftCounts] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
     async def health(self, address: str) -> EngineHealth | None:
@@ -22,3 +23,7 @@ class FakeEngines:
     async def capacity(self, address: str) -> Capacity | None:
         self.asked.append(f"{address}/server_info")
         return self.capacities.get(address)
+
+    async def drafts(self, address: str) -> DraftCounts | None:
+        self.asked.append(f"{address}/metrics")
+        return self.counts.get(address)

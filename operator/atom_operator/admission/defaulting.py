@@ -75,6 +75,7 @@ def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
         expert_parallel=_or(spec.parallelism.expert, False),
         speculative_tokens=_speculative_tokens(engine.speculative),
         speculative_method=engine.speculative.method if engine.speculative else None,
+        speculative_adaptive=engine.speculative is None or _or(engine.speculative.adaptive, True),
         draft_model=_draft_model(engine.speculative),
     )
 

@@ -96,6 +96,7 @@ def _printer_columns() -> list[dict[str, Any]]:
         column("Accelerator", "string", ".spec.accelerator.type", 1),
         column("Revision", "string", ".status.revision", 1),
         column("URL", "string", ".status.url", 1),
+        column("Drafts-Kept-%", "integer", ".status.speculation.acceptedPercent", 1),
     ]
 
 

@@ -91,6 +91,8 @@ def engine_args(plan: Plan) -> list[str]:
     if engine.speculative_method is not None:
         tokens = str(engine.speculative_tokens)
         args.extend(["--method", engine.speculative_method, "--num-speculative-tokens", tokens])
+    if not engine.speculative_adaptive:
+        args.extend(["--speculative-config", '{"adaptive": false}'])
     if engine.draft_model is not None:
         args.extend(["--draft-model", engine.draft_model])
     return [*args, *group_arguments(plan), *engine.extra_args]
@@ -101,8 +103,9 @@ def _environment(plan: Plan) -> list[dict[str, Any]]:
     rendered: dict[str, dict[str, Any]] = {
         name: {"name": name, **source} for name, source in fixed.items()
     }
-    if plan.model.token_secret is not None:
-        secret, key = plan.model.token_secret
+    token = _hub_token(plan)
+    if token is not None:
+        secret, key = token
         rendered["HF_TOKEN"] = {
             "name": "HF_TOKEN",
             "valueFrom": {"secretKeyRef": {"name": secret, "key": key}},
@@ -110,6 +113,15 @@ def _environment(plan: Plan) -> list[dict[str, Any]]:
     for variable in plan.engine.env:
         rendered[variable["name"]] = dict(variable)
     return list(rendered.values())
+
+
+def _hub_token(plan: Plan) -> tuple[str, str] | None:
+    """Name and key of the Secret with which the pod itself downloads: the model, or what drafts
+    for one that a Job has fetched."""
+    draft, fetched = plan.engine.draft_model, plan.model.download
+    if fetched is not None and draft is not None and not draft.startswith("/"):
+        return fetched.token_secret
+    return plan.model.token_secret
 
 
 def _resources(plan: Plan) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""EnginePort over HTTP: /health and /server_info of a pod, with bounds on time and size.
+"""EnginePort over HTTP: /health, /server_info and /metrics of a pod, with bounds on time and size.
 
 What a pod answers is not trusted to be what we expect: anything else is no answer.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ import httpx2
 
 from atom.sizing import Concurrency
 from atom_operator import constants
-from atom_operator.domain import Capacity, EngineHealth, LoadProgress, StartupTimes
+from atom_operator.domain import Capacity, DraftCounts, EngineHealth, LoadProgress, StartupTimes
 
 _logger = logging.getLogger(__name__)
 _TIMEOUT_SECONDS = 3.0  # of a whole request
@@ -24,6 +25,10 @@ _MOST_CONNECTIONS = 32
 _REASON_LIMIT = 300
 _MOST_COUNTED = 2**63 - 1
 _MOST_SECONDS = 7 * 24 * 3600.0
+_DRAFTS = re.compile(
+    r"^atom:spec_decode_num_(drafts|draft_tokens|accepted_tokens)_total(?:\{.*\})? ([0-9.e+]+)$",
+    re.MULTILINE,
+)
 
 
 class HttpEngines:
@@ -55,11 +60,23 @@ class HttpEngines:
             _logger.debug("%s/server_info has no capacity: %r", address, error)
             return None
 
+    async def drafts(self, address: str) -> DraftCounts | None:
+        return _draft_counts(await self._read(address, "/metrics") or b"")
+
     async def close(self) -> None:
         """Close the connections."""
         await self._client.aclose()
 
     async def _get(self, address: str, path: str) -> dict[str, Any] | None:
+        body = await self._read(address, path)
+        try:
+            answer = None if body is None else json.loads(body)
+        except ValueError as error:
+            _logger.debug("%s%s: %r", address, path, error)
+            return None
+        return answer if isinstance(answer, dict) else None
+
+    async def _read(self, address: str, path: str) -> bytes | None:
         host = f"[{address}]" if ":" in address else address
         url = f"http://{host}:{self._port}{path}"
         body = bytearray()
@@ -70,11 +87,22 @@ class HttpEngines:
                         body += chunk
                         if len(body) > _MOST_BYTES:
                             return None
-            answer = json.loads(body)
-        except (httpx2.HTTPError, TimeoutError, ValueError) as error:
+        except (httpx2.HTTPError, TimeoutError) as error:
             _logger.debug("%s: %r", url, error)
             return None
-        return answer if isinstance(answer, dict) else None
+        return bytes(body)
+
+
+def _draft_counts(metrics: bytes) -> DraftCounts | None:
+    """Of Prometheus' text format, summed over label sets; None where a count is missing."""
+    found: dict[str, int] = {}
+    try:
+        for name, value in _DRAFTS.findall(metrics.decode()):
+            found[name] = found.get(name, 0) + min(int(float(value)), _MOST_COUNTED)
+        return DraftCounts(found["drafts"], found["draft_tokens"], found["accepted_tokens"])
+    except (KeyError, ValueError, OverflowError) as error:
+        _logger.debug("/metrics does not count drafts: %r", error)
+        return None
 
 
 def _progress(answer: Any) -> LoadProgress | None:

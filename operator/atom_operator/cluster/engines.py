@@ -9,19 +9,31 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from atom_operator.domain import Capacity, EngineHealth, EngineView, Measured, Observed, PodState
+from atom_operator.domain import (
+    Capacity,
+    DraftCounts,
+    EngineHealth,
+    EngineView,
+    Measured,
+    Observed,
+    PodState,
+)
 
 _MOST_LOADING_PODS = 3
+_MOST_DRAFTING_PODS = 8  # of more replicas behind one Service these are a fair sample
 
 
 class EnginePort(Protocol):
-    """One engine's HTTP server. Both methods return within seconds, None without an answer."""
+    """One engine's HTTP server. Every method returns within seconds, None without an answer."""
 
     async def health(self, address: str) -> EngineHealth | None:
         """What /health says, whether it serves or not."""
 
     async def capacity(self, address: str) -> Capacity | None:
         """What /server_info says; None also from an engine that has not started."""
+
+    async def drafts(self, address: str) -> DraftCounts | None:
+        """What /metrics counts of drafts; None also from an engine that does not count them."""
 
 
 async def ask_engines(
@@ -44,13 +56,27 @@ async def ask_engines(
     return EngineView(measured, healths)
 
 
+async def ask_drafts(engines: EnginePort, observed: Observed) -> DraftCounts | None:
+    """The sum over pods of the latest revision; None where none of them tells."""
+    revision = observed.deployment.revision if observed.deployment else None
+    asked = [pod for pod in _serving(observed, revision) if pod.serves][:_MOST_DRAFTING_PODS]
+    answers = await asyncio.gather(*(engines.drafts(str(pod.address)) for pod in asked))
+    told = [answer for answer in answers if answer is not None]
+    return sum(told[1:], start=told[0]) if told else None
+
+
 async def _measure(engines: EnginePort, observed: Observed, revision: str) -> Measured | None:
     """By the first ready pod of the revision; the others have the same plan."""
-    for pod in _by_name(observed):
-        if pod.ready and pod.address and pod.revision == revision:
-            capacity = await engines.capacity(pod.address)
-            return Measured(revision, capacity) if capacity is not None else None
+    for pod in _serving(observed, revision):
+        capacity = await engines.capacity(str(pod.address))
+        return Measured(revision, capacity) if capacity is not None else None
     return None
+
+
+def _serving(observed: Observed, revision: str | None) -> list[PodState]:
+    """Ready pods of a revision that have an address."""
+    pods = _by_name(observed)
+    return [pod for pod in pods if pod.ready and pod.address and pod.revision == revision]
 
 
 def _by_name(observed: Observed) -> list[PodState]:

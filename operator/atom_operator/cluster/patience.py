@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from atom_operator.cluster.engines import EnginePort
-from atom_operator.domain import Capacity, EngineHealth
+from atom_operator.domain import Capacity, DraftCounts, EngineHealth
 
 _WAIT_SECONDS = 0.25  # an engine in the same cluster answers in milliseconds
 _LATE_SECONDS = 60.0  # for how long a late answer is news
@@ -31,12 +31,16 @@ class PatientEngines:
     def __init__(self, engines: EnginePort, monotonic: Callable[[], float]) -> None:
         self._healths = _Line[EngineHealth](engines.health, monotonic)
         self._capacities = _Line[Capacity](engines.capacity, monotonic)
+        self._drafts = _Line[DraftCounts](engines.drafts, monotonic)
 
     async def health(self, address: str) -> EngineHealth | None:
         return await self._healths.ask(address)
 
     async def capacity(self, address: str) -> Capacity | None:
         return await self._capacities.ask(address)
+
+    async def drafts(self, address: str) -> DraftCounts | None:
+        return await self._drafts.ask(address)
 
 
 @dataclass(slots=True)

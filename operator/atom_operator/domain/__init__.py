@@ -13,6 +13,7 @@ from atom_operator.domain.capacity import (
     StartupTimes,
 )
 from atom_operator.domain.engines import (
+    DraftCounts,
     EngineHealth,
     EngineView,
     LoadProgress,
@@ -94,6 +95,7 @@ __all__ = [
     "ConditionStatus",
     "DeploymentState",
     "Download",
+    "DraftCounts",
     "EngineHealth",
     "EngineOptions",
     "EngineView",

@@ -37,11 +37,26 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftCounts:
+    """What became of an engine's drafts since it began."""
+
+    drafts: int  # times that a request carried any in a step
+    tokens: int  # that they had
+    accepted: int  # of these
+
+    def __add__(self, other: DraftCounts) -> DraftCounts:
+        return DraftCounts(
+            self.drafts + other.drafts, self.tokens + other.tokens, self.accepted + other.accepted
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class EngineView:
     """What the engines themselves say; empty where none answers."""
 
     measured: Measured | None = None
     not_serving: tuple[tuple[str, EngineHealth], ...] = ()  # by pod, in the order of their names
+    drafts: DraftCounts | None = None  # of the pods of the latest revision, where it speculates
 
     @property
     def words(self) -> str:

@@ -80,6 +80,7 @@ class EngineOptions:
     expert_parallel: bool = False  # whole experts on each rank
     speculative_tokens: int = 0  # drafted per step; 0 for none
     speculative_method: Literal["ngram", "mtp", "eagle3"] | None = None
+    speculative_adaptive: bool = True  # as many as pay, at most so many
     draft_model: str | None = None  # that drafts, of method eagle3
     draft_facts: ModelFacts | None = None  # its shape, where it is known
 

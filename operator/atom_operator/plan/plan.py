@@ -50,7 +50,9 @@ def build_plan(
     key = learning_key(model, options, accelerator)
     evidence = evidence_for(key, learned)
     times = evidence.startup if evidence else None
-    budget = startup_budget_seconds(lookup.facts, model.kind, accelerator, times)
+    budget = startup_budget_seconds(
+        lookup.facts, model.kind, accelerator, times, options.draft_facts
+    )
     return Plan(
         key=owner.key,
         uid=owner.uid,

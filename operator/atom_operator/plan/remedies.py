@@ -67,6 +67,7 @@ def _changes(misfit: Misfit, fits: Fits) -> Iterator[str]:
     if error.reason is DoesNotFitReason.CONTEXT:
         yield f"set spec.engine.maxModelLen to at most {error.max_context_tokens}"
     yield from _less_room_for_steps(misfit, fits)
+    yield from _fewer_drafts(misfit, fits)
     if misfit.accelerator.type == "cpu":
         yield from _more_host_memory(misfit, fits)
         return
@@ -86,6 +87,24 @@ def _less_room_for_steps(misfit: Misfit, fits: Fits) -> Iterator[str]:
             yield f"set spec.engine.maxNumBatchedTokens to at most {tokens}"
             return
         tokens //= 2
+
+
+def _fewer_drafts(misfit: Misfit, fits: Fits) -> Iterator[str]:
+    """Each has logits for every sequence; without any, weights and cache of what drafts go too."""
+    options = misfit.options
+    for tokens in range(options.speculative_tokens - 1, 0, -1):
+        if fits(replace(options, speculative_tokens=tokens), misfit.memory_bytes, misfit.facts):
+            yield f"set spec.engine.speculative.tokens to at most {tokens}"
+            return
+    without = replace(
+        options,
+        speculative_tokens=0,
+        speculative_method=None,
+        draft_model=None,
+        draft_facts=None,
+    )
+    if options.speculative_tokens and fits(without, misfit.memory_bytes, misfit.facts):
+        yield "leave out spec.engine.speculative"
 
 
 def _more_utilization(misfit: Misfit, fits: Fits) -> Iterator[str]:

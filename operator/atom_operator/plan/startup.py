@@ -30,6 +30,7 @@ def startup_budget_seconds(
     source: SourceKind,
     accelerator: Accelerator,
     measured: StartupTimes | None = None,
+    draft: ModelFacts | None = None,
 ) -> int:
     """Seconds until a pod that does not serve, and does not move either, is restarted."""
     base = _BASE_SECONDS[accelerator.type]
@@ -40,6 +41,8 @@ def startup_budget_seconds(
         return base + _UNKNOWN_SIZE_SECONDS
     # Draft layers are part of the checkpoint, whoever uses them.
     load_seconds = int(facts.weight_bytes(drafts=True) / _bytes_per_second(source, measured))
+    if draft is not None:  # wherever it comes from: a hub is the slowest
+        load_seconds += draft.weight_bytes() // _BYTES_PER_SECOND[SourceKind.HUB]
     return base + _SAFETY_FACTOR * load_seconds
 
 

@@ -27,6 +27,7 @@ from atom_operator.status.conditions import Verdict, stamp
 from atom_operator.status.integrations_ready import capacity_limited, integrations_ready
 from atom_operator.status.loading import model_loaded
 from atom_operator.status.preparing import model_not_there, waits
+from atom_operator.status.speculation import speculation_status
 from atom_operator.status.steady import steady
 
 _NO_DEPLOYMENT = DeploymentState(0, 0, 0, 0, 0, True, None, None, None)
@@ -104,6 +105,9 @@ def roll_up(situation: Situation, previous: Mapping[str, Any], now: datetime) ->
     capacity = capacity_status(situation.capacity, situation.engines.measured)
     if capacity is not None:
         status["capacity"] = capacity
+    speculation = speculation_status(situation.engines.drafts, deployment.revision, previous)
+    if speculation is not None:
+        status["speculation"] = speculation
     return status
 
 

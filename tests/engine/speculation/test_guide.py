@@ -20,6 +20,7 @@ from atom_operator.children.engine_container import engine_args
 from tests.support.builders_operator import plan
 from tests.support.front_half import rank_stats
 from tests.support.server_process import START_SECONDS, command_environment
+from tools.demo import SPECULATION, speculation_patch
 
 REPOSITORY = Path(__file__).parents[3]
 GUIDE = (REPOSITORY / "docs/guides/speculation.md").read_text(encoding="utf-8")
@@ -43,6 +44,10 @@ def test_the_deployments_field_is_rendered_as_the_flags() -> None:
     assert args[args.index("--method") : args.index("--method") + 4] == [
         *("--method", "ngram", "--num-speculative-tokens", "5")
     ]
+    static = {"speculative": {**lookups["engine"]["speculative"], "adaptive": False}}
+    words = ["serve", *engine_args(plan(engine=static))]
+    asked = options_from_args(build_parser().parse_args(words)).speculative
+    assert asked == SpeculativeConfig(adaptive=False)
     model = {"source": "hf://meta-llama/Llama-3.1-8B-Instruct"}
     args = engine_args(
         plan(model=model, accelerator={"type": "amd", "product": "MI300X"}, **layers)
@@ -50,6 +55,12 @@ def test_the_deployments_field_is_rendered_as_the_flags() -> None:
     assert args[args.index("--method") : args.index("--method") + 6] == [
         *("--method", "eagle3", "--num-speculative-tokens", "3", "--draft-model", "acme/eagle3")
     ]
+
+
+def test_the_demo_is_patched_as_the_demo_says() -> None:
+    assert blocks("bash")[2].splitlines()[0] == speculation_patch()
+    args = engine_args(plan(**SPECULATION))
+    assert args[args.index("--method") + 1] == "ngram"
 
 
 def test_lines_with_layers_ask_for_them() -> None:

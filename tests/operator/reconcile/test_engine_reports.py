@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, Capacity, EngineHealth, LoadProgress
+from atom_operator.domain import (
+    ATOM_DEPLOYMENT,
+    DEPLOYMENT,
+    Capacity,
+    DraftCounts,
+    EngineHealth,
+    LoadProgress,
+)
 from tests.support.builders_operator import KEY, NOW, cluster_with, condition, plan, pod, reconciler
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_engines import FakeEngines
@@ -181,3 +188,61 @@ async def test_only_a_few_of_many_loading_pods_are_asked() -> None:
         cluster.put_pod(pod(f"chat-{number}", ready=False, podIP=f"10.0.0.{number}"))
     await reconciler(cluster, engines=engines).reconcile(KEY)
     assert len(engines.asked) == 3
+
+
+NGRAM = {"speculative": {"method": "ngram"}}
+
+
+def speculation(cluster: FakeCluster) -> dict[str, Any] | None:
+    found: dict[str, Any] | None = cluster.find(ATOM_DEPLOYMENT, "chat")["status"].get(
+        "speculation"
+    )
+    return found
+
+
+async def test_how_drafts_do_is_looked_at_again_and_written_when_it_shows() -> None:
+    engines = FakeEngines(capacities={IP: planned()}, counts={IP: DraftCounts(0, 0, 0)})
+    cluster = await serving(engines, engine=NGRAM)
+    assert speculation(cluster) is None, "nothing was drafted"
+    engines.counts[IP] = DraftCounts(10, 40, 12)
+    outcome = await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert speculation(cluster) == {"acceptedPercent": 30, "tokensPerStep": 2.2}
+    assert outcome.requeue_after_seconds == 60
+    writes = list(cluster.writes)
+    engines.counts[IP] = DraftCounts(1000, 4000, 1210)
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert cluster.writes == writes, "as before, when rounded"
+
+
+async def test_how_drafts_did_stays_said_until_another_revision_runs() -> None:
+    engines = FakeEngines(capacities={IP: planned()}, counts={IP: DraftCounts(10, 40, 12)})
+    cluster = await serving(engines, engine=NGRAM)
+    del engines.counts[IP]
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert speculation(cluster) == {"acceptedPercent": 30, "tokensPerStep": 2.2}
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={})
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert speculation(cluster) is None
+
+
+async def test_drafts_are_the_sum_over_pods_and_asked_of_a_few() -> None:
+    engines = FakeEngines(capacities={IP: planned()})
+    cluster = await serving(engines, engine=NGRAM, replicas=12)
+    for number in range(10, 22):
+        extra = revised(cluster)
+        extra["metadata"]["name"], extra["status"]["podIP"] = f"chat-{number}", f"10.0.1.{number}"
+        cluster.put_pod(extra)
+        engines.counts[f"10.0.1.{number}"] = DraftCounts(10, 50, number)
+    engines.asked.clear()
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert engines.asked == [f"{IP}/metrics", *(f"10.0.1.{n}/metrics" for n in range(10, 17))]
+    assert speculation(cluster) == {"acceptedPercent": 26, "tokensPerStep": 2.3}
+
+
+async def test_engines_that_do_not_speculate_are_not_asked_for_drafts() -> None:
+    engines = FakeEngines(capacities={IP: planned()}, counts={IP: DraftCounts(10, 40, 12)})
+    cluster = await serving(engines)
+    outcome = await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert f"{IP}/metrics" not in engines.asked
+    assert speculation(cluster) is None
+    assert outcome.requeue_after_seconds is None

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from atom_operator.cluster.engine_http import HttpEngines
-from atom_operator.domain import EngineHealth, StartupTimes
+from atom_operator.domain import DraftCounts, EngineHealth, StartupTimes
 
 INFO = {
     "weights_bytes": 1000,
@@ -89,6 +89,31 @@ async def test_what_the_start_took(startup: tuple[Any, Any, int], known: bool) -
     assert capacity is not None
     assert capacity.reserve_bytes == 500
     assert (capacity.startup == StartupTimes(*startup)) is known
+
+
+COUNTED = """\
+# TYPE atom:spec_decode_num_drafts counter
+atom:spec_decode_num_drafts_total{model_name="m"} 10.0
+atom:spec_decode_num_drafts_total{model_name="other"} 2.0
+atom:spec_decode_num_draft_tokens_total{model_name="m"} 1.2e+03
+atom:spec_decode_num_accepted_tokens_total{model_name="m"} 7.0
+atom:spec_decode_num_accepted_tokens_per_pos_total{model_name="m",position="0"} 5.0
+"""
+
+
+async def test_what_became_of_drafts() -> None:
+    async with engine(http(COUNTED.encode())) as engines:
+        assert await engines.drafts("127.0.0.1") == DraftCounts(12, 1200, 7)
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [COUNTED.replace("draft_tokens", "tokens"), COUNTED.replace("7.0", "1.2.3"), "\xff"],
+    ids=["one is missing", "no number", "no text"],
+)
+async def test_drafts_that_are_not_counted_are_unknown(metrics: str) -> None:
+    async with engine(http(metrics.encode("latin-1"))) as engines:
+        assert await engines.drafts("127.0.0.1") is None
 
 
 @pytest.mark.parametrize(

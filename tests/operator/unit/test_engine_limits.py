@@ -9,7 +9,7 @@ import yaml
 
 from atom.sizing import SUPPORTED_ARCHITECTURES, unsupported
 from atom_operator.__main__ import main
-from atom_operator.children.engine_container import engine_args
+from atom_operator.children.engine_container import engine_args, engine_container
 from atom_operator.domain import FieldProblem, Owner, Plan
 from atom_operator.integration_values import EngineFeature, Site
 from atom_operator.plan.model_facts import catalogue_sources, facts_from_catalogue
@@ -341,6 +341,28 @@ def test_a_draft_model_brings_its_weights_and_its_cache_by_hand() -> None:
     args = engine_args(made)
     assert args[args.index("--method") + 1] == "eagle3"
     assert args[args.index("--draft-model") + 1] == "acme/eagle"
+
+
+def test_a_draft_model_has_its_time_and_its_token_where_a_job_fetches_the_model() -> None:
+    asked: dict[str, Any] = {
+        "model": {
+            "source": "hf://meta-llama/Llama-3.1-8B-Instruct",
+            "tokenSecretRef": {"name": "hub", "key": "token"},
+        },
+        "accelerator": MI300X,
+        "cache": {"weights": {"claim": "models"}},
+    }
+
+    def drafting(source: str) -> Plan:
+        eagle = {"method": "eagle3", "draftModel": source, "draftConfig": EAGLE3}
+        return plan(ABLE, **asked, engine={"speculative": eagle})
+
+    def has_token(made: Plan) -> bool:
+        return "HF_TOKEN" in {item["name"] for item in engine_container(made)["env"]}
+
+    without, fetched, there = plan(ABLE, **asked), drafting("hf://a/b"), drafting("path:///b")
+    assert fetched.startup_budget_seconds == without.startup_budget_seconds + 2 * 16
+    assert [has_token(made) for made in (without, fetched, there)] == [False, True, False]
 
 
 def test_a_draft_model_that_nobody_knows_makes_the_plan_unknown() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from atom_operator.cluster.patience import PatientEngines
-from atom_operator.domain import Capacity, EngineHealth
+from atom_operator.domain import Capacity, DraftCounts, EngineHealth
 from tests.support.virtual_time import run_virtually
 
 _OK = EngineHealth("ok", "")
@@ -25,6 +25,9 @@ class SlowEngines:
 
     async def capacity(self, address: str) -> Capacity | None:
         raise AssertionError("nobody asks for it here")
+
+    async def drafts(self, address: str) -> DraftCounts | None:
+        raise AssertionError("nobody asks for them here")
 
 
 def patient(engines: SlowEngines) -> PatientEngines:

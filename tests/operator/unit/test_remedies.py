@@ -94,6 +94,23 @@ def test_fewer_tokens_per_step_are_named_when_they_are_enough() -> None:
     assert verdict(source, accelerator, maxModelLen=2048, maxNumBatchedTokens=tokens).fits == "True"
 
 
+def test_fewer_drafts_are_named_when_they_are_enough_and_none_when_only_that_is() -> None:
+    source = "hf://meta-llama/Llama-3.1-8B"
+
+    def drafting(memory: str, **speculative: Any) -> Any:
+        engine = {"maxModelLen": 2048, "speculative": {"method": "ngram", **speculative}}
+        return verdict(source, amd(memory=memory), **engine)
+
+    message = drafting("26Gi", tokens=8).message
+    tokens = int(remedy(message, r"set spec\.engine\.speculative\.tokens to at most (\d+)"))
+    assert (tokens > 0, drafting("26Gi", tokens=tokens).fits) == (True, "True")
+    assert drafting("26Gi", tokens=tokens + 1).fits == "False"
+    message = drafting("22Gi", tokens=8).message
+    assert "leave out spec.engine.speculative;" in message
+    assert drafting("22Gi", tokens=1).fits == "False"
+    assert verdict(source, amd(memory="22Gi"), maxModelLen=2048).fits == "True"
+
+
 def test_on_a_cpu_the_memory_that_is_enough_is_named() -> None:
     source, engine = "hf://Qwen/Qwen3-0.6B", {"maxModelLen": 4096}
     message = verdict(source, {"type": "cpu", "memory": "2Gi"}, **engine).message

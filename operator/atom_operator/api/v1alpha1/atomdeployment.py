@@ -134,6 +134,9 @@ class SpeculativeSpec(ApiModel):
     prediction layer of the model's own checkpoint; eagle3: by a draft model."""
     tokens: Annotated[int, Field(ge=1, le=16)] | None = None
     """Tokens drafted per sequence and step, at most; default: 5 with ngram, else 1."""
+    adaptive: bool | None = None
+    """Draft as many as pay, by how a sequence's drafts did and what the step costs; false: always
+    as many as may be. Default: true."""
     draft_model: (
         Annotated[
             str,

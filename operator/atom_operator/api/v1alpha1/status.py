@@ -82,6 +82,15 @@ class CapacityStatus(CapacityNumbers):
     """What an engine of the latest revision reported after its start."""
 
 
+class SpeculationStatus(ApiModel):
+    """How the drafts do of the latest revision's pods, since each of them began."""
+
+    accepted_percent: int
+    """Drafted tokens that were kept, of a hundred."""
+    tokens_per_step: float
+    """Tokens of an answer from each of its steps with drafts, on average; 1 is none kept."""
+
+
 class RolloutStatus(ApiModel):
     """How the latest revision replaces the one before."""
 
@@ -115,6 +124,9 @@ class AtomDeploymentStatus(ApiModel):
     """Hash of the pod template that is applied."""
     capacity: CapacityStatus | None = None
     """The capacity of one replica; absent while neither a plan nor an engine tells it."""
+    speculation: SpeculationStatus | None = None
+    """What comes of spec.engine.speculative; absent while nothing was drafted. Looked at once a
+    minute."""
     rollout: RolloutStatus | None = None
     """The latest rollout; absent before there is a Deployment."""
     conditions: Annotated[
