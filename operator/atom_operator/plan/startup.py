@@ -38,7 +38,7 @@ def startup_budget_seconds(
         base = max(base, int(_SAFETY_FACTOR * rest))
     if facts is None:
         return base + _UNKNOWN_SIZE_SECONDS
-    # Draft layers are part of the checkpoint, whoever uses them.
+    # Draft layers are part of the checkpoint, used or not.
     load_seconds = int(facts.weight_bytes(drafts=True) / _bytes_per_second(source, measured))
     return base + _SAFETY_FACTOR * load_seconds
 

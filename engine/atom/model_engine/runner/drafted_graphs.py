@@ -141,7 +141,8 @@ class DraftedGraphs:
     def settle(
         self, forward: DraftedForward, rows: DraftedRows, drawn: torch.Tensor
     ) -> tuple[PendingRuns, torch.Tensor]:
-        """The same of tokens [T] that were drawn eagerly; how many hold [R], too."""
+        """Move the slots by those of tokens [T], drawn eagerly, that hold; what each row gets, on
+        its way to the host, and how many hold [R]."""
         self._drawn[: len(drawn)] = drawn
         counts = self._accept(forward.layout, drawn)
         return self._parts.mailbox.answer_runs(rows), counts
