@@ -43,6 +43,7 @@ lint: $(STAMP) ## Format and lint checks
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(PY) -m tools.check_file_size
+	$(PY) -m tools.check_docstrings
 
 .PHONY: types
 types: $(STAMP) ## Static types

@@ -3,7 +3,7 @@
     python -m benchmarks.prefix_cache [--repeat N]
 
 Matched: 1,000 prompts that share 2,048 tokens, one after the other, so that every block is taken
-while nobody holds it (the dear case) and given back. Hashed: prompts nobody has seen, computed and
+while no other holds it (the dear case) and given back. Hashed: prompts that are new, computed and
 made shareable, in a pool that is full of older ones, so that each new block evicts one. Both again
 with a pool ten times as large, and, as a control, with that pool when running sequences hold nine
 tenths of it: the same tables, but the blocks that come and go are as few as in the small pool. What

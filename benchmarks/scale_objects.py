@@ -152,7 +152,7 @@ class Fleet:
         return name, int(dict(applied)["metadata"]["generation"])
 
     async def _watch(self) -> None:
-        # An API server ends the watch of somebody who does not keep up.
+        # An API server ends the watch of a client that does not keep up.
         found_by = self._client.watch(_RESOURCE, namespace=self.namespace, on_error=_watch_on)
         async for _, item in found_by:
             found = dict(item)

@@ -27,11 +27,16 @@ def too_long(paths: list[str]) -> list[str]:
     return found
 
 
-def main() -> int:
+def python_files() -> list[str]:
+    """List the project's Python files that are there, as paths from ROOT."""
     listed = subprocess.run(
         ["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    problems = too_long([path for path in listed.stdout.split() if (ROOT / path).exists()])
+    return [path for path in listed.stdout.split() if (ROOT / path).exists()]
+
+
+def main() -> int:
+    problems = too_long(python_files())
     print("\n".join(problems) or "file sizes: fine")
     return 1 if problems else 0
 

@@ -71,7 +71,7 @@ def prepare_cluster() -> tuple[Kube, Images]:
 
 
 def _content_of(image: str) -> str | None:
-    """A hash of what an image that we build is built from; None for somebody else's image."""
+    """Hash what an image that we build is built from; None for an image that we do not build."""
     for request in project_images.REQUESTS.values():
         if request.tag == image:
             return content_key(request, base="")

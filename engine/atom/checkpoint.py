@@ -21,7 +21,7 @@ SINGLE_FILE = "model.safetensors"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # What serving needs of a hub repository; never code, never other weight formats.
 HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
-# The same weights once more, under Mistral's own names.
+# The checkpoint's weights once more, under Mistral's own names.
 _MISTRAL_WEIGHTS = "consolidated*.safetensors"
 HUB_SPARED = [_MISTRAL_WEIGHTS]
 

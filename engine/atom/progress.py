@@ -1,4 +1,4 @@
-"""How far start-up is, for whoever waits at a terminal or reads a log.
+"""Shows how far start-up is, at a terminal or in a log.
 
 On a terminal one bar per phase; anywhere else a log line when a phase begins, and now and then
 while it lasts. Fed with (phase, share done) by LLMEngine and the server; decides nothing.

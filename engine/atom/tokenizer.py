@@ -127,7 +127,7 @@ class Tokenizer:
         return known
 
     def token_text(self, token_id: int) -> str | None:
-        """The same as text; None when they are not whole characters."""
+        """Decode a token's bytes to text; None when they are not whole characters."""
         try:
             return self._text_of_token[token_id]
         except KeyError:

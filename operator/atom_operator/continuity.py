@@ -82,7 +82,7 @@ def _kept(
         return None  # nothing serves that a new rendering, which may be the better one, would end
     if recorded is not None and recorded.name == running.revision:
         return recorded
-    # The live template may carry somebody's edit; the one that matters most is not kept.
+    # The live template may carry a user's edit; the one that matters most is not kept.
     live = observed.running
     return live if live is not None and engine_image(live) == engine_image(fresh) else None
 

@@ -1,5 +1,5 @@
-"""Whose turn it is to take the operator's new default image: so many at a time, and nobody after it
-has failed once.
+"""Tells whose turn it is to take the operator's new default image: so many at a time, and no more
+after it has failed once.
 
 A default belongs to every AtomDeployment that names no image, so changing it would replace the pods
 of all of them together. Remembered for one term and told by what is observed, so nothing is lost

@@ -30,7 +30,7 @@ POD_MONITOR = Kind("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors")
 PROMETHEUS_RULE = Kind("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules")
 NETWORK_POLICY = Kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies")
 
-# Children that exist only where a spec asks for them, most of them of somebody's CRDs.
+# Children that exist only where a spec asks for them, most of them of other projects' CRDs.
 OPTIONAL_KINDS = (
     NETWORK_POLICY,
     INFERENCE_POOL,
@@ -48,7 +48,7 @@ SIDE_KINDS = frozenset(
 )
 # What an object of a kind points to, where both are asked for.
 NEEDED_KINDS = {HTTP_ROUTE: INFERENCE_POOL}
-# How somebody gets a kind that their cluster lacks.
+# Where a user gets a kind that their cluster lacks.
 PROVIDERS = {
     SCALED_OBJECT: "KEDA (https://keda.sh)",
     LEADER_WORKER_SET: "LeaderWorkerSet (https://lws.sigs.k8s.io)",

@@ -56,7 +56,7 @@ def _drafts_again(decision: Decision, observed: Observed) -> float | None:
 
 
 def _to_deadline(observed: Observed, now: datetime) -> float | None:
-    """Nobody but us keeps the deadline of groups; None where there is none to come."""
+    """Count the seconds to the deadline of groups, which only we keep; None where none comes."""
     deadline = progress_deadline(observed)
     if deadline is None or now >= deadline:
         return None
@@ -73,7 +73,7 @@ def _ask_again(observed: Observed, now: datetime) -> float | None:
 
 
 def _depends_on_others(decision: Decision, report: ApplyReport) -> bool:
-    """Nobody announces a CRD that somebody installs, and an autoscaler comes with the next pass."""
+    """Whether what is missing comes without an event: CRDs, or an autoscaler with the next pass."""
     if any(problem.reason is Reason.API_NOT_SERVED for problem in decision.problems):
         return True
     plan = decision.plan

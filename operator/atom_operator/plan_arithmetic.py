@@ -36,7 +36,8 @@ def arithmetic(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def terms(plan: Plan) -> dict[str, Any] | None:
-    """The same for programs: bytes per device of each part, and per token of each kind of layer."""
+    """List the terms for programs: bytes per device of each part, and per token of each kind of
+    layer; None where the model's shape is unknown."""
     if plan.facts is None:
         return None
     return {

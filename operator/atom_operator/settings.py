@@ -1,6 +1,6 @@
 """OperatorSettings: what an administrator decides, read once from the environment and flags.
 
-Every variable begins with ATOM_OPERATOR_; the chart sets them. Frozen; handed to whoever needs it.
+Every variable begins with ATOM_OPERATOR_; the chart sets them. Frozen; handed on as a parameter.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class WebhookSettings:
     """Where admission reviews are served, and with whose certificate."""
 
     port: int
-    # Either a folder that somebody else fills, or what is needed to make certificates ourselves.
+    # Either a folder that another program fills, or what is needed to make certificates ourselves.
     certificate_folder: str = ""
     hosts: tuple[str, ...] = ()  # names and addresses by which the API servers call us
     namespace: str = ""  # of the Secret

@@ -1,7 +1,7 @@
 """What stays in force while a spec is held back: the last one that was carried out, with the pods
 that run.
 
-A refusal is no reason to leave what serves alone: a Service that somebody deletes is put back, a
+A refusal is no reason to leave what serves alone: a Service that a user deletes is put back, a
 rollout that is under way is brought to its end, and the number of replicas is still the newest
 spec's. Pure; called by the Decider.
 """
@@ -17,8 +17,8 @@ from atom_operator.plan.rollback import choose_target
 
 
 def pods_in_force(observed: Observed) -> PodRevision | None:
-    """What the workload asks for, as we rendered it where that is known; what was ready last where
-    somebody has deleted the workload."""
+    """Find what the workload asks for, as we rendered it where that is known; what was ready last
+    where the workload was deleted."""
     running, recorded = observed.deployment, observed.last_ready
     if running is None or (recorded is not None and recorded.name == running.revision):
         return recorded

@@ -175,7 +175,7 @@ def _drop_little_word(text: str, random: Random) -> str:
 
 
 def as_typed(question: str, random: Random) -> str:
-    """The question as somebody types it: politeness, letter case, punctuation and a slip."""
+    """Rewrite a question as a user types it: politeness, letter case, punctuation and a slip."""
     text = rephrase(question, random) if random.random() < 0.4 else question
     if random.random() < 0.10:
         text = _drop_little_word(text, random)

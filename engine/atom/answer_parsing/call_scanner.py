@@ -47,7 +47,7 @@ class CallScanner(ABC):
 
     @abstractmethod
     def _seek(self) -> bool:
-        """The same outside an object."""
+        """Look for the next object's beginning, outside of any; whether there may be more to do."""
 
     def _keep(self, position: int) -> None:
         """What is before is content."""

@@ -38,8 +38,8 @@ Event = CallEvent | Reasoning
 
 
 class CallParser(Protocol):
-    """Text to content and calls. What only looks like a call is content, to the letter; blanks
-    beside calls are nobody's."""
+    """Turns text into content and calls. What only looks like a call is content, to the letter;
+    blanks beside calls are dropped."""
 
     def feed(self, piece: str) -> list[CallEvent]:
         """What is certain now."""

@@ -49,7 +49,7 @@ class FoundCalls:
         return events
 
     def end(self) -> list[CallEvent]:
-        """The same when nothing more comes."""
+        """Take the last events: blanks that were held back are content where there was no call."""
         blanks = self._blanks.flush()
         if blanks and not self._count:
             self._events.append(Content(blanks))

@@ -1,5 +1,5 @@
-"""Text held back while it may still be the beginning of something else: markers, or blanks that
-belong to nobody when a call follows."""
+"""Holds text back while it may still be the beginning of something else: markers, or blanks that
+are dropped when a call follows."""
 
 from __future__ import annotations
 

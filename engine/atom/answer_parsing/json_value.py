@@ -1,6 +1,6 @@
-"""Where a JSON value ends that arrives in pieces.
+"""Finds where a JSON value ends that arrives in pieces.
 
-Looks at quotes and brackets only: whether what is between them is JSON is for whoever reads the
+Looks at quotes and brackets only: whether what is between them is JSON is for the reader of the
 whole value. Called by `CallObject`.
 """
 

@@ -2,7 +2,7 @@
 
 Whether it has begun, may begin or is over when the answer starts is told by the prompt's own end:
 templates open the mark, or write an empty pair where thinking is switched off. The line breaks
-around the marks are nobody's. An answer that is cut before the closing mark is all reasoning.
+around the marks are dropped. An answer that is cut before the closing mark is all reasoning.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ _PIPE_CLOSED = 141  # and after SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code: 0 done, 1 an error (one line on stderr), 2 wrong usage, 130 interrupted,
-    141 nobody reads what is printed."""
+    """Run a command; the exit code: 0 done, 1 an error (one line on stderr), 2 wrong usage, 130
+    interrupted, 141 the reader of what is printed has gone."""
     args = build_parser().parse_args(argv)
     try:
         return int(args.run(args))
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BrokenPipeError:  # whoever reads what we print has enough
+    except BrokenPipeError:  # the reader of what we print has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the exit
         return _PIPE_CLOSED
 

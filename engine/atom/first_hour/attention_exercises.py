@@ -96,7 +96,7 @@ def attention(
             )
             expected = reference()["paged_attention"](q, shape, clean, step)
             agree(out, expected, slack)
-            # The same by its two parts.
+            # The step by its two parts.
             q = ops["qk_norm_rope_store"](
                 qkv.clone(), shape, Rotary(table, positions, *own), cache, step.slot_mapping
             )

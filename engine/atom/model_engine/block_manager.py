@@ -77,11 +77,11 @@ class BlockManager:
         return -(-num_tokens // self.block_size)
 
     def match_prefix(self, tokens: NDArray[np.int32], salt: str = "") -> PrefixMatch:
-        """The longest cached prefix of whole blocks, never all tokens: at least one must be
+        """Find the longest cached prefix of whole blocks, never all tokens: at least one must be
         computed, since it is the last one's logits that give the next token.
 
-        salt: only sequences with the same one share blocks, so that nobody else can find out by
-        the time it takes what somebody has asked."""
+        salt: only sequences with the same one share blocks, so that no other tenant can find out
+        by the time it takes what one has asked."""
         if not self.enable_prefix_caching:
             return self._no_match
         size = self.block_size

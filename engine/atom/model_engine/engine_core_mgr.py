@@ -71,7 +71,7 @@ class CoreManager:
         attachment: ClientAddress | None = None,
         clients: int = 1,
     ) -> None:
-        """attachment: which client of somebody else's cores this is; None to own the cores as
+        """attachment: which client of another process' cores this is; None to own the cores as
         client 0. clients: how many there will be, for an owner. Raises `ConfigError`."""
         ranks = config.parallel.data_parallel_size
         self._config = config

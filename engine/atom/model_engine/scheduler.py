@@ -16,8 +16,8 @@ tokens are dropped.
 Invariants: a running sequence has a slot and blocks for all its known tokens but at most the one
 it is about to write (where layers see a window: for those that it sees, and for a chunk of a
 prompt once it is scheduled); a sequence that is alone always fits (the pool holds max_model_len
-tokens), so preempting who is due last always makes progress; nobody is preempted while a token of
-anybody is outstanding, since it would have to be computed again without being known.
+tokens), so preempting who is due last always makes progress; no sequence is preempted while a token
+of any is outstanding, since it would have to be computed again without being known.
 """
 
 from __future__ import annotations
@@ -185,8 +185,8 @@ class Scheduler:
         self._batches.append_blocks(self._row_blocks.append(slots))
 
     def _append_blocks_preempting(self, slots: Slots, full: list[int]) -> Slots | None:
-        """The same one by one, making room at the expense of who is due last. Returns who is left
-        of `slots`; None if it would take an outstanding token."""
+        """Give each of `full` a block, one by one, at the expense of the sequence that is due last.
+        Returns what is left of `slots`; None if it would take an outstanding token."""
         rows = self.rows
         preempted = False
         for slot in full:

@@ -1,7 +1,7 @@
 """The KV cache budget of one device: its blocks, and how many sequences they hold.
 
 Callers give the memory that is already spoken for: the engine measured it, the operator predicts
-it (atom.sizing.overheads). The result is a value; nobody's configuration is written back. Layers
+it (atom.sizing.overheads). The result is a value; no configuration is written back. Layers
 with a sliding window take their blocks from the same pool as the others.
 """
 

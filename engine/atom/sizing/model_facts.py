@@ -139,7 +139,7 @@ class ModelFacts:
     def weight_parts(
         self, dtype_bytes: int | None, sharding: Sharding, drafts: bool
     ) -> tuple[WeightPart, ...]:
-        """The same by part of the model."""
+        """Count the bytes of weights on one rank by part of the model."""
         return weight_parts(self, dtype_bytes, sharding, drafts=drafts)
 
 

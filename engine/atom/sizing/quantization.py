@@ -90,7 +90,8 @@ class Quantization:
 
     @property
     def output_multiple(self) -> int:
-        """The same for its outputs."""
+        """What a rank's share of a matrix' outputs must be a multiple of, for whole scales and
+        words."""
         return self.block[0] if self.granularity == "block" else self._word
 
     @property

@@ -65,8 +65,8 @@ def check_schema(schema: Any, place: str = "$") -> None:
 
 
 def with_lengths_as_patterns(schema: Any) -> Any:
-    """The same schema with every bound on a text's length written as a pattern: xgrammar's texts of
-    bounded length may hold control characters, which JSON does not allow; its patterns do not."""
+    """Write every bound on a text's length in a schema as a pattern: xgrammar's texts of bounded
+    length may hold control characters, which JSON does not allow; its patterns do not."""
     if not isinstance(schema, dict):
         return schema
     changed = dict(schema)

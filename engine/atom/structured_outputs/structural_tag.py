@@ -9,7 +9,7 @@ from atom.structured_outputs.json_schema import with_lengths_as_patterns
 
 
 def tag_with_lengths_as_patterns(text: str) -> str:
-    """The same structural tag with its schemas as `with_lengths_as_patterns` makes them."""
+    """Write a structural tag with its schemas as `with_lengths_as_patterns` makes them."""
     return json.dumps(_changed(json.loads(text)), ensure_ascii=False)
 
 

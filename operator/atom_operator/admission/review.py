@@ -27,7 +27,7 @@ class ReviewError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ReviewRequest:
-    """One object that somebody creates or changes."""
+    """One object that a client of the API server creates or changes."""
 
     uid: str
     key: ObjectKey
@@ -37,7 +37,7 @@ class ReviewRequest:
 
     @property
     def changes_spec(self) -> bool:
-        """Labels, annotations and finalizers are nobody's concern here."""
+        """Whether the spec is new: labels, annotations and finalizers alone are not reviewed."""
         return self.old is None or self.old.get("spec") != self.new.get("spec")
 
 

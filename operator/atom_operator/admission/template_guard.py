@@ -1,8 +1,8 @@
 """What a site keeps spec.template from doing to pods. Pure.
 
-Whoever may write an AtomDeployment has the operator make pods for them, and may not be allowed to
-make any: another ServiceAccount or the host's namespaces would be rights that nobody gave them. The
-list is the administrator's (the chart's template.forbidden). What a namespace's Pod Security
+A user who may write an AtomDeployment has the operator make pods for them, and may not be allowed
+to make any: another ServiceAccount or the host's namespaces would be rights that they do not have.
+The list is the administrator's (the chart's template.forbidden). What a namespace's Pod Security
 admission refuses is refused by the API server as for any other pod.
 """
 

@@ -35,7 +35,7 @@ def serving_labels(plan: Plan) -> dict[str, str]:
 
 
 def selector_text(name: str, *, groups: bool) -> str:
-    """The same as text, for the scale subresource."""
+    """Write what selects the pods that serve HTTP as text, for the scale subresource."""
     labels = _serving_labels(name, groups=groups)
     return ",".join(f"{key}={value}" for key, value in labels.items())
 

@@ -1,4 +1,4 @@
-"""The NetworkPolicy of the engine pods: clients, Prometheus and the operator, nobody else. Pure.
+"""Renders the engine pods' NetworkPolicy: clients, Prometheus and the operator alone. Pure.
 
 Only what comes in is limited. The API, /metrics and /health are one port, so a peer that may scrape
 could also call the API; an API key tells them apart.

@@ -103,7 +103,7 @@ def pod_template(plan: Plan) -> Manifest:
 
 
 def pod_revision(plan: Plan) -> PodRevision:
-    """The same under its name, which its pods carry too."""
+    """Name the pod template by its revision, which its pods carry too. Raises OverlayError."""
     template = pod_template(plan)
     name = template_revision(template)
     template["metadata"].setdefault("annotations", {})[constants.ANNOTATION_REVISION] = name

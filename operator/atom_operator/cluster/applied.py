@@ -19,7 +19,7 @@ from atom_operator.domain import ChildKey, Manifest, ObjectKey
 # Who wrote when, and what the API server names only in single answers or others report.
 _NOT_CONTENT = ("status", "apiVersion", "kind")
 _NOT_CONTENT_OF_METADATA = ("managedFields", "resourceVersion")
-# Maps that an apply replaces as a whole: a label that somebody adds would select nothing.
+# Maps that an apply replaces as a whole: a label that another client adds would select nothing.
 _WHOLE = ("selector", "matchLabels", "nodeSelector", "data")
 _Digests = tuple[bytes, bytes]
 

@@ -1,7 +1,7 @@
 """Carry out a rendered state: apply every child, then prune what is no longer wanted.
 
 Idempotent, so a crash between two writes is repaired by the next run. Never takes over an object
-that somebody else made: server-side apply would do that silently.
+that another client made: server-side apply would do that silently.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ async def _apply_one(
 async def _write(
     port: ClusterPort, child: ChildKey, manifest: Manifest, *, exists: bool
 ) -> Manifest:
-    """Apply; where that is invalid because of what somebody else put into our object (an apply
+    """Apply; where that is invalid because of what another client put into our object (an apply
     leaves others' list entries alone), put the object as it should be in its place."""
     try:
         return await port.apply(child.kind, manifest)

@@ -108,7 +108,7 @@ class LightkubeCluster:
             found = self._client.list(_RESOURCES[kind], namespace=namespace, labels=dict(labels))
             try:
                 return [dict(item) async for item in found]
-            # A namespace that is gone has empty lists. Of a group that nobody serves the answer is
+            # A namespace that is gone has empty lists. Of a group that is not served the answer is
             # plain text, which is no ApiError.
             except httpx2.HTTPStatusError as error:
                 if error.response.status_code == _NOT_FOUND:

@@ -16,7 +16,7 @@ class ClusterError(Exception):
 
 
 class TransientError(ClusterError):
-    """The API server did not answer, was busy, or somebody else wrote at the same time."""
+    """The API server did not answer, was busy, or another client wrote at the same time."""
 
 
 class ExpiredError(TransientError):

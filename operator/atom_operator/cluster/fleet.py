@@ -34,8 +34,9 @@ class FleetReader:
         return await self._nodes.read(_FRESH_SECONDS)
 
     async def known_nodes(self) -> _List:
-        """The same, up to a minute old: for what hardly changes (which devices there are), and for
-        what is asked on behalf of many objects all the time (an autoscaler's bound)."""
+        """Read every node, up to a minute old: for what hardly changes (which devices there are),
+        and for what is asked on behalf of many objects all the time (an autoscaler's bound). None
+        where reading them is forbidden."""
         return await self._nodes.read(_KNOWN_SECONDS)
 
     async def pods(self) -> _List:

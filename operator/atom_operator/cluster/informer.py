@@ -2,9 +2,10 @@
 
 The field's pattern (client-go: reflector and informer), with two additions: everything is listed
 anew once per period, so that a watch that loses something costs a period at most; and an informer
-says whether its cache may be believed, which is only while its watch is open. A kind of somebody
-else's CRD that is not installed rests until it is: then a word of whoever finds it served, or the
-next period, begins anew. Runs for one term. Knows no HTTP (WatchPort) and no queue (`announce`).
+says whether its cache may be believed, which is only while its watch is open. A kind of
+another project's CRD that is not installed rests until it is: then a list that finds it served, or
+the next period, begins anew. Runs for one term. Knows no HTTP (WatchPort) and no queue
+(`announce`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Scope:
     """Objects of one kind that name an AtomDeployment in `label`; without one, AtomDeployments.
 
     In all namespaces where `namespace` is None. Changes in a scope that does not wake are kept, and
-    announced to nobody.
+    not announced.
     """
 
     kind: Kind
@@ -112,7 +113,7 @@ class Informer:
         await self._tried.wait()
 
     def notice_served(self) -> None:
-        """Somebody has listed objects of the kind: it need not rest any more."""
+        """End the rest of a kind whose objects were listed: it is served."""
         self._served.set()
 
     def keep(self, manifest: Manifest) -> None:
@@ -122,7 +123,7 @@ class Informer:
                 self.cache.put(StoredObject.of(manifest))
         else:
             # Of an AtomDeployment we write the status alone: what else is new in the answer is
-            # somebody's, and the watch shall tell of it.
+            # another client's, and the watch shall tell of it.
             self.cache.put_status(StoredObject.of(manifest))
 
     async def run(self) -> None:

@@ -20,7 +20,7 @@ RETRY_AFTER = timedelta(minutes=10)
 
 
 async def read_job(port: ClusterPort, namespace: str, request: JobRequest) -> JobState | None:
-    """The Job as it is, whoever asked for it first; None when there is none."""
+    """Read the Job, whichever AtomDeployment asked for it first; None when there is none."""
     job = await port.get(JOB, namespace, request.name)
     if job is None:
         return None

@@ -20,7 +20,7 @@ from atom_operator.domain import Manifest
 INDEXED_LABELS = frozenset(
     {constants.LABEL_DEPLOYMENT, constants.LABEL_LEARNED, constants.LABEL_JOB_FOR}
 )
-# The items of a list do not say their kind; who wrote which field when is nobody's question.
+# The items of a list do not say their kind; who wrote which field when is never asked.
 _NOT_KEPT = ("apiVersion", "kind")
 _NOT_KEPT_OF_METADATA = ("managedFields",)
 

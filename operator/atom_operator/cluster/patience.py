@@ -99,7 +99,7 @@ class _Line(Generic[A]):
         self._silent[address] = _Silence(self._monotonic() + pause, pause, question)
 
     def _tidy(self) -> None:
-        """Forget pods that nobody has asked about for long: most of them are gone."""
+        """Forget pods that were not asked for long: most of them are gone."""
         long_ago = self._monotonic() - 2 * _LAST_PAUSE_SECONDS
         self._silent = {
             address: silence for address, silence in self._silent.items() if silence.due > long_ago

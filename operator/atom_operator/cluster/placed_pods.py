@@ -1,6 +1,6 @@
 """Pods as far as the search for free devices needs them: who they are, where, and what they hold.
 
-A cluster has thousands, most of them somebody else's. The rest of a pod, nine tenths of it, is
+A cluster has thousands, most of them not ours. The rest of a pod, nine tenths of it, is
 skipped while the answer is decoded. Called by the client; read by plan/inventory.py.
 """
 
@@ -42,7 +42,7 @@ class PlacedPod(NamespacedResourceG, msgspec.Struct):
     spec: _Spec
 
     def manifest(self) -> Manifest:
-        """The pod, without what it lacks and what nobody asks for."""
+        """Return the pod without what it lacks and what the search does not read."""
         found: Manifest = {
             "metadata": msgspec.to_builtins(self.metadata),
             "spec": msgspec.to_builtins(self.spec),

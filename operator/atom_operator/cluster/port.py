@@ -26,7 +26,8 @@ class ClusterPort(Protocol):
     async def list_if_served(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]
     ) -> list[Manifest] | None:
-        """The same of a kind that the cluster may lack; None when it does."""
+        """List objects as `list_labelled` does, of a kind that the cluster may lack; None when it
+        does."""
 
     async def list_deployments(self) -> list[ObjectKey]:
         """Every AtomDeployment that this operator watches."""
@@ -35,7 +36,7 @@ class ClusterPort(Protocol):
         """Every node of the cluster."""
 
     async def list_placed_pods(self) -> list[Manifest]:
-        """Every pod of the cluster that is on a node and has not finished, whoever's it is."""
+        """List every pod of the cluster that is on a node and has not finished, ours or not."""
 
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         """Server-side apply with our field manager, forced; the object as it is now."""
@@ -45,12 +46,12 @@ class ClusterPort(Protocol):
     ) -> None:
         """Make another field manager own spec.replicas too, at the value that it has.
 
-        Whoever stops applying a field removes it, unless somebody else owns it: without this the
+        A manager that stops applying a field removes it, unless another owns it: without this the
         number would fall to the API's default. TransientError when the value is another one.
         """
 
     async def replace(self, kind: Kind, manifest: Manifest) -> Manifest:
-        """Put the object in place of what exists under its name, whoever wrote what in it.
+        """Put the object in place of what exists under its name, fields of other managers included.
 
         TransientError when what exists has another resourceVersion than `manifest` names.
         """

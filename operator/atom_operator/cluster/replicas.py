@@ -1,8 +1,8 @@
 """Leave the number of replicas to an autoscaler without a jump.
 
-With server-side apply, whoever stops applying a field removes it, and the API server would put its
-default of 1 in its place. So another manager takes the field over first, at the value that it has;
-the autoscaler's first change then makes it its own (Kubernetes docs: server-side apply,
+With server-side apply, a manager that stops applying a field removes it, and the API server would
+put its default of 1 in its place. So another manager takes the field over first, at the value that
+it has; the autoscaler's first change then makes it its own (Kubernetes docs: server-side apply,
 transferring ownership). Idempotent: a crash in between is repaired by the next pass.
 """
 

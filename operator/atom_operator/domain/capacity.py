@@ -33,7 +33,7 @@ class Capacity:
     limited_by: str
     concurrency: tuple[Concurrency, ...]
     kv_window_bytes: int = 0  # of a sequence of the full length, in layers with a sliding window
-    reserve_bytes: int = 0  # beside weights and KV cache; 0 where nobody tells it
+    reserve_bytes: int = 0  # beside weights and KV cache; 0 where it is not told
     total_bytes: int = 0  # of the device; likewise
     startup: StartupTimes | None = None  # measured only
 

@@ -16,7 +16,7 @@ class LoadProgress:
     bytes_total: int | None = None
     bytes_per_second: int | None = None
     seconds_without_progress: float = 0.0
-    stalled: bool = False  # by the rules of whoever reports it
+    stalled: bool = False  # by the rules of the process that reports it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class EngineView:
         return next((f"{health.state}: {health.reason}" for _, health in self.not_serving), "")
 
     def of(self, revision: str | None) -> EngineView:
-        """The same without a measurement that belongs to another revision."""
+        """Leave out a measurement that belongs to another revision."""
         if self.measured is None or self.measured.revision == revision:
             return self
         return replace(self, measured=None)

@@ -35,7 +35,7 @@ class DeploymentState:
     image_before: str | None = None  # of the default, where only that has changed
     in_groups: bool = False  # a LeaderWorkerSet, whose replicas are groups of pods
     pods_agree: bool = True  # all of its pods are there, of its revision and ready, where we count
-    progress_deadline_seconds: int | None = None  # where nobody but us keeps it
+    progress_deadline_seconds: int | None = None  # where only we keep it
 
     @property
     def complete(self) -> bool:

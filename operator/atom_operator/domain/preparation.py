@@ -46,7 +46,7 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Why pods are not started yet. `failed`: nothing goes on without somebody's help."""
+    """Why pods are not started yet. `failed`: nothing goes on without a user's help."""
 
     reason: Reason
     message: str

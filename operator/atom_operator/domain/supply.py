@@ -14,7 +14,7 @@ class NodeSupply:
     requested: int  # by every pod on the node, ours included
     ours: int  # pods of this AtomDeployment there that a rollout would replace
     blockers: tuple[str, ...] = ()  # why no pod of ours may go there, whatever is free
-    unhealthy: int = 0  # devices that the node has and nobody is given
+    unhealthy: int = 0  # devices that the node has and no pod is given
 
     @property
     def free(self) -> int:
@@ -29,5 +29,5 @@ class Supply:
     demand: int
     nodes: tuple[NodeSupply, ...]
     released: int = 0  # devices that one running pod of ours gives back when it goes
-    stuck: int = 0  # pods of ours that are to end on nodes that are lost or take nobody
+    stuck: int = 0  # pods of ours that are to end on nodes that are lost or take no pod
     pods_per_replica: int = 1

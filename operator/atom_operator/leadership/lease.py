@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-# A released Lease names nobody; its duration no longer matters (the API wants at least 1).
+# A released Lease names no holder; its duration no longer matters (the API wants at least 1).
 _RELEASED_SECONDS = 1
 
 
@@ -60,7 +60,7 @@ def look(before: Sighting | None, record: LeaseRecord, monotonic: float) -> Sigh
 
 
 def may_take(sighting: Sighting, identity: str, monotonic: float) -> bool:
-    """Whether `identity` may write itself into the Lease: it holds it, or nobody does any more."""
+    """Tell whether `identity` may write itself into the Lease: as holder, or where none is left."""
     holder = sighting.record.holder
     return holder in ("", identity) or monotonic >= sighting.expires()
 

@@ -29,7 +29,7 @@ class LeasePort(Protocol):
         """The Lease as the API server has it now, None when there is none."""
 
     async def create(self, record: LeaseRecord) -> LeaseRecord:
-        """Make the Lease; TransientError when somebody else was faster."""
+        """Make the Lease; TransientError when another process was faster."""
 
     async def write(self, record: LeaseRecord) -> LeaseRecord:
         """Put `record` in place of the version that it was made from."""

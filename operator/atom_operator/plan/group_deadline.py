@@ -15,8 +15,8 @@ from atom_operator.domain import Observed
 
 
 def with_deadline(observed: Observed, now: datetime, known_failure: str | None) -> Observed:
-    """The same, with the newest workload stalled where its groups are late. known_failure: what its
-    pods ended by most lately; at this moment they may just be made anew."""
+    """Mark the newest workload as stalled where its groups are late. known_failure: what its pods
+    ended by most lately; at this moment they may just be made anew."""
     running, deadline = observed.deployment, progress_deadline(observed)
     if running is None or deadline is None or now < deadline:
         return observed

@@ -26,7 +26,8 @@ def facts_from_config(config: Mapping[str, Any], origin: str) -> FactsLookup:
 
 
 def facts_from_text(text: str, origin: str) -> FactsLookup:
-    """The same for the text of a config.json; raises ValueError when it is not a JSON object."""
+    """Read facts from a config.json's text; raises ValueError when it is not a JSON object, and
+    atom.sizing.ModelFactsError when it is unusable."""
     try:
         config = json.loads(text)
     except json.JSONDecodeError as error:

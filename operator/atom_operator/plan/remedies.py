@@ -162,7 +162,7 @@ def _more_devices(misfit: Misfit, fits: Fits) -> Iterator[str]:
         if ranks <= options.tensor_parallel or not fits(changed, misfit.memory_bytes, facts):
             continue
         latent = any(layer.attention.latent for layer in facts.layers)
-        # Nobody should raise it once more in the hope of a smaller cache.
+        # A user should not raise it once more in the hope of a smaller cache.
         note = ": the weights are divided, each device holds the whole MLA cache" if latent else ""
         if ranks <= misfit.site.engine_tensor_parallel * options.nodes:
             yield f"set spec.parallelism.tensor to {ranks}{note}"

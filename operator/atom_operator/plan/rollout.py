@@ -146,7 +146,7 @@ def _choose(question: RolloutQuestion) -> Rollout:
 def _without_spare(supply: Supply) -> Rollout:
     lacking = f"no eligible node has {supply.demand} {supply.resource} free"
     homes = [node for node in supply.nodes if node.ours]
-    # A home that is lost or cordoned takes nobody back; that is no reason to stop all the others.
+    # A home that is lost or cordoned takes no pod back; that is no reason to stop all the others.
     open_homes = [node for node in homes if not node.blockers]
     takes_turns = all(_takes_one_after(node, 1, supply) for node in open_homes)
     if takes_turns and (open_homes or not homes):
@@ -167,8 +167,8 @@ def _takes_one_after(node: NodeSupply, stopped: int, supply: Supply) -> bool:
 
 
 def _wider(running: DeploymentState | None, current: Rollout) -> Rollout:
-    """The same with one more pod away, when as many as may be are away already: what should have
-    taken the place of an old pod has found it taken, and waits for another."""
+    """Let one more pod be away, when as many as may be are away already: what should have taken
+    the place of an old pod has found it taken, and waits for another."""
     if running is None or running.available > running.desired - current.unavailable:
         return current  # the Deployment can still stop an old pod by itself
     away = min(running.desired, running.desired - running.available + 1)

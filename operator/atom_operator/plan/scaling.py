@@ -1,7 +1,7 @@
 """Autoscaling numbers: load per replica from the planned capacity, replicas that the nodes hold.
 
 Pure. A replica is full when its KV cache is: the number of requests that it holds follows from the
-plan and a typical request's length, so nobody has to find it out by overload.
+plan and a typical request's length, so it need not be found out by overload.
 """
 
 from __future__ import annotations

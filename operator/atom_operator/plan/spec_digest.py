@@ -1,4 +1,4 @@
-"""What a spec asks of its pods, as one short text: equal while nobody asks for other pods. Pure.
+"""Digests what a spec asks of its pods to a short text: equal until other pods are asked for. Pure.
 
 Of what people and settings say, never of what this version makes of it: so a newer operator, which
 may render pods otherwise, sees that nothing new was asked for. Kept on children and compared with

@@ -39,7 +39,7 @@ def startup_budget_seconds(
         base = max(base, int(_SAFETY_FACTOR * rest))
     if facts is None:
         return base + _UNKNOWN_SIZE_SECONDS
-    # Draft layers are part of the checkpoint, whoever uses them.
+    # Draft layers are part of the checkpoint, used or not.
     load_seconds = int(facts.weight_bytes(drafts=True) / _bytes_per_second(source, measured))
     if draft is not None:  # wherever it comes from: a hub is the slowest
         load_seconds += draft.weight_bytes() // _BYTES_PER_SECOND[SourceKind.HUB]

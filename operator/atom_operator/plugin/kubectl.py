@@ -50,7 +50,7 @@ class Kubectl:
         return done.stdout
 
     def json(self, *arguments: str) -> dict[str, Any]:
-        """The same, parsed; `{}` where nothing was found."""
+        """Parse a command's output as JSON; `{}` where nothing was found."""
         text = self.text(*arguments, "--output=json")
         found: dict[str, Any] = json.loads(text) if text.strip() else {}
         return found

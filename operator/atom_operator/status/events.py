@@ -67,7 +67,7 @@ def happenings(
 
 
 def event_name(owner: Owner, happening: Happening) -> str:
-    """The same for the same flip of the same object."""
+    """Name the Event of a flip: equal for the same flip of the same object."""
     parts = (owner.uid, happening.condition, happening.status, happening.reason)
     return f"{owner.key.name}.{hashlib.sha256('|'.join(parts).encode()).hexdigest()[:16]}"
 

@@ -64,7 +64,7 @@ class Reviewer:
             return Verdict()
         faults = faults_of(request.key, request.new)
         stored = faults_of(request.key, request.old) if request.old else ()
-        # What is wrong already may stay, or nobody could change anything else in the object.
+        # What is wrong already may stay, or no user could change anything else in the object.
         fresh = [fault for fault in faults if fault not in stored]
         if fresh:
             return Verdict(refusal="; ".join(map(str, fresh)))
@@ -72,7 +72,7 @@ class Reviewer:
         return Verdict((*late, *(everything if request.dry_run else essentials)(preview)))
 
     async def close(self) -> None:
-        """Drop the reads that nobody waits for any more."""
+        """Drop the reads that no review waits for any more."""
         for task in self._late:
             task.cancel()
         await asyncio.gather(*self._late, return_exceptions=True)

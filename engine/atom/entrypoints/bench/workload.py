@@ -65,7 +65,7 @@ def random_asks(count: int, lengths: RandomLengths, vocab_size: int, seed: int) 
 
 
 def random_prompts(count: int, length: int, vocab_size: int, seed: int) -> list[list[int]]:
-    """The same without a server: prompts of one length."""
+    """Draw prompts of `length` random token ids each, for an engine without a server."""
     asks = random_asks(count, RandomLengths(length, 1), vocab_size, seed)
     return [list(ask.prompt) for ask in asks if not isinstance(ask.prompt, str)]
 

@@ -2,7 +2,7 @@
 
 Pure ASGI, so that event streams pass untouched. With a key set, every route needs it but those
 that probes, scrapers and the operator read, and those say nothing of what is asked or answered.
-Control routes change the server for everybody: without a key set, nobody may call them.
+Control routes change the server for every client: without a key set, none may call them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each body is bounded by itself (body.py); many at once are not, and their senders choose how long
 they take. A body holds what has come of it until its request is queued. Small ones need no budget,
-so that others' large bodies keep nobody from asking. One per HTTP process; belongs to its event
+so that large bodies keep no other client from asking. One per HTTP process; belongs to its event
 loop.
 """
 

@@ -41,7 +41,7 @@ def build_app(
     state: ServerState, *, api_key: str | None = None, allowed_origins: Sequence[str] = ()
 ) -> ASGIApp:
     """allowed_origins: web pages' that browsers may let ask this server; "*" for all."""
-    # Its pages /docs and /redoc ask nobody else's server for their scripts.
+    # Its pages /docs and /redoc ask no other server for their scripts.
     app = FastAPIOffline(title="ATOM", version=atom.__version__, redirect_slashes=False)
     handlers = generation_handlers(app, state)
     _add_model_routes(app, state)

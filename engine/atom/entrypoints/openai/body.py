@@ -154,7 +154,7 @@ def refuse_unsupported(data: bytes | bytearray, kind: type[BaseModel]) -> None:
     try:
         found = _refused_fields(kind).decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
-        # In a field that nobody looks at, such as a NaN.
+        # In a field that is not looked at, such as a NaN.
         raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
     for name in found.__struct_fields__:
         value = getattr(found, name)

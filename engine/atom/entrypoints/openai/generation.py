@@ -37,7 +37,7 @@ from atom.entrypoints.openai.serving_completion import (
 )
 from atom.entrypoints.openai.state import ServerState
 
-_CLIENT_LEFT = Response(status_code=499)  # for the access log; nobody reads it
+_CLIENT_LEFT = Response(status_code=499)  # for the access log; no client reads it
 
 _Asked = TypeVar("_Asked", bound=GenerationRequest)
 

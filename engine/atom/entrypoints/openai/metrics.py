@@ -126,7 +126,7 @@ def _request_metrics(metrics: RequestMetrics, name: str) -> Iterator[Metric]:
         "Requests that ended, by finish reason.",
         labels=["model_name", "finished_reason"],
     )
-    for reason in FinishReason:  # also those of nobody yet: a rate needs what it begins from
+    for reason in FinishReason:  # also those of no request yet: a rate needs its start
         finished.add_metric([name, reason], metrics.finished.get(reason, 0))
     yield finished
     values: dict[str, tuple[str, Histogram]] = {

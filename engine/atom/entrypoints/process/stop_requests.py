@@ -78,7 +78,7 @@ async def on_daemon_thread(work: Callable[[], Result], *, name: str) -> Result:
             result = work()
         except BaseException as error:
             failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no task waits any more
             loop.call_soon_threadsafe(settle, result, failure)
 
     threading.Thread(target=run, name=name, daemon=True).start()

@@ -65,7 +65,7 @@ class ApiFleet:
         announce: Callable[[EngineReport], None],
     ) -> None:
         """listeners: one for each HTTP process, on the same port."""
-        # The model's time in the API, the same whoever answers.
+        # The model's time in the API, the same whichever process answers.
         self._options = dataclasses.replace(options, created=int(time.time()))
         self._listeners = listeners
         self._announce = announce
@@ -136,7 +136,7 @@ class ApiFleet:
             server.start()
             server.tell(self._options.to_json())
         for listener in self._listeners:
-            listener.close()  # what nobody accepts any more is to be refused, not to wait
+            listener.close()  # a connection that no process accepts is to be refused
 
     async def _open_model(self) -> Config:
         """The processor is only made to find what is wrong with it here, once."""
@@ -158,7 +158,7 @@ class ApiFleet:
 
     def _on_event(self, event: CoreEvent) -> None:
         """On the manager's thread."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is none to tell
             self._loop.call_soon_threadsafe(self._handle, event)
 
     def _handle(self, event: CoreEvent) -> None:

@@ -15,8 +15,8 @@ class ModelOpened(msgspec.Struct, frozen=True, tag="model_opened"):
 
 
 class AllReady(msgspec.Struct, frozen=True, tag="all_ready"):
-    """Every HTTP process takes requests, so /health may say so: whoever it told would else find
-    another one on the same port that does not."""
+    """Every HTTP process takes requests, so /health may say so: a client that it told earlier
+    could reach another process on the same port that does not."""
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag="engine_failed"):

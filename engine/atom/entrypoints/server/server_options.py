@@ -18,7 +18,7 @@ class ServerOptions:
     as the model's, the same in all of them; None for the time of the start. body_memory_bytes: for
     the bodies of requests that are being read, in each of them; 0 for no bound. allowed_origins: of
     web pages whose requests browsers are told to let through. keep_alive_seconds: longer than
-    clients keep a connection that nobody uses (5 to 60 s), which they would find closed as they use
+    clients keep a connection that is idle (5 to 60 s), which they would find closed as they use
     it again. tool_call_parser, reasoning_parser: names out of `answer_parsing.families`."""
 
     engine: EngineOptions

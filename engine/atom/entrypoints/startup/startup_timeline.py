@@ -32,7 +32,7 @@ class StartupTimeline:
         self._phase, self._share = "opening the model", 0.0
         self._loading_seconds: float | None = None  # of the weights, once they are there
         self._ready_seconds: float | None = None
-        self.weights_bytes: int | None = None  # on disk; told by whoever has opened the model
+        self.weights_bytes: int | None = None  # on disk; told once the model is open
 
     def note(self, phase: str, share: float) -> None:
         """`phase` is `share` (0 to 1) done; another phase means that the one before is complete."""

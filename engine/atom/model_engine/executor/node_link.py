@@ -2,8 +2,8 @@
 
 Frames of a kind and bytes over TCP, rather than ZMQ: there are two ends, and the kernel tells each
 at once when the other's process is gone, or within seconds when its machine is. Steps go as they
-are in shared memory (step_codec); what else is said is JSON. Never pickle. Whoever reaches the port
-is believed, as by torch's store: a network policy keeps others away.
+are in shared memory (step_codec); what else is said is JSON. Never pickle. A process that reaches
+the port is believed, as by torch's store: a network policy keeps others away.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class CoreEventHop:
         self._arrived.append(event)
         try:
             self._loop.call_soon_threadsafe(self._take)
-        except RuntimeError:  # the loop is closed: nobody is left to be told
+        except RuntimeError:  # the loop is closed: there is none to tell
             logger.debug("an event came after the event loop had ended")
 
     def _take(self) -> None:

@@ -66,8 +66,8 @@ class InputProcessor:
         return self._tokenizer.decode(ids)
 
     def prepare(self, params: SamplingParams) -> SamplingParams:
-        """The same choice of tokens with every number inside what the wire and a device hold, and
-        with bad words as token ids. Once for all prompts and answers of a call: what `params` lists
+        """Bring every number inside what the wire and a device hold, and bad words to token ids;
+        the choice of tokens stays. Once for all prompts and answers of a call: what `params` lists
         may be long."""
         if params.structured_outputs is not None:
             self._check_structured(params.structured_outputs)

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from atom.model_engine.runner.drafted_rows import DraftedRows
-from atom.model_engine.runner.graph_parts import GraphParts, filtered_draw
+from atom.model_engine.runner.graph_parts import FILTERS, GraphParts, filtered_draw
 from atom.model_engine.runner.graph_pool import Graph
 from atom.model_engine.runner.host_tokens import PendingRuns
 from atom.model_ops.attention.step_plan import plan_captured_step
@@ -141,7 +141,8 @@ class DraftedGraphs:
     def settle(
         self, forward: DraftedForward, rows: DraftedRows, drawn: torch.Tensor
     ) -> tuple[PendingRuns, torch.Tensor]:
-        """The same of tokens [T] that were drawn eagerly; how many hold [R], too."""
+        """Move the slots by those of tokens [T], drawn eagerly, that hold; what each row gets, on
+        its way to the host, and how many hold [R]."""
         self._drawn[: len(drawn)] = drawn
         counts = self._accept(forward.layout, drawn)
         return self._parts.mailbox.answer_runs(rows), counts
@@ -171,12 +172,12 @@ class DraftedGraphs:
         self._drafter.begin(drafting)
 
     def _capture_verified(self, size: int) -> _Verified:
-        pool, followed, filters = self._parts.pool, self._parts.followed, (False, True)
+        pool, followed = self._parts.pool, self._parts.followed
         layout = self._layout.of(min(size, len(self._layout.slots)), size)
         follow = None
         with pool.aside():
             states, sampling = self._forward(layout)
-            for filtered in filters:
+            for filtered in FILTERS:
                 self._sample(layout, states.last, sampling, filtered)
             if followed is not None:
                 self._follow(layout, states)
@@ -185,7 +186,7 @@ class DraftedGraphs:
             filtered: pool.capture(partial(self._sample, layout, states.last, sampling, filtered))[
                 0
             ]
-            for filtered in filters
+            for filtered in FILTERS
         }
         if followed is not None:
             follow, _ = pool.capture(partial(self._follow, layout, states))

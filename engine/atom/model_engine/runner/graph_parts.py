@@ -20,6 +20,8 @@ from atom.models.decoder import CausalLM
 # Tokens of a step with drafts that a graph takes, at most: products take longer than reading the
 # weights from far fewer on.
 MOST_DRAFTED_TOKENS = 512
+# Samplings that have a graph, by whether they know top-k, top-p and min-p.
+FILTERS = (False, True)
 
 
 def bucket_sizes(max_num_seqs: int) -> list[int]:

@@ -22,7 +22,7 @@ import torch
 
 from atom.model_engine.batch import ScheduledBatch
 from atom.model_engine.runner.drafted_graphs import DraftedGraphs
-from atom.model_engine.runner.graph_parts import GraphParts, filtered_draw
+from atom.model_engine.runner.graph_parts import FILTERS, GraphParts, filtered_draw
 from atom.model_engine.runner.graph_pool import Graph, measured_bytes
 from atom.model_engine.runner.host_tokens import PendingTokens
 from atom.model_engine.runner.prompt_graphs import PromptGraphs
@@ -34,8 +34,6 @@ from atom.utils.row_groups import are_even
 
 # Buckets from which a step of even rows has a graph of its own; below, every row is split anyway.
 _EVEN_FROM = 48
-# Samplings that have a graph, by whether they know top-k, top-p and min-p.
-_FILTERS = (False, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +177,7 @@ class DecodeGraphs:
         forward, (states, sampling) = pool.capture(partial(self._forward, variant))
         samples = {
             filtered: pool.capture(partial(self._sample, size, states.last, sampling, filtered))[0]
-            for filtered in _FILTERS
+            for filtered in FILTERS
         }
         follow = None
         if followed is not None:
@@ -190,7 +188,7 @@ class DecodeGraphs:
         """What the variant's graphs are captured of, without graphs."""
         size, followed = variant.size, self._parts.followed
         states, sampling = self._forward(variant)
-        for filtered in _FILTERS:
+        for filtered in FILTERS:
             self._sample(size, states.last, sampling, filtered)
         if followed is not None:
             followed.of_decodes(self._slots[:size], states)

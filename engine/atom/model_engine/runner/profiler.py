@@ -1,8 +1,8 @@
 """TorchProfiler: traces of a running engine core, begun and ended by UTILITY messages.
 
 One trace at a time, written as a gzipped Chrome trace below the configured folder. A trace that
-nobody ends is ended after `LIMIT_SECONDS`, since it grows with every step. Knows no steps and no
-sockets; EngineCore owns one and calls it from the thread that runs the model. Imports torch only
+no message ends is ended after `LIMIT_SECONDS`, since it grows with every step. Knows no steps and
+no sockets; EngineCore owns one and calls it from the thread that runs the model. Imports torch only
 when a trace begins.
 """
 

@@ -1,7 +1,7 @@
 """SlotTable: a device tensor with a row for every slot that asked for one.
 
 For state that few requests need and that is too large to keep for every slot: memory grows with
-the requests that use it (to the most that ran at once), and is nothing while nobody does. Row 0
+the requests that use it (to the most that ran at once), and is nothing while none does. Row 0
 belongs to no slot: batches that mix users and others may read and write it.
 """
 
@@ -17,8 +17,8 @@ _FIRST_ROWS = 8
 
 
 class SlotTable:
-    """rows [capacity, width]; what a new row holds is left to who takes it, row 0 is zeros until
-    somebody writes to it."""
+    """rows [capacity, width]; what a new row holds is left to its taker, row 0 is zeros until a
+    batch writes to it."""
 
     def __init__(
         self, num_slots: int, width: int, dtype: torch.dtype, device: torch.device

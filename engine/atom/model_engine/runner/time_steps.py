@@ -2,7 +2,7 @@
 
 Steps are submitted as they are while serving, the host one step behind, so that what it launches
 counts where the device waits for it. Called by ModelRunner behind the warm-up, on slots and blocks
-of nobody's; the same steps on every rank.
+that no request has; the same steps on every rank.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The option is scheduler_delay_factor (docs/guides/scheduling.md): a prompt may begin once the oldest
 has waited longer than that many times what the last prompts took, from the decision to compute them
-until the next one that knows their tokens (so it is the same with the host a step behind). Nobody
-waits while nothing runs. Used by Scheduler.
+until the next one that knows their tokens (so it is the same with the host a step behind). No
+prompt waits while nothing runs. Used by Scheduler.
 """
 
 from __future__ import annotations

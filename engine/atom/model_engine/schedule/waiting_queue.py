@@ -26,7 +26,7 @@ def rank_of(sequence: Sequence) -> Rank:
 
 
 class WaitingQueue:
-    """Entering and leaving cost O(log n), looking at the next one O(1), whoever else waits."""
+    """Holds sequences by rank: entering and leaving cost O(log n), looking at the next one O(1)."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[Rank, Sequence]] = []
@@ -45,7 +45,7 @@ class WaitingQueue:
 
     @property
     def first(self) -> Sequence:
-        """Who is served next; somebody must wait."""
+        """The sequence that is served next; at least one must wait."""
         return self._heap[0][1]
 
     def remove(self, sequence: Sequence) -> None:

@@ -6,7 +6,7 @@ those of the window itself are promised to a row from its admission on. Only dec
 is promised, so where there are none a prompt always gets on.
 
 A block is given back when the step that filled it has been taken in (only then is it shareable) and
-no step still to be scheduled sees it. Steps in flight may: whoever gets the block writes to it in a
+no step still to be scheduled sees it. Steps in flight may: the block's next row writes to it in a
 step behind them. Between the row table, the sequences' block tables and BlockManager; used by
 RowBlocks where there is such a group.
 """

@@ -76,7 +76,7 @@ class GrammarCompiler:
         """End the server; compilations that run are given up."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         with self._server_lock:
-            self._closed = True  # whoever waits for the lock must not start another one
+            self._closed = True  # a thread that waits for the lock must not start another
             if self._server is not None:
                 self._server.close()
 

@@ -2,8 +2,8 @@
 
 xgrammar's package imports transformers (for tokenizer objects; ours gives it bytes) and torch (for
 mask tensors; numpy arrays serve as well): seconds and half a gigabyte for names that are never
-called. While it is imported, empty modules stand in for them; afterwards they are gone. Nobody but
-this package imports xgrammar, and only once a request asks for structured output.
+called. While it is imported, empty modules stand in for them; afterwards they are gone. Only this
+package imports xgrammar, and only once a request asks for structured output.
 """
 
 from __future__ import annotations

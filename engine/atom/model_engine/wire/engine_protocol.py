@@ -5,7 +5,7 @@ A message is two frames: one byte of `EngineCoreRequestType`, then a msgspec bod
 identity of its rank in front, as a ROUTER puts it there too. Per-step tokens travel as packed
 little-endian integers so that a step costs one message however many rows it has.
 
-Whoever reaches these sockets is this user already (they lie in a folder of mode 0700) and is
+A process that reaches these sockets is this user's (they lie in a folder of mode 0700) and is
 trusted to mean what it says; it is not trusted to be without faults. A message that is too large,
 of an unknown type or not of its type's shape is a ValueError here: the reader logs it and goes on.
 Torch-free. The byte values are the wire's: a message type keeps its own.

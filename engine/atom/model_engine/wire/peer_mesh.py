@@ -122,8 +122,8 @@ class PeerMesh:
                 return self._by_fd[fd]
 
     def has_left(self, peer: int) -> bool:
-        """Whether it has said that it ends, though nobody may have heard it yet. From any thread,
-        of a peer whose process has ended."""
+        """Tell whether a peer has said that it ends, be it still unread here. From any thread, of a
+        peer whose process has ended."""
         return peer in self._left or self._last_step(peer) == _LEAVING
 
     def _say(self, step: int, tokens: int) -> None:
@@ -137,7 +137,7 @@ class PeerMesh:
                 raise PeerLostError(peer) from error
 
     def _last_step(self, peer: int) -> int | None:
-        """Of what a peer has said and nobody has read, which stays so; None where all is read."""
+        """Peek at the last step that a peer has said and that is unread; None where all is read."""
         try:
             unread = self._bells[peer].recv(_UNREAD_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except OSError:

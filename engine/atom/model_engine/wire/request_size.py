@@ -51,7 +51,7 @@ def _check_scores(tokens: int, params: SamplingParams) -> None:
 
 
 def parts_of(requests: Sequence[Request]) -> Iterator[list[Request]]:
-    """The same requests in parts that each fit a message."""
+    """Divide requests into parts that each fit a message."""
     if len(requests) == 1:
         yield list(requests)
         return

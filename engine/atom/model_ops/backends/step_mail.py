@@ -3,8 +3,8 @@
 A captured step reads the same addresses at every replay, and a copy on the device's copy engine
 costs some ten microseconds of waiting on either side. So both ends are host memory that the device
 reaches itself, in rings of letters: the host writes the next one before it submits a step, the step
-counts on the device which one is its own, and answers into the same place. Data only; whoever
-submits steps (graph_runner.py) keeps count with them.
+counts on the device which one is its own, and answers into the same place. Data only; the
+runner that submits steps (graph_runner.py) keeps count with them.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def selected_rows(library: Library, asked: LatentDecode, selected: torch.Tensor)
 
 
 def _divided(library: Library, asked: LatentDecode, rows: LatentRows) -> LatentRows:
-    """The same with the kernel's division of them."""
+    """Add the kernel's own division of the rows' work to them."""
     shapes = library["get_mla_metadata_info_v1"](
         batch_size=len(rows.last),
         max_seqlen_qo=1,

@@ -29,8 +29,8 @@ _DTYPES = (torch.bfloat16, torch.float16)
 
 
 def join(library: Library, group: Group, device: torch.device, row_bytes: int) -> Group:
-    """The same ranks by AITER's kernels, or the group itself, with a reason in the log. Every rank
-    makes this call."""
+    """Join the ranks by AITER's kernels, or give the group itself back, with a reason in the log.
+    Every rank makes this call."""
     reasons = library.reasons_without("CustomAllreduce")
     if group.size not in _SIZES:
         reasons += (f"adds up over {', '.join(map(str, _SIZES))} ranks, not {group.size}",)

@@ -1,7 +1,7 @@
 """Compiles the kernels once per machine and keeps the result in the user's cache folder.
 
 The file's name is a hash of all that it was made from: sources, flags, compiler and processor. What
-is loaded must belong to this user and be writable by nobody else. Where the cache cannot be
+is loaded must belong to this user and be writable by no other. Where the cache cannot be
 written, a folder of this process serves. Called by library.py.
 """
 
@@ -65,7 +65,7 @@ def built_library(toolchain: Toolchain) -> Iterator[Path]:
         if not (folder / name).exists():
             _compile(toolchain, folder / name)
         _check_owned(folder / name)
-    except OSError:  # read-only, full, or somebody else's: compiled for this process alone
+    except OSError:  # read-only, full, or another user's: compiled for this process alone
         folder = None
     if folder is not None:
         yield folder / name

@@ -1,7 +1,7 @@
 """The compiled kernels in this process, with the types of their arguments.
 
 `library()` compiles and loads them once; `why_not()` says why that is impossible here. The kernels
-trust pointers, lengths and strides, so whoever calls them checks these first: `floats` and
+trust pointers, lengths and strides, so their callers check these first: `floats` and
 `integers` do, and hand out the address. Values that are indices are checked by the kernels. A trace
 of torch's profiler shows them by their names.
 """

@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 
 def join(group: Group, device: torch.device, row_bytes: int) -> Group:
-    """The same ranks by this kernel, or the group itself, with a reason in the log. Every rank
-    makes this call."""
+    """Join the ranks by this kernel, or give the group itself back, with a reason in the log.
+    Every rank makes this call."""
     reasons = _reasons_of_all(group, device)
     if reasons:
         logger.info("backend triton: sums over ranks are torch.distributed's: %s", reasons[0])
@@ -88,9 +88,9 @@ class PeerGroup:
         IPC handles; a process that ends frees what it has)."""
         peers, self._peers = self._peers, None
         assert peers is not None, "the group was left"
-        self._group.barrier()  # nobody's kernels write any more
+        self._group.barrier()  # no rank's kernels write any more
         own = peers.own
         del peers
-        self._group.barrier()  # nobody has another's open any more
+        self._group.barrier()  # no rank has another's open any more
         del own
         self._group.close()

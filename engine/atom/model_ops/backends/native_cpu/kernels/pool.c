@@ -1,12 +1,12 @@
-/* One loop at a time, shared with helpers for whom nobody waits unless they are at work.
+/* One loop at a time, shared with helpers that the caller waits for only while they are at work.
  *
  * A parallel region of OpenMP ends when each of its threads has come by. Where cores are shared one
  * of them often is not running, and at the end of every loop the others wait until it was let run
  * to find that nothing was left. Here the caller takes pieces until there are none and waits only
  * for helpers in the middle of one; a helper that was not running has missed the loop.
  *
- * `rounds` is odd while a loop is open. The caller writes `job` while it is even and nobody is
- * inside. A helper enters, and then looks whether its round is still open; the caller closes the
+ * `rounds` is odd while a loop is open. The caller writes `job` while it is even and no helper
+ * is inside. A helper enters, and then looks whether its round is still open; the caller closes the
  * round, and then looks who is inside: one of them sees the other.
  */
 #define _GNU_SOURCE
@@ -41,7 +41,7 @@ static _Alignas(64) _Atomic uint32_t rounds;
 static _Alignas(64) _Atomic uint32_t inside;
 static _Alignas(64) atomic_long taken;
 static _Alignas(64) atomic_int asleep; /* helpers */
-static atomic_int waiting;             /* the caller sleeps until nobody is inside */
+static atomic_int waiting;             /* the caller sleeps until no helper is inside */
 
 static inline void relax(void) {
 #if defined(__x86_64__)
@@ -77,7 +77,7 @@ static int changes_soon(_Atomic uint32_t *word, uint32_t value) {
     return 0;
 }
 
-/* Large pieces first, which read memory in sequence, and small ones last, for which nobody waits. */
+/* Large pieces first, which read memory in sequence, and small ones last: short waits. */
 static void take_pieces(void) {
     long threads = job.helpers + 1, first = atomic_load_explicit(&taken, memory_order_relaxed);
     while (first < job.count) {
