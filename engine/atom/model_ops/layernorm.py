@@ -13,7 +13,7 @@ from torch import nn
 
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.placement import Placement
-from atom.model_ops.values import Gating, LinearWeight, NormWeight, Stream
+from atom.model_ops.values import Gating, LinearWeight, MoEWeight, NormWeight, Stream
 
 
 class Normed:
@@ -44,6 +44,14 @@ class Normed:
         gated, self._stream = self._ops.norm_gated_linear(self._stream, self._norm, w, activation)
         self._used = True
         return gated
+
+    def experts(self, w: MoEWeight) -> Stream:
+        """The stream with what its experts make of the norm."""
+        return self._ops.norm_experts(self._stream, self._norm, w)
+
+    @property
+    def tokens(self) -> int:
+        return self._stream.residual.shape[0]
 
 
 class RMSNorm(nn.Module):

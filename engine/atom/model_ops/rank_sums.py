@@ -8,12 +8,14 @@ keeps the backend's operations as they are.
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
 import torch
 
 from atom.collectives.group import Group
+from atom.model_ops.backends.composed import norm_experts
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import (
@@ -32,7 +34,9 @@ def over_ranks(ops: Ops, group: Group) -> Ops:
         return ops
     sums = _RankSums(ops, group)
     changed = {name: getattr(sums, name) for name in _CHANGED}
-    return cast(Ops, SimpleNamespace(**{**vars(ops), **changed}))
+    shared = SimpleNamespace(**{**vars(ops), **changed})
+    shared.norm_experts = partial(norm_experts, shared)
+    return cast(Ops, shared)
 
 
 _CHANGED = ("add", "add_experts", "norm", "norm_linear", "norm_gated_linear")

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
+from atom.model_ops.routing import Routing
+
 
 class WeightFormat(enum.Enum):
     """How a matrix [out, in] is stored, and what its scales are."""
@@ -161,6 +163,27 @@ class ExpertsWeight:
     @property
     def count(self) -> int:
         return self.down.data.shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWeight:
+    """The gated MLP of a layer with experts that every token goes through: gate_up [2·I, H], down
+    [H, I]; gate [1, H]: how much of it a token gets, a sigmoid, None for all of it."""
+
+    gate_up: LinearWeight
+    down: LinearWeight
+    activation: Gating
+    gate: LinearWeight | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MoEWeight:
+    """All that a layer with experts has behind its norm."""
+
+    router: RouterWeight
+    routing: Routing
+    experts: ExpertsWeight
+    shared: SharedWeight | None = None
 
 
 @dataclass(frozen=True, slots=True)

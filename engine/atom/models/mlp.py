@@ -13,9 +13,13 @@ from atom.model_ops.experts import Experts, SpreadExperts
 from atom.model_ops.layernorm import Normed
 from atom.model_ops.linear import Build, GatedLinear, Linear
 from atom.model_ops.router import Router
-from atom.model_ops.values import Gating, Stream
+from atom.model_ops.values import Gating, MoEWeight, SharedWeight, Stream
 from atom.models.spec import LayerSpec
 from atom.sizing.weights import Projection
+
+# Up to so many tokens a layer's launches are what a step waits for: norm and experts are one
+# operation then, which a backend may fuse.
+_FEW_TOKENS = 16
 
 
 class MLP(nn.Module):
@@ -26,6 +30,12 @@ class MLP(nn.Module):
         gate, up, down = matrices
         self.gate_up_proj = GatedLinear((gate, up), activation, build)
         self.down_proj = Linear((down,), build)
+        self._activation = activation
+
+    def shared(self, gate: Linear | None) -> SharedWeight:
+        """The operations' view of one that every token goes through, as much as a gate says."""
+        own = None if gate is None else gate.w
+        return SharedWeight(self.gate_up_proj.w, self.down_proj.w, self._activation, own)
 
     def forward(self, x: torch.Tensor | Normed) -> torch.Tensor:  # [T, H] → [T, H]
         """With several ranks, this one's share of the sum."""
@@ -50,12 +60,23 @@ class MoE(nn.Module):
         self.gate = Router(router, rules.routing, build, corrected=facts.router_correction)
         make = Experts if build.exchange is None else SpreadExperts
         self.experts = make(matrices[:3], spec.activation, build, stacking=rules.stacking)
-        self._top_k = rules.routing.top_k
+        self._routing = rules.routing
+        self._has_all = build.experts is None
         shared = tuple(matrices[3:6])
         self.shared_experts = MLP(shared, spec.activation, build) if shared else None
         self.shared_gate = Linear(matrices[6:], build) if facts.shared_gate else None
 
+    @property
+    def w(self) -> MoEWeight:
+        """The operations' view of the weights."""
+        shared = None
+        if self.shared_experts is not None:
+            shared = self.shared_experts.shared(self.shared_gate)
+        return MoEWeight(self.gate.w, self._routing, self.experts.w, shared)
+
     def add(self, h: Normed) -> Stream:
+        if self._has_all and h.tokens <= _FEW_TOKENS:
+            return h.experts(self.w)
         x = h.tensor()
         routed = self.gate(x)
         return self.experts.add(h.stream, x, routed, self._shared(x))
@@ -63,7 +84,7 @@ class MoE(nn.Module):
     def serve(self) -> None:
         """Compute what other ranks' tokens want of this rank's experts, with none of its own."""
         assert isinstance(self.experts, SpreadExperts)
-        self.experts.serve(self._top_k)
+        self.experts.serve(self._routing.top_k)
 
     def _shared(self, x: torch.Tensor) -> torch.Tensor | None:  # [T, H] → [T, H]
         if self.shared_experts is None:

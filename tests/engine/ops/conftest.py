@@ -70,6 +70,7 @@ def backend(request: pytest.FixtureRequest, reference: Backend) -> Backend:
     single = reference.operations | found.operations
     ops = SimpleNamespace(**single)
     fused = {op: partial(COMPOSED[op], ops) for op in FUSED_OPS}
+    vars(ops).update(fused | found.operations)  # some are composed of others
     return replace(found, operations=single | fused | found.operations)
 
 

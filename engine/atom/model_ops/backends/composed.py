@@ -19,8 +19,10 @@ from atom.model_ops.values import (
     Gating,
     LayerCache,
     LinearWeight,
+    MoEWeight,
     NormWeight,
     Rotary,
+    SharedWeight,
     Stream,
 )
 from atom.utils.forward_context import AttentionMetaData
@@ -48,6 +50,20 @@ def add_experts(
 ) -> Stream:
     result = ops.experts(x, w, routed)
     return stream.plus(result if shared is None else result + shared)
+
+
+def norm_experts(ops: Ops, stream: Stream, norm: NormWeight, w: MoEWeight) -> Stream:
+    x, stream = ops.norm(stream, norm)
+    routed = ops.route(x, w.router, w.routing)
+    return ops.add_experts(stream, x, w.experts, routed, shared_part(ops, x, w.shared))
+
+
+def shared_part(ops: Ops, x: torch.Tensor, w: SharedWeight | None) -> torch.Tensor | None:
+    """What a shared expert makes of x [T, H], if there is one."""
+    if w is None:
+        return None
+    shared = ops.linear(ops.gated_linear(x, w.gate_up, w.activation), w.down)
+    return shared if w.gate is None else shared * ops.linear(x, w.gate).sigmoid()
 
 
 def norm_linear(
@@ -81,6 +97,7 @@ COMPOSED: dict[str, Callable[..., Any]] = {
     "gated_linear": gated_linear,
     "add": add,
     "add_experts": add_experts,
+    "norm_experts": norm_experts,
     "norm_linear": norm_linear,
     "norm_gated_linear": norm_gated_linear,
     "attention": attention,

@@ -37,6 +37,7 @@ from atom.model_ops.values import (
     LatentTokens,
     LayerCache,
     LinearWeight,
+    MoEWeight,
     NormWeight,
     Rotary,
     RouterWeight,
@@ -231,6 +232,10 @@ class Ops(Protocol):
         """Add `experts(x, w, routed)`, and shared [T, H] if there is any, to a settled stream, as
         `add` does. May overwrite the stream's tensors and shared."""
 
+    def norm_experts(self, stream: Stream, norm: NormWeight, w: MoEWeight) -> Stream:
+        """`norm`, `route`, the shared expert's `gated_linear` and `linear`, and `add_experts`: a
+        layer's second half, for few tokens, whose launches count."""
+
     def norm_gated_linear(
         self, stream: Stream, norm: NormWeight, w: LinearWeight, activation: Gating
     ) -> tuple[torch.Tensor, Stream]:
@@ -379,6 +384,7 @@ FUSED_OPS: dict[str, tuple[str, ...]] = {
     "gated_linear": ("linear", "act_and_mul"),
     "add": ("linear", "norm"),
     "add_experts": ("experts", "norm"),
+    "norm_experts": ("norm", "route", "linear", "act_and_mul", "experts"),
     "norm_linear": ("norm", "linear"),
     "norm_gated_linear": ("norm", "linear", "act_and_mul"),
     "attention": ("qk_norm_rope_store", "paged_attention"),

@@ -62,7 +62,11 @@ def backend() -> Backend:
         rope_store,
         sparse_attention,
     )
-    from atom.model_ops.backends.triton_ops.experts import expert_products, routing
+    from atom.model_ops.backends.triton_ops.experts import (
+        expert_products,
+        norm_experts,
+        routing,
+    )
     from atom.model_ops.backends.triton_ops.products import linear
     from atom.model_ops.backends.triton_ops.steps import (
         decode_state,
@@ -88,6 +92,7 @@ def backend() -> Backend:
         "route": routing.route,
         "experts": expert_products.experts,
         "add_experts": expert_products.add_experts,
+        "norm_experts": norm_experts.norm_experts,
         "qk_norm_rope_store": rope_store.qk_norm_rope_store,
         "paged_attention": grouped_attention.paged_attention,
         "attention": grouped_attention.attention,
@@ -128,7 +133,7 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
 
     if op in _PRODUCTS:
         return _against_fp8(case.formats)
-    if op in ("prepare_experts", "experts", "add_experts"):
+    if op in ("prepare_experts", "experts", "add_experts", "norm_experts"):
         return _against_order(case.expert_formats) + _against_fp8(case.expert_formats)
     if op in _CACHED and case.kv_dtype in FP8_DTYPES and native_fp8(_device()) is None:
         return ("this card converts no fp8, which the KV cache is to have",)

@@ -118,10 +118,14 @@ def _choose_kernel(
 
 
 def route(x: torch.Tensor, w: RouterWeight, routing: Routing) -> Routed:
-    tokens, experts, top_k = x.shape[0], w.matrix.outputs, routing.top_k
-    parts = _logits(x, w.matrix)
-    ids = torch.empty((tokens, top_k), dtype=torch.int32, device=x.device)
-    weights = torch.empty((tokens, top_k), dtype=torch.float32, device=x.device)
+    return choose(_logits(x, w.matrix), w, routing)
+
+
+def choose(parts: torch.Tensor, w: RouterWeight, routing: Routing) -> Routed:
+    """parts [S, T, E] float32, whose sum over S the logits are, but for a bias."""
+    tokens, experts, top_k = parts.shape[1], w.matrix.outputs, routing.top_k
+    ids = torch.empty((tokens, top_k), dtype=torch.int32, device=parts.device)
+    weights = torch.empty((tokens, top_k), dtype=torch.float32, device=parts.device)
     groups = routing.groups if routing.is_grouped else 1
     size = experts // groups
     _choose_kernel[(tokens,)](

@@ -1,0 +1,198 @@
+"""Norm and experts of a layer, of few tokens: the fused way beside the single kernels, and tiles.
+
+    python -m benchmarks.few_experts [--shapes qwen3-30b-a3b gpt-oss-20b] [--tokens 1 4 16]
+
+Random weights and tokens in bfloat16, gpt-oss' experts in MXFP4; calls are captured into a graph
+and rotate over tokens, whose experts the cache does not hold. "layer" is all from the second norm
+to the next layer's normed tokens. Kernels are compiled side by side before any is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from atom.model_ops.backends import resolve_ops
+from atom.model_ops.backends.composed import norm_experts as single_kernels
+from atom.model_ops.backends.interface import OpCase
+from atom.model_ops.backends.triton_ops.experts import few_experts as few
+from atom.model_ops.backends.triton_ops.experts.expert_products import expert_parts
+from atom.model_ops.backends.triton_ops.experts.norm_logits import norm_logits
+from atom.model_ops.backends.triton_ops.rehearsal import rehearsal
+from atom.model_ops.backends.triton_ops.timing import graph_microseconds
+from atom.model_ops.routing import Routing
+from atom.model_ops.values import (
+    Activation,
+    LinearWeight,
+    MoEWeight,
+    NormWeight,
+    RouterWeight,
+    SharedWeight,
+    Stream,
+)
+from atom.sizing import ModelFacts
+from benchmarks.expert_tiles import layer as experts_of
+from benchmarks.limits import H200
+from benchmarks.shapes import SHAPES
+
+_SHAPES = ("qwen3-30b-a3b", "gpt-oss-20b", "deepseek-v2-lite")
+_INPUTS = 8  # sets of tokens to rotate over
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One line of the table: calls, and the bytes of the matrices that one reads."""
+
+    name: str
+    calls: Sequence[Callable[[], object]]
+    read_bytes: float
+
+    def text(self) -> str:
+        took = graph_microseconds(self.calls, 3)
+        return f"{self.name:<44} {took:8.2f} us  {self.read_bytes / took / 1e6:6.2f} TB/s"
+
+
+def random(*shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.bfloat16, device="cuda").normal_(0.0, 0.02)
+
+
+def weight(shape: str) -> MoEWeight:
+    facts = ModelFacts.from_hf_config(SHAPES[shape])
+    experts, hidden = facts.layers[-1].mlp.experts, facts.hidden_size
+    if experts is None:
+        raise SystemExit(f"{shape} has no experts")
+    stacks = experts_of(experts, hidden, mxfp4=shape.startswith("gpt-oss"))
+    inner = experts.shared_intermediate_size
+    shared = None
+    if inner:
+        gate_up, down = LinearWeight(random(2 * inner, hidden)), LinearWeight(random(hidden, inner))
+        shared = SharedWeight(gate_up, down, Activation.SILU)
+    router = RouterWeight(LinearWeight(random(experts.count, hidden)))
+    return MoEWeight(router, Routing(top_k=experts.per_token, renormalize=True), stacks, shared)
+
+
+class Layer:
+    """One shape's layer and the calls that are timed of it."""
+
+    def __init__(self, shape: str, tokens: int, w: MoEWeight, ops: Any) -> None:
+        self._name, self._tokens, self._w, self._ops = f"{shape} {tokens}", tokens, w, ops
+        hidden = w.experts.down.outputs
+        self._norm = NormWeight(torch.ones(hidden, dtype=torch.bfloat16, device="cuda"), 1e-6)
+        self._x = [random(tokens, hidden) * 50 for _ in range(_INPUTS)]
+        self._routed = [ops.route(x, w.router, w.routing) for x in self._x]
+
+    def lines(self) -> Iterator[Timed]:
+        """Old beside new, then tiles of the new kernels, where they are what runs."""
+        w, ops = self._w, self._ops
+        yield self._line("layer, single kernels", self._layer(partial(single_kernels, ops)), 3)
+        yield self._line("layer, fused", self._layer(ops.norm_experts), 3)
+        yield self._line("norm and route", self._of_streams(self._routed_alone))
+        alone = partial(norm_logits, norm=self._norm, w=w.router.matrix)
+        yield self._line("norm and logits at once", self._of_streams(alone))
+        parts = [partial(expert_parts, x, w.experts, each) for x, each in self._pairs()]
+        yield self._line("experts, tensor core", parts, 3)
+        if not few.takes(w, self._tokens):
+            return
+        logits = self._logits()
+        both = [partial(few.few_experts, x, y, w, None) for x, y in logits]
+        yield self._line("experts, few", both, 3)
+        yield from self._tiles(logits)
+
+    def _tiles(self, logits: list[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[Timed]:
+        w, tokens = self._w, self._tokens
+        own = few.gated_tile(w, tokens, 2)
+        chosen = [partial(few.gates_and_ups, x, y, w, r, own) for (x, y), r in self._sets(logits)]
+        yield self._line(f"gates and ups, chosen before {_text(own)}", chosen, 2)
+        for rows, warps in ((own.rows, 4), (own.rows // 2, 4), (own.rows, 8), (own.rows // 4, 2)):
+            tile = replace(own, rows=rows, num_warps=warps)
+            calls = [partial(few.gates_and_ups, x, y, w, None, tile) for x, y in logits]
+            yield self._line(f"gates and ups {_text(tile)}", calls, 2)
+        own = few.down_tile(w, tokens, 2)
+        inner = w.routing.top_k * w.experts.down.inputs
+        inner += 0 if w.shared is None else w.shared.down.inputs
+        active = random(tokens, inner)
+        half = own.block // 2
+        for rows, block, warps in (
+            (own.rows, own.block, 4), (own.rows // 2, own.block, 4), (2 * own.rows, own.block, 4),
+            (2 * own.rows, half, 2), (own.rows, 2 * own.block, 8),
+        ):  # fmt: skip
+            tile = few.FewTile(rows, block, warps)
+            given = [partial(few.downs, active, w, each, tile) for each in self._routed]
+            yield self._line(f"downs {_text(tile)}", given, 1)
+
+    def _layer(self, way: Callable[..., Stream]) -> list[Callable[[], object]]:
+        def run(stream: Stream) -> object:
+            return self._ops.norm(way(stream, self._norm, self._w), self._norm)
+
+        return self._of_streams(run)
+
+    def _of_streams(self, run: Callable[[Stream], object]) -> list[Callable[[], object]]:
+        return [partial(run, Stream(x.clone()).plus(x.clone())) for x in self._x]
+
+    def _routed_alone(self, stream: Stream) -> object:
+        x, _ = self._ops.norm(stream, self._norm)
+        return self._ops.route(x, self._w.router, self._w.routing)
+
+    def _logits(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        planes = few.planes_of(self._w.experts)
+        matrix = self._w.router.matrix
+        return [norm_logits(Stream(x), self._norm, matrix, planes)[:2] for x in self._x]
+
+    def _pairs(self) -> Iterator[tuple[torch.Tensor, Any]]:
+        return zip(self._x, self._routed, strict=True)
+
+    def _sets(self, logits: list[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[Any]:
+        return zip(logits, self._routed, strict=True)
+
+    def _line(self, name: str, calls: Sequence[Callable[[], object]], matrices: int = 0) -> Timed:
+        """matrices: of a gated MLP, how many of the three are read."""
+        w = self._w
+        stored = w.experts.gate_up.data.nbytes + w.experts.down.data.nbytes
+        for each in (w.experts.gate_up, w.experts.down):
+            stored += each.scales.scale.nbytes if each.scales else 0
+        touched = sum(len(set(each.ids.flatten().tolist())) for each in self._routed) / _INPUTS
+        read = matrices / 3 * touched * stored / w.experts.count
+        if w.shared is not None and "tensor" not in name:
+            own = w.shared.gate_up.data.nbytes + w.shared.down.data.nbytes
+            read += matrices / 3 * own
+        return Timed(f"{self._name}: {name}", calls, read)
+
+
+def _text(tile: few.FewTile) -> str:
+    return f"{tile.rows} x {tile.block}, {tile.num_warps} warps"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Norm and experts of few tokens, timed.")
+    parser.add_argument("--shapes", choices=sorted(SHAPES), nargs="+", default=list(_SHAPES))
+    parser.add_argument("--tokens", type=int, nargs="+", default=[1, 4, 16])
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("error: kernels are timed on a GPU, and torch sees none here", file=sys.stderr)
+        return 1
+    device = torch.device("cuda", 0)
+    case = OpCase(dtype=torch.bfloat16, kv_dtype=torch.bfloat16)
+    ops = resolve_ops("cuda", case, "triton").ops
+    print(f"{torch.cuda.get_device_name()}, reads {H200.bytes_per_second / 1e12:.1f} TB/s at most")
+    for shape in args.shapes:
+        w = weight(shape)
+        with rehearsal(device, f"few experts {shape}", os.cpu_count() or 1) as finish:
+            for tokens in args.tokens:
+                for line in Layer(shape, tokens, w, ops).lines():
+                    line.calls[0]()
+        finish()
+        for tokens in args.tokens:
+            for line in Layer(shape, tokens, w, ops).lines():
+                print(line.text(), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""A token's choice of experts, cheap enough for every program that multiplies with one of them.
+
+Scores and experts are keys of one order, so a choice is one maximum; the next is the maximum of the
+rest. The higher score comes first, the first of equal ones, as in routing.py.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from atom.model_ops.backends.triton_ops.ordered_keys import ordered_key
+
+
+@triton.jit
+def expert_scores(
+    logits_ptr, bias_ptr, EXPERTS: tl.constexpr, PADDED: tl.constexpr, SIGMOID: tl.constexpr
+):
+    """One token's [PADDED] float32."""
+    expert = tl.arange(0, PADDED)
+    real = expert < EXPERTS
+    logits = tl.load(logits_ptr + expert, mask=real, other=0.0)
+    if bias_ptr is not None:
+        logits += tl.load(bias_ptr + expert, mask=real, other=0.0).to(tl.float32)
+    if SIGMOID:
+        return 1.0 / (1.0 + tl.exp(-logits))
+    else:
+        logits = tl.where(real, logits, -float("inf"))
+        scores = tl.exp(logits - tl.max(logits, axis=0))
+        return scores / tl.sum(scores, axis=0)
+
+
+@triton.jit
+def choice_keys(scores, correction_ptr, EXPERTS: tl.constexpr, PADDED: tl.constexpr):
+    """scores [PADDED] → int64 [PADDED], in the order of choice from the highest down; -1 of what is
+    no expert."""
+    expert = tl.arange(0, PADDED)
+    if correction_ptr is not None:
+        scores += tl.load(correction_ptr + expert, mask=expert < EXPERTS, other=0.0)
+    keys = (ordered_key(scores).to(tl.int64) << 16) | (PADDED - 1 - expert).to(tl.int64)
+    return tl.where(expert < EXPERTS, keys, -1)
+
+
+@triton.jit
+def expert_of(key, PADDED: tl.constexpr):
+    """The expert whose key it is; one that exists, whatever the scores are."""
+    return (PADDED - 1 - (key & 0xFFFF)).to(tl.int32)
+
+
+@triton.jit
+def nth_choice(keys, number, PADDED: tl.constexpr):
+    """The expert that is chosen behind `number` others."""
+    best = tl.max(keys, axis=0)
+    for _ in range(number):
+        keys = tl.where(keys == best, -1, keys)
+        best = tl.max(keys, axis=0)
+    return expert_of(best, PADDED)

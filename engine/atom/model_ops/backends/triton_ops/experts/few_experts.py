@@ -1,0 +1,337 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Experts of so few tokens that hardly two share one: two launches, from logits to the sum.
+
+Reading the experts' matrices is all there is to do, so what counts is that all of a card reads at
+once. Programs take a few rows of one matrix, several of them a multiprocessor, and multiply without
+the tensor core (row_products.py). Gates and ups begin with the choice itself: a program finds its
+expert in the token's logits, which costs less than a launch and a way through memory, and one more
+writes the choice down for the downs. A shared expert's rows are further programs of the same
+launch. A program of downs goes through all of its token's experts, so its sum is complete, and the
+next norm may begin the next product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from atom.model_ops.backends.triton_ops.activation import gated, gating
+from atom.model_ops.backends.triton_ops.experts.choice_keys import (
+    choice_keys,
+    expert_of,
+    expert_scores,
+    nth_choice,
+)
+from atom.model_ops.backends.triton_ops.experts.row_products import (
+    FP4_REST,
+    fp4_rows,
+    fp4_scale,
+    fp4_words,
+    plain_rows,
+)
+from atom.model_ops.backends.triton_ops.launch import compute_units, next_power_of_2
+from atom.model_ops.routing import Routed, Routing, Scoring
+from atom.model_ops.values import ExpertsWeight, LinearWeight, MoEWeight, WeightFormat
+
+# Of a multiprocessor, so that memory never waits for one of them.
+_PROGRAMS = 2
+_GATED_ROWS = 16  # of gates, and as many of ups, at most
+_DOWN_ROWS = 4
+# Experts that programs choose among themselves.
+_CHOSEN_AMONG = 256
+
+
+@triton.jit
+def _write_choice(
+    logits_ptr, router_bias_ptr, correction_ptr, chosen_ptr, weights_ptr,
+    EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr,
+    SIGMOID: tl.constexpr, RENORMALIZE: tl.constexpr, SCALE: tl.constexpr,
+):  # fmt: skip
+    scores = expert_scores(logits_ptr, router_bias_ptr, EXPERTS, PADDED, SIGMOID)
+    keys = choice_keys(scores, correction_ptr, EXPERTS, PADDED)
+    choice = tl.arange(0, TOP_K_PADDED)
+    ids = tl.zeros([TOP_K_PADDED], tl.int32)
+    weights = tl.zeros([TOP_K_PADDED], tl.float32)
+    for number in tl.static_range(TOP_K):
+        best = tl.max(keys, axis=0)
+        weight = tl.sum(tl.where(keys == best, scores, 0.0), axis=0)
+        ids = tl.where(choice == number, expert_of(best, PADDED), ids)
+        weights = tl.where(choice == number, weight, weights)
+        keys = tl.where(keys == best, -1, keys)
+    if RENORMALIZE:
+        weights = weights / (tl.sum(weights, axis=0) + 1e-20)
+    tl.store(chosen_ptr + choice, ids, mask=choice < TOP_K)
+    tl.store(weights_ptr + choice, weights * SCALE, mask=choice < TOP_K)
+
+
+@triton.jit
+def _activated(
+    sums, bias_ptr, n, out_ptr, N: tl.constexpr, ROWS: tl.constexpr,
+    KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr, PLANES: tl.constexpr,
+):  # fmt: skip
+    """sums [2 · ROWS] of gates n and ups n, written as one of N, in planes."""
+    dtype = out_ptr.dtype.element_ty
+    gate, up = tl.split(tl.trans(tl.reshape(sums, (2, ROWS))))
+    if bias_ptr is not None:
+        gate += tl.load(bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)
+        up += tl.load(bias_ptr + N + n, mask=n < N, other=0.0).to(tl.float32)
+    gate = gate.to(dtype).to(tl.float32)  # rounded as the separate operations round
+    result = gated(gate, up.to(dtype).to(tl.float32), dtype, KIND, ALPHA, LIMIT)
+    place = n % PLANES * (N // PLANES) + n // PLANES
+    tl.store(out_ptr + place, result.to(dtype), mask=n < N)
+
+
+@triton.jit
+def _few_gated_kernel(
+    x_ptr, logits_ptr, router_bias_ptr, correction_ptr, chosen_ptr, weights_ptr,
+    w_ptr, scale_ptr, bias_ptr, shared_ptr, shared_bias_ptr, out_ptr,
+    K: tl.constexpr, N: tl.constexpr, SHARED: tl.constexpr, CHOOSES: tl.constexpr,
+    EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr,
+    SIGMOID: tl.constexpr, RENORMALIZE: tl.constexpr, SCALE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, FP4: tl.constexpr, PLANES: tl.constexpr,
+    KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
+):  # fmt: skip
+    """x [T, K], W [E, 2·N, K], a shared expert's [2·SHARED, K] → [T, TOP_K · N + SHARED]. Program 0
+    of a token writes down what it CHOOSES. FP4: BLOCK_K is of words."""
+    TILES: tl.constexpr = (N + ROWS - 1) // ROWS
+    token = tl.program_id(1).to(tl.int64)
+    program = tl.program_id(0) - 1
+    row = tl.arange(0, 2 * ROWS)
+    x_ptr += token * K
+    out_ptr += token * (TOP_K * N + SHARED)
+    logits_ptr += token * EXPERTS
+    chosen_ptr += token * TOP_K
+    if program < 0:
+        if CHOOSES:
+            _write_choice(
+                logits_ptr, router_bias_ptr, correction_ptr, chosen_ptr,
+                weights_ptr + token * TOP_K, EXPERTS, PADDED, TOP_K, TOP_K_PADDED, SIGMOID,
+                RENORMALIZE, SCALE,
+            )  # fmt: skip
+    elif program < TOP_K * TILES:
+        number = program // TILES
+        if CHOOSES:
+            scores = expert_scores(logits_ptr, router_bias_ptr, EXPERTS, PADDED, SIGMOID)
+            keys = choice_keys(scores, correction_ptr, EXPERTS, PADDED)
+            expert = nth_choice(keys, number, PADDED)
+        else:
+            expert = tl.load(chosen_ptr + number)
+        own = expert.to(tl.int64) * (2 * N)
+        first = program % TILES * ROWS
+        n = first + row % ROWS
+        rows, known = row // ROWS * N + n, n < N
+        if FP4:
+            sums = fp4_rows(
+                x_ptr, w_ptr + own * (K // 8), scale_ptr + own * (K // 32), rows, known,
+                K, 2 * ROWS, BLOCK_K,
+            )  # fmt: skip
+        else:
+            sums = plain_rows(x_ptr, w_ptr + own * K, rows, known, K, 2 * ROWS, BLOCK_K)
+        biases = bias_ptr
+        if bias_ptr is not None:
+            biases += own
+        _activated(
+            sums, biases, first + tl.arange(0, ROWS), out_ptr + number * N, N, ROWS, KIND, ALPHA,
+            LIMIT, PLANES,
+        )  # fmt: skip
+    else:
+        if SHARED:
+            first = (program - TOP_K * TILES) * ROWS
+            n = first + row % ROWS
+            rows, known = row // ROWS * SHARED + n, n < SHARED
+            sums = plain_rows(x_ptr, shared_ptr, rows, known, K, 2 * ROWS, BLOCK_K)
+            _activated(
+                sums, shared_bias_ptr, first + tl.arange(0, ROWS), out_ptr + TOP_K * N, SHARED,
+                ROWS, KIND, ALPHA, LIMIT, 1,
+            )  # fmt: skip
+
+
+@triton.jit
+def _few_downs_kernel(
+    x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, bias_ptr, shared_ptr, shared_bias_ptr,
+    out_ptr, K: tl.constexpr, N: tl.constexpr, SHARED: tl.constexpr,
+    TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_SHARED: tl.constexpr, FP4: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """x [T, TOP_K · K + SHARED], W [E, N, K], a shared expert's [N, SHARED] → [T, N]. A tile has
+    BLOCK_K inputs (FP4: words) of every expert, side by side. ALIGNED: what divides K."""
+    WIDTH: tl.constexpr = K // 8 if FP4 else K  # of a row of W
+    token = tl.program_id(1).to(tl.int64)
+    n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    known = (n < N)[:, None]
+    x_ptr += token * (TOP_K * K + SHARED)
+    chosen_ptr += token * TOP_K
+    weights_ptr += token * TOP_K
+    lane = tl.arange(0, TOP_K_PADDED * BLOCK_K)
+    number, k = lane // BLOCK_K, lane % BLOCK_K
+    real = number < TOP_K
+    expert = tl.load(chosen_ptr + number, mask=real, other=0).to(tl.int64)
+    # Inputs of an expert are side by side, which the compiler cannot know of what is looked up.
+    at = tl.max_contiguous(tl.multiple_of(expert * (N * WIDTH) + k, ALIGNED), ALIGNED)
+    w_at = w_ptr + at[None, :] + n[:, None] * WIDTH
+    mask = known & (real & (k < WIDTH))[None, :]
+    ahead = tl.load(w_at, mask=mask, other=0)
+    if FP4:
+        GROUPS: tl.constexpr = TOP_K_PADDED * BLOCK_K // 4  # of four words, which share a scale
+        HIGH: tl.constexpr = K // 32
+        lane = tl.arange(0, GROUPS)
+        owner, group = lane // (BLOCK_K // 4), lane % (BLOCK_K // 4)
+        owned = known & (owner < TOP_K)[None, :]
+        first = tl.load(chosen_ptr + owner, mask=owner < TOP_K, other=0).to(tl.int64) * (N * HIGH)
+        scale_at = scale_ptr + (first + group)[None, :] + n[:, None] * HIGH
+        scales_ahead = tl.load(scale_at, mask=owned & (group < HIGH)[None, :], other=0)
+        acc = tl.zeros([ROWS, GROUPS], tl.float32)
+    else:
+        owner = number
+        acc = tl.zeros([ROWS, TOP_K_PADDED * BLOCK_K], tl.float32)
+    for start in range(0, WIDTH, BLOCK_K):
+        w = ahead
+        mask = known & (real & (k < WIDTH - start - BLOCK_K))[None, :]
+        ahead = tl.load(w_at + (start + BLOCK_K), mask=mask, other=0)
+        inside = real & (k < WIDTH - start)
+        x_at = x_ptr + number * K + start + k
+        if FP4:
+            scales = scales_ahead
+            further = owned & (group < HIGH - (start + BLOCK_K) // 4)[None, :]
+            scales_ahead = tl.load(scale_at + (start + BLOCK_K) // 4, mask=further, other=0)
+            sums = tl.reshape(fp4_words(w, x_at, inside, WIDTH), (ROWS, GROUPS, 4))
+            acc += tl.sum(sums, axis=2) * fp4_scale(scales)
+        else:
+            x = tl.load(x_at, mask=inside, other=0.0)
+            acc += w.to(tl.float32) * x.to(tl.float32)[None, :]
+    weights = tl.load(weights_ptr + owner, mask=owner < TOP_K, other=0.0)
+    total = tl.sum(acc * weights[None, :], axis=1)
+    if FP4:
+        total *= FP4_REST
+    if bias_ptr is not None:
+        for choice in tl.static_range(TOP_K):
+            own = tl.load(chosen_ptr + choice).to(tl.int64) * N
+            bias = tl.load(bias_ptr + own + n, mask=n < N, other=0.0).to(tl.float32)
+            total += bias * tl.load(weights_ptr + choice)
+    dtype = out_ptr.dtype.element_ty
+    if SHARED:
+        shared = plain_rows(x_ptr + TOP_K * K, shared_ptr, n, n < N, SHARED, ROWS, BLOCK_SHARED)
+        if shared_bias_ptr is not None:
+            shared += tl.load(shared_bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)
+        total = total.to(dtype).to(tl.float32) + shared.to(dtype).to(tl.float32)
+    tl.store(out_ptr + token * N + n, total.to(dtype), mask=n < N)
+
+
+def takes(w: MoEWeight, tokens: int) -> bool:
+    """Whether there are so few tokens that hardly two choose one expert, or there is one, and
+    matrices are of a kind that the kernels multiply with: plain, or the experts' in MXFP4."""
+    if tokens > 1 and 4 * tokens * w.routing.top_k > w.experts.count:
+        return False
+    formats = {w.experts.gate_up.format, w.experts.down.format}
+    if w.shared is None:
+        return formats in ({WeightFormat.PLAIN}, {WeightFormat.MXFP4})
+    shared = {w.shared.gate_up.format, w.shared.down.format}
+    alike = w.shared.activation == w.experts.activation
+    return w.shared.gate is None and alike and formats | shared == {WeightFormat.PLAIN}
+
+
+def planes_of(w: ExpertsWeight) -> int:
+    """In which the kernels read a token (row_products.py)."""
+    return 8 if w.down.format is WeightFormat.MXFP4 else 1
+
+
+def chooses(routing: Routing, experts: int) -> bool:
+    """Whether the kernels find experts in the logits themselves."""
+    return not routing.is_grouped and experts <= _CHOSEN_AMONG
+
+
+@dataclass(frozen=True, slots=True)
+class FewTile:
+    """rows: of a matrix a program, of gates and ups each; block: inputs of a tile, or words; of
+    downs, of all of a token's experts together."""
+
+    rows: int
+    block: int
+    num_warps: int = 4
+
+
+def gated_tile(w: MoEWeight, tokens: int, element_bytes: int) -> FewTile:
+    """As many rows as leave programs enough: each makes its choice again."""
+    outputs = w.routing.top_k * w.experts.down.inputs
+    outputs += 0 if w.shared is None else w.shared.down.inputs
+    block = 64 if _is_fp4(w.experts.gate_up) else 512 // element_bytes
+    return FewTile(_rows(_GATED_ROWS, w, tokens * outputs), block)
+
+
+def down_tile(w: MoEWeight, tokens: int, element_bytes: int) -> FewTile:
+    block = 512 if _is_fp4(w.experts.down) else 2048 // element_bytes
+    return FewTile(_rows(_DOWN_ROWS, w, tokens * w.experts.down.outputs), block)
+
+
+def _rows(most: int, w: MoEWeight, outputs: int) -> int:
+    least = _PROGRAMS * compute_units(w.experts.down.data.device)
+    while most > 1 and outputs < least * most:
+        most //= 2
+    return most
+
+
+def few_experts(
+    x: torch.Tensor, logits: torch.Tensor, w: MoEWeight, routed: Routed | None
+) -> torch.Tensor:
+    """The sum of what each token's experts, and a shared one, make of it: x [T, H], in planes of
+    the experts' format; logits [1, T, E], which decide unless it is decided → [T, H]."""
+    tokens, size = x.shape[0], x.element_size()
+    active, routed = gates_and_ups(x, logits, w, routed, gated_tile(w, tokens, size))
+    return downs(active, w, routed, down_tile(w, tokens, size))
+
+
+def gates_and_ups(
+    x: torch.Tensor, logits: torch.Tensor, w: MoEWeight, routed: Routed | None, tile: FewTile
+) -> tuple[torch.Tensor, Routed]:
+    """What the activation makes of them [T, k · I + S], a shared expert's last; and the choice."""
+    tokens, top_k, decides = x.shape[0], w.routing.top_k, routed is None
+    if routed is None:
+        ids = torch.empty((tokens, top_k), dtype=torch.int32, device=x.device)
+        routed = Routed(ids, torch.empty_like(ids, dtype=torch.float32))
+    stack, routing, experts = w.experts.gate_up, w.routing, w.experts.count
+    inner, shared = w.experts.down.inputs, 0 if w.shared is None else w.shared.down.inputs
+    out = torch.empty((tokens, top_k * inner + shared), dtype=x.dtype, device=x.device)
+    tiles = top_k * triton.cdiv(inner, tile.rows) + triton.cdiv(shared, tile.rows)
+    own = w.shared and w.shared.gate_up
+    _few_gated_kernel[(1 + tiles, tokens)](
+        x, logits, w.router.matrix.bias, w.router.correction, routed.ids, routed.weights,
+        _words(stack), stack.scales and stack.scales.scale, stack.bias,
+        own and own.data, own and own.bias, out,
+        K=x.shape[1], N=inner, SHARED=shared, CHOOSES=decides,
+        EXPERTS=experts, PADDED=next_power_of_2(experts), TOP_K=top_k,
+        TOP_K_PADDED=next_power_of_2(top_k), SIGMOID=routing.scoring is Scoring.SIGMOID,
+        RENORMALIZE=routing.renormalize, SCALE=routing.scale,
+        ROWS=tile.rows, BLOCK_K=tile.block, FP4=_is_fp4(stack),
+        PLANES=planes_of(w.experts), **gating(w.experts.activation), num_warps=tile.num_warps,
+    )  # fmt: skip
+    return out, routed
+
+
+def downs(x: torch.Tensor, w: MoEWeight, routed: Routed, tile: FewTile) -> torch.Tensor:
+    """The weighed sum [T, H] of what `gates_and_ups` gave."""
+    tokens, top_k = routed.ids.shape
+    stack, is_fp4 = w.experts.down, _is_fp4(w.experts.down)
+    inner, hidden, chosen = stack.inputs, stack.outputs, next_power_of_2(top_k)
+    out = torch.empty((tokens, hidden), dtype=x.dtype, device=x.device)
+    own = w.shared and w.shared.down
+    width = inner // 8 if is_fp4 else inner
+    _few_downs_kernel[(triton.cdiv(hidden, tile.rows), tokens)](
+        x, routed.ids, routed.weights, _words(stack), stack.scales and stack.scales.scale,
+        stack.bias, own and own.data, own and own.bias, out,
+        K=inner, N=hidden, SHARED=x.shape[1] - top_k * inner, TOP_K=top_k, TOP_K_PADDED=chosen,
+        ROWS=tile.rows, BLOCK_K=max(16, tile.block // chosen), BLOCK_SHARED=tile.block,
+        FP4=is_fp4, ALIGNED=min(16, width & -width), num_warps=tile.num_warps,
+    )  # fmt: skip
+    return out
+
+
+def _is_fp4(w: LinearWeight) -> bool:
+    return w.format is WeightFormat.MXFP4
+
+
+def _words(w: LinearWeight) -> torch.Tensor:
+    return w.data.view(torch.int32) if _is_fp4(w) else w.data

@@ -1,0 +1,177 @@
+"""A norm and the experts behind it, of few tokens, equal the single operations of the reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from atom.model_ops.backends.composed import COMPOSED
+from atom.model_ops.backends.interface import Backend
+from atom.model_ops.quantised.quantise import quantise
+from atom.model_ops.routing import Routing, Scoring
+from atom.model_ops.values import (
+    Activation,
+    ClampedSwiGLU,
+    ExpertsWeight,
+    Gating,
+    LinearWeight,
+    MoEWeight,
+    NormWeight,
+    Pending,
+    RouterWeight,
+    Scales,
+    SharedWeight,
+    Stream,
+    WeightFormat,
+)
+from tests.engine.ops.inputs import assert_rows_agree
+
+gpu = pytest.mark.gpu
+DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=gpu)]
+SOFTMAX, SIGMOID = Scoring.SOFTMAX, Scoring.SIGMOID
+PLAIN, MXFP4 = WeightFormat.PLAIN, WeightFormat.MXFP4
+ROUTINGS = {
+    "one": Routing(top_k=1),
+    "softmax": Routing(top_k=3, renormalize=True),
+    "sigmoid": Routing(top_k=5, scoring=SIGMOID, renormalize=True, scale=2.5, group_top=2),
+    "groups": Routing(top_k=3, scale=16.0, groups=4, groups_kept=2),
+}
+
+
+def layer(
+    sizes: tuple[int, int, int], routing: Routing, device: torch.device, dtype: torch.dtype,
+    *, shared: int = 0, bias: bool = False, activation: Gating = Activation.SILU,
+) -> MoEWeight:  # fmt: skip
+    """sizes: experts, hidden and inner; shared: the inner size of a shared expert."""
+    draw = torch.Generator().manual_seed(7)
+    experts, hidden, inner = sizes
+
+    def matrix(*shape: int) -> LinearWeight:
+        data = torch.randn(shape, generator=draw) * shape[-1] ** -0.5
+        biases = torch.randn(shape[:-1], generator=draw).to(device, dtype) if bias else None
+        return LinearWeight(data.to(device, dtype), biases)
+
+    correction = torch.rand(experts, generator=draw).to(device) if bias else None
+    gate_up, down = matrix(experts, 2 * inner, hidden), matrix(experts, hidden, inner)
+    beside = None
+    if shared:
+        beside = SharedWeight(matrix(2 * shared, hidden), matrix(hidden, shared), activation)
+    return MoEWeight(
+        RouterWeight(matrix(experts, hidden), correction), routing,
+        ExpertsWeight(gate_up, down, activation), beside,
+    )  # fmt: skip
+
+
+def stream_of(tokens: int, hidden: int, pending: Pending, dtype: torch.dtype) -> Stream:
+    draw = torch.Generator().manual_seed(8)
+    residual = torch.randn(tokens, hidden, generator=draw).to(dtype)
+    if pending is Pending.NOTHING:
+        return Stream(residual)
+    if pending is Pending.WHOLE:
+        return Stream(residual).plus(torch.randn(tokens, hidden, generator=draw).to(dtype))
+    return Stream(residual, torch.randn(3, tokens, hidden, generator=draw), pending)
+
+
+def on(device: torch.device, stream: Stream) -> Stream:
+    """A copy there."""
+    pending = None if stream.pending is None else stream.pending.clone().to(device)
+    return Stream(stream.residual.clone().to(device), pending, stream.pending_is)
+
+
+def check(
+    backend: Backend, reference: Backend, device: torch.device, w: MoEWeight, stream: Stream
+) -> None:
+    """What the next norm adds up, and the sum that it finds."""
+    hidden = stream.residual.shape[1]
+    norm = NormWeight(torch.rand(hidden).to(device, stream.residual.dtype) + 0.5, 1e-6)
+    ops = SimpleNamespace(**reference.operations)
+    vars(ops).update({op: partial(make, ops) for op, make in COMPOSED.items()})
+    whole: Any = on(device, stream)
+    if stream.pending_is is Pending.PARTS:
+        assert stream.pending is not None
+        whole = on(device, Stream(stream.residual).plus(stream.pending.sum(0).to(norm.weight)))
+    expected = ops.norm(ops.norm_experts(whole, norm, w), norm)[1].residual
+    after = backend.operations["norm_experts"](on(device, stream), norm, w)
+    got = backend.operations["norm"](after, norm)[1].residual
+    assert_rows_agree(got, expected, got.dtype, slack=2.0)
+    again = backend.operations["norm_experts"](on(device, stream), norm, w)
+    assert torch.equal(backend.operations["norm"](again, norm)[1].residual, got)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=gpu)])
+@pytest.mark.parametrize("routing", ROUTINGS.values(), ids=ROUTINGS.keys())
+@pytest.mark.parametrize(
+    ("tokens", "sizes", "shared"),
+    [
+        (1, (20, 72, 40), 0),
+        (1, (12, 40, 24), 56),
+        (2, (40, 48, 32), 24),
+        (7, (12, 48, 24), 24),
+        (17, (8, 32, 16), 0),
+        pytest.param(1, (128, 2048, 768), 0, marks=gpu),
+        pytest.param(4, (64, 2048, 1408), 2816, marks=gpu),
+        pytest.param(16, (256, 7168, 256), 256, marks=gpu),
+    ],
+)
+def test_norm_experts(
+    backend: Backend, reference: Backend, device: torch.device, tokens: int,
+    sizes: tuple[int, int, int], shared: int, routing: Routing, dtype: torch.dtype,
+) -> None:  # fmt: skip
+    w = layer(sizes, routing, device, dtype, shared=shared)
+    check(backend, reference, device, w, stream_of(tokens, sizes[1], Pending.WHOLE, dtype))
+
+
+@pytest.mark.parametrize("pending", [Pending.NOTHING, Pending.WHOLE, Pending.PARTS])
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_streams_biases_and_corrections(
+    backend: Backend, reference: Backend, device: torch.device, tokens: int, pending: Pending
+) -> None:
+    w = layer((60, 40, 24), ROUTINGS["sigmoid"], device, torch.float32, shared=20, bias=True)
+    if backend.name != "triton" and pending is Pending.PARTS:
+        pytest.skip("products of this backend come whole")
+    check(backend, reference, device, w, stream_of(tokens, 40, pending, torch.float32))
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_shared_expert_with_a_gate(
+    backend: Backend, reference: Backend, device: torch.device, tokens: int
+) -> None:
+    w = layer((60, 40, 24), ROUTINGS["softmax"], device, torch.float32, shared=20)
+    assert w.shared is not None
+    gate = LinearWeight(torch.randn(1, 40, device=device))
+    w = replace(w, shared=replace(w.shared, gate=gate))
+    check(backend, reference, device, w, stream_of(tokens, 40, Pending.WHOLE, torch.float32))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("tokens", "sizes"),
+    [
+        (1, (6, 192, 64)),
+        (2, (24, 32, 64)),
+        pytest.param(1, (32, 2880, 2880), marks=gpu),
+        pytest.param(2, (32, 2880, 2880), marks=gpu),
+    ],
+)
+def test_experts_in_mxfp4(
+    backend: Backend, reference: Backend, device: torch.device, tokens: int,
+    sizes: tuple[int, int, int], dtype: torch.dtype,
+) -> None:  # fmt: skip
+    if backend.name == "native_cpu":
+        pytest.skip("native_cpu leaves quantised experts to another backend")
+    clamped = ClampedSwiGLU(1.702, 7.0)
+    w = layer(sizes, ROUTINGS["softmax"], device, dtype, bias=True, activation=clamped)
+
+    def coded(plain: LinearWeight) -> LinearWeight:
+        parts = [quantise(each, MXFP4, (1, 32)) for each in plain.data]
+        data, scale = (torch.stack(each) for each in zip(*parts, strict=True))
+        return LinearWeight(data, plain.bias, Scales(MXFP4, scale, (1, 32), dtype))
+
+    experts = ExpertsWeight(coded(w.experts.gate_up), coded(w.experts.down), clamped)
+    stream = stream_of(tokens, sizes[1], Pending.WHOLE, dtype)
+    check(backend, reference, device, replace(w, experts=experts), stream)
