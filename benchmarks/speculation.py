@@ -7,10 +7,11 @@ turns, so that what else the machine does meets both. Edit, json, quote: texts t
 was said, whose answers are given (benchmarks.said_texts), for weights that were never trained;
 repeating: what was said becomes likelier, so that the answer soon repeats itself (a penalty, which
 is sampled outside the graphs); random: tokens drawn at a high temperature from prompts of random
-tokens. decode_ratio: once every request has its first token; processor_ratio: of the process's
-processor time, which other load on the machine changes less. Answers of both engines are compared
-token by token. Last comes what the drafter takes for a step of the most rows: launched as the
-engine does, and on a GPU by itself, replayed as a graph. On a GPU e.g.
+tokens. decode_ratio: while all requests run, without prompts and without those that end later than
+others; processor_ratio: of the process's processor time, which other load on the machine changes
+less. Answers of both engines are compared token by token. Last comes what the drafter takes for a
+step of the most rows: launched as the engine does, and on a GPU by itself, replayed as a graph. On
+a GPU e.g.
 
     python -m benchmarks.speculation --model Qwen/Qwen3-8B --rows 1 16 64 256 --output-tokens 256
 
@@ -57,7 +58,8 @@ Engines = tuple[OfflineEngine, OfflineEngine]  # without drafts, and with
 @dataclass(frozen=True, slots=True)
 class Answered:
     """tokens: of each request; seconds, and processor_seconds of this process: of all together.
-    decoded of the tokens came in decode_seconds, once every request had its first."""
+    decoded of the tokens came in decode_seconds, while all requests ran: from when each had its
+    first until one had its last."""
 
     tokens: list[list[int]]
     seconds: float
@@ -77,17 +79,22 @@ class Answered:
 def answer(engine: OfflineEngine, asks: Sequence[Ask]) -> Answered:
     """All requests at once, until the last has ended."""
     tokens: dict[int, list[int]] = {engine.add(*ask): [] for ask in asks}
+    least = min(params.max_tokens or 0 for _, params in asks)
     started, used = time.perf_counter(), time.process_time()
-    began, before = started, 0
+    seen: list[tuple[float, int]] = []  # when all requests ran: seconds, tokens so far
     while engine.has_work():
         result = engine.step()
         for number, run in result.runs() if result else ():
             tokens[number] += run
-        if not before and all(tokens.values()):
-            began, before = time.perf_counter(), sum(map(len, tokens.values()))
+        if all(0 < len(said) < least for said in tokens.values()):
+            seen.append((time.perf_counter(), sum(map(len, tokens.values()))))
     ended, processor = time.perf_counter(), time.process_time() - used
-    said = list(tokens.values())
-    return Answered(said, ended - started, processor, sum(map(len, said)) - before, ended - began)
+    if len(seen) < 2:
+        raise SystemExit("requests end before all have begun; ask for more --output-tokens")
+    (began, before), (until, after) = seen[0], seen[-1]
+    return Answered(
+        list(tokens.values()), ended - started, processor, after - before, until - began
+    )
 
 
 class Workload:

@@ -187,12 +187,16 @@ def build_scheduler(config: Config, report: EngineReport) -> Scheduler:
 
 def _step_costs(config: Config, report: EngineReport) -> Costs:
     """As they were timed at start, else by the model's facts."""
-    if report.timed_steps:
-        return MeasuredCost([(step.rows, step.drafts, step.seconds) for step in report.timed_steps])
     layers = None
     if config.speculative is not None and config.speculative.by_layers:
         layers = DraftingLayers(None if config.draft is None else config.draft.facts)
-    return step_cost(config.model.facts, on_cpu=report.on_cpu, drafting=layers)
+    cost = step_cost(config.model.facts, on_cpu=report.on_cpu, drafting=layers)
+    if not report.timed_steps:
+        return cost
+    timed = [(step.rows, step.drafts, step.seconds) for step in report.timed_steps]
+    # A step of one row reads what the card reads in that time.
+    read_bytes = cost.read_by_a_token * report.weights_bytes
+    return MeasuredCost(timed, timed[0][2] * report.kv_bytes_per_token / read_bytes)
 
 
 def build_guided(config: Config) -> GuidedRequests:

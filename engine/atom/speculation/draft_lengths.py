@@ -29,8 +29,9 @@ class DraftLengths(Protocol):
     def enter(self, slot: int) -> None:
         """Another sequence has the slot."""
 
-    def choose(self, slots: Slots) -> NDArray[np.int32]:
-        """How many drafts the next step of these rows, which it runs together, is to carry."""
+    def choose(self, slots: Slots, computed: NDArray[np.int32]) -> NDArray[np.int32]:
+        """How many drafts the next step of these rows, which it runs together, is to carry.
+        computed: tokens that each slot has behind it, by slot."""
 
     def observe(
         self, slots: Slots, drafted: NDArray[np.int32], accepted: NDArray[np.int32]
@@ -50,7 +51,7 @@ class FixedDraftLengths:
     def enter(self, slot: int) -> None:
         """All rows are alike."""
 
-    def choose(self, slots: Slots) -> NDArray[np.int32]:
+    def choose(self, slots: Slots, computed: NDArray[np.int32]) -> NDArray[np.int32]:
         return np.full(len(slots), self._most, dtype=np.int32)
 
     def observe(
@@ -88,7 +89,7 @@ class AdaptiveDraftLengths:
         self._poor[slot] = False
         self._all_rest = 0
 
-    def choose(self, slots: Slots) -> NDArray[np.int32]:
+    def choose(self, slots: Slots, computed: NDArray[np.int32]) -> NDArray[np.int32]:
         if self._all_rest:
             self._all_rest -= 1
             return np.zeros(len(slots), dtype=np.int32)
@@ -99,7 +100,8 @@ class AdaptiveDraftLengths:
             return np.zeros(len(slots), dtype=np.int32)
         acceptance = (self._held[slots] / self._tried[slots]).clip(0.0, 0.99)
         tokens = np.cumsum(acceptance[:, None] ** self._lengths, axis=1)
-        cost = self._cost.of_steps(len(slots), self._lengths)
+        context = float(computed[slots].mean())
+        cost = self._cost.of_steps(len(slots), self._lengths, context)
         chosen: NDArray[np.int32] = np.argmax(tokens / cost, axis=1).astype(np.int32)
         resting = rests > 0
         none_pays = (chosen == 0) & ~resting

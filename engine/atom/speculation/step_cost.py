@@ -40,16 +40,22 @@ class StepCost:
     drafting: float = 0.03
     a_draft: float = 0.0
 
+    @property
+    def read_by_a_token(self) -> float:
+        """Share of the weights that a step of one token reads."""
+        return (1.0 - self.experts_bytes) + self.experts_bytes * self.expert_share
+
     def of(self, tokens: NDArray[np.floating]) -> NDArray[np.float64]:
         """Cost of steps of so many tokens; only their ratios mean anything."""
         untouched = (1.0 - self.expert_share) ** tokens
         read = (1.0 - self.experts_bytes) + self.experts_bytes * (1.0 - untouched)
-        used = (1.0 - self.experts_bytes) + self.experts_bytes * self.expert_share
-        cost: NDArray[np.float64] = read + used * tokens / self.tokens_per_reading
+        cost: NDArray[np.float64] = read + self.read_by_a_token * tokens / self.tokens_per_reading
         return cost
 
-    def of_steps(self, rows: int, lengths: NDArray[np.float64]) -> NDArray[np.float64]:
-        """See Costs."""
+    def of_steps(
+        self, rows: int, lengths: NDArray[np.float64], context: float = 0.0
+    ) -> NDArray[np.float64]:
+        """See Costs; what attention reads is left out."""
         costs = self.of(rows * (1.0 + lengths))
         drafting = np.where(lengths > 0, self.drafting, 0.0)
         of_steps: NDArray[np.float64] = costs + drafting + costs[0] * self.a_draft * lengths
@@ -57,9 +63,11 @@ class StepCost:
 
 
 class Costs(Protocol):
-    def of_steps(self, rows: int, lengths: NDArray[np.float64]) -> NDArray[np.float64]:
+    def of_steps(
+        self, rows: int, lengths: NDArray[np.float64], context: float = 0.0
+    ) -> NDArray[np.float64]:
         """Of steps of so many rows that all carry so many drafts, for each of `lengths`; only
-        their ratios mean anything."""
+        their ratios mean anything. context: tokens that a row attends to, on average."""
 
 
 @dataclass(frozen=True, slots=True)

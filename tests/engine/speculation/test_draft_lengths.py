@@ -10,6 +10,7 @@ from atom.speculation.step_cost import DraftingLayers, StepCost, step_cost
 from atom.speculative_config import SpeculativeConfig
 
 GPU = StepCost(128.0)
+NOTHING = np.zeros(512, dtype=np.int32)  # computed of each slot
 MOE = {
     "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 256,
@@ -26,7 +27,7 @@ def after(lengths: AdaptiveDraftLengths, accepted: int, drafted: int, rows: int,
         lengths.enter(slot)
     for _ in range(steps):
         lengths.observe(slots, np.full(rows, drafted, np.int32), np.full(rows, accepted, np.int32))
-    return int(lengths.choose(slots)[0])
+    return int(lengths.choose(slots, NOTHING)[0])
 
 
 def test_drafts_that_hold_are_many_and_those_that_do_not_are_none() -> None:
@@ -51,17 +52,17 @@ def test_rows_are_judged_one_by_one() -> None:
         lengths.enter(slot)
     for _ in range(12):
         lengths.observe(slots, np.array([4, 4], np.int32), np.array([4, 0], np.int32))
-    good, bad = lengths.choose(slots).tolist()
+    good, bad = lengths.choose(slots, NOTHING).tolist()
     assert good == 4
     assert bad < good
     lengths.enter(1)  # another request has no past
-    assert lengths.choose(slots)[1] > bad
+    assert lengths.choose(slots, NOTHING)[1] > bad
 
 
 def test_a_row_without_drafts_tries_again_now_and_then() -> None:
     lengths, slots = AdaptiveDraftLengths(4, 300, GPU), np.arange(300)
     assert after(lengths, 0, 4, rows=300, steps=20) == 0
-    chosen = [int(lengths.choose(slots)[0]) for _ in range(128)]
+    chosen = [int(lengths.choose(slots, NOTHING)[0]) for _ in range(128)]
     assert sum(chosen) == 4
 
 
@@ -70,7 +71,7 @@ def test_a_row_for_which_nothing_is_found_is_asked_less_and_less_often() -> None
     lengths.enter(0)
     asked = []
     for step in range(100):
-        if chosen := lengths.choose(slots)[0]:
+        if chosen := lengths.choose(slots, NOTHING)[0]:
             assert chosen == (1 if asked else 4)  # each is computed, found or not
             asked.append(step)
             lengths.miss(slots)
@@ -78,7 +79,7 @@ def test_a_row_for_which_nothing_is_found_is_asked_less_and_less_often() -> None
     assert apart[:5] == [2, 3, 5, 9, 17]
     assert set(apart[4:]) == {17}
     lengths.enter(0)
-    assert lengths.choose(slots)[0] > 0  # another request is asked at once
+    assert lengths.choose(slots, NOTHING)[0] > 0  # another request is asked at once
 
 
 def test_drafts_that_are_found_again_end_the_waiting() -> None:
@@ -86,12 +87,12 @@ def test_drafts_that_are_found_again_end_the_waiting() -> None:
     lengths.enter(0)
     for _ in range(4):
         lengths.miss(slots)
-    while not lengths.choose(slots)[0]:
+    while not lengths.choose(slots, NOTHING)[0]:
         pass
     lengths.observe(slots, np.array([4], np.int32), np.array([4], np.int32))
-    assert lengths.choose(slots)[0] == 4
+    assert lengths.choose(slots, NOTHING)[0] == 4
     lengths.miss(slots)
-    assert [bool(lengths.choose(slots)[0]) for _ in range(2)] == [False, True]
+    assert [bool(lengths.choose(slots, NOTHING)[0]) for _ in range(2)] == [False, True]
 
 
 def test_experts_that_further_tokens_read_are_counted() -> None:
@@ -125,4 +126,4 @@ def test_what_a_layer_takes_for_a_draft_is_counted() -> None:
 
 def test_a_fixed_number_is_an_option() -> None:
     fixed = draft_lengths(SpeculativeConfig(num_tokens=3, adaptive=False), 8, GPU)
-    assert fixed.choose(np.arange(2)).tolist() == [3, 3]
+    assert fixed.choose(np.arange(2), NOTHING).tolist() == [3, 3]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from atom.model_engine.runner.time_steps import time_steps
@@ -17,18 +18,32 @@ from benchmarks.offline_engine import OfflineEngine
 from tests.support.tiny_model import make_tiny_checkpoint
 
 LENGTHS = np.arange(6, dtype=np.float64)
+NOTHING = np.zeros(64, dtype=np.int32)  # computed of each slot
 
 
 def chosen(cost: MeasuredCost, rows: int) -> list[int]:
     lengths = AdaptiveDraftLengths(5, rows, cost)
     for slot in range(rows):
         lengths.enter(slot)
-    return lengths.choose(np.arange(rows)).tolist()
+    return lengths.choose(np.arange(rows), NOTHING).tolist()
 
 
-def test_steps_between_those_timed_are_on_a_line_and_behind_them_in_proportion() -> None:
+def test_steps_between_those_timed_and_behind_them_are_on_a_line() -> None:
     cost = MeasuredCost([(1, 0, 4.0), (1, 1, 5.0), (9, 0, 6.0), (9, 1, 9.0)])
-    assert cost.of_steps(5, LENGTHS).tolist() == [5.0, 7.0, 8.25, 10.0, 12.5, 15.0]
+    assert cost.of_steps(5, LENGTHS).tolist() == [5.0, 7.0, 8.25, 9.5, 10.75, 12.0]
+    alone = MeasuredCost([(4, 0, 2.0), (4, 1, 3.0)])
+    assert alone.of_steps(8, LENGTHS[:2]).tolist() == [4.0, 6.0]
+
+
+def test_every_token_of_a_row_attends_to_its_context() -> None:
+    timed = [(1, 0, 4.0), (1, 1, 4.0), (64, 0, 6.0), (64, 1, 6.0)]
+    cost = MeasuredCost(timed, attended=1e-4)
+    assert cost.of_steps(64, LENGTHS[:2], context=1000.0) == pytest.approx([12.4, 18.8])
+    lengths, slots = AdaptiveDraftLengths(1, 64, cost), np.arange(64)
+    for context, drafts in ((0, 1), (5000, 0)):  # two tokens cost as much as two steps there
+        for slot in slots:
+            lengths.enter(slot)
+        assert set(lengths.choose(slots, np.full(64, context, np.int32)).tolist()) == {drafts}
 
 
 def test_drafts_made_one_after_the_other_cost_what_each_took() -> None:

@@ -90,7 +90,7 @@ class TokenRuns:
         end, and all together within the budget. How many that are."""
         if not len(decodes):
             return 0
-        rows, drafts = self._rows, self._lengths.choose(decodes)
+        rows, drafts = self._rows, self._lengths.choose(decodes, self._rows.num_computed)
         if not np.count_nonzero(drafts):
             return 0
         most = np.minimum(
