@@ -108,6 +108,7 @@ def test_drift_of_a_child_is_repaired(kube: Kube) -> None:
 
 
 def test_rollout_fails_no_request(kube: Kube, images: Images) -> None:
+    """Half a minute on two busy cores: two engines start one after the other."""
     start_client(kube, images)
     before = {pod["metadata"]["name"] for pod in engine_pods(kube)}
     patch = json.dumps({"spec": {"engine": {"maxModelLen": NEW_MAX_MODEL_LEN}}})
@@ -127,6 +128,7 @@ def test_rollout_fails_no_request(kube: Kube, images: Images) -> None:
 
 
 def test_a_bad_image_is_rolled_back_and_fails_no_request(kube: Kube, images: Images) -> None:
+    """Half a minute: a rollout fails when its deadline of twenty seconds is past."""
     good = deployment(kube)["status"]["revision"]
     start_client(kube, images)
     patch_spec(kube, engine={"image": "localhost/atom-none:0"}, rollout=FAILS_SOON)
@@ -144,6 +146,7 @@ def test_a_bad_image_is_rolled_back_and_fails_no_request(kube: Kube, images: Ima
 
 
 def test_scaling_down_fails_no_request(kube: Kube, images: Images) -> None:
+    """Some twenty seconds: an engine ends when nobody is sent to it any more, another starts."""
     start_client(kube, images)
     kube.kubectl("scale", "atomd", NAME, "--replicas=1")
     wait_ready(kube, replicas=1)
