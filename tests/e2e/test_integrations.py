@@ -61,6 +61,13 @@ def test_every_object_is_there_and_the_model_serves(scaled: Kube) -> None:
 
 
 def test_an_autoscaler_without_metrics_is_said_in_its_own_words(scaled: Kube) -> None:
+    def failing() -> bool:
+        return condition(scaled.get("hpa", NAME), "ScalingActive").get("status") == "False"
+
+    wait_until("the autoscaler's own word", failing, seconds=120.0)
+    # Its word wakes nothing: one more reconcile, before the one that comes a minute after the last.
+    scaled.kubectl("annotate", "atomd", NAME, "looked=again")
+
     def said() -> str | None:
         found = condition(scaled.get("atomd", NAME), "IntegrationsReady")
         return found["message"] if found.get("reason") == "AutoscalerNotReady" else None

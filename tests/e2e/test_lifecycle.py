@@ -118,6 +118,7 @@ def test_drift_of_a_child_is_repaired(kube: Kube) -> None:
 def test_rollout_to_speculation_fails_no_request_and_changes_no_answer(
     kube: Kube, images: Images
 ) -> None:
+    """Half a minute on two busy cores: two engines start one after the other."""
     answers = answered(kube)
     start_client(kube, images)
     before = {pod["metadata"]["name"] for pod in engine_pods(kube)}
@@ -163,6 +164,7 @@ def test_acceptance_is_where_users_look(kube: Kube) -> None:
 
 
 def test_a_bad_image_is_rolled_back_and_fails_no_request(kube: Kube, images: Images) -> None:
+    """Half a minute: a rollout fails when its deadline of twenty seconds is past."""
     good = deployment(kube)["status"]["revision"]
     start_client(kube, images)
     patch_spec(kube, engine={"image": "localhost/atom-none:0"}, rollout=FAILS_SOON)
@@ -180,6 +182,7 @@ def test_a_bad_image_is_rolled_back_and_fails_no_request(kube: Kube, images: Ima
 
 
 def test_scaling_down_fails_no_request(kube: Kube, images: Images) -> None:
+    """Some twenty seconds: an engine ends when nobody is sent to it any more, another starts."""
     start_client(kube, images)
     kube.kubectl("scale", "atomd", NAME, "--replicas=1")
     wait_ready(kube, replicas=1)

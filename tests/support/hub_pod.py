@@ -23,6 +23,7 @@ from hub_server import HubServer
 files = {{path.name: path.read_bytes() for path in Path("/models/atom-tiny").iterdir()}}
 gate = {{"model.safetensors": {_GATE_BYTES}}}
 hub = HubServer("{MODEL}", files, "{TOKEN}", gate_after=gate, address=("", 8080))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # process 1 ends by it only if it says so
 signal.signal(signal.SIGUSR1, lambda *_: (hub.gate_after.clear(), hub.gate.set()))
 with hub:
     print("serving", flush=True)

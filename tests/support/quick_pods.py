@@ -8,8 +8,9 @@ import pytest
 
 from tests.support.live_cluster import LiveCluster
 
+# Process 1 of a container ends by SIGTERM only if it says so: else each pod takes its grace period.
 _SERVER = """
-import json
+import json, signal, sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class Always(BaseHTTPRequestHandler):
     def do_GET(self):
@@ -24,6 +25,7 @@ class Always(BaseHTTPRequestHandler):
         self.wfile.write(answer.encode())
     def log_message(self, *_):
         pass
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
 ThreadingHTTPServer(("", 8000), Always).serve_forever()
 """
 

@@ -45,8 +45,8 @@ class GrammarSpec:
 class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
     """The shape of an answer. Raises `RequestError` on what cannot be enforced.
 
-    json: a JSON schema, as an object or its text; properties come in the schema's order, and none
-    that it does not name unless it says additionalProperties.
+    json: a JSON schema, as an object or its text, which is what is kept; properties come in the
+    schema's order, and none that it does not name unless it says additionalProperties.
     json_object: any JSON object.
     regex: the whole answer matches it (xgrammar's dialect: no lookaround, no back-references).
     grammar: EBNF in llama.cpp's notation (GBNF), with a rule named root.
@@ -74,7 +74,10 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
             found = " and ".join(asked) or "none"
             raise self.refusal(f"give exactly one of {', '.join(_ASKED_KINDS)}; got {found}")
         if self.json is not None:
-            self._check_text("the JSON schema", self._schema_text(), MAX_SCHEMA_CHARS)
+            text = self._schema_text()
+            self._check_text("the JSON schema", text, MAX_SCHEMA_CHARS)
+            # As text it crosses the wire whatever its numbers are: a message's have 64 bits.
+            msgspec.structs.force_setattr(self, "json", text)
         elif self.regex is not None:
             self._check_text("the regular expression", self.regex, MAX_REGEX_CHARS)
         elif self.grammar is not None:

@@ -20,10 +20,13 @@ import torch
 from atom.model_ops.backends.composed import COMPOSED
 from atom.model_ops.backends.interface import FUSED_OPS, Backend, OpCase
 from tests.engine.ops.inputs import load_backend
+from tests.support.quick_interpreter import spare_repeated_work
 
 _ON_GPU = torch.cuda.is_available()
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _BACKENDS = ["triton"] if _ON_GPU or _INTERPRETED else ["torch_cpu", "native_cpu"]
+if _INTERPRETED:
+    spare_repeated_work()
 # Tests of single kernels rather than of a backend's operations.
 _OF_KERNELS = [
     f"parity/{path.name}"

@@ -20,7 +20,7 @@ PARITY = Path(__file__).parent / "parity"
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the parity matrix runs on the GPU itself")
 def test_parity_matrix_in_the_interpreter() -> None:
-    """More than a minute: some 500 cases, whose kernels an interpreter runs line by line."""
+    """More than a minute: some 800 cases, whose kernels an interpreter runs line by line."""
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [

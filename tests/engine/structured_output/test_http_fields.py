@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -18,9 +19,9 @@ def json_schema(schema: Any, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "asked"),
     [
-        ({"response_format": json_schema(SCHEMA, strict=True)}, {"json": SCHEMA}),
+        ({"response_format": json_schema(SCHEMA, strict=True)}, {"json": json.dumps(SCHEMA)}),
         ({"response_format": {"type": "json_object"}}, {"json_object": True}),
-        ({"structured_outputs": {"json": SCHEMA}}, {"json": SCHEMA}),
+        ({"structured_outputs": {"json": SCHEMA}}, {"json": json.dumps(SCHEMA)}),
         ({"structured_outputs": {"json": '{"type": "null"}'}}, {"json": '{"type": "null"}'}),
         ({"structured_outputs": {"regex": "a+"}}, {"regex": "a+"}),
         ({"structured_outputs": {"grammar": "root ::= [0-9]"}}, {"grammar": "root ::= [0-9]"}),
@@ -29,7 +30,7 @@ def json_schema(schema: Any, **more: Any) -> dict[str, Any]:
             {"structured_outputs": {"json_object": True, "disable_any_whitespace": True}},
             {"json_object": True, "disable_any_whitespace": True},
         ),
-        ({"guided_json": SCHEMA}, {"json": SCHEMA}),
+        ({"guided_json": SCHEMA}, {"json": json.dumps(SCHEMA)}),
         ({"guided_regex": "a+"}, {"regex": "a+"}),
         ({"guided_grammar": "root ::= [0-9]"}, {"grammar": "root ::= [0-9]"}),
         ({"guided_choice": ["a", "b"]}, {"choice": ["a", "b"]}),

@@ -48,8 +48,9 @@ def test_a_schema_is_the_same_as_object_and_as_text_and_keeps_its_order() -> Non
     assert StructuredOutputsParams(json=schema, disable_any_whitespace=True).spec() != spec
 
 
-def test_it_survives_the_wire() -> None:
-    params = SamplingParams(structured_outputs=StructuredOutputsParams(json={"type": "null"}))
+@pytest.mark.parametrize("schema", [{"type": "null"}, {"const": -(2**63) - 1}, True])
+def test_it_survives_the_wire(schema: Any) -> None:
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(json=schema))
     sent = msgspec.msgpack.encode(params)
     assert msgspec.msgpack.decode(sent, type=SamplingParams) == params
 

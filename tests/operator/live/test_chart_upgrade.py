@@ -134,6 +134,7 @@ def change(cluster: LiveCluster, spec: dict[str, Any]) -> None:
 def test_an_upgrade_restarts_no_pod_and_fails_no_request(
     namespaced: LiveCluster, previous: Path
 ) -> None:
+    """Most of a minute: three operators start one after the other, and pods are replaced."""
     cluster = namespaced
     with release(cluster):
         upgrade(cluster, previous, PREVIOUS_IMAGE)

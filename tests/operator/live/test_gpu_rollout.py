@@ -81,6 +81,8 @@ def free_gpus(cluster: LiveCluster) -> int:
 def test_a_full_cluster_rolls_out_in_place_and_a_free_gpu_is_used(
     namespaced: LiveCluster, tmp_path: Path
 ) -> None:
+    """Half a minute: pods follow one another, and each waits five seconds before its end until
+    nobody sends it anything."""
     cluster = namespaced
     with operator(cluster, tmp_path / "operator.log"):
         apply(cluster, "first")
@@ -107,6 +109,8 @@ def test_a_full_cluster_rolls_out_in_place_and_a_free_gpu_is_used(
 def test_pods_that_never_find_their_gpus_give_way_to_those_that_had_them(
     namespaced: LiveCluster, tmp_path: Path
 ) -> None:
+    """Most of a minute: a rollout fails when its deadline of twenty seconds is past, and then pods
+    follow one another."""
     cluster = namespaced
     with operator(cluster, tmp_path / "operator.log"):
         apply(cluster, "first")

@@ -60,6 +60,7 @@ def pods(cluster: LiveCluster) -> set[str]:
 def test_a_bad_image_gives_way_to_the_revision_that_was_ready(
     namespaced: LiveCluster, image: str, tmp_path: Path
 ) -> None:
+    """Some twenty seconds: a rollout fails ten seconds after its start, and two operators start."""
     cluster = namespaced
     log = tmp_path / "operator.log"
     with operator(cluster, log):

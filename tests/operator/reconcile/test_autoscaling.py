@@ -201,7 +201,7 @@ async def test_a_new_node_raises_the_limit_without_an_event() -> None:
     outcome = await reconciler(cluster, site=SITE).reconcile(KEY)
     assert cluster.find(SCALED_OBJECT, "chat")["spec"]["maxReplicaCount"] == 12
     assert condition(cluster, "CapacityLimited")["reason"] == "EnoughAccelerators"
-    assert outcome.requeue_after_seconds is not None
+    assert outcome.requeue_after_seconds == 60
 
 
 async def test_an_unknown_fleet_leaves_the_limit_as_asked() -> None:

@@ -354,7 +354,7 @@ def search(cases: int) -> None:
 
 
 def test_features_meet_in_any_order() -> None:
-    """Lives of a deployment, each of up to dozens of reconciles."""
+    """Twenty seconds: some 200 lives of a deployment, each of up to dozens of reconciles."""
     search(200)
 
 

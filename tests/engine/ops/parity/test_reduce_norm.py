@@ -19,6 +19,7 @@ from atom.model_ops.values import NormWeight, Pending, Stream
 
 RANKS = 2
 ROWS = (3, 1, 4, 4, 2, 1, 4)  # of one sum after the other
+PARTS = (1, 3)  # whole shares, then such as come in parts: one after the other in the same memory
 _HANG_SECONDS = 300.0
 
 pytestmark = pytest.mark.skipif(
@@ -40,21 +41,22 @@ def draws(hidden: int, dtype: torch.dtype, parts: int) -> list[tuple[torch.Tenso
     ]
 
 
-def take_part(peers: PeerBuffers, dtype: torch.dtype, parts: int) -> list[torch.Tensor]:
+def take_part(peers: PeerBuffers, dtype: torch.dtype) -> list[torch.Tensor]:
     """One rank's results of all sums, on the CPU."""
     from atom.model_ops.backends.triton_ops.reduce_norm import reduce_norm
 
     device, hidden = peers.own.device, peers.row_bytes // dtype.itemsize
     norm = NormWeight(torch.linspace(0.5, 1.5, hidden, device=device).to(dtype), 1e-6)
     results = []
-    for residual, shares in draws(hidden, dtype, parts):
-        total = residual.to(device)
-        normed = reduce_norm(shares[peers.rank].to(device), total, norm, peers)
-        results += [normed.cpu(), total.cpu()]
+    for parts in PARTS:
+        for residual, shares in draws(hidden, dtype, parts):
+            total = residual.to(device)
+            normed = reduce_norm(shares[peers.rank].to(device), total, norm, peers)
+            results += [normed.cpu(), total.cpu()]
     return results
 
 
-def other_rank(pipe: Any, shared: Any, hidden: int, dtype: torch.dtype, parts: int) -> None:
+def other_rank(pipe: Any, shared: Any, hidden: int, dtype: torch.dtype) -> None:
     """Rank 1, in a process of its own. shared: both buffers, in the interpreter."""
     if shared is None:
         own = peer_buffers.new_buffer(torch.device("cuda", 1), RANKS, hidden * dtype.itemsize)
@@ -62,7 +64,7 @@ def other_rank(pipe: Any, shared: Any, hidden: int, dtype: torch.dtype, parts: i
         peers = peer_buffers.open_buffers(own, [pipe.recv(), None], 1)
     else:
         peers = beside(shared, 1)
-    pipe.send(take_part(peers, dtype, parts))
+    pipe.send(take_part(peers, dtype))
     pipe.recv()  # the buffer stays until the other has read its own
 
 
@@ -72,13 +74,27 @@ def beside(buffers: list[torch.Tensor], rank: int) -> PeerBuffers:
     return PeerBuffers(rank, buffers[rank], addresses, sums)
 
 
-@pytest.mark.parametrize("parts", [1, 3])
+def check(found: list[torch.Tensor], reference: Backend, hidden: int, dtype: torch.dtype) -> None:
+    norm = NormWeight(torch.linspace(0.5, 1.5, hidden).to(dtype), 1e-6)
+    results = iter(found)
+    for parts in PARTS:
+        for residual, shares in draws(hidden, dtype, parts):
+            each = shares.sum(1).to(dtype) if parts > 1 else shares
+            total = each.float().sum(0).to(dtype)
+            stream = Stream(residual, total, Pending.WHOLE)
+            expected, after = reference.operations["norm"](stream, norm)
+            slack = (1e-5, 1e-5) if dtype is torch.float32 else (0.04, 0.01)
+            close = dict(zip(("atol", "rtol"), slack, strict=True))
+            torch.testing.assert_close(next(results), expected, **close)
+            torch.testing.assert_close(next(results), after.residual, **close)
+
+
 @pytest.mark.parametrize(
     ("hidden", "dtype"),
     [(96, torch.float32), pytest.param(4096, torch.bfloat16, marks=pytest.mark.gpu)],
 )
 def test_ranks_norm_the_sum(
-    backend: Backend, reference: Backend, hidden: int, dtype: torch.dtype, parts: int
+    backend: Backend, reference: Backend, hidden: int, dtype: torch.dtype
 ) -> None:
     assert backend.name == "triton"
     processes = mp.get_context("spawn")
@@ -89,7 +105,7 @@ def test_ranks_norm_the_sum(
     if not on_gpu:
         shape = (peer_buffers.PLACES, RANKS, max(ROWS), words)
         shared = [torch.zeros(shape, dtype=torch.int64).share_memory_() for _ in range(RANKS)]
-    other = processes.Process(target=other_rank, args=(theirs, shared, hidden, dtype, parts))
+    other = processes.Process(target=other_rank, args=(theirs, shared, hidden, dtype))
     other.start()
     if shared is None:
         own = peer_buffers.new_buffer(torch.device("cuda", 0), RANKS, hidden * dtype.itemsize)
@@ -98,19 +114,11 @@ def test_ranks_norm_the_sum(
         peers = peer_buffers.open_buffers(own, [None, handle], 0)
     else:
         peers = beside(shared, 0)
-    found = take_part(peers, dtype, parts)
+    found = take_part(peers, dtype)
     assert ours.poll(_HANG_SECONDS), "the other rank has ended, or waits"
     for mine, its in zip(found, ours.recv(), strict=True):
         assert torch.equal(mine, its)
     ours.send("done")
     other.join(_HANG_SECONDS)
     assert other.exitcode == 0
-    norm = NormWeight(torch.linspace(0.5, 1.5, hidden).to(dtype), 1e-6)
-    for index, (residual, shares) in enumerate(draws(hidden, dtype, parts)):
-        each = shares.sum(1).to(dtype) if parts > 1 else shares
-        total = each.float().sum(0).to(dtype)
-        expected, after = reference.operations["norm"](Stream(residual, total, Pending.WHOLE), norm)
-        slack = (1e-5, 1e-5) if dtype is torch.float32 else (0.04, 0.01)
-        close = dict(zip(("atol", "rtol"), slack, strict=True))
-        torch.testing.assert_close(found[2 * index], expected, **close)
-        torch.testing.assert_close(found[2 * index + 1], after.residual, **close)
+    check(found, reference, hidden, dtype)
