@@ -54,7 +54,9 @@ def test_slots_tell_what_the_inputs_were(tmp_path: Path, monkeypatch: pytest.Mon
 
     steps = itertools.count()
 
-    def every_second(self: FixedDraftLengths, slots: Slots) -> NDArray[np.int32]:
+    def every_second(
+        self: FixedDraftLengths, slots: Slots, computed: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
         """None of all rows, then as many as the row's slot says."""
         return (next(steps) % 2 * slots % 3).astype(np.int32)
 
