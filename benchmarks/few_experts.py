@@ -89,7 +89,7 @@ class Layer:
         self._routed = [ops.route(x, w.router, w.routing) for x in self._x]
 
     def lines(self) -> Iterator[Timed]:
-        """Old beside new, then tiles of the new kernels, where they are what runs."""
+        """Old beside new, also beyond the tokens that it takes; then its tiles where it runs."""
         w, ops = self._w, self._ops
         yield self._line("layer, single kernels", self._layer(partial(single_kernels, ops)), 3)
         yield self._line("layer, fused", self._layer(ops.norm_experts), 3)
@@ -98,12 +98,13 @@ class Layer:
         yield self._line("norm and logits at once", self._of_streams(alone))
         parts = [partial(expert_parts, x, w.experts, each) for x, each in self._pairs()]
         yield self._line("experts, tensor core", parts, 3)
-        if not few.takes(w, self._tokens):
+        if not few.multiplies(w):
             return
         logits = self._logits()
         both = [partial(few.few_experts, x, y, w, None) for x, y in logits]
         yield self._line("experts, few", both, 3)
-        yield from self._tiles(logits)
+        if few.takes(w, self._tokens):
+            yield from self._tiles(logits)
 
     def _tiles(self, logits: list[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[Timed]:
         w, tokens = self._w, self._tokens

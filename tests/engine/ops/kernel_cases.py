@@ -127,7 +127,7 @@ FEW = {
     "scale_ptr": None, "bias_ptr": None, "shared_bias_ptr": None, **SILU,
 }  # fmt: skip
 FEW_DOWNS = {
-    "K": 768, "N": 2048, "SHARED": 0, "TOP_K": 8, "TOP_K_PADDED": 8, "ROWS": 4, "BLOCK_K": 128,
+    "K": 768, "N": 2048, "SHARED": 0, "TOP_K": 8, "TOP_K_PADDED": 8, "ROWS": 2, "BLOCK_K": 128,
     "BLOCK_SHARED": 1024, "FP4": False, "ALIGNED": 16, "scale_ptr": None, "bias_ptr": None,
     "shared_bias_ptr": None,
 }  # fmt: skip
@@ -430,7 +430,7 @@ CASES: list[Any] = [
         ("few tokens' downs, shared", few_experts._few_downs_kernel,
          {**FEW_DOWNS, "K": 1408, "SHARED": 2816, "TOP_K": 6}, {}),
         ("few tokens' downs in mxfp4", few_experts._few_downs_kernel,
-         {key: value for key, value in {**FEW_DOWNS, **FEW_FP4, "ALIGNED": 8}.items()
+         {key: value for key, value in {**FEW_DOWNS, **FEW_FP4, "ROWS": 8, "ALIGNED": 8}.items()
           if key not in ("scale_ptr", "bias_ptr")},
          {"types": {"w_ptr": "*i32", "scale_ptr": "*u8"}}),
         ("sum of experts", expert_products._sum_kernel, {"PARTS": 8, "BLOCK": 1024}, {}),

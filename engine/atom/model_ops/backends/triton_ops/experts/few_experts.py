@@ -39,7 +39,8 @@ from atom.model_ops.values import ExpertsWeight, LinearWeight, MoEWeight, Weight
 # Of a multiprocessor, so that memory never waits for one of them.
 _PROGRAMS = 2
 _GATED_ROWS = 16  # of gates, and as many of ups, at most
-_DOWN_ROWS = 4
+_DOWN_ROWS = 2
+_FP4_DOWN_ROWS = 8  # of a quarter of the bytes each
 # Experts that programs choose among themselves.
 _CHOSEN_AMONG = 256
 
@@ -223,9 +224,13 @@ def _few_downs_kernel(
 
 def takes(w: MoEWeight, tokens: int) -> bool:
     """Whether there are so few tokens that hardly two choose one expert, or there is one, and
-    matrices are of a kind that the kernels multiply with: plain, or the experts' in MXFP4."""
-    if tokens > 1 and 4 * tokens * w.routing.top_k > w.experts.count:
-        return False
+    the kernels multiply with such matrices."""
+    return (tokens == 1 or 4 * tokens * w.routing.top_k <= w.experts.count) and multiplies(w)
+
+
+def multiplies(w: MoEWeight) -> bool:
+    """Whether matrices are of a kind that the kernels multiply with: plain, or the experts' in
+    MXFP4."""
     formats = {w.experts.gate_up.format, w.experts.down.format}
     if w.shared is None:
         return formats in ({WeightFormat.PLAIN}, {WeightFormat.MXFP4})
@@ -263,8 +268,9 @@ def gated_tile(w: MoEWeight, tokens: int, element_bytes: int) -> FewTile:
 
 
 def down_tile(w: MoEWeight, tokens: int, element_bytes: int) -> FewTile:
-    block = 512 if _is_fp4(w.experts.down) else 2048 // element_bytes
-    return FewTile(_rows(_DOWN_ROWS, w, tokens * w.experts.down.outputs), block)
+    is_fp4 = _is_fp4(w.experts.down)
+    most, block = (_FP4_DOWN_ROWS, 512) if is_fp4 else (_DOWN_ROWS, 2048 // element_bytes)
+    return FewTile(_rows(most, w, tokens * w.experts.down.outputs), block)
 
 
 def _rows(most: int, w: MoEWeight, outputs: int) -> int:
