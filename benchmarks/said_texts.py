@@ -35,15 +35,24 @@ class SaidText:
     answer: list[int]
 
 
-def said_text(name: str, longest: int, answer_tokens: int, draw: np.random.Generator) -> SaidText:
-    """Of at most `longest` tokens, the answer included; `draw` decides what may vary."""
+@dataclass(frozen=True, slots=True)
+class TextSize:
+    """longest: tokens of prompt and answer together, at most; vocabulary: of what they are."""
+
+    longest: int
+    answer: int
+    vocabulary: int
+
+
+def said_text(name: str, size: TextSize, draw: np.random.Generator) -> SaidText:
+    """Make a prompt and its answer; `draw` decides what may vary."""
     asked, text, answer = _TEXTS[name](draw)
     ids: dict[str, int] = {}
     prompt, said = (
-        [ids.setdefault(piece, len(ids)) for piece in _PIECE.findall(words)]
+        [ids.setdefault(piece, len(ids) % size.vocabulary) for piece in _PIECE.findall(words)]
         for words in (asked + text, answer)
     )
-    return SaidText(prompt[: longest - answer_tokens], said[:answer_tokens])
+    return SaidText(prompt[: size.longest - size.answer], said[: size.answer])
 
 
 def _edit(draw: np.random.Generator) -> tuple[str, str, str]:

@@ -43,7 +43,7 @@ from benchmarks.drafter_time import (
     own_runner,
 )
 from benchmarks.offline_engine import OfflineEngine
-from benchmarks.said_texts import SAID, SaidText, Sayer, said_text
+from benchmarks.said_texts import SAID, SaidText, Sayer, TextSize, said_text
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ROOT / "examples" / "models" / "atom-tiny"
@@ -113,8 +113,9 @@ class Workload:
         draw = np.random.default_rng(1000 * turn + rows)
         said = None
         if text in SAID:
-            longest = self._engine.config.model.max_model_len
-            said = said_text(text, longest - 1, self._output_tokens, draw)
+            model = self._engine.config.model
+            size = TextSize(model.max_model_len - 1, self._output_tokens, model.vocab_size)
+            said = said_text(text, size, draw)
         for sayer in self._sayers:
             sayer.say(said)
         return [self._ask(text, draw, number, said) for number in range(rows)]
