@@ -53,7 +53,7 @@ def _index(config: ModelConfig, layer: LayerSpec) -> IndexShape | None:
         num_heads=latent.index_heads,
         dim=latent.index_dim,
         rope_dim=latent.rope_dim,
-        top_k=_number(config.hf_config, "index_topk", 2048),
+        top_k=latent.index_top_k,
     )
 
 

@@ -182,6 +182,7 @@ def _deepseek_v32(config: Config, index: int) -> LayerFacts:
         layer.attention.latent,
         index_heads=positive(config, "index_n_heads", default=64),
         index_dim=positive(config, "index_head_dim", default=128),
+        index_top_k=positive(config, "index_topk", default=2048),
     )
     return replace(layer, attention=replace(layer.attention, latent=latent))
 

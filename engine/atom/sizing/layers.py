@@ -24,8 +24,8 @@ class CacheKind(enum.StrEnum):
 class Latent:
     """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): ranks and head sizes.
 
-    `query_rank` None: queries are not compressed. `index_heads` and `index_dim`: the indexer of
-    sparse attention (DeepSeek-V3.2), 0 where there is none.
+    `query_rank` None: queries are not compressed. `index_heads`, `index_dim` and `index_top_k`, how
+    many tokens it selects: the indexer of sparse attention (DeepSeek-V3.2), 0 where there is none.
     """
 
     query_rank: int | None
@@ -35,6 +35,7 @@ class Latent:
     value_dim: int
     index_heads: int = 0
     index_dim: int = 0
+    index_top_k: int = 0
 
     @property
     def cached_dim(self) -> int:

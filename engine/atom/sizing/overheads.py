@@ -33,6 +33,8 @@ _ROWS_OF_A_SUM, _PLACES, _BYTES_OF_A_WORDS_BYTE = 256, 2, 2
 
 _LOGITS_BYTES = 4  # logits are float32 whatever the model's dtype
 _LOGITS_COPIES = 3  # raw, scaled by temperature, and the sampler's probabilities
+# An indexer's scores, of as many tokens at once as these hold, and a place that it selected.
+_SCORES_BYTES, _SCORE_BYTES, _PLACE_BYTES = 128 * _MIB, 4, 8
 
 
 def activation_bytes(
@@ -49,7 +51,8 @@ def activation_bytes(
 
     The residual stream, its normed copy and the layer's output live through the widest point,
     which is either attention (q, k, v, output) or the MLP (gate, up, their product). Every drafted
-    token has a row of logits too. `experts`: how these are divided where they are whole.
+    token has a row of logits too. `experts`: how these are divided where they are whole. What an
+    indexer scores and selects lives beside the widest point.
     """
     widest = max(
         max(
@@ -60,9 +63,20 @@ def activation_bytes(
     )
     width = 3 * facts.hidden_size + widest
     layers = max_num_batched_tokens * width * dtype_bytes
+    layers += _selection_bytes(facts, max_num_batched_tokens)
     rows = max_num_seqs * (1 + num_speculative_tokens)
     logits = rows * facts.vocab_size * _LOGITS_BYTES * _LOGITS_COPIES
     return layers + logits
+
+
+def _selection_bytes(facts: ModelFacts, tokens: int) -> int:
+    """Scores of a piece of the step, and the places that each of its tokens attends to."""
+    latents = [alike.layer.attention.latent for alike in facts.layer_counts]
+    selected = max((latent.index_top_k for latent in latents if latent is not None), default=0)
+    if facts.max_position_embeddings <= selected or not selected:
+        return 0
+    scores = min(_SCORES_BYTES, tokens * facts.max_position_embeddings * _SCORE_BYTES)
+    return scores + tokens * selected * _PLACE_BYTES
 
 
 def _attention_width(attention: AttentionFacts, ranks: int) -> int:

@@ -173,6 +173,24 @@ def test_activations_cover_the_widest_layer_and_the_logits() -> None:
     assert sharded < activation_bytes(LLAMA_70B, 100, 10, 2)
 
 
+@pytest.mark.parametrize(("tokens", "scores"), [(16, 16 * 163_840 * 4), (16_384, 128 * 2**20)])
+def test_activations_cover_what_an_indexer_scores_and_selects(tokens: int, scores: int) -> None:
+    latent = Latent(query_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
+    sparse = replace(latent, index_heads=64, index_dim=128, index_top_k=2048)
+    of_all, of_some = (with_latent(each) for each in (latent, sparse))
+    more = activation_bytes(of_some, tokens, 10, 2) - activation_bytes(of_all, tokens, 10, 2)
+    assert more == scores + tokens * 2048 * 8
+    short = replace(of_some, max_position_embeddings=2048)  # every token sees all before it
+    assert activation_bytes(short, tokens, 10, 2) == activation_bytes(of_all, tokens, 10, 2)
+
+
+def with_latent(latent: Latent) -> ModelFacts:
+    layer = LLAMA_70B.layers[0]
+    attention = replace(layer.attention, latent=latent)
+    layers = (replace(layer, attention=attention),)
+    return replace(LLAMA_70B, layers=layers, max_position_embeddings=163_840)
+
+
 def test_runtime_overhead_grows_with_a_gpu_and_not_with_a_cpu() -> None:
     assert runtime_overhead_bytes("cpu", 1 << 40) == runtime_overhead_bytes("cpu", 1 << 30)
     small, large = (runtime_overhead_bytes("gpu", gib << 30) for gib in (64, 192))
