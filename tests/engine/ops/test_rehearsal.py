@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import logging
 import os
+import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -61,6 +63,28 @@ def test_a_rehearsed_step_finds_all_of_its_kernels_compiled() -> None:
     assert compiled_forms(lambda: small_step(160)) == []
 
 
+def test_kernels_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11's parser fails in a thread beside whose tree another one is built."""
+    parse, inside, met = ast.parse, threading.Semaphore(1), threading.Event()
+
+    def watched(source: str) -> ast.Module:
+        if not inside.acquire(blocking=False):
+            met.set()
+            return parse(source)
+        met.wait(0.1)  # for one that must not come
+        try:
+            return parse(source)
+        finally:
+            inside.release()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ast, "parse", watched)
+        with rehearsal.rehearsal(CPU, "a start", workers=2) as finish:
+            small_step(192)
+        finish()
+    assert not met.is_set()
+
+
 def test_a_start_is_rehearsed_once_while_its_cache_lasts(tmp_path: Path) -> None:
     assert not rehearsal.is_rehearsed(CPU, "a start")
     with rehearsal.rehearsal(CPU, "a start", workers=1) as finish:
@@ -74,11 +98,13 @@ def test_a_start_is_rehearsed_once_while_its_cache_lasts(tmp_path: Path) -> None
 
 
 def test_a_rehearsal_that_fails_leaves_triton_as_it_was_and_no_mark() -> None:
-    run, hook = triton.JITFunction.run, triton.knobs.runtime.jit_cache_hook
+    kernel, hook = triton.JITFunction, triton.knobs.runtime.jit_cache_hook
+    run, parse = kernel.run, kernel.parse
     with pytest.raises(RuntimeError, match="of the step"):
         with rehearsal.rehearsal(CPU, "a start", workers=1):
             raise RuntimeError("of the step")
-    assert triton.JITFunction.run is run
+    assert kernel.run is run
+    assert kernel.parse is parse
     assert triton.knobs.runtime.jit_cache_hook is hook
     assert not rehearsal.is_rehearsed(CPU, "a start")
 

@@ -10,6 +10,7 @@ long a start takes and nothing else. A mark beside Triton's cache says that a st
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import logging
 import threading
@@ -22,7 +23,7 @@ from typing import Any
 import torch
 import triton
 from torch.overrides import TorchFunctionMode
-from triton.runtime.jit import JITFunction
+from triton.runtime.jit import JITCallable, JITFunction
 
 logger = logging.getLogger(__name__)
 
@@ -74,19 +75,21 @@ class _Forms:
         self._own = threading.local()
         self._compiled: dict[tuple[str, str, str], Future[object]] = {}
         self._pool = ThreadPoolExecutor(workers, "compile", self._enter_thread)
+        self._parse = JITCallable.parse
+        JITCallable.parse = _by_turns(self._parse)
 
     @property
     def count(self) -> int:
         return len(self._compiled)
 
     def wait(self) -> None:
-        self._pool.shutdown()
+        self._end(at_once=False)
         for form, done in self._compiled.items():
             if (error := done.exception()) is not None:  # the call that needs it will say so, too
                 logger.warning("%s was not compiled ahead: %s", form[1], error)
 
     def give_up(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self._end(at_once=True)
 
     def meet(self, *, key: str, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
         """Triton's hook before it compiles; True keeps it from doing so."""
@@ -98,10 +101,26 @@ class _Forms:
             self._compiled[form] = self._pool.submit(preload, compile["specialization_data"])
         return True
 
+    def _end(self, at_once: bool) -> None:
+        self._pool.shutdown(cancel_futures=at_once)
+        JITCallable.parse = self._parse
+
     def _enter_thread(self) -> None:
         self._own.compiles = True
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
+
+
+def _by_turns(parse: Callable[[JITCallable], ast.AST]) -> Callable[[JITCallable], ast.AST]:
+    """Python 3.11 keeps one depth of syntax trees for all threads, and raises SystemError in the
+    one that finds it changed: kernels' sources are parsed one after the other."""
+    turn = threading.Lock()
+
+    def parse_alone(function: JITCallable) -> ast.AST:
+        with turn:
+            return parse(function)
+
+    return parse_alone
 
 
 class _Zeros(TorchFunctionMode):
