@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from atom.model_engine.model_runner import ModelRunner
+from atom.model_engine.runner.graph_pool import GraphPool
 from atom.model_engine.runner.time_steps import time_steps
 from atom.model_ops.backends.noise import exponential_noise, row_keys
 from atom.model_ops.backends.step_mail import StepMail
@@ -16,7 +17,6 @@ from atom.model_ops.slots import SlotTensors
 from atom.speculation.drafter import make_drafts
 from atom.speculation.measured_cost import MeasuredCost
 from benchmarks.offline_engine import OfflineEngine
-from benchmarks.said_texts import capture_anew
 
 _CALLS = 50
 # Tells the noise of whether a draft holds from that of a draw.
@@ -63,6 +63,16 @@ def make_up_acceptance(engine: OfflineEngine, probability: float) -> None:
 
     ops.accept_drafts = made_up
     capture_anew(steps)
+
+
+def capture_anew(steps: Any) -> None:
+    """Capture a runner's graphs again, of what it computes now."""
+    if steps.graphs is None:
+        return
+    with torch.inference_mode():
+        steps.graphs = None  # before there are others: both take memory
+        steps.graphs = steps.build_graphs(GraphPool())
+        steps.graphs.capture(lambda share: None)
 
 
 def drafted_step_cost(engine: OfflineEngine) -> MeasuredCost | None:

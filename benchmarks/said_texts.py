@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from atom.model_engine.runner.graph_pool import GraphPool
 from atom.model_ops.backends.interface import SamplingTensors
+from benchmarks.drafter_time import capture_anew
 
 _ROOT = Path(__file__).resolve().parents[1]
 _SOURCE = _ROOT / "engine" / "atom" / "model_engine" / "schedule" / "token_runs.py"
@@ -80,7 +80,7 @@ def _quote(draw: np.random.Generator) -> tuple[str, str, str]:
     own = (
         "On point {} the page is explicit, and it is worth reading twice:",
         "Much later, under number {}, one finds this remark:",
-        "Number {} matters to whoever pays for machines:",
+        "Number {} matters to those who pay for machines:",
     )
     said = (f'{own[n % 3].format(n)} "{sentences[index]}"\n' for n, index in enumerate(chosen))
     return "Quote what this says of its subject, point by point.\n", text, "".join(said)
@@ -117,13 +117,3 @@ class Sayer:
         if text is not None:
             first, answer = len(text.prompt), torch.tensor(text.answer)
             self._places[first : first + len(answer)] = answer.to(self._places.device)
-
-
-def capture_anew(steps: Any) -> None:
-    """Capture a runner's graphs again, of what it computes now."""
-    if steps.graphs is None:
-        return
-    with torch.inference_mode():
-        steps.graphs = None  # before there are others: both take memory
-        steps.graphs = steps.build_graphs(GraphPool())
-        steps.graphs.capture(lambda share: None)

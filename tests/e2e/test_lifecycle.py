@@ -182,7 +182,7 @@ def test_a_bad_image_is_rolled_back_and_fails_no_request(kube: Kube, images: Ima
 
 
 def test_scaling_down_fails_no_request(kube: Kube, images: Images) -> None:
-    """Some twenty seconds: an engine ends when nobody is sent to it any more, another starts."""
+    """Some twenty seconds: an engine ends once no request is sent to it, another starts."""
     start_client(kube, images)
     kube.kubectl("scale", "atomd", NAME, "--replicas=1")
     wait_ready(kube, replicas=1)

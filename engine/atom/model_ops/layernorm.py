@@ -49,10 +49,6 @@ class Normed:
         """The stream with what its experts make of the norm."""
         return self._ops.norm_experts(self._stream, self._norm, w)
 
-    @property
-    def tokens(self) -> int:
-        return self._stream.residual.shape[0]
-
 
 class RMSNorm(nn.Module):
     """unit_offset: the checkpoint holds what the weight is more than 1 (Gemma). order: in which the

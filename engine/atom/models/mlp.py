@@ -17,10 +17,6 @@ from atom.model_ops.values import Gating, MoEWeight, SharedWeight, Stream
 from atom.models.spec import LayerSpec
 from atom.sizing.weights import Projection
 
-# Up to so many tokens a layer's launches are what a step waits for: norm and experts are one
-# operation then, which a backend may fuse.
-_FEW_TOKENS = 16
-
 
 class MLP(nn.Module):
     """down(activation(gate(x)) · up(x)); matrices: gate, up, down."""
@@ -75,7 +71,7 @@ class MoE(nn.Module):
         return MoEWeight(self.gate.w, self._routing, self.experts.w, shared)
 
     def add(self, h: Normed) -> Stream:
-        if self._has_all and h.tokens <= _FEW_TOKENS:
+        if self._has_all:
             return h.experts(self.w)
         x = h.tensor()
         routed = self.gate(x)

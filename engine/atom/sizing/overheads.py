@@ -33,8 +33,9 @@ _ROWS_OF_A_SUM, _PLACES, _BYTES_OF_A_WORDS_BYTE = 256, 2, 2
 
 _LOGITS_BYTES = 4  # logits are float32 whatever the model's dtype
 _LOGITS_COPIES = 3  # raw, scaled by temperature, and the sampler's probabilities
-# An indexer's scores, of as many tokens at once as these hold, and a place that it selected.
-_SCORES_BYTES, _SCORE_BYTES, _PLACE_BYTES = 128 * _MIB, 4, 8
+# An indexer scores as many tokens at once as this many float32 hold; what it selects are int64.
+MOST_SCORES = 2**25
+_SCORE_BYTES, _PLACE_BYTES = 4, 8
 
 
 def activation_bytes(
@@ -75,8 +76,8 @@ def _selection_bytes(facts: ModelFacts, tokens: int) -> int:
     selected = max((latent.index_top_k for latent in latents if latent is not None), default=0)
     if facts.max_position_embeddings <= selected or not selected:
         return 0
-    scores = min(_SCORES_BYTES, tokens * facts.max_position_embeddings * _SCORE_BYTES)
-    return scores + tokens * selected * _PLACE_BYTES
+    scores = min(MOST_SCORES, tokens * facts.max_position_embeddings)
+    return scores * _SCORE_BYTES + tokens * selected * _PLACE_BYTES
 
 
 def _attention_width(attention: AttentionFacts, ranks: int) -> int:

@@ -35,7 +35,7 @@ class Sleeper:
 
 @pytest.fixture(scope="session")
 def sleepers(live_cluster: LiveCluster) -> Iterator[list[Sleeper]]:
-    """Who sleeps at the moment; in the end nobody, however the run ends."""
+    """Who sleeps at the moment; in the end none, however the run ends."""
     found: list[Sleeper] = []
     yield found
     _wake(live_cluster, found)
@@ -46,7 +46,7 @@ def only_operator(
     live_cluster: LiveCluster, sleepers: list[Sleeper], request: pytest.FixtureRequest
 ) -> Iterator[None]:
     """Installed operators sleep meanwhile, and on through modules that follow and want it too: one
-    takes seconds to start and to end. On somebody's own cluster that is not ours to do."""
+    takes seconds to start and to end. On a user's own cluster that is not ours to do."""
     awake = _awake(live_cluster)
     if awake and not target.resolve(os.environ).is_embedded:
         pytest.skip(f"an operator runs in this cluster: {awake[0].namespace}/{awake[0].name}")

@@ -82,7 +82,7 @@ def test_a_full_cluster_rolls_out_in_place_and_a_free_gpu_is_used(
     namespaced: LiveCluster, tmp_path: Path
 ) -> None:
     """Half a minute: pods follow one another, and each waits five seconds before its end until
-    nobody sends it anything."""
+    no client sends it anything."""
     cluster = namespaced
     with operator(cluster, tmp_path / "operator.log"):
         apply(cluster, "first")

@@ -27,7 +27,7 @@ class SlowEngines:
         raise AssertionError("nobody asks for it here")
 
     async def drafts(self, address: str) -> DraftCounts | None:
-        raise AssertionError("nobody asks for them here")
+        raise AssertionError("they are not asked for here")
 
 
 def patient(engines: SlowEngines) -> PatientEngines:

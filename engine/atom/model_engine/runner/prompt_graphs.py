@@ -69,7 +69,7 @@ class PromptGraphs:
     def rehearse(self) -> None:
         """Run once what graphs will be captured of, without decodes and with as many as there may
         be."""
-        most = max(bucket.decodes for bucket in self._buckets)
+        most = max((bucket.decodes for bucket in self._buckets), default=0)
         for bucket in self._buckets:
             if bucket.decodes in (0, most):
                 self._forward(bucket, self._stage(bucket).inputs)

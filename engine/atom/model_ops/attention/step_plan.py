@@ -8,6 +8,7 @@ tensors are the graph's own.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,22 +49,14 @@ def plan_step(rows: StepRows, tensors: StepTensors) -> tuple[AttentionMetaData, 
     contexts = rows.context_lens
     even = are_even(contexts[: rows.num_decodes])
     prompts = long_prompts(rows.num_computed, rows.num_scheduled, rows.num_decodes)
-    return tuple(
-        AttentionMetaData(
-            query_starts=tensors.query_starts,
-            context_lens=tensors.context_lens,
-            block_tables=block_tables,
-            slot_mapping=slot_mapping,
-            num_decodes=rows.num_decodes,
-            max_query_len=int(rows.num_scheduled.max()),
-            max_context_len=int(contexts.max()),
-            even_contexts=even,
-            long_prompts=prompts,
-            prompt_context=int(contexts[rows.num_decodes :].sum()),
-        )
-        for slot_mapping, block_tables in zip(
-            tensors.slot_mapping, tensors.block_tables, strict=True
-        )
+    return _by_group(
+        tensors,
+        num_decodes=rows.num_decodes,
+        max_query_len=int(rows.num_scheduled.max()),
+        max_context_len=int(contexts.max()),
+        even_contexts=even,
+        long_prompts=prompts,
+        prompt_context=int(contexts[rows.num_decodes :].sum()),
     )
 
 
@@ -78,19 +71,19 @@ def plan_captured_step(
     """Plan a step of decodes that a graph replays, for each group of layers; query_starts [R + 1]
     int32 counts them. even: no row is to outlast all others then; runs: rows may follow each other
     in one sequence."""
-    return tuple(
-        AttentionMetaData(
-            query_starts=query_starts,
-            context_lens=inputs.context_lens,
-            block_tables=block_tables,
-            slot_mapping=slot_mapping,
-            num_decodes=len(inputs.context_lens),
-            max_query_len=1,
-            max_context_len=max_context_len,
-            even_contexts=even,
-            has_runs=runs,
-        )
-        for slot_mapping, block_tables in zip(inputs.slot_mapping, inputs.block_tables, strict=True)
+    tensors = StepTensors(
+        query_starts,
+        inputs.context_lens,
+        tuple(inputs.slot_mapping),
+        tuple(inputs.block_tables),
+    )
+    return _by_group(
+        tensors,
+        num_decodes=len(inputs.context_lens),
+        max_query_len=1,
+        max_context_len=max_context_len,
+        even_contexts=even,
+        has_runs=runs,
     )
 
 
@@ -99,16 +92,24 @@ def plan_captured_prompts(
 ) -> tuple[AttentionMetaData, ...]:
     """Plan a step of so many decodes, and of prompts, that a graph replays, for each group of
     layers. Rows may be padding: decodes of context 0, and prompts without tokens."""
+    return _by_group(
+        tensors,
+        num_decodes=num_decodes,
+        max_query_len=len(tensors.slot_mapping[0]) - num_decodes,
+        max_context_len=max_context_len,
+        has_padding=True,
+    )
+
+
+def _by_group(tensors: StepTensors, **step: Any) -> tuple[AttentionMetaData, ...]:
+    """Describe the step, which is the same for all groups, once for each of them."""
     return tuple(
         AttentionMetaData(
             query_starts=tensors.query_starts,
             context_lens=tensors.context_lens,
             block_tables=block_tables,
             slot_mapping=slot_mapping,
-            num_decodes=num_decodes,
-            max_query_len=len(slot_mapping) - num_decodes,
-            max_context_len=max_context_len,
-            has_padding=True,
+            **step,
         )
         for slot_mapping, block_tables in zip(
             tensors.slot_mapping, tensors.block_tables, strict=True

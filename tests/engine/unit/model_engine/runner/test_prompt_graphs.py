@@ -8,11 +8,13 @@ captured, from the memory that it was captured with.
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from atom.model_engine.runner.prompt_buckets import prompt_buckets
 from atom.model_engine.runner.prompt_graphs import PromptGraphs
 from tests.support.core_driver import CoreDriver
 from tests.support.played_graphs import PlayedPool
@@ -104,3 +106,11 @@ def test_each_group_of_layers_has_its_tables(tmp_path: Path) -> None:
     assert replayed.generate_each(requests) == plain.generate_each(requests)
     assert replayed.logprobs == plain.logprobs
     assert pool.replays["PromptGraphs._forward"] > 5
+
+
+def test_a_model_too_large_for_any_bucket_rehearses_none() -> None:
+    """As one of 400 billion parameters on a device: 64 tokens keep it busier than its host."""
+    parts: Any = SimpleNamespace(model=None, state=None)
+    graphs = PromptGraphs(parts, prompt_buckets(64, 2048, host_bound_tokens=40))
+    assert graphs.captures() == []
+    graphs.rehearse()

@@ -26,10 +26,10 @@ from atom.model_ops.values import (
     LinearWeight,
     Rotary,
 )
+from atom.sizing.overheads import MOST_SCORES
 from atom.utils.forward_context import AttentionMetaData
 
 _MOST_HEADS, _LARGEST_KEY = 128, 256
-_SCORES = 2**25  # of a piece: 128 MiB
 _FOLDED = 2**25  # elements of queries that are folded at once
 
 
@@ -64,7 +64,7 @@ def select_tokens(
 
 def _pieces(tokens: int, step: AttentionMetaData) -> Iterator[Piece]:
     width, decodes = step.max_context_len, step.num_decodes == tokens
-    together = max(1, _SCORES // width)
+    together = max(1, MOST_SCORES // width)
     for first in range(0, tokens, together):
         yield Piece(first, min(first + together, tokens), width, decodes)
 

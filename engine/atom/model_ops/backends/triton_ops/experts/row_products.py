@@ -12,6 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from atom.model_ops.backends.triton_ops.products.word_tiles import fp4_shifted
+
 
 @triton.jit
 def plain_rows(
@@ -73,8 +75,8 @@ def fp4_words(words, x_at, inside, PLANE: tl.constexpr):
     sums = tl.zeros(words.shape, tl.float32)
     for i in tl.static_range(4):
         # Nibbles i and i + 4 as bfloat16, in the word's two halves.
-        size = words << (6 - 4 * i) if i < 2 else words >> (4 * i - 6)
-        pair = ((words << (12 - 4 * i)) & -2147450880) | (size & 0x01C001C0)
+        sign, size = fp4_shifted(words, i)
+        pair = (sign & -2147450880) | (size & 0x01C001C0)
         low = tl.load(x_at + i * PLANE, mask=inside, other=0.0).to(tl.float32) * _LARGER
         high = tl.load(x_at + (i + 4) * PLANE, mask=inside, other=0.0).to(tl.float32) * _LARGER
         sums += (pair << 16).to(tl.float32, bitcast=True) * low[None, :]

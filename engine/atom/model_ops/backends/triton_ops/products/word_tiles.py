@@ -54,8 +54,16 @@ def fp4_numbers(words, scales, NIBBLE: tl.constexpr):
     """words int32 [N, W], scales bfloat16 [N, W], 2^126 times as large → the inputs NIBBLE and
     NIBBLE + 4 of each word, bfloat16 [N, 2W]. Without scales numbers are 2^-126 of what they should
     be, ½ and 0 included."""
+    sign, size = fp4_shifted(words, NIBBLE)
+    return two_numbers(sign, size, scales, 0x01C001C0)
+
+
+@triton.jit
+def fp4_shifted(words, NIBBLE: tl.constexpr):
+    """words int32, twice: where the halves have the sign of the inputs NIBBLE and NIBBLE + 4 as a
+    bfloat16 has it, and where they have its size."""
     size = words << (6 - 4 * NIBBLE) if NIBBLE < 2 else words >> (4 * NIBBLE - 6)
-    return two_numbers(words << (12 - 4 * NIBBLE), size, scales, 0x01C001C0)
+    return words << (12 - 4 * NIBBLE), size
 
 
 @triton.jit
