@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atom.sizing import CacheGroup, KvBudget, KvLayout, plan_kv_cache
+from atom.sizing import CacheGroup, DeviceMemory, KvBudget, KvLayout, RunLimits, plan_kv_cache
 from tests.support.builders_engine import FakeModel, make_request, make_scheduler
 
 WINDOWS: list[tuple[int | None, ...]] = [(None,), (40,), (None, 40), (None, 18, 70, None)]
@@ -12,18 +12,17 @@ WINDOWS: list[tuple[int | None, ...]] = [(None,), (40,), (None, 40), (None, 18, 
 
 def planned(windows: tuple[int | None, ...], num_blocks: int, drafts: int) -> KvBudget:
     groups = tuple(CacheGroup((number,), window) for number, window in enumerate(windows))
-    return plan_kv_cache(
+    memory = DeviceMemory(
         total_bytes=num_blocks * 160,
         utilization=1.0,
         weights_bytes=0,
         activation_bytes=0,
         overhead_bytes=0,
-        layout=KvLayout(groups, (10,), drafts),
-        block_size=16,
-        max_num_seqs=64,
-        max_model_len=256,
-        max_num_batched_tokens=512,
     )
+    limits = RunLimits(
+        block_size=16, max_num_seqs=64, max_model_len=256, max_num_batched_tokens=512
+    )
+    return plan_kv_cache(memory, KvLayout(groups, (10,), drafts), limits)
 
 
 @pytest.mark.parametrize("drafts", [0, 2])

@@ -56,6 +56,7 @@ from atom.models.registry import (
 )
 from atom.sizing.kv_budget import KvBudget, concurrency_table, fewer_blocks
 from atom.sizing.kv_layout import Speculation, kv_layout
+from atom.sizing.limits import DeviceMemory
 from atom.sizing.overheads import activation_bytes
 from atom.sizing.weights import Sharding
 from atom.utils.device import Device, detect_device
@@ -313,14 +314,14 @@ class ModelRunner:
             torch.cuda.empty_cache()
 
     def _plan(self, weights: int, activations: int, overhead: int) -> KvBudget:
-        return kv_cache.plan_blocks(
-            self._config,
+        memory = DeviceMemory(
             total_bytes=self._device.total_memory_bytes(),
+            utilization=self._config.cache.gpu_memory_utilization,
             weights_bytes=weights,
             activation_bytes=activations,
             overhead_bytes=overhead,
-            layout=self._layout,
         )
+        return kv_cache.plan_blocks(self._config, memory, self._layout)
 
     def _agreed(self, budget: KvBudget) -> KvBudget:
         """What every rank has room for: they share one scheduler's block numbers."""
@@ -348,15 +349,9 @@ class ModelRunner:
         )
 
     def _predicted_activation_bytes(self) -> int:
-        scheduler = self._config.scheduler
+        limits = kv_cache.run_limits(self._config)
         return activation_bytes(
-            self._config.model.facts,
-            scheduler.max_num_batched_tokens,
-            scheduler.max_num_seqs,
-            self._dtype.itemsize,
-            self._group.size,
-            num_speculative_tokens=scheduler.num_speculative_tokens,
-            experts=self._sharding,
+            self._config.model.facts, limits, self._dtype.itemsize, self._sharding
         )
 
     @property
@@ -401,14 +396,8 @@ class ModelRunner:
             self.collect(self.submit(with_drafts(decode_batch([2 + drafts] * rows, shape), drafts)))
 
     def _report(self, budget: KvBudget, weights_bytes: int, peak_bytes: int) -> EngineReport:
-        config = self._config
-        scheduler = config.scheduler
-        table = concurrency_table(
-            budget,
-            config.model.max_model_len,
-            scheduler.max_num_seqs,
-            scheduler.num_speculative_tokens,
-        )
+        config, limits = self._config, kv_cache.run_limits(self._config)
+        table = concurrency_table(budget, limits)
         return EngineReport(
             model=config.model.served_name,
             architecture=config.model.architecture,
@@ -418,9 +407,9 @@ class ModelRunner:
             backends=self._resolved.chosen,
             block_size=budget.block_size,
             num_blocks=budget.num_blocks,
-            max_model_len=config.model.max_model_len,
-            max_num_seqs=scheduler.max_num_seqs,
-            max_num_batched_tokens=scheduler.max_num_batched_tokens,
+            max_model_len=limits.max_model_len,
+            max_num_seqs=limits.max_num_seqs,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
             weights_bytes=weights_bytes,
             peak_bytes=peak_bytes,
             kv_cache_bytes=budget.num_blocks * budget.block_bytes,

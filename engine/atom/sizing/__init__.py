@@ -54,6 +54,7 @@ from atom.sizing.layers import (
     LayerFacts,
     MlpFacts,
 )
+from atom.sizing.limits import DeviceMemory, RunLimits
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.overheads import (
     activation_bytes,
@@ -79,6 +80,7 @@ __all__ = [
     "CacheGroup",
     "CacheKind",
     "Concurrency",
+    "DeviceMemory",
     "DoesNotFitError",
     "DoesNotFitReason",
     "ExpertOptions",
@@ -94,6 +96,7 @@ __all__ = [
     "ModelFacts",
     "ModelFactsError",
     "Quantization",
+    "RunLimits",
     "Sharding",
     "SizingError",
     "Speculation",

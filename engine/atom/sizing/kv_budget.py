@@ -1,8 +1,7 @@
 """The KV cache budget of one device: its blocks, and how many sequences they hold.
 
-Callers give the memory that is already spoken for: the engine measured it, the operator predicts
-it (atom.sizing.overheads). The result is a value; no configuration is written back. Layers
-with a sliding window take their blocks from the same pool as the others.
+The result is a value; no configuration is written back. Layers with a sliding window take their
+blocks from the same pool as the others.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import Literal
 
 from atom.sizing.errors import DoesNotFitError, DoesNotFitReason
 from atom.sizing.kv_layout import KvLayout
+from atom.sizing.limits import DeviceMemory, RunLimits
 
 _MIB = 1024**2
 _TABLE_START_TOKENS = 1024
@@ -48,59 +48,23 @@ class Concurrency:
     sequences: int
 
 
-def plan_kv_cache(
-    *,
-    total_bytes: int,
-    utilization: float,
-    weights_bytes: int,
-    activation_bytes: int,
-    overhead_bytes: int,
-    layout: KvLayout,
-    block_size: int,
-    max_num_seqs: int,
-    max_model_len: int,
-    max_num_batched_tokens: int,
-) -> KvBudget:
-    """Blocks that fit into total x utilization - weights - activation - overhead.
+def plan_kv_cache(memory: DeviceMemory, layout: KvLayout, limits: RunLimits) -> KvBudget:
+    """Blocks that fit into what may be used of the device beside what is spoken for.
 
     Never more than `max_num_seqs` sequences of `max_model_len` and a step beside them can use.
     Raises DoesNotFitError when nothing is left beside the weights, or not enough for one sequence
     of `max_model_len`.
     """
-    budget_bytes = int(total_bytes * utilization)
-    available_bytes = budget_bytes - weights_bytes - activation_bytes - overhead_bytes
-    least_bytes = block_bytes = block_size * layout.bytes_per_token
-    if available_bytes < least_bytes:
-        needed_bytes = budget_bytes - available_bytes + least_bytes
-        raise DoesNotFitError(
-            f"the weights ({_mib(weights_bytes)}), activations ({_mib(activation_bytes)}), runtime "
-            f"({_mib(overhead_bytes)}) and one KV block need {_mib(needed_bytes)}, but only "
-            f"{_mib(budget_bytes)} of the device's {_mib(total_bytes)} may be used (memory "
-            f"utilization {utilization:g}); use a device with more memory, a higher utilization, "
-            "a smaller model, or fewer tokens per step",
-            reason=DoesNotFitReason.WEIGHTS,
-            needed_bytes=needed_bytes,
-            available_bytes=budget_bytes,
-        )
-    sequence_bytes = layout.sequence_bytes(max_model_len, block_size)
-    most_blocks = -(-max_model_len // block_size)
-    if available_bytes < sequence_bytes:
-        blocks = available_bytes // block_bytes
-        longest = layout.longest_blocks(blocks, block_size, most_blocks) * block_size
-        raise DoesNotFitError(
-            f"one sequence of {max_model_len} tokens needs "
-            f"{_mib(sequence_bytes)} of KV cache, but "
-            f"{_mib(available_bytes)} are left beside weights ({_mib(weights_bytes)}), "
-            f"activations ({_mib(activation_bytes)}) and runtime ({_mib(overhead_bytes)}); "
-            f"a maximum model length of at most {longest} tokens fits",
-            reason=DoesNotFitReason.CONTEXT,
-            needed_bytes=sequence_bytes,
-            available_bytes=available_bytes,
-            max_context_tokens=longest,
-        )
+    block_size, longest = limits.block_size, limits.max_model_len
+    block_bytes = block_size * layout.bytes_per_token
+    available_bytes = memory.usable_bytes - memory.used_bytes
+    if available_bytes < block_bytes:
+        raise _no_block_fits(memory, block_bytes)
+    if available_bytes < layout.sequence_bytes(longest, block_size):
+        raise _no_sequence_fits(memory, layout, limits)
     fitting_blocks = available_bytes // block_bytes
-    needed_blocks = max_num_seqs * layout.blocks_of_sequence(max_model_len, block_size)
-    useful_blocks = needed_blocks + layout.step_blocks(max_num_batched_tokens, block_size)
+    needed_blocks = limits.max_num_seqs * layout.blocks_of_sequence(longest, block_size)
+    useful_blocks = needed_blocks + layout.step_blocks(limits.max_num_batched_tokens, block_size)
     filled_blocks = min(fitting_blocks, needed_blocks)
     return KvBudget(
         num_blocks=min(fitting_blocks, useful_blocks),
@@ -108,7 +72,7 @@ def plan_kv_cache(
         block_bytes=block_bytes,
         limited_by="memory" if fitting_blocks <= useful_blocks else "max_num_seqs",
         available_bytes=available_bytes,
-        tokens=filling_tokens(layout, filled_blocks, block_size, max_model_len),
+        tokens=filling_tokens(layout, filled_blocks, block_size, longest),
         layout=layout,
     )
 
@@ -133,26 +97,54 @@ def filling_tokens(layout: KvLayout, num_blocks: int, block_size: int, max_model
     return (whole * kept_blocks + min(begun, kept_blocks)) * block_size
 
 
-def concurrency_table(
-    budget: KvBudget,
-    max_model_len: int,
-    max_num_seqs: int,
-    num_speculative_tokens: int = 0,
-) -> tuple[Concurrency, ...]:
+def concurrency_table(budget: KvBudget, limits: RunLimits) -> tuple[Concurrency, ...]:
     """Sequences that fit at powers of two from 1024 tokens (128 if short) to the maximum, each with
     room for its drafts, which never reach past the maximum."""
-    context = (
-        _TABLE_START_TOKENS if max_model_len >= _TABLE_START_TOKENS else _SMALL_TABLE_START_TOKENS
-    )
+    longest = limits.max_model_len
+    context = _TABLE_START_TOKENS if longest >= _TABLE_START_TOKENS else _SMALL_TABLE_START_TOKENS
     lengths: list[int] = []
-    while context < max_model_len:
+    while context < longest:
         lengths.append(context)
         context *= 2
-    lengths.append(max_model_len)
-    held = [min(length + num_speculative_tokens, max_model_len) for length in lengths]
+    lengths.append(longest)
+    held = [min(length + limits.num_speculative_tokens, longest) for length in lengths]
     return tuple(
-        Concurrency(length, min(max_num_seqs, budget.sequences(tokens)))
+        Concurrency(length, min(limits.max_num_seqs, budget.sequences(tokens)))
         for length, tokens in zip(lengths, held, strict=True)
+    )
+
+
+def _no_block_fits(memory: DeviceMemory, block_bytes: int) -> DoesNotFitError:
+    needed_bytes = memory.used_bytes + block_bytes
+    return DoesNotFitError(
+        f"the weights ({_mib(memory.weights_bytes)}), activations "
+        f"({_mib(memory.activation_bytes)}), runtime ({_mib(memory.overhead_bytes)}) and one KV "
+        f"block need {_mib(needed_bytes)}, but only {_mib(memory.usable_bytes)} of the device's "
+        f"{_mib(memory.total_bytes)} may be used (memory utilization {memory.utilization:g}); use "
+        "a device with more memory, a higher utilization, a smaller model, or fewer tokens per "
+        "step",
+        reason=DoesNotFitReason.WEIGHTS,
+        needed_bytes=needed_bytes,
+        available_bytes=memory.usable_bytes,
+    )
+
+
+def _no_sequence_fits(memory: DeviceMemory, layout: KvLayout, limits: RunLimits) -> DoesNotFitError:
+    block_size, asked = limits.block_size, limits.max_model_len
+    needed_bytes = layout.sequence_bytes(asked, block_size)
+    available_bytes = memory.usable_bytes - memory.used_bytes
+    blocks = available_bytes // (block_size * layout.bytes_per_token)
+    longest = layout.longest_blocks(blocks, block_size, -(-asked // block_size)) * block_size
+    return DoesNotFitError(
+        f"one sequence of {asked} tokens needs {_mib(needed_bytes)} of KV cache, but "
+        f"{_mib(available_bytes)} are left beside weights ({_mib(memory.weights_bytes)}), "
+        f"activations ({_mib(memory.activation_bytes)}) and runtime "
+        f"({_mib(memory.overhead_bytes)}); "
+        f"a maximum model length of at most {longest} tokens fits",
+        reason=DoesNotFitReason.CONTEXT,
+        needed_bytes=needed_bytes,
+        available_bytes=available_bytes,
+        max_context_tokens=longest,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from atom.sizing.layers import AttentionFacts, MlpFacts
+from atom.sizing.limits import RunLimits
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.weights import Sharding
 
@@ -37,35 +38,29 @@ _LOGITS_COPIES = 3  # raw, scaled by temperature, and the sampler's probabilitie
 MOST_SCORES = 2**25
 _SCORE_BYTES, _PLACE_BYTES = 4, 8
 
+_UNDIVIDED = Sharding()
+
 
 def activation_bytes(
-    facts: ModelFacts,
-    max_num_batched_tokens: int,
-    max_num_seqs: int,
-    dtype_bytes: int,
-    tensor_parallel: int = 1,
-    *,
-    num_speculative_tokens: int = 0,
-    experts: Sharding | None = None,
+    facts: ModelFacts, limits: RunLimits, dtype_bytes: int, sharding: Sharding = _UNDIVIDED
 ) -> int:
     """Peak of one forward pass on one rank: the widest point of a layer, then the logits.
 
     The residual stream, its normed copy and the layer's output live through the widest point,
     which is either attention (q, k, v, output) or the MLP (gate, up, their product). Every drafted
-    token has a row of logits too. `experts`: how these are divided where they are whole. What an
-    indexer scores and selects lives beside the widest point.
+    token has a row of logits too. What an indexer scores and selects lives beside the widest point.
     """
     widest = max(
         max(
-            _attention_width(alike.layer.attention, tensor_parallel),
-            _mlp_width(facts, alike.layer.mlp, experts or Sharding(tensor_parallel)),
+            _attention_width(alike.layer.attention, sharding.tensor_parallel),
+            _mlp_width(facts, alike.layer.mlp, sharding),
         )
         for alike in facts.layer_counts
     )
     width = 3 * facts.hidden_size + widest
-    layers = max_num_batched_tokens * width * dtype_bytes
-    layers += _selection_bytes(facts, max_num_batched_tokens)
-    rows = max_num_seqs * (1 + num_speculative_tokens)
+    layers = limits.max_num_batched_tokens * width * dtype_bytes
+    layers += _selection_bytes(facts, limits.max_num_batched_tokens)
+    rows = limits.max_num_seqs * (1 + limits.num_speculative_tokens)
     logits = rows * facts.vocab_size * _LOGITS_BYTES * _LOGITS_COPIES
     return layers + logits
 

@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 
 from atom.sizing import (
     KV_ELEMENTS,
+    DeviceMemory,
     DoesNotFitError,
     KvElement,
     KvLayout,
     ModelFacts,
+    RunLimits,
     Sharding,
     Speculation,
     activation_bytes,
@@ -183,8 +185,13 @@ def _capacity(
     if device == "cpu":
         memory_bytes //= max(1, options.devices_per_pod)  # ranks share their pod's
     total_bytes = int(memory_bytes * correction.total)
-    max_model_len = options.max_model_len or facts.max_position_embeddings
-    drafts = options.speculative_tokens
+    limits = RunLimits(
+        block_size=options.block_size,
+        max_num_seqs=options.max_num_seqs,
+        max_model_len=options.max_model_len or facts.max_position_embeddings,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        num_speculative_tokens=options.speculative_tokens,
+    )
     weights_bytes = facts.bytes_on_rank(
         stored_bytes(accelerator),
         held_as(facts, options, accelerator),
@@ -193,13 +200,7 @@ def _capacity(
     if options.draft_facts is not None:
         weights_bytes += options.draft_facts.weight_bytes(stored_bytes(accelerator), ranks)
     activations = activation_bytes(
-        facts,
-        options.max_num_batched_tokens,
-        options.max_num_seqs,
-        _compute_bytes(facts, accelerator),
-        ranks,
-        num_speculative_tokens=drafts,
-        experts=options.sharding,
+        facts, limits, _compute_bytes(facts, accelerator), options.sharding
     )
     overhead = runtime_overhead_bytes("cpu" if device == "cpu" else "gpu", total_bytes)
     if device != "cpu":
@@ -207,30 +208,26 @@ def _capacity(
         overhead += communication_bytes(row_bytes, options.sharding, options.nodes)
     reserve_bytes = int((activations + overhead) * correction.reserve)
     layout = cache_layout(facts, options, accelerator)
-    budget = plan_kv_cache(
+    memory = DeviceMemory(
         total_bytes=total_bytes,
         utilization=options.gpu_memory_utilization,
         weights_bytes=weights_bytes,
         activation_bytes=int(activations * correction.reserve),
         overhead_bytes=reserve_bytes - int(activations * correction.reserve),
-        layout=layout,
-        block_size=options.block_size,
-        max_num_seqs=options.max_num_seqs,
-        max_model_len=max_model_len,
-        max_num_batched_tokens=options.max_num_batched_tokens,
     )
-    one = concurrency_table(budget, max_model_len, options.max_num_seqs, drafts)
+    budget = plan_kv_cache(memory, layout, limits)
+    one = concurrency_table(budget, limits)
     # A request stays on one copy of the model: each holds as much, whatever the others do.
     copies = options.data_parallel
     table = tuple(replace(row, sequences=row.sequences * copies) for row in one)
-    window_blocks = layout.window_blocks(max_model_len, options.block_size)
+    window_blocks = layout.window_blocks(limits.max_model_len, limits.block_size)
     return Capacity(
         weights_bytes=weights_bytes,
         kv_bytes_per_token=layout.growing_bytes_per_token,
         num_blocks=budget.num_blocks * copies,
         kv_tokens=budget.tokens * copies,
         max_sequences=table[-1].sequences,
-        max_model_len=max_model_len,
+        max_model_len=limits.max_model_len,
         limited_by=budget.limited_by,
         concurrency=table,
         kv_window_bytes=window_blocks * budget.block_bytes,

@@ -19,37 +19,30 @@ from atom.model_ops.attention import CachedAttention
 from atom.sizing.errors import DoesNotFitError
 from atom.sizing.kv_budget import KvBudget, filling_tokens, plan_kv_cache
 from atom.sizing.kv_layout import KvLayout
+from atom.sizing.limits import DeviceMemory, RunLimits
 from atom.sizing.overheads import CPU_RUNTIME_BYTES
 from atom.utils.device import Device
 
 
-def plan_blocks(
-    config: Config,
-    *,
-    total_bytes: int,
-    weights_bytes: int,
-    activation_bytes: int,
-    overhead_bytes: int,
-    layout: KvLayout,
-) -> KvBudget:
+def run_limits(config: Config) -> RunLimits:
+    """What the configuration lets run at the same time."""
+    scheduler = config.scheduler
+    return RunLimits(
+        block_size=config.cache.block_size,
+        max_num_seqs=scheduler.max_num_seqs,
+        max_model_len=config.model.max_model_len,
+        max_num_batched_tokens=scheduler.max_num_batched_tokens,
+        num_speculative_tokens=scheduler.num_speculative_tokens,
+    )
+
+
+def plan_blocks(config: Config, memory: DeviceMemory, layout: KvLayout) -> KvBudget:
     """Blocks for the KV cache. Raises `ConfigError` with the numbers when it cannot fit."""
-    cache = config.cache
-    if cache.num_kv_blocks is not None:
-        left_bytes = total_bytes - weights_bytes - activation_bytes - overhead_bytes
-        return _chosen_blocks(config, cache.num_kv_blocks, layout, left_bytes)
+    if config.cache.num_kv_blocks is not None:
+        left_bytes = memory.total_bytes - memory.used_bytes
+        return _chosen_blocks(config, config.cache.num_kv_blocks, layout, left_bytes)
     try:
-        return plan_kv_cache(
-            total_bytes=total_bytes,
-            utilization=cache.gpu_memory_utilization,
-            weights_bytes=weights_bytes,
-            activation_bytes=activation_bytes,
-            overhead_bytes=overhead_bytes,
-            layout=layout,
-            block_size=cache.block_size,
-            max_num_seqs=config.scheduler.max_num_seqs,
-            max_model_len=config.model.max_model_len,
-            max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
-        )
+        return plan_kv_cache(memory, layout, run_limits(config))
     except DoesNotFitError as error:
         raise ConfigError(f"{config.model.served_name} does not fit: {error}") from error
 

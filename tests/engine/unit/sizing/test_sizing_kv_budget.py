@@ -13,6 +13,7 @@ from atom.sizing import (
     CacheGroup,
     CacheKind,
     Concurrency,
+    DeviceMemory,
     DoesNotFitError,
     Experts,
     KvBudget,
@@ -22,6 +23,7 @@ from atom.sizing import (
     LayerFacts,
     MlpFacts,
     ModelFacts,
+    RunLimits,
     Speculation,
     activation_bytes,
     communication_bytes,
@@ -64,25 +66,40 @@ def with_kv_heads(kv_heads: int) -> ModelFacts:
     return replace(LLAMA_70B, layers=(replace(layer, attention=attention),) * 80)
 
 
-def table(blocks: int, block_size: int, *limits: int) -> tuple[Concurrency, ...]:
-    budget = KvBudget(blocks, block_size, 0, "memory", 0, 0, KvLayout())
-    return concurrency_table(budget, *limits)
-
-
-def plan(**changes: Any) -> KvBudget:
-    arguments: dict[str, Any] = {
-        "total_bytes": 10_000,
-        "utilization": 0.9,
-        "weights_bytes": 4_000,
-        "activation_bytes": 600,
-        "overhead_bytes": 400,
-        "layout": ONE_GROUP,
+def limits(**changes: int) -> RunLimits:
+    usual = {
         "block_size": 16,
         "max_num_seqs": 100,
         "max_model_len": 64,
         "max_num_batched_tokens": 64,
     }
-    return plan_kv_cache(**{**arguments, **changes})
+    return RunLimits(**{**usual, **changes})
+
+
+def table(blocks: int, longest: int, sequences: int, drafts: int = 0) -> tuple[Concurrency, ...]:
+    asked = limits(max_model_len=longest, max_num_seqs=sequences, num_speculative_tokens=drafts)
+    return concurrency_table(KvBudget(blocks, 16, 0, "memory", 0, 0, KvLayout()), asked)
+
+
+def plan(
+    total_bytes: int = 10_000,
+    weights_bytes: int = 4_000,
+    layout: KvLayout = ONE_GROUP,
+    **asked: int,
+) -> KvBudget:
+    memory = DeviceMemory(
+        total_bytes=total_bytes,
+        utilization=0.9,
+        weights_bytes=weights_bytes,
+        activation_bytes=600,
+        overhead_bytes=400,
+    )
+    return plan_kv_cache(memory, layout, limits(**asked))
+
+
+def peak(facts: ModelFacts, tokens: int = 100, drafts: int = 0, ranks: int = 1) -> int:
+    asked = limits(max_num_seqs=10, max_num_batched_tokens=tokens, num_speculative_tokens=drafts)
+    return activation_bytes(facts, asked, 2, Sharding(ranks))
 
 
 @pytest.mark.parametrize(
@@ -142,20 +159,20 @@ def test_a_context_that_does_not_fit_is_refused_with_the_longest_that_does() -> 
     ],
 )
 def test_concurrency_table_ends_at_the_full_context(max_model_len: int, lengths: list[int]) -> None:
-    rows = table(1_000, 16, max_model_len, 256)
+    rows = table(1_000, max_model_len, 256)
     assert [row.context_tokens for row in rows] == lengths
 
 
 def test_concurrency_is_bounded_by_slots_and_by_whole_blocks() -> None:
-    assert table(130, 16, 2048, 256) == (Concurrency(1024, 2), Concurrency(2048, 1))
-    assert table(130, 16, 512, 4)[0] == Concurrency(128, 4)
+    assert table(130, 2048, 256) == (Concurrency(1024, 2), Concurrency(2048, 1))
+    assert table(130, 512, 4)[0] == Concurrency(128, 4)
 
 
 def test_a_draft_per_sequence_takes_a_block_more_but_at_the_full_context() -> None:
-    without, with_drafts = (table(1300, 16, 2048, 256, drafts) for drafts in (0, 1))
+    without, with_drafts = (table(1300, 2048, 256, drafts) for drafts in (0, 1))
     assert without == (Concurrency(1024, 20), Concurrency(2048, 10))
     assert with_drafts == (Concurrency(1024, 1300 // 65), Concurrency(2048, 10))
-    assert table(1299, 16, 2048, 256, 1)[0] == Concurrency(1024, 19)
+    assert table(1299, 2048, 256, 1)[0] == Concurrency(1024, 19)
 
 
 def test_tensor_parallel_sizes_follow_from_the_shape() -> None:
@@ -168,9 +185,9 @@ def test_tensor_parallel_sizes_follow_from_the_shape() -> None:
 
 def test_activations_cover_the_widest_layer_and_the_logits() -> None:
     widest = 3 * 8192 + 3 * 28672
-    assert activation_bytes(LLAMA_70B, 100, 10, 2) == 100 * widest * 2 + 10 * 128256 * 12
-    sharded = activation_bytes(LLAMA_70B, 100, 10, 2, tensor_parallel=8)
-    assert sharded < activation_bytes(LLAMA_70B, 100, 10, 2)
+    assert peak(LLAMA_70B) == 100 * widest * 2 + 10 * 128256 * 12
+    sharded = peak(LLAMA_70B, ranks=8)
+    assert sharded < peak(LLAMA_70B)
 
 
 @pytest.mark.parametrize(("tokens", "scores"), [(16, 16 * 163_840 * 4), (16_384, 128 * 2**20)])
@@ -178,10 +195,10 @@ def test_activations_cover_what_an_indexer_scores_and_selects(tokens: int, score
     latent = Latent(query_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
     sparse = replace(latent, index_heads=64, index_dim=128, index_top_k=2048)
     of_all, of_some = (with_latent(each) for each in (latent, sparse))
-    more = activation_bytes(of_some, tokens, 10, 2) - activation_bytes(of_all, tokens, 10, 2)
+    more = peak(of_some, tokens) - peak(of_all, tokens)
     assert more == scores + tokens * 2048 * 8
     short = replace(of_some, max_position_embeddings=2048)  # every token sees all before it
-    assert activation_bytes(short, tokens, 10, 2) == activation_bytes(of_all, tokens, 10, 2)
+    assert peak(short, tokens) == peak(of_all, tokens)
 
 
 def with_latent(latent: Latent) -> ModelFacts:
@@ -256,7 +273,7 @@ def test_sequences_of_a_hybrid_are_bounded_by_what_each_holds() -> None:
     assert (budget.num_blocks, budget.block_bytes) == (250, 160)
     assert budget.limited_by == "memory"
     assert budget.tokens == 2048 + 90 * 16
-    assert concurrency_table(budget, 2048, 100) == (
+    assert concurrency_table(budget, limits(max_model_len=2048)) == (
         Concurrency(1024, 250 // 80),
         Concurrency(2048, 1),
     )
@@ -288,7 +305,7 @@ def test_where_every_layer_slides_the_length_costs_nothing_beyond_the_window() -
     budget = plan(layout=layout, max_model_len=1 << 20)  # 4000 bytes; 8 blocks of 160 a sequence
     assert (budget.num_blocks, budget.block_bytes) == (3 * 8 + 1, 160)
     assert budget.tokens == 25 * 16
-    table = concurrency_table(budget, 1 << 20, 100)
+    table = concurrency_table(budget, limits(max_model_len=1 << 20))
     assert {row.sequences for row in table} == {3}
 
 
@@ -297,7 +314,7 @@ def test_a_cache_without_windows_is_planned_as_by_blocks() -> None:
         budget = plan(total_bytes=total, max_num_seqs=9)
         left = int(total * 0.9) - 5_000
         assert budget.num_blocks == min(left // 160, 9 * 4)
-        assert [row.sequences for row in concurrency_table(budget, 64, 9)] == [
+        assert [row.sequences for row in concurrency_table(budget, limits(max_num_seqs=9))] == [
             min(9, budget.num_blocks // 4)
         ]
 
@@ -338,8 +355,8 @@ def test_activations_of_experts_count_every_expert_of_a_token() -> None:
     experts = Experts(count=8, per_token=2, intermediate_size=28672, shared_intermediate_size=100)
     facts = replace(LLAMA_70B, layers=(replace(layer, mlp=MlpFacts(experts=experts)),) * 80)
     widest = 3 * 8192 + 2 * (3 * 28672 + 8192) + 3 * 100
-    assert activation_bytes(facts, 100, 10, 2) == 100 * widest * 2 + 10 * 128256 * 12
-    drafting = activation_bytes(facts, 100, 10, 2, num_speculative_tokens=3)
+    assert peak(facts) == 100 * widest * 2 + 10 * 128256 * 12
+    drafting = peak(facts, drafts=3)
     assert drafting == 100 * widest * 2 + 40 * 128256 * 12
 
 

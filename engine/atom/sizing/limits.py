@@ -1,0 +1,38 @@
+"""What a plan of memory starts from: a device, what of it is spoken for, and what runs at most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """A device's bytes, the share of them that may be used, and what is spoken for: the engine
+    measured it, the operator predicts it (atom.sizing.overheads)."""
+
+    total_bytes: int
+    utilization: float  # between 0 and 1
+    weights_bytes: int
+    activation_bytes: int
+    overhead_bytes: int
+
+    @property
+    def usable_bytes(self) -> int:
+        return int(self.total_bytes * self.utilization)
+
+    @property
+    def used_bytes(self) -> int:
+        """What is spoken for."""
+        return self.weights_bytes + self.activation_bytes + self.overhead_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLimits:
+    """How long sequences are, how many of them run, and what a step takes, at most.
+    num_speculative_tokens: drafts of each sequence in a step, beside its token."""
+
+    block_size: int  # tokens per block
+    max_num_seqs: int
+    max_model_len: int
+    max_num_batched_tokens: int
+    num_speculative_tokens: int = 0
