@@ -30,7 +30,7 @@ def test_pieces_that_cut_rows(
 ) -> None:
     latent = with_slots(latent_case(rows, device=device, dtype=torch.float32))
     case = index_case(latent, EXACT, whole=True)
-    monkeypatch.setattr(sparse_attention, "_SCORES", 5 * case.step.max_context_len)
+    monkeypatch.setattr(sparse_attention, "MOST_SCORES", 5 * case.step.max_context_len)
     assert_same_slots(case.selected(backend), case.selected(reference))
 
 
