@@ -17,7 +17,7 @@ from atom.sizing.engine_support import SUPPORTED_DRAFT_METHODS
 
 MOST_DRAFTS = 16
 MOST_MATCHED = 64  # tokens that a look-up compares
-_FEWEST_MATCHED, _USUALLY_MATCHED, _USUAL_DRAFTS = 2, 8, 5
+_FEWEST_MATCHED, _USUALLY_MATCHED, _USUAL_DRAFTS = 1, 8, 5
 _SUPPORTED = (
     "methods: ngram (the request's own tokens, with prompt_lookup_min and prompt_lookup_max), mtp "
     "(the checkpoint's own draft layer) and eagle3 (with model, folder or hub id of what drafts); "

@@ -123,7 +123,7 @@ class PlayedEngine:
         )
         self.scheduler = Scheduler(
             config, blocks, max_model_len=MAX_MODEL_LEN, eos_token_ids=eos,
-            draft_lengths=AdaptiveDraftLengths(setting.drafts, 8, StepCost(64.0))
+            draft_lengths=AdaptiveDraftLengths(setting.drafts, 8, StepCost(16.0))
             if setting.adaptive
             else None,
         )  # fmt: skip

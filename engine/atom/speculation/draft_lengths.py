@@ -6,7 +6,8 @@ chosen, the tokens are the same.
 
 from __future__ import annotations
 
-from typing import Protocol
+import math
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +17,16 @@ from atom.speculative_config import SpeculativeConfig
 
 Slots = NDArray[np.intp]
 
-# What a row's acceptance is taken for before anything is known, and how many drafted tokens that
-# opinion weighs; how much of what was seen before a step's drafts is remembered after them.
-_PRIOR, _PRIOR_WEIGHT, _MEMORY = 0.7, 2.0, 0.9
-# A row whose drafts do not pay tries one again after so many steps; one for which nothing was found
-# to draft is asked again after one step, then two, and so on, up to so many, and for one draft:
-# what it is to carry is computed, found or not.
-_RETRIED_AFTER, _ASKED_AFTER = 32, 16
+# What is thought of a row before anything is known: how often the first of its drafts holds where
+# the drafts before failed and where they held, and any further one behind one that held; how many
+# drafts these opinions weigh; how much of what was seen is remembered from draft to draft.
+_PRIOR_FIRST, _PRIOR_FURTHER, _PRIOR_WEIGHT = (0.2, 0.7), 0.7, 4.0
+_MEMORY_FIRST, _MEMORY_FURTHER = 0.95, 0.9
+# A row for which no draft pays tries one all the same: at once, unless it costs more than so many
+# steps, and then after so many times as many steps each time, until that takes this share of them.
+_MOST_AT_ONCE, _RARER, _TIME_FOR_TRIES = 1.5, 4, 0.005
+_LONGEST_RUN = 20.0  # steps with drafts that all hold, one after the other, that are counted on
+_LEVELS = 100  # of a chance
 
 
 class DraftLengths(Protocol):
@@ -64,66 +68,128 @@ class FixedDraftLengths:
 
 
 class AdaptiveDraftLengths:
-    """As many as pay, by how often a row's drafts held lately and what the step costs with them.
+    """As many as pay, by how a row's drafts did lately and what the step costs with them.
 
-    A draft holds if all before it did, and each with the row's acceptance a: k drafts give
-    1 + a + ... + a^k tokens. The k is chosen that gives most tokens for what a step costs in which
-    all rows carry so many; none where that is 0, but for a try now and then. A row that carries
-    none rests: until it is its turn again no step pays for more than knowing that.
+    The first of k drafts holds with a chance p, each further one with a, if all before it did: they
+    give 1 + p (1 + a + ... + a^(k-1)) tokens, where a step without gives one. What repeats does so
+    for a while: p is kept apart for drafts behind some that all held, and behind others; to draft
+    behind the latter is worth what it gives, and what the run of drafts that it may begin would.
+    The k is chosen that gives most tokens beyond what the step costs in which all rows carry so
+    many, in steps without drafts. To look for drafts and find none costs as much as to carry some.
     """
 
     def __init__(self, most: int, num_slots: int, cost: Costs) -> None:
         self._lengths = np.arange(most + 1, dtype=np.float64)
         self._cost = cost
-        self._held = np.zeros(num_slots)
-        self._tried = np.zeros(num_slots)  # tokens drafted up to the first that did not hold
-        self._rests = np.zeros(num_slots, dtype=np.int32)  # steps until it is asked again
-        self._poor = np.zeros(num_slots, dtype=np.bool_)  # rests, or has, since none pays
-        self._misses = np.zeros(num_slots, dtype=np.int32)  # one after the other
-        self._all_rest = 0  # steps for which nothing need be asked, unless a row enters
+        # Of first drafts, behind some of which one failed, and behind some that all held.
+        self._first = (_Chances(num_slots, _MEMORY_FIRST), _Chances(num_slots, _MEMORY_FIRST))
+        self._further = _Chances(num_slots, _MEMORY_FURTHER)
+        # By a chance in hundredths: tokens that k drafts give whose first one holds.
+        self._tokens = np.zeros((_LEVELS, most + 1))
+        chances = np.arange(_LEVELS)[:, None] / _LEVELS
+        self._tokens[:, 1:] = np.cumsum(chances ** self._lengths[:-1], axis=1)
+        self._goes_well = np.zeros(num_slots, dtype=np.bool_)  # the last drafts all held
+        self._pause = np.zeros(num_slots, dtype=np.int64)  # steps behind the last try; 0: none yet
+        self._next_try = np.zeros(num_slots, dtype=np.int64)  # by steps; 0: none is set
+        self._step = self._all_rest_until = 0
 
     def enter(self, slot: int) -> None:
-        self._held[slot] = _PRIOR * _PRIOR_WEIGHT
-        self._tried[slot] = _PRIOR_WEIGHT
-        self._rests[slot] = self._misses[slot] = 0
-        self._poor[slot] = False
-        self._all_rest = 0
+        for chances, prior in zip(self._first, _PRIOR_FIRST, strict=True):
+            chances.reset(slot, prior)
+        self._further.reset(slot, _PRIOR_FURTHER)
+        self._goes_well[slot] = False
+        self._pause[slot] = self._next_try[slot] = self._all_rest_until = 0
 
     def choose(self, slots: Slots, computed: NDArray[np.int32]) -> NDArray[np.int32]:
-        if self._all_rest:
-            self._all_rest -= 1
+        self._step += 1
+        if self._step < self._all_rest_until:
             return np.zeros(len(slots), dtype=np.int32)
-        rests = self._rests[slots]
+        next_try = self._next_try.take(slots)
+        rests = next_try > self._step
         if rests.all():
-            self._all_rest = int(rests.min()) - 1
-            self._rests[slots] = rests - 1 - self._all_rest
+            self._all_rest_until = int(next_try.min())
             return np.zeros(len(slots), dtype=np.int32)
-        acceptance = (self._held[slots] / self._tried[slots]).clip(0.0, 0.99)
-        tokens = np.cumsum(acceptance[:, None] ** self._lengths, axis=1)
-        context = float(computed[slots].mean())
-        cost = self._cost.of_steps(len(slots), self._lengths, context)
-        chosen: NDArray[np.int32] = np.argmax(tokens / cost, axis=1).astype(np.int32)
-        resting = rests > 0
-        none_pays = (chosen == 0) & ~resting
-        chosen[none_pays & self._poor[slots]] = 1
-        chosen = np.where(self._misses[slots] > 0, np.minimum(chosen, 1), chosen)
-        chosen[resting] = 0
-        self._poor[slots] = np.where(resting, self._poor[slots], none_pays)
-        self._rests[slots] = np.where(none_pays, _RETRIED_AFTER - 1, np.maximum(rests - 1, 0))
+        costs = self._cost.of_steps(len(slots), self._lengths, float(computed[slots].mean()))
+        more = costs / costs[0] - 1.0
+        chosen: NDArray[np.int32] = self._gains(slots, more).argmax(axis=1).astype(np.int32)
+        chosen[rests] = 0
+        none_pays = (chosen == 0) & ~rests
+        if none_pays.any():
+            chosen[none_pays] = self._tries(slots[none_pays], max(0.0, float(more[1])))
         return chosen
+
+    def _gains(self, slots: Slots, more: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Tokens of the rows' next step beyond what it costs, [R, K + 1] by the number of drafts.
+        more: what steps with so many cost beyond one with none, as shares of it."""
+        after_some, after_all = (chances.of.take(slots) for chances in self._first)
+        levels = (self._further.of.take(slots) * _LEVELS + 0.5).astype(np.intp)
+        tokens = self._tokens.take(np.minimum(levels, _LEVELS - 1), axis=0)
+        held = after_all[:, None] * tokens - more
+        run = held.max(axis=1) / np.maximum(1.0 - after_all, 1.0 / _LONGEST_RUN)
+        failed = after_some[:, None] * tokens - more
+        failed[:, 1:] += (after_some * run)[:, None]
+        return np.where(self._goes_well.take(slots)[:, None], held, failed)
+
+    def _tries(self, slots: Slots, more: float) -> NDArray[np.bool_]:
+        """Whether rows try a draft now, though it does not pay; sets when they do so next."""
+        longest = 1 + math.ceil(more / _TIME_FOR_TRIES)
+        pause = self._pause.take(slots)
+        tries: NDArray[np.bool_] = self._next_try.take(slots) > 0
+        if more <= _MOST_AT_ONCE:
+            tries |= pause == 0
+            pause = np.minimum(np.maximum(pause * np.where(tries, _RARER, 1), _RARER), longest)
+        else:
+            pause[:] = longest
+        self._pause[slots] = pause
+        self._next_try[slots] = self._step + pause
+        return tries
 
     def observe(
         self, slots: Slots, drafted: NDArray[np.int32], accepted: NDArray[np.int32]
     ) -> None:
-        memory = np.where(drafted > 0, _MEMORY, 1.0)
-        self._held[slots] = self._held[slots] * memory + accepted
-        self._tried[slots] = self._tried[slots] * memory + np.minimum(accepted + 1, drafted)
-        self._misses[slots[drafted > 0]] = 0
+        some = drafted > 0
+        slots, drafted, accepted = slots[some], drafted[some], accepted[some]
+        hits = accepted > 0
+        self._learn_first(slots, hits)
+        self._goes_well[slots] = accepted == drafted
+        if not hits.any():
+            return
+        slots, accepted = slots[hits], accepted[hits]
+        self._next_try[slots] = self._all_rest_until = 0
+        tried = np.minimum(accepted, drafted[hits] - 1)
+        more = tried > 0
+        self._further.learn(slots[more], tried[more], accepted[more] - 1)
 
     def miss(self, slots: Slots) -> None:
-        misses = np.minimum(self._misses[slots] + 1, _ASKED_AFTER.bit_length())
-        self._misses[slots] = misses
-        self._rests[slots] = np.minimum(1 << (misses - 1), _ASKED_AFTER)
+        self._learn_first(slots, np.zeros(len(slots), dtype=np.bool_))
+        self._goes_well[slots] = False
+
+    def _learn_first(self, slots: Slots, hits: NDArray[np.bool_]) -> None:
+        went_well = self._goes_well.take(slots)
+        self._first[1].learn(slots[went_well], 1, hits[went_well])
+        self._first[0].learn(slots[~went_well], 1, hits[~went_well])
+
+
+class _Chances:
+    """How often something came true lately, by slot."""
+
+    def __init__(self, num_slots: int, memory: float) -> None:
+        self.of = np.zeros(num_slots)
+        self._weight = np.zeros(num_slots)
+        self._memory = memory
+
+    def reset(self, slot: int, prior: float) -> None:
+        self.of[slot] = prior
+        self._weight[slot] = _PRIOR_WEIGHT
+
+    def learn(self, slots: Slots, tried: NDArray[np.int32] | int, true: NDArray[Any]) -> None:
+        """Of so many times each so many came true."""
+        if not len(slots):
+            return
+        weight = self._weight.take(slots) * self._memory + tried
+        chance = self.of.take(slots)
+        self.of[slots] = chance + (true - tried * chance) / weight
+        self._weight[slots] = weight
 
 
 def draft_lengths(config: SpeculativeConfig, num_slots: int, cost: Costs) -> DraftLengths:

@@ -1,0 +1,161 @@
+"""What the choice of how many drafts a row carries is worth, played without a model or a card.
+
+    python -m benchmarks.draft_policy [--rows 1 16 64] [--drafts 5] [--matched 1]
+
+The texts of benchmarks.said_texts and tokens drawn at random are said by rows that all do alike, to
+the engine's own policy; a step costs what qwen3-8b's took on an H200 at 1,024 tokens of context
+(docs/results/gpu-log.md), and the host hears of a step when the next one is on its way. ratio: of
+speed to that without drafts; length: tokens of a row and step; asked: steps that look for drafts.
+Of eight ratios that a card gave at 1 and 16 rows for an earlier policy this play is within 5 %; at
+64 rows drafts of long texts cost more there, since each reads its row's context again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from atom.speculation.draft_lengths import AdaptiveDraftLengths
+from atom.speculation.measured_cost import MeasuredCost
+from benchmarks.said_texts import SAID, SaidText, TextSize, said_text
+
+# Tokens of a step, milliseconds.
+_STEPS = (
+    (1, 4.22), (2, 4.25), (4, 4.35), (8, 4.67), (16, 5.0), (32, 5.6), (64, 7.05), (128, 10.2),
+    (256, 16.6), (512, 29.5),
+)  # fmt: skip
+_DRAFTING_MS = 0.04
+_VOCABULARY, _LONGEST, _ANSWER = 151_936, 2_047, 192
+_SLOT = np.zeros(1, dtype=np.intp)
+
+
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """most: drafts of a step; fewest, longest: tokens that have to match, and that are compared."""
+
+    most: int
+    fewest: int
+    longest: int = 8
+
+    def drafts(self, tokens: Sequence[int], wanted: int) -> list[int]:
+        """What followed the newest of the longest earlier matches of the last tokens."""
+        end, matched = max(
+            (
+                (earlier, self._matched(tokens, earlier))
+                for earlier in range(len(tokens) - 1)
+                if tokens[earlier] == tokens[-1]
+            ),
+            key=lambda found: (found[1], found[0]),
+            default=(0, 0),
+        )
+        if matched < self.fewest:
+            return []
+        period = len(tokens) - 1 - end
+        return [tokens[end + 1 + ahead % period] for ahead in range(wanted)]
+
+    def _matched(self, tokens: Sequence[int], earlier: int) -> int:
+        back = 1
+        while back < min(self.longest, earlier + 1) and (
+            tokens[earlier - back] == tokens[len(tokens) - 1 - back]
+        ):
+            back += 1
+        return back
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    ratio: float
+    length: float
+    asked: float
+
+
+class AllAlike:
+    """Costs of steps in which so many rows do the same."""
+
+    def __init__(self, rows: int) -> None:
+        plain = [(size, 0, ms) for size, ms in _STEPS]
+        drafted = [(size // 2, 1, ms + _DRAFTING_MS) for size, ms in _STEPS if size > 1]
+        self._cost = MeasuredCost([*plain, *drafted])
+        self._rows = rows
+
+    def of_steps(
+        self, rows: int, lengths: np.ndarray, context: float = 0.0
+    ) -> np.ndarray:  # see Costs
+        return self._cost.of_steps(self._rows, lengths)
+
+
+def play(text: SaidText, rows: int, look_up: LookUp) -> Played:
+    """Say the text, and count what its steps cost."""
+    cost = AllAlike(rows)
+    policy = AdaptiveDraftLengths(look_up.most, 1, cost)
+    policy.enter(0)
+    tokens, left = list(text.prompt), deque(text.answer)
+    news: deque[tuple[int, int, int]] = deque()  # wanted, found and held of steps
+    took, steps, asked = 0.0, 0, 0
+    while left:
+        if len(news) > 1:
+            _tell(policy, *news.popleft())
+        wanted = int(policy.choose(_SLOT, np.array([len(tokens)], dtype=np.int32))[0])
+        drafts = look_up.drafts(tokens, wanted) if wanted else []
+        held = _held(drafts, left)
+        news.append((wanted, len(drafts), held))
+        took += float(cost.of_steps(rows, np.array([float(wanted)]))[0])
+        tokens += [left.popleft() for _ in range(min(held + 1, len(left)))]
+        steps, asked = steps + 1, asked + (wanted > 0)
+    plain = float(cost.of_steps(rows, np.zeros(1))[0])
+    said = len(text.answer)
+    return Played(said * plain / took, said / steps, asked / steps)
+
+
+def _held(drafts: Sequence[int], left: deque[int]) -> int:
+    for number, (draft, said) in enumerate(zip(drafts, left, strict=False)):
+        if draft != said:
+            return number
+    return min(len(drafts), len(left))
+
+
+def _tell(policy: AdaptiveDraftLengths, wanted: int, found: int, held: int) -> None:
+    if found:
+        policy.observe(_SLOT, np.array([found], np.int32), np.array([held], np.int32))
+    elif wanted:
+        policy.miss(_SLOT)
+
+
+def text(name: str, seed: int) -> SaidText:
+    draw = np.random.default_rng(seed)
+    if name in SAID:
+        return said_text(name, TextSize(_LONGEST, _ANSWER, _VOCABULARY), draw)
+    prompt, answer = (draw.integers(_VOCABULARY, size=size).tolist() for size in (512, _ANSWER))
+    return SaidText(prompt, answer)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 16, 64])
+    parser.add_argument("--drafts", type=int, default=5, help="of a step, at most")
+    parser.add_argument("--matched", type=int, default=1, help="tokens, at least")
+    parser.add_argument("--seeds", type=int, default=6, help="texts of each kind")
+    args = parser.parse_args(argv)
+    look_up = LookUp(args.drafts, args.matched)
+    for rows in args.rows:
+        for name in (*SAID, "random"):
+            found = [
+                play(text(name, 1001 + 1000 * seed), rows, look_up) for seed in range(args.seeds)
+            ]
+            means = {
+                key: round(statistics.mean(getattr(each, key) for each in found), 3)
+                for key in Played.__slots__
+            }
+            print(json.dumps({"text": name, "rows": rows, **means}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
