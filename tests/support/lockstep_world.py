@@ -122,7 +122,7 @@ class LockstepWorld:
         self.tokens: dict[int, list[int]] = defaultdict(list)
         self.finished: dict[int, FinishedRow] = {}
         self.meshes = [
-            _Mesh(self, rank, bells) for rank, bells in enumerate(mesh_sockets(self.size))
+            _Mesh(self, rank, bells) for rank, bells in mesh_sockets(range(self.size)).items()
         ]
         self.watches = [_Watch(self, rank, mesh) for rank, mesh in enumerate(self.meshes)]
         self.wires = [_Wire(self, rank) for rank in range(self.size)]

@@ -2,7 +2,8 @@
 
 Each client binds two ipc files in one folder: a ROUTER that its requests leave by, and a PULL that
 outputs come in by. Every core connects a DEALER and a PUSH to each client, under the identity of
-its rank; connections are made and repaired by ZMQ in the background, in any order of start.
+its rank; connections are made and repaired by ZMQ in the background, in any order of start. To
+cores of other nodes both listen on ports as well (node_ports.py).
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ _LINGER_MS = 2000  # how long a last message may take to leave
 _WIRE_LIMIT_BYTES = 4 * MAX_MESSAGE_BYTES
 
 
+class ClientEndpoints(msgspec.Struct, frozen=True):
+    """Where a core finds a client, in ZMQ's words."""
+
+    requests: str
+    outputs: str
+
+
 @dataclass(frozen=True, slots=True)
 class ClientAddress:
     """Where one client listens. folder: of mode 0700."""
@@ -39,6 +47,11 @@ class ClientAddress:
     @property
     def outputs(self) -> str:
         return f"ipc://{self.folder / f'client-{self.client}-outputs'}"
+
+    @property
+    def endpoints(self) -> ClientEndpoints:
+        """For cores of the same machine."""
+        return ClientEndpoints(self.requests, self.outputs)
 
     @property
     def metrics(self) -> Path:
@@ -65,22 +78,25 @@ class CoreSockets:
     """A core's connections to all of its clients. Receiving belongs to one thread; any may send."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], folder: Path, clients: int, rank: int
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        clients: Sequence[ClientEndpoints],
+        rank: int,
     ) -> None:
         self._identity = identity_of(rank)
-        self._folder = folder
+        self._endpoints = clients
         self._inboxes: list[zmq.Socket[bytes]] = []
         self._outboxes: list[zmq.Socket[bytes]] = []
         self._poller = zmq.Poller()
         self._lock = threading.Lock()
-        for address in (ClientAddress(folder, client) for client in range(clients)):
+        for client in clients:
             inbox = open_socket(context, zmq.DEALER)
             inbox.setsockopt(zmq.IDENTITY, self._identity)
-            inbox.connect(address.requests)
+            inbox.connect(client.requests)
             self._poller.register(inbox, zmq.POLLIN)
             self._inboxes.append(inbox)
             outbox = open_socket(context, zmq.PUSH)
-            outbox.connect(address.outputs)
+            outbox.connect(client.outputs)
             self._outboxes.append(outbox)
 
     @property
@@ -121,10 +137,10 @@ class CoreSockets:
         """To every client, by connections of their own that wait until it has left: for a process
         that ends at once, from any thread."""
         with zmq.Context() as context:
-            for client in range(self.clients):
+            for client in self._endpoints:
                 outbox = open_socket(context, zmq.PUSH)
                 outbox.setsockopt(zmq.LINGER, _LINGER_MS)
-                outbox.connect(ClientAddress(self._folder, client).outputs)
+                outbox.connect(client.outputs)
                 outbox.send_multipart([self._identity, *encode(body)])
                 outbox.close()
 
