@@ -8,6 +8,7 @@ as a user starts it. Groups start slowly, so each test asks one of everything th
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,8 @@ from atom.model_engine.wire.core_port import CoreFailed
 from tests.support.core_client import CoreClient, core_client
 from tests.support.core_driver import CoreDriver
 from tests.support.further_node import FurtherNode, further_node
-from tests.support.server_process import reserved_port
+from tests.support.open_stream import OpenStream, error_of
+from tests.support.server_process import reserved_port, server_process
 from tests.support.tiny_model import make_tiny_checkpoint
 from tests.support.waiting import wait_until
 
@@ -176,3 +178,32 @@ def test_places_that_cannot_be_are_refused(model: str, options: dict[str, Any], 
 def test_a_further_node_is_no_server(model: str) -> None:
     with pytest.raises(ConfigError, match="run by `atom serve` alone"):
         CoreClient(config_of(model, node_rank=1))
+
+
+@pytest.mark.slow
+def test_every_http_process_is_reached_from_another_node(model: str, tmp_path: Path) -> None:
+    flags = ["--data-parallel-size", "2", "--enable-dp-attention", "--enable-expert-parallel"]
+    with reserved_port() as port:
+        place = NodePlace(count=2, rank=1, port=port)
+        servers = ["--nnodes", "2", "--master-port", str(port), "--api-server-count", "2"]
+        with (
+            further_node(model, place, tmp_path / "node.log", *flags) as node,
+            server_process(model, tmp_path / "log", *flags, *servers) as server,
+        ):
+            server.wait_ready()
+            # Every request is a new connection, so the kernel spreads them over the processes.
+            streams = [OpenStream(server, prompt=[5, n], max_tokens=20) for n in range(8)]
+            assert {stream.end()[-1] for stream in streams} == {"[DONE]"}
+            answering = [name for name in ("api-1", "api-2") if f"{name} uvicorn" in server.log]
+            assert answering == ["api-1", "api-2"], "both took part"
+            assert server.metric("generation_tokens_total") == 8 * 20
+            assert server.metric("rank_generation_tokens_total") == 8 * 20
+            open_ones = [OpenStream(server, prompt=[5, n]) for n in range(8)]
+            (victim,) = node.core_processes()
+            victim.send_signal(signal.SIGKILL)
+            words = f"rank 1 on node 1 ({socket.gethostname()}) (pid {victim.pid}) was killed"
+            for stream in open_ones:
+                assert words in error_of(stream.end()[-1])["message"]
+            assert server.wait_exit() == 1
+            assert words in server.log.strip().splitlines()[-1]
+            assert node.wait_exit() == 1
