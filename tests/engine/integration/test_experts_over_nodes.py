@@ -152,6 +152,28 @@ def test_a_core_of_another_node_that_hangs_is_named(model: str, tmp_path: Path) 
         assert event.message in node.log
 
 
+@pytest.mark.slow
+def test_a_core_that_cannot_start_is_told_by_its_own_words_on_its_node(
+    model: str, tmp_path: Path
+) -> None:
+    flags = ["--data-parallel-size", "2", "--enable-dp-attention", "--enable-expert-parallel"]
+    with reserved_port() as port:
+        place = NodePlace(count=2, rank=1, port=port)
+        client = CoreClient(config_of(model, master_port=port, num_kv_blocks=3))
+        try:
+            with further_node(model, place, tmp_path / "node.log", *flags) as node:
+                client.start()
+                failed = client.next_of(CoreFailed)
+                assert node.wait_exit() == 1
+                words = ("rank 0: num_kv_blocks 3", "rank 1: num_kv_blocks 3")
+                assert failed.user_error
+                assert failed.message.startswith(words)
+                said = [line for line in node.log.splitlines() if " ERROR node 1 " in line]
+                assert said[-1].endswith(failed.message)
+        finally:
+            client.manager.shutdown()
+
+
 def test_a_server_that_waits_for_nodes_can_be_stopped(model: str) -> None:
     with reserved_port() as port:
         client = CoreClient(config_of(model, master_port=port)).start()

@@ -6,7 +6,6 @@ and watched.
 
 from __future__ import annotations
 
-import logging
 import socket
 import threading
 from collections.abc import Sequence
@@ -21,8 +20,6 @@ from atom.model_engine.wire.node_bells import far_bells
 from atom.model_engine.wire.node_link import Frame, NodeLink
 from atom.model_engine.wire.node_ports import far_endpoints
 from atom.model_engine.wire.other_nodes import ClientPorts, NodeAddress
-
-logger = logging.getLogger(__name__)
 
 
 class CoresNode(FurtherNode):
@@ -48,8 +45,7 @@ class CoresNode(FurtherNode):
                 self.loss.let_end()
                 threading.Thread(target=self._end, name="end", daemon=True).start()
             elif kind is Frame.LOST:
-                if not self.loss.has_lost():  # else it is what was said from here
-                    logger.error("%s", msgspec.json.decode(body, type=LastWords).message)
+                self.hear_reason(msgspec.json.decode(body, type=LastWords).message)
                 return 1
         return self.has_no_first()
 

@@ -21,6 +21,12 @@ class FurtherNode:
     def __init__(self, link: NodeLink) -> None:
         self.link = link
         self.loss = FirstLoss(self._say_lost)
+        self._said: str | None = None
+
+    def hear_reason(self, message: str) -> None:
+        """Log why the group ends, unless it was said from here: the last line is the reason."""
+        if message != self._said:
+            logger.error("%s", message)
 
     def has_no_first(self) -> int:
         """The connection has ended; the exit code."""
@@ -32,6 +38,7 @@ class FurtherNode:
 
     def _say_lost(self, words: LastWords) -> None:
         logger.error("%s", words.message)
+        self._said = words.message
         with contextlib.suppress(OSError):
             self.link.send(Frame.LOST, msgspec.json.encode(words))
         self.link.say_last()
