@@ -18,7 +18,7 @@ import zmq
 from atom.config import Config
 from atom.errors import AtomError
 from atom.model_engine.wire.core_processes import CoreOrder
-from atom.model_engine.wire.core_sockets import CoreSockets
+from atom.model_engine.wire.core_sockets import ClientLostError, CoreSockets
 from atom.model_engine.wire.engine_protocol import ExecutorFailedBody
 from atom.model_engine.wire.peer_mesh import MeshOrder
 from atom.utils.collector import collector_at_rest
@@ -60,6 +60,10 @@ def _serve(config: Config, sockets: CoreSockets, mesh: MeshOrder | None) -> int:
         core.run()
     except AtomError as error:
         sockets.send_all(ExecutorFailedBody(message=str(error), user_error=True))
+        return 1
+    except ClientLostError as error:
+        logger.error("%s", error)
+        sockets.send_all(ExecutorFailedBody(message=str(error), user_error=False))
         return 1
     except Exception as error:
         logger.exception("the engine process failed")

@@ -69,9 +69,28 @@ def open_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socke
     return socket
 
 
+def is_far(client: ClientEndpoints) -> bool:
+    """Whether a client is on another node than the core."""
+    return client.requests.startswith("tcp:")
+
+
+def _connect(own: zmq.Socket[bytes], endpoint: str) -> None:
+    own.setsockopt(zmq.IPV6, int("[" in endpoint))
+    own.connect(endpoint)
+
+
+def _watch(own: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+    """Has a message when a connection has ended: ZMQ itself would make another in silence."""
+    return own.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+
+
 def has_message(socket: zmq.Socket[bytes]) -> bool:
     """Whether a receive would return at once; cheaper than a poll of no time."""
     return bool(int(socket.get(zmq.EVENTS)) & zmq.POLLIN)
+
+
+class ClientLostError(Exception):
+    """A connection to a client on another node has ended: what was on its way is lost."""
 
 
 class CoreSockets:
@@ -87,17 +106,22 @@ class CoreSockets:
         self._endpoints = clients
         self._inboxes: list[zmq.Socket[bytes]] = []
         self._outboxes: list[zmq.Socket[bytes]] = []
+        self._ends: list[zmq.Socket[bytes]] = []  # of connections to other nodes, as ZMQ tells them
         self._poller = zmq.Poller()
         self._lock = threading.Lock()
         for client in clients:
             inbox = open_socket(context, zmq.DEALER)
             inbox.setsockopt(zmq.IDENTITY, self._identity)
-            inbox.connect(client.requests)
+            _connect(inbox, client.requests)
             self._poller.register(inbox, zmq.POLLIN)
             self._inboxes.append(inbox)
             outbox = open_socket(context, zmq.PUSH)
-            outbox.connect(client.outputs)
+            _connect(outbox, client.outputs)
             self._outboxes.append(outbox)
+            if is_far(client):
+                self._ends += map(_watch, (inbox, outbox))
+        for end in self._ends:
+            self._poller.register(end, zmq.POLLIN)
 
     @property
     def clients(self) -> int:
@@ -112,7 +136,10 @@ class CoreSockets:
         self._poller.poll()
 
     def receive(self) -> Iterator[msgspec.Struct]:
-        """Every message that is there now; malformed ones are logged and left out."""
+        """Every message that is there now; malformed ones are logged and left out. Raises
+        `ClientLostError`."""
+        if any(map(has_message, self._ends)):
+            raise ClientLostError("the connection to the first node has ended")
         for inbox in self._inboxes:
             while has_message(inbox):
                 try:
@@ -140,7 +167,7 @@ class CoreSockets:
             for client in self._endpoints:
                 outbox = open_socket(context, zmq.PUSH)
                 outbox.setsockopt(zmq.LINGER, _LINGER_MS)
-                outbox.connect(client.outputs)
+                _connect(outbox, client.outputs)
                 outbox.send_multipart([self._identity, *encode(body)])
                 outbox.close()
 
@@ -153,5 +180,7 @@ class CoreSockets:
 
     def close(self) -> None:
         """Last messages get a moment to leave."""
+        for end in self._ends:
+            end.close()
         for socket in (*self._inboxes, *self._outboxes):
             socket.close(linger=_LINGER_MS)

@@ -1,8 +1,9 @@
 """Where clients listen to cores of other nodes: on ports of the kernel's choice, told in the order.
 
-The same two sockets as on their own machine, over TCP. A connection of ZMQ's is repaired in silence
-and may lose messages, so these outlive what NodeLink takes for the end of a machine: before one of
-them is given up the group has ended. A process that reaches a port is believed, as by the store.
+The same two sockets as on their own machine, over TCP. ZMQ repairs a connection in silence, and
+what was on its way is lost: so no limit of ours ends one before the group has ended (NodeLink's are
+shorter), and one that ends all the same ends its core (CoreSockets). A process that reaches a port
+is believed, as by the store.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from atom.model_engine.wire.core_sockets import ClientEndpoints
 from atom.model_engine.wire.other_nodes import ClientPorts
 
 _ANY_PORT = "tcp://*:*"
+_QUIET_SECONDS = 30
 
 
 def listen_to_nodes(requests: zmq.Socket[bytes], outputs: zmq.Socket[bytes]) -> ClientPorts:
@@ -30,7 +32,9 @@ def far_endpoints(host: str, ports: ClientPorts) -> ClientEndpoints:
 
 def _listen(own: zmq.Socket[bytes]) -> int:
     own.setsockopt(zmq.IPV6, int(socket.has_dualstack_ipv6()))
-    own.setsockopt(zmq.TCP_KEEPALIVE, 1)  # else a gateway may forget one that is quiet for long
+    # Else a gateway on the way may forget one that is quiet for long.
+    own.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    own.setsockopt(zmq.TCP_KEEPALIVE_IDLE, _QUIET_SECONDS)
     own.bind(_ANY_PORT)
     endpoint = own.getsockopt(zmq.LAST_ENDPOINT)
     assert isinstance(endpoint, bytes)
