@@ -173,18 +173,18 @@ class ParallelConfig:
 
     @property
     def ranks_per_node(self) -> int:
-        """Of the ranks that are divided over nodes: of those that share experts with tokens of
-        their own, or else of those that share a copy of the model."""
+        """How many of the ranks that are divided over nodes are on each: of those that share
+        experts with tokens of their own, or else of those that share a copy of the model."""
         size = self.data_parallel_size if self.shares_experts else self.tensor_parallel_size
         return size // self.nodes.count
 
     @property
     def ranks_here(self) -> range:
-        """This node's of them."""
+        """Which of them are on this node."""
         return self.ranks_of(self.nodes.rank)
 
     def ranks_of(self, node: int) -> range:
-        """Another node's of them."""
+        """Which of them are on that node."""
         return range(node * self.ranks_per_node, (node + 1) * self.ranks_per_node)
 
 

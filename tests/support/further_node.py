@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,16 +55,20 @@ def _children(parent: psutil.Process, module: str) -> list[psutil.Process]:
 
 @contextlib.contextmanager
 def further_node(
-    model: str, place: NodePlace, log_path: Path, *flags: str
+    model: str, place: NodePlace, log_path: Path, *flags: str, environment: Mapping[str, str] = {}
 ) -> Iterator[FurtherNode]:
-    """Started; killed at the end with what it started if it still runs. flags: what is divided."""
+    """Started; killed at the end with what it started if it still runs. flags: what is divided; the
+    device is the first node's choice."""
     command = [sys.executable, "-m", "atom.entrypoints.openai_server", "--model", model]
     command += ["--device", "cpu", *flags]
     command += ["--nnodes", str(place.count), "--node-rank", str(place.rank)]
     command += ["--master-addr", place.address, "--master-port", str(place.port)]
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            command, env=command_environment(), stdout=log, stderr=subprocess.STDOUT
+            command,
+            env={**command_environment(), **environment},
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
     try:
         yield FurtherNode(process, log_path)

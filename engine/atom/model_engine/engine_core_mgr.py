@@ -20,6 +20,7 @@ import msgspec
 import zmq
 
 from atom.config import Config
+from atom.errors import ConfigError
 from atom.model_engine.request import Request
 from atom.model_engine.wire.core_port import (
     CoreEvent,
@@ -100,7 +101,11 @@ class CoreManager:
         self.ports: ClientPorts | None = None  # None where all cores are on this machine
         if config.parallel.spans_cores:
             self.ports = listen_to_nodes(self._requests, self._outputs)
-        self._cores = self._own_cores(clients) if self._owns else None
+        try:
+            self._cores = self._own_cores(clients) if self._owns else None
+        except ConfigError:
+            self._release()
+            raise
         self._thread = threading.Thread(target=self._run, name="core-output", daemon=True)
         self._closing = threading.Event()
 
@@ -170,6 +175,9 @@ class CoreManager:
         if self._thread.is_alive():
             self._wake(b"")
             self._thread.join()
+        self._release()
+
+    def _release(self) -> None:
         for socket in (self._requests, self._outputs, self._wake_reader):
             socket.close(linger=0)
         self._context.term()

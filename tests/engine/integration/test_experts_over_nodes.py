@@ -176,10 +176,12 @@ def test_a_core_that_cannot_start_is_told_by_its_own_words_on_its_node(
 
 def test_a_server_that_waits_for_nodes_can_be_stopped(model: str) -> None:
     with reserved_port() as port:
-        client = CoreClient(config_of(model, master_port=port)).start()
+        config = config_of(model, master_port=port)
+        client = CoreClient(config).start()
+        with pytest.raises(ConfigError, match=f"master_port {port} cannot be listened on"):
+            CoreClient(config)
         client.manager.shutdown()
-        again = CoreClient(config_of(model, master_port=port))  # the port is free
-        again.manager.shutdown()
+        CoreClient(config).manager.shutdown()  # the port is free
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def open_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socke
     return socket
 
 
-def is_far(client: ClientEndpoints) -> bool:
+def _is_far(client: ClientEndpoints) -> bool:
     """Whether a client is on another node than the core."""
     return client.requests.startswith("tcp:")
 
@@ -118,7 +118,7 @@ class CoreSockets:
             outbox = open_socket(context, zmq.PUSH)
             _connect(outbox, client.outputs)
             self._outboxes.append(outbox)
-            if is_far(client):
+            if _is_far(client):
                 self._ends += map(_watch, (inbox, outbox))
         for end in self._ends:
             self._poller.register(end, zmq.POLLIN)
