@@ -156,9 +156,9 @@ def main() -> int:
         bells = {int(peer): fd for peer, fd in json.loads(args.bells).items()}
         measure(args, args.rank, PeerMesh({p: socket.socket(fileno=fd) for p, fd in bells.items()}))
         return 0
-    meshes = mesh_sockets(args.ranks)
+    meshes = mesh_sockets(range(args.ranks))
     children = [_start(rank, meshes[rank]) for rank in range(1, args.ranks)]
-    for bell in [bell for mesh in meshes[1:] for bell in mesh.values()]:
+    for bell in [bell for rank in range(1, args.ranks) for bell in meshes[rank].values()]:
         bell.close()
     found = measure(args, 0, PeerMesh(meshes[0]))
     print(table(found, json.loads(args.one_card)))

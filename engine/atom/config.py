@@ -154,21 +154,18 @@ def _check_nodes(options: EngineOptions) -> None:
         raise ConfigError(f"node_rank must be within 0 to nnodes - 1, got {options.node_rank}")
     if not 1 <= options.master_port <= 65535:
         raise ConfigError(f"master_port must be within 1 to 65535, got {options.master_port}")
+    if options.data_parallel_size > 1 and options.enable_expert_parallel:
+        return  # these ranks are what is divided over nodes: see `_check_experts`
     if size % nodes:
         raise ConfigError(
             f"tensor_parallel_size {size} over {nodes} nodes: give a multiple of {nodes}, so that "
             "every node has as many ranks"
         )
     if nodes > 1 and options.data_parallel_size > 1:
-        if options.enable_expert_parallel:
-            raise ConfigError(
-                "data_parallel_size: ranks with tokens of their own share experts on one node; "
-                f"over {nodes} nodes give each rank whole experts by --tensor-parallel-size and "
-                "--enable-expert-parallel, without --enable-dp-attention"
-            )
         raise ConfigError(
             "data_parallel_size: several copies of the model over several nodes are several "
-            "servers; start one for each with data_parallel_size 1"
+            "servers; start one for each with data_parallel_size 1, or let the ranks share experts "
+            "by --enable-dp-attention and --enable-expert-parallel"
         )
 
 
@@ -230,6 +227,11 @@ def _check_ranks(facts: ModelFacts, options: EngineOptions) -> None:
             f"expert_exchange {options.expert_exchange} is for ranks with tokens of their own; add "
             "--enable-dp-attention, or leave it out"
         )
+    if options.expert_exchange == "mori" and options.nnodes > 1:
+        raise ConfigError(
+            f"expert_exchange mori is for ranks of one node; over {options.nnodes} use "
+            "--expert-exchange torch"
+        )
     if options.balance is not None and not (experts and options.enable_dp_attention):
         raise ConfigError(
             "enable_eplb moves experts between ranks that share them; add --data-parallel-size, "
@@ -251,6 +253,7 @@ def _check_experts(facts: ModelFacts, options: EngineOptions) -> None:
     asked = ExpertOptions(
         tensor_parallel=options.tensor_parallel_size,
         data_parallel=ranks,
+        nodes=options.nnodes,
         redundant=options.balance.redundant if options.balance is not None else 0,
         speculation=options.speculative is not None,
     )

@@ -126,8 +126,8 @@ class SchedulerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlace:
-    """Where this machine stands among the `count` that share a copy of the model. address, port:
-    where the first one, of rank 0, waits for the others."""
+    """Where this machine stands among the `count` that share a model: a copy of it, or its experts.
+    address, port: where the first one, of rank 0, waits for the others."""
 
     count: int = 1
     rank: int = 0
@@ -162,19 +162,30 @@ class ParallelConfig:
         return self.expert_parallel and self.data_parallel_size > 1
 
     @property
+    def spans_cores(self) -> bool:
+        """Whether the ranks of data parallelism are on several nodes."""
+        return self.shares_experts and self.nodes.count > 1
+
+    @property
     def expert_ranks(self) -> int:
         """Ranks over which the experts are divided as wholes; 1 where they are not."""
         return self.data_parallel_size * self.tensor_parallel_size if self.expert_parallel else 1
 
     @property
     def ranks_per_node(self) -> int:
-        return self.tensor_parallel_size // self.nodes.count
+        """How many of the ranks that are divided over nodes are on each: of those that share
+        experts with tokens of their own, or else of those that share a copy of the model."""
+        size = self.data_parallel_size if self.shares_experts else self.tensor_parallel_size
+        return size // self.nodes.count
 
     @property
     def ranks_here(self) -> range:
-        """Of this node."""
-        first = self.nodes.rank * self.ranks_per_node
-        return range(first, first + self.ranks_per_node)
+        """Which of them are on this node."""
+        return self.ranks_of(self.nodes.rank)
+
+    def ranks_of(self, node: int) -> range:
+        """Which of them are on that node."""
+        return range(node * self.ranks_per_node, (node + 1) * self.ranks_per_node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,7 +95,7 @@ def _device(plan: Plan) -> str:
     memory = f"{memory_quantity(known)} each" if known is not None else "memory unknown"
     engine = plan.engine
     if accelerator.type == "cpu":
-        shared = f", shared by {engine.devices_per_pod} ranks" if engine.devices > 1 else ""
+        shared = f", shared by {engine.devices_per_pod} ranks" if engine.devices_per_pod > 1 else ""
         return f"cpu, {memory}{shared}"
     nodes = f" over {engine.nodes} nodes" if engine.nodes > 1 else ""
     copies = f" for {engine.data_parallel} copies" if engine.data_parallel > 1 else ""

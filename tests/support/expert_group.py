@@ -63,14 +63,14 @@ class ExpertGroup:
     def __init__(self, size: int, device: str = "cpu") -> None:
         self.size = size
         self._device = device
-        meshes = mesh_sockets(size)
+        meshes = mesh_sockets(range(size))
         store = open_store(size)
         self._followers = [
             _start((str(rank), str(size), str(store.port), device), meshes[rank])
             for rank in range(1, size)
         ]
-        for mesh in meshes[1:]:
-            for bell in mesh.values():
+        for rank in range(1, size):
+            for bell in meshes[rank].values():
                 bell.close()
         self._rank = _Rank(0, PeerMesh(meshes[0]), _group(0, size, device, store))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,31 +32,43 @@ class FurtherNode:
     def rank_process(self) -> psutil.Process:
         return _child(self.node_process(), "rank_main")
 
+    def core_processes(self) -> list[psutil.Process]:
+        """In the order of their ranks."""
+        return _children(self.node_process(), "core_main")
+
     def wait_exit(self) -> int:
         return self.process.wait(HANG_SECONDS)
 
 
 def _child(parent: psutil.Process, module: str) -> psutil.Process:
+    return _children(parent, module)[0]
+
+
+def _children(parent: psutil.Process, module: str) -> list[psutil.Process]:
     def named() -> list[psutil.Process]:
         children = parent.children()
         return [child for child in children if any(module in word for word in child.cmdline())]
 
     wait_until(lambda: bool(named()), f"a process {module}")
-    return named()[0]
+    return sorted(named(), key=lambda process: process.pid)
 
 
 @contextlib.contextmanager
 def further_node(
-    model: str, place: NodePlace, log_path: Path, *flags: str
+    model: str, place: NodePlace, log_path: Path, *flags: str, environment: Mapping[str, str] = {}
 ) -> Iterator[FurtherNode]:
-    """Started; killed at the end with what it started if it still runs."""
+    """Started; killed at the end with what it started if it still runs. flags: what is divided; the
+    device is the first node's choice."""
     command = [sys.executable, "-m", "atom.entrypoints.openai_server", "--model", model]
-    command += ["--device", "cpu", "--tensor-parallel-size", str(place.count), *flags]
+    command += ["--device", "cpu", *flags]
     command += ["--nnodes", str(place.count), "--node-rank", str(place.rank)]
     command += ["--master-addr", place.address, "--master-port", str(place.port)]
     with log_path.open("wb") as log:
         process = subprocess.Popen(
-            command, env=command_environment(), stdout=log, stderr=subprocess.STDOUT
+            command,
+            env={**command_environment(), **environment},
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
     try:
         yield FurtherNode(process, log_path)

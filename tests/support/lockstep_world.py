@@ -2,16 +2,23 @@
 
 Core, scheduler, blocks, pipeline, lockstep and mesh are the product's, with real sockets between
 the cores; what stands for the device's half is lockstep_runner.py, where a step that ranks do not
-make together is a wrong token. A rank that is killed takes its sockets with it.
+make together is a wrong token. A rank that is killed takes its sockets with it. Where the
+configuration has a node for each core the sockets are TCP connections.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import random
 import select
+import socket
+import sys
+import termios
 from collections import defaultdict, deque
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import combinations
 from typing import Any
 
 from atom.config import Config
@@ -19,19 +26,45 @@ from atom.model_engine.engine_core import EngineCore
 from atom.model_engine.executor.base import Executor
 from atom.model_engine.executor.peers import PeerExecutor, PeerWatch
 from atom.model_engine.wire.engine_protocol import FinishedRow, StreamBody
-from atom.model_engine.wire.peer_mesh import MeshOrder, PeerMesh, Word, mesh_sockets
+from atom.model_engine.wire.node_link import NodeLink
+from atom.model_engine.wire.peer_mesh import Bells, MeshOrder, PeerMesh, Word, mesh_sockets
 from tests.support.lockstep_runner import Board, Runner, device_of
 from tests.support.turns import Turns
+from tests.support.waiting import wait_until
+
+
+def _sockets_over_tcp(size: int) -> dict[int, Bells]:
+    ends: dict[int, Bells] = {rank: {} for rank in range(size)}
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        for one, other in combinations(ends, 2):
+            calling = socket.create_connection(listener.getsockname())
+            ends[one][other] = NodeLink(calling).let_go()
+            ends[other][one] = NodeLink(listener.accept()[0]).let_go()
+    return ends
 
 
 class _Mesh(PeerMesh):
-    def __init__(self, world: LockstepWorld, rank: int, bells: Any) -> None:
+    def __init__(self, world: LockstepWorld, rank: int, bells: Bells) -> None:
         super().__init__(bells)
         self._world, self._rank, self._sockets = world, rank, list(bells.values())
 
     def say(self, word: Word) -> None:
         self._world.turns.pause(self._rank, "a moment to speak")
-        super().say(word)
+        with self._delivered():
+            super().say(word)
+
+    def leave(self, step: int) -> None:
+        with self._delivered():
+            super().leave(step)
+
+    @contextmanager
+    def _delivered(self) -> Iterator[None]:
+        """What is said is there, though a network may take a moment: the world has no time."""
+        theirs = [mesh.bell_to(self._rank) for mesh in self._world.open_meshes(self._rank)]
+        before = [_unread(bell) for bell in theirs]
+        yield
+        for bell, unread in zip(theirs, before, strict=True):
+            wait_until(lambda b=bell, u=unread: _unread(b) > u, "what was said is there")
 
     def hear(self, *, wait: bool) -> Iterator[tuple[int, Word]]:
         if wait:
@@ -45,6 +78,25 @@ class _Mesh(PeerMesh):
         """As the kernel does at the process' end."""
         for bell in self._sockets:
             bell.close()
+        for mesh in self._world.open_meshes(self._rank):
+            wait_until(lambda mesh=mesh: _has_end(mesh.bell_to(self._rank)), "the end is there")
+
+    @property
+    def is_closed(self) -> bool:
+        return self._sockets[0].fileno() < 0
+
+    def bell_to(self, peer: int) -> socket.socket:
+        return self._bells[peer]
+
+
+def _unread(bell: socket.socket) -> int:
+    return int.from_bytes(fcntl.ioctl(bell, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def _has_end(bell: socket.socket) -> bool:
+    ends = select.poll()
+    ends.register(bell, select.POLLRDHUP)
+    return bool(ends.poll(0))
 
 
 class _Watch(PeerWatch):
@@ -121,9 +173,9 @@ class LockstepWorld:
         self.ended: dict[int, str | None] = {}
         self.tokens: dict[int, list[int]] = defaultdict(list)
         self.finished: dict[int, FinishedRow] = {}
-        self.meshes = [
-            _Mesh(self, rank, bells) for rank, bells in enumerate(mesh_sockets(self.size))
-        ]
+        far = config.parallel.nodes.count > 1
+        ends = _sockets_over_tcp(self.size) if far else mesh_sockets(range(self.size))
+        self.meshes = [_Mesh(self, rank, bells) for rank, bells in ends.items()]
         self.watches = [_Watch(self, rank, mesh) for rank, mesh in enumerate(self.meshes)]
         self.wires = [_Wire(self, rank) for rank in range(self.size)]
         self.cores: list[_Core] = []
@@ -153,6 +205,11 @@ class LockstepWorld:
     def living(self) -> list[int]:
         """Ranks whose process has not ended."""
         return [rank for rank in range(self.size) if rank not in self.ended]
+
+    def open_meshes(self, but: int) -> list[_Mesh]:
+        """Of the processes that have not ended, but one's."""
+        meshes = (mesh for rank, mesh in enumerate(self.meshes) if rank != but)
+        return [mesh for mesh in meshes if not mesh.is_closed]
 
     def take(self, body: StreamBody) -> None:
         """What a client hears of its requests."""

@@ -19,12 +19,12 @@ from atom.collectives.group import Group
 from atom.collectives.torch_group import LOOPBACK, Place, TorchGroup, find_store, open_store
 from atom.config import Config
 from atom.model_engine.executor.base import Executor
-from atom.model_engine.executor.first_loss import FirstLoss
 from atom.model_engine.executor.group import GroupExecutor
 from atom.model_engine.executor.rank_main import follow_steps
 from atom.model_engine.executor.rank_processes import RankOrder, RankProcesses
 from atom.model_engine.executor.step_channel import StepMemory, StepReceiver, StepSender
 from atom.model_engine.model_runner import ModelRunner
+from atom.model_engine.wire.first_loss import FirstLoss
 from tests.support.core_driver import CoreDriver
 
 _CPU = torch.device("cpu")
@@ -55,7 +55,7 @@ class RankGroup:
             own = dataclasses.replace(config, parallel=parallel)
             follower.stdin.write(self.line(own) + b"\n")
             follower.stdin.flush()
-        loss = FirstLoss(lambda reason, user_error: None)
+        loss = FirstLoss(lambda words: None)
         processes = RankProcesses(config, range(0), self._channel, loss)
         return GroupExecutor(config, self.group, self._channel, processes)
 

@@ -1,9 +1,9 @@
-"""The engine process: `python -m atom.model_engine.core_main FOLDER CLIENTS LEVEL`.
+"""The engine process: `python -m atom.model_engine.core_main LEVEL`.
 
-Started by CoreProcesses only. The configuration, which says the rank, comes as one JSON line on
-standard input, which then stays open as a lifeline: when it closes, the server is gone, and so is
-this process at once. A plain command instead of `multiprocessing`: no pickle, and the caller's main
-module is not run again.
+Started by CoreProcesses only. The configuration, which says the rank, and an order, which says
+where clients and other cores are, come as JSON lines on standard input, which then stays open as a
+lifeline: when it closes, who started us is gone, and so is this process at once. A plain command
+instead of `multiprocessing`: no pickle, and the caller's main module is not run again.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from pathlib import Path
 
 import msgspec
 import zmq
 
 from atom.config import Config
 from atom.errors import AtomError
-from atom.model_engine.wire.core_sockets import CoreSockets
+from atom.model_engine.wire.core_processes import CoreOrder
+from atom.model_engine.wire.core_sockets import ClientLostError, CoreSockets
 from atom.model_engine.wire.engine_protocol import ExecutorFailedBody
 from atom.model_engine.wire.peer_mesh import MeshOrder
 from atom.utils.collector import collector_at_rest
@@ -29,15 +29,13 @@ logger = logging.getLogger(__name__)
 
 def main() -> int:
     end_with_parent()
-    folder, clients, log_level = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    log_level = sys.argv[1]
     # They may come to the whole process group; ending in order is the server's business.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     parent = ParentLines()
     config = Config.from_json(parent.next())
-    order = None
-    if config.parallel.shares_experts:
-        order = msgspec.json.decode(parent.next(), type=MeshOrder)
+    order = msgspec.json.decode(parent.next(), type=CoreOrder)
     parent.follow()
     parallel = config.parallel
     name = "engine" if parallel.data_parallel_size == 1 else f"engine {parallel.data_parallel_rank}"
@@ -45,23 +43,27 @@ def main() -> int:
         level=log_level, format=f"%(asctime)s %(levelname)s {name} %(name)s: %(message)s"
     )
     with zmq.Context() as context:
-        sockets = CoreSockets(context, folder, clients, parallel.data_parallel_rank)
+        sockets = CoreSockets(context, order.clients, parallel.data_parallel_rank)
         try:
-            return _serve(config, sockets, order)
+            return _serve(config, sockets, order.mesh)
         finally:
             sockets.close()
 
 
-def _serve(config: Config, sockets: CoreSockets, order: MeshOrder | None) -> int:
+def _serve(config: Config, sockets: CoreSockets, mesh: MeshOrder | None) -> int:
     with collector_at_rest():
         from atom.model_engine.engine_core import EngineCore  # torch: once we can report failure
 
     try:
-        core = EngineCore(config, sockets, order)
+        core = EngineCore(config, sockets, mesh)
         core.start()
         core.run()
     except AtomError as error:
         sockets.send_all(ExecutorFailedBody(message=str(error), user_error=True))
+        return 1
+    except ClientLostError as error:
+        logger.error("%s", error)
+        sockets.send_all(ExecutorFailedBody(message=str(error), user_error=False))
         return 1
     except Exception as error:
         logger.exception("the engine process failed")

@@ -3,7 +3,8 @@
 Torch-free; lives in an API server process (or the offline LLMEngine). Given a config alone it also
 owns the cores: starts a process per data-parallel rank, tells when one dies, ends them. Given an
 attachment it talks to cores that another process owns. Sockets are ipc files in a folder that only
-this user can enter. Events are delivered from the manager's own thread.
+this user can enter, and ports for cores of other nodes. Events are delivered from the manager's own
+thread.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 import zmq
 
 from atom.config import Config
+from atom.errors import ConfigError
 from atom.model_engine.request import Request
 from atom.model_engine.wire.core_port import (
     CoreEvent,
@@ -43,10 +45,14 @@ from atom.model_engine.wire.engine_protocol import (
     encode,
     identity_of,
 )
+from atom.model_engine.wire.first_loss import LastWords
 from atom.model_engine.wire.heartbeat import HeartbeatWatch
+from atom.model_engine.wire.node_ports import listen_to_nodes
+from atom.model_engine.wire.other_nodes import ClientPorts
 from atom.model_engine.wire.rank_answers import RankAnswers
 from atom.model_engine.wire.request_router import RequestRouter
 from atom.model_engine.wire.request_size import parts_of
+from atom.model_engine.wire.spread_cores import SpreadCores
 from atom.utils.socket_folder import make_socket_folder
 
 logger = logging.getLogger(__name__)
@@ -72,7 +78,8 @@ class CoreManager:
         clients: int = 1,
     ) -> None:
         """attachment: which client of another process' cores this is; None to own the cores as
-        client 0. clients: how many there will be, for an owner. Raises `ConfigError`."""
+        client 0. clients: how many there will be, for an owner. Raises `ConfigError`. Of `ports`,
+        which are for cores of other nodes, the owner is to hear by its `client_listens`."""
         ranks = config.parallel.data_parallel_size
         self._config = config
         self._on_event = on_event
@@ -91,13 +98,25 @@ class CoreManager:
         )
         self._answers = RankAnswers(ranks)
         self._watch: HeartbeatWatch | None = None  # from READY on
-        self._cores = (
-            CoreProcesses(config, self.address.folder, clients, self._on_core_exit)
-            if self._owns
-            else None
-        )
+        self.ports: ClientPorts | None = None  # None where all cores are on this machine
+        if config.parallel.spans_cores:
+            self.ports = listen_to_nodes(self._requests, self._outputs)
+        try:
+            self._cores = self._own_cores(clients) if self._owns else None
+        except ConfigError:
+            self._release()
+            raise
         self._thread = threading.Thread(target=self._run, name="core-output", daemon=True)
         self._closing = threading.Event()
+
+    def _own_cores(self, clients: int) -> CoreProcesses | SpreadCores:
+        folder = self.address.folder
+        endpoints = [ClientAddress(folder, client).endpoints for client in range(clients)]
+        if self.ports is None:
+            return CoreProcesses(self._config, endpoints, self._on_core_exit)
+        cores = SpreadCores(self._config, endpoints, self._on_core_exit)
+        cores.listens(self.address.client, self.ports)
+        return cores
 
     def _bind(self, kind: int, address: str, *, most_unread: int) -> zmq.Socket[bytes]:
         """most_unread: messages of one sender kept for us; 0 for any number."""
@@ -114,9 +133,14 @@ class CoreManager:
         if self._cores is not None:
             self._cores.start()
 
+    def client_listens(self, client: int, ports: ClientPorts) -> None:
+        """Where cores of other nodes find another client of an owner's cores: they wait for it."""
+        if isinstance(self._cores, SpreadCores):
+            self._cores.listens(client, ports)
+
     @property
     def process_ids(self) -> list[int]:
-        """Of the cores, by rank."""
+        """Of this machine's cores, by rank."""
         return [] if self._cores is None else self._cores.process_ids
 
     def add_requests(self, requests: Sequence[Request]) -> None:
@@ -151,6 +175,9 @@ class CoreManager:
         if self._thread.is_alive():
             self._wake(b"")
             self._thread.join()
+        self._release()
+
+    def _release(self) -> None:
         for socket in (self._requests, self._outputs, self._wake_reader):
             socket.close(linger=0)
         self._context.term()
@@ -212,9 +239,12 @@ class CoreManager:
         if self._closing.is_set():
             return True
         event = self._event_of(rank, body)
+        if isinstance(event, CoreFailed):
+            self._tell_failed(event)
+            return False
         if event is not None:
             self._on_event(event)
-        return not isinstance(event, CoreFailed)
+        return True
 
     def _event_of(self, rank: int, body: msgspec.Struct) -> CoreEvent | None:
         if isinstance(body, StreamBody):
@@ -268,11 +298,11 @@ class CoreManager:
         if not self._closing.is_set():
             self._wake(encode(ExecutorFailedBody(message=message, user_error=False))[1])
 
-    def _on_core_exit(self, code: int, last_words: str) -> None:
-        if code > 0 and self._thread.is_alive():
-            # It has said why itself; that message may still be on its way.
+    def _on_core_exit(self, words: LastWords) -> None:
+        if words.said and self._thread.is_alive():
+            # That message may still be on its way.
             self._thread.join(_LAST_MESSAGE_SECONDS)
-        self.fail(last_words)
+        self.fail(words.message)
 
     def _wake(self, reason: bytes) -> None:
         with self._context.socket(zmq.PUSH) as socket:
@@ -283,4 +313,10 @@ class CoreManager:
     def _end(self, reason: bytes) -> None:
         if reason and not self._closing.is_set():
             failure = msgspec.msgpack.decode(reason, type=ExecutorFailedBody)
-            self._on_event(CoreFailed(failure.message, failure.user_error))
+            self._tell_failed(CoreFailed(failure.message, failure.user_error))
+
+    def _tell_failed(self, failed: CoreFailed) -> None:
+        """The last event, on every node."""
+        if isinstance(self._cores, SpreadCores):
+            self._cores.give_reason(failed.message)
+        self._on_event(failed)

@@ -472,10 +472,11 @@ class ModelRunner:
 def rank_device(config: Config) -> Device:
     """The device of this rank, and on the CPU its share of the machine."""
     parallel = config.parallel
+    here = parallel.ranks_per_node
+    if parallel.shares_experts:
+        return detect_device(config.device, sharers=here, index=parallel.data_parallel_rank % here)
     return detect_device(
         config.device,
-        sharers=parallel.data_parallel_size * parallel.ranks_per_node,
-        index=parallel.data_parallel_rank
-        if parallel.shares_experts
-        else parallel.tensor_parallel_rank % parallel.ranks_per_node,
+        sharers=parallel.data_parallel_size * here,
+        index=parallel.tensor_parallel_rank % here,
     )

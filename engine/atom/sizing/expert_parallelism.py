@@ -16,11 +16,12 @@ _USUAL_RANKS = 8  # devices of one node: of larger numbers none is named that wa
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertOptions:
     """How many ranks are to have whole experts each: of tensor parallelism, or of data parallelism
-    with tokens of their own. redundant: copies of experts beyond one each; speculation: whether
-    tokens are drafted."""
+    with tokens of their own. nodes: that they are divided over; redundant: copies of experts beyond
+    one each; speculation: whether tokens are drafted."""
 
     tensor_parallel: int = 1
     data_parallel: int = 1
+    nodes: int = 1
     redundant: int = 0
     speculation: bool = False
 
@@ -50,20 +51,28 @@ def expert_counts(facts: ModelFacts) -> tuple[int, ...]:
 
 
 def _count_problem(facts: ModelFacts, asked: ExpertOptions) -> str | None:
-    size, counts = asked.data_parallel * asked.tensor_parallel, expert_counts(facts)
+    size, nodes, counts = (
+        asked.data_parallel * asked.tensor_parallel,
+        asked.nodes,
+        expert_counts(facts),
+    )
     valid = [
         ranks
-        for ranks in range(1, max(_USUAL_RANKS, size) + 1)
+        for ranks in range(nodes, max(_USUAL_RANKS * nodes, size) + 1, nodes)
         if all((count + asked.redundant) % ranks == 0 for count in counts)
     ]
     if size in valid:
         return _copies_problem(asked, min(counts))
     named = " and ".join(map(str, counts))
     copies = f" and {asked.redundant} redundant ones" if asked.redundant else ""
-    return (
-        f"{named} experts{copies} are not equally many on each of {size} ranks; numbers of ranks "
-        f"that divide them: {', '.join(map(str, valid))}"
+    over = f" over {nodes} nodes" if nodes > 1 else ""
+    problem = (
+        f"{size} ranks are not equally many on each of {nodes} nodes"
+        if size % nodes
+        else f"{named} experts{copies} are not equally many on each of {size} ranks"
     )
+    sizes = ", ".join(map(str, valid)) or "none"
+    return f"{problem}; numbers of ranks that divide them{over}: {sizes}"
 
 
 def _copies_problem(asked: ExpertOptions, experts: int) -> str | None:

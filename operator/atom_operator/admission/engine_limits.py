@@ -44,6 +44,7 @@ def validate_experts(
     asked = ExpertOptions(
         tensor_parallel=options.tensor_parallel,
         data_parallel=options.data_parallel,
+        nodes=options.nodes,
         speculation=options.speculative_method is not None,
     )
     message = expert_parallel_problem(facts, asked)

@@ -144,22 +144,27 @@ def _extra_args_are_not_owned(spec: AtomDeploymentSpec) -> Iterator[FieldProblem
             )
 
 
-def _copies_are_on_gpus_of_one_node(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
+def _copies_have_their_devices(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
     # CEL has this rule too; here it also holds for objects stored before the rule existed.
-    copies, tensor = spec.parallelism.data or 1, spec.parallelism.tensor or 1
+    asked = spec.parallelism
+    copies, tensor, nodes = asked.data or 1, asked.tensor or 1, asked.nodes or 1
     if copies == 1:
         return
     field, remedy = "spec.parallelism.data", "leave it out and raise spec.replicas instead"
-    if spec.accelerator.type == "cpu":
+    if spec.accelerator.type == "cpu" and not asked.expert:
         yield FieldProblem(field, f"{copies} copies in a pod are for GPUs; {remedy}")
-    if (spec.parallelism.nodes or 1) > 1:
-        yield FieldProblem(field, f"{copies} copies in a pod need it on one node; {remedy}")
-    if copies * tensor > _MOST_DEVICES:
-        most = _MOST_DEVICES // tensor
+    if nodes > 1 and not asked.expert:
+        share = "or set spec.parallelism.expert for a mixture of experts, which they then share"
+        yield FieldProblem(
+            field, f"{copies} copies in a pod need it on one node; {remedy}, {share}"
+        )
+    if copies * tensor > _MOST_DEVICES * nodes:
+        most = _MOST_DEVICES * nodes // tensor
         yield FieldProblem(
             field,
-            f"{copies} copies on {tensor} devices each are more than the {_MOST_DEVICES} of a "
-            f"node; set at most {most} and raise spec.replicas",
+            f"{copies} copies on {tensor} devices each are more than the {_MOST_DEVICES} of "
+            f"{'a node' if nodes == 1 else f'each of {nodes} nodes'}; set at most {most} and raise "
+            "spec.replicas",
             Reason.IMPOSSIBLE_PARALLELISM,
         )
 
@@ -213,7 +218,7 @@ def _template_leaves_our_labels(spec: AtomDeploymentSpec) -> Iterator[FieldProbl
 
 _RULES: tuple[Rule, ...] = (
     _extra_args_are_not_owned,
-    _copies_are_on_gpus_of_one_node,
+    _copies_have_their_devices,
     _batch_holds_every_sequence,
     _draft_model_goes_with_eagle3,
     _template_is_a_pod_template,

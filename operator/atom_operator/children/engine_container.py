@@ -130,7 +130,7 @@ def _resources(plan: Plan) -> dict[str, Any]:
         memory = memory_quantity(accelerator.memory_bytes)
         return {"requests": {"cpu": _CPU_REQUEST, "memory": memory}, "limits": {"memory": memory}}
     devices = {str(accelerator.resource_name): str(plan.engine.devices_per_pod)}
-    copies = plan.engine.data_parallel
+    copies = plan.engine.copies_per_pod
     host = {"cpu": str(_GPU_HOST_CORES * copies), "memory": f"{_GPU_HOST_GIB * copies}Gi"}
     return {"requests": {**host, **devices}, "limits": devices}
 

@@ -32,7 +32,7 @@ def group_environment(plan: Plan) -> dict[str, dict[str, Any]]:
         "NNODES": {"value": str(engine.nodes)},
         "NODE_RANK": {"valueFrom": index},
         "LOCAL_WORLD_SIZE": {"value": str(engine.devices_per_pod)},
-        "WORLD_SIZE": {"value": str(engine.tensor_parallel)},
+        "WORLD_SIZE": {"value": str(engine.devices)},
     }
 
 

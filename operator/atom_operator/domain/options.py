@@ -76,7 +76,9 @@ class EngineOptions:
     drain_seconds: int
     extra_args: tuple[str, ...]
     env: tuple[Mapping[str, Any], ...]
-    data_parallel: int = 1  # copies of the model in each pod
+    data_parallel: int = (
+        1  # copies of the model in each pod, or in a group those that share experts
+    )
     expert_parallel: bool = False  # whole experts on each rank
     speculative_tokens: int = 0  # drafted per step; 0 for none
     speculative_method: Literal["ngram", "mtp", "eagle3"] | None = None
@@ -86,7 +88,7 @@ class EngineOptions:
 
     @property
     def shares_experts(self) -> bool:
-        """Whether copies of the model in a pod have a part of its experts each, for all."""
+        """Whether copies of the model have a part of its experts each, for all."""
         return self.expert_parallel and self.data_parallel > 1
 
     @property
@@ -99,6 +101,11 @@ class EngineOptions:
     def devices(self) -> int:
         """Of one replica."""
         return self.tensor_parallel * self.data_parallel
+
+    @property
+    def copies_per_pod(self) -> int:
+        """Of the model, or one that the pods of a group share."""
+        return max(1, self.data_parallel // self.nodes)
 
     @property
     def devices_per_pod(self) -> int:

@@ -11,10 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from atom.sizing import (
+    MAX_TENSOR_PARALLEL,
     ONLINE,
     DoesNotFitError,
     DoesNotFitReason,
+    ExpertOptions,
     ModelFacts,
+    expert_parallel_problem,
     tensor_parallel_problems,
     unsupported,
     valid_tensor_parallel_sizes,
@@ -155,6 +158,9 @@ def _other_product(misfit: Misfit, fits: Fits) -> Iterator[str]:
 
 def _more_devices(misfit: Misfit, fits: Fits) -> Iterator[str]:
     options, facts = misfit.options, misfit.facts
+    if options.shares_experts:
+        yield from _more_sharers(misfit, fits)
+        return
     experts = options.expert_parallel
     # On the nodes that there are: more of them are another network's question.
     for ranks in valid_tensor_parallel_sizes(facts, options.nodes, expert_parallel=experts):
@@ -173,6 +179,19 @@ def _more_devices(misfit: Misfit, fits: Fits) -> Iterator[str]:
                 "(engine.maxTensorParallel in the operator's chart)"
             )
         return
+
+
+def _more_sharers(misfit: Misfit, fits: Fits) -> Iterator[str]:
+    """More ranks with tokens of their own, each of which has fewer of the experts."""
+    options = misfit.options
+    for ranks in range(options.data_parallel + 1, MAX_TENSOR_PARALLEL * options.nodes + 1):
+        asked = ExpertOptions(data_parallel=ranks, nodes=options.nodes)
+        changed = replace(options, data_parallel=ranks)
+        if expert_parallel_problem(misfit.facts, asked) is None and fits(
+            changed, misfit.memory_bytes, misfit.facts
+        ):
+            yield f"set spec.parallelism.data to {ranks}"
+            return
 
 
 def _smaller_elements(misfit: Misfit, fits: Fits) -> Iterator[str]:

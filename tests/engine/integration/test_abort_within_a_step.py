@@ -39,7 +39,7 @@ class SteppedCore:
         self.outputs = context.socket(zmq.PULL)
         self.outputs.bind(address.outputs)
         config = build_config(EngineOptions(model=str(model), device="cpu", num_kv_blocks=100))
-        self.sockets = CoreSockets(context, folder, clients=1, rank=0)
+        self.sockets = CoreSockets(context, [address.endpoints], rank=0)
         self.core = EngineCore(config, self.sockets)
         self.core.start()
         assert self.requests.poll(WAIT_MS), "READY comes by the requests' socket"

@@ -26,6 +26,7 @@ from tests.support.tiny_model import Architecture, make_tiny_checkpoint
 from tests.support.waiting import wait_until
 
 PROMPTS = [[5, 6, 7], list(range(3, 60)), [9] * 17]
+SIZE = ["--tensor-parallel-size", "2"]
 WHOLE_EXPERTS = "--enable-expert-parallel"
 
 
@@ -59,7 +60,7 @@ def two_nodes(
     with reserved_port() as port:
         config = config_of(model, master_port=port, enable_expert_parallel=whole_experts)
         place = NodePlace(count=2, rank=1, port=port)
-        flags = [WHOLE_EXPERTS] if whole_experts else []
+        flags = [*SIZE, WHOLE_EXPERTS] if whole_experts else SIZE
         with (
             further_node(model, place, folder / "node.log", *flags) as node,
             core_client(config) as client,
@@ -150,7 +151,7 @@ def test_a_node_that_waits_for_the_first_can_be_stopped(
     model: str, tmp_path: Path, port: int
 ) -> None:
     place = NodePlace(count=2, rank=1, port=port)
-    with further_node(model, place, tmp_path / "node.log") as node:
+    with further_node(model, place, tmp_path / "node.log", *SIZE) as node:
         waiting = node.node_process()
         node.process.send_signal(signal.SIGTERM)
         assert node.wait_exit() == 0
@@ -163,10 +164,6 @@ def test_a_node_that_waits_for_the_first_can_be_stopped(
         ({"tensor_parallel_size": 3}, "give a multiple of 2"),
         ({"node_rank": 2}, "node_rank must be within"),
         ({"data_parallel_size": 2}, "several copies of the model over several nodes"),
-        (
-            {"data_parallel_size": 2, "enable_expert_parallel": True, "enable_dp_attention": True},
-            "over 2 nodes give each rank whole experts by --tensor-parallel-size",
-        ),
         ({"master_port": 0}, "master_port must be within"),
         ({"tensor_parallel_size": 6}, "sizes that divide this model over 2 nodes: 2, 4"),
     ],

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -39,8 +40,13 @@ def parsed(words: list[str]) -> argparse.Namespace:
 
 def test_the_guides_name_flags_that_there_are() -> None:
     nodes = [options_from_args(parsed(words)) for words in commands("multi-node")]
-    assert [(one.nnodes, one.node_rank) for one in nodes] == [(2, 0), (2, 1)]
-    assert len({(one.tensor_parallel_size, one.master_addr, one.master_port) for one in nodes}) == 1
+    assert [(one.nnodes, one.node_rank) for one in nodes] == [(2, 0), (2, 1)] * 2
+    for first, second in (nodes[:2], nodes[2:]):
+        assert replace(second, node_rank=0) == first
+    assert [(one.tensor_parallel_size, one.data_parallel_size) for one in nodes[::2]] == [
+        (2, 1),
+        (1, 16),
+    ]
     first, *_ = [options_from_args(parsed(words)) for words in commands("parallelism")]
     assert (first.tensor_parallel_size, first.nnodes) == (2, 1)
 

@@ -149,9 +149,18 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"replicas": -1}, "spec.replicas in body should be greater than or equal to 0"),
     ({"parallelism": {"tensor": 9}}, "tensor must be at most 8 for each node"),
     ({"parallelism": {"tensor": 129}}, "should be less than or equal to 128"),
-    ({"parallelism": {"data": 9}}, "should be less than or equal to 8"),
+    ({"parallelism": {"data": 9}}, "data times tensor must be at most 8 for each node"),
+    ({"parallelism": {"data": 129}}, "should be less than or equal to 128"),
     ({"parallelism": {"data": 4, "tensor": 4}}, "data times tensor must be at most 8"),
     ({"parallelism": {"data": 2, "nodes": 2, "tensor": 2}}, "replicas of one node only"),
+    (
+        {"parallelism": {"data": 3, "nodes": 2, "expert": True}},
+        "data must be a multiple of nodes",
+    ),
+    (
+        {"parallelism": {"data": 18, "nodes": 2, "expert": True}},
+        "data times tensor must be at most 8 for each node",
+    ),
     (
         {"parallelism": {"data": 2}, "accelerator": {"type": "cpu"}},
         "parallelism.data applies to accelerator type amd only",

@@ -68,8 +68,12 @@ def test_an_autoscaler_aims_at_what_all_copies_hold() -> None:
             "need it on one node",
         ),
         ({"accelerator": AMD, "parallelism": {"data": 4, "tensor": 4}}, "set at most 2"),
+        (
+            {"accelerator": AMD, "parallelism": {"data": 18, "nodes": 2, "expert": True}},
+            "more than the 8 of each of 2 nodes; set at most 16",
+        ),
     ],
-    ids=["on a cpu", "over nodes", "more than a node has"],
+    ids=["on a cpu", "over nodes", "more than a node has", "more than the nodes have"],
 )
 def test_what_no_pod_could_hold_is_refused(changes: dict[str, Any], words: str) -> None:
     (problem,) = validate(parsed(**changes))

@@ -114,6 +114,30 @@ def test_whole_experts_over_nodes_are_planned_and_asked_for_as_the_engine_takes_
     assert "number of experts 256 is not divisible by 24" in said["spec.parallelism.tensor"]
 
 
+def test_shared_experts_over_nodes_are_planned_and_asked_for_as_the_engine_takes_them() -> None:
+    mixture = {"model": {"source": "hf://Qwen/Qwen3-30B-A3B"}, "accelerator": MI300X}
+    parallelism = {"data": 16, "nodes": 2, "expert": True}
+    made = plan(**{**mixture, "parallelism": parallelism})
+    args = engine_args(made)
+    assert args[args.index("--data-parallel-size") + 1] == "16"
+    assert args[args.index("--tensor-parallel-size") + 1] == "1"
+    assert {"--enable-expert-parallel", "--enable-dp-attention", "--nnodes"} <= {*args}
+    one_node = plan(**{**mixture, "parallelism": {"data": 8, "expert": True}})
+    halves, whole = made.capacity.capacity, one_node.capacity.capacity
+    assert halves is not None
+    assert whole is not None
+    experts = 48 * 128 * 3 * 768 * 2048 * 2
+    assert whole.weights_bytes - halves.weights_bytes == experts // 16, "an Nth on each rank"
+    assert halves.num_blocks > whole.num_blocks, "and a cache of its own"
+    for changes, message in (
+        ({"data": 12}, "numbers of ranks that divide them over 2 nodes: 2, 4, 8, 16"),
+        ({"data": 15}, "15 ranks are not equally many on each of 2 nodes"),
+    ):
+        (problem,) = problems(**{**mixture, "parallelism": {**parallelism, **changes}})
+        assert problem.field == "spec.parallelism.expert"
+        assert message in problem.message
+
+
 def test_what_only_the_engine_refuses_is_planned_all_the_same() -> None:
     around = Surroundings(IMAGES)
     considered = consider(Owner(KEY, "uid"), parsed(**R1), around)

@@ -66,6 +66,21 @@ def test_the_next_valid_size_over_the_nodes_that_there_are_is_named_and_is_enoug
     assert (size, on_two_nodes(size).fits) == (16, "True")
 
 
+def test_more_ranks_that_share_the_experts_are_named_and_are_enough() -> None:
+    def of_ranks(number: int) -> Any:
+        return plan(
+            model={"source": "hf://deepseek-ai/DeepSeek-R1"},
+            accelerator=amd(memory="96Gi"),
+            parallelism={"data": number, "nodes": 2, "expert": True},
+            engine={"maxModelLen": 8192, "maxNumBatchedTokens": 1024},
+        ).capacity
+
+    message = of_ranks(4).message
+    size = int(remedy(message, r"set spec\.parallelism\.data to (\d+)"))
+    assert (size, of_ranks(size).fits, of_ranks(size // 2).fits) == (16, "True", "False")
+    assert "spec.parallelism.tensor" not in message
+
+
 def test_the_longest_context_in_the_message_fits_and_no_longer_one() -> None:
     source, accelerator = "hf://meta-llama/Llama-3.1-8B", amd(memory="24Gi")
     message = verdict(source, accelerator).message

@@ -301,6 +301,27 @@ def test_ranks_of_a_group_find_each_other() -> None:
         assert ("readinessProbe" in engine) is (role == "leader")
 
 
+def test_ranks_that_share_experts_are_a_group_with_as_many_devices_in_each_pod() -> None:
+    asked: dict[str, Any] = {
+        "model": {"source": "hf://Qwen/Qwen3-30B-A3B"},
+        "accelerator": {"type": "amd", "product": "MI300X"},
+        "parallelism": {"data": 8, "nodes": 2, "expert": True},
+    }
+    groups = render(plan(site=SITE, **asked))[ChildKey(LEADER_WORKER_SET, "chat")]
+    template = groups["spec"]["leaderWorkerTemplate"]
+    assert template["size"] == 2
+    for role in ("leaderTemplate", "workerTemplate"):
+        (engine,) = template[role]["spec"]["containers"]
+        assert engine["resources"]["limits"] == {"amd.com/gpu": "4"}
+        assert engine["resources"]["requests"]["memory"] == "32Gi", "of the copies of one pod"
+        environment = {item["name"]: item.get("value") for item in engine["env"]}
+        numbers = [environment[name] for name in ("NNODES", "WORLD_SIZE", "LOCAL_WORLD_SIZE")]
+        assert numbers == ["2", "8", "4"]
+        told = dict(zip(engine["args"], engine["args"][1:], strict=False))
+        assert (told["--data-parallel-size"], told["--node-rank"]) == ("8", "$(NODE_RANK)")
+        assert "--enable-dp-attention" in engine["args"]
+
+
 def test_a_group_carries_what_a_fast_network_needs_where_it_is_asked_for() -> None:
     """RDMA devices, locked memory and RCCL's variables, in the leader and in the workers."""
     container = {

@@ -267,7 +267,7 @@ def _add_parallel_flags(group: Any) -> None:
     )
     add(
         "--nnodes", type=int, default=_default("nnodes"),
-        help="machines that share a copy of the model, with as many devices each",
+        help="machines that share a copy of the model, or its experts, with as many devices each",
     )  # fmt: skip
     add(
         "--node-rank", type=int, default=_default("node_rank"),

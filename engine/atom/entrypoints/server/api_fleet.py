@@ -25,6 +25,7 @@ from atom.config import Config
 from atom.entrypoints.process.stop_requests import StopRequests, first_of, on_daemon_thread
 from atom.entrypoints.server.engine_source import OPENING_THREAD, open_model
 from atom.entrypoints.server.owner_messages import (
+    LISTENS,
     READY,
     AllReady,
     EngineFailed,
@@ -38,6 +39,7 @@ from atom.errors import EngineDeadError
 from atom.model_engine.engine_core_mgr import CoreManager
 from atom.model_engine.wire.core_port import CoreEvent, CoreFailed
 from atom.model_engine.wire.engine_protocol import EngineReport, ProgressBody
+from atom.model_engine.wire.other_nodes import ClientPorts
 from atom.progress import StartupProgress
 from atom.utils.child_process import ChildProcess
 
@@ -92,7 +94,7 @@ class ApiFleet:
             [sys.executable, "-m", _PROCESS_MODULE, str(number), str(descriptor), level],
             self._on_server_exit,
             pass_fds=[descriptor],
-            on_line=self._on_server_word,
+            on_line=lambda word: self._on_server_word(number, word),
         )
 
     async def run(self) -> int:
@@ -171,8 +173,11 @@ class ApiFleet:
         elif isinstance(event, ProgressBody) and self._progress is not None:
             self._progress.show(event.phase, event.fraction)
 
-    def _on_server_word(self, word: bytes) -> None:
+    def _on_server_word(self, number: int, word: bytes) -> None:
         """On the child's thread."""
+        if word.startswith(LISTENS) and self._manager is not None:
+            ports = msgspec.json.decode(word.removeprefix(LISTENS), type=ClientPorts)
+            self._manager.client_listens(number, ports)
         if word == READY:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._server_ready)

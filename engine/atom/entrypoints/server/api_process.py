@@ -2,8 +2,9 @@
 `python -m atom.entrypoints.server.api_process NUMBER DESCRIPTOR LEVEL`.
 
 DESCRIPTOR is its listening socket, inherited. ServerOptions come as the first line on standard
-input, then messages of the owner (owner_messages.py); the input stays open as a lifeline. Its only
-word on standard output is that it takes requests; errors are the owner's to print.
+input, then messages of the owner (owner_messages.py); the input stays open as a lifeline. Its words
+on standard output are where engine processes of other nodes find it, if there are any, and that it
+takes requests; errors are the owner's to print.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import signal
 import socket
 import sys
 
+import msgspec
 import uvloop
 
 from atom.entrypoints.process.logs import configure_logging, flush_logs
 from atom.entrypoints.server.engine_source import AttachedEngine
 from atom.entrypoints.server.http_process import HttpProcess
 from atom.entrypoints.server.owner_messages import (
+    LISTENS,
     READY,
     AllReady,
     EngineFailed,
@@ -32,6 +35,7 @@ from atom.entrypoints.server.owner_messages import (
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.errors import AtomError
 from atom.model_engine.wire.engine_protocol import EngineReport
+from atom.model_engine.wire.other_nodes import ClientPorts
 from atom.utils.parent_watch import ParentLines, end_with_parent
 
 logger = logging.getLogger(__name__)
@@ -60,7 +64,7 @@ def main() -> int:
 async def _run(
     options: ServerOptions, listener: socket.socket, number: int, parent: ParentLines
 ) -> int:
-    source = AttachedEngine(options, client=number)
+    source = AttachedEngine(options, number, _say_ports)
     process = HttpProcess(options, listener, source, announce=_say_ready, alone=False)
 
     def handle(message: OwnerMessage) -> None:
@@ -81,6 +85,10 @@ async def _run(
 
     parent.follow(on_line)
     return await process.run()
+
+
+def _say_ports(ports: ClientPorts) -> None:
+    os.write(sys.stdout.fileno(), LISTENS + msgspec.json.encode(ports) + b"\n")
 
 
 def _say_ready(report: EngineReport) -> None:

@@ -26,6 +26,7 @@ from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.request_stream import reader_limits
 from atom.model_engine.wire.core_port import CoreEvent
 from atom.model_engine.wire.core_sockets import ClientAddress
+from atom.model_engine.wire.other_nodes import ClientPorts
 
 logger = logging.getLogger(__name__)
 
@@ -90,10 +91,14 @@ class AttachedEngine:
     """An engine whose processes belong to another process of this server. Belongs to the running
     loop."""
 
-    def __init__(self, options: ServerOptions, client: int) -> None:
-        """client: this process' number among those that talk to the engine; from 1."""
+    def __init__(
+        self, options: ServerOptions, client: int, say_ports: Callable[[ClientPorts], None]
+    ) -> None:
+        """client: this process' number among those that talk to the engine; from 1. say_ports: told
+        where it listens to engine processes of other nodes, if there are any."""
         self._options = options
         self._client = client
+        self._say_ports = say_ports
         self._opened: asyncio.Future[ModelOpened] = asyncio.get_running_loop().create_future()
         self._manager: CoreManager | None = None
 
@@ -114,6 +119,8 @@ class AttachedEngine:
 
         def attach(config: Config, on_event: Callable[[CoreEvent], None]) -> CoreManager:
             self._manager = CoreManager(config, on_event, attachment=address)
+            if self._manager.ports is not None:
+                self._say_ports(self._manager.ports)
             return self._manager
 
         return AsyncLLMEngine(

@@ -1,5 +1,5 @@
 """What the owner of several HTTP processes tells them, as one JSON line each on standard input; and
-the one word that they say, on standard output."""
+the two words that they say, on standard output."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 
 
 READY = b"ready"  # from an HTTP process: it takes requests
+LISTENS = b"listens "  # and ClientPorts: where it listens to engine processes of other nodes
 
 OwnerMessage = ModelOpened | AllReady | EngineFailed | Stop
 _DECODER = msgspec.json.Decoder(OwnerMessage)

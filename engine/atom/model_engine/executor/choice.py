@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from atom.config import Config
 from atom.model_engine.executor.base import Executor
-from atom.model_engine.executor.first_loss import OnFailure
 from atom.model_engine.executor.in_process import InProcessExecutor
+from atom.model_engine.wire.first_loss import OnFailure
 from atom.model_engine.wire.peer_mesh import MeshOrder
 
 

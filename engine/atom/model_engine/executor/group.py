@@ -18,14 +18,14 @@ from atom.collectives.torch_group import LOOPBACK, Place, TorchGroup, open_store
 from atom.config import Config
 from atom.errors import ConfigError
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
-from atom.model_engine.executor.first_loss import FirstLoss, OnFailure
 from atom.model_engine.executor.in_process import InProcessExecutor
-from atom.model_engine.executor.other_nodes import OtherNodes
 from atom.model_engine.executor.rank_processes import Meeting, RankProcesses
 from atom.model_engine.executor.step_channel import StepSender
 from atom.model_engine.executor.step_codec import encode_batch, encode_sample
 from atom.model_engine.model_runner import ModelRunner, Progress, rank_device
 from atom.model_engine.wire.engine_protocol import EngineReport
+from atom.model_engine.wire.first_loss import FirstLoss, OnFailure
+from atom.model_engine.wire.other_nodes import OtherNodes, RanksWork
 from atom.model_ops.expert_placement import ExpertLoad
 from atom.utils.listening import is_loopback
 
@@ -132,7 +132,8 @@ class GroupExecutor:
 def start_group(config: Config, on_failure: OnFailure) -> GroupExecutor:
     """Start the other ranks and meet them. on_failure: told, from any thread, why the group cannot
     go on; it must end this process."""
-    parallel, loss = config.parallel, FirstLoss(on_failure)
+    parallel = config.parallel
+    loss = FirstLoss(lambda words: on_failure(words.message, words.user_error))
     size, place = parallel.tensor_parallel_size, parallel.nodes
     if place.rank:
         raise ConfigError(f"node_rank {place.rank}: a further node is run by `atom serve` alone")
@@ -143,7 +144,8 @@ def start_group(config: Config, on_failure: OnFailure) -> GroupExecutor:
     store = open_store(size, for_other_nodes=nodes is not None)
     ranks.start(Meeting(LOOPBACK, store.port))
     if nodes is not None:
-        nodes.meet(store.port)
+        nodes.meet(RanksWork(store.port))
+        nodes.stop_listening()
     alone = nodes is None or is_loopback(place.address)
     where = Place(0, size, device, channel.memory.counter(0), place.count, alone)
     with _together(loss):

@@ -17,20 +17,21 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from atom.collectives.torch_group import Place, TorchGroup, find_store, open_store
+from atom.collectives.torch_group import LOOPBACK, Place, TorchGroup, find_store, open_store
 from atom.config import Config
 from atom.errors import AtomError
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.executor.base import GroupEndedError
-from atom.model_engine.executor.first_loss import OnFailure
 from atom.model_engine.executor.in_process import InProcessExecutor
 from atom.model_engine.executor.lockstep import Lockstep
 from atom.model_engine.model_runner import ModelRunner, Progress, rank_device
 from atom.model_engine.runner.expert_balancer import ExpertBalancer
 from atom.model_engine.runner.graph_parts import bucket_sizes
 from atom.model_engine.wire.engine_protocol import EngineReport
+from atom.model_engine.wire.first_loss import OnFailure
 from atom.model_engine.wire.peer_mesh import MeshOrder, PeerLeftError, PeerLostError, PeerMesh
 from atom.model_ops.expert_placement import ExpertLoad
+from atom.utils.listening import is_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -191,10 +192,13 @@ def start_peers(config: Config, order: MeshOrder, on_failure: OnFailure) -> Peer
 def meet(config: Config, mesh: PeerMesh) -> TorchGroup:
     """The group of the cores' devices, once all have come."""
     rank, size = config.parallel.data_parallel_rank, config.parallel.data_parallel_size
+    nodes = config.parallel.nodes
     if rank == 0:
-        store = open_store(size)
+        store = open_store(size, for_other_nodes=nodes.count > 1)
         mesh.say_port(store.port)
     else:
-        store = find_store(mesh.hear_port(0), size)
+        store = find_store(mesh.hear_port(0), size, nodes.address if nodes.rank else LOOPBACK)
     begun = np.zeros(1, dtype=np.int64)
-    return TorchGroup(Place(rank, size, rank_device(config).torch_device, begun), store)
+    alone = nodes.count == 1 or is_loopback(nodes.address)
+    device = rank_device(config).torch_device
+    return TorchGroup(Place(rank, size, device, begun, nodes.count, alone), store)

@@ -20,9 +20,10 @@ import msgspec
 
 from atom.config import Config
 from atom.errors import AtomError
-from atom.model_engine.executor.rank_processes import LastWords, RankOrder
+from atom.model_engine.executor.rank_processes import RankOrder
 from atom.model_engine.executor.step_channel import StepMemory, StepReceiver
 from atom.model_engine.executor.step_codec import SampleStep, decode_step
+from atom.model_engine.wire.first_loss import LastWords
 from atom.utils.collector import collector_at_rest
 from atom.utils.listening import is_loopback
 from atom.utils.parent_watch import ParentLines, end_with_parent

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import msgspec
 
 from atom.config import Config
-from atom.model_engine.executor.first_loss import FirstLoss
 from atom.model_engine.executor.step_channel import StepSender
+from atom.model_engine.wire.first_loss import FirstLoss, LastWords
 from atom.utils.child_process import ChildProcess
 
 logger = logging.getLogger(__name__)
@@ -42,13 +42,6 @@ class RankOrder(msgspec.Struct, frozen=True):
     bell: int
     host: str
     port: int
-
-
-class LastWords(msgspec.Struct, frozen=True):
-    """What a follower, or a node of them, says when it cannot go on."""
-
-    message: str
-    user_error: bool
 
 
 class RankProcesses:
@@ -111,6 +104,6 @@ class RankProcesses:
     def _ended(self, child: ChildProcess) -> None:
         said = self._said.get(child.name)
         if said is None:
-            self.loss.tell(child.last_words)
+            self.loss.tell(LastWords(child.last_words, False))
         else:
-            self.loss.tell(f"{child.name}: {said.message}", said.user_error)
+            self.loss.tell(LastWords(f"{child.name}: {said.message}", said.user_error))

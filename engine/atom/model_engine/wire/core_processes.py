@@ -1,6 +1,8 @@
-"""CoreProcesses: starts one engine process per data-parallel rank, and says when one ends.
+"""CoreProcesses: starts the engine processes of this node's data-parallel ranks, and says when one
+ends.
 
-Knows which devices a rank may see, and no sockets; CoreManager owns it.
+Knows which devices a rank may see, and no sockets; CoreManager owns it, and a further node of cores
+that share experts (executor/cores_node.py).
 """
 
 from __future__ import annotations
@@ -8,16 +10,18 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from atom.config import Config
-from atom.model_engine.wire.peer_mesh import MeshOrder, mesh_sockets
+from atom.model_engine.wire.core_sockets import ClientEndpoints
+from atom.model_engine.wire.first_loss import LastWords
+from atom.model_engine.wire.peer_mesh import Bells, MeshOrder, mesh_sockets
 from atom.utils.child_process import ChildProcess
 
 logger = logging.getLogger(__name__)
@@ -27,68 +31,91 @@ _SPIN_COUNT = "2000"  # some tens of microseconds
 _DEVICE_VARIABLES = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
+class CoreOrder(msgspec.Struct, frozen=True):
+    """What a core is told beside its configuration. mesh: None where it needs no other core."""
+
+    clients: Sequence[ClientEndpoints]
+    mesh: MeshOrder | None
+
+
 class CoreProcesses:
-    """`on_exit(returncode, last words)` comes from a thread of ours, unless `stop` or `close` was
-    called before; it must not block for long."""
+    """`on_exit` comes from a thread of ours, unless `stop` or `close` was called before; it must
+    not block for long."""
 
     def __init__(
-        self, config: Config, folder: Path, clients: int, on_exit: Callable[[int, str], None]
+        self,
+        config: Config,
+        clients: Sequence[ClientEndpoints],
+        on_exit: Callable[[LastWords], None],
     ) -> None:
-        """folder: where the clients' sockets are; clients: how many there are."""
+        """clients: where the cores find each, by its number."""
         self._config = config
-        self._folder = folder
         self._clients = clients
         self._on_exit = on_exit
         self._closing = threading.Event()
         self._children: list[ChildProcess] = []
 
-    def start(self) -> None:
-        """Spawn all; returns when each has its configuration."""
-        size = self._config.parallel.data_parallel_size
-        meshes = mesh_sockets(size if self._config.parallel.shares_experts else 0)
-        for rank in range(size):
-            parallel = dataclasses.replace(self._config.parallel, data_parallel_rank=rank)
-            config = dataclasses.replace(self._config, parallel=parallel)
-            bells = {peer: bell.fileno() for peer, bell in meshes[rank].items()} if meshes else {}
-            child = self._child(config, tuple(bells.values()))
-            self._children.append(child)
-            child.start()
-            child.tell(config.to_json())
-            if bells:
-                child.tell(msgspec.json.encode(MeshOrder(bells)))
+    def start(self, far: Mapping[int, Bells] | None = None) -> None:
+        """Spawn all; returns when each has its configuration. far: by rank of this node, its
+        sockets to cores of others; they are the cores' from here on."""
+        parallel = self._config.parallel
+        ranks = parallel.ranks_here if parallel.shares_experts else range(self._copies)
+        meshes = mesh_sockets(ranks) if parallel.shares_experts else {}
+        for rank, bells in (far or {}).items():
+            meshes[rank].update(bells)
+        for rank in ranks:
+            self._start(rank, meshes.get(rank))
         # Of each pair both ends are theirs alone: one's end is the other's news.
-        for bell in [bell for mesh in meshes for bell in mesh.values()]:
+        for bell in [bell for mesh in meshes.values() for bell in mesh.values()]:
             bell.close()
+
+    def _start(self, rank: int, mesh: Bells | None) -> None:
+        parallel = dataclasses.replace(self._config.parallel, data_parallel_rank=rank)
+        config = dataclasses.replace(self._config, parallel=parallel)
+        bells = {peer: bell.fileno() for peer, bell in (mesh or {}).items()}
+        child = self._child(config, tuple(bells.values()))
+        self._children.append(child)
+        child.start()
+        child.tell(config.to_json())
+        order = CoreOrder(self._clients, None if mesh is None else MeshOrder(bells))
+        child.tell(msgspec.json.encode(order))
 
     @property
     def process_ids(self) -> list[int]:
+        """Of this node's, by rank."""
         return [child.pid for child in self._children if child.pid is not None]
 
     def stop(self, timeout_seconds: float) -> None:
         """Wait for processes that were told to end, then make them; no `on_exit` from here on."""
         self._closing.set()
         deadline = time.monotonic() + timeout_seconds
-        for rank, child in enumerate(self._children):
+        for child in self._children:
             if not child.wait(deadline - time.monotonic()):
                 # Without time to end, as while it loads, it was not expected to.
                 level = logging.WARNING if timeout_seconds >= 1 else logging.DEBUG
-                message = "engine process %d did not end in %g s; killing it"
-                logger.log(level, message, rank, timeout_seconds)
+                message = "%s did not end in %g s; killing it"
+                logger.log(level, message, child.name, timeout_seconds)
                 child.kill()
 
     def close(self) -> None:
         """Forbid further `on_exit` calls."""
         self._closing.set()
 
+    @property
+    def _copies(self) -> int:
+        return self._config.parallel.data_parallel_size
+
     def _child(self, config: Config, descriptors: tuple[int, ...]) -> ChildProcess:
         parallel = config.parallel
         name = "the engine process"
-        if parallel.data_parallel_size > 1:
+        if self._copies > 1:
             name = f"the engine process of rank {parallel.data_parallel_rank}"
+        if parallel.spans_cores:
+            name = f"{name} on node {parallel.nodes.rank} ({socket.gethostname()})"
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
         return ChildProcess(
             name,
-            [sys.executable, "-m", _CORE_MODULE, str(self._folder), str(self._clients), level],
+            [sys.executable, "-m", _CORE_MODULE, level],
             self._ended,
             environment={
                 **os.environ,
@@ -101,7 +128,8 @@ class CoreProcesses:
     def _ended(self, child: ChildProcess) -> None:
         code = child.returncode
         if not self._closing.is_set() and code is not None:
-            self._on_exit(code, child.last_words)
+            # Of a code that is its own it has told the clients why.
+            self._on_exit(LastWords(child.last_words, user_error=False, said=code > 0))
 
 
 def thread_waiting(environ: Mapping[str, str]) -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 Each client binds two ipc files in one folder: a ROUTER that its requests leave by, and a PULL that
 outputs come in by. Every core connects a DEALER and a PUSH to each client, under the identity of
-its rank; connections are made and repaired by ZMQ in the background, in any order of start.
+its rank; connections are made and repaired by ZMQ in the background, in any order of start. To
+cores of other nodes both listen on ports as well (node_ports.py).
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ _LINGER_MS = 2000  # how long a last message may take to leave
 _WIRE_LIMIT_BYTES = 4 * MAX_MESSAGE_BYTES
 
 
+class ClientEndpoints(msgspec.Struct, frozen=True):
+    """Where a core finds a client, in ZMQ's words."""
+
+    requests: str
+    outputs: str
+
+
 @dataclass(frozen=True, slots=True)
 class ClientAddress:
     """Where one client listens. folder: of mode 0700."""
@@ -39,6 +47,11 @@ class ClientAddress:
     @property
     def outputs(self) -> str:
         return f"ipc://{self.folder / f'client-{self.client}-outputs'}"
+
+    @property
+    def endpoints(self) -> ClientEndpoints:
+        """For cores of the same machine."""
+        return ClientEndpoints(self.requests, self.outputs)
 
     @property
     def metrics(self) -> Path:
@@ -56,32 +69,59 @@ def open_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socke
     return socket
 
 
+def _is_far(client: ClientEndpoints) -> bool:
+    """Whether a client is on another node than the core."""
+    return client.requests.startswith("tcp:")
+
+
+def _connect(own: zmq.Socket[bytes], endpoint: str) -> None:
+    own.setsockopt(zmq.IPV6, int("[" in endpoint))
+    own.connect(endpoint)
+
+
+def _watch(own: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
+    """Has a message when a connection has ended: ZMQ itself would make another in silence."""
+    return own.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+
+
 def has_message(socket: zmq.Socket[bytes]) -> bool:
     """Whether a receive would return at once; cheaper than a poll of no time."""
     return bool(int(socket.get(zmq.EVENTS)) & zmq.POLLIN)
+
+
+class ClientLostError(Exception):
+    """A connection to a client on another node has ended: what was on its way is lost."""
 
 
 class CoreSockets:
     """A core's connections to all of its clients. Receiving belongs to one thread; any may send."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], folder: Path, clients: int, rank: int
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        clients: Sequence[ClientEndpoints],
+        rank: int,
     ) -> None:
         self._identity = identity_of(rank)
-        self._folder = folder
+        self._endpoints = clients
         self._inboxes: list[zmq.Socket[bytes]] = []
         self._outboxes: list[zmq.Socket[bytes]] = []
+        self._ends: list[zmq.Socket[bytes]] = []  # of connections to other nodes, as ZMQ tells them
         self._poller = zmq.Poller()
         self._lock = threading.Lock()
-        for address in (ClientAddress(folder, client) for client in range(clients)):
+        for client in clients:
             inbox = open_socket(context, zmq.DEALER)
             inbox.setsockopt(zmq.IDENTITY, self._identity)
-            inbox.connect(address.requests)
+            _connect(inbox, client.requests)
             self._poller.register(inbox, zmq.POLLIN)
             self._inboxes.append(inbox)
             outbox = open_socket(context, zmq.PUSH)
-            outbox.connect(address.outputs)
+            _connect(outbox, client.outputs)
             self._outboxes.append(outbox)
+            if _is_far(client):
+                self._ends += map(_watch, (inbox, outbox))
+        for end in self._ends:
+            self._poller.register(end, zmq.POLLIN)
 
     @property
     def clients(self) -> int:
@@ -96,7 +136,10 @@ class CoreSockets:
         self._poller.poll()
 
     def receive(self) -> Iterator[msgspec.Struct]:
-        """Every message that is there now; malformed ones are logged and left out."""
+        """Every message that is there now; malformed ones are logged and left out. Raises
+        `ClientLostError`."""
+        if any(map(has_message, self._ends)):
+            raise ClientLostError("the connection to the first node has ended")
         for inbox in self._inboxes:
             while has_message(inbox):
                 try:
@@ -121,10 +164,10 @@ class CoreSockets:
         """To every client, by connections of their own that wait until it has left: for a process
         that ends at once, from any thread."""
         with zmq.Context() as context:
-            for client in range(self.clients):
+            for client in self._endpoints:
                 outbox = open_socket(context, zmq.PUSH)
                 outbox.setsockopt(zmq.LINGER, _LINGER_MS)
-                outbox.connect(ClientAddress(self._folder, client).outputs)
+                _connect(outbox, client.outputs)
                 outbox.send_multipart([self._identity, *encode(body)])
                 outbox.close()
 
@@ -137,5 +180,7 @@ class CoreSockets:
 
     def close(self) -> None:
         """Last messages get a moment to leave."""
+        for end in self._ends:
+            end.close()
         for socket in (*self._inboxes, *self._outboxes):
             socket.close(linger=_LINGER_MS)

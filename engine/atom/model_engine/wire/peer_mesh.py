@@ -1,8 +1,10 @@
 """PeerMesh: words between engine cores that compute together, by a socket for each pair.
 
 A word is two numbers. A rank that waits sleeps in a poll, and the end of a process is the end of
-its sockets, so the others hear of it from the operating system. The server makes the sockets and
-each core inherits its own, without names: nothing is left of them, however the processes end.
+its sockets, so the others hear of it from the operating system. Who starts a core makes its sockets
+and the core inherits them, without names: nothing is left of them, however the processes end. To a
+core of another node a socket is a TCP connection (node_bells.py), which does not refuse a word at
+once when the other end is gone: its end is what tells.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import select
 import socket
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -20,6 +22,8 @@ _FORMAT = struct.Struct("<qq")
 # Steps that are none: what else is said.
 _LEAVING, _PORT = -1, -2
 _UNREAD_BYTES = 4096  # a rank is two words ahead of another at most
+# A TCP connection whose other end sends nothing more is not yet one that has ended here.
+_END = getattr(select, "POLLRDHUP", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class Word:
 
 
 class MeshOrder(msgspec.Struct, frozen=True):
-    """What a core is told beside its configuration. bells: by peer, an inherited descriptor."""
+    """The way to the other cores. bells: by peer, an inherited descriptor."""
 
     bells: dict[int, int]
 
@@ -48,10 +52,13 @@ class PeerLostError(Exception):
         self.peer = peer
 
 
-def mesh_sockets(size: int) -> list[dict[int, socket.socket]]:
-    """Each rank's ends, by peer."""
-    ends: list[dict[int, socket.socket]] = [{} for _ in range(size)]
-    for one, other in combinations(range(size), 2):
+Bells = dict[int, socket.socket]  # one rank's ends, by peer
+
+
+def mesh_sockets(ranks: Iterable[int]) -> dict[int, Bells]:
+    """The ends of ranks of one machine, by rank."""
+    ends: dict[int, Bells] = {rank: {} for rank in ranks}
+    for one, other in combinations(ends, 2):
         ends[one][other], ends[other][one] = socket.socketpair()
     return ends
 
@@ -115,7 +122,7 @@ class PeerMesh:
         """Sleep until a peer's process has ended without leaving; which it was. From any thread."""
         ends = select.poll()
         for fd in self._by_fd:
-            ends.register(fd, 0)  # ends alone
+            ends.register(fd, _END)  # ends alone
         while True:
             for fd, _ in ends.poll():
                 ends.unregister(fd)

@@ -229,14 +229,22 @@ class EngineSpec(ApiModel):
     """Environment variables of the engine container."""
 
 
+_SHARES_EXPERTS = "has(self.data) && self.data > 1 && has(self.expert) && self.expert"
+
+
 class ParallelismSpec(ApiModel):
     """How one replica is spread over devices."""
 
     model_config = ConfigDict(
         json_schema_extra=cel(
             (
-                "(has(self.tensor) ? self.tensor : 1) % (has(self.nodes) ? self.nodes : 1) == 0",
+                f"{_SHARES_EXPERTS} || (has(self.tensor) ? self.tensor : 1)"
+                " % (has(self.nodes) ? self.nodes : 1) == 0",
                 "tensor must be a multiple of nodes: every node has as many devices",
+            ),
+            (
+                f"!({_SHARES_EXPERTS}) || self.data % (has(self.nodes) ? self.nodes : 1) == 0",
+                "data must be a multiple of nodes: every node has as many devices",
             ),
             (
                 "(has(self.tensor) ? self.tensor : 1) <= 8 * (has(self.nodes) ? self.nodes : 1)",
@@ -244,12 +252,16 @@ class ParallelismSpec(ApiModel):
             ),
             (
                 "!has(self.data) || self.data == 1"
-                " || self.data * (has(self.tensor) ? self.tensor : 1) <= 8",
-                "data times tensor must be at most 8: all copies of the model are in one pod",
+                " || self.data * (has(self.tensor) ? self.tensor : 1)"
+                " <= 8 * (has(self.nodes) ? self.nodes : 1)",
+                "data times tensor must be at most 8 for each node: of one, all copies of the model"
+                " are in one pod",
             ),
             (
-                "!has(self.data) || self.data == 1 || !has(self.nodes) || self.nodes == 1",
-                "data applies to replicas of one node only; raise replicas instead",
+                "!has(self.data) || self.data == 1 || !has(self.nodes) || self.nodes == 1"
+                " || (has(self.expert) && self.expert)",
+                "data applies to replicas of one node only, unless expert is true; raise replicas"
+                " instead",
             ),
         )
     )
@@ -257,15 +269,16 @@ class ParallelismSpec(ApiModel):
     tensor: Annotated[int, Field(ge=1, le=128)] | None = None
     """Tensor-parallel size: devices that share one copy of the model, at most 8 on each node;
     default: 1."""
-    data: Annotated[int, Field(ge=1, le=8)] | None = None
+    data: Annotated[int, Field(ge=1, le=128)] | None = None
     """Data-parallel size: copies of the model in each pod, behind one address, each on tensor
-    devices of its own; amd only. Default: 1."""
+    devices of its own; amd only, unless they share experts. At most 8 on each node. Default: 1."""
     nodes: Annotated[int, Field(ge=1, le=16)] | None = None
     """Nodes that these devices are spread over, one pod on each, started and restarted as a
     group; more than 1 needs the LeaderWorkerSet CRD. Default: 1."""
     expert: bool | None = None
     """Every device holds whole experts of a mixture, instead of a part of each: the tensor devices
-    of a copy, or with data the copies, which then share the experts. Default: false."""
+    of a copy, or with data the copies, which then share the experts and may be on several nodes.
+    Default: false."""
 
 
 class AcceleratorSpec(ApiModel):
@@ -340,8 +353,10 @@ class AtomDeploymentSpec(ApiModel):
             (
                 "!has(self.parallelism) || !has(self.parallelism.data)"
                 " || self.parallelism.data == 1 || !has(self.accelerator)"
-                " || self.accelerator.type != 'cpu'",
-                "parallelism.data applies to accelerator type amd only; raise replicas instead",
+                " || self.accelerator.type != 'cpu'"
+                " || (has(self.parallelism.expert) && self.parallelism.expert)",
+                "parallelism.data applies to accelerator type amd only, unless expert is true;"
+                " raise replicas instead",
             ),
         )
     )

@@ -8,10 +8,11 @@ tests/engine/integration/test_expert_parallel*.py.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from atom.config import Config, EngineOptions, build_config
+from atom.config import Config, EngineOptions, NodePlace, build_config
 from tests.support.front_half import write_model_folder
 from tests.support.lockstep_schedules import MAX_TOKENS, End, Tally, play
 
@@ -25,6 +26,16 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Config]:
     named = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"}
     place.write_text(json.dumps({**json.loads(place.read_text()), **named, **experts}))
     return {ranks: _config(str(folder), ranks) for ranks in (2, 3)}
+
+
+def _far(configs: dict[int, Config]) -> dict[int, Config]:
+    """The same with a node for each rank."""
+
+    def spread(config: Config) -> Config:
+        nodes = NodePlace(count=config.parallel.data_parallel_size)
+        return replace(config, parallel=replace(config.parallel, nodes=nodes))
+
+    return {ranks: spread(config) for ranks, config in configs.items()}
 
 
 def _config(model: str, ranks: int) -> Config:
@@ -42,14 +53,17 @@ def _config(model: str, ranks: int) -> Config:
 def test_random_schedules_with_drains_and_kills(configs: dict[int, Config]) -> None:
     tally = Tally()
     for seed in range(50):
-        play(configs, seed, tally)
+        play(configs if seed % 2 else _far(configs), seed, tally)
     assert tally.ends.keys() == set(End)
     assert min(tally.answers, tally.aborts, tally.errors) > 0
 
 
 @pytest.mark.slow
-def test_a_thousand_random_schedules_with_drains_and_kills(configs: dict[int, Config]) -> None:
+@pytest.mark.parametrize("on", ["one node", "a node each"])
+def test_a_thousand_random_schedules_with_drains_and_kills(
+    configs: dict[int, Config], on: str
+) -> None:
     tally = Tally()
     for seed in range(1000):
-        play(configs, seed, tally)
+        play(configs if on == "one node" else _far(configs), seed, tally)
     assert min(tally.ends.values()) > 100

@@ -60,7 +60,7 @@ def group(
         neighbours.apply(shared_namespace, model("alone", images))
         neighbours.apply(shared_namespace, grouped(images))
         wait_ready(shared_namespace, READY_SECONDS)
-        shared_namespace.wait("alone", lambda: _is_ready(shared_namespace, "alone"), READY_SECONDS)
+        shared_namespace.wait("alone", lambda: is_ready(shared_namespace, "alone"), READY_SECONDS)
         yield shared_namespace
 
 
@@ -82,7 +82,7 @@ def grouped(images: Images, replicas: int = 1, **engine: Any) -> dict[str, Any]:
     return made
 
 
-def _is_ready(cluster: LiveCluster, name: str) -> bool:
+def is_ready(cluster: LiveCluster, name: str) -> bool:
     found = (cluster.get("atomd", name) or {}).get("status") or {}
     return any(
         (item["type"], item["status"]) == ("Ready", "True") for item in found.get("conditions", ())

@@ -9,29 +9,44 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import msgspec
+
 # What a group's end is told with: why, and whether the user can mend it.
 OnFailure = Callable[[str, bool], None]
+
+
+class LastWords(msgspec.Struct, frozen=True):
+    """Why a process cannot go on, or has ended. said: it has told the clients itself by then, and
+    its own reason is better."""
+
+    message: str
+    user_error: bool
+    said: bool = False
 
 
 class FirstLoss:
     """on_failure: called once at most, from the thread that tells; it must not block for long."""
 
-    def __init__(self, on_failure: OnFailure) -> None:
+    def __init__(self, on_failure: Callable[[LastWords], None]) -> None:
         self._on_failure = on_failure
         self._closing = threading.Event()
         self._lost = threading.Event()
         self._first = threading.Lock()  # taken for good by whose end is the reason
 
-    def tell(self, message: str, user_error: bool = False) -> None:
+    def tell(self, words: LastWords) -> None:
         """A part of the group has ended, and why."""
         if self._closing.is_set() or not self._first.acquire(blocking=False):
             return
         self._lost.set()
-        self._on_failure(message, user_error)
+        self._on_failure(words)
 
     def let_end(self) -> None:
         """Ends are no failure from here on."""
         self._closing.set()
+
+    def is_closing(self) -> bool:
+        """Whether ends are in order."""
+        return self._closing.is_set()
 
     def has_lost(self, within_seconds: float = 0.0) -> bool:
         """Whether a part is gone, or is within that time."""

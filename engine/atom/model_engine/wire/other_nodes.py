@@ -1,7 +1,9 @@
 """OtherNodes: the first node's side of a group that spans several machines.
 
-Waits for a process of each of them (node_main), tells it what to run, hands every step on, and
-tells of its end by name. Belongs to the engine core's process; a thread listens to each node.
+Waits for a process of each of them (node_main), tells it what to run, hands every step on where
+ranks follow, and tells of its end by name. Belongs to the process that starts the ranks of the
+first node: the engine core of a copy that they share, or the server of cores that share experts. A
+thread listens to each node.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
+import socket
 import threading
+import time
 from dataclasses import dataclass, field
 
 import msgspec
@@ -18,9 +22,8 @@ import numpy as np
 import atom
 from atom.config import Config
 from atom.errors import ConfigError
-from atom.model_engine.executor.first_loss import FirstLoss
-from atom.model_engine.executor.node_link import Frame, NodeLink
-from atom.model_engine.executor.rank_processes import LastWords
+from atom.model_engine.wire.first_loss import FirstLoss, LastWords
+from atom.model_engine.wire.node_link import Frame, NodeLink
 from atom.utils.listening import listen_everywhere
 
 logger = logging.getLogger(__name__)
@@ -30,71 +33,105 @@ _HELLO_SECONDS = 5.0  # of a process that connects; a node says hello at once
 
 
 class NodeHello(msgspec.Struct, frozen=True):
-    """Who comes. host: its machine's name; version: of its engine."""
+    """Who comes. host: its machine's name; version: of its engine; port: where it waits for nodes
+    of a higher rank, if these come (another version may not say it)."""
 
     rank: int
     host: str
     version: str
+    port: int = 0
+
+
+class NodeAddress(msgspec.Struct, frozen=True):
+    """Where a node waits for others. host: as the first node reaches it."""
+
+    host: str
+    port: int
+
+
+class RanksWork(msgspec.Struct, frozen=True, tag="ranks"):
+    """A node is to run ranks of one copy of the model. port: of the store where they meet."""
+
+    port: int
+
+
+class ClientPorts(msgspec.Struct, frozen=True):
+    """Where a client listens to cores of other nodes, on the first one; see ClientEndpoints."""
+
+    requests: int
+    outputs: int
+
+
+class CoresWork(msgspec.Struct, frozen=True, tag="cores"):
+    """A node is to run engine cores that share experts. clients: of all, by their numbers."""
+
+    clients: list[ClientPorts]
 
 
 class NodeOrder(msgspec.Struct, frozen=True):
-    """What a node is to run. config: the first node's; port: of the store where ranks meet."""
+    """What a node is to run. config: the first node's; others: the further nodes, from rank 1."""
 
     config: str
-    port: int
+    work: RanksWork | CoresWork
+    others: list[NodeAddress]
 
 
 @dataclass(slots=True)
 class _Node:
     hello: NodeHello
     link: NodeLink
+    name: str  # for people
+    address: NodeAddress
     counts: queue.SimpleQueue[list[int]] = field(default_factory=queue.SimpleQueue)
-
-    @property
-    def name(self) -> str:
-        return f"node {self.hello.rank} ({self.hello.host}) of the tensor-parallel group"
+    gone: threading.Event = field(default_factory=threading.Event)
 
 
 class OtherNodes:
     """Listens at once; `meet` waits for all."""
 
     def __init__(self, config: Config, loss: FirstLoss) -> None:
+        """Raises `ConfigError` where it cannot listen."""
         self._config = config
         self._loss = loss
         self._nodes: dict[int, _Node] = {}
         place = config.parallel.nodes
         try:
-            self._listener = listen_everywhere(place.port)
+            self.listener = listen_everywhere(place.port)
         except OSError as error:
             raise ConfigError(
                 f"master_port {place.port} cannot be listened on: {error}; choose another, the "
                 "same on every node"
             ) from error
 
-    def meet(self, store_port: int) -> None:
-        """Until every node has its order."""
+    def meet(self, work: RanksWork | CoresWork) -> None:
+        """Until all nodes are here and have their order. Raises `OSError` once `stop_listening`
+        was called."""
         place = self._config.parallel.nodes
-        order = NodeOrder(self._config.to_json().decode(), store_port)
         logger.info("waiting for %d other nodes at port %d", place.count - 1, place.port)
         while len(self._nodes) < place.count - 1:
-            connection, address = self._listener.accept()
+            connection, address = self.listener.accept()
             link = NodeLink(connection)
             node = self._welcome(link)
             if node is None:
                 logger.warning("%s is no node that is waited for; it is let go", address[0])
                 link.close()
                 continue
-            link.send(Frame.ORDER, msgspec.json.encode(order))
             self._nodes[node.hello.rank] = node
             logger.info("%s is here", node.name)
             threading.Thread(target=self._listen, args=(node,), name=node.name, daemon=True).start()
-        self._listener.close()
+        others = [node.address for _, node in sorted(self._nodes.items())]
+        order = NodeOrder(self._config.to_json().decode(), work, others)
+        self._tell_all(Frame.ORDER, msgspec.json.encode(order))
+
+    def stop_listening(self) -> None:
+        """No further node comes; who waits for one gets an `OSError`. From any thread."""
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
 
     def send(self, message: bytes | bytearray) -> None:
-        """Hand a step on. A node that is gone is told of by who listens to it."""
-        for node in self._nodes.values():
-            with contextlib.suppress(OSError):
-                node.link.send(Frame.STEP, message)
+        """Hand a step on."""
+        self._tell_all(Frame.STEP, message)
 
     def counts(self) -> list[int | None]:
         """How many collectives each rank of the others has begun, in the order of ranks; None for
@@ -110,9 +147,24 @@ class OtherNodes:
 
     def close(self) -> None:
         """Tell the nodes that nothing more comes."""
-        for node in self._nodes.values():
+        self._tell_all(Frame.END)
+
+    def give_reason(self, message: str) -> None:
+        """Tell the nodes why the group cannot go on."""
+        self._tell_all(Frame.LOST, msgspec.json.encode(LastWords(message, False)))
+
+    def wait_gone(self, timeout_seconds: float) -> None:
+        """Until the nodes that were told to end have ended, or so long; then leave them."""
+        deadline = time.monotonic() + timeout_seconds
+        for node in [*self._nodes.values()]:
+            node.gone.wait(max(0.0, deadline - time.monotonic()))
+            node.link.end()
+
+    def _tell_all(self, kind: Frame, body: bytes | bytearray = b"") -> None:
+        """A node that is gone is told of by who listens to it."""
+        for node in [*self._nodes.values()]:
             with contextlib.suppress(OSError):
-                node.link.send(Frame.END)
+                node.link.send(kind, body)
 
     def _welcome(self, link: NodeLink) -> _Node | None:
         link.wait_at_most(_HELLO_SECONDS)
@@ -122,13 +174,16 @@ class OtherNodes:
         link.wait_at_most(None)
         try:
             hello = msgspec.json.decode(frame[1], type=NodeHello)
-        except msgspec.DecodeError:
+            host = link.other_host
+        except (msgspec.DecodeError, OSError):
             return None
         problem = self._problem(hello)
         if problem is not None:
             link.send(Frame.LOST, msgspec.json.encode(LastWords(problem, True)))
             return None
-        return _Node(hello, link)
+        kind = "data" if self._config.parallel.shares_experts else "tensor"
+        name = f"node {hello.rank} ({hello.host}) of the {kind}-parallel group"
+        return _Node(hello, link, name, NodeAddress(host, hello.port))
 
     def _problem(self, hello: NodeHello) -> str | None:
         """Why this node cannot join."""
@@ -150,6 +205,6 @@ class OtherNodes:
             if kind is Frame.COUNTS:
                 node.counts.put(np.frombuffer(body, np.int64).tolist())
             elif kind is Frame.LOST:
-                words = msgspec.json.decode(body, type=LastWords)
-                self._loss.tell(words.message, words.user_error)
-        self._loss.tell(f"{node.name} is gone: its connection has ended")
+                self._loss.tell(msgspec.json.decode(body, type=LastWords))
+        self._loss.tell(LastWords(f"{node.name} is gone: its connection has ended", False))
+        node.gone.set()

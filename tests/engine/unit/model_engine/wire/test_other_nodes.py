@@ -11,10 +11,16 @@ import pytest
 
 import atom
 from atom.config import EngineOptions, build_config
-from atom.model_engine.executor import other_nodes
-from atom.model_engine.executor.first_loss import FirstLoss
-from atom.model_engine.executor.node_link import Frame, NodeLink
-from atom.model_engine.executor.other_nodes import NodeHello, NodeOrder, OtherNodes
+from atom.model_engine.wire import other_nodes
+from atom.model_engine.wire.first_loss import FirstLoss, LastWords
+from atom.model_engine.wire.node_link import Frame, NodeLink
+from atom.model_engine.wire.other_nodes import (
+    NodeAddress,
+    NodeHello,
+    NodeOrder,
+    OtherNodes,
+    RanksWork,
+)
 from tests.support.server_process import reserved_port
 from tests.support.tiny_model import make_tiny_checkpoint
 
@@ -26,26 +32,27 @@ def test_a_connection_that_says_nothing_keeps_no_node_waiting(
 ) -> None:
     monkeypatch.setattr(other_nodes, "_HELLO_SECONDS", 0.1)
     model = str(make_tiny_checkpoint(tmp_path))
-    losses: list[str] = []
+    losses: list[LastWords] = []
     with reserved_port() as port:
         options = EngineOptions(
             model=model, device="cpu", tensor_parallel_size=2, nnodes=2, master_port=port
         )
-        nodes = OtherNodes(
-            build_config(options), FirstLoss(lambda message, _: losses.append(message))
-        )
-        meeting = threading.Thread(target=nodes.meet, args=(STORE_PORT,))
+        nodes = OtherNodes(build_config(options), FirstLoss(losses.append))
+        meeting = threading.Thread(target=nodes.meet, args=(RanksWork(STORE_PORT),))
         with socket.create_connection(("127.0.0.1", port)) as silent:
             meeting.start()
             link = NodeLink(socket.create_connection(("127.0.0.1", port)))
-            hello = NodeHello(1, "another", atom.__version__)
+            hello = NodeHello(1, "another", atom.__version__, port=1234)
             link.send(Frame.HELLO, msgspec.json.encode(hello))
             frame = link.receive()
             assert frame is not None
             assert frame[0] is Frame.ORDER
-            assert msgspec.json.decode(frame[1], type=NodeOrder).port == STORE_PORT
+            order = msgspec.json.decode(frame[1], type=NodeOrder)
+            assert order.work == RanksWork(STORE_PORT)
+            assert order.others == [NodeAddress("127.0.0.1", 1234)], "as it is reached"
             meeting.join()
             assert silent.recv(1) == b"", "it was let go"
+        nodes.stop_listening()
         nodes.send(b"a step")
         assert link.receive() == (Frame.STEP, bytearray(b"a step"))
         assert losses == [], "a node may be silent once it is known"

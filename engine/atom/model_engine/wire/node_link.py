@@ -1,4 +1,4 @@
-"""NodeLink: the connection between the first node of a group and one of the others.
+"""NodeLink: a connection between nodes of a group, of the first with one of the others mostly.
 
 Frames of a kind and bytes over TCP, rather than ZMQ: there are two ends, and the kernel tells each
 at once when the other's process is gone, or within seconds when its machine is. Steps go as they
@@ -9,6 +9,7 @@ the port is believed, as by torch's store: a network policy keeps others away.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import socket
 import struct
 import sys
@@ -30,6 +31,7 @@ class Frame(IntEnum):
     COUNTS = 5  # node → first: the numbers
     END = 6  # first → node: no step follows
     LOST = 7  # either way: LastWords
+    BELL = 8  # node → one of a lower rank: MeshEnds; the rest is words of two cores (peer_mesh)
 
 
 _KINDS = frozenset(map(int, Frame))
@@ -65,10 +67,26 @@ class NodeLink:
         """Take silence of so long within a frame, or before one, for an end; None for ever."""
         self._connection.settimeout(seconds)
 
+    @property
+    def other_host(self) -> str:
+        """The other end's address, by which it can be reached."""
+        address = ipaddress.ip_address(self._connection.getpeername()[0])
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        return str(mapped or address)
+
     def say_last(self) -> None:
         """Nothing more is sent from here; what comes is still read."""
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
+
+    def end(self) -> None:
+        """Nothing more is sent or read, also by who waits to receive."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def let_go(self) -> socket.socket:
+        """The connection, for who goes on with it; the link is used no more."""
+        return self._connection
 
     def close(self) -> None:
         self._connection.close()

@@ -1,0 +1,76 @@
+"""Sockets between cores of different nodes, for the words that they say to each other (PeerMesh).
+
+A pair's is a TCP connection as NodeLink's: small messages go at once, and the end of a process or
+of a machine is the end of the connection. Who starts the cores makes them, the node of the higher
+rank calling, and each core inherits its own: so no core knows on which node another is.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+
+import msgspec
+
+from atom.config import ParallelConfig
+from atom.model_engine.wire.node_link import Frame, NodeLink
+from atom.model_engine.wire.other_nodes import NodeAddress
+from atom.model_engine.wire.peer_mesh import Bells
+
+_ANSWER_SECONDS = 5.0
+
+
+class MeshEnds(msgspec.Struct, frozen=True):
+    """Whose connection it is. rank: of the core that calls; peer: of the other."""
+
+    rank: int
+    peer: int
+
+
+def far_bells(
+    parallel: ParallelConfig, lower: Sequence[NodeAddress], listener: socket.socket
+) -> dict[int, Bells]:
+    """Each rank's sockets to those of other nodes. lower: where the nodes of lower ranks listen, in
+    order; listener: where those of higher ranks call. Raises `OSError`."""
+    found: dict[int, Bells] = {rank: {} for rank in parallel.ranks_here}
+    for node, address in enumerate(lower):
+        for rank, bells in found.items():
+            bells.update((peer, _call(address, rank, peer)) for peer in parallel.ranks_of(node))
+    missing = {
+        (peer, rank)
+        for peer in range(parallel.ranks_here.stop, parallel.data_parallel_size)
+        for rank in found
+    }
+    while missing:
+        ends, bell = _next_call(listener)
+        if ends is None or (ends.rank, ends.peer) not in missing:
+            bell.close()
+            continue
+        missing.remove((ends.rank, ends.peer))
+        found[ends.peer][ends.rank] = bell
+    return found
+
+
+def _call(address: NodeAddress, rank: int, peer: int) -> socket.socket:
+    try:
+        connection = socket.create_connection((address.host, address.port), _ANSWER_SECONDS)
+        link = NodeLink(connection)
+        link.send(Frame.BELL, msgspec.json.encode(MeshEnds(rank, peer)))
+    except OSError as error:
+        raise OSError(f"rank {peer} at {address.host}:{address.port}: {error}") from error
+    return link.let_go()
+
+
+def _next_call(listener: socket.socket) -> tuple[MeshEnds | None, socket.socket]:
+    """Whose connection the next one is; None where it does not say so."""
+    link = NodeLink(listener.accept()[0])
+    link.wait_at_most(_ANSWER_SECONDS)
+    frame = link.receive()
+    bell = link.let_go()
+    if frame is None or frame[0] is not Frame.BELL:
+        return None, bell
+    bell.settimeout(None)
+    try:
+        return msgspec.json.decode(frame[1], type=MeshEnds), bell
+    except msgspec.DecodeError:
+        return None, bell

@@ -1,0 +1,132 @@
+"""Ranks that share a mixture's experts in two pods, beside LeaderWorkerSet's own controller.
+
+On the CPU, over gloo, on the pods' network; the mixture is a tiny one that a ConfigMap holds. The
+life of a group is test_engine_over_nodes.py's: here is what another kind of rank adds to it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.operator.live.neighbours.test_engine_over_nodes import (
+    READY_SECONDS,
+    answers,
+    images,
+    is_ready,
+    model,
+    pods,
+)
+from tests.support import neighbours
+from tests.support.client_pod import asking
+from tests.support.live_cluster import LiveCluster
+from tests.support.operator_process import operator
+from tests.support.quick_pods import wait_ready
+from tests.support.tiny_model import make_tiny_checkpoint
+from tools.on_cluster import Images
+
+__all__ = ["images"]
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("only_operator")]
+
+FOLDER, VOLUME = "/models/mixture", "mixture"
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+KILL_CORE = """
+import os, pathlib, signal
+for entry in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+    if b"atom.model_engine.core_main" in entry.read_bytes().split(b"\\0"):
+        os.kill(int(entry.parent.name), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny")
+    return make_tiny_checkpoint(folder, "qwen3_moe", extra={"vocab_size": 384, **EXPERTS})
+
+
+@pytest.fixture(scope="module")
+def group(
+    shared_namespace: LiveCluster,
+    images: Images,
+    checkpoint: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[LiveCluster]:
+    """`chat` on two ranks in a group of two pods, and `alone` in one pod; both Ready."""
+    neighbours.ensure("lws")
+    log = tmp_path_factory.mktemp("operator") / "operator.log"
+    with operator(shared_namespace, log):
+        # Not applied: that would keep all of it in an annotation as well, which is too long.
+        shared_namespace.kubectl("create", "--filename=-", manifest=files(checkpoint))
+        shared = {"data": 2, "nodes": 2, "expert": True}
+        neighbours.apply(shared_namespace, mixture("alone", images, checkpoint))
+        chat = mixture("chat", images, checkpoint)
+        chat["spec"]["parallelism"] = shared
+        neighbours.apply(shared_namespace, chat)
+        wait_ready(shared_namespace, READY_SECONDS)
+        shared_namespace.wait("alone", lambda: is_ready(shared_namespace, "alone"), READY_SECONDS)
+        yield shared_namespace
+
+
+def files(checkpoint: Path) -> dict[str, Any]:
+    """The ConfigMap with the checkpoint."""
+    data = {
+        path.name: base64.b64encode(path.read_bytes()).decode() for path in checkpoint.iterdir()
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": VOLUME},
+        "binaryData": data,
+    }
+
+
+def mixture(name: str, images: Images, checkpoint: Path) -> dict[str, Any]:
+    made = model(name, images)
+    spec = made["spec"]
+    spec["model"] |= {
+        "source": f"path://{FOLDER}",
+        "config": json.loads((checkpoint / "config.json").read_text(encoding="utf-8")),
+    }
+    pod = spec.setdefault("template", {}).setdefault("spec", {})
+    containers = pod.setdefault("containers", [{"name": "engine"}])
+    mount = {"name": VOLUME, "mountPath": FOLDER, "readOnly": True}
+    containers[0].setdefault("volumeMounts", []).append(mount)
+    pod.setdefault("volumes", []).append({"name": VOLUME, "configMap": {"name": VOLUME}})
+    return made
+
+
+def test_two_pods_that_share_experts_say_what_one_says(group: LiveCluster) -> None:
+    assert set(pods(group)) == {"chat-0", "chat-0-1"}
+    assert answers(group, "chat") == answers(group, "alone")
+    group.kubectl("delete", "atomd", "alone", "--wait=false")
+
+
+def test_a_core_of_the_other_pod_that_dies_is_named_and_the_group_made_anew(
+    group: LiveCluster, images: Images
+) -> None:
+    before = pods(group)
+    with asking(group, images.engine, "chat") as asked:
+        group.kubectl("exec", "chat-0-1", "--container=engine", "--", "python3", "-c", KILL_CORE)
+
+        def named() -> bool:
+            listed = group.kubectl("get", "events", "--output=json").stdout
+            said = [item["message"] for item in json.loads(listed)["items"]]
+            return any("the engine process of rank 1 on node 1 (" in text for text in said)
+
+        group.wait("the rank's name in an event", named)
+        group.wait("another group", lambda: not set(before.values()) & set(pods(group).values()))
+        wait_ready(group, READY_SECONDS)
+    # An error at once, or an answer: no request was left waiting until its client gave up.
+    assert asked.answered
+    assert not [failure for failure in asked.failures if "timed out" in failure]
+
+
+def test_nothing_is_left_of_the_group(group: LiveCluster) -> None:
+    group.kubectl("delete", "atomd", "chat", "--wait=false")
+    group.wait("the end of every pod", lambda: not pods(group))
