@@ -188,8 +188,8 @@ class RunTile:
     chunks: int
 
     def warps(self, config: DecodeConfig) -> int:
-        """What 16 rows are given, and more where more sums would not fit their registers."""
-        return max(config.num_warps, self.rows // MIN_GROUP)
+        """As many as a single row's, and not fewer than hold the sums and masks of all."""
+        return max(config.num_warps, self.rows // MIN_GROUP, 2)
 
 
 def choose_run_tile(group: int, longest: int, lanes: int) -> RunTile:
