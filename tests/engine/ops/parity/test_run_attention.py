@@ -134,15 +134,12 @@ def test_sinks_take_their_share_once(
     check(backend, reference, in_runs(case, LONGEST, padding=padding), padding)
 
 
-def test_rows_whose_run_alone_fills_the_card(
+def test_runs_that_fill_the_card_are_split_where_one_may_outlast_the_rest(
     backend: Backend, reference: Backend, device: torch.device, padding: int
 ) -> None:
-    """Even contexts are not split, others are where a long row may outlast the rest."""
     rows = [(40 + 9 * row, 1 + row % 4) for row in range(6)]
     case = in_runs(paged_case(rows, device=device, dtype=torch.float32), 4, padding=padding)
-    for even in (False, True):
-        step = replace(case.step, even_contexts=even)
-        check(backend, reference, replace(case, step=step), padding)
+    check(backend, reference, case, padding)
 
 
 @gpu

@@ -62,8 +62,8 @@ def _run_kernel(
     run_starts_ptr, out_ptr, partial_ptr, lse_ptr, counts_ptr, sinks_ptr,
     table_stride, rows, places, chunks, least, splits, scale,
     GROUP: tl.constexpr, TILE: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
-    LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, IS_SPLIT: tl.constexpr,
-    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, FP8: tl.constexpr,
+    LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
     """q_ptr, out_ptr: [rows, Hq, D]; counts_ptr: [rows] parts of each row's context."""
     head, tile, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -81,8 +81,7 @@ def _run_kernel(
             zeros = tl.zeros([TILE, LANES], dtype)
             mask = (lane < GROUP)[:, None] & real_element[None, :]
             tl.store(out_ptr + at[:, None] * D + element[None, :], zeros, mask=mask)
-            if IS_SPLIT:
-                tl.store(counts_ptr + row, 0)
+            tl.store(counts_ptr + row, 0)
         return
     count = tl.minimum(tl.load(run_starts_ptr + run + 1) - first, places)
     if count <= 0:
@@ -95,17 +94,14 @@ def _run_kernel(
     if WINDOW:
         shortest = tl.min(tl.where(place < count, seen, context), axis=0)
         low = tl.maximum(shortest - WINDOW, 0)
-    if IS_SPLIT:
-        length = split_length(context - low, least, splits, BLOCK_N)
-        start = low + split * length
-        end = tl.minimum(start + length, context)
-        if (start >= context) & (split > 0):
-            return
-        if (split == 0) & (head == 0):
-            parts = tl.cdiv(context - low, length) + 0 * lane
-            tl.store(counts_ptr + first + lane, parts, mask=lane < count)
-    else:
-        start, end, length = low, context, context
+    length = split_length(context - low, least, splits, BLOCK_N)
+    start = low + split * length
+    end = tl.minimum(start + length, context)
+    if (start >= context) & (split > 0):
+        return
+    if (split == 0) & (head == 0):
+        parts = tl.cdiv(context - low, length) + 0 * lane
+        tl.store(counts_ptr + first + lane, parts, mask=lane < count)
 
     stored_lanes = (place < count)[:, None]
     if PADDED:
@@ -220,17 +216,16 @@ def run_attention(
     kv_heads, lanes, most_runs = shape.num_kv_heads, head_lanes(dim), runs.starts.shape[0] - 1
     few = fewest_runs(rows, most_runs, runs.longest)
     config = config or decode_config(q.device, lanes, q.element_size(), few)
+    # Rows that are even could be left whole, which is a form more of a kernel that graphs, who know
+    # nothing of contexts, never ask for.
     splits = choose_splits(
-        few, kv_heads, shape.seen(step.max_context_len), compute_units(q.device), config,
-        even=step.even_contexts,
-    )  # fmt: skip
+        few, kv_heads, shape.seen(step.max_context_len), compute_units(q.device), config, even=False
+    )
     tile = choose_run_tile(heads // kv_heads, runs.longest, lanes)
-    partial = lse = counts = out
-    if not splits.whole:
-        size = rows * heads * splits.count
-        partial = torch.empty((size, dim), dtype=torch.float32, device=q.device)
-        lse = torch.empty((size,), dtype=torch.float32, device=q.device)
-        counts = torch.empty((rows,), dtype=torch.int32, device=q.device)
+    size = rows * heads * splits.count
+    partial = torch.empty((size, dim), dtype=torch.float32, device=q.device)
+    lse = torch.empty((size,), dtype=torch.float32, device=q.device)
+    counts = torch.empty((rows,), dtype=torch.int32, device=q.device)
     tables = step.block_tables
     _run_kernel[(kv_heads, most_runs * tile.chunks + 1, splits.count)](
         q, cache.k, cache.v, cache.k_scale, cache.v_scale, tables, step.context_lens, runs.starts,
@@ -238,8 +233,8 @@ def run_attention(
         tables.stride(0), rows, tile.places, tile.chunks, splits.least, splits.count,
         shape.scale * math.log2(math.e),
         GROUP=heads // kv_heads, TILE=tile.rows, HKV=kv_heads, D=dim, LANES=lanes,
-        BLOCK_SIZE=cache.block_size, BLOCK_N=config.block_n, IS_SPLIT=not splits.whole,
-        WINDOW=shape.window or 0, SOFTCAP=shape.softcap or 0.0, FP8=cache.k_scale is not None,
+        BLOCK_SIZE=cache.block_size, BLOCK_N=config.block_n, WINDOW=shape.window or 0,
+        SOFTCAP=shape.softcap or 0.0, FP8=cache.k_scale is not None,
         num_warps=tile.warps(config), num_stages=config.num_stages,
     )  # fmt: skip
     if splits.count > 1:
