@@ -145,11 +145,16 @@ def test_runs_that_fill_the_card_are_split_where_one_may_outlast_the_rest(
 @gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("heads", [(16, 8), (32, 8), (8, 8), (40, 8), (64, 8), (64, 4)])
-@pytest.mark.parametrize("sequences", [1, 16, 64, 200])
+@pytest.mark.parametrize("sequences", [1, 16, 64])
 def test_real_shapes(
     backend: Backend, reference: Backend, device: torch.device, sequences: int,
     heads: tuple[int, int], dtype: torch.dtype,
 ) -> None:  # fmt: skip
-    rows = [(6 + 97 * i % 2500, 1 + i % 6) for i in range(sequences)]
+    rows = [(2500 - 97 * i % 2490, 1 + (i + 3) % 6) for i in range(sequences)]
     case = paged_case(rows, device=device, dtype=dtype, heads=heads, head_dim=128, max_context=8192)
-    check(backend, reference, in_runs(case, LONGEST, padding=7), 7)
+    runs = in_runs(case, LONGEST, padding=7)
+    poison(runs.q.shape, dtype, device)
+    out = backend.operations["paged_attention"](*runs.arguments)
+    prompts = replace(case, step=replace(case.step, num_decodes=0))
+    assert_rows_agree(out[:-7], reference.operations["paged_attention"](*prompts.doubled), dtype)
+    assert not out[-7:].any()
