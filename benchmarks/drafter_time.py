@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgspec
 import torch
 
 from atom.model_engine.model_runner import ModelRunner
@@ -15,7 +16,7 @@ from atom.model_ops.backends.step_mail import StepMail
 from atom.model_ops.drafts import Drafts, DrawnRuns
 from atom.model_ops.slots import SlotTensors
 from atom.speculation.drafter import make_drafts
-from atom.speculation.measured_cost import MeasuredCost
+from atom.speculation.measured_cost import MeasuredCost, Timed
 from benchmarks.offline_engine import OfflineEngine
 
 _CALLS = 50
@@ -85,7 +86,7 @@ def drafted_step_cost(engine: OfflineEngine) -> MeasuredCost | None:
     cache = runner._cache_shape(engine.report.num_blocks)
     with torch.inference_mode():
         timed = time_steps(runner._steps, engine.config, cache, graphs.drafted.most_tokens)
-    return MeasuredCost([(step.rows, step.drafts, step.seconds) for step in timed])
+    return MeasuredCost([Timed(*msgspec.structs.astuple(step)) for step in timed])
 
 
 def own_runner(engine: OfflineEngine) -> ModelRunner:

@@ -1,6 +1,6 @@
 """Device time of every kernel of the Triton backend, beside what the card allows.
 
-    python -m benchmarks.kernels [--only decode prefill linear sample token state] [--block-size 16]
+    python -m benchmarks.kernels [--only decode runs prefill linear sample] [--block-size 16]
 
 Calls are captured into a graph and rotate over buffers that its cache cannot hold. A table for
 people; the last line is one JSON object. Limits: bytes at the card's read bandwidth or flops at its
@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 import torch
@@ -37,6 +37,7 @@ from atom.model_ops.values import (
     Rotary,
     Stream,
 )
+from atom.utils.forward_context import AttentionMetaData, DecodeRuns
 from benchmarks.limits import H200
 
 _DTYPE = torch.bfloat16
@@ -91,6 +92,48 @@ def decode(ops: Ops, block_size: int) -> Iterator[Row]:
                 max_context=4352, copies=copies,
             )  # fmt: skip
             yield attention_row(ops, case, "decode attention", f"{model} {name}")
+
+
+def runs(ops: Ops, block_size: int) -> Iterator[Row]:
+    """Four rows of each sequence, by themselves and together; keys are in the cache."""
+    for sequences, context in ((16, 1024), (64, 1024), (16, 8192), (64, 8192)):
+        copies = copies_beyond_cache(sequences * context * 8 * 128 * 4, most=8)
+        case = attention_case(
+            [context] * sequences, [4] * sequences, heads=_HEADS["8b"], block_size=block_size,
+            max_context=context + 256, copies=copies,
+        )  # fmt: skip
+        for name, step in (("alone", _decodes(case)), ("together", _in_runs(case))):
+            calls = [
+                partial(ops.paged_attention, case.q, case.shape, cache, step)
+                for cache in case.caches
+            ]
+            took = graph_microseconds(calls)
+            rows = f"{sequences} × 4 rows at {context}, {name}"
+            yield Row("decode attention", rows, took, case.kv_bytes, case.flops)
+
+
+def _decodes(case: AttentionCase) -> AttentionMetaData:
+    """The case's queries as decodes, a row each."""
+    step = case.metadata
+    counts = step.query_starts.diff()
+    row = torch.repeat_interleave(torch.arange(len(counts), device="cuda"), counts)
+    tokens = torch.arange(len(row), device="cuda")
+    contexts = step.context_lens[row] - step.query_starts[row + 1] + 1 + tokens
+    return replace(
+        step,
+        query_starts=torch.arange(len(row) + 1, dtype=torch.int32, device="cuda"),
+        context_lens=contexts.to(torch.int32),
+        block_tables=step.block_tables[row],
+        num_decodes=len(row),
+        max_query_len=1,
+        even_contexts=False,
+        long_prompts=(),
+    )
+
+
+def _in_runs(case: AttentionCase) -> AttentionMetaData:
+    runs = DecodeRuns(case.metadata.query_starts, case.metadata.max_query_len)
+    return replace(_decodes(case), runs=runs)
 
 
 def prefill(ops: Ops, block_size: int) -> Iterator[Row]:
@@ -242,7 +285,7 @@ def decode_state(ops: Ops) -> Iterator[Row]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Device time of the Triton kernels.")
-    names = ("decode", "prefill", "linear", "sample", "filters", "token", "state")
+    names = ("decode", "runs", "prefill", "linear", "sample", "filters", "token", "state")
     parser.add_argument("--only", choices=names, nargs="+", default=names)
     parser.add_argument("--block-size", type=int, default=16)
     args = parser.parse_args()
@@ -252,6 +295,7 @@ def main() -> int:
     ops = resolve_ops("cuda", OpCase(dtype=_DTYPE, kv_dtype=_DTYPE), "triton").ops
     groups: dict[str, Callable[[], Iterator[Row]]] = {
         "decode": lambda: decode(ops, args.block_size),
+        "runs": lambda: runs(ops, args.block_size),
         "prefill": lambda: prefill(ops, args.block_size),
         "linear": lambda: linear(ops),
         "sample": lambda: sample(ops),

@@ -29,7 +29,7 @@ from atom.model_engine.structured_output.compile_messages import CompilerSetup
 from atom.model_engine.structured_output.guided_requests import GuidedRequests
 from atom.model_engine.wire.engine_protocol import EngineReport, FinishedRow, StatsBody
 from atom.speculation.draft_lengths import draft_lengths
-from atom.speculation.measured_cost import MeasuredCost
+from atom.speculation.measured_cost import MeasuredCost, Timed
 from atom.speculation.step_cost import Costs, DraftingLayers, step_cost
 
 GRAMMAR_COMPLETE = "grammar_complete"
@@ -193,10 +193,7 @@ def _step_costs(config: Config, report: EngineReport) -> Costs:
     cost = step_cost(config.model.facts, on_cpu=report.on_cpu, drafting=layers)
     if not report.timed_steps:
         return cost
-    timed = [(step.rows, step.drafts, step.seconds) for step in report.timed_steps]
-    # A step of one row reads what the card reads in that time.
-    read_bytes = cost.read_by_a_token * report.weights_bytes
-    return MeasuredCost(timed, timed[0][2] * report.kv_bytes_per_token / read_bytes)
+    return MeasuredCost([Timed(*msgspec.structs.astuple(step)) for step in report.timed_steps])
 
 
 def build_guided(config: Config) -> GuidedRequests:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
 from atom.model_ops.slots import SlotTensors
+from atom.utils.forward_context import DecodeRuns
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class DraftLayout:
     """Where the tokens of a step stand whose R rows carry drafts: row after row the newest token
     and its drafts. Of rows: slots, wanted (how many drafts it carries) and first (the index of its
     newest token), [R] int64. Of tokens: token_slots, row and offset (how many drafts behind the
-    newest token), [T] int64. Padding names the padding slot, in rows and in tokens."""
+    newest token), [T] int64. Padding names the padding slot, in rows and in tokens. runs: each
+    row's tokens, as decodes that follow each other; of padding none."""
 
     slots: torch.Tensor
     wanted: torch.Tensor
@@ -50,12 +52,14 @@ class DraftLayout:
     token_slots: torch.Tensor
     row: torch.Tensor
     offset: torch.Tensor
+    runs: DecodeRuns = field(kw_only=True)
 
     def of(self, rows: int, tokens: int) -> DraftLayout:
         """That of the first rows and tokens, in the same memory."""
         return DraftLayout(
             self.slots[:rows], self.wanted[:rows], self.first[:rows],
             self.token_slots[:tokens], self.row[:tokens], self.offset[:tokens],
+            runs=DecodeRuns(self.runs.starts[: rows + 1], self.runs.longest),
         )  # fmt: skip
 
     def drafted(self, drafts: Drafts) -> torch.Tensor:

@@ -1,39 +1,52 @@
 """MeasuredCost: what steps with drafts and without cost, as timed at start.
 
 Launches, verification and the layers that draft are in it, which a formula can only guess. Steps
-are timed on short contexts, which every token of a row reads again as they grow. Pure numpy.
+are timed on short contexts, and some on a long one: what a row's context costs, and how much of
+that each of its drafts costs again, follows from these. Pure numpy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Rows, drafts of each, seconds.
-Timed = tuple[int, int, float]
+
+class Timed(NamedTuple):
+    """What a step took whose rows carried so many drafts each, and attended to so many tokens; 0
+    of a short context."""
+
+    rows: int
+    drafts: int
+    seconds: float
+    context: int = 0
 
 
 class MeasuredCost:
     """timed: steps without drafts and with one of each row, and where drafts are made one after
-    the other with several; by ascending rows. attended: seconds for a token of a step and a token
-    that it attends to."""
+    the other with several, by ascending rows; and of those without and with most drafts some on a
+    long context, if any."""
 
-    def __init__(self, timed: Sequence[Timed], attended: float = 0.0) -> None:
-        self._attended = attended
-        self._plain = _Curve([(rows, seconds) for rows, drafts, seconds in timed if drafts == 0])
-        self._drafted = _Curve(
-            [(2 * rows, seconds) for rows, drafts, seconds in timed if drafts == 1]
-        )
+    def __init__(self, timed: Sequence[Timed]) -> None:
+        near = [step for step in timed if not step.context]
+        self._plain = _Curve([(step.rows, step.seconds) for step in near if step.drafts == 0])
+        self._drafted = _Curve([(2 * step.rows, step.seconds) for step in near if step.drafts == 1])
         # From the second draft on a step costs what its tokens do, and what making it takes.
         self._further = _Curve(
             [
-                (rows, max(0.0, seconds - self._drafted.at(rows * (1 + drafts))) / (drafts - 1))
-                for rows, drafts, seconds in timed
-                if drafts > 1
+                (step.rows, max(0.0, step.seconds - self._of_tokens(step)) / (step.drafts - 1))
+                for step in near
+                if step.drafts > 1
             ]
             or [(1, 0.0)]
+        )
+        # Of a row and a token of its context: seconds without drafts, and what each draft adds.
+        far = {step.drafts: self._a_token(step) for step in timed if step.context}
+        self._attended = far.get(0, 0.0)
+        self._again = max(
+            [0.0, *((each - self._attended) / drafts for drafts, each in far.items() if drafts)]
         )
 
     def of_steps(
@@ -41,17 +54,23 @@ class MeasuredCost:
     ) -> NDArray[np.float64]:
         """Seconds of steps of so many rows that all carry so many drafts, for each of `lengths`;
         context: tokens that a row attends to."""
-        further = self._further.at(rows)
-        short = np.array(
-            [
-                self._drafted.at(rows * (1 + length)) + further * (length - 1)
-                if length
-                else self._plain.at(rows)
-                for length in lengths.tolist()
-            ]
-        )
-        cost: NDArray[np.float64] = short + self._attended * context * rows * (1.0 + lengths)
+        short = np.array([self._short(rows, length) for length in lengths.tolist()])
+        a_token = self._attended + self._again * lengths
+        cost: NDArray[np.float64] = short + context * rows * a_token
         return cost
+
+    def _short(self, rows: int, drafts: float) -> float:
+        """Seconds of a step on short contexts."""
+        if not drafts:
+            return self._plain.at(rows)
+        return self._drafted.at(rows * (1 + drafts)) + self._further.at(rows) * (drafts - 1)
+
+    def _of_tokens(self, step: Timed) -> float:
+        return self._drafted.at(step.rows * (1 + step.drafts))
+
+    def _a_token(self, step: Timed) -> float:
+        short = self._short(step.rows, step.drafts)
+        return max(0.0, step.seconds - short) / (step.rows * step.context)
 
 
 class _Curve:

@@ -32,6 +32,19 @@ class EqualPrompts:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeRuns:
+    """Which neighbouring decodes of a step are of one sequence: a newest token and its drafts.
+
+    starts: [runs + 1] int32 on the model's device; run i is the decodes starts[i]:starts[i + 1], in
+    any order, and may be empty. Decodes behind the last run are padding. longest: decodes of a run,
+    at most.
+    """
+
+    starts: torch.Tensor
+    longest: int
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionMetaData:
     """Where this step's tokens belong. Tensors on the model's device.
 
@@ -43,8 +56,8 @@ class AttentionMetaData:
     long_prompts: groups of prompts that a dense attention may compute without looking into the
     cache, in order of rows. prompt_context: tokens that all other rows attend over, None where the
     host does not know. has_padding: tokens behind the decodes may belong to no row; what is
-    computed for them is 0. has_runs: decodes may follow each other in one sequence, so that the
-    keys and values of all have to be written before any of them attends. per_step: what an
+    computed for them is 0. runs: which decodes are of one sequence, where several may be; the keys
+    and values of all have to be written before any of them attends then. per_step: what an
     operation worked out from the rest for the layers after it, by a key of its own; never read by
     others.
     """
@@ -60,7 +73,7 @@ class AttentionMetaData:
     long_prompts: tuple[EqualPrompts, ...] = ()
     prompt_context: int | None = None
     has_padding: bool = False
-    has_runs: bool = False
+    runs: DecodeRuns | None = None
     per_step: dict[str, Any] = field(default_factory=dict, compare=False)
 
 

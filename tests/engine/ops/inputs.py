@@ -15,7 +15,7 @@ from atom.model_ops.backends import load_backend
 from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.slots import SlotTensors
 from atom.model_ops.values import AttentionShape, LayerCache
-from atom.utils.forward_context import AttentionMetaData
+from atom.utils.forward_context import AttentionMetaData, DecodeRuns
 
 __all__ = ["load_backend"]
 
@@ -143,6 +143,42 @@ def paged_case(
         ),
         cache=LayerCache(caches[0].to(device), caches[1].to(device)),
         step=step,
+    )
+
+
+def in_runs(
+    case: PagedCase, longest: int, *, newest_first: bool = False, padding: int = 0
+) -> PagedCase:
+    """The case's queries as decodes, a run of each row; padding: rows of context 0 behind them, and
+    as many empty runs. A row's table leads nowhere behind its own context."""
+    step, device = case.step, case.q.device
+    counts = step.query_starts.diff().long()
+    row = torch.repeat_interleave(torch.arange(len(counts), device=device), counts)
+    offset = torch.arange(len(row), device=device) - step.query_starts[row]
+    left = counts[row] - 1 - offset
+    if newest_first:
+        left = offset
+    contexts = step.context_lens[row] - left
+    tables = step.block_tables[row]
+    block_size = case.cache.block_size
+    columns = torch.arange(tables.shape[1], device=device)
+    tables = torch.where(columns < -(-contexts[:, None] // block_size), tables, 0)
+    nothing = contexts.new_zeros(padding)
+    starts = torch.cat((step.query_starts, step.query_starts[-1:].expand(padding)))
+    unread = case.q.new_full((padding, *case.q.shape[1:]), torch.nan)
+    rows = len(row) + padding
+    return replace(
+        case,
+        q=torch.cat((case.q, unread)),
+        step=replace(
+            step,
+            query_starts=torch.arange(rows + 1, dtype=torch.int32, device=device),
+            context_lens=torch.cat((contexts, nothing)).to(torch.int32),
+            block_tables=torch.cat((tables, tables.new_zeros(padding, tables.shape[1]))),
+            num_decodes=rows,
+            max_query_len=1,
+            runs=DecodeRuns(starts, longest),
+        ),
     )
 
 

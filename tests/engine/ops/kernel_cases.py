@@ -21,6 +21,7 @@ from atom.model_ops.backends.triton_ops.attention import (
     latent_store,
     prefill_attention,
     rope_store,
+    run_attention,
     selected_attention,
 )
 from atom.model_ops.backends.triton_ops.experts import (
@@ -69,6 +70,7 @@ DRAFTS = {
             ),
             "*i64",
         ),
+        "run_starts_ptr": "*i32",
     }
 }
 HEADS = {"HKV": 8, "D": 128, "LANES": 128}
@@ -138,6 +140,8 @@ FEW_FP4 = {
 LOGITS = {"types": {"logits_ptr": "*fp32"}}
 FP4_WORDS = {"types": {"w_ptr": "*i32", "scale_ptr": "*u8", "logits_ptr": "*fp32"}}
 GROUP = {"GROUP": 4, "BLOCK_SIZE": 16}
+RUN = {**HEADS, **GROUP, **PLAIN, "BLOCK_N": 64, **BF16}
+RUN_TYPES = {"types": {"counts_ptr": "*i32", "run_starts_ptr": "*i32"}}
 RANKS = {"RANK": 1, "RANKS": 2, "ROWS": 256}
 LATENT = {
     "HEAD": 192, "RANK": 512, "ROPE": 64, "RANK_LANES": 512, "ROPE_LANES": 64, "BLOCK_SIZE": 16,
@@ -207,6 +211,18 @@ CASES: list[Any] = [
           "FP8": True}, {"num_warps": 8, **FP8_TYPES}),
         ("combine", decode_attention._combine_kernel,
          {"HQ": 32, "D": 128, "LANES": 128, "BLOCK_N": 64, "WINDOW": 4096, "PADDED": 64}, {}),
+        ("run of 4 rows", run_attention._run_kernel, {**RUN, "TILE": 16}, RUN_TYPES),
+        ("run of 6 rows", run_attention._run_kernel, {**RUN, "TILE": 32}, RUN_TYPES),
+        ("run of 8 heads", run_attention._run_kernel, {**RUN, "GROUP": 8, "TILE": 64}, RUN_TYPES),
+        ("run of odd heads in a window", run_attention._run_kernel,
+         {**RUN, **PADDED_HEADS, **WINDOWED, "GROUP": 5, "TILE": 32}, RUN_TYPES),
+        ("run of large heads", run_attention._run_kernel,
+         {**RUN, "D": 256, "LANES": 256, "TILE": 32, "BLOCK_N": 32}, RUN_TYPES),
+        ("run of fp8", run_attention._run_kernel,
+         {**HEADS, **GROUP, **PLAIN, "BLOCK_N": 64, "TILE": 32, "FP8": True},
+         {"types": RUN_TYPES["types"] | FP8_TYPES["types"]}),
+        ("combine runs", run_attention._combine_runs_kernel,
+         {"HQ": 32, "D": 128, "LANES": 128, "PADDED": 64}, RUN_TYPES),
         ("prefill", prefill_attention._prefill_kernel,
          {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64,
           **BF16},

@@ -16,6 +16,11 @@ import torch
 
 from atom.model_ops.backends.triton_ops import tuning
 from atom.model_ops.backends.triton_ops.attention.decode_attention import choose_splits
+from atom.model_ops.backends.triton_ops.attention.run_attention import (
+    RunTile,
+    choose_run_tile,
+    fewest_runs,
+)
 from atom.model_ops.backends.triton_ops.products import narrow_rules, product_choice
 from atom.model_ops.backends.triton_ops.tuning import DecodeConfig, SkinnyConfig, SplitConfig
 from atom.model_ops.values import LinearWeight
@@ -194,6 +199,36 @@ def test_rows_that_fill_the_card_are_split_only_where_one_may_outlast_the_rest()
         uneven = choose_splits(rows, 8, 8192, 132, CONFIG, even=False)
         assert uneven.count > 1
         assert uneven.least == 1024, "rows of usual length stay whole"
+
+
+@pytest.mark.parametrize("group", [1, 2, 4, 5, 7, 8, 12, 16, 40, 128])
+@pytest.mark.parametrize("lanes", [16, 64, 128, 256])
+def test_a_run_is_one_tile_as_far_as_its_sums_stay_in_registers(group: int, lanes: int) -> None:
+    for longest in range(1, 18):
+        tile = choose_run_tile(group, longest, lanes)
+        assert is_power_of_two(tile.rows)
+        assert tile.rows >= 16, "the tensor core's smallest tile"
+        assert tile.places * group <= tile.rows
+        assert (tile.chunks - 1) * tile.places < longest <= tile.chunks * tile.places
+        assert tile.rows * lanes <= 8192 or tile.places == 1
+        if group * longest <= min(64, 8192 // lanes):
+            assert tile.chunks == 1
+        assert 16 * tile.warps(CONFIG) >= tile.rows
+
+
+def test_tiles_of_a_model_that_drafts() -> None:
+    assert choose_run_tile(4, 4, 128) == RunTile(16, 4, 1)
+    assert choose_run_tile(4, 6, 128) == RunTile(32, 6, 1)
+    assert choose_run_tile(4, 17, 128) == RunTile(64, 9, 2)
+    assert choose_run_tile(8, 6, 256) == RunTile(32, 3, 2)
+    assert RunTile(16, 4, 1).warps(DecodeConfig(32, 1, 3)) == 2
+
+
+def test_runs_are_split_as_if_there_were_as_few_as_may_be() -> None:
+    assert fewest_runs(6, 6, 6) == 1
+    assert fewest_runs(64, 64, 6) == 11
+    assert fewest_runs(512, 64, 6) == 64, "of no more runs than there may be"
+    assert fewest_runs(0, 0, 6) == 1
 
 
 def test_no_split_is_shorter_than_a_tile() -> None:

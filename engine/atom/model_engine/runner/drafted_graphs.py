@@ -27,7 +27,7 @@ from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, no_drafts
 from atom.models.hidden_states import HiddenStates
 from atom.speculation.drafter import Drafter, Drafting
-from atom.utils.forward_context import ForwardContext, set_forward_context
+from atom.utils.forward_context import DecodeRuns, ForwardContext, set_forward_context
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,9 @@ class DraftedGraphs:
             torch.zeros((3, count), dtype=torch.int64, device=device)
             for count in (rows, self.most_tokens)
         )
-        self._layout = DraftLayout(*of_rows, *of_tokens)
+        starts = torch.zeros(rows + 1, dtype=torch.int32, device=device)
+        runs = DecodeRuns(starts, 1 + most_drafts)
+        self._layout = DraftLayout(*of_rows, *of_tokens, runs=runs)
         for slots in (self._layout.slots, self._layout.token_slots):
             slots.fill_(rows)  # padding, until a letter comes
         self._drafting = drafter.prepare(
@@ -200,7 +202,7 @@ class DraftedGraphs:
             parts.block_size,
         )  # fmt: skip
         starts = parts.query_starts[: tokens + 1]
-        attention = plan_captured_step(step, starts, parts.max_model_len, runs=True)
+        attention = plan_captured_step(step, starts, parts.max_model_len, runs=layout.runs)
         with set_forward_context(ForwardContext(attention)):
             states = parts.model(step.input_ids, step.positions)
         return states, SamplingTensors(step.temperature, step.seed, step.sample_positions)

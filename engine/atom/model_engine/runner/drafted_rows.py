@@ -19,7 +19,8 @@ from atom.model_engine.batch import ScheduledBatch, Slots
 class DraftedRows:
     """batch: with a decode for every token. Of the S rows of the batch that sample: slots; drafts
     int32, that each carries; first int64, where its draws begin. Of the n draws: row int64, which
-    of these it belongs to; offset int64, how many drafts it stands behind."""
+    of these it belongs to; offset int64, how many drafts it stands behind. run_starts [D + 1]
+    int32: where the tokens of each of the batch's D decodes begin, and where the last's end."""
 
     batch: ScheduledBatch
     slots: Slots
@@ -27,6 +28,7 @@ class DraftedRows:
     first: NDArray[np.int64]
     row: NDArray[np.int64]
     offset: NDArray[np.int64]
+    run_starts: NDArray[np.int32]
 
     @property
     def most_drafts(self) -> int:
@@ -71,4 +73,5 @@ def drafted_rows(batch: ScheduledBatch, num_drafts: NDArray[np.int32]) -> Drafte
         first=ends - (1 + sampling),
         row=np.repeat(np.arange(len(sampling)), 1 + sampling),
         offset=offset[samples[rows]],
+        run_starts=np.append(before[:decodes], tokens).astype(np.int32),
     )

@@ -42,6 +42,7 @@ from atom.models.hidden_states import HiddenStates
 from atom.speculation.drafter import Drafter, NgramDrafter, make_drafts
 from atom.speculation.model_drafter import ModelDrafter
 from atom.utils.device import Device, upload_together
+from atom.utils.forward_context import DecodeRuns
 
 
 class DraftingStepRunner(StepRunner):
@@ -200,12 +201,14 @@ class DraftingStepRunner(StepRunner):
             token_slots=rows.slots[rows.row].astype(np.int64),
             row=rows.row,
             offset=rows.offset,
+            run_starts=rows.run_starts,
         )
+        runs = DecodeRuns(sent.pop("run_starts"), 1 + rows.most_drafts)
         found = no_drafts(len(rows.slots), rows.most_drafts, sent["row"].device)
         if drafts is not None:  # of the decodes, which come first
             found.counts[: len(drafts.counts)] = drafts.counts
             found.token_ids[: len(drafts.counts)] = drafts.token_ids[:, : rows.most_drafts]
-        return self._drafted_step(rows, found, DraftLayout(**sent))
+        return self._drafted_step(rows, found, DraftLayout(**sent, runs=runs))
 
     def _drafted_step(self, rows: DraftedRows, drafts: Drafts, layout: DraftLayout) -> DraftedStep:
         batch = rows.batch
@@ -233,8 +236,10 @@ class DraftingStepRunner(StepRunner):
         inputs = super()._prepare(batch, step)
         if not isinstance(step, DraftedStep):
             return inputs
-        attention = tuple(replace(group, has_runs=True) for group in inputs.attention)
-        inputs, tokens = replace(inputs, attention=attention), batch.num_decodes
+        runs, tokens = step.layout.runs, batch.num_decodes
+        if runs.longest > 1:
+            attention = tuple(replace(group, runs=runs) for group in inputs.attention)
+            inputs = replace(inputs, attention=attention)
         if tokens:
             self._place_decodes(inputs, step, tokens)
         self._stand_behind(step, inputs.sample_positions)
@@ -321,7 +326,7 @@ class DraftingStepRunner(StepRunner):
                 self.graphs.drafted.follow(step.replayed)
         step.computed = step.drawn = None
 
-    def _send(self, **arrays: NDArray[np.int64]) -> dict[str, torch.Tensor]:
+    def _send(self, **arrays: NDArray[np.integer]) -> dict[str, torch.Tensor]:
         return upload_together(arrays, self._device.torch_device)
 
 

@@ -14,6 +14,7 @@ from atom.model_ops.drafts import DraftLayout
 from atom.model_ops.slots import SlotTensors
 from atom.models.hidden_states import HiddenStates
 from atom.speculation.drafter import ComputedTokens, Drafter
+from atom.utils.forward_context import DecodeRuns
 
 
 class FollowedDecodes:
@@ -45,7 +46,9 @@ class FollowedDecodes:
     ) -> ComputedTokens:
         back = layout.offset - counts[layout.row]
         newest = (layout.first + counts - 1).clamp_max(len(drawn) - 1)  # of padding rows, any
-        return self._computed(layout.token_slots, back, drawn, states, (layout.slots, newest))
+        return self._computed(
+            layout.token_slots, back, drawn, states, (layout.slots, newest), layout.runs
+        )
 
     def _computed(
         self,
@@ -54,10 +57,11 @@ class FollowedDecodes:
         next_ids: torch.Tensor,
         states: HiddenStates,
         rows: tuple[torch.Tensor, torch.Tensor],
+        runs: DecodeRuns | None = None,
     ) -> ComputedTokens:
         """Of tokens that stand so far from where their slots do now."""
         inputs = self._ops.prepare_drafted(slots, back, next_ids, self._state, self._block_size)
         starts = torch.arange(len(slots) + 1, dtype=torch.int32, device=slots.device)
         longest = self._state.max_blocks * self._block_size
-        attention = plan_captured_step(inputs, starts, longest, runs=True)
+        attention = plan_captured_step(inputs, starts, longest, runs=runs)
         return ComputedTokens(inputs.positions, next_ids, states, attention, *rows)

@@ -19,6 +19,8 @@ from atom.model_engine.wire.engine_protocol import TimedStep
 
 _STEPS = 4  # that are timed together
 _ROWS = (1, 4, 16, 64, 256)
+# Tokens of a context that is called long: what reading them takes is to stand out.
+_FAR, _LEAST_FAR = 4096, 256
 
 
 def time_steps(
@@ -28,21 +30,34 @@ def time_steps(
     most_tokens: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[TimedStep]:
-    """By rows and drafts, up to `most_tokens` of a step; nothing for a model whose sequences are
-    too short to be timed on."""
+    """By rows and drafts, up to `most_tokens` of a step, and without and with most drafts on a long
+    context, where the cache has one of as many rows; nothing for a model whose sequences are too
+    short to be timed on."""
     most = config.scheduler.num_speculative_tokens
     reach = 2 + (1 + _STEPS) * (1 + most)
-    if reach >= config.model.max_model_len:
+    longest = config.model.max_model_len - 1 - reach
+    if longest < 0:
         return []
     slots = config.scheduler.max_num_seqs
+    kinds = [
+        (rows, drafts, 0)
+        for rows in sorted({min(rows, slots) for rows in (*_ROWS, slots)})
+        for drafts in sorted({0, 1, most})
+        if rows * (1 + drafts) <= min(most_tokens, config.scheduler.max_num_batched_tokens)
+    ]
+    rows = max((rows for rows, drafts, _ in kinds if drafts == most), default=1)
+    far = min(_FAR, longest, cache.num_blocks * cache.block_size // rows - reach)
+    if far >= _LEAST_FAR:
+        kinds += [(rows, drafts, far) for drafts in (0, most)]
     timed = []
-    for rows in sorted({min(rows, slots) for rows in (*_ROWS, slots)}):
-        for drafts in sorted({0, 1, most}):
-            if rows * (1 + drafts) <= min(most_tokens, config.scheduler.max_num_batched_tokens):
-                # Every slot stands at its first token, and has blocks as far as it may come.
-                steps.collect(steps.submit(prompt_batch([1] * rows, cache)))
-                batch = with_drafts(decode_batch([reach] * rows, cache), drafts)
-                timed.append(TimedStep(rows, drafts, _seconds(steps, batch, clock)))
+    for rows, drafts, context in kinds:
+        # Every slot stands at its first token or far on, and has blocks as far as it may come.
+        steps.collect(steps.submit(prompt_batch([1] * rows, cache)))
+        if context:
+            steps.slots.device.num_computed[:rows] = context
+        batch = decode_batch([reach + context] * rows, cache, apart=context > 0)
+        seconds = _seconds(steps, with_drafts(batch, drafts, max(1, context)), clock)
+        timed.append(TimedStep(rows, drafts, seconds, context))
     return timed
 
 

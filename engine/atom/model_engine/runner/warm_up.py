@@ -97,11 +97,21 @@ def prompt_batch(
 
 
 def decode_batch(
-    contexts: Sequence[int], cache: CacheShape, chunk: int = 0, params: SamplingParams | None = None
+    contexts: Sequence[int],
+    cache: CacheShape,
+    chunk: int = 0,
+    params: SamplingParams | None = None,
+    *,
+    apart: bool = False,
 ) -> ScheduledBatch:
-    """A step of decodes that reach so many tokens each, and of a prompt of `chunk` tokens."""
+    """A step of decodes that reach so many tokens each, and of a prompt of `chunk` tokens. apart:
+    each in blocks of its own, as far as there are enough."""
     counts = [*contexts, *([chunk] if chunk else [])]
-    rows = [_row(slot, 1, _tables(count, cache), params) for slot, count in enumerate(contexts)]
+    firsts = np.cumsum(contexts) // cache.block_size if apart else np.zeros(len(contexts), np.int64)
+    rows = [
+        _row(slot, 1, _tables(count, cache, int(first)), params)
+        for slot, (count, first) in enumerate(zip(contexts, firsts, strict=True))
+    ]
     if chunk:
         rows.append(_row(len(contexts), chunk, _tables(chunk, cache), None))
     scheduled = np.ones(len(counts), dtype=np.int32)
@@ -140,12 +150,13 @@ def _sampled_batches(most_rows: int, cache: CacheShape) -> Iterator[ScheduledBat
         yield prompt_batch([1] * count, cache)  # gives back what the parameters took
 
 
-def with_drafts(batch: ScheduledBatch, drafts: int) -> ScheduledBatch:
-    """The batch of decodes with so many drafts of each, and whatever stands behind them."""
-    scheduled, computed = batch.num_scheduled_tokens.copy(), batch.num_computed_tokens.copy()
+def with_drafts(batch: ScheduledBatch, drafts: int, computed: int = 1) -> ScheduledBatch:
+    """The batch of decodes with so many drafts of each behind so many tokens, and whatever else it
+    has."""
+    scheduled, before = batch.num_scheduled_tokens.copy(), batch.num_computed_tokens.copy()
     scheduled[: batch.num_decodes] += drafts
-    computed[: batch.num_decodes] = 1
-    return replace(batch, num_computed_tokens=computed, num_scheduled_tokens=scheduled)
+    before[: batch.num_decodes] = computed
+    return replace(batch, num_computed_tokens=before, num_scheduled_tokens=scheduled)
 
 
 def _drafted_batches(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:
@@ -181,9 +192,10 @@ def _run_behind_drafts(steps: StepRunner, config: Config, cache: CacheShape) -> 
     steps.collect(behind)
 
 
-def _tables(tokens: int, cache: CacheShape) -> tuple[list[int], ...]:
-    """The first blocks, once more where there are fewer (a window keeps few)."""
-    blocks = [index % cache.num_blocks for index in range(-(-tokens // cache.block_size))]
+def _tables(tokens: int, cache: CacheShape, first: int = 0) -> tuple[list[int], ...]:
+    """The blocks from the first on, once more where there are fewer (a window keeps few)."""
+    count = -(-tokens // cache.block_size)
+    blocks = [index % cache.num_blocks for index in range(first, first + count)]
     return (blocks,) * cache.num_groups
 
 

@@ -92,11 +92,13 @@ class ConcurrencyRow(msgspec.Struct, frozen=True):
 
 
 class TimedStep(msgspec.Struct, frozen=True, array_like=True):
-    """What a step took whose rows carried so many drafts each."""
+    """What a step took whose rows carried so many drafts each, and attended to so many tokens; 0
+    of a short context."""
 
     rows: int
     drafts: int
     seconds: float
+    context: int = 0
 
 
 class RankReport(msgspec.Struct, frozen=True):

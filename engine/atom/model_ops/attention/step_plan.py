@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from atom.model_ops.slots import DecodeInputs
-from atom.utils.forward_context import AttentionMetaData
+from atom.utils.forward_context import AttentionMetaData, DecodeRuns
 from atom.utils.row_groups import are_even, long_prompts
 
 
@@ -66,11 +66,11 @@ def plan_captured_step(
     max_context_len: int,
     *,
     even: bool = False,
-    runs: bool = False,
+    runs: DecodeRuns | None = None,
 ) -> tuple[AttentionMetaData, ...]:
     """Plan a step of decodes that a graph replays, for each group of layers; query_starts [R + 1]
-    int32 counts them. even: no row is to outlast all others then; runs: rows may follow each other
-    in one sequence."""
+    int32 counts them. even: no row is to outlast all others then; runs: how rows follow each other
+    in one sequence, where any may."""
     tensors = StepTensors(
         query_starts,
         inputs.context_lens,
@@ -83,7 +83,7 @@ def plan_captured_step(
         max_query_len=1,
         max_context_len=max_context_len,
         even_contexts=even,
-        has_runs=runs,
+        runs=runs,
     )
 
 

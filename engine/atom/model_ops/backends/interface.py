@@ -320,8 +320,9 @@ class Ops(Protocol):
         continued."""
 
     def lay_out_drafts(self, layout: DraftLayout, state: SlotTensors) -> None:
-        """Fill the layout's first, token_slots, row and offset from its slots and wanted. Padding
-        rows are behind the others and have no tokens; their first is that of any token."""
+        """Fill the layout's first, token_slots, row, offset and the starts of its runs from its
+        slots and wanted. Padding rows are behind the others and have no tokens; their first is that
+        of any token."""
 
     def prepare_drafted(
         self,

@@ -11,6 +11,7 @@ from atom.model_ops.backends.interface import Backend
 from atom.model_ops.backends.step_mail import LETTERS, empty_mail
 from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, Lookup, no_drafts
 from atom.model_ops.slots import SlotTensors
+from atom.utils.forward_context import DecodeRuns
 from tests.engine.ops.inputs import slot_tensors
 
 SLOTS, MAX_BLOCKS, COLUMNS = 7, 100, 4600
@@ -70,13 +71,16 @@ def test_where_tokens_of_rows_stand(
     layouts = []
     for found in (backend, reference):
         columns = [torch.full((tokens,), -7, device=device) for _ in range(3)]
-        layout = DraftLayout(slots, wanted, torch.full_like(slots, -7), *columns)
+        runs = DecodeRuns(torch.full((8,), -7, dtype=torch.int32, device=device), 4)
+        layout = DraftLayout(slots, wanted, torch.full_like(slots, -7), *columns, runs=runs)
         found.operations["lay_out_drafts"](layout, state)
         layouts.append(layout)
     got, want = layouts
     for name in ("token_slots", "row", "offset"):
         assert torch.equal(getattr(got, name), getattr(want, name)), name
     assert ((got.first >= 0) & (got.first < tokens)).all()
+    assert got.runs.starts.tolist() == [0, 3, 4, 8, 9, 11, 11, 11]
+    assert torch.equal(got.runs.starts, want.runs.starts)
     rest = tokens - 11
     assert got.first.tolist()[:5] == [0, 3, 4, 8, 9]
     assert got.token_slots.tolist() == [3, 3, 3, 0, 6, 6, 6, 6, 4, 1, 1] + [SLOTS] * rest

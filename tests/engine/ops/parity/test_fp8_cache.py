@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from atom.model_ops.backends.interface import Backend, OpCase
 from atom.model_ops.quantised.cached_heads import gather_heads, quantise_heads
 from atom.model_ops.values import AttentionShape, LayerCache, NormWeight, Rotary
 from atom.utils.device import native_fp8
-from tests.engine.ops.inputs import PagedCase, assert_rows_agree, paged_case
+from tests.engine.ops.inputs import PagedCase, assert_rows_agree, in_runs, paged_case
 
 # A step of e4m3 is 1/8 to 1/16 of a number, and Triton's interpreter loses the carry of a mantissa
 # that is rounded up, which halves a number now and then.
@@ -54,6 +55,20 @@ def test_attention_is_that_over_the_numbers_of_the_cache(
     assert_rows_agree(out, expected, dtype)
     plain = reference.operations["paged_attention"](*case.doubled)
     assert (out.double() - plain).norm() / plain.norm() < 0.06
+
+
+@pytest.mark.parametrize(("window", "head_dim"), [(None, 32), (20, 80)])
+def test_rows_of_one_sequence_attend_over_the_same_numbers(
+    backend: Backend, device: torch.device, window: int | None, head_dim: int
+) -> None:
+    case = paged_case(
+        [(100, 4), (33, 2)], device=device, dtype=torch.float32, window=window, head_dim=head_dim
+    )
+    cache, together = in_fp8(case), in_runs(case, longest=4)
+    attend = backend.operations["paged_attention"]
+    out = attend(case.q.clone(), case.shape, cache, together.step)
+    alone = attend(case.q.clone(), case.shape, cache, replace(together.step, runs=None))
+    assert_rows_agree(out, alone, torch.float32)
 
 
 @pytest.fixture(autouse=True)

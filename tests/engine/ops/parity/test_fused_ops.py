@@ -22,7 +22,7 @@ from atom.model_ops.values import (
 )
 from atom.utils.forward_context import AttentionMetaData, EqualPrompts
 from atom.utils.row_groups import are_even, long_prompts
-from tests.engine.ops.inputs import FLOAT32, TOLERANCE, assert_rows_agree, paged_case
+from tests.engine.ops.inputs import FLOAT32, TOLERANCE, assert_rows_agree, in_runs, paged_case
 
 gpu = pytest.mark.gpu
 DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=gpu)]
@@ -202,23 +202,20 @@ def test_attention_from_the_projection(
 
 
 @pytest.mark.parametrize("captured", [False, True])
-def test_rows_that_follow_each_other_see_what_the_others_store(
+def test_rows_of_one_sequence_see_what_the_others_store(
     fused: Backend, reference: Backend, device: torch.device, captured: bool
 ) -> None:
     """The newest comes first, so that it cannot have seen what the others store on their way."""
-    lengths = [70, 69, 68, 67, 33]
-    case = paged_case(
-        [(70, 1)] * 4 + [(33, 1)], device=device, dtype=torch.float32, max_context=256
-    )
-    contexts, counts = torch.tensor(lengths), torch.ones(5, dtype=torch.int64)
-    tables = case.step.block_tables.clone()
-    tables[1:4] = tables[0]
-    on_device = contexts.to(device, torch.int32)
-    rows = replace(case.step, block_tables=tables, context_lens=on_device)
+    case = in_runs(
+        paged_case([(70, 4), (33, 1)], device=device, dtype=torch.float32, max_context=256),
+        longest=4, newest_first=True,
+    )  # fmt: skip
+    contexts, counts = case.step.context_lens.cpu().long(), torch.ones(5, dtype=torch.int64)
     qkv = torch.randn(5, 8 * 32, device=device)
     cos_sin = torch.randn(70, 32, device=device)
-    positions, step = place(rows, contexts, counts)
-    step = replace(step, has_runs=True, max_context_len=256 if captured else 70)
+    positions, step = place(case.step, contexts, counts)
+    runs, longest = case.step.runs, 256 if captured else 70
+    step = replace(step, runs=runs, max_context_len=longest)
     arguments = case.shape, Rotary(cos_sin, positions)
     cache, twin = case.clean_cache(torch.float32), case.clean_cache(torch.float32)
     expected = composed(reference, "attention")(qkv.clone(), *arguments, twin, step)

@@ -45,6 +45,8 @@ def lay_out_drafts(layout: DraftLayout, state: SlotTensors) -> None:
     row = torch.searchsorted(ends, at, right=True)
     inside = at < ends[-1]
     row = torch.where(inside, row, 0)
+    layout.runs.starts[0] = 0
+    layout.runs.starts[1:] = ends
     layout.first.copy_((ends - 1 - layout.wanted).clamp(0, len(at) - 1))
     layout.token_slots.copy_(torch.where(inside, layout.slots[row], state.padding_slot))
     layout.row.copy_(row)

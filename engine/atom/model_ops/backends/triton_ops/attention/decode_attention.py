@@ -51,7 +51,7 @@ from atom.model_ops.backends.triton_ops.tuning import DecodeConfig, decode_confi
 from atom.model_ops.values import Rotary
 
 # The tensor core's smallest tile of rows.
-_MIN_GROUP = 16
+MIN_GROUP = 16
 # Programs per multiprocessor that keep the memory busy without splitting anything.
 _ENOUGH_PROGRAMS = 3
 # Where they do, and a row may still outlast the rest: how many splits, and no shorter than what.
@@ -238,23 +238,13 @@ def _decode_kernel(
         tl.store(lse_ptr + at, running_max + tl.log2(total), mask=member < GROUP)
 
 
-@triton.jit(do_not_specialize=["least", "splits"])
-def _combine_kernel(
-    partial_ptr, lse_ptr, contexts_ptr, out_ptr, sinks_ptr, least, splits,
-    HQ: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr, BLOCK_N: tl.constexpr,
-    WINDOW: tl.constexpr, PADDED: tl.constexpr,
+@triton.jit
+def weigh_parts(
+    partial_ptr, lse_ptr, sinks_ptr, at, written, head,
+    HQ: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """Weigh the splits of one row and head by their sums of exponentials."""
-    row, head = tl.program_id(0), tl.program_id(1)
-    context = tl.load(contexts_ptr + row)
-    if WINDOW:
-        context = tl.minimum(context, WINDOW)
-    length = split_length(context, least, splits, BLOCK_N)
-    if context <= length:
-        return
-    split = tl.arange(0, PADDED)
-    written = (split < splits) & (split * length < context)
-    at = (row.to(tl.int64) * HQ + head) * splits + split
+    """One row's and head's attention [LANES] of its parts `at`, those `written`, weighed by their
+    sums of exponentials."""
     lse = tl.load(lse_ptr + at, mask=written, other=float("-inf"))
     element = tl.arange(0, LANES)
     within = element < D
@@ -270,9 +260,30 @@ def _combine_kernel(
         total = tl.exp2(sink - highest)
     weight = tl.exp2(lse - highest)
     total += tl.sum(weight, axis=0)
-    result = tl.sum(weight[:, None] * partial, axis=0) / total
+    return tl.sum(weight[:, None] * partial, axis=0) / total
+
+
+@triton.jit(do_not_specialize=["least", "splits"])
+def _combine_kernel(
+    partial_ptr, lse_ptr, contexts_ptr, out_ptr, sinks_ptr, least, splits,
+    HQ: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr, BLOCK_N: tl.constexpr,
+    WINDOW: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    """Weigh the splits of one row and head."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    context = tl.load(contexts_ptr + row)
+    if WINDOW:
+        context = tl.minimum(context, WINDOW)
+    length = split_length(context, least, splits, BLOCK_N)
+    if context <= length:
+        return
+    split = tl.arange(0, PADDED)
+    written = (split < splits) & (split * length < context)
+    at = (row.to(tl.int64) * HQ + head) * splits + split
+    result = weigh_parts(partial_ptr, lse_ptr, sinks_ptr, at, written, head, HQ, D, LANES)
     result = result.to(out_ptr.dtype.element_ty)
-    tl.store(out_ptr + (row.to(tl.int64) * HQ + head) * D + element, result, mask=within)
+    element = tl.arange(0, LANES)
+    tl.store(out_ptr + (row.to(tl.int64) * HQ + head) * D + element, result, mask=element < D)
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +348,7 @@ def decode_attention(
         rotary and rotary.positions, rotary and step.slot_mapping, shape.sinks,
         tables.stride(0), splits.least, splits.count, shape.scale * math.log2(math.e),
         q_norm.eps if q_norm else 0.0,
-        GROUP=group, GROUP_PADDED=max(_MIN_GROUP, next_power_of_2(group)), HKV=kv_heads, D=dim,
+        GROUP=group, GROUP_PADDED=max(MIN_GROUP, next_power_of_2(group)), HKV=kv_heads, D=dim,
         LANES=lanes, BLOCK_SIZE=cache.block_size, BLOCK_N=config.block_n,
         IS_SPLIT=not splits.whole, WINDOW=window, SOFTCAP=shape.softcap or 0.0,
         APPEND=rotary is not None, HAS_NORM=q_norm is not None, **fp8_constants(cache),
@@ -366,10 +377,16 @@ def combine_splits(
     """Weigh the parts into out [rows, heads, D]; rows of one split are there already."""
     rows, heads, dim = out.shape
     lanes = head_lanes(dim)
-    # Few sizes of tile, so that few kernels serve any number of rows.
-    padded = next(size for size in _COMBINED if size >= splits.count)
+    padded, warps = combining_tile(splits.count, lanes)
     _combine_kernel[(rows, heads)](
         parts.partial, parts.lse, contexts, out, parts.sinks, splits.least, splits.count,
         HQ=heads, D=dim, LANES=lanes, BLOCK_N=parts.block_n, WINDOW=parts.window, PADDED=padded,
-        num_warps=2 if padded * lanes <= 4096 else 4 if padded * lanes <= 16384 else 8,
+        num_warps=warps,
     )  # fmt: skip
+
+
+def combining_tile(splits: int, lanes: int) -> tuple[int, int]:
+    """Splits that a program combines, and its warps: of few sizes, so that few kernels serve any
+    number of rows."""
+    padded = next(size for size in _COMBINED if size >= splits)
+    return padded, 2 if padded * lanes <= 4096 else 4 if padded * lanes <= 16384 else 8

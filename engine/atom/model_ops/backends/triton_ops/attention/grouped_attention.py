@@ -1,4 +1,5 @@
-"""Attention of a step: decodes by one kernel, ragged rows by another, long prompts by a library.
+"""Attention of a step: decodes by one kernel, those of one sequence together by another, ragged
+rows by a third, long prompts by a library.
 
 Supported: head sizes up to 256 that are multiples of 8, any number of query heads per KV head, any
 block size, windows and soft caps.
@@ -19,6 +20,7 @@ from atom.model_ops.backends.triton_ops.attention.prefill_attention import (
     prefill_attention,
 )
 from atom.model_ops.backends.triton_ops.attention.rope_store import qk_norm_rope_store
+from atom.model_ops.backends.triton_ops.attention.run_attention import run_attention
 from atom.model_ops.values import AttentionShape, LayerCache, Rotary
 from atom.utils.forward_context import AttentionMetaData, EqualPrompts
 
@@ -46,7 +48,7 @@ def paged_attention(
     out, layer = _result(q, shape, step), LayerStep(shape, cache, step)
     decodes, rows = step.num_decodes, step.context_lens.shape[0]
     if decodes:
-        decode_attention(q[:decodes], layer, out[:decodes])
+        _attend_decodes(q[:decodes], layer, out[:decodes])
     if decodes < rows:
         span = RowSpan(decodes, rows - decodes, q.shape[0] - decodes)
         prefill_attention(q, layer, span, out)
@@ -62,18 +64,19 @@ def attention(
 ) -> torch.Tensor:
     decodes, layer = step.num_decodes, LayerStep(shape, cache, step)
     out = _result(qkv, shape, step)
-    if decodes and not step.has_runs:
+    # Programs that store keys on the way know nothing of each other's.
+    at_once = step.runs is None
+    if decodes and at_once:
         decode_attention(qkv[:decodes], layer, out[:decodes], rotary)
-    if step.has_runs or decodes < step.context_lens.shape[0]:
+    if not at_once or decodes < step.context_lens.shape[0]:
         # What a prompt attends to is what the cache holds, so that a cached prefix changes nothing.
         groups = () if cache.k_scale is not None else _dense_groups(shape, step)
         q = qk_norm_rope_store(
             qkv, shape, rotary, cache, step.slot_mapping,
-            first_token=0 if step.has_runs else decodes, keep_keys=bool(groups),
+            first_token=decodes if at_once else 0, keep_keys=bool(groups),
         )  # fmt: skip
-        if decodes and step.has_runs:
-            # Programs that store keys on the way know nothing of each other's.
-            decode_attention(q[:decodes], layer, out[:decodes])
+        if decodes and not at_once:
+            _attend_decodes(q[:decodes], layer, out[:decodes])
         for group in groups:
             result = dense_attention(q, qkv, shape, group)
             if result.shape == out.shape:  # the whole step: nothing to copy together
@@ -86,6 +89,14 @@ def attention(
         for span in spans_between(groups, step, qkv.shape[0]):
             prefill_attention(q, layer, span, out)
     return out.flatten(1)
+
+
+def _attend_decodes(q: torch.Tensor, layer: LayerStep, out: torch.Tensor) -> None:
+    """Of decodes whose keys and values the cache holds."""
+    if layer.step.runs is None:
+        decode_attention(q, layer, out)
+    else:
+        run_attention(q, layer, layer.step.runs, out)
 
 
 def _result(x: torch.Tensor, shape: AttentionShape, step: AttentionMetaData) -> torch.Tensor:

@@ -72,8 +72,8 @@ def _look_up_kernel(
 
 @triton.jit
 def _layout_kernel(
-    slots_ptr, wanted_ptr, first_ptr, token_slots_ptr, row_ptr, offset_ptr, rows, tokens,
-    padding_slot, LANES: tl.constexpr, STRETCH: tl.constexpr,
+    slots_ptr, wanted_ptr, first_ptr, token_slots_ptr, row_ptr, offset_ptr, run_starts_ptr, rows,
+    tokens, padding_slot, LANES: tl.constexpr, STRETCH: tl.constexpr,
 ):  # fmt: skip
     """One program, a lane for each row."""
     lane = tl.arange(0, LANES)
@@ -83,6 +83,7 @@ def _layout_kernel(
     count = tl.where(real, 1 + wanted, 0)
     first = tl.cumsum(count, axis=0) - count
     tl.store(first_ptr + lane, tl.minimum(first, tokens - 1), mask=lane < rows)
+    tl.store(run_starts_ptr + lane, first.to(tl.int32), mask=lane < rows)
     for offset in range(tl.max(count, axis=0)):
         at = first + offset
         inside = (offset < count) & (at < tokens)
@@ -90,6 +91,7 @@ def _layout_kernel(
         tl.store(row_ptr + at, lane.to(tl.int64), mask=inside)
         tl.store(offset_ptr + at, at - first, mask=inside)
     used = tl.sum(count, axis=0)
+    tl.store(run_starts_ptr + rows, used.to(tl.int32))
     for start in range(0, tokens, STRETCH):
         at = start + tl.arange(0, STRETCH)
         unused = (at >= used) & (at < tokens)
@@ -144,8 +146,8 @@ def lay_out_drafts(layout: DraftLayout, state: SlotTensors) -> None:
     rows, tokens = layout.slots.shape[0], layout.row.shape[0]
     _layout_kernel[(1,)](
         layout.slots, layout.wanted, layout.first, layout.token_slots, layout.row, layout.offset,
-        rows, tokens, state.padding_slot, LANES=next_power_of_2(rows), STRETCH=_LAYOUT_STRETCH,
-        num_warps=4,
+        layout.runs.starts, rows, tokens, state.padding_slot, LANES=next_power_of_2(rows),
+        STRETCH=_LAYOUT_STRETCH, num_warps=4,
     )  # fmt: skip
 
 
