@@ -1,0 +1,101 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Rows of a matrix in codes of eight bits by one token, without the tensor core.
+
+A lane has sixteen inputs, whose codes it reads at once. A card converts fp8 to float32 in one and a
+half instructions a code, fewer than it takes to lay 16-bit numbers out for the tensor core; sixteen
+products are added up before their scale is multiplied in. Activations are as they are: nothing is
+rounded. Turns are unrolled so that codes are read ahead: a tile kept from turn to turn, as
+row_products.py keeps one, would be taken apart, each byte into a register of its own.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+# Lanes that a card has side by side.
+WAVE = 64 if torch.version.hip else 32
+# Inputs of a lane; they share a scale. A read has sixteen bytes: half of the lane's activations.
+LANE = tl.constexpr(16)
+_HALF = tl.constexpr(8)
+_MOST_TURNS = 4
+
+
+@triton.jit
+def lane_codes(w_at, first, known, inside):
+    """Read what is known [.., LANES or 1] of the lanes' codes, inputs below `inside`: w_at pointers
+    [.., LANES], which begin at the inputs `first` [LANES] → [.., LANES, LANE]."""
+    k = tl.arange(0, LANE)
+    within = first[:, None] + k[None, :] < inside
+    if len(w_at.shape) == 2:
+        at, mask = w_at[:, :, None] + k[None, None, :], known[:, :, None] & within[None, :, :]
+    else:
+        at = w_at[:, :, :, None] + k[None, None, None, :]
+        mask = known[:, :, :, None] & within[None, None, :, :]
+    return tl.load(at, mask=mask, other=0.0)
+
+
+@triton.jit
+def lane_inputs(x_at, first, known, inside):
+    """Read the activations of lanes that are known [LANES], those below `inside`: x_at pointers
+    [LANES], which begin at the inputs `first` [LANES] → each lane's first half and its second,
+    [LANES, LANE / 2] float32."""
+    k = tl.arange(0, _HALF)[None, :]
+    low = tl.load(x_at[:, None] + k, mask=known[:, None] & (first[:, None] + k < inside), other=0.0)
+    k += _HALF
+    high = tl.load(
+        x_at[:, None] + k, mask=known[:, None] & (first[:, None] + k < inside), other=0.0
+    )
+    return low.to(tl.float32), high.to(tl.float32)
+
+
+@triton.jit
+def lane_sums(codes, low, high):
+    """Multiply codes [.., LANES, LANE] with what `lane_inputs` gives, and add up by lane → [..,
+    LANES] float32."""
+    LANES: tl.constexpr = low.shape[0]
+    ROWS: tl.constexpr = codes.numel // (LANES * LANE)
+    halves = tl.reshape(codes.to(tl.float32), (ROWS, LANES, 2, _HALF))
+    first, last = tl.split(tl.permute(halves, (0, 1, 3, 2)))
+    sums = tl.sum(first * low[None, :, :] + last * high[None, :, :], axis=2)
+    return tl.reshape(sums, codes.shape[:-1])
+
+
+@triton.jit
+def code_rows(
+    x_ptr, w_ptr, scale_ptr, first, PART: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, UNROLL: tl.constexpr, TALL: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """Multiply x [K] with rows: of each of the parts of W [PARTS · PART, K] those from `first` on →
+    [PARTS, ROWS] float32. TALL, WIDE: outputs and inputs that share a scale, as a part's rows do
+    here; WIDE 0: an output has one. UNROLL: turns at once, so that one's codes are read while
+    another's are multiplied."""
+    LANES: tl.constexpr = BLOCK_K // LANE
+    part, row, inner = tl.arange(0, PARTS), tl.arange(0, ROWS), tl.arange(0, LANES) * LANE
+    rows = part[:, None] * PART + (first + row)[None, :]
+    known = (first + row < PART)[None, :]
+    w_rows = w_ptr + rows.to(tl.int64)[:, :, None] * K + inner[None, None, :]
+    if WIDE:
+        scale_rows = scale_ptr + (part * PART + first)[:, None, None] // TALL * tl.cdiv(K, WIDE)
+    acc = tl.zeros([PARTS, ROWS, LANES], tl.float32)
+    for start in tl.range(0, K, BLOCK_K, loop_unroll_factor=UNROLL):
+        codes = lane_codes(w_rows + start, inner, known[:, :, None], K - start)
+        low, high = lane_inputs(x_ptr + start + inner, inner, inner >= 0, K - start)
+        sums = lane_sums(codes, low, high)
+        if WIDE:
+            column = ((start + inner) // WIDE)[None, None, :]
+            inside = (inner < K - start)[None, None, :]
+            sums *= tl.load(scale_rows + column, mask=inside, other=0.0)
+        acc += sums
+    result = tl.sum(acc, axis=2)
+    if not WIDE:
+        result *= tl.load(scale_ptr + rows, mask=known, other=0.0)
+    return result
+
+
+def unrolled(inner: int, block: int) -> int:
+    """Choose how many turns are made at once: all of a few."""
+    turns = triton.cdiv(inner, block)
+    return turns if turns <= _MOST_TURNS else 2
