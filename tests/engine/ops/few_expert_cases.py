@@ -57,7 +57,7 @@ FEW_EXPERTS: list[tuple[str, Any, Constants, Constants]] = [
            "scale_ptr", "shared_scale_ptr"),
      {**_FP8_TYPES, "num_warps": 1}),
     ("few tokens' gates and ups in int8", few_experts._few_gated_kernel,
-     _with({**_GATED, **_ALONE, "TALL": 1, "ROWS": 4, "BLOCK_K": 1024, "UNROLL": 2}, "scale_ptr"),
+     _with({**_GATED, **_ALONE, "TALL": 1, "ROWS": 4, "BLOCK_K": 512, "UNROLL": 4}, "scale_ptr"),
      {"num_warps": 1, "types": {"w_ptr": "*i8", **_SCALES}}),
     ("few tokens' downs", few_experts._few_downs_kernel, {**_DOWNS, "shared_ptr": None}, {}),
     ("few tokens' downs, shared", few_experts._few_downs_kernel,

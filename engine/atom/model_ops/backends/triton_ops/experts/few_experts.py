@@ -265,7 +265,7 @@ def _few_downs_kernel(
     if TALL:
         total = code_downs(
             x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, tl.program_id(0) * ROWS, N, K,
-            TOP_K, TOP_K_PADDED, ROWS, BLOCK_K, UNROLL, TALL, WIDE,
+            TOP_K, TOP_K_PADDED, ROWS, BLOCK_K, UNROLL, TALL, WIDE, ALIGNED,
         )  # fmt: skip
     else:
         total = _weighed_sums(

@@ -23,20 +23,6 @@ _MOST_TURNS = 4
 
 
 @triton.jit
-def lane_codes(w_at, first, known, inside):
-    """Read what is known [.., LANES or 1] of the lanes' codes, inputs below `inside`: w_at pointers
-    [.., LANES], which begin at the inputs `first` [LANES] → [.., LANES, LANE]."""
-    k = tl.arange(0, LANE)
-    within = first[:, None] + k[None, :] < inside
-    if len(w_at.shape) == 2:
-        at, mask = w_at[:, :, None] + k[None, None, :], known[:, :, None] & within[None, :, :]
-    else:
-        at = w_at[:, :, :, None] + k[None, None, None, :]
-        mask = known[:, :, :, None] & within[None, None, :, :]
-    return tl.load(at, mask=mask, other=0.0)
-
-
-@triton.jit
 def lane_inputs(x_at, first, known, inside):
     """Read the activations of lanes that are known [LANES], those below `inside`: x_at pointers
     [LANES], which begin at the inputs `first` [LANES] → each lane's first half and its second,
@@ -52,14 +38,13 @@ def lane_inputs(x_at, first, known, inside):
 
 @triton.jit
 def lane_sums(codes, low, high):
-    """Multiply codes [.., LANES, LANE] with what `lane_inputs` gives, and add up by lane → [..,
-    LANES] float32."""
-    LANES: tl.constexpr = low.shape[0]
-    ROWS: tl.constexpr = codes.numel // (LANES * LANE)
-    halves = tl.reshape(codes.to(tl.float32), (ROWS, LANES, 2, _HALF))
-    first, last = tl.split(tl.permute(halves, (0, 1, 3, 2)))
-    sums = tl.sum(first * low[None, :, :] + last * high[None, :, :], axis=2)
-    return tl.reshape(sums, codes.shape[:-1])
+    """Multiply codes [PARTS, ROWS, K] with what `lane_inputs` gives, and add up by lane → [PARTS,
+    ROWS, LANES] float32."""
+    PARTS: tl.constexpr = codes.shape[0]
+    ROWS: tl.constexpr = codes.shape[1]
+    halves = tl.reshape(codes.to(tl.float32), (PARTS, ROWS, low.shape[0], 2, _HALF))
+    first, last = tl.split(tl.permute(halves, (0, 1, 2, 4, 3)))
+    return tl.sum(first * low[None, None, :, :] + last * high[None, None, :, :], axis=3)
 
 
 @triton.jit
@@ -73,15 +58,17 @@ def code_rows(
     here; WIDE 0: an output has one. UNROLL: turns at once, so that one's codes are read while
     another's are multiplied."""
     LANES: tl.constexpr = BLOCK_K // LANE
-    part, row, inner = tl.arange(0, PARTS), tl.arange(0, ROWS), tl.arange(0, LANES) * LANE
+    part, row, k = tl.arange(0, PARTS), tl.arange(0, ROWS), tl.arange(0, BLOCK_K)
+    inner = tl.arange(0, LANES) * LANE
     rows = part[:, None] * PART + (first + row)[None, :]
     known = (first + row < PART)[None, :]
-    w_rows = w_ptr + rows.to(tl.int64)[:, :, None] * K + inner[None, None, :]
+    w_rows = w_ptr + rows.to(tl.int64)[:, :, None] * K + k[None, None, :]
     if WIDE:
         scale_rows = scale_ptr + (part * PART + first)[:, None, None] // TALL * tl.cdiv(K, WIDE)
     acc = tl.zeros([PARTS, ROWS, LANES], tl.float32)
     for start in tl.range(0, K, BLOCK_K, loop_unroll_factor=UNROLL):
-        codes = lane_codes(w_rows + start, inner, known[:, :, None], K - start)
+        mask = known[:, :, None] & (k < K - start)[None, None, :]
+        codes = tl.load(w_rows + start, mask=mask, other=0.0)
         low, high = lane_inputs(x_ptr + start + inner, inner, inner >= 0, K - start)
         sums = lane_sums(codes, low, high)
         if WIDE:
