@@ -1,4 +1,5 @@
-"""The kernels of few tokens' experts with the constants of real shapes, of every format."""
+"""The kernels of few tokens' experts, of every format, and of one token with dense fp8: with the
+constants of real shapes."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from typing import Any
 
 from atom.model_ops.backends.triton_ops.activation import gating
 from atom.model_ops.backends.triton_ops.experts import few_experts
+from atom.model_ops.backends.triton_ops.products import code_linear
 from atom.model_ops.values import Activation, ClampedSwiGLU
 
 Constants = dict[str, Any]
@@ -70,4 +72,22 @@ FEW_EXPERTS: list[tuple[str, Any, Constants, Constants]] = [
     ("few tokens' downs in fp8 with a scale per output, shared", few_experts._few_downs_kernel,
      _with({**_DOWNS, "K": 2048, "N": 7168, "SHARED": 2048, "TALL": 1, "ROWS": 4, "BLOCK_K": 512,
             "BLOCK_SHARED": 4096, "UNROLL": 4}, "scale_ptr", "shared_scale_ptr"), _FP8_TYPES),
+]  # fmt: skip
+
+_DENSE = {
+    "N": 4096, "K": 4096, "GATED": False, "ROWS": 8, "BLOCK_K": 2048, "UNROLL": 1, "TALL": 128,
+    "WIDE": 128, "bias_ptr": None,
+}  # fmt: skip
+_UNNORMED = dict.fromkeys(("residual_ptr", "norm_ptr", "residual_out_ptr"))
+_DENSE_TYPES = {"types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}
+CODE_LINEAR: list[tuple[str, Any, Constants, Constants]] = [
+    ("norm and fp8 blocks", code_linear._code_linear_kernel, {**_DENSE, "N": 6144}, _DENSE_TYPES),
+    ("norm and gated fp8 blocks", code_linear._code_linear_kernel,
+     {**_DENSE, "N": 12288, "GATED": True}, _DENSE_TYPES),
+    ("fp8 blocks, one token", code_linear._code_linear_kernel,
+     {**_DENSE, **_UNNORMED, "K": 12288, "ROWS": 4, "UNROLL": 2}, _DENSE_TYPES),
+    ("fp8 with a scale per output, one token, on an AMD card's wave",
+     code_linear._code_linear_kernel,
+     _with({**_DENSE, **_UNNORMED, "BLOCK_K": 4096, "TALL": 1, "WIDE": 0}, "bias_ptr"),
+     _DENSE_TYPES),
 ]  # fmt: skip

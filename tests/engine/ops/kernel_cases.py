@@ -49,7 +49,7 @@ from atom.model_ops.backends.triton_ops.steps import (
     token_mask,
 )
 from atom.model_ops.values import Activation, ClampedSwiGLU
-from tests.engine.ops.few_expert_cases import FEW_EXPERTS
+from tests.engine.ops.few_expert_cases import CODE_LINEAR, FEW_EXPERTS
 
 DRAFTS = {
     "types": {
@@ -345,6 +345,7 @@ CASES: list[Any] = [
         ("gates and ups of what is normed", norm_linear._norm_linear_kernel,
          {"K": 4096, "BLOCK_K": 4096, "ROWS": 1, "GATED": True, "HAS_RESIDUAL": False,
           "HAS_BIAS": False, "bias_ptr": None, "norm_ptr": None, **UNSCALED}, {}),
+        *CODE_LINEAR,
         ("router", routing._logits_kernel, {"BLOCK_T": 16, "BLOCK_E": 16, "BLOCK_K": 128}, {}),
         ("choice", routing._choose_kernel, CHOICE, {"num_warps": 1}),
         ("choice in groups", routing._choose_kernel, GROUPED_CHOICE, {"num_warps": 1}),
