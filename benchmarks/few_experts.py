@@ -160,14 +160,14 @@ class Layer:
         own = few.gated_tile(w, tokens, 2)
         chosen = [partial(few.gates_and_ups, x, y, w, r, own) for (x, y), r in self._sets(logits)]
         yield self._line(f"gates and ups, chosen before {_text(own)}", chosen, 2)
-        for tile in gated_tiles(own):
+        for tile in dict.fromkeys(gated_tiles(own)):
             calls = [partial(few.gates_and_ups, x, y, w, None, tile) for x, y in logits]
             yield self._line(f"gates and ups {_text(tile)}", calls, 2)
         own = few.down_tile(w, tokens, 2)
         inner = w.routing.top_k * w.experts.down.inputs
         inner += 0 if w.shared is None else w.shared.down.inputs
         active = random(tokens, inner)
-        for tile in down_tiles(own):
+        for tile in dict.fromkeys(down_tiles(own)):
             given = [partial(few.downs, active, w, each, tile) for each in self._routed]
             yield self._line(f"downs {_text(tile)}", given, 1)
 

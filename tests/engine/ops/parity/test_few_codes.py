@@ -71,8 +71,11 @@ def test_which_formats_are_two_launches(w: MoEWeight, taken: bool) -> None:
 def test_blocks_of_a_shared_expert_are_the_experts() -> None:
     w = layer(BLOCKS, (128, 128), BLOCKS)
     assert w.shared is not None
-    other = replace(w.shared, down=matrix((32, 48), BLOCKS, (64, 128)))
-    assert not few_experts.multiplies(replace(w, shared=other))
+    down = matrix((32, 48), BLOCKS, (64, 128))
+    assert not few_experts.multiplies(replace(w, shared=replace(w.shared, down=down)))
+    stack = matrix((64, 32, 48), BLOCKS, (64, 128))
+    experts, shared = replace(w.experts, down=stack), replace(w.shared, down=down)
+    assert few_experts.multiplies(replace(w, experts=experts, shared=shared))
 
 
 def test_tokens_that_share_experts_are_the_tensor_cores() -> None:

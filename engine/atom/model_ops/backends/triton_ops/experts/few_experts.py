@@ -303,28 +303,28 @@ def takes(w: MoEWeight, tokens: int) -> bool:
 def multiplies(w: MoEWeight) -> bool:
     """Whether matrices are of a kind that the kernels multiply with: plain, in codes of eight bits
     whose scales a program's rows share, or the experts' in MXFP4."""
-    experts, shared = w.experts, w.shared
-    stacks = [experts.gate_up, experts.down]
-    if shared is not None:
-        if shared.gate is not None or shared.activation != experts.activation:
+    pairs = [[w.experts.gate_up], [w.experts.down]]  # of one launch each
+    if w.shared is not None:
+        if w.shared.gate is not None or w.shared.activation != w.experts.activation:
             return False
-        stacks += [shared.gate_up, shared.down]
-    formats = {each.format for each in stacks}
+        pairs[0].append(w.shared.gate_up)
+        pairs[1].append(w.shared.down)
+    formats = {each.format for pair in pairs for each in pair}
     if formats == {WeightFormat.MXFP4}:
-        return shared is None
+        return w.shared is None
     if len(formats) > 1 or not formats <= {WeightFormat.PLAIN, *EIGHT_BITS}:
         return False
-    kinds = {tuple(_code_constants(each).values()) for each in stacks}
-    return len(kinds) == 1 and (formats == {WeightFormat.PLAIN} or all(map(_shares, stacks)))
+    alike = all(_code_constants(pair[0]) == _code_constants(pair[-1]) for pair in pairs)
+    return alike and all(_shares(each) for pair in pairs for each in pair)
 
 
 def _shares(w: LinearWeight) -> bool:
     """Whether a program's rows of codes share their scales, gates' and ups' apart, and a lane's
-    inputs do."""
+    inputs do; nothing of what has a scale per output or none."""
     constants = _code_constants(w)
-    if not constants["WIDE"]:
-        return True
     tall, wide = constants["TALL"], constants["WIDE"]
+    if not wide:
+        return True
     most = max(_CODE_ROWS, _CODE_DOWN_ROWS)
     return tall % most == 0 and w.outputs // 2 % most == 0 and wide % LANE.value == 0
 
