@@ -31,6 +31,7 @@ from atom.model_ops.values import (
     WeightFormat,
 )
 from atom.sizing import Experts, ModelFacts
+from atom.utils.device import native_fp8
 from benchmarks.limits import H200
 from benchmarks.shapes import SHAPES
 
@@ -54,22 +55,34 @@ def code_candidates(tokens: int) -> Iterator[ExpertTile]:
         yield ExpertTile(m, n, 128, warps, stages)
 
 
-def layer(experts: Experts, hidden: int, mxfp4: bool) -> ExpertsWeight:
-    inner = experts.intermediate_size
+def layer(experts: Experts, hidden: int, format: WeightFormat) -> ExpertsWeight:
+    inner, count = experts.intermediate_size, experts.count
+    return ExpertsWeight(
+        matrix((count, 2 * inner, hidden), format),
+        matrix((count, hidden, inner), format),
+        Activation.SILU,
+    )
 
-    def stack(rows: int, columns: int) -> LinearWeight:
-        if mxfp4:
-            shape = (experts.count, rows, columns // 32)
-            exponents = torch.randint(118, 124, shape, device="cuda").to(torch.uint8)
-            codes = torch.randint(0, 256, (*shape[:2], columns // 2), device="cuda")
-            scales = Scales(WeightFormat.MXFP4, exponents, (1, 32), torch.bfloat16)
-            return LinearWeight(codes.to(torch.uint8), scales=scales)
-        data = torch.empty(
-            (experts.count, rows, columns), dtype=torch.bfloat16, device="cuda"
-        ).normal_(0.0, 0.02)
+
+def matrix(shape: tuple[int, ...], format: WeightFormat) -> LinearWeight:
+    """Draw one [.., out, in], stored in a format: plain in bfloat16, blocks of 128 × 128."""
+    *stack, rows, columns = shape
+    if format is WeightFormat.MXFP4:
+        exponents = torch.randint(118, 124, (*stack, rows, columns // 32), device="cuda")
+        codes = torch.randint(0, 256, (*stack, rows, columns // 2), device="cuda")
+        scales = Scales(format, exponents.to(torch.uint8), (1, 32), torch.bfloat16)
+        return LinearWeight(codes.to(torch.uint8), scales=scales)
+    data = torch.empty(shape, dtype=torch.bfloat16, device="cuda").normal_(0.0, 0.02)
+    if format is WeightFormat.PLAIN:
         return LinearWeight(data)
-
-    return ExpertsWeight(stack(2 * inner, hidden), stack(hidden, inner), Activation.SILU)
+    tall, wide = (128, 128) if format is WeightFormat.FP8_BLOCKS else (1, columns)
+    blocks = (*stack, triton.cdiv(rows, tall), triton.cdiv(columns, wide))
+    scale = torch.full(blocks, 1 / 1024, device="cuda")
+    kind = torch.int8 if format is WeightFormat.INT8 else native_fp8(data.device)
+    if kind is None:
+        raise SystemExit(f"error: this card multiplies no fp8, which {format.value} needs")
+    codes = data.mul_(1024).clamp_(-127, 127).to(kind)
+    return LinearWeight(codes, scales=Scales(format, scale, (tall, wide), torch.bfloat16))
 
 
 def choices(experts: Experts, tokens: int) -> list[Routed]:
@@ -124,7 +137,8 @@ def main() -> int:
     experts = facts.layers[-1].mlp.experts
     if experts is None:
         parser.error(f"{args.shape} has no experts")
-    w = layer(experts, facts.hidden_size, args.mxfp4)
+    format = WeightFormat.MXFP4 if args.mxfp4 else WeightFormat.PLAIN
+    w = layer(experts, facts.hidden_size, format)
     for tokens in args.tokens:
         measure(w, experts, tokens)
     return 0

@@ -1,10 +1,11 @@
 """Norm and experts of a layer, of few tokens: the fused way beside the single kernels, and tiles.
 
-    python -m benchmarks.few_experts [--shapes qwen3-30b-a3b gpt-oss-20b] [--tokens 1 4 16]
+    python -m benchmarks.few_experts [--cases qwen3-30b-a3b qwen3-30b-a3b:fp8-blocks] [--tokens 1 4]
 
-Random weights and tokens in bfloat16, gpt-oss' experts in MXFP4; calls are captured into a graph
-and rotate over tokens, whose experts the cache does not hold. "layer" is all from the second norm
-to the next layer's normed tokens. Kernels are compiled side by side before any is timed.
+A case is a shape and how its experts, and shared ones, are stored: plain unless it says. Random
+weights and tokens, activations in bfloat16; calls are captured into a graph and rotate over tokens,
+whose experts the cache does not hold. "layer" is all from the second norm to the next layer's
+normed tokens. Kernels are compiled side by side before any is timed.
 """
 
 from __future__ import annotations
@@ -36,13 +37,29 @@ from atom.model_ops.values import (
     RouterWeight,
     SharedWeight,
     Stream,
+    WeightFormat,
 )
 from atom.sizing import ModelFacts
 from benchmarks.expert_tiles import layer as experts_of
+from benchmarks.expert_tiles import matrix
 from benchmarks.limits import H200
 from benchmarks.shapes import SHAPES
 
-_SHAPES = ("qwen3-30b-a3b", "gpt-oss-20b", "deepseek-v2-lite")
+_CASES = (
+    "qwen3-30b-a3b",
+    "qwen3-30b-a3b:fp8-blocks",
+    "qwen3-30b-a3b:fp8",
+    "gpt-oss-20b:mxfp4",
+    "deepseek-v2-lite",
+    "deepseek-v2-lite:fp8-blocks",
+)
+_FORMATS = {
+    "plain": WeightFormat.PLAIN,
+    "fp8": WeightFormat.FP8,
+    "fp8-blocks": WeightFormat.FP8_BLOCKS,
+    "int8": WeightFormat.INT8,
+    "mxfp4": WeightFormat.MXFP4,
+}
 _INPUTS = 8  # sets of tokens to rotate over
 
 
@@ -63,26 +80,58 @@ def random(*shape: int) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.bfloat16, device="cuda").normal_(0.0, 0.02)
 
 
-def weight(shape: str) -> MoEWeight:
+def weight(case: str) -> MoEWeight:
+    shape, _, stored = case.partition(":")
+    if shape not in SHAPES or stored not in ("", *_FORMATS):
+        known = f"one of {', '.join(sorted(SHAPES))}, and :{', :'.join(_FORMATS)}"
+        raise SystemExit(f"error: no case {case!r}; use {known}")
     facts = ModelFacts.from_hf_config(SHAPES[shape])
     experts, hidden = facts.layers[-1].mlp.experts, facts.hidden_size
     if experts is None:
-        raise SystemExit(f"{shape} has no experts")
-    stacks = experts_of(experts, hidden, mxfp4=shape.startswith("gpt-oss"))
+        raise SystemExit(f"error: {shape} has no experts")
+    format = _FORMATS[stored or "plain"]
     inner = experts.shared_intermediate_size
     shared = None
     if inner:
-        gate_up, down = LinearWeight(random(2 * inner, hidden)), LinearWeight(random(hidden, inner))
+        beside = WeightFormat.PLAIN if format is WeightFormat.MXFP4 else format
+        gate_up, down = matrix((2 * inner, hidden), beside), matrix((hidden, inner), beside)
         shared = SharedWeight(gate_up, down, Activation.SILU)
     router = RouterWeight(LinearWeight(random(experts.count, hidden)))
-    return MoEWeight(router, Routing(top_k=experts.per_token, renormalize=True), stacks, shared)
+    routing = Routing(top_k=experts.per_token, renormalize=True)
+    return MoEWeight(router, routing, experts_of(experts, hidden, format), shared)
+
+
+def gated_tiles(own: few.FewTile) -> Iterator[few.FewTile]:
+    """The engine's own and others around it."""
+    if own.num_warps > 1:
+        for rows, warps in ((own.rows, 4), (own.rows // 2, 4), (own.rows, 8), (own.rows // 4, 2)):
+            yield replace(own, rows=rows, num_warps=warps)
+        return
+    for rows, turns in ((own.rows, own.unroll), (own.rows, 1), (own.rows, 2)):
+        yield replace(own, rows=rows, unroll=turns)
+    yield replace(own, rows=own.rows // 2)
+    yield replace(own, rows=2 * own.rows, unroll=1)
+    yield replace(own, rows=2 * own.rows, block=own.block // 2, unroll=own.unroll)
+    yield replace(own, rows=2 * own.rows, num_warps=2, unroll=2)
+
+
+def down_tiles(own: few.FewTile) -> Iterator[few.FewTile]:
+    half = own.block // 2
+    for rows, block, warps in (
+        (own.rows, own.block, 4), (own.rows // 2, own.block, 4), (2 * own.rows, own.block, 4),
+        (2 * own.rows, half, 2), (own.rows, 2 * own.block, 8),
+    ):  # fmt: skip
+        yield replace(own, rows=rows, block=block, num_warps=warps)
+    if own.unroll > 1:
+        yield replace(own, unroll=1)
+        yield replace(own, rows=own.rows // 2, unroll=1)
 
 
 class Layer:
     """One shape's layer and the calls that are timed of it."""
 
-    def __init__(self, shape: str, tokens: int, w: MoEWeight, ops: Any) -> None:
-        self._name, self._tokens, self._w, self._ops = f"{shape} {tokens}", tokens, w, ops
+    def __init__(self, case: str, tokens: int, w: MoEWeight, ops: Any) -> None:
+        self._name, self._tokens, self._w, self._ops = f"{case} {tokens}", tokens, w, ops
         hidden = w.experts.down.outputs
         self._norm = NormWeight(torch.ones(hidden, dtype=torch.bfloat16, device="cuda"), 1e-6)
         self._x = [random(tokens, hidden) * 50 for _ in range(_INPUTS)]
@@ -111,20 +160,14 @@ class Layer:
         own = few.gated_tile(w, tokens, 2)
         chosen = [partial(few.gates_and_ups, x, y, w, r, own) for (x, y), r in self._sets(logits)]
         yield self._line(f"gates and ups, chosen before {_text(own)}", chosen, 2)
-        for rows, warps in ((own.rows, 4), (own.rows // 2, 4), (own.rows, 8), (own.rows // 4, 2)):
-            tile = replace(own, rows=rows, num_warps=warps)
+        for tile in dict.fromkeys(gated_tiles(own)):
             calls = [partial(few.gates_and_ups, x, y, w, None, tile) for x, y in logits]
             yield self._line(f"gates and ups {_text(tile)}", calls, 2)
         own = few.down_tile(w, tokens, 2)
         inner = w.routing.top_k * w.experts.down.inputs
         inner += 0 if w.shared is None else w.shared.down.inputs
         active = random(tokens, inner)
-        half = own.block // 2
-        for rows, block, warps in (
-            (own.rows, own.block, 4), (own.rows // 2, own.block, 4), (2 * own.rows, own.block, 4),
-            (2 * own.rows, half, 2), (own.rows, 2 * own.block, 8),
-        ):  # fmt: skip
-            tile = few.FewTile(rows, block, warps)
+        for tile in dict.fromkeys(down_tiles(own)):
             given = [partial(few.downs, active, w, each, tile) for each in self._routed]
             yield self._line(f"downs {_text(tile)}", given, 1)
 
@@ -167,30 +210,31 @@ class Layer:
 
 
 def _text(tile: few.FewTile) -> str:
-    return f"{tile.rows} x {tile.block}, {tile.num_warps} warps"
+    turns = f", {tile.unroll} turns" if tile.unroll > 1 else ""
+    return f"{tile.rows} x {tile.block}, {tile.num_warps} warps{turns}"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Norm and experts of few tokens, timed.")
-    parser.add_argument("--shapes", choices=sorted(SHAPES), nargs="+", default=list(_SHAPES))
+    parser.add_argument("--cases", nargs="+", default=list(_CASES), metavar="SHAPE[:FORMAT]")
     parser.add_argument("--tokens", type=int, nargs="+", default=[1, 4, 16])
     args = parser.parse_args()
     if not torch.cuda.is_available():
         print("error: kernels are timed on a GPU, and torch sees none here", file=sys.stderr)
         return 1
     device = torch.device("cuda", 0)
-    case = OpCase(dtype=torch.bfloat16, kv_dtype=torch.bfloat16)
-    ops = resolve_ops("cuda", case, "triton").ops
+    computed = OpCase(dtype=torch.bfloat16, kv_dtype=torch.bfloat16)
+    ops = resolve_ops("cuda", computed, "triton").ops
     print(f"{torch.cuda.get_device_name()}, reads {H200.bytes_per_second / 1e12:.1f} TB/s at most")
-    for shape in args.shapes:
-        w = weight(shape)
-        with rehearsal(device, f"few experts {shape}", os.cpu_count() or 1) as finish:
+    for case in args.cases:
+        w = weight(case)
+        with rehearsal(device, f"few experts {case}", os.cpu_count() or 1) as finish:
             for tokens in args.tokens:
-                for line in Layer(shape, tokens, w, ops).lines():
+                for line in Layer(case, tokens, w, ops).lines():
                     line.calls[0]()
         finish()
         for tokens in args.tokens:
-            for line in Layer(shape, tokens, w, ops).lines():
+            for line in Layer(case, tokens, w, ops).lines():
                 print(line.text(), flush=True)
     return 0
 

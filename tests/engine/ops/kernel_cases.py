@@ -27,7 +27,6 @@ from atom.model_ops.backends.triton_ops.attention import (
 from atom.model_ops.backends.triton_ops.experts import (
     expert_order,
     expert_products,
-    few_experts,
     norm_logits,
     routing,
 )
@@ -51,6 +50,7 @@ from atom.model_ops.backends.triton_ops.steps import (
     token_mask,
 )
 from atom.model_ops.values import Activation, ClampedSwiGLU
+from tests.engine.ops.few_expert_cases import CODE_LINEAR, FEW_EXPERTS
 
 DRAFTS = {
     "types": {
@@ -122,23 +122,7 @@ NO_ROTARY = dict.fromkeys(
 )
 SILU = activation.gating(Activation.SILU)
 CLAMPED = activation.gating(ClampedSwiGLU(1.702, 7.0))
-FEW = {
-    "K": 2048, "N": 768, "SHARED": 0, "CHOOSES": True, "EXPERTS": 128, "PADDED": 128, "TOP_K": 8,
-    "TOP_K_PADDED": 8, "SIGMOID": False, "RENORMALIZE": True, "SCALE": 1.0, "ROWS": 16,
-    "BLOCK_K": 256, "FP4": False, "PLANES": 1, "router_bias_ptr": None, "correction_ptr": None,
-    "scale_ptr": None, "bias_ptr": None, "shared_bias_ptr": None, **SILU,
-}  # fmt: skip
-FEW_DOWNS = {
-    "K": 768, "N": 2048, "SHARED": 0, "TOP_K": 8, "TOP_K_PADDED": 8, "ROWS": 2, "BLOCK_K": 128,
-    "BLOCK_SHARED": 1024, "FP4": False, "ALIGNED": 16, "scale_ptr": None, "bias_ptr": None,
-    "shared_bias_ptr": None,
-}  # fmt: skip
-FEW_FP4 = {
-    "K": 2880, "N": 2880, "TOP_K": 4, "TOP_K_PADDED": 4, "FP4": True, "shared_ptr": None,
-    "shared_bias_ptr": None,
-}  # fmt: skip
 LOGITS = {"types": {"logits_ptr": "*fp32"}}
-FP4_WORDS = {"types": {"w_ptr": "*i32", "scale_ptr": "*u8", "logits_ptr": "*fp32"}}
 GROUP = {"GROUP": 4, "BLOCK_SIZE": 16}
 RUN = {**HEADS, **GROUP, **PLAIN, "BLOCK_N": 64, **BF16}
 RUN_TYPES = {"types": {"counts_ptr": "*i32", "run_starts_ptr": "*i32"}}
@@ -377,6 +361,7 @@ CASES: list[Any] = [
         ("gates and ups of what is normed", norm_linear._norm_linear_kernel,
          {"K": 4096, "BLOCK_K": 4096, "ROWS": 1, "GATED": True, "HAS_RESIDUAL": False,
           "HAS_BIAS": False, "bias_ptr": None, "norm_ptr": None, **UNSCALED}, {}),
+        *CODE_LINEAR,
         ("router", routing._logits_kernel, {"BLOCK_T": 16, "BLOCK_E": 16, "BLOCK_K": 128}, {}),
         ("choice", routing._choose_kernel, CHOICE, {"num_warps": 1}),
         ("choice in groups", routing._choose_kernel, GROUPED_CHOICE, {"num_warps": 1}),
@@ -430,25 +415,7 @@ CASES: list[Any] = [
         ("norm and logits of parts in planes", norm_logits._norm_logits_kernel,
          {"K": 7168, "BLOCK_K": 8192, "ROWS": 2, "HAS_RESIDUAL": True, "PARTS": 4, "PLANES": 8},
          {"num_warps": 8, "types": {"logits_ptr": "*fp32", "x_ptr": "*fp32"}}),
-        ("few tokens' gates and ups", few_experts._few_gated_kernel, {**FEW, "shared_ptr": None},
-         LOGITS),
-        ("few tokens' gates and ups, shared", few_experts._few_gated_kernel,
-         {**FEW, "N": 1408, "SHARED": 2816, "EXPERTS": 64, "PADDED": 64, "TOP_K": 6}, LOGITS),
-        ("few tokens' gates and ups, chosen before", few_experts._few_gated_kernel,
-         {**FEW, "K": 7168, "N": 2048, "SHARED": 2048, "CHOOSES": False, "EXPERTS": 256,
-          "PADDED": 256}, LOGITS),
-        ("few tokens' gates and ups in mxfp4", few_experts._few_gated_kernel,
-         {key: value for key, value in {
-             **FEW, **FEW_FP4, **CLAMPED, "EXPERTS": 32, "PADDED": 32, "BLOCK_K": 64, "PLANES": 8,
-         }.items() if key not in ("scale_ptr", "bias_ptr", "router_bias_ptr")}, FP4_WORDS),
-        ("few tokens' downs", few_experts._few_downs_kernel, {**FEW_DOWNS, "shared_ptr": None},
-         {}),
-        ("few tokens' downs, shared", few_experts._few_downs_kernel,
-         {**FEW_DOWNS, "K": 1408, "SHARED": 2816, "TOP_K": 6}, {}),
-        ("few tokens' downs in mxfp4", few_experts._few_downs_kernel,
-         {key: value for key, value in {**FEW_DOWNS, **FEW_FP4, "ROWS": 8, "ALIGNED": 8}.items()
-          if key not in ("scale_ptr", "bias_ptr")},
-         {"types": {"w_ptr": "*i32", "scale_ptr": "*u8"}}),
+        *FEW_EXPERTS,
         ("sum of experts", expert_products._sum_kernel, {"PARTS": 8, "BLOCK": 1024}, {}),
         ("score", sampling._score_kernel,
          {"VOCAB": 151936, "STRETCH": 4096, "STRETCHES": 38, "FIRST_GROUP": 0}, {"num_warps": 8}),

@@ -14,6 +14,7 @@ if find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
 from atom.model_ops.backends.torch_ref.dense import norm as reference_norm
+from atom.model_ops.backends.triton_ops.products import code_linear as codes
 from atom.model_ops.backends.triton_ops.products import library_fp8
 from atom.model_ops.backends.triton_ops.products.linear import prepare_linear
 from atom.model_ops.backends.triton_ops.products.norm_linear import can_fuse, norm_linear
@@ -101,6 +102,51 @@ def test_one_tokens_norm_and_product(
     out, own = norm_linear(stream, norm, w, gated=gated)
     assert_rows_agree(out, expected, dtype, slack=2.0)
     assert torch.equal(own.residual, settled.residual)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("inner", [64, 2368])
+def test_one_token_by_its_codes(
+    device: torch.device, inner: int, kind: WeightFormat, dtype: torch.dtype
+) -> None:
+    """Of an inner dimension that is less than a turn of a warp, and of more than one of all."""
+    x = torch.randn(1, inner, device=device).to(dtype)
+    w = matrix(kind, 64, inner, device, dtype)
+    assert codes.takes(w, gated=False)
+    assert_rows_agree(codes.code_linear(x, w), product(x, w), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("normed", ["before", "here", "with a residual"])
+def test_one_tokens_norm_and_product_by_codes(
+    device: torch.device, normed: str, gated: bool, kind: WeightFormat, dtype: torch.dtype
+) -> None:
+    residual, added = (torch.randn(1, 2112, device=device).to(dtype) for _ in range(2))
+    norm = NormWeight(torch.rand(2112, device=device).to(dtype), 1e-6)
+    w = matrix(kind, 64, 2112, device, dtype)
+    stream = Stream(residual, *((added, Pending.WHOLE) if "residual" in normed else ()))
+    wanted = Stream(residual.clone(), *((added, Pending.WHOLE) if "residual" in normed else ()))
+    x, settled = reference_norm(wanted, norm) if normed != "before" else (residual, wanted)
+    expected = product(x, w)
+    if gated:
+        gate, up = expected.chunk(2, dim=1)
+        expected = F.silu(gate) * up
+    out, own = codes.norm_code_linear(stream, None if normed == "before" else norm, w, gated=gated)
+    assert_rows_agree(out, expected, dtype, slack=2.0)
+    assert torch.equal(own.residual, settled.residual)
+
+
+def test_blocks_that_end_within_a_programs_rows_are_left_to_others(device: torch.device) -> None:
+    data = torch.zeros(96, 128, device=device).to(torch.float8_e4m3fn)
+    for block, whole, gated in (((64, 64), True, True), ((36, 64), False, False)):
+        scale = torch.ones(-(-96 // block[0]), 2, device=device)
+        kind = WeightFormat.FP8_BLOCKS
+        w = LinearWeight(data, None, Scales(kind, scale, block, torch.float32))
+        assert codes.takes(w, gated=False) is whole
+        assert codes.takes(w, gated=True) is gated
 
 
 @pytest.mark.gpu

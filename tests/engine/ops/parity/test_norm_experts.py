@@ -34,7 +34,9 @@ from tests.engine.ops.inputs import assert_rows_agree
 gpu = pytest.mark.gpu
 DTYPES = [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=gpu)]
 SOFTMAX, SIGMOID = Scoring.SOFTMAX, Scoring.SIGMOID
-PLAIN, MXFP4 = WeightFormat.PLAIN, WeightFormat.MXFP4
+MXFP4, FP8, FP8_BLOCKS, INT8 = (
+    WeightFormat.MXFP4, WeightFormat.FP8, WeightFormat.FP8_BLOCKS, WeightFormat.INT8
+)  # fmt: skip
 ROUTINGS = {
     "one": Routing(top_k=1),
     "softmax": Routing(top_k=3, renormalize=True),
@@ -65,6 +67,27 @@ def layer(
         RouterWeight(matrix(experts, hidden), correction), routing,
         ExpertsWeight(gate_up, down, activation), beside,
     )  # fmt: skip
+
+
+def coded(w: MoEWeight, kind: WeightFormat, block: tuple[int, int]) -> MoEWeight:
+    """Experts and shared expert in a format. block: 0 inputs stand for all."""
+
+    def matrix(plain: LinearWeight) -> LinearWeight:
+        rows, wide = block[0], block[1] or plain.inputs
+        stack = plain.data if plain.data.dim() == 3 else plain.data[None]
+        parts = [quantise(each, kind, (rows, wide)) for each in stack]
+        data, scale = (
+            torch.stack(each).reshape(*plain.data.shape[:-2], *each[0].shape)
+            for each in zip(*parts, strict=True)
+        )
+        scales = Scales(kind, scale, (rows, wide), plain.data.dtype)
+        return LinearWeight(data, plain.bias, scales)
+
+    experts = replace(w.experts, gate_up=matrix(w.experts.gate_up), down=matrix(w.experts.down))
+    beside = w.shared
+    if beside is not None:
+        beside = replace(beside, gate_up=matrix(beside.gate_up), down=matrix(beside.down))
+    return replace(w, experts=experts, shared=beside)
 
 
 def stream_of(tokens: int, hidden: int, pending: Pending, dtype: torch.dtype) -> Stream:
@@ -166,12 +189,32 @@ def test_experts_in_mxfp4(
         pytest.skip("native_cpu leaves quantised experts to another backend")
     clamped = ClampedSwiGLU(1.702, 7.0)
     w = layer(sizes, ROUTINGS["softmax"], device, dtype, bias=True, activation=clamped)
+    w = coded(w, MXFP4, (1, 32))
+    check(backend, reference, device, w, stream_of(tokens, sizes[1], Pending.WHOLE, dtype))
 
-    def coded(plain: LinearWeight) -> LinearWeight:
-        parts = [quantise(each, MXFP4, (1, 32)) for each in plain.data]
-        data, scale = (torch.stack(each) for each in zip(*parts, strict=True))
-        return LinearWeight(data, plain.bias, Scales(MXFP4, scale, (1, 32), dtype))
 
-    experts = ExpertsWeight(coded(w.experts.gate_up), coded(w.experts.down), clamped)
-    stream = stream_of(tokens, sizes[1], Pending.WHOLE, dtype)
-    check(backend, reference, device, replace(w, experts=experts), stream)
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=gpu)])
+@pytest.mark.parametrize("kind", [FP8, FP8_BLOCKS, INT8])
+@pytest.mark.parametrize(
+    ("tokens", "sizes", "routing", "shared"),
+    [
+        (1, (12, 160, 48), "one", 0),
+        (2, (24, 64, 16), "softmax", 16),
+        (1, (8, 72, 40), "groups", 24),
+        pytest.param(1, (128, 2048, 768), "softmax", 0, marks=gpu),
+        pytest.param(4, (256, 2048, 1408), "sigmoid", 2816, marks=gpu),
+        pytest.param(2, (256, 7168, 256), "groups", 256, marks=gpu),
+    ],
+)
+def test_experts_in_eight_bits(
+    backend: Backend, reference: Backend, device: torch.device, tokens: int,
+    sizes: tuple[int, int, int], routing: str, shared: int, kind: WeightFormat,
+    dtype: torch.dtype,
+) -> None:  # fmt: skip
+    """Shared experts too; blocks that end within a matrix, biases and corrections."""
+    if backend.name == "native_cpu":
+        pytest.skip("native_cpu leaves quantised experts to another backend")
+    w = layer(sizes, ROUTINGS[routing], device, dtype, shared=shared, bias=True)
+    blocks = (16, 64) if sizes[1] < 2048 else (128, 128)
+    w = coded(w, kind, blocks if kind is FP8_BLOCKS else (1, 0))
+    check(backend, reference, device, w, stream_of(tokens, sizes[1], Pending.WHOLE, dtype))

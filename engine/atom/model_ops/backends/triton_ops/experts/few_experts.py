@@ -8,6 +8,10 @@ expert in the token's logits, which costs less than a launch and a way through m
 writes the choice down for the downs. A shared expert's rows are further programs of the same
 launch. A program of downs goes through all of its token's experts, so its sum is complete, and the
 next norm may begin the next product.
+
+Matrices are plain, in MXFP4 (experts' alone) or in codes of eight bits (products/code_rows.py),
+whose programs of gates and ups are a warp each: it holds the choice and the token without a word to
+others.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ from atom.model_ops.backends.triton_ops.experts.choice_keys import (
     expert_scores,
     nth_choice,
 )
+from atom.model_ops.backends.triton_ops.experts.code_downs import code_downs
 from atom.model_ops.backends.triton_ops.experts.row_products import (
     FP4_REST,
     fp4_rows,
@@ -33,14 +38,29 @@ from atom.model_ops.backends.triton_ops.experts.row_products import (
     plain_rows,
 )
 from atom.model_ops.backends.triton_ops.launch import compute_units, next_power_of_2
+from atom.model_ops.backends.triton_ops.products.code_rows import (
+    LANE,
+    WAVE,
+    code_rows,
+    unrolled,
+)
+from atom.model_ops.backends.triton_ops.products.quantised_tiles import scale_constants
 from atom.model_ops.routing import Routed, Routing, Scoring
-from atom.model_ops.values import ExpertsWeight, LinearWeight, MoEWeight, WeightFormat
+from atom.model_ops.values import (
+    EIGHT_BITS,
+    ExpertsWeight,
+    LinearWeight,
+    MoEWeight,
+    WeightFormat,
+)
 
 # Of a multiprocessor, so that memory never waits for one of them.
 _PROGRAMS = 2
 _GATED_ROWS = 16  # of gates, and as many of ups, at most
 _DOWN_ROWS = 2
 _FP4_DOWN_ROWS = 8  # of a quarter of the bytes each
+# Of codes of eight bits, gates and ups of one warp.
+_CODE_ROWS, _CODE_DOWN_ROWS = 4, 4
 # Experts that programs choose among themselves.
 _CHOSEN_AMONG = 256
 
@@ -86,17 +106,26 @@ def _activated(
 
 
 @triton.jit
+def _scales_of(N: tl.constexpr, K: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr):
+    """Count the scales of a matrix [N, K]."""
+    COLUMNS: tl.constexpr = (K + WIDE - 1) // WIDE if WIDE else 1
+    return (N + TALL - 1) // TALL * COLUMNS
+
+
+@triton.jit
 def _few_gated_kernel(
     x_ptr, logits_ptr, router_bias_ptr, correction_ptr, chosen_ptr, weights_ptr,
-    w_ptr, scale_ptr, bias_ptr, shared_ptr, shared_bias_ptr, out_ptr,
+    w_ptr, scale_ptr, bias_ptr, shared_ptr, shared_scale_ptr, shared_bias_ptr, out_ptr,
     K: tl.constexpr, N: tl.constexpr, SHARED: tl.constexpr, CHOOSES: tl.constexpr,
     EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr,
     SIGMOID: tl.constexpr, RENORMALIZE: tl.constexpr, SCALE: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_K: tl.constexpr, FP4: tl.constexpr, PLANES: tl.constexpr,
+    UNROLL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """x [T, K], W [E, 2·N, K], a shared expert's [2·SHARED, K] → [T, TOP_K · N + SHARED]. Program 0
-    of a token writes down what it CHOOSES. FP4: BLOCK_K is of words."""
+    of a token writes down what it CHOOSES. FP4: BLOCK_K is of words. UNROLL, TALL, WIDE: of codes
+    of eight bits (code_rows); TALL 0: there are none."""
     TILES: tl.constexpr = (N + ROWS - 1) // ROWS
     token = tl.program_id(1).to(tl.int64)
     program = tl.program_id(0) - 1
@@ -129,6 +158,12 @@ def _few_gated_kernel(
                 x_ptr, w_ptr + own * (K // 8), scale_ptr + own * (K // 32), rows, known,
                 K, 2 * ROWS, BLOCK_K,
             )  # fmt: skip
+        elif TALL:
+            scales = scale_ptr + expert.to(tl.int64) * _scales_of(2 * N, K, TALL, WIDE)
+            sums = code_rows(
+                x_ptr, w_ptr + own * K, scales, first, N, K, 2, ROWS, BLOCK_K, UNROLL, TALL, WIDE
+            )
+            sums = tl.reshape(sums, (2 * ROWS,))
         else:
             sums = plain_rows(x_ptr, w_ptr + own * K, rows, known, K, 2 * ROWS, BLOCK_K)
         biases = bias_ptr
@@ -143,7 +178,14 @@ def _few_gated_kernel(
             first = (program - TOP_K * TILES) * ROWS
             n = first + row % ROWS
             rows, known = row // ROWS * SHARED + n, n < SHARED
-            sums = plain_rows(x_ptr, shared_ptr, rows, known, K, 2 * ROWS, BLOCK_K)
+            if TALL:
+                sums = code_rows(
+                    x_ptr, shared_ptr, shared_scale_ptr, first, SHARED, K, 2, ROWS, BLOCK_K, UNROLL,
+                    TALL, WIDE,
+                )  # fmt: skip
+                sums = tl.reshape(sums, (2 * ROWS,))
+            else:
+                sums = plain_rows(x_ptr, shared_ptr, rows, known, K, 2 * ROWS, BLOCK_K)
             _activated(
                 sums, shared_bias_ptr, first + tl.arange(0, ROWS), out_ptr + TOP_K * N, SHARED,
                 ROWS, KIND, ALPHA, LIMIT, 1,
@@ -151,22 +193,14 @@ def _few_gated_kernel(
 
 
 @triton.jit
-def _few_downs_kernel(
-    x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, bias_ptr, shared_ptr, shared_bias_ptr,
-    out_ptr, K: tl.constexpr, N: tl.constexpr, SHARED: tl.constexpr,
-    TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_SHARED: tl.constexpr, FP4: tl.constexpr,
-    ALIGNED: tl.constexpr,
+def _weighed_sums(
+    x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, n, known, N: tl.constexpr,
+    K: tl.constexpr, TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_K: tl.constexpr, FP4: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """x [T, TOP_K · K + SHARED], W [E, N, K], a shared expert's [N, SHARED] → [T, N]. A tile has
-    BLOCK_K inputs (FP4: words) of every expert, side by side. ALIGNED: what divides K."""
+    """Multiply one token's x [TOP_K, K] with rows n of its experts, W [E, N, K], plain or in MXFP4
+    → their weighed sum [ROWS] float32. ALIGNED: what divides the width of a row of W."""
     WIDTH: tl.constexpr = K // 8 if FP4 else K  # of a row of W
-    token = tl.program_id(1).to(tl.int64)
-    n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    known = (n < N)[:, None]
-    x_ptr += token * (TOP_K * K + SHARED)
-    chosen_ptr += token * TOP_K
-    weights_ptr += token * TOP_K
     lane = tl.arange(0, TOP_K_PADDED * BLOCK_K)
     number, k = lane // BLOCK_K, lane % BLOCK_K
     real = number < TOP_K
@@ -208,6 +242,36 @@ def _few_downs_kernel(
     total = tl.sum(acc * weights[None, :], axis=1)
     if FP4:
         total *= FP4_REST
+    return total
+
+
+@triton.jit
+def _few_downs_kernel(
+    x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, bias_ptr, shared_ptr, shared_scale_ptr,
+    shared_bias_ptr, out_ptr, K: tl.constexpr, N: tl.constexpr, SHARED: tl.constexpr,
+    TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_SHARED: tl.constexpr, FP4: tl.constexpr,
+    UNROLL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """x [T, TOP_K · K + SHARED], W [E, N, K], a shared expert's [N, SHARED] → [T, N]. A tile has
+    BLOCK_K inputs (FP4: words) of every expert, side by side. UNROLL, TALL, WIDE: as
+    _few_gated_kernel's."""
+    token = tl.program_id(1).to(tl.int64)
+    n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    known = (n < N)[:, None]
+    x_ptr += token * (TOP_K * K + SHARED)
+    chosen_ptr += token * TOP_K
+    weights_ptr += token * TOP_K
+    if TALL:
+        total = code_downs(
+            x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, tl.program_id(0) * ROWS, N, K,
+            TOP_K, TOP_K_PADDED, ROWS, BLOCK_K, UNROLL, TALL, WIDE, ALIGNED,
+        )  # fmt: skip
+    else:
+        total = _weighed_sums(
+            x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, n, known, N, K, TOP_K, TOP_K_PADDED,
+            ROWS, BLOCK_K, FP4, ALIGNED,
+        )  # fmt: skip
     if bias_ptr is not None:
         for choice in tl.static_range(TOP_K):
             own = tl.load(chosen_ptr + choice).to(tl.int64) * N
@@ -215,7 +279,15 @@ def _few_downs_kernel(
             total += bias * tl.load(weights_ptr + choice)
     dtype = out_ptr.dtype.element_ty
     if SHARED:
-        shared = plain_rows(x_ptr + TOP_K * K, shared_ptr, n, n < N, SHARED, ROWS, BLOCK_SHARED)
+        beside = x_ptr + TOP_K * K
+        if TALL:
+            shared = code_rows(
+                beside, shared_ptr, shared_scale_ptr, tl.program_id(0) * ROWS, N, SHARED, 1, ROWS,
+                BLOCK_SHARED, UNROLL, TALL, WIDE,
+            )  # fmt: skip
+            shared = tl.reshape(shared, (ROWS,))
+        else:
+            shared = plain_rows(beside, shared_ptr, n, n < N, SHARED, ROWS, BLOCK_SHARED)
         if shared_bias_ptr is not None:
             shared += tl.load(shared_bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)
         total = total.to(dtype).to(tl.float32) + shared.to(dtype).to(tl.float32)
@@ -229,14 +301,40 @@ def takes(w: MoEWeight, tokens: int) -> bool:
 
 
 def multiplies(w: MoEWeight) -> bool:
-    """Whether matrices are of a kind that the kernels multiply with: plain, or the experts' in
-    MXFP4."""
-    formats = {w.experts.gate_up.format, w.experts.down.format}
-    if w.shared is None:
-        return formats in ({WeightFormat.PLAIN}, {WeightFormat.MXFP4})
-    shared = {w.shared.gate_up.format, w.shared.down.format}
-    alike = w.shared.activation == w.experts.activation
-    return w.shared.gate is None and alike and formats | shared == {WeightFormat.PLAIN}
+    """Whether matrices are of a kind that the kernels multiply with: plain, in codes of eight bits
+    whose scales a program's rows share, or the experts' in MXFP4."""
+    pairs = [[w.experts.gate_up], [w.experts.down]]  # of one launch each
+    if w.shared is not None:
+        if w.shared.gate is not None or w.shared.activation != w.experts.activation:
+            return False
+        pairs[0].append(w.shared.gate_up)
+        pairs[1].append(w.shared.down)
+    formats = {each.format for pair in pairs for each in pair}
+    if formats == {WeightFormat.MXFP4}:
+        return w.shared is None
+    if len(formats) > 1 or not formats <= {WeightFormat.PLAIN, *EIGHT_BITS}:
+        return False
+    alike = all(_code_constants(pair[0]) == _code_constants(pair[-1]) for pair in pairs)
+    return alike and all(_shares(each) for pair in pairs for each in pair)
+
+
+def _shares(w: LinearWeight) -> bool:
+    """Whether a program's rows of codes share their scales, gates' and ups' apart, and a lane's
+    inputs do; nothing of what has a scale per output or none."""
+    constants = _code_constants(w)
+    tall, wide = constants["TALL"], constants["WIDE"]
+    if not wide:
+        return True
+    most = max(_CODE_ROWS, _CODE_DOWN_ROWS)
+    return tall % most == 0 and w.outputs // 2 % most == 0 and wide % LANE.value == 0
+
+
+def _code_constants(w: LinearWeight) -> dict[str, int]:
+    """A kernel's TALL and WIDE: 0 of what is not in codes of eight bits."""
+    if w.format not in EIGHT_BITS:
+        return {"TALL": 0, "WIDE": 0}
+    constants = scale_constants(w)
+    return {"TALL": constants["TALL"], "WIDE": constants["WIDE"]}
 
 
 def planes_of(w: ExpertsWeight) -> int:
@@ -252,25 +350,40 @@ def chooses(routing: Routing, experts: int) -> bool:
 @dataclass(frozen=True, slots=True)
 class FewTile:
     """rows: of a matrix a program, of gates and ups each; block: inputs of a tile, or words; of
-    downs, of all of a token's experts together."""
+    downs, of all of a token's experts together; unroll: turns at once, of codes of eight bits."""
 
     rows: int
     block: int
     num_warps: int = 4
+    unroll: int = 1
 
 
 def gated_tile(w: MoEWeight, tokens: int, element_bytes: int) -> FewTile:
     """As many rows as leave programs enough: each makes its choice again."""
     outputs = w.routing.top_k * w.experts.down.inputs
     outputs += 0 if w.shared is None else w.shared.down.inputs
+    if w.experts.gate_up.format in EIGHT_BITS:
+        block = WAVE * LANE.value
+        turns = unrolled(w.experts.gate_up.inputs, block)
+        return FewTile(_rows(_CODE_ROWS, w, tokens * outputs), block, num_warps=1, unroll=turns)
     block = 64 if _is_fp4(w.experts.gate_up) else 512 // element_bytes
     return FewTile(_rows(_GATED_ROWS, w, tokens * outputs), block)
 
 
 def down_tile(w: MoEWeight, tokens: int, element_bytes: int) -> FewTile:
-    is_fp4 = _is_fp4(w.experts.down)
-    most, block = (_FP4_DOWN_ROWS, 512) if is_fp4 else (_DOWN_ROWS, 2048 // element_bytes)
-    return FewTile(_rows(most, w, tokens * w.experts.down.outputs), block)
+    down, turns = w.experts.down, 1
+    most, block = _DOWN_ROWS, 2048 // element_bytes
+    if _is_fp4(down):
+        most, block = _FP4_DOWN_ROWS, 512
+    elif down.format in EIGHT_BITS:
+        most, block = _CODE_DOWN_ROWS, 4 * WAVE * LANE.value
+        turns = unrolled(down.inputs, _of_expert(block, w))
+    return FewTile(_rows(most, w, tokens * down.outputs), block, unroll=turns)
+
+
+def _of_expert(block: int, w: MoEWeight) -> int:
+    """Inputs of each expert in a tile of downs."""
+    return max(16, block // next_power_of_2(w.routing.top_k))
 
 
 def _rows(most: int, w: MoEWeight, outputs: int) -> int:
@@ -306,13 +419,14 @@ def gates_and_ups(
     _few_gated_kernel[(1 + tiles, tokens)](
         x, logits, w.router.matrix.bias, w.router.correction, routed.ids, routed.weights,
         _words(stack), stack.scales and stack.scales.scale, stack.bias,
-        own and own.data, own and own.bias, out,
+        own and own.data, own and own.scales and own.scales.scale, own and own.bias, out,
         K=x.shape[1], N=inner, SHARED=shared, CHOOSES=decides,
         EXPERTS=experts, PADDED=next_power_of_2(experts), TOP_K=top_k,
         TOP_K_PADDED=next_power_of_2(top_k), SIGMOID=routing.scoring is Scoring.SIGMOID,
         RENORMALIZE=routing.renormalize, SCALE=routing.scale,
         ROWS=tile.rows, BLOCK_K=tile.block, FP4=_is_fp4(stack),
-        PLANES=planes_of(w.experts), **gating(w.experts.activation), num_warps=tile.num_warps,
+        PLANES=planes_of(w.experts), UNROLL=tile.unroll, **_code_constants(stack),
+        **gating(w.experts.activation), num_warps=tile.num_warps,
     )  # fmt: skip
     return out, routed
 
@@ -327,10 +441,12 @@ def downs(x: torch.Tensor, w: MoEWeight, routed: Routed, tile: FewTile) -> torch
     width = inner // 8 if is_fp4 else inner
     _few_downs_kernel[(triton.cdiv(hidden, tile.rows), tokens)](
         x, routed.ids, routed.weights, _words(stack), stack.scales and stack.scales.scale,
-        stack.bias, own and own.data, own and own.bias, out,
+        stack.bias, own and own.data, own and own.scales and own.scales.scale, own and own.bias,
+        out,
         K=inner, N=hidden, SHARED=x.shape[1] - top_k * inner, TOP_K=top_k, TOP_K_PADDED=chosen,
-        ROWS=tile.rows, BLOCK_K=max(16, tile.block // chosen), BLOCK_SHARED=tile.block,
-        FP4=is_fp4, ALIGNED=min(16, width & -width), num_warps=tile.num_warps,
+        ROWS=tile.rows, BLOCK_K=_of_expert(tile.block, w), BLOCK_SHARED=tile.block, FP4=is_fp4,
+        UNROLL=tile.unroll, **_code_constants(stack), ALIGNED=min(16, width & -width),
+        num_warps=tile.num_warps,
     )  # fmt: skip
     return out
 

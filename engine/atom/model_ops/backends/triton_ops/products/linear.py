@@ -1,7 +1,7 @@
 """Linear products: the vendor's library, or a kernel of ours where it was measured to be faster.
 
 With quantised matrices always a kernel of ours (scaled_linear.py, word_linear.py,
-expanded_linear.py).
+expanded_linear.py; code_linear.py of one token).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch.nn.functional as F
 
 from atom.model_ops.backends.triton_ops.activation import act_and_mul
 from atom.model_ops.backends.triton_ops.norms import norm as settle_and_norm
+from atom.model_ops.backends.triton_ops.products import code_linear as codes
 from atom.model_ops.backends.triton_ops.products import library_fp8 as library
 from atom.model_ops.backends.triton_ops.products import norm_linear as fused
 from atom.model_ops.backends.triton_ops.products import scaled_linear as scaled
@@ -72,6 +73,8 @@ def prepare_linear(w: LinearWeight) -> LinearWeight:
 
 
 def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+    if _by_codes(x, w):
+        return codes.code_linear(x.contiguous(), w)
     config = linear_config(x.device, w, x.shape[0])
     if isinstance(config, SkinnyConfig):
         return skinny_linear(x, w, config)
@@ -80,6 +83,11 @@ def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     if w.scales is not None:
         return whole(_quantised_parts(x, w), x.dtype)
     return F.linear(x, w.data, w.bias)
+
+
+def _by_codes(x: torch.Tensor, w: LinearWeight) -> bool:
+    """Whether it is one token's, with a matrix of fp8 that has a kernel for that."""
+    return x.shape[0] == 1 and codes.takes(w, gated=False)
 
 
 def _quantised_parts(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
@@ -113,23 +121,31 @@ def linear_parts(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     config = addend_config(x.device, w, x.shape[0])
     if config is not None:
         return split_linear(x, w, config)
-    if w.scales is not None and linear_config(x.device, w, x.shape[0]) is None:
-        return _quantised_parts(x, w)
-    return linear(x, w)
+    alone = _by_codes(x, w) or linear_config(x.device, w, x.shape[0]) is not None
+    return linear(x, w) if w.scales is None or alone else _quantised_parts(x, w)
 
 
 def norm_linear(stream: Stream, norm: NormWeight, w: LinearWeight) -> tuple[torch.Tensor, Stream]:
     if fused.can_fuse(stream, w):
-        return fused.norm_linear(stream, norm, w, gated=False)
+        return _one_token(stream, norm, w, gated=False)
     normed, stream = settle_and_norm(stream, norm)
     return linear(normed, w), stream
+
+
+def _one_token(
+    stream: Stream, norm: NormWeight | None, w: LinearWeight, *, gated: bool
+) -> tuple[torch.Tensor, Stream]:
+    """What `fused` can: with matrices of fp8 by a kernel of their own."""
+    if codes.takes(w, gated=gated):
+        return codes.norm_code_linear(stream, norm, w, gated=gated)
+    return fused.norm_linear(stream, norm, w, gated=gated)
 
 
 def norm_gated_linear(
     stream: Stream, norm: NormWeight, w: LinearWeight, activation: Gating
 ) -> tuple[torch.Tensor, Stream]:
     if activation is Activation.SILU and fused.can_fuse(stream, w):
-        return fused.norm_linear(stream, norm, w, gated=True)
+        return _one_token(stream, norm, w, gated=True)
     normed, stream = settle_and_norm(stream, norm)
     return gated_linear(normed, w, activation), stream
 
@@ -137,7 +153,7 @@ def norm_gated_linear(
 def gated_linear(x: torch.Tensor, w: LinearWeight, activation: Gating) -> torch.Tensor:
     if activation is Activation.SILU:
         if fused.can_fuse(Stream(x), w):
-            return fused.norm_linear(Stream(x), None, w, gated=True)[0]
+            return _one_token(Stream(x), None, w, gated=True)[0]
         config = gated_config(x.device, w, x.shape[0])
         if config is not None:
             return split.gated_linear(x, w, config)

@@ -1,0 +1,151 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Rows of a matrix in codes of eight bits by one token, without the tensor core.
+
+A lane has sixteen inputs, whose codes it reads at once. A card converts fp8 to float32 in one and a
+half instructions a code, fewer than it takes to lay 16-bit numbers out for the tensor core; sixteen
+products are added up before their scale is multiplied in. Activations are as they are: nothing is
+rounded. Turns are unrolled so that codes are read ahead: a tile kept from turn to turn, as
+row_products.py keeps one, would be taken apart, each byte into a register of its own.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+# Lanes that a card has side by side.
+WAVE = 64 if torch.version.hip else 32
+# Inputs of a lane; they share a scale. A read has sixteen bytes: half of the lane's activations.
+LANE = tl.constexpr(16)
+_HALF = tl.constexpr(8)
+_STRETCH = tl.constexpr(1024)  # inputs that a norm adds up at a time
+_MOST_TURNS = 4
+
+
+@triton.jit
+def lane_inputs(x_at, first, known, inside):
+    """Read the activations of lanes that are known [LANES], those below `inside`: x_at pointers
+    [LANES], which begin at the inputs `first` [LANES] → each lane's first half and its second,
+    [LANES, LANE / 2] float32."""
+    k = tl.arange(0, _HALF)[None, :]
+    low = tl.load(x_at[:, None] + k, mask=known[:, None] & (first[:, None] + k < inside), other=0.0)
+    k += _HALF
+    high = tl.load(
+        x_at[:, None] + k, mask=known[:, None] & (first[:, None] + k < inside), other=0.0
+    )
+    return low.to(tl.float32), high.to(tl.float32)
+
+
+@triton.jit
+def norm_factor(x_ptr, residual_ptr, residual_out_ptr, eps, K: tl.constexpr):
+    """Compute what a norm multiplies x [K] by, added to the residual if there is one; the first
+    program writes the sum."""
+    k = tl.arange(0, _STRETCH)
+    squares = tl.zeros([_STRETCH], tl.float32)
+    for start in range(0, K, _STRETCH):
+        inside = k < K - start
+        x = tl.load(x_ptr + start + k, mask=inside, other=0.0)
+        if residual_ptr is not None:
+            residual = tl.load(residual_ptr + start + k, mask=inside, other=0.0)
+            x = (x.to(tl.float32) + residual.to(tl.float32)).to(x.dtype)
+            if tl.program_id(0) == 0:
+                tl.store(residual_out_ptr + start + k, x, mask=inside)
+        squares += x.to(tl.float32) * x.to(tl.float32)
+    return tl.rsqrt(tl.sum(squares, axis=0) / K + eps)
+
+
+@triton.jit
+def normed_inputs(x_ptr, residual_ptr, norm_ptr, factor, at, K: tl.constexpr):
+    """`lane_inputs` of lanes that begin at the inputs `at`, normed and rounded as by the kernels
+    that norm."""
+    dtype = x_ptr.dtype.element_ty
+    real = at >= 0
+    low, high = lane_inputs(x_ptr + at, at, real, K)
+    if residual_ptr is not None:
+        more_low, more_high = lane_inputs(residual_ptr + at, at, real, K)
+        low = (low + more_low).to(dtype).to(tl.float32)
+        high = (high + more_high).to(dtype).to(tl.float32)
+    norm_low, norm_high = lane_inputs(norm_ptr + at, at, real, K)
+    low = (norm_low * (low * factor).to(dtype).to(tl.float32)).to(dtype)
+    high = (norm_high * (high * factor).to(dtype).to(tl.float32)).to(dtype)
+    return low.to(tl.float32), high.to(tl.float32)
+
+
+@triton.jit
+def lane_sums(codes, low, high):
+    """Multiply codes [PARTS, ROWS, K] with what `lane_inputs` gives, and add up by lane → [PARTS,
+    ROWS, LANES] float32."""
+    PARTS: tl.constexpr = codes.shape[0]
+    ROWS: tl.constexpr = codes.shape[1]
+    halves = tl.reshape(codes.to(tl.float32), (PARTS, ROWS, low.shape[0], 2, _HALF))
+    first, last = tl.split(tl.permute(halves, (0, 1, 2, 4, 3)))
+    return tl.sum(first * low[None, None, :, :] + last * high[None, None, :, :], axis=3)
+
+
+@triton.jit
+def code_rows(
+    x_ptr, w_ptr, scale_ptr, first, PART: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, UNROLL: tl.constexpr, TALL: tl.constexpr,
+    WIDE: tl.constexpr, residual_ptr=None, norm_ptr=None, residual_out_ptr=None, eps=0.0,
+):  # fmt: skip
+    """Multiply x [K] with rows: of each of the parts of W [PARTS · PART, K] those from `first` on →
+    [PARTS, ROWS] float32. TALL, WIDE: outputs and inputs that share a scale, as a part's rows do
+    here; WIDE 0: an output has one. UNROLL: turns at once, so that one's codes are read while
+    another's are multiplied. norm_ptr: x is added to the residual, if there is one, and normed."""
+    LANES: tl.constexpr = BLOCK_K // LANE
+    part, row, k = tl.arange(0, PARTS), tl.arange(0, ROWS), tl.arange(0, BLOCK_K)
+    inner = tl.arange(0, LANES) * LANE
+    rows = part[:, None] * PART + (first + row)[None, :]
+    known = (first + row < PART)[None, :]
+    w_rows = w_ptr + rows.to(tl.int64)[:, :, None] * K + k[None, None, :]
+    acc = tl.zeros([PARTS, ROWS, LANES], tl.float32)
+    factor = 1.0
+    BEGIN: tl.constexpr = 0 if norm_ptr is None else BLOCK_K
+    if norm_ptr is not None:
+        # The first turn's codes are on their way while the token is normed.
+        mask = known[:, :, None] & (k < K)[None, None, :]
+        codes = tl.load(w_rows, mask=mask, other=0.0)
+        factor = norm_factor(x_ptr, residual_ptr, residual_out_ptr, eps, K)
+        low, high = normed_inputs(x_ptr, residual_ptr, norm_ptr, factor, inner, K)
+        scales = _scales(scale_ptr, first, inner, PART, K, PARTS, TALL, WIDE)
+        acc += lane_sums(codes, low, high) * scales
+    for start in tl.range(BEGIN, K, BLOCK_K, loop_unroll_factor=UNROLL):
+        mask = known[:, :, None] & (k < K - start)[None, None, :]
+        codes = tl.load(w_rows + start, mask=mask, other=0.0)
+        if norm_ptr is None:
+            low, high = lane_inputs(x_ptr + start + inner, inner, inner >= 0, K - start)
+        else:
+            low, high = normed_inputs(x_ptr, residual_ptr, norm_ptr, factor, start + inner, K)
+        scales = _scales(scale_ptr, first, start + inner, PART, K, PARTS, TALL, WIDE)
+        acc += lane_sums(codes, low, high) * scales
+    result = tl.sum(acc, axis=2)
+    if not WIDE:
+        result *= tl.load(scale_ptr + rows, mask=known, other=0.0)
+    return result
+
+
+@triton.jit
+def _scales(
+    scale_ptr, first, at, PART: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
+    TALL: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Read what lanes that begin at the inputs `at` [LANES] are multiplied by, [PARTS or 1, 1,
+    LANES]; 1 where an output has one scale."""
+    if WIDE:
+        COLUMNS: tl.constexpr = (K + WIDE - 1) // WIDE
+        block = scale_ptr + first // TALL * COLUMNS + at // WIDE
+        scales = tl.load(block, mask=at < K, other=0.0)[None, None, :]
+        if PARTS == 2:
+            block = scale_ptr + (PART + first) // TALL * COLUMNS + at // WIDE
+            others = tl.load(block, mask=at < K, other=0.0)[None, None, :]
+            scales = tl.where(tl.arange(0, PARTS)[:, None, None] == 0, scales, others)
+        return scales
+    else:
+        return 1.0
+
+
+def unrolled(inner: int, block: int) -> int:
+    """Choose how many turns are made at once: all of a few."""
+    turns = triton.cdiv(inner, block)
+    return turns if turns <= _MOST_TURNS else 2

@@ -1,0 +1,93 @@
+"""The kernels of few tokens' experts, of every format, and of one token with dense fp8: with the
+constants of real shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atom.model_ops.backends.triton_ops.activation import gating
+from atom.model_ops.backends.triton_ops.experts import few_experts
+from atom.model_ops.backends.triton_ops.products import code_linear
+from atom.model_ops.values import Activation, ClampedSwiGLU
+
+Constants = dict[str, Any]
+
+_GATED = {
+    "K": 2048, "N": 768, "SHARED": 0, "CHOOSES": True, "EXPERTS": 128, "PADDED": 128, "TOP_K": 8,
+    "TOP_K_PADDED": 8, "SIGMOID": False, "RENORMALIZE": True, "SCALE": 1.0, "ROWS": 16,
+    "BLOCK_K": 256, "FP4": False, "PLANES": 1, "UNROLL": 1, "TALL": 0, "WIDE": 0,
+    "router_bias_ptr": None, "correction_ptr": None, "scale_ptr": None, "bias_ptr": None,
+    "shared_scale_ptr": None, "shared_bias_ptr": None, **gating(Activation.SILU),
+}  # fmt: skip
+_DOWNS = {
+    "K": 768, "N": 2048, "SHARED": 0, "TOP_K": 8, "TOP_K_PADDED": 8, "ROWS": 2, "BLOCK_K": 128,
+    "BLOCK_SHARED": 1024, "FP4": False, "UNROLL": 1, "TALL": 0, "WIDE": 0, "ALIGNED": 16,
+    "scale_ptr": None, "bias_ptr": None, "shared_scale_ptr": None, "shared_bias_ptr": None,
+}  # fmt: skip
+_ALONE = {"SHARED": 0, "shared_ptr": None, "shared_scale_ptr": None}
+_GPT_OSS = {"K": 2880, "N": 2880, "TOP_K": 4, "TOP_K_PADDED": 4, "FP4": True, **_ALONE}
+_BLOCKS = {"TALL": 128, "WIDE": 128, "ROWS": 4}
+_LOGITS = {"types": {"logits_ptr": "*fp32"}}
+_FP4_TYPES = {"types": {"w_ptr": "*i32", "scale_ptr": "*u8", "logits_ptr": "*fp32"}}
+_SCALES = {"scale_ptr": "*fp32", "shared_scale_ptr": "*fp32", "logits_ptr": "*fp32"}
+_FP8_TYPES = {"types": {"w_ptr": "fp8", "shared_ptr": "fp8", **_SCALES}}
+
+
+def _with(constants: Constants, *pointers: str) -> Constants:
+    """The constants but for these, which are there."""
+    return {key: value for key, value in constants.items() if key not in pointers}
+
+
+# Name, kernel, constants and options, as in kernel_cases.py.
+FEW_EXPERTS: list[tuple[str, Any, Constants, Constants]] = [
+    ("few tokens' gates and ups", few_experts._few_gated_kernel,
+     {**_GATED, "shared_ptr": None}, _LOGITS),
+    ("few tokens' gates and ups, shared", few_experts._few_gated_kernel,
+     {**_GATED, "N": 1408, "SHARED": 2816, "EXPERTS": 64, "PADDED": 64, "TOP_K": 6}, _LOGITS),
+    ("few tokens' gates and ups, chosen before", few_experts._few_gated_kernel,
+     {**_GATED, "K": 7168, "N": 2048, "SHARED": 2048, "CHOOSES": False, "EXPERTS": 256,
+      "PADDED": 256}, _LOGITS),
+    ("few tokens' gates and ups in mxfp4", few_experts._few_gated_kernel,
+     _with({**_GATED, **_GPT_OSS, **gating(ClampedSwiGLU(1.702, 7.0)), "EXPERTS": 32, "PADDED": 32,
+            "BLOCK_K": 64, "PLANES": 8}, "scale_ptr", "bias_ptr", "router_bias_ptr"), _FP4_TYPES),
+    ("few tokens' gates and ups in fp8 blocks", few_experts._few_gated_kernel,
+     _with({**_GATED, **_BLOCKS, **_ALONE, "BLOCK_K": 512, "UNROLL": 4}, "scale_ptr"),
+     {**_FP8_TYPES, "num_warps": 1}),
+    ("few tokens' gates and ups in fp8 blocks, shared", few_experts._few_gated_kernel,
+     _with({**_GATED, **_BLOCKS, "K": 7168, "N": 2048, "SHARED": 2048, "CHOOSES": False,
+            "EXPERTS": 256, "PADDED": 256, "BLOCK_K": 1024, "UNROLL": 2},
+           "scale_ptr", "shared_scale_ptr"),
+     {**_FP8_TYPES, "num_warps": 1}),
+    ("few tokens' gates and ups in int8", few_experts._few_gated_kernel,
+     _with({**_GATED, **_ALONE, "TALL": 1, "ROWS": 4, "BLOCK_K": 512, "UNROLL": 4}, "scale_ptr"),
+     {"num_warps": 1, "types": {"w_ptr": "*i8", **_SCALES}}),
+    ("few tokens' downs", few_experts._few_downs_kernel, {**_DOWNS, "shared_ptr": None}, {}),
+    ("few tokens' downs, shared", few_experts._few_downs_kernel,
+     {**_DOWNS, "K": 1408, "SHARED": 2816, "TOP_K": 6}, {}),
+    ("few tokens' downs in mxfp4", few_experts._few_downs_kernel,
+     _with({**_DOWNS, **_GPT_OSS, "ROWS": 8, "ALIGNED": 8}, "scale_ptr", "bias_ptr"), _FP4_TYPES),
+    ("few tokens' downs in fp8 blocks", few_experts._few_downs_kernel,
+     _with({**_DOWNS, **_BLOCKS, **_ALONE, "BLOCK_K": 256, "BLOCK_SHARED": 2048, "UNROLL": 3},
+           "scale_ptr"), _FP8_TYPES),
+    ("few tokens' downs in fp8 with a scale per output, shared", few_experts._few_downs_kernel,
+     _with({**_DOWNS, "K": 2048, "N": 7168, "SHARED": 2048, "TALL": 1, "ROWS": 4, "BLOCK_K": 512,
+            "BLOCK_SHARED": 4096, "UNROLL": 4}, "scale_ptr", "shared_scale_ptr"), _FP8_TYPES),
+]  # fmt: skip
+
+_DENSE = {
+    "N": 4096, "K": 4096, "GATED": False, "ROWS": 8, "BLOCK_K": 2048, "UNROLL": 1, "TALL": 128,
+    "WIDE": 128, "bias_ptr": None,
+}  # fmt: skip
+_UNNORMED = dict.fromkeys(("residual_ptr", "norm_ptr", "residual_out_ptr"))
+_DENSE_TYPES = {"types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}
+CODE_LINEAR: list[tuple[str, Any, Constants, Constants]] = [
+    ("norm and fp8 blocks", code_linear._code_linear_kernel, {**_DENSE, "N": 6144}, _DENSE_TYPES),
+    ("norm and gated fp8 blocks", code_linear._code_linear_kernel,
+     {**_DENSE, "N": 12288, "GATED": True}, _DENSE_TYPES),
+    ("fp8 blocks, one token", code_linear._code_linear_kernel,
+     {**_DENSE, **_UNNORMED, "K": 12288, "ROWS": 4, "UNROLL": 2}, _DENSE_TYPES),
+    ("fp8 with a scale per output, one token, on an AMD card's wave",
+     code_linear._code_linear_kernel,
+     _with({**_DENSE, **_UNNORMED, "BLOCK_K": 4096, "TALL": 1, "WIDE": 0}, "bias_ptr"),
+     _DENSE_TYPES),
+]  # fmt: skip
