@@ -47,6 +47,7 @@ from atom.model_ops.parallel import Ranks
 from atom.model_ops.rank_sums import over_ranks
 from atom.models.decoder import CausalLM, attention_layers, finish_weights
 from atom.models.draft_model import DraftModel
+from atom.models.layer_kinds import one_of_each_kind
 from atom.models.placed_modules import placed_draft, placed_model
 from atom.models.registry import (
     build_draft,
@@ -196,19 +197,17 @@ class ModelRunner:
             return None
         for parameter in self._model.parameters():
             parameter.data.zero_()
-        blocks = -(-config.model.max_model_len // config.cache.block_size)
-        self._allocate_cache(blocks)
+        cache = self._cache_shape(-(-config.model.max_model_len // config.cache.block_size))
+        self._allocate_cache(cache.num_blocks)
         self._steps = self._step_runner()  # of the rehearsal alone
+        few = one_of_each_kind(self._model, [group.layers for group in self._layout.groups])
         try:
-            with rehearsal.steps(device, start, self._device.threads()) as finish:
+            with few, rehearsal.steps(device, start, self._device.threads()) as finish:
                 graphs = self._decode_graphs()
                 if graphs is not None:
                     graphs.rehearse()
                 warm_up(
-                    self._steps,
-                    config,
-                    self._cache_shape(blocks),
-                    lambda share: progress("compiling kernels", share),
+                    self._steps, config, cache, lambda share: progress("compiling kernels", share)
                 )
         except Exception:  # a start without is slower, and no other
             logger.warning("kernels are compiled as steps need them", exc_info=True)

@@ -27,8 +27,9 @@ from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.runner.graph_runner import DecodeGraphs
 from atom.model_engine.runner.warm_up import describe_start
 from atom.model_ops.backends import triton_ops
+from atom.models import layer_kinds
 from atom.utils.device import Device
-from benchmarks.shapes import write_shape
+from benchmarks.shapes import SHAPES, write_shape
 from tests.support.compile_only import compile_only
 from tests.support.core_driver import CoreDriver
 
@@ -94,6 +95,29 @@ def test_every_kind_of_step_is_met_before_one_is_needed(
     assert ("_experts_kernel" in met) == (shape != "tiny")
     assert met.total() <= 60, "what depends on a step's rows is no constant of a kernel"
     assert compile_ahead(runner) == [], "its cache is there"
+
+
+def test_a_layer_of_each_kind_meets_what_all_of_them_would(
+    tmp_path: Path, met: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SHAPES["tiny-latent"], "num_hidden_layers", 6)  # one of them has no experts
+    runner = first_start("tiny-latent", tmp_path)
+    compile_ahead(runner)
+    few = met.copy()
+    met.clear()
+    triton.knobs.cache.dir = str(tmp_path / "emptied")
+    monkeypatch.setattr(layer_kinds, "kept_layers", lambda kinds: range(len(kinds)))
+    compile_ahead(runner)
+    assert few == met
+
+
+def test_layers_stand_behind_others_as_in_the_model() -> None:
+    kept = layer_kinds.kept_layers
+    assert kept("a") == [0]
+    assert kept("a" * 28) == [0, 1, 27]
+    assert kept("abbbbb") == [0, 1, 2, 5]
+    assert kept("aaab" * 7 + "aa") == [0, 1, 3, 4, 29], "windows between layers that see all"
+    assert kept("abcabd") == [0, 1, 2, 3, 4, 5], "what stands before d is as there"
 
 
 def test_a_start_that_needs_other_kernels_is_another(tmp_path: Path, met: Counter[str]) -> None:
