@@ -195,6 +195,7 @@ class ModelRunner:
         device, start = self._device.torch_device, describe_start(config)
         if rehearsal is None or self._all_say(rehearsal.is_done(device, start)):
             return None
+        progress("compiling kernels", 0.0)
         for parameter in self._model.parameters():
             parameter.data.zero_()
         cache = self._cache_shape(-(-config.model.max_model_len // config.cache.block_size))

@@ -27,6 +27,7 @@ from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.runner.graph_runner import DecodeGraphs
 from atom.model_engine.runner.warm_up import describe_start
 from atom.model_ops.backends import triton_ops
+from atom.model_ops.backends.triton_ops.compiler_process import Form
 from atom.models import layer_kinds
 from atom.utils.device import Device
 from benchmarks.shapes import SHAPES, write_shape
@@ -48,9 +49,8 @@ OPTIONS: dict[str, Any] = {
 def met(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Counter[str]]:
     """Kernel → forms that were handed to the compiler, which makes none here."""
     forms: Counter[str] = Counter()
-    monkeypatch.setattr(
-        triton.JITFunction, "preload", lambda self, data: forms.update([self.fn.__name__])
-    )
+    monkeypatch.setenv("ATOM_COMPILE_AHEAD", "threads")
+    monkeypatch.setattr(Form, "compile", lambda self: forms.update([self.kernel]))
     monkeypatch.setattr(triton_ops, "_unusable", lambda: ())
     monkeypatch.setattr("atom.model_ops.backends._PREFERENCES", {"cpu": ("triton", "torch_ref")})
     with compile_only(), triton.knobs.cache.scope():
@@ -149,7 +149,7 @@ def test_a_rehearsal_that_fails_is_told_of_and_ends_no_start(
         raise RuntimeError("no zeros here")
 
     monkeypatch.setattr(DecodeGraphs, "rehearse", fail)
-    assert compile_ahead(runner) == []
+    assert compile_ahead(runner) == [("compiling kernels", 0.0)]
     assert "compiled as steps need them" in caplog.text
     assert "no zeros here" in caplog.text
 
