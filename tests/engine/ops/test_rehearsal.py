@@ -19,6 +19,7 @@ if find_spec("triton") is None:
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
 
+import psutil
 import torch
 import triton
 from triton.compiler import ASTSource
@@ -26,6 +27,7 @@ from triton.compiler import ASTSource
 from atom.model_ops.backends.triton_ops import (
     activation,
     compiler_process,
+    form_compilers,
     norms,
     rehearsal,
 )
@@ -123,6 +125,18 @@ def test_threads_compile_what_processes_cannot(
     assert met_forms(lambda: small_step(160)) == [], "they are in memory, too"
 
 
+def test_compilers_leave_nothing_behind() -> None:
+    before = set(psutil.Process().children())
+    compilers = form_compilers.FormCompilers(CPU, 2)
+    forks, pipes = compilers._processes, [fork._pipe for fork in compilers._processes]
+    started = set(psutil.Process().children()) - before
+    assert len(started) == len(forks) == 2
+    compilers.give_up()
+    assert not any(psutil.pid_exists(fork.pid) for fork in started), "nor as a zombie"
+    assert all(pipe.closed for pipe in pipes)
+    assert not any(thread.name.startswith("compile") for thread in threading.enumerate())
+
+
 def test_threads_compile_where_no_process_can_be_started(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -151,18 +165,18 @@ def test_a_variable_has_threads_compile(
 
 def test_processes_end_with_the_one_that_started_them() -> None:
     ours, theirs = os.pipe()
-    parent = os.fork()
-    if parent == 0:
-        try:
-            compiler_process.start_compilers(2)
-            os.write(theirs, b"started")
-            signal.pause()
-        finally:
-            os._exit(1)
+
+    def start_and_wait() -> None:
+        compiler_process.start_compilers(2)
+        os.write(theirs, b"started")
+        signal.pause()
+
+    parent = multiprocessing.get_context("fork").Process(target=start_and_wait)
+    parent.start()
     os.close(theirs)
     assert os.read(ours, 7) == b"started"
-    os.kill(parent, signal.SIGKILL)
-    os.waitpid(parent, 0)
+    parent.kill()
+    parent.join()
     assert os.read(ours, 1) == b"", "all who held the pipe are gone"
     os.close(ours)
 

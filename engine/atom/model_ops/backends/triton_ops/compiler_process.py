@@ -28,8 +28,7 @@ from triton.runtime.jit import JITFunction
 from atom.utils.parent_watch import end_with_parent
 
 # No form takes so long on a core that it shares with others; one that hangs must not hold a start.
-_PATIENCE_SECONDS = 90.0
-_NICER = 5  # than the process that meets the forms and reads weights
+_PATIENCE_SECONDS = 30.0
 _fork = multiprocessing.get_context("fork")
 
 
@@ -147,7 +146,6 @@ def _serve(pipe: Connection, inherited: Sequence[Connection], card: NamedCard) -
     # An interrupt is the parent's to answer; Python ends children that are left by SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.nice(_NICER)
     gc.freeze()  # what is the parent's is not for this process to give back
     for other in inherited:
         other.close()

@@ -42,7 +42,7 @@ class FormCompilers:
         self._idle: SimpleQueue[CompilerProcess] = SimpleQueue()
         for process in self._processes:
             self._idle.put(process)
-        self._apart = bool(self._processes)
+        self._apart, self._choice = bool(self._processes), threading.Lock()
         self._pool = ThreadPoolExecutor(self.workers, "compile", self._enter_thread)
         self._parse = JITCallable.parse
         JITCallable.parse = _by_turns(self._parse)
@@ -92,8 +92,9 @@ class FormCompilers:
         if failure is None:
             return
         form.compile()
-        if self._apart:  # what this process can do, the others must be able to do as well
-            self._apart = False
+        with self._choice:  # what this process can do, the others must be able to do as well
+            is_first, self._apart = self._apart, False
+        if is_first:
             logger.warning("kernels are compiled by threads from here on: %s", failure)
 
     def _failure_apart(self, form: Form) -> str | None:

@@ -50,6 +50,7 @@ def rehearsal(device: torch.device, start: str, workers: int) -> Iterator[Callab
     waits until they are compiled."""
     began = time.perf_counter()
     compilers = FormCompilers(device, workers)
+    ready = time.perf_counter()
 
     def meet(*, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
         """Triton's hook before it compiles; True keeps it from doing so."""
@@ -63,8 +64,8 @@ def rehearsal(device: torch.device, start: str, workers: int) -> Iterator[Callab
         compilers.wait()
         ends = time.perf_counter()
         logger.info(
-            "compiled %d forms of kernels by %s in %.1f s, %.1f of them waited for",
-            *(compilers.count, compilers.means, ends - began, ends - waits),
+            "compiled %d forms of kernels by %s in %.1f s, begun in %.1f, waited for %.1f",
+            *(compilers.count, compilers.means, ends - ready, ready - began, ends - waits),
         )
         mark = _mark(device, start)
         mark.parent.mkdir(parents=True, exist_ok=True)
