@@ -18,6 +18,7 @@ import numpy as np
 from atom.config import EngineOptions, build_config
 from atom.model_engine.executor.base import Executor
 from atom.model_engine.executor.choice import build_executor
+from atom.model_engine.model_runner import Progress
 from atom.model_engine.request import Request
 from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.step_pipeline import StepPipeline, build_guided, build_scheduler
@@ -25,12 +26,20 @@ from atom.sampling_params import SamplingParams
 
 
 class OfflineEngine:
-    def __init__(self, model: str, *, depth: int | None = None, **options: Any) -> None:
-        """depth: steps that the host is behind; None for what the device calls for."""
+    def __init__(
+        self,
+        model: str,
+        *,
+        depth: int | None = None,
+        progress: Progress = lambda phase, share: None,
+        **options: Any,
+    ) -> None:
+        """depth: steps that the host is behind; None for what the device calls for. progress: is
+        told how far the start is."""
         started = time.perf_counter()
         self.config = build_config(EngineOptions(model=model, **options))
         self.executor = self.build_executor()
-        self.report = self.executor.initialize(lambda phase, share: None)
+        self.report = self.executor.initialize(progress)
         self.scheduler = build_scheduler(self.config, self.report)
         depth = self.executor.steps_behind if depth is None else depth
         self.guided = build_guided(self.config)

@@ -3,19 +3,22 @@
     python -m benchmarks.start --shape qwen3-0.6b [--starts 2]
 
 Weights are random but on disk, so that reading them counts; the file system's cache is warm, since
-they have just been written. The first start also compiles what the kernel cache lacks. A table; the
-last line is one JSON object.
+they have just been written. The first start also compiles what the kernel cache lacks. When each
+phase of a start began, and what the engine logged of it; a table; the last line is one JSON object.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+import psutil
 
 from benchmarks.checkpoints import write_checkpoint
 from benchmarks.shapes import SHAPES
@@ -25,11 +28,23 @@ _FIRST_TOKEN = "first token"
 
 
 def answer_once(model: str, device: str) -> None:
-    """In the child: start the engine and generate one token."""
+    """In the child: start the engine and generate one token; says when it got how far."""
+    started, phases = psutil.Process().create_time(), list[str]()
+
+    def tell(phase: str, share: float = 0.0) -> None:
+        if phase not in phases:
+            phases.append(phase)
+            print(f"{time.time() - started:6.1f} s {phase}", flush=True)
+
+    tell("importing the engine")
     from atom.sampling_params import SamplingParams
     from benchmarks.offline_engine import OfflineEngine
 
-    engine = OfflineEngine(model, max_model_len=4096, max_num_seqs=256, device=device)
+    tell("building")
+    engine = OfflineEngine(
+        model, progress=tell, max_model_len=4096, max_num_seqs=256, device=device
+    )
+    tell("answering")
     engine.add([1, 2, 3], SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True))
     engine.run()
     print(_FIRST_TOKEN, flush=True)
@@ -44,6 +59,7 @@ def seconds_to_first_token(model: Path, device: str) -> float:
             if line.strip() == _FIRST_TOKEN:
                 seconds = time.perf_counter() - started
                 break
+            print(line, end="", flush=True)
         else:
             raise SystemExit(f"the engine ended with code {child.wait()} before its first token")
     return seconds
@@ -57,6 +73,7 @@ def main() -> int:
     parser.add_argument("--answer", metavar="MODEL", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.answer:
+        logging.basicConfig(level="INFO", stream=sys.stdout, format="         %(message)s")
         answer_once(args.answer, args.device)
         return 0
     with tempfile.TemporaryDirectory() as folder:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import msgspec
@@ -47,6 +48,7 @@ from atom.model_ops.parallel import Ranks
 from atom.model_ops.rank_sums import over_ranks
 from atom.models.decoder import CausalLM, attention_layers, finish_weights
 from atom.models.draft_model import DraftModel
+from atom.models.layer_kinds import one_of_each_kind
 from atom.models.placed_modules import placed_draft, placed_model
 from atom.models.registry import (
     build_draft,
@@ -150,12 +152,9 @@ class ModelRunner:
         if self._steps.graphs is not None:
             self._steps.graphs.capture(lambda share: progress("capturing decode graphs", share))
         if self._device.is_gpu:
-            warm_up(
-                self._steps,
-                config,
-                self._cache_shape(budget.num_blocks),
-                lambda share: progress("warming up", share),
-            )
+            cache = self._cache_shape(budget.num_blocks)
+            with self._few_layers():
+                warm_up(self._steps, config, cache, lambda share: progress("warming up", share))
         if self._steps.graphs is not None and self._steps.graphs.prompts is not None:
             # Behind the warm-up, whose prompts would run in them: some steps stay eager.
             self._steps.graphs.prompts.capture(
@@ -194,21 +193,22 @@ class ModelRunner:
         device, start = self._device.torch_device, describe_start(config)
         if rehearsal is None or self._all_say(rehearsal.is_done(device, start)):
             return None
+        progress("compiling kernels", 0.0)
         for parameter in self._model.parameters():
             parameter.data.zero_()
-        blocks = -(-config.model.max_model_len // config.cache.block_size)
-        self._allocate_cache(blocks)
+        cache = self._cache_shape(-(-config.model.max_model_len // config.cache.block_size))
+        self._allocate_cache(cache.num_blocks)
         self._steps = self._step_runner()  # of the rehearsal alone
         try:
-            with rehearsal.steps(device, start, self._device.threads()) as finish:
+            with (
+                self._few_layers(),
+                rehearsal.steps(device, start, self._device.threads()) as finish,
+            ):
                 graphs = self._decode_graphs()
                 if graphs is not None:
                     graphs.rehearse()
                 warm_up(
-                    self._steps,
-                    config,
-                    self._cache_shape(blocks),
-                    lambda share: progress("compiling kernels", share),
+                    self._steps, config, cache, lambda share: progress("compiling kernels", share)
                 )
         except Exception:  # a start without is slower, and no other
             logger.warning("kernels are compiled as steps need them", exc_info=True)
@@ -216,6 +216,13 @@ class ModelRunner:
         finally:
             self._release_cache()
         return finish
+
+    def _few_layers(self) -> AbstractContextManager[None]:
+        """A context in which the model runs through one layer of each kind, where it may: what
+        drafts, and ranks that share experts, follow every layer."""
+        if self._config.speculative is not None or self._exchange is not None:
+            return nullcontext()
+        return one_of_each_kind(self._model, [group.layers for group in self._layout.groups])
 
     def _all_say(self, answer: bool) -> bool:
         """Whether every rank of the group says yes: they run their steps together."""

@@ -27,8 +27,10 @@ from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.runner.graph_runner import DecodeGraphs
 from atom.model_engine.runner.warm_up import describe_start
 from atom.model_ops.backends import triton_ops
+from atom.model_ops.backends.triton_ops.compiler_process import Form
+from atom.models import layer_kinds
 from atom.utils.device import Device
-from benchmarks.shapes import write_shape
+from benchmarks.shapes import SHAPES, write_shape
 from tests.support.compile_only import compile_only
 from tests.support.core_driver import CoreDriver
 
@@ -47,9 +49,8 @@ OPTIONS: dict[str, Any] = {
 def met(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Counter[str]]:
     """Kernel → forms that were handed to the compiler, which makes none here."""
     forms: Counter[str] = Counter()
-    monkeypatch.setattr(
-        triton.JITFunction, "preload", lambda self, data: forms.update([self.fn.__name__])
-    )
+    monkeypatch.setenv("ATOM_COMPILE_AHEAD", "threads")
+    monkeypatch.setattr(Form, "compile", lambda self: forms.update([self.kernel]))
     monkeypatch.setattr(triton_ops, "_unusable", lambda: ())
     monkeypatch.setattr("atom.model_ops.backends._PREFERENCES", {"cpu": ("triton", "torch_ref")})
     with compile_only(), triton.knobs.cache.scope():
@@ -96,6 +97,29 @@ def test_every_kind_of_step_is_met_before_one_is_needed(
     assert compile_ahead(runner) == [], "its cache is there"
 
 
+def test_a_layer_of_each_kind_meets_what_all_of_them_would(
+    tmp_path: Path, met: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SHAPES["tiny-latent"], "num_hidden_layers", 6)  # one of them has no experts
+    runner = first_start("tiny-latent", tmp_path)
+    compile_ahead(runner)
+    few = met.copy()
+    met.clear()
+    triton.knobs.cache.dir = str(tmp_path / "emptied")
+    monkeypatch.setattr(layer_kinds, "kept_layers", lambda kinds: range(len(kinds)))
+    compile_ahead(runner)
+    assert few == met
+
+
+def test_layers_stand_behind_others_as_in_the_model() -> None:
+    kept = layer_kinds.kept_layers
+    assert kept("a") == [0]
+    assert kept("a" * 28) == [0, 1, 27]
+    assert kept("abbbbb") == [0, 1, 2, 5]
+    assert kept("aaab" * 7 + "aa") == [0, 1, 3, 4, 29], "windows between layers that see all"
+    assert kept("abcabd") == [0, 1, 2, 3, 4, 5], "what stands before d is as there"
+
+
 def test_a_start_that_needs_other_kernels_is_another(tmp_path: Path, met: Counter[str]) -> None:
     runner = first_start("tiny", tmp_path)
     config = runner._config
@@ -125,7 +149,7 @@ def test_a_rehearsal_that_fails_is_told_of_and_ends_no_start(
         raise RuntimeError("no zeros here")
 
     monkeypatch.setattr(DecodeGraphs, "rehearse", fail)
-    assert compile_ahead(runner) == []
+    assert compile_ahead(runner) == [("compiling kernels", 0.0)]
     assert "compiled as steps need them" in caplog.text
     assert "no zeros here" in caplog.text
 

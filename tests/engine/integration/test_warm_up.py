@@ -33,7 +33,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def warmed(driver: CoreDriver, shares: list[float]) -> CoreDriver:
     """As on a GPU: a CPU has nothing to warm."""
     runner: ModelRunner = driver.executor.runner
-    with torch.inference_mode():
+    with torch.inference_mode(), runner._few_layers():
         warm_up(runner._steps, driver.config, runner._cache_shape(64), shares.append)
     return driver
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import logging
+import multiprocessing
 import os
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,20 +19,32 @@ if find_spec("triton") is None:
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("the interpreter compiles nothing", allow_module_level=True)
 
+import psutil
 import torch
 import triton
+from triton.compiler import ASTSource
 
-from atom.model_ops.backends.triton_ops import norms, rehearsal
+from atom.model_ops.backends.triton_ops import (
+    activation,
+    compiler_process,
+    form_compilers,
+    norms,
+    rehearsal,
+)
 from atom.model_ops.backends.triton_ops.activation import act_and_mul
+from atom.model_ops.backends.triton_ops.compiler_process import Form
 from atom.model_ops.values import Activation, NormWeight, Stream
-from tests.support.compile_only import compile_only
+from tests.support.compile_only import CompileOnlyDriver, compile_only
 
 CPU = torch.device("cpu")
+KERNELS = ["_rms_norm_kernel", "_act_and_mul_kernel"]  # of a small step
 
 
 @pytest.fixture(autouse=True)
 def no_card(tmp_path: Path) -> Iterator[None]:
     """Kernels are compiled for a card that is not there, into a cache of the test's own."""
+    for kernel in (norms._rms_norm_kernel, activation._act_and_mul_kernel):
+        kernel.device_caches.clear()
     with compile_only(), triton.knobs.cache.scope():
         triton.knobs.cache.dir = str(tmp_path)
         yield
@@ -43,8 +57,8 @@ def small_step(width: int) -> torch.Tensor:
     return act_and_mul(normed, Activation.SILU)
 
 
-def compiled_forms(call: object) -> list[str]:
-    """What is compiled while a rehearsal's kernels are met once more."""
+def met_forms(call: Callable[[], object]) -> list[str]:
+    """What Triton would compile or look for, in a step that launches nothing."""
     met: list[str] = []
     with triton.knobs.runtime.scope():
         triton.knobs.runtime.jit_cache_hook = lambda *, fn, **_: met.append(fn.name) or True
@@ -53,14 +67,118 @@ def compiled_forms(call: object) -> list[str]:
     return met
 
 
-def test_a_rehearsed_step_finds_all_of_its_kernels_compiled() -> None:
-    assert len(compiled_forms(lambda: small_step(160))) == 2
-    with rehearsal.rehearsal(CPU, "a start", workers=2) as finish:
-        for _ in range(3):  # as layers do
-            out = small_step(160)
-    finish()
+def looked_up(call: Callable[[], object]) -> list[tuple[str, bool]]:
+    """Kernels that a step has Triton make, and whether they were in its cache on disk."""
+    made: list[tuple[str, bool]] = []
+    with triton.knobs.compilation.scope():
+        triton.knobs.compilation.listener = lambda *, src, cache_hit, **_: made.append(
+            (src.name, cache_hit)
+        )
+        with rehearsal._launching_nothing():
+            call()
+    return made
+
+
+def test_a_rehearsed_step_finds_all_of_its_kernels_compiled(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    def link(card: CompileOnlyDriver, source: ASTSource, metadata: object) -> None:
+        (tmp_path / f"launches{source.name}").touch()
+
+    monkeypatch.setattr(CompileOnlyDriver, "launcher_cls", link)
+    with caplog.at_level(logging.INFO):
+        with rehearsal.rehearsal(CPU, "a start", workers=2) as finish:
+            for _ in range(3):  # as layers do
+                out = small_step(160)
+        finish()
+    assert "compiled 2 forms of kernels by 2 processes" in caplog.text
     assert not out.any(), "where a kernel would have written there are zeros"
-    assert compiled_forms(lambda: small_step(160)) == []
+    assert looked_up(lambda: small_step(160)) == [(name, True) for name in KERNELS]
+    assert all((tmp_path / f"launches{name}").exists() for name in KERNELS)
+
+
+@pytest.mark.parametrize(
+    ("failure", "why"),
+    [
+        (lambda form: "KeyError: 'target'", "KeyError: 'target'"),
+        (lambda form: os._exit(3), "_kernel ended with code 3"),
+        (lambda form: signal.pause(), "_kernel took over 0 s"),
+    ],
+    ids=["refuse", "end", "hang"],
+)
+def test_threads_compile_what_processes_cannot(
+    failure: Callable[[Form], str | None],
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(compiler_process, "_failure", failure)
+    if "took over" in why:
+        monkeypatch.setattr(compiler_process, "_PATIENCE_SECONDS", 0.0)
+    with caplog.at_level(logging.INFO):
+        with rehearsal.rehearsal(CPU, "a start", workers=1) as finish:
+            small_step(160)
+        finish()
+    assert caplog.text.count("compiled by threads from here on") == 1
+    assert why in caplog.text
+    assert "compiled 2 forms of kernels by 1 threads" in caplog.text
+    assert met_forms(lambda: small_step(160)) == [], "they are in memory, too"
+
+
+def test_compilers_leave_nothing_behind() -> None:
+    before = set(psutil.Process().children())
+    compilers = form_compilers.FormCompilers(CPU, 2)
+    forks, pipes = compilers._processes, [fork._pipe for fork in compilers._processes]
+    started = set(psutil.Process().children()) - before
+    assert len(started) == len(forks) == 2
+    compilers.give_up()
+    assert not any(psutil.pid_exists(fork.pid) for fork in started), "nor as a zombie"
+    assert all(pipe.closed for pipe in pipes)
+    assert not any(thread.name.startswith("compile") for thread in threading.enumerate())
+
+
+def test_threads_compile_where_no_process_can_be_started(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(self: object) -> None:
+        raise BlockingIOError("too many processes")
+
+    monkeypatch.setattr(multiprocessing.context.ForkProcess, "start", refuse)
+    with rehearsal.rehearsal(CPU, "a start", workers=2) as finish:
+        small_step(160)
+    finish()
+    assert "no process for them: BlockingIOError('too many processes')" in caplog.text
+    assert met_forms(lambda: small_step(160)) == []
+
+
+def test_a_variable_has_threads_compile(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ATOM_COMPILE_AHEAD", "threads")
+    with caplog.at_level(logging.INFO):
+        with rehearsal.rehearsal(CPU, "a start", workers=2) as finish:
+            small_step(160)
+        finish()
+    assert "compiled 2 forms of kernels by 2 threads" in caplog.text
+    assert met_forms(lambda: small_step(160)) == []
+
+
+def test_processes_end_with_the_one_that_started_them() -> None:
+    ours, theirs = os.pipe()
+
+    def start_and_wait() -> None:
+        compiler_process.start_compilers(2)
+        os.write(theirs, b"started")
+        signal.pause()
+
+    parent = multiprocessing.get_context("fork").Process(target=start_and_wait)
+    parent.start()
+    os.close(theirs)
+    assert os.read(ours, 7) == b"started"
+    parent.kill()
+    parent.join()
+    assert os.read(ours, 1) == b"", "all who held the pipe are gone"
+    os.close(ours)
 
 
 def test_kernels_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +195,7 @@ def test_kernels_are_parsed_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> No
         finally:
             inside.release()
 
+    monkeypatch.setenv("ATOM_COMPILE_AHEAD", "threads")
     with monkeypatch.context() as patched:
         patched.setattr(ast, "parse", watched)
         with rehearsal.rehearsal(CPU, "a start", workers=2) as finish:
@@ -121,4 +240,5 @@ def test_a_kernel_that_does_not_compile_is_left_to_the_call_that_needs_it(
     with caplog.at_level(logging.WARNING):
         finish()
     assert "was not compiled ahead: out of registers" in caplog.text
-    assert len(compiled_forms(lambda: small_step(224))) == 2
+    assert "by threads" not in caplog.text, "processes do as well as these"
+    assert len(met_forms(lambda: small_step(224))) == 2

@@ -444,7 +444,7 @@ def _no_reasons(op: str, case: OpCase) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """steps: a device, what tells a start from others, and a number of threads → a context in which
+    """steps: a device, what tells a start from others, and a number of cores → a context in which
     steps have kernels compiled and start none; it gives what waits until they are ready. is_done:
     whether a start like it has done so, and its kernels are kept."""
 

@@ -54,7 +54,13 @@ def backend() -> Backend:
     if reasons:
         return Backend(name="triton", operations={}, unusable=reasons)
     # Imported here: the kernels' modules need Triton.
-    from atom.model_ops.backends.triton_ops import activation, norms, rank_group, rehearsal
+    from atom.model_ops.backends.triton_ops import (
+        activation,
+        compiler_process,
+        norms,
+        rank_group,
+        rehearsal,
+    )
     from atom.model_ops.backends.triton_ops.attention import (
         grouped_attention,
         latent_attention,
@@ -76,6 +82,8 @@ def backend() -> Backend:
         token_mask,
     )
 
+    if torch.cuda.is_available():
+        compiler_process.prepare_triton()
     operations: dict[str, Callable[..., Any]] = {
         "embedding": linear.embedding,
         "linear": linear.linear,

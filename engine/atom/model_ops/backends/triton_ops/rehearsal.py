@@ -1,21 +1,20 @@
 """Compiling side by side: a start's steps are run once without their kernels, only to meet them.
 
 A kernel is compiled when a call first needs one of its forms, and the call waits: a first start
-would compile some sixty, one after the other. In a rehearsal a launch compiles in a pool of threads
-and starts nothing (Triton's passes hold no interpreter lock, its assembler is a process). Other
-operations run as they do, on zeros where a kernel would have written: tokens, places and tables of
-zero are valid everywhere. What a rehearsal leaves out is compiled later as ever, so it decides how
-long a start takes and nothing else. A mark beside Triton's cache says that a start was rehearsed.
+would compile some sixty, one after the other. In a rehearsal a launch hands its form to compilers
+(FormCompilers) and starts nothing; what they make is in Triton's cache when a launch looks for it.
+Other operations run as they do, on zeros where a kernel would have written: tokens, places and
+tables of zero are valid everywhere. What a rehearsal leaves out is compiled later as ever, so it
+decides how long a start takes and nothing else. A mark beside Triton's cache says that a start was
+rehearsed.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import logging
-import threading
+import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,10 @@ from typing import Any
 import torch
 import triton
 from torch.overrides import TorchFunctionMode
-from triton.runtime.jit import JITCallable, JITFunction
+from triton.runtime.jit import JITFunction
+
+from atom.model_ops.backends.triton_ops.compiler_process import Form
+from atom.model_ops.backends.triton_ops.form_compilers import FormCompilers
 
 logger = logging.getLogger(__name__)
 
@@ -46,81 +48,39 @@ def is_rehearsed(device: torch.device, start: str) -> bool:
 def rehearsal(device: torch.device, start: str, workers: int) -> Iterator[Callable[[], None]]:
     """Within it, in this thread, kernels are met and not launched. What it gives, called behind it,
     waits until they are compiled."""
-    forms = _Forms(device, workers)
+    began = time.perf_counter()
+    compilers = FormCompilers(device, workers)
+    ready = time.perf_counter()
+
+    def meet(*, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
+        """Triton's hook before it compiles; True keeps it from doing so."""
+        if compilers.is_calling:
+            return False
+        compilers.compile(Form(fn.module, fn.name, compile["specialization_data"]))
+        return True
 
     def finish() -> None:
-        forms.wait()
-        logger.info("compiled %d forms of kernels by %d threads", forms.count, workers)
+        waits = time.perf_counter()
+        compilers.wait()
+        ends = time.perf_counter()
+        logger.info(
+            "compiled %d forms of kernels by %s in %.1f s, begun in %.1f, waited for %.1f",
+            *(compilers.count, compilers.means, ends - ready, ready - began, ends - waits),
+        )
         mark = _mark(device, start)
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
 
     hook = triton.knobs.runtime.jit_cache_hook
-    triton.knobs.runtime.jit_cache_hook = forms.meet
+    triton.knobs.runtime.jit_cache_hook = meet
     try:
         with _launching_nothing(), _Zeros():
             yield finish
     except BaseException:
-        forms.give_up()
+        compilers.give_up()
         raise
     finally:
         triton.knobs.runtime.jit_cache_hook = hook
-
-
-class _Forms:
-    """The forms that were met, on their way through the compiler."""
-
-    def __init__(self, device: torch.device, workers: int) -> None:
-        self._device = device
-        self._own = threading.local()
-        self._compiled: dict[tuple[str, str, str], Future[object]] = {}
-        self._pool = ThreadPoolExecutor(workers, "compile", self._enter_thread)
-        self._parse = JITCallable.parse
-        JITCallable.parse = _by_turns(self._parse)
-
-    @property
-    def count(self) -> int:
-        return len(self._compiled)
-
-    def wait(self) -> None:
-        self._end(at_once=False)
-        for form, done in self._compiled.items():
-            if (error := done.exception()) is not None:  # the call that needs it will say so, too
-                logger.warning("%s was not compiled ahead: %s", form[1], error)
-
-    def give_up(self) -> None:
-        self._end(at_once=True)
-
-    def meet(self, *, key: str, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
-        """Triton's hook before it compiles; True keeps it from doing so."""
-        if getattr(self._own, "compiles", False):
-            return False
-        form = (fn.module, fn.name, key)
-        if form not in self._compiled:
-            preload: Callable[[str], object] = fn.jit_function.preload
-            self._compiled[form] = self._pool.submit(preload, compile["specialization_data"])
-        return True
-
-    def _end(self, at_once: bool) -> None:
-        self._pool.shutdown(cancel_futures=at_once)
-        JITCallable.parse = self._parse
-
-    def _enter_thread(self) -> None:
-        self._own.compiles = True
-        if self._device.type == "cuda":
-            torch.cuda.set_device(self._device)
-
-
-def _by_turns(parse: Callable[[JITCallable], ast.AST]) -> Callable[[JITCallable], ast.AST]:
-    """Python 3.11 keeps one depth of syntax trees for all threads, and raises SystemError in the
-    one that finds it changed: kernels' sources are parsed one after the other."""
-    turn = threading.Lock()
-
-    def parse_alone(function: JITCallable) -> ast.AST:
-        with turn:
-            return parse(function)
-
-    return parse_alone
 
 
 class _Zeros(TorchFunctionMode):

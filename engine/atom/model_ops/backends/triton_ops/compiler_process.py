@@ -1,0 +1,166 @@
+"""CompilerProcess: a fork of the engine's process that compiles kernels into Triton's cache.
+
+Triton's front end is Python: threads of one process take turns in it, and the thread that meets the
+forms stands in line with them. A fork has torch, the kernels' modules and Triton's digest of itself
+in memory already, for the pages that it changes. It compiles and links, never asks the card for
+anything, and runs nothing of its parent's; the card that it compiles for is the one that Triton
+named before the fork. It ends with its parent: by the kernel's signal, and by the pipe.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from multiprocessing.connection import Connection
+from typing import Any
+
+from triton.runtime import driver
+from triton.runtime.cache import triton_key
+from triton.runtime.jit import JITFunction
+
+from atom.utils.parent_watch import end_with_parent
+
+# No form takes so long on a core that it shares with others; one that hangs must not hold a start.
+_PATIENCE_SECONDS = 30.0
+_fork = multiprocessing.get_context("fork")
+
+
+class CompilerLostError(Exception):
+    """A process ended, or hung, before it said what became of a form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """module, kernel: where the JITFunction is found; data: what Triton says of the form, for its
+    own `preload`."""
+
+    module: str
+    kernel: str
+    data: str
+
+    def compile(self) -> None:
+        """Make the kernel and what launches it, or find both in Triton's cache. Raises what the
+        compiler does."""
+        function: JITFunction[Any] = getattr(import_module(self.module), self.kernel)
+        made: Any = function.preload(self.data)
+        # With Triton 3.6 a module in C for each signature, which a first launch would wait for.
+        driver.active.launcher_cls(made.src, made.metadata)
+
+
+class CompilerProcess:
+    """Of one thread at a time."""
+
+    def __init__(self, card: NamedCard, elders: Sequence[CompilerProcess]) -> None:
+        """elders: started before; their pipes are none of this one's business."""
+        self._pipe, theirs = _fork.Pipe()
+        inherited = [self._pipe, *(elder._pipe for elder in elders)]
+        self._process = _fork.Process(target=_serve, args=(theirs, inherited, card), daemon=True)
+        with theirs:
+            self._process.start()
+
+    def compile(self, form: Form) -> str | None:
+        """Compile the form into the cache on disk; what came in between. Raises
+        `CompilerLostError`."""
+        try:
+            self._pipe.send(form)
+            if not self._pipe.poll(_PATIENCE_SECONDS):
+                self._process.kill()
+                raise CompilerLostError(f"{form.kernel} took over {_PATIENCE_SECONDS:.0f} s")
+            error: str | None = self._pipe.recv()
+        except (OSError, EOFError) as gone:
+            self._process.join()
+            code = self._process.exitcode
+            raise CompilerLostError(
+                f"the process of {form.kernel} ended with code {code}"
+            ) from gone
+        return error
+
+    def end(self) -> None:
+        """Whatever it does."""
+        self._process.kill()
+        self._process.join()
+        self._process.close()
+        self._pipe.close()
+
+
+def start_compilers(count: int) -> list[CompilerProcess]:
+    """So many forks of this process, which end when the calling thread does. Raises what Triton
+    or the machine does."""
+    prepare_triton().result()
+    card, started = NamedCard(), list[CompilerProcess]()
+    try:
+        for _ in range(count):
+            started.append(CompilerProcess(card, started))
+    except BaseException:
+        for process in started:
+            process.end()
+        raise
+    return started
+
+
+@cache
+def prepare_triton() -> Future[None]:
+    """Begin what a first look into Triton's cache waits for: a digest of its library of some
+    hundred MB, and with an empty cache a module in C."""
+    pool = ThreadPoolExecutor(1, "triton")
+    try:
+        return pool.submit(_prepare)
+    finally:
+        pool.shutdown(wait=False)
+
+
+def _prepare() -> None:
+    triton_key()
+    assert driver.active is not None  # made by this look
+
+
+class NamedCard:
+    """Triton's driver as it answered before the fork, behind which no card may be asked."""
+
+    def __init__(self) -> None:
+        self._driver: Any = driver.active
+        self._target = self._driver.get_current_target()
+        self._device = self._driver.get_current_device()
+
+    def get_current_target(self) -> object:
+        return self._target
+
+    def get_current_device(self) -> int:
+        device: int = self._device
+        return device
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+
+def _serve(pipe: Connection, inherited: Sequence[Connection], card: NamedCard) -> None:
+    """The child's life."""
+    end_with_parent()
+    # An interrupt is the parent's to answer; Python ends children that are left by SIGTERM.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    gc.freeze()  # what is the parent's is not for this process to give back
+    for other in inherited:
+        other.close()
+    driver.set_active(card)
+    while True:
+        try:
+            form: Form = pipe.recv()
+        except EOFError:
+            os._exit(0)
+        pipe.send(_failure(form))
+
+
+def _failure(form: Form) -> str | None:
+    try:
+        form.compile()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None

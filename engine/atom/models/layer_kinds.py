@@ -1,0 +1,42 @@
+"""A model with one layer of each kind: all that its layers ask of kernels, in a fraction of them.
+
+Called by ModelRunner for a pass whose results are of no use. What a layer asks for follows from its
+spec, from the group of the cache that it reads, from the layer before it, whose sum it may add, and
+from whether it is the last.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from torch import nn
+
+from atom.models.decoder import CausalLM
+
+
+@contextmanager
+def one_of_each_kind(model: CausalLM, groups: Sequence[Sequence[int]]) -> Iterator[None]:
+    """Within it the model runs through no more; groups: of layers that share block tables."""
+    decoder, group_of = model.model, {at: n for n, group in enumerate(groups) for at in group}
+    layers = decoder.layers
+    kinds = [(layer, group_of.get(index, 0)) for index, layer in enumerate(model.spec.layers)]
+    decoder.layers = nn.ModuleList(layers[index] for index in kept_layers(kinds))
+    try:
+        yield
+    finally:
+        decoder.layers = layers
+
+
+def kept_layers(kinds: Sequence[object]) -> list[int]:
+    """The first layer of each kind behind each, and the last: every one behind a layer like its own
+    predecessor. kinds: are alike where they are equal."""
+    numbers = [kinds.index(kind) for kind in kinds]
+    kept, met = [0], set[tuple[int, int]]()
+    for index, pair in enumerate(itertools.pairwise(numbers), start=1):
+        if pair in met and index < len(kinds) - 1:
+            continue
+        met.add(pair)
+        kept += [index] if numbers[kept[-1]] == pair[0] else [index - 1, index]
+    return kept
