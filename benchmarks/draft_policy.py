@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from atom.speculation.draft_lengths import AdaptiveDraftLengths
-from atom.speculation.measured_cost import MeasuredCost
+from atom.speculation.measured_cost import MeasuredCost, Timed
 from benchmarks.said_texts import SAID, SaidText, TextSize, said_text
 
 # Tokens of a step, milliseconds.
@@ -80,8 +80,8 @@ class AllAlike:
     """Costs of steps in which so many rows do the same."""
 
     def __init__(self, rows: int) -> None:
-        plain = [(size, 0, ms) for size, ms in _STEPS]
-        drafted = [(size // 2, 1, ms + _DRAFTING_MS) for size, ms in _STEPS if size > 1]
+        plain = [Timed(size, 0, ms) for size, ms in _STEPS]
+        drafted = [Timed(size // 2, 1, ms + _DRAFTING_MS) for size, ms in _STEPS if size > 1]
         self._cost = MeasuredCost([*plain, *drafted])
         self._rows = rows
 
