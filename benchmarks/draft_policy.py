@@ -22,8 +22,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from atom.model_ops.drafts import Lookup
 from atom.speculation.draft_lengths import AdaptiveDraftLengths
 from atom.speculation.measured_cost import MeasuredCost, Timed
+from atom.speculative_config import SpeculativeConfig
 from benchmarks.said_texts import SAID, SaidText, TextSize, said_text
 
 # Tokens of a step, milliseconds.
@@ -37,43 +39,36 @@ _SLOT = np.zeros(1, dtype=np.intp)
 
 
 @dataclass(frozen=True, slots=True)
-class LookUp:
-    """most: drafts of a step; fewest, longest: tokens that have to match, and that are compared."""
-
-    most: int
-    fewest: int
-    longest: int = 8
-
-    def drafts(self, tokens: Sequence[int], wanted: int) -> list[int]:
-        """What followed the newest of the longest earlier matches of the last tokens."""
-        end, matched = max(
-            (
-                (earlier, self._matched(tokens, earlier))
-                for earlier in range(len(tokens) - 1)
-                if tokens[earlier] == tokens[-1]
-            ),
-            key=lambda found: (found[1], found[0]),
-            default=(0, 0),
-        )
-        if matched < self.fewest:
-            return []
-        period = len(tokens) - 1 - end
-        return [tokens[end + 1 + ahead % period] for ahead in range(wanted)]
-
-    def _matched(self, tokens: Sequence[int], earlier: int) -> int:
-        back = 1
-        while back < min(self.longest, earlier + 1) and (
-            tokens[earlier - back] == tokens[len(tokens) - 1 - back]
-        ):
-            back += 1
-        return back
-
-
-@dataclass(frozen=True, slots=True)
 class Played:
     ratio: float
     length: float
     asked: float
+
+
+def look_up(tokens: Sequence[int], lookup: Lookup, num_drafts: int) -> list[int]:
+    """What followed the newest of the longest earlier matches of the last tokens."""
+    end, matched = max(
+        (
+            (earlier, _matched(tokens, earlier, lookup.most))
+            for earlier in range(len(tokens) - 1)
+            if tokens[earlier] == tokens[-1]
+        ),
+        key=lambda found: (found[1], found[0]),
+        default=(0, 0),
+    )
+    if matched < lookup.fewest:
+        return []
+    period = len(tokens) - 1 - end
+    return [tokens[end + 1 + ahead % period] for ahead in range(num_drafts)]
+
+
+def _matched(tokens: Sequence[int], earlier: int, most: int) -> int:
+    back = 1
+    while back < min(most, earlier + 1) and (
+        tokens[earlier - back] == tokens[len(tokens) - 1 - back]
+    ):
+        back += 1
+    return back
 
 
 class AllAlike:
@@ -85,16 +80,15 @@ class AllAlike:
         self._cost = MeasuredCost([*plain, *drafted])
         self._rows = rows
 
-    def of_steps(
-        self, rows: int, lengths: np.ndarray, context: float = 0.0
-    ) -> np.ndarray:  # see Costs
+    def of_steps(self, rows: int, lengths: np.ndarray, context: float = 0.0) -> np.ndarray:
+        """See Costs; rows and context are the text's."""
         return self._cost.of_steps(self._rows, lengths)
 
 
-def play(text: SaidText, rows: int, look_up: LookUp) -> Played:
-    """Say the text, and count what its steps cost."""
+def play(text: SaidText, rows: int, lookup: Lookup, most: int) -> Played:
+    """Say the text, with so many drafts a step at most, and count what its steps cost."""
     cost = AllAlike(rows)
-    policy = AdaptiveDraftLengths(look_up.most, 1, cost)
+    policy = AdaptiveDraftLengths(most, 1, cost)
     policy.enter(0)
     tokens, left = list(text.prompt), deque(text.answer)
     news: deque[tuple[int, int, int]] = deque()  # wanted, found and held of steps
@@ -103,7 +97,7 @@ def play(text: SaidText, rows: int, look_up: LookUp) -> Played:
         if len(news) > 1:
             _tell(policy, *news.popleft())
         wanted = int(policy.choose(_SLOT, np.array([len(tokens)], dtype=np.int32))[0])
-        drafts = look_up.drafts(tokens, wanted) if wanted else []
+        drafts = look_up(tokens, lookup, wanted) if wanted else []
         held = _held(drafts, left)
         news.append((wanted, len(drafts), held))
         took += float(cost.of_steps(rows, np.array([float(wanted)]))[0])
@@ -143,11 +137,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--matched", type=int, default=1, help="tokens, at least")
     parser.add_argument("--seeds", type=int, default=6, help="texts of each kind")
     args = parser.parse_args(argv)
-    look_up = LookUp(args.drafts, args.matched)
+    lookup = Lookup(args.matched, SpeculativeConfig().most_matched)
     for rows in args.rows:
         for name in (*SAID, "random"):
             found = [
-                play(text(name, 1001 + 1000 * seed), rows, look_up) for seed in range(args.seeds)
+                play(text(name, 1001 + 1000 * seed), rows, lookup, args.drafts)
+                for seed in range(args.seeds)
             ]
             means = {
                 key: round(statistics.mean(getattr(each, key) for each in found), 3)

@@ -47,7 +47,7 @@ from atom_operator.domain import (
 )
 from atom_operator.domain.preparation import JobRequest, Waiting
 from atom_operator.kinds import OPTIONAL_KINDS, Kind
-from atom_operator.plan.inventory import survey
+from atom_operator.plan.inventory import PodsAsked, survey
 from atom_operator.plan.learning import evidence_for, learn
 from atom_operator.plan.resolve_integrations import asked_kinds
 from atom_operator.plan.rollback import choose_target
@@ -285,7 +285,7 @@ class Decider:
         pods = await (fleet.pods() if now else fleet.known_pods())
         if nodes is None or pods is None:
             return None
-        supply = survey(nodes, pods, plan.key, resource, pod_spec, revision)
+        supply = survey(nodes, pods, PodsAsked(plan.key, resource, pod_spec, revision))
         return replace(supply, pods_per_replica=plan.engine.nodes)
 
 

@@ -23,7 +23,7 @@ from atom_operator.children.overlay import OverlayError
 from atom_operator.children.workload import pod_template
 from atom_operator.domain import FieldProblem, Manifest, ObjectKey, Owner, Plan, Supply
 from atom_operator.integration_values import Site
-from atom_operator.plan.inventory import survey
+from atom_operator.plan.inventory import PodsAsked, survey
 from atom_operator.plan_arithmetic import terms
 from atom_operator.plan_report import PlanReport, lines
 from atom_operator.plan_site import ValuesError, site_of_values
@@ -112,8 +112,8 @@ def _supply(plan: Plan, pod_spec: Mapping[str, Any], fleet: Sequence[Manifest]) 
     resource = plan.accelerator.resource_name
     if resource is None:
         return None
-    pods = _of_kind(fleet, "Pod")
-    supply = survey(_of_kind(fleet, "Node"), pods, plan.key, resource, pod_spec)
+    asked = PodsAsked(plan.key, resource, pod_spec)
+    supply = survey(_of_kind(fleet, "Node"), _of_kind(fleet, "Pod"), asked)
     return replace(supply, pods_per_replica=plan.engine.nodes)
 
 

@@ -43,7 +43,7 @@ from atom_operator.plan.model_facts import (
     facts_from_config,
     facts_from_text,
 )
-from atom_operator.plan.plan import build_plan
+from atom_operator.plan.plan import Findings, build_plan
 from atom_operator.plan.resolve_integrations import first_replicas, resolve_integrations
 from atom_operator.plan.spec_digest import spec_digest
 
@@ -133,8 +133,8 @@ def _plan(
     around: Surroundings,
 ) -> Plan:
     memory = _memory_on_nodes(spec, around.nodes)
-    model = locate_model(spec)
-    plan = build_plan(owner, spec, options, model, lookup, memory, around.site, around.learned)
+    findings = Findings(lookup, memory, around.site, around.learned)
+    plan = build_plan(owner, spec, options, locate_model(spec), findings)
     capacity = plan.capacity.capacity or around.measured
     served = frozenset(OPTIONAL_KINDS) if around.served is None else around.served
     asked = resolve_integrations(spec, options, capacity, served, around.site)

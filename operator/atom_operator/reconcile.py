@@ -15,7 +15,7 @@ from typing import Any
 
 from atom_operator.children import naming
 from atom_operator.cluster.applied import AppliedChildren
-from atom_operator.cluster.apply import apply_children
+from atom_operator.cluster.apply import ChildrenState, apply_children
 from atom_operator.cluster.engines import EnginePort, ask_drafts, ask_engines
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.jobs import ensure_jobs
@@ -95,7 +95,7 @@ class Reconciler:
         self.optional.remember(key, look, observed.children)
         if decision.plan is not None and decision.plan.engine.speculative_method is not None:
             engines = replace(engines, drafts=await ask_drafts(self.engines, observed))
-        await self._report(key, parent, decision, report, observed, engines)
+        await self._report(parent, decision, report, observed, engines)
         return Outcome(look_again(decision, report, observed, engines, self.clock()))
 
     async def _carry_out(
@@ -105,9 +105,8 @@ class Reconciler:
         if desired is None:
             return ApplyReport(), observed
         await give_up_replicas(self.port, key, desired, observed.children)
-        report, children = await apply_children(
-            self.port, key, desired, observed.children, self.applied, todo.kept
-        )
+        state = ChildrenState(desired, observed.children, todo.kept)
+        report, children = await apply_children(self.port, key, state, self.applied)
         return report, describe(children, observed.pods)
 
     async def _ensure_jobs(self, key: ObjectKey, parent: Manifest, decision: Decision) -> None:
@@ -117,22 +116,22 @@ class Reconciler:
         metadata = parent["metadata"]
         seen = (parent.get("status") or {}).get("observedGeneration")
         changed = seen is not None and seen != metadata.get("generation")
-        await ensure_jobs(
-            self.port, key, metadata["uid"], decision.jobs, self.clock(), prune=changed
-        )
+        owner = Owner(key, metadata["uid"])
+        await ensure_jobs(self.port, owner, decision.jobs, self.clock(), prune=changed)
 
     async def _report(
         self,
-        key: ObjectKey,
         parent: Manifest,
         decision: Decision,
         report: ApplyReport,
         observed: Observed,
         engines: EngineView,
     ) -> None:
-        """One write, and none when nothing changed."""
+        """Write the status, unless nothing changed."""
+        metadata = parent["metadata"]
+        key = ObjectKey(metadata["namespace"], metadata["name"])
         situation = Situation(
-            generation=parent["metadata"].get("generation", 1),
+            generation=metadata.get("generation", 1),
             problems=decision.problems,
             overlay=decision.overlay,
             plan=decision.plan,
@@ -152,7 +151,7 @@ class Reconciler:
             _logger.info(
                 "%s/%s: Ready=%s %s: %s", *key, ready["status"], ready["reason"], ready["message"]
             )
-            await self._announce(Owner(key, parent["metadata"]["uid"]), previous, status)
+            await self._announce(Owner(key, metadata["uid"]), previous, status)
 
     async def _announce(
         self, owner: Owner, previous: Mapping[str, Any], status: Mapping[str, Any]

@@ -57,7 +57,7 @@ def plan_kv_cache(memory: DeviceMemory, layout: KvLayout, limits: RunLimits) -> 
     """
     block_size, longest = limits.block_size, limits.max_model_len
     block_bytes = block_size * layout.bytes_per_token
-    available_bytes = memory.usable_bytes - memory.used_bytes
+    available_bytes = memory.available_bytes
     if available_bytes < block_bytes:
         raise _no_block_fits(memory, block_bytes)
     if available_bytes < layout.sequence_bytes(longest, block_size):
@@ -132,7 +132,7 @@ def _no_block_fits(memory: DeviceMemory, block_bytes: int) -> DoesNotFitError:
 def _no_sequence_fits(memory: DeviceMemory, layout: KvLayout, limits: RunLimits) -> DoesNotFitError:
     block_size, asked = limits.block_size, limits.max_model_len
     needed_bytes = layout.sequence_bytes(asked, block_size)
-    available_bytes = memory.usable_bytes - memory.used_bytes
+    available_bytes = memory.available_bytes
     blocks = available_bytes // (block_size * layout.bytes_per_token)
     longest = layout.longest_blocks(blocks, block_size, -(-asked // block_size)) * block_size
     return DoesNotFitError(

@@ -25,6 +25,11 @@ class DeviceMemory:
         """What is spoken for."""
         return self.weights_bytes + self.activation_bytes + self.overhead_bytes
 
+    @property
+    def available_bytes(self) -> int:
+        """What may be used beside it; negative where it is too much."""
+        return self.usable_bytes - self.used_bytes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLimits:

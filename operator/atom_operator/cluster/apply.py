@@ -7,6 +7,7 @@ that another client made: server-side apply would do that silently.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
 
 from atom_operator import constants
 from atom_operator.cluster.applied import AppliedChildren, stamped
@@ -20,24 +21,29 @@ from atom_operator.kinds import NEEDED_KINDS, SIDE_KINDS
 _INVALID = 422
 
 
+@dataclass(frozen=True, slots=True)
+class ChildrenState:
+    """Children as they are to be, and as they are (`owned`); those `kept` stay as they are though
+    nothing asks for them."""
+
+    desired: Mapping[ChildKey, Manifest]
+    owned: Mapping[ChildKey, Manifest]
+    kept: Set[ChildKey] = frozenset()
+
+
 async def apply_children(
-    port: ClusterPort,
-    key: ObjectKey,
-    desired: Mapping[ChildKey, Manifest],
-    owned: Mapping[ChildKey, Manifest],
-    memory: AppliedChildren,
-    kept: Set[ChildKey] = frozenset(),
+    port: ClusterPort, key: ObjectKey, state: ChildrenState, memory: AppliedChildren
 ) -> tuple[ApplyReport, dict[ChildKey, Manifest]]:
     """What was done, and the children as they are afterwards. What `memory` knows to be as it
-    should be counts as applied; what is `kept` stays as it is though nothing asks for it.
+    should be counts as applied.
 
     A refusal ends the run before the children that need the refused one; of what serving does not
     need it is only reported. TransientError passes.
     """
-    now = dict(owned)
+    owned, now = state.owned, dict(state.owned)
     applied: list[ChildKey] = []
     unneeded: list[Refusal] = []
-    for child, rendered in desired.items():
+    for child, rendered in state.desired.items():
         manifest = stamped(rendered)
         if child in owned and memory.is_current(key, child, manifest, owned[child]):
             applied.append(child)
@@ -52,7 +58,7 @@ async def apply_children(
             unneeded.append(refusal)
         else:
             return ApplyReport(tuple(applied), (), (refusal,)), now
-    pruned = [child for child in owned if child not in desired and child not in kept]
+    pruned = [child for child in owned if child not in state.desired and child not in state.kept]
     for child in pruned:
         await port.delete(child.kind, key.namespace, child.name)
         del now[child]

@@ -13,7 +13,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.cluster.observe import belongs_to, last_words
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.domain import JOB, POD, Manifest, ObjectKey
+from atom_operator.domain import JOB, POD, Manifest, Owner
 from atom_operator.domain.preparation import JobPurpose, JobRequest, JobState
 
 RETRY_AFTER = timedelta(minutes=10)
@@ -33,8 +33,7 @@ async def read_job(port: ClusterPort, namespace: str, request: JobRequest) -> Jo
 
 async def ensure_jobs(
     port: ClusterPort,
-    key: ObjectKey,
-    uid: str,
+    owner: Owner,
     requests: Iterable[JobRequest],
     now: datetime,
     *,
@@ -42,7 +41,7 @@ async def ensure_jobs(
 ) -> None:
     """Create the Jobs that are missing, remove failed ones that are due; `prune` removes those
     of ours that are not asked for."""
-    wanted = {request.name: request for request in requests}
+    wanted, key = {request.name: request for request in requests}, owner.key
     for request in wanted.values():
         job = await port.get(JOB, key.namespace, request.name)
         if job is None:
@@ -53,7 +52,7 @@ async def ensure_jobs(
         return
     for job in await port.list_labelled(JOB, key.namespace, {constants.LABEL_JOB_FOR: key.name}):
         name = job["metadata"]["name"]
-        if name not in wanted and belongs_to(job, uid):
+        if name not in wanted and belongs_to(job, owner.uid):
             await port.delete(JOB, key.namespace, name)
 
 

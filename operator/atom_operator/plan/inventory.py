@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from atom_operator import constants
@@ -19,18 +20,21 @@ _ACCELERATOR = re.compile(r"^amd\.com/(gpu|(spx|dpx|qpx|cpx)_nps[124])$")
 _NAMED_NODES = 8  # of each sort in a message, which is limited
 
 
-def survey(
-    nodes: Iterable[Manifest],
-    pods: Iterable[Manifest],
-    key: ObjectKey,
-    resource: str,
-    pod_spec: Mapping[str, Any],
-    revision: str | None = None,
-) -> Supply:
-    """What the cluster has for pods with `pod_spec`; nodes without any AMD device are left out.
+@dataclass(frozen=True, slots=True)
+class PodsAsked:
+    """Pods that want devices: of an AtomDeployment (`key`), with this pod spec, each some of
+    `resource`. revision: those that have it already make no room for others of it."""
 
-    `revision` of these pods: those that have it already make no room for others of it.
-    """
+    key: ObjectKey
+    resource: str
+    pod_spec: Mapping[str, Any]
+    revision: str | None = None
+
+
+def survey(nodes: Iterable[Manifest], pods: Iterable[Manifest], asked: PodsAsked) -> Supply:
+    """What the cluster has for pods that are asked for; nodes without any AMD device are left
+    out."""
+    resource = asked.resource
     requested: dict[str, int] = {}
     ours: dict[str, int] = {}
     leaving: dict[str, int] = {}
@@ -41,9 +45,9 @@ def survey(
             continue
         amount = requested_devices(pod["spec"], resource)
         requested[node] = requested.get(node, 0) + amount
-        if _is_of(pod, key) and pod["metadata"].get("deletionTimestamp"):
+        if _is_of(pod, asked.key) and pod["metadata"].get("deletionTimestamp"):
             leaving[node] = leaving.get(node, 0) + 1
-        if _is_of(pod, key) and not _has_revision(pod, revision):
+        if _is_of(pod, asked.key) and not _has_revision(pod, asked.revision):
             ours[node] = ours.get(node, 0) + 1
             released = min(released, amount) if released else amount
     supplies = (
@@ -53,12 +57,12 @@ def survey(
             requested=requested.get(node["metadata"]["name"], 0),
             ours=ours.get(node["metadata"]["name"], 0),
             unhealthy=_unhealthy(node, resource),
-            blockers=(*_lacks(node, resource), *node_blockers(node, pod_spec)),
+            blockers=(*_lacks(node, resource), *node_blockers(node, asked.pod_spec)),
         )
         for node in nodes
         if amd_resources(node)
     )
-    demand = requested_devices(pod_spec, resource)
+    demand = requested_devices(asked.pod_spec, resource)
     ordered = tuple(sorted(supplies, key=lambda supply: supply.name))
     stuck = sum(leaving.get(node.name, 0) for node in ordered if node.blockers)
     return Supply(resource, demand, ordered, released, stuck)

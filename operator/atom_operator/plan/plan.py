@@ -5,7 +5,7 @@ The plan is all that rendering sees: equal plans give equal children.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.domain import (
@@ -24,7 +24,16 @@ from atom_operator.plan.capacity import judge_capacity
 from atom_operator.plan.learning import evidence_for, learning_key
 from atom_operator.plan.startup import progress_deadline_seconds, startup_budget_seconds
 
-_ONE_DEVICE = Site()
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What is known of the model, of the cluster and from before. memory_on_nodes: the memory sizes
+    of the asked devices in the cluster; learned: what engines have measured."""
+
+    lookup: FactsLookup
+    memory_on_nodes: tuple[int, ...]
+    site: Site
+    learned: tuple[Evidence, ...]
 
 
 def build_plan(
@@ -32,18 +41,14 @@ def build_plan(
     spec: AtomDeploymentSpec,
     options: EngineOptions,
     model: ModelLocation,
-    lookup: FactsLookup,
-    memory_on_nodes: tuple[int, ...] = (),
-    site: Site = _ONE_DEVICE,
-    learned: tuple[Evidence, ...] = (),
+    findings: Findings,
 ) -> Plan:
     """Decide everything about the children of `owner`, as for a first rollout.
 
-    `memory_on_nodes`: the memory sizes of the asked devices in the cluster; `learned`: what engines
-    have measured before. The strategy of a
-    later rollout needs the finished pod template: plan/rollout.py chooses it.
+    The strategy of a later rollout needs the finished pod template: plan/rollout.py chooses it.
     """
-    accelerator = choose_accelerator(spec.accelerator, memory_on_nodes)
+    lookup, learned = findings.lookup, findings.learned
+    accelerator = choose_accelerator(spec.accelerator, findings.memory_on_nodes)
     if options.max_model_len is None and lookup.facts is not None and lookup.pinned:
         # The engine would choose the same; saying it keeps plan and engine from drifting apart.
         options = replace(options, max_model_len=lookup.facts.max_position_embeddings)
@@ -61,7 +66,7 @@ def build_plan(
         engine=options,
         accelerator=accelerator,
         facts=lookup.facts,
-        capacity=judge_capacity(lookup, options, accelerator, site, evidence),
+        capacity=judge_capacity(lookup, options, accelerator, findings.site, evidence),
         rollout=Rollout(
             RolloutStrategy.SURGE if accelerator.type == "cpu" else RolloutStrategy.IN_PLACE,
             "there are no pods to replace yet",

@@ -14,6 +14,7 @@ from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.domain import Manifest, ObjectKey
 from atom_operator.plan.accelerators import shares_memory
 from atom_operator.plan.inventory import (
+    PodsAsked,
     amd_resources,
     device_conditions,
     requested_devices,
@@ -55,7 +56,7 @@ def _rows(
     """Nodes that have the resource; a pod is one as we render it, without further demands."""
     tolerations = [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}]
     pod_spec: Mapping[str, Any] = {"tolerations": tolerations}
-    supply = survey(nodes, pods, _NOBODY, resource, pod_spec)
+    supply = survey(nodes, pods, PodsAsked(_NOBODY, resource, pod_spec))
     by_name = {node["metadata"]["name"]: node for node in nodes}
     for item in supply.nodes:
         node = by_name[item.name]

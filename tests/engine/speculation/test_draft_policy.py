@@ -6,7 +6,8 @@ import statistics
 
 import pytest
 
-from benchmarks.draft_policy import LookUp, play, text
+from atom.model_ops.drafts import Lookup
+from benchmarks.draft_policy import look_up, play, text
 
 
 @pytest.mark.parametrize(
@@ -17,7 +18,7 @@ def test_texts_that_repeat_gain_and_others_lose_next_to_nothing(
 ) -> None:
     def ratio(name: str) -> float:
         return statistics.mean(
-            play(text(name, seed), rows, LookUp(most=5, fewest=1)).ratio for seed in (1001, 2001)
+            play(text(name, seed), rows, Lookup(1, 8), most=5).ratio for seed in (1001, 2001)
         )
 
     for name in ("edit", "json", "quote"):
@@ -26,8 +27,8 @@ def test_texts_that_repeat_gain_and_others_lose_next_to_nothing(
 
 
 def test_the_newest_of_the_longest_matches_is_drafted() -> None:
-    look_up = LookUp(most=4, fewest=2)
-    assert look_up.drafts([1, 2, 3, 9, 2, 3, 8, 1, 2, 3], 2) == [9, 2]
-    assert look_up.drafts([2, 3, 9, 2, 3, 8, 2, 3], 2) == [8, 2]
-    assert look_up.drafts([7, 5, 6, 5, 6], 4) == [5, 6, 5, 6]
-    assert look_up.drafts([1, 2, 3, 2], 4) == []
+    lookup = Lookup(fewest=2, most=8)
+    assert look_up([1, 2, 3, 9, 2, 3, 8, 1, 2, 3], lookup, 2) == [9, 2]
+    assert look_up([2, 3, 9, 2, 3, 8, 2, 3], lookup, 2) == [8, 2]
+    assert look_up([7, 5, 6, 5, 6], lookup, 4) == [5, 6, 5, 6]
+    assert look_up([1, 2, 3, 2], lookup, 4) == []

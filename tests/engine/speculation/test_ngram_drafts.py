@@ -13,6 +13,7 @@ from atom.model_ops.backends.torch_cpu import drafting as on_cpu
 from atom.model_ops.backends.torch_ref import drafting
 from atom.model_ops.drafts import Drafts, DrawnRuns, Lookup, no_drafts
 from atom.model_ops.slots import SlotTensors
+from benchmarks.draft_policy import look_up
 
 Drafted = Callable[[list[list[int]], Lookup, int], list[list[int]]]
 
@@ -31,18 +32,6 @@ def state_of(rows: list[list[int]], width: int = 40) -> SlotTensors:
         temperature=columns, seed=columns.long(), top_k=columns.long(), top_p=columns,
         min_p=columns, tokens=tokens,
     )  # fmt: skip
-
-
-def searched(tokens: list[int], lookup: Lookup, num_drafts: int) -> list[int]:
-    """The drafts of a row, token by token."""
-    for length in range(min(lookup.most, len(tokens) - 1), lookup.fewest - 1, -1):
-        for end in range(len(tokens) - 1, length - 1, -1):
-            if tokens[end - length : end] == tokens[-length:]:
-                said = list(tokens)
-                while len(said) < len(tokens) + num_drafts:
-                    said.append(said[end + len(said) - len(tokens)])
-                return said[len(tokens) :]
-    return []
 
 
 @pytest.fixture(params=[drafting, on_cpu], ids=["torch_ref", "torch_cpu"])
@@ -67,7 +56,7 @@ def test_drafts_are_what_followed_the_longest_newest_match(drafted: Drafted, see
     rows = [[draw.randrange(2 + seed % 3) for _ in range(draw.randrange(1, 40))] for _ in range(12)]
     fewest = draw.randrange(1, 4)
     lookup, count = Lookup(fewest, fewest + draw.randrange(5)), draw.randrange(1, 9)
-    assert drafted(rows, lookup, count) == [searched(row, lookup, count) for row in rows]
+    assert drafted(rows, lookup, count) == [look_up(row, lookup, count) for row in rows]
 
 
 def test_a_period_goes_on_in_the_drafts(drafted: Drafted) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from atom_operator.domain import ObjectKey
 from atom_operator.plan.inventory import (
+    PodsAsked,
     can_take_one,
     memory_per_device,
     requested_devices,
@@ -23,7 +24,7 @@ POD = {"containers": [{"name": "engine", "resources": {"limits": {"amd.com/gpu":
 
 
 def supply(nodes: list[Any], pods: list[Any] | None = None, **pod_spec: Any) -> Any:
-    return survey(nodes, pods or [], KEY, "amd.com/gpu", {**POD, **pod_spec})
+    return survey(nodes, pods or [], PodsAsked(KEY, "amd.com/gpu", {**POD, **pod_spec}))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import msgspec
 
 from atom_operator.cluster.placed_pods import PlacedPod
 from atom_operator.constants import ANNOTATION_REVISION
-from atom_operator.plan.inventory import survey
+from atom_operator.plan.inventory import PodsAsked, survey
 from tests.support.builders_operator import KEY, gpu_node, gpu_pod
 
 
@@ -40,9 +40,9 @@ def test_the_devices_of_pods_count_as_if_they_had_been_read_whole() -> None:
     del bare["spec"]["containers"][0]["resources"]
     pods = [ours, steps, bare]
     nodes = [gpu_node("one"), gpu_node("two")]
-    pod_spec = ours["spec"]
-    expected = survey(nodes, pods, KEY, "amd.com/gpu", pod_spec, "new")
+    asked = PodsAsked(KEY, "amd.com/gpu", ours["spec"], "new")
+    expected = survey(nodes, pods, asked)
     assert [node.free for node in expected.nodes] == [6, 4]
     kept = [msgspec.json.decode(shown(pod), type=PlacedPod).manifest() for pod in pods]
-    assert survey(nodes, kept, KEY, "amd.com/gpu", pod_spec, "new") == expected
+    assert survey(nodes, kept, asked) == expected
     assert "tolerations" not in kept[0]["spec"]

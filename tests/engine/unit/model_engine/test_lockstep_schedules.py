@@ -29,7 +29,7 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Config]:
 
 
 def _far(configs: dict[int, Config]) -> dict[int, Config]:
-    """The same with a node for each rank."""
+    """Configurations with a node for each rank, by number of ranks."""
 
     def spread(config: Config) -> Config:
         nodes = NodePlace(count=config.parallel.data_parallel_size)

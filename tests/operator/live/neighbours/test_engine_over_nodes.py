@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -36,10 +37,12 @@ for prompt in json.loads(sys.argv[2]):
         {"Content-Type": "application/json"})
     print(json.dumps(json.load(urllib.request.urlopen(request, timeout=60))["choices"][0]["text"]))
 """
-KILL_RANK = """
-import os, pathlib, signal
+# Of the module that is its argument.
+KILL_PROCESS = """
+import os, pathlib, signal, sys
 for entry in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
-    if b"atom.model_engine.executor.rank_main" in entry.read_bytes().split(b"\\0"):
+    words = entry.read_bytes().split(b"\\0")
+    if sys.argv[1].encode() in words and b"-c" not in words:
         os.kill(int(entry.parent.name), signal.SIGKILL)
 """
 
@@ -104,6 +107,35 @@ def answers(cluster: LiveCluster, name: str) -> list[str]:
     return [json.loads(line) for line in text.splitlines()]
 
 
+@contextmanager
+def made_anew(group: LiveCluster, images: Images) -> Iterator[None]:
+    """What is done within has all pods of the group made anew."""
+    before = pods(group)
+    with asking(group, images.engine, "chat") as asked:
+        yield
+        group.wait("another group", lambda: not set(before.values()) & set(pods(group).values()))
+        wait_ready(group, READY_SECONDS)
+    # An error at once, or an answer: no request was left waiting until its client gave up.
+    assert asked.answered
+    assert not [failure for failure in asked.failures if "timed out" in failure]
+
+
+def kill(group: LiveCluster, pod: str, module: str) -> None:
+    """End the processes of a pod that run this module."""
+    command = ["python3", "-c", KILL_PROCESS, module]
+    group.kubectl("exec", pod, "--container=engine", "--", *command)
+
+
+def wait_named(group: LiveCluster, name: str) -> None:
+    """Wait for an event that says it."""
+
+    def is_named() -> bool:
+        listed = group.kubectl("get", "events", "--output=json").stdout
+        return any(name in item["message"] for item in json.loads(listed)["items"])
+
+    group.wait(f"{name!r} in an event", is_named)
+
+
 def test_two_pods_say_what_one_says(group: LiveCluster) -> None:
     assert set(pods(group)) == {"chat-0", "chat-0-1"}
     assert answers(group, "chat") == answers(group, "alone")
@@ -113,33 +145,16 @@ def test_two_pods_say_what_one_says(group: LiveCluster) -> None:
 def test_a_rank_that_dies_is_named_and_its_group_made_anew(
     group: LiveCluster, images: Images
 ) -> None:
-    before = pods(group)
-    with asking(group, images.engine, "chat") as asked:
-        group.kubectl("exec", "chat-0-1", "--container=engine", "--", "python3", "-c", KILL_RANK)
-
-        def named() -> bool:
-            listed = group.kubectl("get", "events", "--output=json").stdout
-            said = [item["message"] for item in json.loads(listed)["items"]]
-            return any("rank 1 of the tensor-parallel group on node 1 (" in text for text in said)
-
-        group.wait("the rank's name in an event", named)
-        group.wait("another group", lambda: not set(before.values()) & set(pods(group).values()))
-        wait_ready(group, READY_SECONDS)
-    # An error at once, or an answer: no request was left waiting until its client gave up.
-    assert asked.answered
-    assert not [failure for failure in asked.failures if "timed out" in failure]
+    with made_anew(group, images):
+        kill(group, "chat-0-1", "atom.model_engine.executor.rank_main")
+        wait_named(group, "rank 1 of the tensor-parallel group on node 1 (")
 
 
 def test_a_worker_that_is_deleted_has_its_group_made_anew(
     group: LiveCluster, images: Images
 ) -> None:
-    before = pods(group)
-    with asking(group, images.engine, "chat") as asked:
+    with made_anew(group, images):
         group.kubectl("delete", "pod", "chat-0-1", "--wait=false")
-        group.wait("another group", lambda: not set(before.values()) & set(pods(group).values()))
-        wait_ready(group, READY_SECONDS)
-    assert asked.answered
-    assert not [failure for failure in asked.failures if "timed out" in failure]
 
 
 def test_a_change_of_two_groups_fails_no_request(group: LiveCluster, images: Images) -> None:

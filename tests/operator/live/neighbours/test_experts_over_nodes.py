@@ -19,11 +19,13 @@ from tests.operator.live.neighbours.test_engine_over_nodes import (
     answers,
     images,
     is_ready,
+    kill,
+    made_anew,
     model,
     pods,
+    wait_named,
 )
 from tests.support import neighbours
-from tests.support.client_pod import asking
 from tests.support.live_cluster import LiveCluster
 from tests.support.operator_process import operator
 from tests.support.quick_pods import wait_ready
@@ -36,12 +38,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("on
 
 FOLDER, VOLUME = "/models/mixture", "mixture"
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-KILL_CORE = """
-import os, pathlib, signal
-for entry in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
-    if b"atom.model_engine.core_main" in entry.read_bytes().split(b"\\0"):
-        os.kill(int(entry.parent.name), signal.SIGKILL)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -110,21 +106,9 @@ def test_two_pods_that_share_experts_say_what_one_says(group: LiveCluster) -> No
 def test_a_core_of_the_other_pod_that_dies_is_named_and_the_group_made_anew(
     group: LiveCluster, images: Images
 ) -> None:
-    before = pods(group)
-    with asking(group, images.engine, "chat") as asked:
-        group.kubectl("exec", "chat-0-1", "--container=engine", "--", "python3", "-c", KILL_CORE)
-
-        def named() -> bool:
-            listed = group.kubectl("get", "events", "--output=json").stdout
-            said = [item["message"] for item in json.loads(listed)["items"]]
-            return any("the engine process of rank 1 on node 1 (" in text for text in said)
-
-        group.wait("the rank's name in an event", named)
-        group.wait("another group", lambda: not set(before.values()) & set(pods(group).values()))
-        wait_ready(group, READY_SECONDS)
-    # An error at once, or an answer: no request was left waiting until its client gave up.
-    assert asked.answered
-    assert not [failure for failure in asked.failures if "timed out" in failure]
+    with made_anew(group, images):
+        kill(group, "chat-0-1", "atom.model_engine.core_main")
+        wait_named(group, "the engine process of rank 1 on node 1 (")
 
 
 def test_nothing_is_left_of_the_group(group: LiveCluster) -> None:
