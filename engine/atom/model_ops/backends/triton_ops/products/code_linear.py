@@ -2,10 +2,9 @@
 """Products of one token with matrices of fp8, with its norm and its gated activation where they are
 wanted.
 
-Reading the matrix is all there is to do: a program takes a few of its rows, has their first codes
-on the way, and meanwhile adds and norms the token (code_rows.py), whose inputs are read again where
-they are multiplied. Warps lie along the inputs. The first program writes the new residual, to a
-tensor of its own: the others still read the old one.
+Reading the matrix is all there is to do: a program takes a few of its rows, and adds and norms what
+they are multiplied by as it goes (code_rows.py). Warps lie along the inputs. The first program
+writes the new residual, to a tensor of its own: the others still read the old one.
 """
 
 from __future__ import annotations

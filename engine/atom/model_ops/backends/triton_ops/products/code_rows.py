@@ -3,8 +3,8 @@
 
 A lane has sixteen inputs, whose codes it reads at once. A card converts fp8 to float32 in one and a
 half instructions a code, fewer than it takes to lay 16-bit numbers out for the tensor core; sixteen
-products are added up before their scale is multiplied in. Activations are as they are: nothing is
-rounded. Turns are unrolled so that codes are read ahead: a tile kept from turn to turn, as
+products are added up before their scale is multiplied in. Activations are as they are, and what a
+norm makes of them is not rounded. Turns are unrolled so that codes are read ahead: a tile kept from turn to turn, as
 row_products.py keeps one, would be taken apart, each byte into a register of its own.
 """
 
@@ -19,7 +19,6 @@ WAVE = 64 if torch.version.hip else 32
 # Inputs of a lane; they share a scale. A read has sixteen bytes: half of the lane's activations.
 LANE = tl.constexpr(16)
 _HALF = tl.constexpr(8)
-_STRETCH = tl.constexpr(1024)  # inputs that a norm adds up at a time
 _MOST_TURNS = 4
 
 
@@ -38,38 +37,20 @@ def lane_inputs(x_at, first, known, inside):
 
 
 @triton.jit
-def norm_factor(x_ptr, residual_ptr, residual_out_ptr, eps, K: tl.constexpr):
-    """Compute what a norm multiplies x [K] by, added to the residual if there is one; the first
-    program writes the sum."""
-    k = tl.arange(0, _STRETCH)
-    squares = tl.zeros([_STRETCH], tl.float32)
-    for start in range(0, K, _STRETCH):
-        inside = k < K - start
-        x = tl.load(x_ptr + start + k, mask=inside, other=0.0)
-        if residual_ptr is not None:
-            residual = tl.load(residual_ptr + start + k, mask=inside, other=0.0)
-            x = (x.to(tl.float32) + residual.to(tl.float32)).to(x.dtype)
-            if tl.program_id(0) == 0:
-                tl.store(residual_out_ptr + start + k, x, mask=inside)
-        squares += x.to(tl.float32) * x.to(tl.float32)
-    return tl.rsqrt(tl.sum(squares, axis=0) / K + eps)
-
-
-@triton.jit
-def normed_inputs(x_ptr, residual_ptr, norm_ptr, factor, at, K: tl.constexpr):
-    """`lane_inputs` of lanes that begin at the inputs `at`, normed and rounded as by the kernels
-    that norm."""
+def stream_inputs(x_ptr, residual_ptr, residual_out_ptr, at, K: tl.constexpr):
+    """Read `lane_inputs` of lanes that begin at the inputs `at`, added to the residual and rounded;
+    the first program writes the sums."""
     dtype = x_ptr.dtype.element_ty
-    real = at >= 0
-    low, high = lane_inputs(x_ptr + at, at, real, K)
+    low, high = lane_inputs(x_ptr + at, at, at >= 0, K)
     if residual_ptr is not None:
-        more_low, more_high = lane_inputs(residual_ptr + at, at, real, K)
-        low = (low + more_low).to(dtype).to(tl.float32)
-        high = (high + more_high).to(dtype).to(tl.float32)
-    norm_low, norm_high = lane_inputs(norm_ptr + at, at, real, K)
-    low = (norm_low * (low * factor).to(dtype).to(tl.float32)).to(dtype)
-    high = (norm_high * (high * factor).to(dtype).to(tl.float32)).to(dtype)
-    return low.to(tl.float32), high.to(tl.float32)
+        more_low, more_high = lane_inputs(residual_ptr + at, at, at >= 0, K)
+        low, high = (low + more_low).to(dtype), (high + more_high).to(dtype)
+        if tl.program_id(0) == 0:
+            k = at[:, None] + tl.arange(0, _HALF)[None, :]
+            tl.store(residual_out_ptr + k, low, mask=k < K)
+            tl.store(residual_out_ptr + k + _HALF, high, mask=k + _HALF < K)
+        low, high = low.to(tl.float32), high.to(tl.float32)
+    return low, high
 
 
 @triton.jit
@@ -92,7 +73,9 @@ def code_rows(
     """Multiply x [K] with rows: of each of the parts of W [PARTS · PART, K] those from `first` on →
     [PARTS, ROWS] float32. TALL, WIDE: outputs and inputs that share a scale, as a part's rows do
     here; WIDE 0: an output has one. UNROLL: turns at once, so that one's codes are read while
-    another's are multiplied. norm_ptr: x is added to the residual, if there is one, and normed."""
+    another's are multiplied. x is added to the residual, if there is one, and normed, if norm_ptr is
+    there: what a norm divides by is the same for all inputs, so it comes to the sums at the end and
+    no code waits for it."""
     LANES: tl.constexpr = BLOCK_K // LANE
     part, row, k = tl.arange(0, PARTS), tl.arange(0, ROWS), tl.arange(0, BLOCK_K)
     inner = tl.arange(0, LANES) * LANE
@@ -100,26 +83,22 @@ def code_rows(
     known = (first + row < PART)[None, :]
     w_rows = w_ptr + rows.to(tl.int64)[:, :, None] * K + k[None, None, :]
     acc = tl.zeros([PARTS, ROWS, LANES], tl.float32)
-    factor = 1.0
-    BEGIN: tl.constexpr = 0 if norm_ptr is None else BLOCK_K
-    if norm_ptr is not None:
-        # The first turn's codes are on their way while the token is normed.
-        mask = known[:, :, None] & (k < K)[None, None, :]
-        codes = tl.load(w_rows, mask=mask, other=0.0)
-        factor = norm_factor(x_ptr, residual_ptr, residual_out_ptr, eps, K)
-        low, high = normed_inputs(x_ptr, residual_ptr, norm_ptr, factor, inner, K)
-        scales = _scales(scale_ptr, first, inner, PART, K, PARTS, TALL, WIDE)
-        acc += lane_sums(codes, low, high) * scales
-    for start in tl.range(BEGIN, K, BLOCK_K, loop_unroll_factor=UNROLL):
+    squares = tl.zeros([LANES, _HALF], tl.float32)
+    for start in tl.range(0, K, BLOCK_K, loop_unroll_factor=UNROLL):
         mask = known[:, :, None] & (k < K - start)[None, None, :]
         codes = tl.load(w_rows + start, mask=mask, other=0.0)
-        if norm_ptr is None:
-            low, high = lane_inputs(x_ptr + start + inner, inner, inner >= 0, K - start)
-        else:
-            low, high = normed_inputs(x_ptr, residual_ptr, norm_ptr, factor, start + inner, K)
-        scales = _scales(scale_ptr, first, start + inner, PART, K, PARTS, TALL, WIDE)
-        acc += lane_sums(codes, low, high) * scales
+        at = start + inner
+        low, high = stream_inputs(x_ptr, residual_ptr, residual_out_ptr, at, K)
+        if norm_ptr is not None:
+            squares += low * low + high * high
+            norm_low, norm_high = lane_inputs(norm_ptr + at, at, at >= 0, K)
+            low, high = low * norm_low, high * norm_high
+        acc += lane_sums(codes, low, high) * _scales(
+            scale_ptr, first, at, PART, K, PARTS, TALL, WIDE
+        )
     result = tl.sum(acc, axis=2)
+    if norm_ptr is not None:
+        result *= tl.rsqrt(tl.sum(tl.sum(squares, axis=1), axis=0) / K + eps)
     if not WIDE:
         result *= tl.load(scale_ptr + rows, mask=known, other=0.0)
     return result
