@@ -54,6 +54,7 @@ from atom.utils.forward_context import DecodeRuns
 
 # Rows of a tile, and their elements, up to which its sums stay in registers.
 _MOST_ROWS, _MOST_ELEMENTS = 64, 8192
+_SUMS_OF_WARP = 2048
 
 
 @triton.jit(do_not_specialize=["table_stride", "rows", "places", "chunks", "least", "splits"])
@@ -183,9 +184,12 @@ class RunTile:
     places: int
     chunks: int
 
-    def warps(self, config: DecodeConfig) -> int:
-        """As many as a single row's, and not fewer than hold the sums and masks of all."""
-        return max(config.num_warps, self.rows // MIN_GROUP, 2)
+    def warps(self, config: DecodeConfig, lanes: int) -> int:
+        """As many as hold the sums and masks: more have less to do each, and wait for each other.
+        Of the smallest tile a single row's."""
+        if self.rows == MIN_GROUP:
+            return max(config.num_warps, 2)
+        return max(self.rows // MIN_GROUP, self.rows * lanes // _SUMS_OF_WARP)
 
 
 def choose_run_tile(group: int, longest: int, lanes: int) -> RunTile:
@@ -235,7 +239,7 @@ def run_attention(
         GROUP=heads // kv_heads, TILE=tile.rows, HKV=kv_heads, D=dim, LANES=lanes,
         BLOCK_SIZE=cache.block_size, BLOCK_N=config.block_n, WINDOW=shape.window or 0,
         SOFTCAP=shape.softcap or 0.0, FP8=cache.k_scale is not None,
-        num_warps=tile.warps(config), num_stages=config.num_stages,
+        num_warps=tile.warps(config, lanes), num_stages=config.num_stages,
     )  # fmt: skip
     if splits.count > 1:
         padded, warps = combining_tile(splits.count, lanes)

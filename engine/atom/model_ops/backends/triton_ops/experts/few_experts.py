@@ -59,8 +59,11 @@ _PROGRAMS = 2
 _GATED_ROWS = 16  # of gates, and as many of ups, at most
 _DOWN_ROWS = 2
 _FP4_DOWN_ROWS = 8  # of a quarter of the bytes each
-# Of codes of eight bits, gates and ups of one warp.
+# Of codes of eight bits, gates and ups of one warp; half as many downs where more than two turns
+# are read at once.
 _CODE_ROWS, _CODE_DOWN_ROWS = 4, 4
+# Of gates and ups: so many that a multiprocessor is busy with them without turns at once.
+_MANY_PROGRAMS = 16
 # Experts that programs choose among themselves.
 _CHOSEN_AMONG = 256
 
@@ -363,9 +366,11 @@ def gated_tile(w: MoEWeight, tokens: int, element_bytes: int) -> FewTile:
     outputs = w.routing.top_k * w.experts.down.inputs
     outputs += 0 if w.shared is None else w.shared.down.inputs
     if w.experts.gate_up.format in EIGHT_BITS:
-        block = WAVE * LANE.value
-        turns = unrolled(w.experts.gate_up.inputs, block)
-        return FewTile(_rows(_CODE_ROWS, w, tokens * outputs), block, num_warps=1, unroll=turns)
+        block, rows = WAVE * LANE.value, _rows(_CODE_ROWS, w, tokens * outputs)
+        units = compute_units(w.experts.gate_up.data.device)
+        few = tokens * outputs < rows * _MANY_PROGRAMS * units
+        turns = unrolled(w.experts.gate_up.inputs, block) if few else 1
+        return FewTile(rows, block, num_warps=1, unroll=turns)
     block = 64 if _is_fp4(w.experts.gate_up) else 512 // element_bytes
     return FewTile(_rows(_GATED_ROWS, w, tokens * outputs), block)
 
@@ -378,6 +383,7 @@ def down_tile(w: MoEWeight, tokens: int, element_bytes: int) -> FewTile:
     elif down.format in EIGHT_BITS:
         most, block = _CODE_DOWN_ROWS, 4 * WAVE * LANE.value
         turns = unrolled(down.inputs, _of_expert(block, w))
+        most = most // 2 if turns > 2 else most
     return FewTile(_rows(most, w, tokens * down.outputs), block, unroll=turns)
 
 

@@ -4,8 +4,9 @@
 A lane has sixteen inputs, whose codes it reads at once. A card converts fp8 to float32 in one and a
 half instructions a code, fewer than it takes to lay 16-bit numbers out for the tensor core; sixteen
 products are added up before their scale is multiplied in. Activations are as they are, and what a
-norm makes of them is not rounded. Turns are unrolled so that codes are read ahead: a tile kept from turn to turn, as
-row_products.py keeps one, would be taken apart, each byte into a register of its own.
+norm makes of them is not rounded. Turns are unrolled so that codes are read ahead: a tile kept from
+turn to turn, as row_products.py keeps one, would be taken apart, each byte into a register of its
+own.
 """
 
 from __future__ import annotations
@@ -73,9 +74,9 @@ def code_rows(
     """Multiply x [K] with rows: of each of the parts of W [PARTS · PART, K] those from `first` on →
     [PARTS, ROWS] float32. TALL, WIDE: outputs and inputs that share a scale, as a part's rows do
     here; WIDE 0: an output has one. UNROLL: turns at once, so that one's codes are read while
-    another's are multiplied. x is added to the residual, if there is one, and normed, if norm_ptr is
-    there: what a norm divides by is the same for all inputs, so it comes to the sums at the end and
-    no code waits for it."""
+    another's are multiplied. x is added to the residual, if there is one, and normed, if there is
+    norm_ptr: what a norm divides by is the same for all inputs, so it comes to the sums at the end
+    and no code waits for it."""
     LANES: tl.constexpr = BLOCK_K // LANE
     part, row, k = tl.arange(0, PARTS), tl.arange(0, ROWS), tl.arange(0, BLOCK_K)
     inner = tl.arange(0, LANES) * LANE
