@@ -16,7 +16,10 @@ from devcluster.errors import DevclusterError
 from devcluster.shell import run, succeeds
 
 NODE_ADDRESS = "10.85.0.1"  # the bridge: EndpointSlices refuse loopback addresses
-POD_RANGE = "10.85.0.0/24"
+# So many that none is used twice: a pod with the address of one that is gone would wait some ten
+# seconds for answers, until those who know the other's hardware address have forgotten it.
+_POD_BITS = 17
+POD_RANGE = f"10.85.0.0/{_POD_BITS}"
 SERVICE_RANGE = "10.96.0.0/16"
 API_SERVICE_ADDRESS = "10.96.0.1"
 DNS_ADDRESS = "10.96.0.10"
@@ -48,7 +51,7 @@ def commands_in_namespace(link: Uplink) -> list[list[str]]:
     return [
         ["ip", "link", "set", "lo", "up"],
         ["ip", "link", "add", "cni0", "type", "bridge"],
-        ["ip", "addr", "add", f"{NODE_ADDRESS}/24", "dev", "cni0"],
+        ["ip", "addr", "add", f"{NODE_ADDRESS}/{_POD_BITS}", "dev", "cni0"],
         ["ip", "link", "set", "cni0", "up"],
         ["ip", "addr", "add", f"{link.node_address}/30", "dev", "eth0"],
         ["ip", "link", "set", "eth0", "up"],
