@@ -25,8 +25,9 @@ from atom.model_ops.backends.triton_ops.products.code_rows import (
 from atom.model_ops.backends.triton_ops.products.quantised_tiles import scale_constants
 from atom.model_ops.values import LinearWeight, NormWeight, Stream, WeightFormat
 
-_ROWS = 8  # of a program, at most; of a gated one's gates, and as many of ups
-_MOST_WARPS = 4
+_ROWS, _MOST_WARPS = 8, 4  # of a program, at most
+# Of gates, and as many of ups: one warp, which waits for no other.
+_GATED_ROWS, _GATED_WARPS, _GATED_TURNS = 4, 1, 2
 # Programs of a multiprocessor that are wanted before one takes more rows.
 _PROGRAMS = 4
 
@@ -69,9 +70,11 @@ class CodeTile:
     unroll: int
 
 
-def code_tile(w: LinearWeight, outputs: int, *, normed: bool) -> CodeTile:
+def code_tile(w: LinearWeight, *, normed: bool, gated: bool) -> CodeTile:
     """normed: a program norms the token, which more rows share."""
-    rows, wave = _ROWS, WAVE * LANE.value
+    rows, wave, outputs = _ROWS, WAVE * LANE.value, w.outputs
+    if gated:
+        return CodeTile(_GATED_ROWS, _GATED_WARPS * wave, _GATED_WARPS, _GATED_TURNS)
     while rows > 4 and not normed and outputs < rows * _PROGRAMS * compute_units(w.data.device):
         rows //= 2
     warps = max(1, min(_MOST_WARPS, next_power_of_2(w.inputs) // wave))
@@ -93,7 +96,7 @@ def takes(w: LinearWeight, *, gated: bool) -> bool:
 def code_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     """x [1, in] contiguous, w that `takes` → [1, out]."""
     out = torch.empty((1, w.outputs), dtype=x.dtype, device=x.device)
-    _launch(Stream(x), None, w, out, None, code_tile(w, w.outputs, normed=False))
+    _launch(Stream(x), None, w, out, None, code_tile(w, normed=False, gated=False))
     return out
 
 
@@ -106,8 +109,7 @@ def norm_code_linear(
     outputs = w.outputs // 2 if gated else w.outputs
     out = torch.empty((1, outputs), dtype=residual.dtype, device=residual.device)
     settled = None if stream.pending is None else torch.empty_like(residual)
-    tile = code_tile(w, w.outputs, normed=norm is not None or gated)
-    _launch(stream, norm, w, out, settled, tile)
+    _launch(stream, norm, w, out, settled, code_tile(w, normed=norm is not None, gated=gated))
     return out, Stream(residual if settled is None else settled)
 
 
