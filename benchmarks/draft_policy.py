@@ -3,11 +3,10 @@
     python -m benchmarks.draft_policy [--rows 1 16 64] [--drafts 5] [--matched 1]
 
 The texts of benchmarks.said_texts and tokens drawn at random are said by rows that all do alike, to
-the engine's own policy; a step costs what qwen3-8b's took on an H200 at 1,024 tokens of context
-(docs/results/gpu-log.md), and the host hears of a step when the next one is on its way. ratio: of
-speed to that without drafts; length: tokens of a row and step; asked: steps that look for drafts.
-Of eight ratios that a card gave at 1 and 16 rows for an earlier policy this play is within 5 %; at
-64 rows drafts of long texts cost more there, since each reads its row's context again.
+the engine's own policy; a step costs what follows from qwen3-8b's steps that were timed on an H200,
+and the host hears of a step when the next one is on its way. ratio: of speed to that without
+drafts; length: tokens of a row and step; asked: steps that look for drafts. How near a card comes
+to it is in docs/results/gpu-log.md.
 """
 
 from __future__ import annotations
@@ -28,12 +27,14 @@ from atom.speculation.measured_cost import MeasuredCost, Timed
 from atom.speculative_config import SpeculativeConfig
 from benchmarks.said_texts import SAID, SaidText, TextSize, said_text
 
-# Tokens of a step, milliseconds.
-_STEPS = (
-    (1, 4.22), (2, 4.25), (4, 4.35), (8, 4.67), (16, 5.0), (32, 5.6), (64, 7.05), (128, 10.2),
-    (256, 16.6), (512, 29.5),
+# Milliseconds.
+_TIMED = (
+    Timed(1, 0, 4.145), Timed(1, 1, 4.532), Timed(1, 5, 4.609),
+    Timed(4, 0, 4.367), Timed(4, 1, 4.591), Timed(4, 5, 4.730),
+    Timed(16, 0, 4.459), Timed(16, 1, 4.760), Timed(16, 5, 5.608),
+    Timed(64, 0, 4.907), Timed(64, 1, 5.862), Timed(64, 5, 10.125),
+    Timed(64, 0, 9.003, 2015), Timed(64, 5, 15.229, 2015),
 )  # fmt: skip
-_DRAFTING_MS = 0.04
 _VOCABULARY, _LONGEST, _ANSWER = 151_936, 2_047, 192
 _SLOT = np.zeros(1, dtype=np.intp)
 
@@ -75,14 +76,15 @@ class AllAlike:
     """Costs of steps in which so many rows do the same."""
 
     def __init__(self, rows: int) -> None:
-        plain = [Timed(size, 0, ms) for size, ms in _STEPS]
-        drafted = [Timed(size // 2, 1, ms + _DRAFTING_MS) for size, ms in _STEPS if size > 1]
-        self._cost = MeasuredCost([*plain, *drafted])
+        self._cost = MeasuredCost(_TIMED)
         self._rows = rows
 
     def of_steps(self, rows: int, lengths: np.ndarray, context: float = 0.0) -> np.ndarray:
-        """See Costs; rows and context are the text's."""
-        return self._cost.of_steps(self._rows, lengths)
+        """See Costs; rows are the text's."""
+        return self._cost.of_steps(self._rows, lengths, context)
+
+    def of_step(self, drafts: int, context: int) -> float:
+        return float(self.of_steps(self._rows, np.array([float(drafts)]), float(context))[0])
 
 
 def play(text: SaidText, rows: int, lookup: Lookup, most: int) -> Played:
@@ -92,7 +94,7 @@ def play(text: SaidText, rows: int, lookup: Lookup, most: int) -> Played:
     policy.enter(0)
     tokens, left = list(text.prompt), deque(text.answer)
     news: deque[tuple[int, int, int]] = deque()  # wanted, found and held of steps
-    took, steps, asked = 0.0, 0, 0
+    plain, took, steps, asked = 0.0, 0.0, 0, 0
     while left:
         if len(news) > 1:
             _tell(policy, *news.popleft())
@@ -100,12 +102,12 @@ def play(text: SaidText, rows: int, lookup: Lookup, most: int) -> Played:
         drafts = look_up(tokens, lookup, wanted) if wanted else []
         held = _held(drafts, left)
         news.append((wanted, len(drafts), held))
-        took += float(cost.of_steps(rows, np.array([float(wanted)]))[0])
-        tokens += [left.popleft() for _ in range(min(held + 1, len(left)))]
+        took += cost.of_step(wanted, len(tokens))
+        said = [left.popleft() for _ in range(min(held + 1, len(left)))]
+        plain += len(said) * cost.of_step(0, len(tokens))
+        tokens += said
         steps, asked = steps + 1, asked + (wanted > 0)
-    plain = float(cost.of_steps(rows, np.zeros(1))[0])
-    said = len(text.answer)
-    return Played(said * plain / took, said / steps, asked / steps)
+    return Played(plain / took, len(text.answer) / steps, asked / steps)
 
 
 def _held(drafts: Sequence[int], left: deque[int]) -> int:

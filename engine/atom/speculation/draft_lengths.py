@@ -20,8 +20,8 @@ Slots = NDArray[np.intp]
 # What is thought of a row before anything is known: how often the first of its drafts holds where
 # the drafts before failed and where they held, and any further one behind one that held; how many
 # drafts these opinions weigh; how much of what was seen is remembered from draft to draft.
-_PRIOR_FIRST, _PRIOR_FURTHER, _PRIOR_WEIGHT = (0.2, 0.7), 0.7, 4.0
-_MEMORY_FIRST, _MEMORY_FURTHER = 0.95, 0.9
+_PRIOR_FIRST, _PRIOR_FURTHER, _PRIOR_WEIGHT = (0.2, 0.5), 0.7, 4.0
+_MEMORY = 0.9
 # A row for which no draft pays tries one all the same: at once, unless it costs more than so many
 # steps, and then after so many times as many steps each time, until that takes this share of them.
 _MOST_AT_ONCE, _RARER, _TIME_FOR_TRIES = 1.5, 4, 0.005
@@ -82,8 +82,8 @@ class AdaptiveDraftLengths:
         self._lengths = np.arange(most + 1, dtype=np.float64)
         self._cost = cost
         # Of first drafts, behind some of which one failed, and behind some that all held.
-        self._first = (_Chances(num_slots, _MEMORY_FIRST), _Chances(num_slots, _MEMORY_FIRST))
-        self._further = _Chances(num_slots, _MEMORY_FURTHER)
+        self._first = (_Chances(num_slots), _Chances(num_slots))
+        self._further = _Chances(num_slots)
         # By a chance in hundredths: tokens that k drafts give whose first one holds.
         self._tokens = np.zeros((_LEVELS, most + 1))
         chances = np.arange(_LEVELS)[:, None] / _LEVELS
@@ -173,10 +173,9 @@ class AdaptiveDraftLengths:
 class _Chances:
     """How often something came true lately, by slot."""
 
-    def __init__(self, num_slots: int, memory: float) -> None:
+    def __init__(self, num_slots: int) -> None:
         self.of = np.zeros(num_slots)
         self._weight = np.zeros(num_slots)
-        self._memory = memory
 
     def reset(self, slot: int, prior: float) -> None:
         self.of[slot] = prior
@@ -186,7 +185,7 @@ class _Chances:
         """Of so many times each so many came true."""
         if not len(slots):
             return
-        weight = self._weight.take(slots) * self._memory + tried
+        weight = self._weight.take(slots) * _MEMORY + tried
         chance = self.of.take(slots)
         self.of[slots] = chance + (true - tried * chance) / weight
         self._weight[slots] = weight

@@ -184,12 +184,11 @@ class RunTile:
     places: int
     chunks: int
 
-    def warps(self, config: DecodeConfig, lanes: int) -> int:
-        """As many as hold the sums and masks: more have less to do each, and wait for each other.
-        Of the smallest tile a single row's."""
-        if self.rows == MIN_GROUP:
-            return max(config.num_warps, 2)
-        return max(self.rows // MIN_GROUP, self.rows * lanes // _SUMS_OF_WARP)
+    def warps(self, config: DecodeConfig, lanes: int, *, fp8: bool) -> int:
+        """As many as hold the sums and masks: more wait for each other. Of the smallest tile, and
+        of codes, which are converted in registers, a single row's at least."""
+        fewest = max(self.rows // MIN_GROUP, self.rows * lanes // _SUMS_OF_WARP, 2)
+        return max(config.num_warps, fewest) if fp8 or self.rows == MIN_GROUP else fewest
 
 
 def choose_run_tile(group: int, longest: int, lanes: int) -> RunTile:
@@ -239,7 +238,8 @@ def run_attention(
         GROUP=heads // kv_heads, TILE=tile.rows, HKV=kv_heads, D=dim, LANES=lanes,
         BLOCK_SIZE=cache.block_size, BLOCK_N=config.block_n, WINDOW=shape.window or 0,
         SOFTCAP=shape.softcap or 0.0, FP8=cache.k_scale is not None,
-        num_warps=tile.warps(config, lanes), num_stages=config.num_stages,
+        num_warps=tile.warps(config, lanes, fp8=cache.k_scale is not None),
+        num_stages=config.num_stages,
     )  # fmt: skip
     if splits.count > 1:
         padded, warps = combining_tile(splits.count, lanes)
