@@ -192,6 +192,8 @@ def test_up_completes_what_an_interrupted_up_began(reached: str, sent: signal.Si
         env=ENVIRONMENT,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        # Tests that a shell runs in the background ignore it, and so would what they start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     wait_until(lambda: (SETTINGS.state / reached).exists())
     process.send_signal(sent)
