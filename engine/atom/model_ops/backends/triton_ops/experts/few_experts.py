@@ -306,6 +306,8 @@ def takes(w: MoEWeight, tokens: int) -> bool:
 def multiplies(w: MoEWeight) -> bool:
     """Whether matrices are of a kind that the kernels multiply with: plain, in codes of eight bits
     whose scales a program's rows share, or the experts' in MXFP4."""
+    if w.experts.weighs_inputs:
+        return False
     pairs = [[w.experts.gate_up], [w.experts.down]]  # of one launch each
     if w.shared is not None:
         if w.shared.gate is not None or w.shared.activation != w.experts.activation:
