@@ -71,7 +71,12 @@ class RMSNorm(nn.Module):
         self._is_unit = is_unit
         # 1 + a small number would lose the small one's digits in a narrow dtype.
         dtype = torch.float32 if unit_offset else None
-        self.weight = nn.Parameter(torch.empty(dim, dtype=dtype), requires_grad=False)
+        self.weight: torch.Tensor
+        weight = torch.empty(dim, dtype=dtype)
+        if is_unit:
+            self.register_buffer("weight", weight, persistent=False)
+        else:
+            self.weight = nn.Parameter(weight, requires_grad=False)
         self.norm = NormWeight(self.weight.data, eps)
 
     def placements(self, name: str) -> Iterator[Placement]:
