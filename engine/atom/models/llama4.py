@@ -46,7 +46,7 @@ def _layer(raw: Mapping[str, Any], layer: LayerSpec, index: int, longest: int) -
     layer = replace(layer, attention=replace(shape, window=chunk, in_chunks=chunk is not None))
     if not ropes(raw, index):
         return replace(layer, rope=_still(raw, layer.rope))
-    norm = NormSpec(eps=layer.norm.eps) if raw.get("use_qk_norm", True) else None
+    norm = NormSpec(eps=layer.norm.eps) if _said(raw, "use_qk_norm", True) else None
     if norm is not None and layer.rope.attention_factor != 1.0:
         # The norm stands behind the rope in the model, and before it in the kernels: the same, as
         # long as a rotation keeps a head's length.
@@ -59,8 +59,13 @@ def _layer(raw: Mapping[str, Any], layer: LayerSpec, index: int, longest: int) -
 def _still(raw: Mapping[str, Any], rope: RopeConfig) -> RopeConfig:
     """Of a layer without positions, where they may still say how warm a query is."""
     temperature = None
-    if raw.get("attn_temperature_tuning", True):
-        temperature = Temperature(
-            float(raw.get("floor_scale") or _FLOOR), float(raw.get("attn_scale", _SCALE))
-        )
+    if _said(raw, "attn_temperature_tuning", True):
+        floor, scale = _said(raw, "floor_scale", _FLOOR), _said(raw, "attn_scale", _SCALE)
+        temperature = Temperature(float(floor), float(scale))
     return RopeConfig(rope.head_dim, 0, rope.theta, temperature=temperature)
+
+
+def _said(raw: Mapping[str, Any], key: str, default: Any) -> Any:
+    """What config.json says; null is nothing."""
+    value = raw.get(key)
+    return default if value is None else value
