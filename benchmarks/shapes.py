@@ -222,6 +222,32 @@ SHAPES: dict[str, dict[str, Any]] = {
         "dtype": "float32",
     },
 }
+SHAPES["llama4-scout"] = {
+    "architectures": ["Llama4ForCausalLM"],
+    "hidden_size": 5120,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16384,
+    "num_local_experts": 16,
+    "num_experts_per_tok": 1,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "attention_chunk_size": 8192,
+    "vocab_size": 202048,
+    "max_position_embeddings": 10485760,
+    "rope_theta": 500000.0,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 16.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+    },
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "dtype": "bfloat16",
+}
 # As it is published: the experts in MXFP4, all else in bfloat16.
 SHAPES["gpt-oss-20b-mxfp4"] = {
     **SHAPES["gpt-oss-20b"],

@@ -12,6 +12,8 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     Gemma3Config,
     Gemma3ForConditionalGeneration,
+    Llama4Config,
+    Llama4ForConditionalGeneration,
     Mistral3Config,
     Mistral3ForConditionalGeneration,
     Qwen3VLConfig,
@@ -56,6 +58,13 @@ _QWEN_VISION: dict[str, Any] = {
     "deepstack_visual_indexes": [0],
     "num_position_embeddings": 16,
 }
+_LLAMA4_VISION: dict[str, Any] = {
+    **_TOWER,
+    "intermediate_size": 128,
+    "vision_output_dim": 32,
+    "projector_input_dim": 32,
+    "projector_output_dim": 32,
+}
 KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
     "gemma3": (
         Gemma3Config,
@@ -86,6 +95,19 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
             "mlp_only_layers": [0],
         },
         _QWEN_VISION,
+    ),
+    "llama4": (
+        Llama4Config,
+        Llama4ForConditionalGeneration,
+        {
+            "num_hidden_layers": 4,
+            "num_local_experts": 3,
+            "intermediate_size_mlp": 80,
+            "interleave_moe_layer_step": 2,
+            "attention_chunk_size": 20,
+            "floor_scale": 16,
+        },
+        _LLAMA4_VISION,
     ),
 }
 

@@ -19,7 +19,7 @@ from atom.sizing.weights import Projection
 
 class Experts(nn.Module):
     """matrices: gate, up and down, in as many copies as there are experts; stacking: see
-    StackedLinear."""
+    StackedLinear; weighs_inputs: see Routing."""
 
     def __init__(
         self,
@@ -28,8 +28,10 @@ class Experts(nn.Module):
         build: Build,
         *,
         stacking: Stacking = Stacking.APART,
+        weighs_inputs: bool = False,
     ) -> None:
         super().__init__()
+        self._weighs_inputs = weighs_inputs
         self._ops = build.ops
         self._activation = activation
         self._share = build.experts
@@ -39,7 +41,8 @@ class Experts(nn.Module):
     @property
     def w(self) -> ExpertsWeight:
         """The operations' view of the weights."""
-        return ExpertsWeight(self.gate_up_proj.w, self.down_proj.w, self._activation)
+        gate_up, down = self.gate_up_proj.w, self.down_proj.w
+        return ExpertsWeight(gate_up, down, self._activation, self._weighs_inputs)
 
     def add(
         self, stream: Stream, x: torch.Tensor, routed: Routed, shared: torch.Tensor | None
@@ -60,8 +63,11 @@ class SpreadExperts(Experts):
         build: Build,
         *,
         stacking: Stacking = Stacking.APART,
+        weighs_inputs: bool = False,
     ) -> None:
-        super().__init__(matrices, activation, build, stacking=stacking)
+        super().__init__(
+            matrices, activation, build, stacking=stacking, weighs_inputs=weighs_inputs
+        )
         assert build.exchange is not None
         assert build.experts is not None
         self._exchange: ExpertExchange = build.exchange

@@ -52,7 +52,7 @@ class Normed:
 
 class RMSNorm(nn.Module):
     """unit_offset: the checkpoint holds what the weight is more than 1 (Gemma). order: in which the
-    checkpoint's elements stand here."""
+    checkpoint's elements stand here. is_unit: no checkpoint holds a weight, which is 1."""
 
     def __init__(
         self,
@@ -62,25 +62,35 @@ class RMSNorm(nn.Module):
         ops: Ops,
         unit_offset: bool = False,
         order: torch.Tensor | None = None,
+        is_unit: bool = False,
     ) -> None:
         super().__init__()
         self._ops = ops
         self._unit_offset = unit_offset
         self._order = order
+        self._is_unit = is_unit
         # 1 + a small number would lose the small one's digits in a narrow dtype.
         dtype = torch.float32 if unit_offset else None
-        self.weight = nn.Parameter(torch.empty(dim, dtype=dtype), requires_grad=False)
+        self.weight: torch.Tensor
+        weight = torch.empty(dim, dtype=dtype)
+        if is_unit:
+            self.register_buffer("weight", weight, persistent=False)
+        else:
+            self.weight = nn.Parameter(weight, requires_grad=False)
         self.norm = NormWeight(self.weight.data, eps)
 
     def placements(self, name: str) -> Iterator[Placement]:
         """Where the parameter comes from in a checkpoint."""
         dim = len(self.weight)
-        yield Placement(f"{name}.weight", (dim,), ((0, dim),), self.weight.data, self._order)
+        if not self._is_unit:
+            yield Placement(f"{name}.weight", (dim,), ((0, dim),), self.weight.data, self._order)
 
     def finish(self) -> None:
         """Once, when the weights are loaded."""
         if self._unit_offset:
             self.weight.data += 1.0
+        if self._is_unit:
+            self.weight.data.fill_(1.0)
         self.norm = NormWeight(self.weight.data, self.norm.eps)
 
     def forward(self, stream: Stream) -> Normed:

@@ -36,9 +36,24 @@ class Scaling(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Temperature:
+    """Queries grow with their position p, by 1 + scale · ln(1 + ⌊(p + 1) / floor⌋), so that those
+    far behind do not lose sight of the few that matter (Nakanishi, arXiv 2501.19399; Llama 4)."""
+
+    floor: float
+    scale: float
+
+    def table(self, max_position: int) -> torch.Tensor:
+        """[max_position] float32."""
+        steps = torch.floor((torch.arange(max_position).float() + 1.0) / self.floor)
+        return torch.log1p(steps) * self.scale + 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class RopeConfig:
     """One kind of rope: the leading `rotary_dim` of a head's `head_dim` elements rotate, by
-    frequencies over `base_dim` elements; interleaved: pairs are neighbours."""
+    frequencies over `base_dim` elements, none of them where it is 0; interleaved: pairs are
+    neighbours; temperature: of queries, where they have one."""
 
     head_dim: int
     rotary_dim: int
@@ -46,6 +61,7 @@ class RopeConfig:
     scaling: Scaling | None = None
     interleaved: bool = False
     base_dim: int = 0
+    temperature: Temperature | None = None
 
     @property
     def attention_factor(self) -> float:
@@ -297,7 +313,16 @@ class RotaryEmbedding(nn.Module):
         self.cos_sin: torch.Tensor
         with torch.device("cpu"):  # parameter-free: computed even where layers are meta
             table = cos_sin_table(rope, max_position)
+            warmth = rope.temperature
+            of_queries = None if warmth is None else warmth.table(max_position)
         self.register_buffer("cos_sin", table, persistent=False)
+        self.query_scale: torch.Tensor | None
+        self.register_buffer("query_scale", of_queries, persistent=False)
+
+    def scale_queries(self, q: torch.Tensor, positions: torch.Tensor) -> None:
+        """Multiply queries [T, ..] by their temperature, in place, if there is one."""
+        if self.query_scale is not None:
+            q.mul_(self.query_scale[positions].unsqueeze(1))
 
     def forward(
         self, positions: torch.Tensor, q_norm: NormWeight | None, k_norm: NormWeight | None

@@ -24,7 +24,8 @@ class Scoring(enum.Enum):
 class Routing:
     """top_k experts of the highest scores, corrections added; their weights are the scores without,
     divided by their sum with `renormalize`, times `scale`. groups: of equally many experts;
-    `groups_kept` of them are chosen from, those whose `group_top` best scores sum to the most."""
+    `groups_kept` of them are chosen from, those whose `group_top` best scores sum to the most.
+    weighs_inputs: a weight multiplies what its expert is given, and not what it makes (Llama 4)."""
 
     top_k: int
     scoring: Scoring = Scoring.SOFTMAX
@@ -33,6 +34,7 @@ class Routing:
     groups: int = 1
     groups_kept: int = 1
     group_top: int = 1
+    weighs_inputs: bool = False
 
     @property
     def is_grouped(self) -> bool:

@@ -154,11 +154,13 @@ class RouterWeight:
 
 @dataclass(frozen=True, slots=True)
 class ExpertsWeight:
-    """A layer's E gated MLPs: gate_up a stack of [2·I, H], gate's rows first, down of [H, I]."""
+    """A layer's E gated MLPs: gate_up a stack of [2·I, H], gate's rows first, down of [H, I].
+    weighs_inputs: see Routing."""
 
     gate_up: LinearWeight
     down: LinearWeight
     activation: Gating
+    weighs_inputs: bool = False
 
     @property
     def count(self) -> int:
@@ -229,7 +231,8 @@ class Stream:
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
     """Heads of one attention layer on this rank; scale multiplies q·k. window: how many tokens a
-    query attends to, its own included, None for all before it. softcap: scores are bounded by it,
+    query attends to, its own included, None for all before it; in_chunks: at most, namely those of
+    the window that it is in, of windows that lie end to end. softcap: scores are bounded by it,
     as softcap · tanh(score / softcap). sinks [Hq] float32, of a layer that has_sinks: a score of
     each head that takes its share of every query's softmax and has no value (gpt-oss)."""
 
@@ -241,10 +244,26 @@ class AttentionShape:
     softcap: float | None = None
     has_sinks: bool = False
     sinks: torch.Tensor | None = field(default=None, compare=False, repr=False)
+    in_chunks: bool = False
+
+    def most_seen(self, context: int) -> int:
+        """Tokens that any of `context` attends to, at most."""
+        return context if self.window is None else min(context, self.window)
 
     def seen(self, context: int) -> int:
         """Tokens that the last of `context` attends to."""
-        return context if self.window is None else min(context, self.window)
+        if self.window is None or not self.in_chunks:
+            return self.most_seen(context)
+        return (context - 1) % self.window + 1 if context else 0
+
+    def reaches(self, at: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+        """Whether the window of a query at position `at` begins at `key` or before, both int, and
+        broadcast to each other."""
+        if self.window is None:
+            return torch.ones_like(key >= at)
+        if self.in_chunks:
+            return key >= at - at % self.window
+        return key > at - self.window
 
 
 @dataclass(frozen=True, slots=True)

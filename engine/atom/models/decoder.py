@@ -39,12 +39,14 @@ class SelfAttention(nn.Module):
         order = head_order(spec.rope)
         self.qkv_proj = Linear((q, k, v), build, orders={q.name: order, k.name: order})
         self.o_proj = Linear((o,), build)
-        norms = None
+        norms, size = None, spec.attention.head_dim
         if spec.facts.attention.qk_norm:
-            size = spec.attention.head_dim
             self.q_norm = _norm(size, spec.norm, build, order)
             self.k_norm = _norm(size, spec.norm, build, order)
             norms = (self.q_norm, self.k_norm)
+        elif spec.head_norm is not None:
+            self.head_norm = RMSNorm(size, spec.head_norm.eps, ops=build.ops, is_unit=True)
+            norms = (self.head_norm, self.head_norm)
         shape, self.sinks = spec.attention, None
         self._all_heads = spec.facts.attention.num_heads
         self._heads = build.ranks.of(self._all_heads)

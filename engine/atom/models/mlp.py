@@ -55,7 +55,10 @@ class MoE(nn.Module):
         router, *matrices = spec.mlp
         self.gate = Router(router, rules.routing, build, corrected=facts.router_correction)
         make = Experts if build.exchange is None else SpreadExperts
-        self.experts = make(matrices[:3], spec.activation, build, stacking=rules.stacking)
+        self.experts = make(
+            matrices[:3], spec.activation, build,
+            stacking=rules.stacking, weighs_inputs=rules.routing.weighs_inputs,
+        )  # fmt: skip
         self._routing = rules.routing
         self._has_all = build.experts is None
         shared = tuple(matrices[3:6])

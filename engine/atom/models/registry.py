@@ -32,6 +32,7 @@ support_model_arch_dict: dict[str, str] = {
     "Qwen3MoeForCausalLM": "atom.models.qwen_moe",
     "Gemma2ForCausalLM": "atom.models.gemma",
     "Gemma3ForCausalLM": "atom.models.gemma",
+    "Llama4ForCausalLM": "atom.models.llama4",
     "DeepseekV2ForCausalLM": "atom.models.deepseek",
     "DeepseekV3ForCausalLM": "atom.models.deepseek",
     "DeepseekV32ForCausalLM": "atom.models.deepseek",

@@ -52,7 +52,8 @@ class LayerSpec:
     """One decoder layer. matrices: of its attention, by the module's name below the layer, as in a
     checkpoint; mlp: those of its MLP, or its router's, its experts' and what all tokens go through;
     rope: of whole heads, in latent attention of their rotated parts; index: of what says which
-    tokens are attended to; sandwich: attention and MLP have a norm behind as well as before."""
+    tokens are attended to; sandwich: attention and MLP have a norm behind as well as before;
+    head_norm: of each head of queries and keys, where it has no weight."""
 
     facts: LayerFacts
     matrices: Mapping[str, Projection]
@@ -64,6 +65,7 @@ class LayerSpec:
     experts: ExpertsSpec | None = None
     index: IndexShape | None = None
     sandwich: bool = False
+    head_norm: NormSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ SUPPORTED_ARCHITECTURES: dict[str, str] = {
     "Qwen3MoeForCausalLM": "Qwen3-MoE",
     "Gemma2ForCausalLM": "Gemma 2",
     "Gemma3ForCausalLM": "Gemma 3",
+    "Llama4ForCausalLM": "Llama 4",
     "DeepseekV2ForCausalLM": "DeepSeek V2",
     "DeepseekV3ForCausalLM": "DeepSeek V3, R1 and Kimi-K2",
     "DeepseekV32ForCausalLM": "DeepSeek V3.2",

@@ -32,6 +32,14 @@ _GPT_OSS_WINDOW = 128
 _GEMMA3_PATTERN = 6
 _MIXTRAL_BLOCK = ExpertsBlock(name="block_sparse_moe", matrices=("w1", "w3", "w2"))
 _GPT_OSS_BLOCK = ExpertsBlock(router="router", stacking=Stacking.IN_TURN)
+_LLAMA4_BLOCK = ExpertsBlock(
+    name="feed_forward",
+    dense="feed_forward",
+    router="router",
+    shared="shared_expert",
+    stacking=Stacking.SIDE_BY_SIDE,
+)
+_LLAMA4_CHUNK, _LLAMA4_WIDTH, _LLAMA4_DENSE_WIDTH = 8192, 8192, 16_384
 
 ReadLayer = Callable[[Config, int], LayerFacts]
 
@@ -206,6 +214,45 @@ def _gpt_oss(config: Config, index: int) -> LayerFacts:
     return LayerFacts(attention=attention, mlp=MlpFacts(experts=experts))
 
 
+def _llama4(config: Config, index: int) -> LayerFacts:
+    """A chunk is kept as a window of its size is, which always reaches as far."""
+    bias = flag(config, "attention_bias")
+    attention = _grouped(config, qkv_bias=bias, output_bias=bias, head_dim=128)
+    if _is_narrow(config, index, "chunked_attention", default=ropes(config, index)):
+        chunk = positive(config, "attention_chunk_size", default=_LLAMA4_CHUNK)
+        attention = replace(attention, window=chunk)
+    width = positive(config, "intermediate_size", default=_LLAMA4_WIDTH)
+    if not _is_llama4_mixture(config, index):
+        dense = positive(config, "intermediate_size_mlp", default=_LLAMA4_DENSE_WIDTH)
+        return LayerFacts(attention=attention, mlp=MlpFacts(intermediate_size=dense))
+    experts = Experts(
+        count=positive(config, "num_local_experts", default=16),
+        per_token=positive(config, "num_experts_per_tok", default=1),
+        intermediate_size=width,
+        shared_intermediate_size=width,
+    )
+    return LayerFacts(attention=attention, mlp=MlpFacts(experts=experts))
+
+
+def ropes(config: Config, index: int) -> bool:
+    """Whether layer `index` of a Llama 4 rotates queries and keys."""
+    listed = _numbers(config, "no_rope_layers")
+    if not listed:
+        return bool((index + 1) % positive(config, "no_rope_layer_interval", default=4))
+    if index >= len(listed):
+        raise ModelFactsError(
+            f"config.json: no_rope_layers names {len(listed)} layers, and there is a layer {index}",
+            field="no_rope_layers",
+        )
+    return bool(listed[index])
+
+
+def _is_llama4_mixture(config: Config, index: int) -> bool:
+    if config.get("moe_layers") is not None:
+        return index in _numbers(config, "moe_layers")
+    return not (index + 1) % positive(config, "interleave_moe_layer_step", default=1)
+
+
 def _gemma2(config: Config, index: int) -> LayerFacts:
     return _gemma(config, index, pattern=2, qk_norm=False)
 
@@ -241,6 +288,7 @@ FAMILIES: dict[str, Family] = {
     "DeepseekV32ForCausalLM": Family(_deepseek_v32),
     "Glm4MoeForCausalLM": Family(_glm4_moe),
     "GptOssForCausalLM": Family(_gpt_oss, experts_block=_GPT_OSS_BLOCK),
+    "Llama4ForCausalLM": Family(_llama4, experts_block=_LLAMA4_BLOCK),
     "Gemma2ForCausalLM": Family(_gemma2, tied=True, activation_key="hidden_activation"),
     "Gemma3ForCausalLM": Family(_gemma3, tied=True, activation_key="hidden_activation"),
 }
@@ -337,17 +385,21 @@ def _qwen_window(config: Config, index: int) -> int | None:
 
 
 def _slides(config: Config, index: int, *, default: bool) -> bool:
+    return _is_narrow(config, index, "sliding_attention", default=default)
+
+
+def _is_narrow(config: Config, index: int, narrow: str, *, default: bool) -> bool:
+    """Whether a layer attends by the kind `narrow`, and not to everything."""
     kinds = texts(config, "layer_types")
     if not kinds:
         return default
     kind = kinds[index] if index < len(kinds) else None
-    if kind not in ("full_attention", "sliding_attention"):
+    if kind not in ("full_attention", narrow):
         raise ModelFactsError(
-            f"config.json: layer_types[{index}] is {kind!r}; known: full_attention, "
-            "sliding_attention",
+            f"config.json: layer_types[{index}] is {kind!r}; known: full_attention, {narrow}",
             field="layer_types",
         )
-    return kind == "sliding_attention"
+    return kind == narrow
 
 
 def _numbers(config: Config, key: str) -> tuple[int, ...]:

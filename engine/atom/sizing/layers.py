@@ -104,10 +104,11 @@ class Stacking(enum.StrEnum):
 class ExpertsBlock:
     """The module of a layer that holds router and experts, and its parts, as checkpoints name them.
 
-    `matrices`: of an expert, gate, up and down.
+    `matrices`: of an expert, gate, up and down. `dense`: the module of a layer without experts.
     """
 
     name: str = "mlp"
+    dense: str = "mlp"
     router: str = "gate"
     shared: str = "shared_experts"
     matrices: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")

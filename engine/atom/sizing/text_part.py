@@ -68,6 +68,17 @@ _QWEN3_VL_MOE = {
     "tie_word_embeddings": True,
     "rope_theta": 500_000.0,
 }
+_LLAMA4 = {
+    "vocab_size": 202_048,
+    "hidden_size": 5120,
+    "intermediate_size": 8192,
+    "intermediate_size_mlp": 16_384,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 40,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 131_072,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +111,9 @@ WRAPPERS: dict[str, Wrapper] = {
         _QWEN3_VL_MOE,
         {"norm_topk_prob": True},
         ExpertsBlock(stacking=Stacking.SIDE_BY_SIDE),
+    ),
+    "Llama4ForConditionalGeneration": Wrapper(
+        "Llama 4", {"llama4_text": "Llama4ForCausalLM"}, _LLAMA4
     ),
 }
 # How names of the decoder's tensors begin in a wrapper, and in the text model.

@@ -320,7 +320,9 @@ def _latent_attention(attention: AttentionFacts, hidden: int) -> Iterator[Projec
 def _mlp(mlp: MlpFacts, hidden: int, block: ExpertsBlock) -> Iterator[Projection]:
     experts = mlp.experts
     if experts is None:
-        yield from _gated("mlp", PLAIN_BLOCK.matrices, mlp.intermediate_size, hidden, mlp.bias)
+        yield from _gated(
+            block.dense, PLAIN_BLOCK.matrices, mlp.intermediate_size, hidden, mlp.bias
+        )
         return
     yield Projection(
         name=f"{block.name}.{block.router}",

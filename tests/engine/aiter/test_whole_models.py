@@ -86,6 +86,13 @@ MODELS: dict[str, tuple[dict[str, Any], set[str]]] = {
          "extra": {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 24}},
         {"topk_softmax", "mm", "rmsnorm2d_fwd_with_add"},
     ),
+    # What is in one chunk AITER attends to; experts of weighed inputs are not its.
+    "llama4": (
+        {"architecture": "llama4", "layers": 4,
+         "extra": {"num_local_experts": 5, "floor_scale": 16, "attention_chunk_size": 512,
+                   "interleave_moe_layer_step": 2}},
+        {"mm", "fused_qk_norm_rope_cache_quant_shuffle"},
+    ),
     "deepseek2": (
         {"architecture": "deepseek2", "dtype": torch.bfloat16,
          "extra": {**_LATENT, "topk_method": "group_limited_greedy"}},

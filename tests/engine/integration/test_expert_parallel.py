@@ -21,6 +21,7 @@ WITH_EXPERTS = (
     "experts",
     "sinks, windows, biases of experts",
     "latent attention with experts",
+    "chunks, experts of weighed inputs",
 )
 
 

@@ -89,6 +89,16 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
         "attention_bias": True,
         "extra": {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 24},
     },
+    "llama4": {
+        "architecture": "llama4",
+        "layers": 4,
+        "extra": {
+            "num_local_experts": 5,
+            "attention_chunk_size": 20,
+            "floor_scale": 16,
+            "interleave_moe_layer_step": 2,
+        },
+    },
     # One entry of a token for all heads, of sizes that are no powers of two, and no experts.
     "deepseek3-dense": {
         "architecture": "deepseek3",

@@ -15,7 +15,7 @@ from tests.support.core_driver import CoreDriver
 from tests.support.tiny_model import make_tiny_checkpoint
 
 NEW_TOKENS = 10
-FAMILIES = ("deepseek", "mixtral", "qwen2-moe", "qwen3-moe", "glm4-moe", "gpt-oss")
+FAMILIES = ("deepseek", "mixtral", "qwen2-moe", "qwen3-moe", "glm4-moe", "gpt-oss", "llama4")
 
 
 @pytest.fixture(params=[name for name in CHECKPOINTS if name.startswith(FAMILIES)])

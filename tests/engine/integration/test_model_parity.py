@@ -61,6 +61,10 @@ DEEPSEEK_EXPERTS = {
     "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1,
     "moe_intermediate_size": 40, "first_k_dense_replace": 1,
 }  # fmt: skip
+# Chunks of a block and a part of one; a query far behind is half as warm again as the first.
+LLAMA4 = {
+    "num_local_experts": 5, "attention_chunk_size": 20, "floor_scale": 16, "attn_scale": 0.2,
+}  # fmt: skip
 CHECKPOINTS = {
     "qwen3": {"architecture": "qwen3"},
     "qwen3-tied-sharded": {"architecture": "qwen3", "tie_word_embeddings": True, "shards": 2},
@@ -136,6 +140,21 @@ CHECKPOINTS = {
     "gpt-oss-odd": {
         "architecture": "gpt_oss", "heads": 6, "kv_heads": 3, "head_dim": 24, "hidden": 72,
         "intermediate": 40, "extra": {"num_local_experts": 3, "num_experts_per_tok": 1},
+    },
+    "llama4": {
+        "architecture": "llama4", "layers": 4, "rope_scaling": LLAMA3_ROPE_SCALING,
+        "extra": {
+            **LLAMA4, "interleave_moe_layer_step": 2, "intermediate_size_mlp": 96,
+            "no_rope_layer_interval": 3,
+        },
+    },
+    "llama4-odd": {
+        "architecture": "llama4", "layers": 3, "heads": 6, "kv_heads": 3, "head_dim": 24,
+        "hidden": 72, "intermediate": 40, "attention_bias": True, "tie_word_embeddings": True,
+        "extra": {
+            **LLAMA4, "num_experts_per_tok": 2, "use_qk_norm": False, "no_rope_layers": [1, 0, 1],
+            "attn_temperature_tuning": False,
+        },
     },
     "gemma2": {
         "architecture": "gemma2", "layers": 3, "tie_word_embeddings": True,

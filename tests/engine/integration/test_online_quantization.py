@@ -23,7 +23,7 @@ from benchmarks.shapes import SHAPES, write_shape
 from tests.engine.integration.test_quantised_checkpoints import GPT_OSS, prompts
 from tests.support.core_driver import CoreDriver
 from tests.support.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
-from tests.support.tiny_model import make_tiny_checkpoint
+from tests.support.tiny_model import Architecture, make_tiny_checkpoint
 
 METHODS = ("fp8", "int8", "mxfp4")
 BOUNDS = {"fp8": 0.04, "int8": 0.02, "mxfp4": 0.16}  # of a matrix' relative error
@@ -109,10 +109,13 @@ def test_what_is_stored_is_near_what_was_read(plain: Path, method: str) -> None:
             assert (values - wanted).norm() / wanted.norm() < BOUNDS[method]
 
 
+@pytest.mark.parametrize("architecture", ["gpt_oss", "llama4"])
 @pytest.mark.parametrize("method", METHODS)
-def test_experts_in_one_tensor_are_near_what_was_read(tmp_path: Path, method: str) -> None:
+def test_experts_in_one_tensor_are_near_what_was_read(
+    tmp_path: Path, method: str, architecture: Architecture
+) -> None:
     folder = make_tiny_checkpoint(
-        tmp_path, "gpt_oss", hidden=128, head_dim=32, intermediate=320, extra=GPT_OSS
+        tmp_path, architecture, hidden=128, head_dim=32, intermediate=320, extra=GPT_OSS
     )
     model, whole = loaded(folder, method), dict(loaded(folder, None).named_parameters())
     stacks = [(n, m) for n, m in model.named_modules() if isinstance(m, StackedLinear)]

@@ -85,6 +85,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "architecture": "mixtral",
         "extra": {"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": 24},
     },
+    "chunks, experts of weighed inputs": {
+        "architecture": "llama4", "layers": 4,
+        "extra": {
+            "num_local_experts": 4, "interleave_moe_layer_step": 2, "intermediate_size_mlp": 96,
+            "attention_chunk_size": 20, "floor_scale": 16, "no_rope_layer_interval": 3,
+        },
+    },
     "groups of experts, a part of each head rotated": {
         "architecture": "glm4_moe", "layers": 3, "attention_bias": True,
         "extra": {
@@ -146,8 +153,12 @@ def test_two_ranks_draw_what_one_does(family: str, pair: RankGroup, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "family", ["experts", "a shared expert behind a gate", "sinks, windows, biases of experts"]
-)
+    "family",
+    [
+        "experts", "a shared expert behind a gate", "sinks, windows, biases of experts",
+        "chunks, experts of weighed inputs",
+    ],
+)  # fmt: skip
 def test_ranks_with_whole_experts_each(family: str, pair: RankGroup, tmp_path: Path) -> None:
     model = _checkpoint(tmp_path, family)
     prompts = _prompts(1, 40, 100)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import Gemma3TextConfig, MistralConfig
+from transformers import Gemma3TextConfig, Llama4TextConfig, MistralConfig
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLTextConfig
 from transformers.models.qwen3_vl_moe.configuration_qwen3_vl_moe import Qwen3VLMoeTextConfig
 
@@ -117,6 +117,7 @@ def test_what_the_text_part_does_not_say_is_what_transformers_makes_of_it() -> N
         "Mistral3ForConditionalGeneration": MistralConfig,
         "Qwen3VLForConditionalGeneration": Qwen3VLTextConfig,
         "Qwen3VLMoeForConditionalGeneration": Qwen3VLMoeTextConfig,
+        "Llama4ForConditionalGeneration": Llama4TextConfig,
     }
     assert set(classes) == set(WRAPPERS)
     for name, config_class in classes.items():
@@ -176,7 +177,7 @@ def test_a_text_part_of_another_family_is_refused_by_name(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", ["Llama4ForConditionalGeneration", "Qwen2VLForConditionalGeneration"]
+    "name", ["MllamaForConditionalGeneration", "Qwen2VLForConditionalGeneration"]
 )
 def test_a_wrapper_without_a_text_family_is_refused_with_those_that_have_one(
     tmp_path: Path, name: str

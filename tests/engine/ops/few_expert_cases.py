@@ -15,7 +15,7 @@ Constants = dict[str, Any]
 _GATED = {
     "K": 2048, "N": 768, "SHARED": 0, "CHOOSES": True, "EXPERTS": 128, "PADDED": 128, "TOP_K": 8,
     "TOP_K_PADDED": 8, "SIGMOID": False, "RENORMALIZE": True, "SCALE": 1.0, "ROWS": 16,
-    "BLOCK_K": 256, "FP4": False, "PLANES": 1, "UNROLL": 1, "TALL": 0, "WIDE": 0,
+    "WEIGHED": False, "BLOCK_K": 256, "FP4": False, "PLANES": 1, "UNROLL": 1, "TALL": 0, "WIDE": 0,
     "router_bias_ptr": None, "correction_ptr": None, "scale_ptr": None, "bias_ptr": None,
     "shared_scale_ptr": None, "shared_bias_ptr": None, **gating(Activation.SILU),
 }  # fmt: skip
@@ -44,6 +44,9 @@ FEW_EXPERTS: list[tuple[str, Any, Constants, Constants]] = [
      {**_GATED, "shared_ptr": None}, _LOGITS),
     ("few tokens' gates and ups, shared", few_experts._few_gated_kernel,
      {**_GATED, "N": 1408, "SHARED": 2816, "EXPERTS": 64, "PADDED": 64, "TOP_K": 6}, _LOGITS),
+    ("few tokens' gates and ups of weighed inputs", few_experts._few_gated_kernel,
+     {**_GATED, "K": 5120, "N": 8192, "SHARED": 8192, "EXPERTS": 16, "PADDED": 16, "TOP_K": 1,
+      "TOP_K_PADDED": 1, "SIGMOID": True, "RENORMALIZE": False, "WEIGHED": True}, _LOGITS),
     ("few tokens' gates and ups, chosen before", few_experts._few_gated_kernel,
      {**_GATED, "K": 7168, "N": 2048, "SHARED": 2048, "CHOOSES": False, "EXPERTS": 256,
       "PADDED": 256}, _LOGITS),

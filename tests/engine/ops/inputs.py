@@ -83,6 +83,7 @@ def paged_case(
     block_size: int = 16,
     max_context: int | None = None,
     window: int | None = None,
+    in_chunks: bool = False,
     softcap: float | None = None,
     sinks: bool = False,
     seed: int = 0,
@@ -106,7 +107,9 @@ def paged_case(
     for row, (context, blocks) in enumerate(zip(contexts, blocks_of, strict=True)):
         own = [order.pop() for _ in range(blocks)]
         if window is not None:
-            reached = max(0, context - counts[row] + 1 - window) // block_size
+            first = context - counts[row] + 1
+            seen = (first - 1) % window + 1 if in_chunks else min(first, window)
+            reached = max(0, first - seen) // block_size
             own[:reached] = [unowned] * reached
         tables[row, :blocks] = torch.tensor(own, dtype=torch.int32)
         for cache in caches:
@@ -138,6 +141,7 @@ def paged_case(
             head_dim**-0.5,
             window,
             softcap,
+            in_chunks=in_chunks,
             has_sinks=sinks,
             sinks=torch.randn(heads[0], generator=draw).to(device) * 2 if sinks else None,
         ),

@@ -85,8 +85,9 @@ FP8_TYPES = {
     }
 }
 NO_LIMIT, LIMIT = {"LIMIT": 0.0}, {"LIMIT": 240.0}
-PLAIN = {"WINDOW": 0, "SOFTCAP": 0.0, "sinks_ptr": None}
-WINDOWED = {"WINDOW": 4096, "SOFTCAP": 50.0}
+PLAIN = {"WINDOW": 0, "IN_CHUNKS": False, "SOFTCAP": 0.0, "sinks_ptr": None}
+WINDOWED = {"WINDOW": 4096, "IN_CHUNKS": False, "SOFTCAP": 50.0}
+IN_CHUNKS = {**PLAIN, "WINDOW": 8192, "IN_CHUNKS": True}
 EXPERTS = {
     "EXPERTS": 128, "EXPERTS_PADDED": 128, "TOP_K": 8, "SEARCH": 256, "bias_ptr": None,
     "K": 2048, "N": 768, "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "EVEN": True,
@@ -106,6 +107,7 @@ INT4 = {
 WORDS = {"types": INT4["types"] | {"w_ptr": "*i32"}}
 IN_PLACE = {"order_ptr": None, "index_ptr": None}
 FP4_ALONE = {"FP4": True, "order_ptr": None, "zero_ptr": None}
+GATES, DOWNS = {"GATED": True, "WEIGHED": False}, {"GATED": False, "WEIGHED": True}
 NO_ORDER = {"order_ptr": None, "counts_ptr": None}
 CHOICE = {
     "PARTS": 4, "GROUPS": 1, "SIZE": 128, "GROUPS_PADDED": 1, "SIZE_PADDED": 128, "GROUPS_KEPT": 1,
@@ -194,7 +196,20 @@ CASES: list[Any] = [
          {**HEADS, **GROUP, **PLAIN, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64,
           "FP8": True}, {"num_warps": 8, **FP8_TYPES}),
         ("combine", decode_attention._combine_kernel,
-         {"HQ": 32, "D": 128, "LANES": 128, "BLOCK_N": 64, "WINDOW": 4096, "PADDED": 64}, {}),
+         {"HQ": 32, "D": 128, "LANES": 128, "BLOCK_N": 64, "WINDOW": 4096,
+          "IN_CHUNKS": False, "PADDED": 64}, {}),
+        ("append in chunks", decode_attention._decode_kernel,
+         {**HEADS, **GROUP, **IN_CHUNKS, "GROUP_PADDED": 16, "BLOCK_N": 32, "IS_SPLIT": True,
+          "APPEND": True, "HAS_NORM": True, **BF16, **NO_LIMIT}, {}),
+        ("combine chunks", decode_attention._combine_kernel,
+         {"HQ": 32, "D": 128, "LANES": 128, "BLOCK_N": 64, "WINDOW": 8192, "IN_CHUNKS": True,
+          "PADDED": 64}, {}),
+        ("run in chunks", run_attention._run_kernel,
+         {**RUN, **IN_CHUNKS, "GROUP": 5, "TILE": 32}, RUN_TYPES),
+        ("prefill in chunks", prefill_attention._prefill_kernel,
+         {**HEADS, **GROUP, **IN_CHUNKS, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64,
+          **BF16},
+         {"num_warps": 8}),
         ("run of 4 rows", run_attention._run_kernel, {**RUN, "TILE": 16}, RUN_TYPES),
         ("run of 6 rows", run_attention._run_kernel, {**RUN, "TILE": 32},
          {"num_warps": 2, **RUN_TYPES}),
@@ -237,7 +252,8 @@ CASES: list[Any] = [
         ("latent decode whole rows, odd sizes", latent_decode._latent_decode_kernel,
          {**ODD_LATENT, "HQ": 12, "HEADS": 16, "IS_SPLIT": False}, {"num_warps": 4}),
         ("latent combine", decode_attention._combine_kernel,
-         {"HQ": 16, "D": 512, "LANES": 512, "BLOCK_N": 32, "WINDOW": 0, "PADDED": 64},
+         {"HQ": 16, "D": 512, "LANES": 512, "BLOCK_N": 32, "WINDOW": 0, "IN_CHUNKS": False,
+          "PADDED": 64},
          {"num_warps": 8}),
         ("latent prefill", latent_prefill._latent_prefill_kernel,
          {**LATENT, "HQ": 16, "HEADS": 16, "TOKENS": 4}, {"num_warps": 8}),
@@ -368,29 +384,32 @@ CASES: list[Any] = [
         ("choice", routing._choose_kernel, CHOICE, {"num_warps": 1}),
         ("choice in groups", routing._choose_kernel, GROUPED_CHOICE, {"num_warps": 1}),
         ("experts of pairs", expert_products._experts_kernel,
-         {**EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 0, "GATED": True}, {}),
+         {**EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 0, **GATES}, {}),
+        ("experts of weighed inputs", expert_products._experts_kernel,
+         {**EXPERTS, **NO_ORDER, **SILU, "TOP_K": 1, "PROGRAMS": 0, "GATED": True,
+          "WEIGHED": True}, {}),
         ("experts' downs", expert_products._experts_kernel,
-         {**EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 1, "GATED": False}, {}),
+         {**EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 1, **DOWNS}, {}),
         ("experts in order", expert_products._experts_kernel,
-         {**EXPERTS, **CLAMPED, "PROGRAMS": 2, "GATED": True, "EVEN": False, "BLOCK_M": 128,
+         {**EXPERTS, **CLAMPED, "PROGRAMS": 2, **GATES, "EVEN": False, "BLOCK_M": 128,
           "BLOCK_N": 64, "BLOCK_K": 64}, {"num_warps": 8}),
         ("experts of fp8 blocks", expert_products._experts_kernel,
          {key: value for key, value in {
-             **EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 0, "GATED": True, "TALL": 128, "WIDE": 128,
+             **EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 0, **GATES, "TALL": 128, "WIDE": 128,
          }.items() if key != "scale_ptr"},
          {"types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
         ("many tokens' experts of int8", expert_products._experts_kernel,
          {key: value for key, value in {
-             **EXPERTS, **SILU, "PROGRAMS": 2, "GATED": False, "BLOCK_M": 128, "BLOCK_N": 64,
+             **EXPERTS, **SILU, "PROGRAMS": 2, **DOWNS, "BLOCK_M": 128, "BLOCK_N": 64,
              "BLOCK_K": 64, "WIDE": 2048,
          }.items() if key != "scale_ptr"},
          {"num_warps": 8, "types": {"w_ptr": "*i8", "scale_ptr": "*fp32"}}),
         ("experts of mxfp4", expert_products._experts_kernel,
-         {**PACKED_EXPERTS, **NO_ORDER, **CLAMPED, "PROGRAMS": 0, "GATED": True, "WIDE": 32,
+         {**PACKED_EXPERTS, **NO_ORDER, **CLAMPED, "PROGRAMS": 0, **GATES, "WIDE": 32,
           "PACKED": 3, "zero_ptr": None},
          {"num_stages": 4, "types": {"w_ptr": "*i32", "scale_ptr": "*u8"}}),
         ("experts of fp8 words", expert_products._experts_kernel,
-         {**PACKED_EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 1, "GATED": True, "TALL": 128,
+         {**PACKED_EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 1, **GATES, "TALL": 128,
           "WIDE": 128, "PACKED": 5, "zero_ptr": None},
          {"num_stages": 4, "types": {"w_ptr": "*i32", "scale_ptr": "*fp32"}}),
         ("8-bit codes as numbers", expand_codes._eight_bits_kernel,
@@ -402,11 +421,11 @@ CASES: list[Any] = [
         ("4-bit codes of parted groups as numbers", expand_codes._numbers_kernel,
          {"K": 2880, "groups": 90, "GROUP": 64, "FP4": False, "ROWS": 32, "BLOCK_K": 128}, INT4),
         ("experts of mxfp4 byte by byte", expert_products._experts_kernel,
-         {**PACKED_EXPERTS, **NO_ORDER, **CLAMPED, "PROGRAMS": 1, "GATED": False, "WIDE": 32,
+         {**PACKED_EXPERTS, **NO_ORDER, **CLAMPED, "PROGRAMS": 1, **DOWNS, "WIDE": 32,
           "PACKED": 2, "zero_ptr": None},
          {"num_stages": 3, "types": {"x_ptr": "*fp16", "w_ptr": "*u8", "scale_ptr": "*u8"}}),
         ("many tokens' experts of int4", expert_products._experts_kernel,
-         {**PACKED_EXPERTS, **SILU, "PROGRAMS": 2, "GATED": True, "WIDE": 64, "BLOCK_M": 128},
+         {**PACKED_EXPERTS, **SILU, "PROGRAMS": 2, **GATES, "WIDE": 64, "BLOCK_M": 128},
          {"num_warps": 8, "types": {"w_ptr": "*u8", "scale_ptr": "*fp16", "zero_ptr": "*u8"}}),
         ("counts", expert_order._count_kernel, {"STRETCH": 1024}, {}),
         ("places", expert_order._place_kernel,

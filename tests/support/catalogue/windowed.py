@@ -38,7 +38,41 @@ def _gemma3(hidden: int, layers: int, heads: int, kv_heads: int, head: int, mlp:
     return 2 * (262208 * hidden + layers * (layer + 4 * hidden + 2 * head) + hidden)
 
 
+def _llama4(experts: int, mixtures: int, ranks: int) -> int:
+    """48 layers of 40 heads of 128, 8 KV heads; `mixtures` with experts of 8192 and a shared one,
+    the others dense with 16384; a vocabulary of 202048 and a head of its own."""
+    attention = 2 * 5120 * (40 + 8) // ranks * 128
+    mixture = experts * 5120 + (experts + 1) * 3 * 5120 * 8192 // ranks
+    dense = 3 * 5120 * 16384 // ranks
+    layers = 48 * (attention + 2 * 5120) + mixtures * mixture + (48 - mixtures) * dense
+    return 2 * (2 * 202048 // ranks * 5120 + layers + 5120)
+
+
+# 12 of 48 layers keep every token, 36 a chunk as a window of its size; 8 heads of 128
+_LLAMA4_CACHE = {
+    "kv_token": {1: 2 * 12 * 8 * 128 * 2, 8: 2 * 12 * 1 * 128 * 2},
+    "window": {1: 2 * 36 * 8 * 128 * 2, 8: 2 * 36 * 1 * 128 * 2},
+}
 WINDOWED: dict[str, Case] = {
+    **dict.fromkeys(
+        ["hf://meta-llama/Llama-4-Scout-17B-16E", "hf://meta-llama/Llama-4-Scout-17B-16E-Instruct"],
+        Case(
+            weights={1: _llama4(16, 48, 1), 8: _llama4(16, 48, 8)},
+            window_tokens=8192,
+            **_LLAMA4_CACHE,
+        ),
+    ),
+    **dict.fromkeys(
+        [
+            "hf://meta-llama/Llama-4-Maverick-17B-128E",
+            "hf://meta-llama/Llama-4-Maverick-17B-128E-Instruct",
+        ],
+        Case(
+            weights={1: _llama4(128, 24, 1), 8: _llama4(128, 24, 8)},
+            window_tokens=8192,
+            **_LLAMA4_CACHE,
+        ),
+    ),
     "hf://openai/gpt-oss-20b": Case(
         weights={1: _gpt_oss(24, 32, 1), 8: _gpt_oss(24, 32, 8)},
         # 12 of 24 layers keep every token: K and V of 8 heads of 64

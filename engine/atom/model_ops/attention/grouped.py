@@ -55,7 +55,9 @@ class Attention(CachedAttention):
         self._cache = LayerCache(torch.empty(0), torch.empty(0))
 
     def forward(self, qkv: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """qkv [T, (Hq + 2·Hkv)·D], positions [T] → [T, Hq·D]."""
+        """qkv [T, (Hq + 2·Hkv)·D], positions [T] → [T, Hq·D]. Overwrites qkv."""
+        queries = qkv[:, : self.shape.num_heads * self.shape.head_dim]
+        self._rotary[0].scale_queries(queries, positions)
         q_norm, k_norm = (norm and norm.norm for norm in self._norms)
         rotary = self._rotary[0](positions, q_norm, k_norm)
         return self._ops.attention(qkv, self.shape, rotary, self._cache, self._step)

@@ -27,16 +27,22 @@ def grouped_experts(linear: Product, act_and_mul: Activate) -> Callable[..., tor
             ids = torch.where((ids >= 0) & (ids < w.count), ids, -1)
         order = None if tokens == 1 else ids.flatten().argsort(stable=True)
         rows = x if order is None else x.index_select(0, order // chosen)
+        if w.weighs_inputs:
+            weights = routed.weights.view(-1, 1)
+            given = rows.expand(tokens * chosen, -1)
+            rows = (given * (weights if order is None else weights[order])).to(x.dtype)
         make = torch.zeros if routed.is_partial else torch.empty
         out = make((tokens * chosen, x.shape[1]), dtype=x.dtype)
         for expert, first, end in _runs(ids, order, w.count):
-            own = rows if order is None else rows[first:end]
+            own = rows if len(rows) == 1 else rows[first:end]
             gated = act_and_mul(linear(own, w.gate_up.of(expert)), w.activation)
             out[first:end] = linear(gated, w.down.of(expert))
         if order is not None:
             out = torch.empty_like(out).index_copy_(0, order, out)
-        weighed = out.view(tokens, chosen, -1) * routed.weights.unsqueeze(2)
-        return weighed.sum(dim=1).to(x.dtype)
+        results = out.view(tokens, chosen, -1)
+        if not w.weighs_inputs:
+            results = results * routed.weights.unsqueeze(2)
+        return results.sum(dim=1).to(x.dtype)
 
     return experts
 

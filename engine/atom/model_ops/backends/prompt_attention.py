@@ -54,7 +54,7 @@ def attend_prompt(
         # Nothing before these queries, and all of them seen: the mask is a plain triangle.
         whole = begin == 0 and shape.seen(end) == end and shape.sinks is None
         keys, values = (each[:, :, lowest - first : end - first] for each in (k, v))
-        mask = None if whole else _seen(begin, lowest, end, shape.window)
+        mask = None if whole else _seen(begin, lowest, end, shape)
         if shape.sinks is not None and mask is not None:
             scores = torch.zeros(mask.shape, dtype=q.dtype).masked_fill_(~mask, -torch.inf)
             keys, values, mask = with_sinks(keys, values, scores, shape.sinks[:, None, None])
@@ -80,7 +80,7 @@ def with_sinks(
     return F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1)), mask
 
 
-def _seen(begin: int, lowest: int, end: int, window: int | None) -> torch.Tensor:
+def _seen(begin: int, lowest: int, end: int, shape: AttentionShape) -> torch.Tensor:
     """Which of the tokens lowest .. end each query of begin .. end attends to."""
     at, key = torch.arange(begin, end).unsqueeze(1), torch.arange(lowest, end)
-    return key <= at if window is None else (key <= at) & (key > at - window)
+    return key <= at if shape.window is None else (key <= at) & shape.reaches(at, key)

@@ -143,6 +143,34 @@ def test_experts(
     assert_rows_agree(got, expected, dtype, slack=2.0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    ("tokens", "experts", "top_k"), [(1, 3, 1), (1, 3, 2), (3, 12, 2), (70, 5, 1), (350, 7, 3)]
+)
+def test_weights_of_inputs(
+    backend: Backend, reference: Backend, device: torch.device, tokens: int, experts: int,
+    top_k: int, dtype: torch.dtype,
+) -> None:  # fmt: skip
+    """A weight of what an expert is given is none of what it makes: activations are not linear."""
+    x = torch.randn(tokens, 48, device=device).to(dtype)
+    w = replace(weights(experts, 48, 40, device, dtype, bias=True), weighs_inputs=True)
+    routed = chosen(tokens, experts, top_k, device)
+    expected = torch.zeros(tokens, 48, device=device)
+    for choice in range(top_k):
+        one = Routed(routed.ids[:, choice : choice + 1], torch.ones(tokens, 1, device=device))
+        given = x.float() * routed.weights[:, choice : choice + 1]
+        plain = replace(
+            w,
+            weighs_inputs=False,
+            gate_up=LinearWeight(w.gate_up.data.float(), w.gate_up.bias.float()),
+            down=LinearWeight(w.down.data.float(), w.down.bias.float()),
+        )
+        expected += reference.operations["experts"](given, plain, one)
+    for ops in (reference, backend):
+        got = ops.operations["experts"](x, w, routed)
+        assert_rows_agree(got, expected.to(dtype), dtype, slack=2.0)
+
+
 @pytest.mark.parametrize("first", [0, 8], ids=["the first rank's", "the last rank's"])
 @pytest.mark.parametrize("tokens", [1, 3, 70, 400])
 def test_shares_of_experts_by_ranks_add_up(

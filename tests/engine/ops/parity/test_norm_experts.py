@@ -42,6 +42,8 @@ ROUTINGS = {
     "softmax": Routing(top_k=3, renormalize=True),
     "sigmoid": Routing(top_k=5, scoring=SIGMOID, renormalize=True, scale=2.5, group_top=2),
     "groups": Routing(top_k=3, scale=16.0, groups=4, groups_kept=2),
+    "inputs": Routing(top_k=1, scoring=SIGMOID, weighs_inputs=True),
+    "several inputs": Routing(top_k=2, scoring=SIGMOID, scale=1.5, weighs_inputs=True),
 }
 
 
@@ -65,7 +67,7 @@ def layer(
         beside = SharedWeight(matrix(2 * shared, hidden), matrix(hidden, shared), activation)
     return MoEWeight(
         RouterWeight(matrix(experts, hidden), correction), routing,
-        ExpertsWeight(gate_up, down, activation), beside,
+        ExpertsWeight(gate_up, down, activation, routing.weighs_inputs), beside,
     )  # fmt: skip
 
 

@@ -100,6 +100,58 @@ def test_a_window_of_a_long_context_is_split(
     check(backend, reference, case)
 
 
+# A query at the first token of a chunk, at its last, rows of several chunks, tiles over two.
+CHUNKED = [(20, 1), (21, 1), (200, 1), (64, 1), (65, 1), (40, 40), (170, 30), (129, 129), (300, 7)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("chunk", [1, 20, 64, 1000])
+@pytest.mark.parametrize(("head_dim", "block_size"), [(32, 16), (80, 48)])
+def test_chunks_that_lie_end_to_end(
+    backend: Backend, reference: Backend, device: torch.device, chunk: int, head_dim: int,
+    block_size: int, dtype: torch.dtype,
+) -> None:  # fmt: skip
+    case = paged_case(
+        CHUNKED, device=device, dtype=dtype, head_dim=head_dim, block_size=block_size,
+        window=chunk, in_chunks=True,
+    )  # fmt: skip
+    check(backend, reference, case)
+
+
+def test_a_chunk_of_a_long_context_is_split(
+    backend: Backend, reference: Backend, device: torch.device
+) -> None:
+    case = paged_case(
+        [(1900, 1), (1201, 1), (600, 1), (3, 1)], device=device, dtype=torch.float32, head_dim=16,
+        window=600, in_chunks=True, max_context=4096,
+    )  # fmt: skip
+    check(backend, reference, case)
+
+
+def test_a_chunk_is_what_the_oracle_says(reference: Backend, device: torch.device) -> None:
+    """The reference by another road: each query alone over the tokens of its chunk."""
+    case = paged_case([(50, 1), (45, 33)], device=device, dtype=torch.float64, window=20,
+                      in_chunks=True)  # fmt: skip
+    got = reference.operations["paged_attention"](*case.arguments)
+    positions = [49, *range(12, 45)]
+    for query, at in enumerate(positions):
+        row, seen = min(query, 1), at % 20 + 1
+        alone = replace(
+            case,
+            q=case.q[query : query + 1],
+            shape=replace(case.shape, window=seen, in_chunks=False),
+            step=replace(
+                case.step,
+                query_starts=torch.tensor([0, 1], dtype=torch.int32, device=device),
+                context_lens=torch.tensor([at + 1], dtype=torch.int32, device=device),
+                block_tables=case.step.block_tables[row : row + 1],
+                num_decodes=1,
+            ),
+        )
+        expected = reference.operations["paged_attention"](*alone.arguments)
+        torch.testing.assert_close(got[query : query + 1], expected)
+
+
 @pytest.mark.parametrize("window", [None, 20])
 def test_scores_are_capped(
     backend: Backend, reference: Backend, device: torch.device, window: int | None

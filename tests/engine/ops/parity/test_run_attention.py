@@ -107,6 +107,19 @@ def test_a_window_of_each_row(
     check(backend, reference, in_runs(case, LONGEST, padding=padding), padding)
 
 
+@pytest.mark.parametrize(("chunk", "max_context"), [(1, None), (20, None), (64, 4096)])
+def test_a_chunk_of_each_row(
+    backend: Backend, reference: Backend, device: torch.device, chunk: int,
+    max_context: int | None, padding: int,
+) -> None:  # fmt: skip
+    """Of a run that goes over the end of a chunk, rows behind it see nothing before."""
+    case = paged_case(
+        [*RUNS, (183, 6), (20, 2)], device=device, dtype=torch.float32, window=chunk,
+        in_chunks=True, heads=(4, 1), max_context=max_context,
+    )  # fmt: skip
+    check(backend, reference, in_runs(case, LONGEST, padding=padding), padding)
+
+
 @pytest.mark.parametrize("window", [None, 20])
 def test_scores_are_capped(
     backend: Backend, reference: Backend, device: torch.device, window: int | None, padding: int

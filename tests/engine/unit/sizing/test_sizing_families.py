@@ -113,6 +113,27 @@ CASES: dict[str, tuple[str, Mapping[str, Any]]] = {
             "layer_types": ["full_attention"] * 3 + ["sliding_attention"],
         },
     ),
+    "llama4": ("Llama4Text", {**COMMON, "num_local_experts": 4, "attention_bias": True}),
+    "llama4-some-dense": (
+        "Llama4Text",
+        {
+            **COMMON,
+            "num_local_experts": 4,
+            "intermediate_size_mlp": 112,
+            "interleave_moe_layer_step": 2,
+            "attention_chunk_size": 32,
+            "no_rope_layers": [1, 0, 0, 1],
+        },
+    ),
+    "llama4-listed": (
+        "Llama4Text",
+        {
+            **COMMON,
+            "num_local_experts": 4,
+            "moe_layers": [0, 3],
+            "layer_types": ["full_attention", *["chunked_attention"] * 3],
+        },
+    ),
     "gemma2": ("Gemma2", COMMON),
     "gemma3": ("Gemma3Text", {**COMMON, "num_hidden_layers": 7, "sliding_window": 16}),
     "gemma3-pattern": ("Gemma3Text", {**COMMON, "sliding_window_pattern": 2}),
@@ -147,13 +168,11 @@ def test_parameters_are_those_of_the_real_module(case: str) -> None:
 def test_the_layers_that_slide_are_those_that_transformers_makes_slide(case: str) -> None:
     prefix, keys = CASES[case]
     config = oracle_config(prefix, keys)
-    window = getattr(config, "sliding_window", None)
+    window = getattr(config, "sliding_window", getattr(config, "attention_chunk_size", None))
     kinds = getattr(config, "layer_types", None)
     expected = [False] * config.num_hidden_layers
     if window is not None:
-        expected = (
-            [kind == "sliding_attention" for kind in kinds] if kinds else [True] * len(expected)
-        )
+        expected = [kind != "full_attention" for kind in kinds] if kinds else [True] * len(expected)
     layers = facts_of(prefix, keys).layers
     assert [layer.attention.cache is CacheKind.WINDOW for layer in layers] == expected
     assert {layer.attention.window for layer in layers if layer.attention.window} <= {window}

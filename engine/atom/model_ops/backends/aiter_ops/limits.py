@@ -156,6 +156,8 @@ def _against_experts(case: OpCase, card: Card) -> tuple[str, ...]:
         return ()
     if len(case.expert_formats) > 1:
         return ("multiplies experts of one format alone",)
+    if any(routing.weighs_inputs for routing in case.routings):
+        return ("weighs what an expert makes, and not what it is given",)
     if case.partial_experts:
         return ("is not told here that some of a token's experts are another rank's",)
     if case.expert_formats == (WeightFormat.MXFP4,):

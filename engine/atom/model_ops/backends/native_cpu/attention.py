@@ -104,7 +104,7 @@ def _attend(
         integers(tables, torch.int32), integers(step.query_starts[first : end + 1], torch.int32),
         integers(step.context_lens[first:end], torch.int32), out.data_ptr(), len(q), end - first,
         cache.num_blocks, cache.block_size, tables.shape[1], shape.num_heads, shape.num_kv_heads,
-        shape.head_dim, shape.window or 0, shape.scale, torch.get_num_threads(),
+        shape.head_dim, shape.window or 0, shape.in_chunks, shape.scale, torch.get_num_threads(),
     )  # fmt: skip
     if wrong:
         raise IndexError(f"{_WRONG_ROWS[wrong]} among rows {first} to {end} of this step")

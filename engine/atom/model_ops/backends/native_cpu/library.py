@@ -38,7 +38,7 @@ _SIGNATURES = {
     ),
     "atom_attention": (
         _INT,
-        [_ADDRESS, _LONG] + [_ADDRESS] * 6 + [_LONG] * 9 + [_FLOAT, _INT],
+        [_ADDRESS, _LONG] + [_ADDRESS] * 6 + [_LONG] * 10 + [_FLOAT, _INT],
     ),
     "atom_sample": (None, [_ADDRESS] * 5 + [_LONG] * 2 + [_INT]),
 }

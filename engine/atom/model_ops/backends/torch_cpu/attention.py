@@ -47,7 +47,7 @@ def paged_attention(
     decodes, rows = step.num_decodes, step.context_lens.shape[0]
     out = torch.empty(q.shape, dtype=q.dtype)
     if decodes:
-        for group in decode_groups(step, cache.block_size, shape.window, q.dtype):
+        for group in decode_groups(step, cache.block_size, shape, q.dtype):
             _decode(group, q[:decodes], out[:decodes], cache, shape)
     if decodes < rows:
         starts, lengths = step.query_starts.tolist(), step.context_lens.tolist()
@@ -75,14 +75,18 @@ def length_groups(lengths: NDArray[np.int64]) -> list[NDArray[np.int64]]:
 
 
 def decode_groups(
-    step: AttentionMetaData, block_size: int, window: int | None, dtype: torch.dtype
+    step: AttentionMetaData, block_size: int, shape: AttentionShape | None, dtype: torch.dtype
 ) -> list[DecodeGroup]:
+    """shape: None where every layer attends to all."""
+    window = shape and (shape.window, shape.in_chunks)
     key = f"torch_cpu.decode_groups.{window}.{dtype}"
     groups: list[DecodeGroup] | None = step.per_step.get(key)
     if groups is None:
         ends = step.context_lens[: step.num_decodes].numpy().astype(np.int64)
         tables = step.block_tables[: step.num_decodes].numpy()
-        seen = ends if window is None else np.minimum(ends, window)
+        seen = ends
+        if shape is not None and shape.window is not None:
+            seen = np.array([shape.seen(end) for end in ends.tolist()], dtype=np.int64)
         order = np.argsort(-seen, kind="stable")
         ranges = length_groups(seen[order])
         groups = []

@@ -68,7 +68,7 @@ def _decode(
     at = torch.arange(longest, device=q.device)
     seen = at < lengths.unsqueeze(1)  # [R, longest]
     if shape.window is not None:
-        seen &= at >= lengths.unsqueeze(1) - shape.window
+        seen &= shape.reaches(lengths.unsqueeze(1) - 1, at)
     # Slots that a row does not see hold anything, NaN included, and a mask does not stop a NaN.
     unseen = ~seen[:, None, :, None]
     k, v = k.masked_fill(unseen, 0), v.masked_fill(unseen, 0)
@@ -90,7 +90,7 @@ def _prefill(
     key = torch.arange(length, device=q.device)
     seen = key <= at  # [count, length]
     if shape.window is not None:
-        seen &= key > at - shape.window
+        seen &= shape.reaches(at, key)
         unseen = ~seen.any(dim=0)[None, :, None]
         k, v = k.masked_fill(unseen, 0), v.masked_fill(unseen, 0)
     out = _attend(q.transpose(0, 1)[None], k[None], v[None], seen, shape)

@@ -15,7 +15,10 @@ def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
         if not 0 <= expert < w.count:
             continue  # another rank's
         token, choice = (routed.ids == expert).nonzero(as_tuple=True)
-        gated = act_and_mul(linear(x[token], w.gate_up.of(expert)), w.activation)
+        own, weights = x[token], routed.weights[token, choice, None]
+        if w.weighs_inputs:
+            own = (own * weights).to(x.dtype)
+        gated = act_and_mul(linear(own, w.gate_up.of(expert)), w.activation)
         result = linear(gated, w.down.of(expert)).float()
-        out.index_add_(0, token, result * routed.weights[token, choice, None])
+        out.index_add_(0, token, result if w.weighs_inputs else result * weights)
     return out.to(x.dtype)

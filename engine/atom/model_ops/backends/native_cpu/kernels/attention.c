@@ -24,8 +24,15 @@ typedef struct {
     long num_blocks, block_size, max_blocks, rows;
     long heads, kv_heads, dim, q_stride; /* q_stride: floats from one token's queries to the next's */
     long window; /* newest tokens that a query attends to, 0 for all */
+    long in_chunks; /* of them only those of its own window, of windows that lie end to end */
     float scale;
 } Cases;
+
+/* Where what the last of `context` tokens attends to begins. */
+INLINE long first_seen(const Cases *c, long context) {
+    if (!c->window) return 0;
+    return c->in_chunks ? (context - 1) / c->window * c->window : MAX(0, context - c->window);
+}
 
 typedef struct {
     const float *q[QUERIES];
@@ -176,7 +183,7 @@ static void attend_group(const Cases *c, long row, long kv_head, long first, lon
         task.q[i] = c->q + (c->starts[row] + token) * c->q_stride + head * c->dim;
         task.out[i] = c->out + ((c->starts[row] + token) * c->heads + head) * c->dim;
         task.seen[i] = history + token + 1;
-        task.begin[i] = c->window ? MAX(0, task.seen[i] - c->window) : 0;
+        task.begin[i] = first_seen(c, task.seen[i]);
     }
     attend_any(c, &task, row, kv_head);
 }
@@ -198,7 +205,7 @@ static int wrong(const Cases *c, long tokens) {
         long start = c->starts[row], end = c->starts[row + 1], context = c->contexts[row];
         if (start < 0 || end <= start || end > tokens || context < end - start) return 1;
         if (context > c->max_blocks * c->block_size) return 1;
-        long reached = c->window ? MAX(0, context - (end - start) + 1 - c->window) : 0;
+        long reached = first_seen(c, context - (end - start) + 1);
         for (long i = reached / c->block_size; i * c->block_size < context; i++) {
             int32_t block = c->tables[row * c->max_blocks + i];
             if (block < 0 || block >= c->num_blocks) return 2;
@@ -213,10 +220,10 @@ EXPORT int atom_attention(
     const float *q, long q_stride, const float *k_cache, const float *v_cache, const int32_t *tables,
     const int32_t *starts, const int32_t *contexts, float *out, long tokens, long rows,
     long num_blocks, long block_size, long max_blocks, long heads, long kv_heads, long dim,
-    long window, float scale, int threads
+    long window, long in_chunks, float scale, int threads
 ) {
     Cases c = {q, out, k_cache, v_cache, tables, starts, contexts, num_blocks, block_size,
-               max_blocks, rows, heads, kv_heads, dim, q_stride, window, scale};
+               max_blocks, rows, heads, kv_heads, dim, q_stride, window, in_chunks, scale};
     int problem = wrong(&c, tokens);
     if (problem) return problem;
     long work = 0; /* numbers of keys that queries meet */

@@ -42,6 +42,15 @@ def real_elements(D: tl.constexpr, LANES: tl.constexpr):
 
 
 @triton.jit
+def first_seen(context, WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr):
+    """Where what the last of `context` tokens attends to begins."""
+    if IN_CHUNKS:
+        return tl.maximum(context - 1, 0) // WINDOW * WINDOW
+    else:
+        return tl.maximum(context - WINDOW, 0)
+
+
+@triton.jit
 def add_sinks(sinks, running_max, running_sum, acc):
     """One more score per row, base 2, that has no value; -inf for none."""
     highest = tl.maximum(running_max, sinks)

@@ -31,6 +31,7 @@ from atom.model_ops.backends.triton_ops.attention.attention_tiles import (
     add_sinks,
     cache_offsets,
     cap_scores,
+    first_seen,
     head_codes,
     head_elements,
     head_scale,
@@ -94,8 +95,8 @@ def _decode_kernel(
     table_stride, least, splits, scale, eps,
     GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
     LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, IS_SPLIT: tl.constexpr,
-    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, APPEND: tl.constexpr, HAS_NORM: tl.constexpr,
-    FP8: tl.constexpr, LIMIT: tl.constexpr,
+    WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr, SOFTCAP: tl.constexpr, APPEND: tl.constexpr,
+    HAS_NORM: tl.constexpr, FP8: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """q_ptr: [R, Hq, D]; with APPEND [R, Hq + 2·Hkv, D], straight from the projection. How many
     splits there are is no constant: it follows from the number of rows, and a step may have any."""
@@ -103,7 +104,7 @@ def _decode_kernel(
     context = tl.load(contexts_ptr + row)
     low = 0
     if WINDOW:
-        low = tl.maximum(context - WINDOW, 0)
+        low = first_seen(context, WINDOW, IN_CHUNKS)
     if IS_SPLIT:
         length = split_length(context - low, least, splits, BLOCK_N)
         start = low + split * length
@@ -267,12 +268,14 @@ def weigh_parts(
 def _combine_kernel(
     partial_ptr, lse_ptr, contexts_ptr, out_ptr, sinks_ptr, least, splits,
     HQ: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr, BLOCK_N: tl.constexpr,
-    WINDOW: tl.constexpr, PADDED: tl.constexpr,
+    WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """Weigh the splits of one row and head."""
     row, head = tl.program_id(0), tl.program_id(1)
     context = tl.load(contexts_ptr + row)
-    if WINDOW:
+    if IN_CHUNKS:
+        context -= first_seen(context, WINDOW, True)
+    elif WINDOW:
         context = tl.minimum(context, WINDOW)
     length = split_length(context, least, splits, BLOCK_N)
     if context <= length:
@@ -330,7 +333,7 @@ def decode_attention(
     kv_heads, lanes = shape.num_kv_heads, head_lanes(dim)
     config = config or decode_config(q.device, lanes, q.element_size(), rows)
     splits = choose_splits(
-        rows, kv_heads, shape.seen(step.max_context_len), compute_units(q.device), config,
+        rows, kv_heads, shape.most_seen(step.max_context_len), compute_units(q.device), config,
         even=step.even_contexts,
     )  # fmt: skip
     partial = lse = out
@@ -350,12 +353,12 @@ def decode_attention(
         q_norm.eps if q_norm else 0.0,
         GROUP=group, GROUP_PADDED=max(MIN_GROUP, next_power_of_2(group)), HKV=kv_heads, D=dim,
         LANES=lanes, BLOCK_SIZE=cache.block_size, BLOCK_N=config.block_n,
-        IS_SPLIT=not splits.whole, WINDOW=window, SOFTCAP=shape.softcap or 0.0,
-        APPEND=rotary is not None, HAS_NORM=q_norm is not None, **fp8_constants(cache),
-        num_warps=config.num_warps, num_stages=config.num_stages,
+        IS_SPLIT=not splits.whole, WINDOW=window, IN_CHUNKS=shape.in_chunks,
+        SOFTCAP=shape.softcap or 0.0, APPEND=rotary is not None, HAS_NORM=q_norm is not None,
+        **fp8_constants(cache), num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     if splits.count > 1:
-        parts = SplitParts(partial, lse, config.block_n, window, shape.sinks)
+        parts = SplitParts(partial, lse, config.block_n, window, shape.in_chunks, shape.sinks)
         combine_splits(parts, step.context_lens, out, splits)
 
 
@@ -368,6 +371,7 @@ class SplitParts:
     lse: torch.Tensor
     block_n: int
     window: int = 0
+    in_chunks: bool = False
     sinks: torch.Tensor | None = None
 
 
@@ -380,8 +384,8 @@ def combine_splits(
     padded, warps = combining_tile(splits.count, lanes)
     _combine_kernel[(rows, heads)](
         parts.partial, parts.lse, contexts, out, parts.sinks, splits.least, splits.count,
-        HQ=heads, D=dim, LANES=lanes, BLOCK_N=parts.block_n, WINDOW=parts.window, PADDED=padded,
-        num_warps=warps,
+        HQ=heads, D=dim, LANES=lanes, BLOCK_N=parts.block_n, WINDOW=parts.window,
+        IN_CHUNKS=parts.in_chunks, PADDED=padded, num_warps=warps,
     )  # fmt: skip
 
 

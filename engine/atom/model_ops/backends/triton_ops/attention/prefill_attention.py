@@ -24,6 +24,7 @@ from atom.model_ops.backends.triton_ops.attention.attention_tiles import (
     add_sinks,
     cache_offsets,
     cap_scores,
+    first_seen,
     head_elements,
     load_blocks,
     load_scales,
@@ -57,8 +58,8 @@ def _attend(
     q, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, table_ptr, head, position,
     first, end, low, limit, scale, running_max, running_sum, acc,
     HKV: tl.constexpr, D: tl.constexpr, LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, FP8: tl.constexpr,
-    MASKED: tl.constexpr,
+    BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr,
+    SOFTCAP: tl.constexpr, FP8: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Tokens [first, end) of the cache; masked tiles respect [low, limit), causality and window."""
     HAS_LOW: tl.constexpr = MASKED and WINDOW > 0
@@ -88,7 +89,9 @@ def _attend(
         scores = cap_scores(scores, scale, SOFTCAP)
         if MASKED:
             seen = token[None, :] <= position[:, None]
-            if WINDOW:
+            if IN_CHUNKS:
+                seen &= token[None, :] >= first_seen(position + 1, WINDOW, True)[:, None]
+            elif WINDOW:
                 seen &= token[None, :] > position[:, None] - WINDOW
             scores = tl.where(seen, scores, float("-inf"))
         running_max, running_sum, acc = softmax_step(
@@ -104,7 +107,8 @@ def _prefill_kernel(
     table_stride, first_row, rows, skipped, scale,
     GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
     LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    WINDOW: tl.constexpr, SOFTCAP: tl.constexpr, FP8: tl.constexpr, DIES: tl.constexpr,
+    WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr, SOFTCAP: tl.constexpr, FP8: tl.constexpr,
+    DIES: tl.constexpr,
 ):  # fmt: skip
     """skipped: leading queries of the only row that others compute."""
     tokens_per_tile: tl.constexpr = BLOCK_M // GROUP_PADDED
@@ -142,26 +146,29 @@ def _prefill_kernel(
     low, unmasked = 0, 0
     if WINDOW:
         # What the first query sees begins at `low`; from `unmasked` on every query sees all.
-        low = tl.maximum(first_position - WINDOW + 1, 0)
-        all_see = tl.maximum(first_position + tokens_per_tile - WINDOW, 0)
+        if IN_CHUNKS:
+            low = first_seen(first_position + 1, WINDOW, True)
+        else:
+            low = tl.maximum(first_position - WINDOW + 1, 0)
+        all_see = first_seen(first_position + tokens_per_tile, WINDOW, IN_CHUNKS)
         unmasked = tl.minimum(tl.cdiv(all_see, BLOCK_N) * BLOCK_N, unmasked_end)
         unmasked = tl.maximum(unmasked, low // BLOCK_N * BLOCK_N)
         running_max, running_sum, acc = _attend(
             q, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, table_ptr, head, position,
             low // BLOCK_N * BLOCK_N, unmasked, low, end, scale, running_max, running_sum, acc,
-            HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, SOFTCAP, FP8, True,
+            HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, FP8, True,
         )  # fmt: skip
     running_max, running_sum, acc = _attend(
         q, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, table_ptr, head, position,
         unmasked, unmasked_end, low, end,
         scale, running_max, running_sum, acc,
-        HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, SOFTCAP, FP8, False,
+        HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, FP8, False,
     )  # fmt: skip
     running_max, running_sum, acc = _attend(
         q, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, table_ptr, head, position,
         unmasked_end, end, low, end,
         scale, running_max, running_sum, acc,
-        HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, SOFTCAP, FP8, True,
+        HKV, D, LANES, BLOCK_SIZE, BLOCK_N, WINDOW, IN_CHUNKS, SOFTCAP, FP8, True,
     )  # fmt: skip
 
     if sinks_ptr is not None:
@@ -206,7 +213,7 @@ def prefill_attention(
         shape.scale * math.log2(math.e),
         GROUP=group, GROUP_PADDED=group_padded, HKV=shape.num_kv_heads, D=shape.head_dim,
         LANES=lanes, BLOCK_SIZE=cache.block_size, BLOCK_M=block_m, BLOCK_N=config.block_n,
-        WINDOW=shape.window or 0, SOFTCAP=shape.softcap or 0.0, FP8=cache.k_scale is not None,
-        DIES=head_dies(q.device, shape.num_kv_heads),
+        WINDOW=shape.window or 0, IN_CHUNKS=shape.in_chunks, SOFTCAP=shape.softcap or 0.0,
+        FP8=cache.k_scale is not None, DIES=head_dies(q.device, shape.num_kv_heads),
         num_warps=config.num_warps, num_stages=config.num_stages, **limits,
     )  # fmt: skip

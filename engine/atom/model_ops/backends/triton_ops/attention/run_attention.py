@@ -29,6 +29,7 @@ from atom.model_ops.backends.triton_ops.attention.attention_tiles import (
     add_sinks,
     cache_offsets,
     cap_scores,
+    first_seen,
     head_elements,
     load_blocks,
     load_scales,
@@ -64,7 +65,7 @@ def _run_kernel(
     table_stride, rows, places, chunks, least, splits, scale,
     GROUP: tl.constexpr, TILE: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
     LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr,
-    SOFTCAP: tl.constexpr, FP8: tl.constexpr,
+    IN_CHUNKS: tl.constexpr, SOFTCAP: tl.constexpr, FP8: tl.constexpr,
 ):  # fmt: skip
     """q_ptr, out_ptr: [rows, Hq, D]; counts_ptr: [rows] parts of each row's context."""
     head, tile, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -94,7 +95,7 @@ def _run_kernel(
     low = 0
     if WINDOW:
         shortest = tl.min(tl.where(place < count, seen, context), axis=0)
-        low = tl.maximum(shortest - WINDOW, 0)
+        low = first_seen(shortest, WINDOW, IN_CHUNKS)
     length = split_length(context - low, least, splits, BLOCK_N)
     start = low + split * length
     end = tl.minimum(start + length, context)
@@ -134,7 +135,9 @@ def _run_kernel(
         block = load_blocks(table_ptr, first_token + BLOCK_N, low, end, BLOCK_SIZE, BLOCK_N, False)
         scores = cap_scores(scores, scale, SOFTCAP)
         visible = inside[None, :] & (token[None, :] < seen[:, None])
-        if WINDOW:
+        if IN_CHUNKS:
+            visible &= token[None, :] >= first_seen(seen, WINDOW, True)[:, None]
+        elif WINDOW:
             visible &= token[None, :] >= seen[:, None] - WINDOW
         scores = tl.where(visible, scores, float("-inf"))
         running_max, running_sum, acc = softmax_step(
@@ -222,7 +225,12 @@ def run_attention(
     # Rows that are even could be left whole, which is a form more of a kernel that graphs, who know
     # nothing of contexts, never ask for.
     splits = choose_splits(
-        few, kv_heads, shape.seen(step.max_context_len), compute_units(q.device), config, even=False
+        few,
+        kv_heads,
+        shape.most_seen(step.max_context_len),
+        compute_units(q.device),
+        config,
+        even=False,
     )
     tile = choose_run_tile(heads // kv_heads, runs.longest, lanes)
     size = rows * heads * splits.count
@@ -237,7 +245,7 @@ def run_attention(
         shape.scale * math.log2(math.e),
         GROUP=heads // kv_heads, TILE=tile.rows, HKV=kv_heads, D=dim, LANES=lanes,
         BLOCK_SIZE=cache.block_size, BLOCK_N=config.block_n, WINDOW=shape.window or 0,
-        SOFTCAP=shape.softcap or 0.0, FP8=cache.k_scale is not None,
+        IN_CHUNKS=shape.in_chunks, SOFTCAP=shape.softcap or 0.0, FP8=cache.k_scale is not None,
         num_warps=tile.warps(config, lanes, fp8=cache.k_scale is not None),
         num_stages=config.num_stages,
     )  # fmt: skip

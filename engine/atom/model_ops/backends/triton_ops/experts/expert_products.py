@@ -126,10 +126,11 @@ def _tile(
     tokens, K: tl.constexpr, N: tl.constexpr,
     TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
-    PACKED: tl.constexpr,
+    PACKED: tl.constexpr, WEIGHED: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
-    """One expert's product for these pairs [M], written for each."""
+    """One expert's product for these pairs [M], written for each. WEIGHED: times their weights,
+    which is the same as of its inputs."""
     dtype = x_ptr.dtype.element_ty
     own = expert.to(tl.int64) * N
     if GATED:
@@ -162,6 +163,9 @@ def _tile(
             rows, real, n, x_ptr, w_ptr + own * K, scales, K, N, BLOCK_M, BLOCK_N, BLOCK_K, GATED,
             EVEN, TALL, WIDE,
         )  # fmt: skip
+    if GATED and WEIGHED:
+        weights = tl.load(weights_ptr + pairs, mask=real, other=0.0)[:, None]
+        result, up = result * weights, up * weights
     if bias_ptr is not None:
         result += tl.load(bias_ptr + own + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     if GATED:
@@ -171,7 +175,8 @@ def _tile(
         result = gated(gate, up.to(dtype).to(tl.float32), dtype, KIND, ALPHA, LIMIT)
         at = pairs.to(tl.int64)
     else:
-        result *= tl.load(weights_ptr + pairs, mask=real, other=0.0)[:, None]
+        if WEIGHED:
+            result *= tl.load(weights_ptr + pairs, mask=real, other=0.0)[:, None]
         at = (pairs % TOP_K).to(tl.int64) * tokens + pairs // TOP_K
     out_at = out_ptr + at[:, None] * N + n[None, :]
     tl.store(out_at, result.to(out_ptr.dtype.element_ty), mask=real[:, None] & (n < N)[None, :])
@@ -185,11 +190,12 @@ def _experts_kernel(
     TOP_K: tl.constexpr, SEARCH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
-    PACKED: tl.constexpr, DIES: tl.constexpr,
+    PACKED: tl.constexpr, DIES: tl.constexpr, WEIGHED: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
-    """GATED: x [T, K], W [E, 2·N, K] → [P, N]; else x [P, K], W [E, N, K] → [k, T, N], weighed.
-    TALL, WIDE: outputs and inputs that share a scale. PACKED: see `Packing`."""
+    """GATED: x [T, K], W [E, 2·N, K] → [P, N]; else x [P, K], W [E, N, K] → [k, T, N]; one
+    of the two is WEIGHED. TALL, WIDE: outputs and inputs that share a scale. PACKED: see `Packing`.
+    """
     count = tokens * TOP_K
     # Neighbours share rows of x, and an expert's matrix stays in the cache from tile to tile.
     n = row_tile(0, DIES) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -204,7 +210,7 @@ def _experts_kernel(
             _tile(
                 pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, zero_ptr, bias_ptr, weights_ptr,
                 out_ptr, tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE,
-                PACKED, KIND, ALPHA, LIMIT,
+                PACKED, WEIGHED, KIND, ALPHA, LIMIT,
             )  # fmt: skip
     else:
         expert = tl.program_id(1)
@@ -221,7 +227,7 @@ def _experts_kernel(
             _tile(
                 pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, zero_ptr, bias_ptr, weights_ptr,
                 out_ptr, tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE,
-                PACKED, KIND, ALPHA, LIMIT,
+                PACKED, WEIGHED, KIND, ALPHA, LIMIT,
             )  # fmt: skip
 
 
@@ -273,9 +279,11 @@ def _sum(parts: torch.Tensor, shared: torch.Tensor | None, dtype: torch.dtype) -
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How a step's pairs are divided over programs; tile and order are for both products."""
+    """How a step's pairs are divided over programs; tile and order are for both products.
+    weighs_inputs: see ExpertsWeight."""
 
     routed: Routed
+    weighs_inputs: bool
     programs: Programs
     rows: int  # programs, but for the tiles of a matrix' rows
     tile: ExpertTile
@@ -288,13 +296,13 @@ class _Plan:
 
 
 def _plan(w: ExpertsWeight, routed: Routed, tile: ExpertTile) -> _Plan:
-    pairs = routed.ids.numel()
+    pairs, early = routed.ids.numel(), w.weighs_inputs
     if pairs > _SEARCHED_PAIRS:
         order = order_by_expert(routed.ids, w.count)
-        return _Plan(routed, Programs.TILE, pairs // tile.block_m + w.count, tile, order)
+        return _Plan(routed, early, Programs.TILE, pairs // tile.block_m + w.count, tile, order)
     if pairs < w.count and not routed.is_partial:  # a pair may be another rank's
-        return _Plan(routed, Programs.PAIR, pairs, tile, None)
-    return _Plan(routed, Programs.EXPERT, w.count, tile, None)
+        return _Plan(routed, early, Programs.PAIR, pairs, tile, None)
+    return _Plan(routed, early, Programs.EXPERT, w.count, tile, None)
 
 
 def expert_parts(
@@ -345,7 +353,7 @@ def _launch(
         TOP_K=chosen, SEARCH=plan.search,
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=block_k,
         GATED=activation is not None, TALL=tall, WIDE=wide,
-        PACKED=int(packing),
+        PACKED=int(packing), WEIGHED=(activation is not None) == plan.weighs_inputs,
         # Only tiles of sorted pairs read an expert's matrix more than once.
         DIES=row_dies(x.device, column_tiles) if plan.programs is Programs.TILE else 1,
         EVEN=columns % tile.block_n == 0 and inner % block_k == 0,

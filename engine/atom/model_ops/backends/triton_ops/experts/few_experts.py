@@ -72,8 +72,9 @@ _CHOSEN_AMONG = 256
 def _write_choice(
     logits_ptr, router_bias_ptr, correction_ptr, chosen_ptr, weights_ptr,
     EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr,
-    SIGMOID: tl.constexpr, RENORMALIZE: tl.constexpr, SCALE: tl.constexpr,
+    SIGMOID: tl.constexpr, RENORMALIZE: tl.constexpr, SCALE: tl.constexpr, WEIGHED: tl.constexpr,
 ):  # fmt: skip
+    """WEIGHED: results are not, since inputs were."""
     scores = expert_scores(logits_ptr, router_bias_ptr, EXPERTS, PADDED, SIGMOID)
     keys = choice_keys(scores, correction_ptr, EXPERTS, PADDED)
     choice = tl.arange(0, TOP_K_PADDED)
@@ -88,7 +89,10 @@ def _write_choice(
     if RENORMALIZE:
         weights = weights / (tl.sum(weights, axis=0) + 1e-20)
     tl.store(chosen_ptr + choice, ids, mask=choice < TOP_K)
-    tl.store(weights_ptr + choice, weights * SCALE, mask=choice < TOP_K)
+    if WEIGHED:
+        tl.store(weights_ptr + choice, weights * 0.0 + 1.0, mask=choice < TOP_K)
+    else:
+        tl.store(weights_ptr + choice, weights * SCALE, mask=choice < TOP_K)
 
 
 @triton.jit
@@ -121,14 +125,15 @@ def _few_gated_kernel(
     w_ptr, scale_ptr, bias_ptr, shared_ptr, shared_scale_ptr, shared_bias_ptr, out_ptr,
     K: tl.constexpr, N: tl.constexpr, SHARED: tl.constexpr, CHOOSES: tl.constexpr,
     EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr,
-    SIGMOID: tl.constexpr, RENORMALIZE: tl.constexpr, SCALE: tl.constexpr,
+    SIGMOID: tl.constexpr, RENORMALIZE: tl.constexpr, SCALE: tl.constexpr, WEIGHED: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_K: tl.constexpr, FP4: tl.constexpr, PLANES: tl.constexpr,
     UNROLL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """x [T, K], W [E, 2·N, K], a shared expert's [2·SHARED, K] → [T, TOP_K · N + SHARED]. Program 0
-    of a token writes down what it CHOOSES. FP4: BLOCK_K is of words. UNROLL, TALL, WIDE: of codes
-    of eight bits (code_rows); TALL 0: there are none."""
+    of a token writes down what it CHOOSES. WEIGHED: products are, and not those of downs. FP4:
+    BLOCK_K is of words. UNROLL, TALL, WIDE: of codes of eight bits (code_rows); TALL 0: there are
+    none."""
     TILES: tl.constexpr = (N + ROWS - 1) // ROWS
     token = tl.program_id(1).to(tl.int64)
     program = tl.program_id(0) - 1
@@ -142,7 +147,7 @@ def _few_gated_kernel(
             _write_choice(
                 logits_ptr, router_bias_ptr, correction_ptr, chosen_ptr,
                 weights_ptr + token * TOP_K, EXPERTS, PADDED, TOP_K, TOP_K_PADDED, SIGMOID,
-                RENORMALIZE, SCALE,
+                RENORMALIZE, SCALE, WEIGHED,
             )  # fmt: skip
     elif program < TOP_K * TILES:
         number = program // TILES
@@ -169,6 +174,9 @@ def _few_gated_kernel(
             sums = tl.reshape(sums, (2 * ROWS,))
         else:
             sums = plain_rows(x_ptr, w_ptr + own * K, rows, known, K, 2 * ROWS, BLOCK_K)
+        if WEIGHED:
+            its = tl.arange(0, PADDED) == expert
+            sums *= tl.sum(tl.where(its, scores, 0.0), axis=0) * SCALE
         biases = bias_ptr
         if bias_ptr is not None:
             biases += own
@@ -306,6 +314,9 @@ def takes(w: MoEWeight, tokens: int) -> bool:
 def multiplies(w: MoEWeight) -> bool:
     """Whether matrices are of a kind that the kernels multiply with: plain, in codes of eight bits
     whose scales a program's rows share, or the experts' in MXFP4."""
+    alone = chooses(w.routing, w.experts.count) and not w.routing.renormalize
+    if w.experts.weighs_inputs and not alone:  # a program knows its own expert's score
+        return False
     pairs = [[w.experts.gate_up], [w.experts.down]]  # of one launch each
     if w.shared is not None:
         if w.shared.gate is not None or w.shared.activation != w.experts.activation:
@@ -429,7 +440,7 @@ def gates_and_ups(
         K=x.shape[1], N=inner, SHARED=shared, CHOOSES=decides,
         EXPERTS=experts, PADDED=next_power_of_2(experts), TOP_K=top_k,
         TOP_K_PADDED=next_power_of_2(top_k), SIGMOID=routing.scoring is Scoring.SIGMOID,
-        RENORMALIZE=routing.renormalize, SCALE=routing.scale,
+        RENORMALIZE=routing.renormalize, SCALE=routing.scale, WEIGHED=w.experts.weighs_inputs,
         ROWS=tile.rows, BLOCK_K=tile.block, FP4=_is_fp4(stack),
         PLANES=planes_of(w.experts), UNROLL=tile.unroll, **_code_constants(stack),
         **gating(w.experts.activation), num_warps=tile.num_warps,

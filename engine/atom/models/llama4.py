@@ -1,0 +1,71 @@
+"""Llama 4 (Meta, 2025), text: layers whose queries and keys rotate, are normed without a weight and
+attend within chunks, and among them layers without positions that attend to everything; experts
+that are given a token as much as their router wants them, beside one for all tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from atom.config import ModelConfig
+from atom.errors import ModelError
+from atom.model_ops.rotary_embedding import RopeConfig, Temperature
+from atom.model_ops.routing import Routing, Scoring
+from atom.model_ops.values import AttentionShape
+from atom.models.spec import LayerSpec, ModelSpec, NormSpec, decoder_spec
+from atom.sizing.families import ropes
+
+_EPSILON, _THETA = 1e-5, 500_000.0
+_FLOOR, _SCALE = 8192, 0.1  # of the temperature, where config.json does not say
+
+
+def spec(config: ModelConfig) -> ModelSpec:
+    """What config.json says of a Llama 4. Raises `ModelError` as `decoder_spec` does."""
+    raw = {"rms_norm_eps": _EPSILON, "rope_theta": _THETA, **config.hf_config}
+    plain = decoder_spec(
+        replace(config, hf_config=raw),
+        lambda experts: Routing(
+            top_k=experts.per_token, scoring=Scoring.SIGMOID, weighs_inputs=True
+        ),
+    )
+    return replace(
+        plain,
+        layers=tuple(
+            _layer(raw, layer, index, plain.max_position)
+            for index, layer in enumerate(plain.layers)
+        ),
+    )
+
+
+def _layer(raw: Mapping[str, Any], layer: LayerSpec, index: int, longest: int) -> LayerSpec:
+    assert isinstance(layer.attention, AttentionShape)
+    shape = layer.attention
+    # A context that fits one chunk is attended to as a whole.
+    chunk = None if shape.window is None or shape.window >= longest else shape.window
+    layer = replace(layer, attention=replace(shape, window=chunk, in_chunks=chunk is not None))
+    if not ropes(raw, index):
+        return replace(layer, rope=_still(raw, layer.rope))
+    norm = NormSpec(eps=layer.norm.eps) if _said(raw, "use_qk_norm", True) else None
+    if norm is not None and layer.rope.attention_factor != 1.0:
+        # The norm stands behind the rope in the model, and before it in the kernels: the same, as
+        # long as a rotation keeps a head's length.
+        raise ModelError(
+            "config.json: a rope that scales attention is not supported together with use_qk_norm"
+        )
+    return replace(layer, rope=replace(layer.rope, interleaved=True), head_norm=norm)
+
+
+def _still(raw: Mapping[str, Any], rope: RopeConfig) -> RopeConfig:
+    """Of a layer without positions, where they may still say how warm a query is."""
+    temperature = None
+    if _said(raw, "attn_temperature_tuning", True):
+        floor, scale = _said(raw, "floor_scale", _FLOOR), _said(raw, "attn_scale", _SCALE)
+        temperature = Temperature(float(floor), float(scale))
+    return RopeConfig(rope.head_dim, 0, rope.theta, temperature=temperature)
+
+
+def _said(raw: Mapping[str, Any], key: str, default: Any) -> Any:
+    """What config.json says; null is nothing."""
+    value = raw.get(key)
+    return default if value is None else value

@@ -1,0 +1,77 @@
+"""What a config.json of Llama 4 says of its layers, and what of it is refused; no weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atom.config import EngineOptions, build_config
+from atom.errors import ModelError
+from atom.models.registry import model_spec
+from atom.models.spec import ModelSpec
+from atom.sizing import ModelFacts, ModelFactsError, tensor_parallel_problems
+from atom.sizing.engine_support import unsupported
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["Llama4ForCausalLM"],
+    "hidden_size": 96,
+    "intermediate_size": 48,
+    "intermediate_size_mlp": 80,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "num_local_experts": 4,
+    "interleave_moe_layer_step": 2,
+    "attention_chunk_size": 256,
+    "vocab_size": 64,
+    "max_position_embeddings": 1024,
+}
+
+
+def spec_of(folder: Path, max_model_len: int = 1024, **changes: Any) -> ModelSpec:
+    (folder / "config.json").write_text(json.dumps({**CONFIG, **changes}))
+    options = EngineOptions(model=str(folder), device="cpu", max_model_len=max_model_len)
+    return model_spec(build_config(options).model)
+
+
+def test_chunks_ropes_and_temperatures_of_layers(tmp_path: Path) -> None:
+    layers = spec_of(tmp_path).layers
+    chunks = [layer.attention.window for layer in layers if layer.attention.in_chunks]
+    assert chunks == [256] * 3
+    assert [layer.rope.temperature is None for layer in layers] == [True, True, True, False]
+    assert [layer.rope.rotary_dim for layer in layers] == [16, 16, 16, 0]
+    assert [layer.head_norm is None for layer in layers] == [False, False, False, True]
+
+
+def test_a_context_that_fits_one_chunk_is_attended_to_as_a_whole(tmp_path: Path) -> None:
+    layers = spec_of(tmp_path, max_model_len=256).layers
+    assert {layer.attention.window for layer in layers} == {None}
+    assert not any(layer.attention.in_chunks for layer in layers)
+
+
+def test_a_rope_that_scales_attention_goes_without_norms_behind_it(tmp_path: Path) -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}
+    with pytest.raises(ModelError, match="scales attention is not supported together with use_qk"):
+        spec_of(tmp_path, rope_scaling=yarn)
+    assert spec_of(tmp_path, rope_scaling=yarn, use_qk_norm=False).layers
+
+
+def test_a_list_of_fewer_layers_is_refused() -> None:
+    with pytest.raises(ModelFactsError, match="no_rope_layers names 3 layers"):
+        ModelFacts.from_hf_config({**CONFIG, "no_rope_layers": [1, 0, 1]})
+
+
+def test_ranks_that_do_not_divide_are_refused_with_the_sizes() -> None:
+    problems = " ".join(tensor_parallel_problems(ModelFacts.from_hf_config(CONFIG), 5))
+    assert "attention heads 6 is not divisible by 5" in problems
+    assert "expert intermediate size 48 is not divisible by 5" in problems
+
+
+def test_quantised_stacks_of_experts_are_refused() -> None:
+    quantised = {**CONFIG, "quantization_config": {"quant_method": "fbgemm_fp8"}}
+    (reason,) = unsupported(ModelFacts.from_hf_config(quantised))
+    assert "is none of experts in one tensor" in reason.message
