@@ -15,7 +15,7 @@ import atom
 from atom.entrypoints.bench import add_bench_commands
 from atom.entrypoints.flags.engine_args import FlagParser
 from atom.entrypoints.generate import add_generate_arguments, run_generate
-from atom.entrypoints.process.logs import LEVELS
+from atom.entrypoints.process.logs import LEVELS, print_error
 from atom.entrypoints.serve import add_serve_arguments, run_serve
 from atom.errors import AtomError
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AtomError as error:
         if args.log_level == "debug":
             traceback.print_exc()
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     except KeyboardInterrupt:
         return _INTERRUPTED

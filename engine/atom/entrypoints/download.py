@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from atom.entrypoints.flags.engine_args import FlagParser
-from atom.entrypoints.process.logs import LEVELS, configure_logging
+from atom.entrypoints.process.logs import LEVELS, configure_logging, print_error
 from atom.entrypoints.process.process_conduct import leave_message
 from atom.entrypoints.startup.progress_server import ProgressServer
 from atom.entrypoints.startup.startup_timeline import DOWNLOADING_WEIGHTS, StartupTimeline
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _Watched(args.folder, args.status_port) as watched:
             snapshot = ensure_snapshot(args.model, args.revision, args.folder, watched.expect)
     except AtomError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     done = {
         "model": snapshot.model,

@@ -10,6 +10,7 @@ import atexit
 import logging
 import logging.handlers
 import queue
+import sys
 
 LEVELS = ("debug", "info", "warning", "error")
 _LONGEST_PATH = 500  # characters
@@ -58,6 +59,12 @@ def flush_logs() -> None:
         if isinstance(handler, _QueuedLogs) and handler.writer is not None:
             logging.getLogger().removeHandler(handler)
             handler.writer.stop()
+
+
+def print_error(error: Exception) -> None:
+    """Say on stderr what ends the program, behind all that was logged: it is the last line."""
+    flush_logs()
+    print(f"error: {error}", file=sys.stderr)
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:

@@ -48,3 +48,29 @@ def test_records_are_all_written_at_exit_but_probes_chatter_and_endless_paths_ne
     assert lines[-1].endswith("INFO atom: last words")
     for silent in ("/health", "/startup", "/live", "/metrics", "chatter", "too fine"):
         assert silent not in done.stderr
+
+
+ERROR = """
+import logging, time
+from atom.entrypoints.process.logs import configure_logging, print_error
+configure_logging("info")
+console = logging.getLogger().handlers[0].writer.handlers[0]
+emit = console.emit
+console.emit = lambda record: (time.sleep(0.2), emit(record))  # as a slow terminal does
+logging.getLogger("atom").info("before")
+print_error(ValueError("the end"))
+"""
+
+
+def test_the_error_that_ends_a_program_is_its_last_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ERROR],
+        env=command_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    before, last = done.stderr.splitlines()
+    assert before.endswith("INFO atom: before")
+    assert last == "error: the end"
