@@ -47,7 +47,7 @@ class Setting:
     def reconciles(self) -> int:
         """Since the operator's start; 0 while it does not answer yet."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}") as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics") as answer:
                 text = answer.read().decode()
         except urllib.error.URLError:
             return 0
