@@ -27,6 +27,7 @@ from tools.on_cluster import choose_images, demo_manifest
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("only_operator")]
 
 NAME = "atom-tiny"
+DRAFTS = {"method": "ngram", "tokens": 2, "adaptive": False}  # of which a panel is
 MONITORING = {"podMonitor": {"interval": "2s"}, "alerts": {}, "dashboard": {}}
 
 
@@ -41,9 +42,10 @@ class Watched:
         return f"podMonitor/{self.cluster.namespace}/{NAME}/0"
 
     def ask(self) -> None:
-        """One request to the model."""
+        """One request to the model, which repeats itself: drafts are found."""
         kube = Kube(target.resolve(os.environ), self.cluster.namespace)
-        body = json.dumps({"model": NAME, "prompt": "What is ATOM?", "max_tokens": 8}).encode()
+        asked = {"model": NAME, "prompt": "to be " * 8, "max_tokens": 8, "ignore_eos": True}
+        body = json.dumps(asked).encode()
         headers = {"Content-Type": "application/json"}
         with kube.port_forward(f"service/{NAME}", 8000) as url:
             request = urllib.request.Request(f"{url}/v1/completions", body, headers)
@@ -60,6 +62,7 @@ def watched(
     engine_image(cluster)  # or a skip with the reason
     manifest = yaml.safe_load(demo_manifest(choose_images(target.resolve(os.environ), os.environ)))
     manifest["spec"]["monitoring"] = MONITORING
+    manifest["spec"].setdefault("engine", {})["speculative"] = DRAFTS
     port = free_port()
     address = network.uplink(target.resolve(os.environ).settings.instance).host_address
     log = tmp_path_factory.mktemp("log") / "operator.log"
