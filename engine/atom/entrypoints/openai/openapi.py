@@ -51,7 +51,9 @@ _ANSWERS: tuple[type[msgspec.Struct], ...] = (
     Traces,
 )
 _REFERENCE = "#/components/schemas/{model}"
-_EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
+# Of no schema: OpenAPI 3.1 has none for the events of a stream, and of a string a client would
+# believe that each event is one.
+_EVENTS: dict[str, dict[str, object]] = {"text/event-stream": {}}
 
 
 def body_of(kind: type[BaseModel]) -> dict[str, Any]:
