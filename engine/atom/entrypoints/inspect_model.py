@@ -18,6 +18,7 @@ from pathlib import Path
 
 from atom.checkpoint import open_checkpoint
 from atom.entrypoints.flags.engine_args import FlagParser
+from atom.entrypoints.process.logs import print_error
 from atom.entrypoints.process.process_conduct import MOST_MESSAGE_BYTES, leave_message
 from atom.errors import AtomError, ModelError
 from atom.model_loader.hub_errors import hub_error
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "(spec.model.configRef)"
             )
     except AtomError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return 1
     print(json.dumps(answer))
     leave_message(answer)

@@ -28,26 +28,31 @@ logging.getLogger("atom").info("last words")
 """
 
 
-def test_records_are_all_written_at_exit_but_probes_chatter_and_endless_paths_never() -> None:
+def stderr_of(script: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, "-c", script],
         env=command_environment(),
         capture_output=True,
         text=True,
         timeout=60,
         check=True,
     )
-    lines = done.stderr.splitlines()
+    return done.stderr
+
+
+def test_records_are_all_written_at_exit_but_probes_chatter_and_endless_paths_never() -> None:
+    written = stderr_of(SCRIPT)
+    lines = written.splitlines()
     assert '"GET /v1/models HTTP/1.1" 200' in lines[0]
     assert '"GET /long?xxx' in lines[1]
     assert lines[1].endswith('xxx... HTTP/1.1" 404')
     assert len(lines[1]) < 1000
     assert lines[2].endswith("ERROR uvicorn.error: trouble")
     assert lines[3].endswith("ERROR atom: failed")
-    assert "ZeroDivisionError" in done.stderr
+    assert "ZeroDivisionError" in written
     assert lines[-1].endswith("INFO atom: last words")
     for silent in ("/health", "/startup", "/live", "/metrics", "chatter", "too fine"):
-        assert silent not in done.stderr
+        assert silent not in written
 
 
 ERROR = """
@@ -63,14 +68,6 @@ print_error(ValueError("the end"))
 
 
 def test_the_error_that_ends_a_program_is_its_last_line() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ERROR],
-        env=command_environment(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    before, last = done.stderr.splitlines()
+    before, last = stderr_of(ERROR).splitlines()
     assert before.endswith("INFO atom: before")
     assert last == "error: the end"

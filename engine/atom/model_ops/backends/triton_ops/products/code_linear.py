@@ -95,9 +95,7 @@ def takes(w: LinearWeight, *, gated: bool) -> bool:
 
 def code_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     """x [1, in] contiguous, w that `takes` → [1, out]."""
-    out = torch.empty((1, w.outputs), dtype=x.dtype, device=x.device)
-    _launch(Stream(x), None, w, out, None, code_tile(w, normed=False, gated=False))
-    return out
+    return norm_code_linear(Stream(x), None, w, gated=False)[0]
 
 
 def norm_code_linear(
@@ -105,30 +103,18 @@ def norm_code_linear(
 ) -> tuple[torch.Tensor, Stream]:
     """The stream [1, in], no parts, w that `takes` (gated: gate's rows, then up's) → ([1, out], or
     half of it; the settled stream). norm: None of what is normed already."""
-    residual = stream.residual
+    residual, pending, scales = stream.residual, stream.pending, w.scales
+    assert scales is not None
+    tile, constants = code_tile(w, normed=norm is not None, gated=gated), scale_constants(w)
     outputs = w.outputs // 2 if gated else w.outputs
     out = torch.empty((1, outputs), dtype=residual.dtype, device=residual.device)
-    settled = None if stream.pending is None else torch.empty_like(residual)
-    _launch(stream, norm, w, out, settled, code_tile(w, normed=norm is not None, gated=gated))
-    return out, Stream(residual if settled is None else settled)
-
-
-def _launch(
-    stream: Stream,
-    norm: NormWeight | None,
-    w: LinearWeight,
-    out: torch.Tensor,
-    settled: torch.Tensor | None,
-    tile: CodeTile,
-) -> None:
-    scales, outputs, pending = w.scales, out.shape[1], stream.pending
-    assert scales is not None
-    constants = scale_constants(w)
+    settled = None if pending is None else torch.empty_like(residual)
     _code_linear_kernel[(triton.cdiv(outputs, tile.rows),)](
-        stream.residual if pending is None else pending,
-        None if pending is None else stream.residual, norm and norm.weight,
-        w.data, scales.scale, w.bias, out, settled, 0.0 if norm is None else norm.eps,
-        N=outputs, K=w.inputs, GATED=outputs != w.outputs, ROWS=tile.rows, BLOCK_K=tile.block,
+        residual if pending is None else pending, None if pending is None else residual,
+        norm and norm.weight, w.data, scales.scale, w.bias, out, settled,
+        0.0 if norm is None else norm.eps,
+        N=outputs, K=w.inputs, GATED=gated, ROWS=tile.rows, BLOCK_K=tile.block,
         UNROLL=tile.unroll, TALL=constants["TALL"], WIDE=constants["WIDE"],
         num_warps=tile.num_warps,
     )  # fmt: skip
+    return out, Stream(residual if settled is None else settled)
