@@ -222,16 +222,8 @@ def _check_ranks(facts: ModelFacts, options: EngineOptions) -> None:
             "enable_dp_attention is for ranks that share experts; add --enable-expert-parallel, or "
             "leave it out for ranks with whole models"
         )
-    if options.expert_exchange != "torch" and not options.enable_dp_attention:
-        raise ConfigError(
-            f"expert_exchange {options.expert_exchange} is for ranks with tokens of their own; add "
-            "--enable-dp-attention, or leave it out"
-        )
-    if options.expert_exchange == "mori" and options.nnodes > 1:
-        raise ConfigError(
-            f"expert_exchange mori is for ranks of one node; over {options.nnodes} use "
-            "--expert-exchange torch"
-        )
+    if options.expert_exchange != "torch":
+        _check_exchange(options)
     if options.balance is not None and not (experts and options.enable_dp_attention):
         raise ConfigError(
             "enable_eplb moves experts between ranks that share them; add --data-parallel-size, "
@@ -260,6 +252,21 @@ def _check_experts(facts: ModelFacts, options: EngineOptions) -> None:
     refusal = expert_parallel_problem(facts, asked)
     if refusal is not None:
         raise ConfigError(f"enable_expert_parallel: {refusal}")
+
+
+def _check_exchange(options: EngineOptions) -> None:
+    """Raises `ConfigError` when tokens cannot go to their experts by the library asked for."""
+    name, near = options.expert_exchange, options.data_parallel_size // options.nnodes
+    if not options.enable_dp_attention:
+        raise ConfigError(
+            f"expert_exchange {name} is for ranks with tokens of their own; add "
+            "--enable-dp-attention, or leave it out"
+        )
+    if near.bit_count() != 1:
+        raise ConfigError(
+            f"expert_exchange {name} is for 1, 2, 4 or 8 ranks of a node, and not for {near}; use "
+            "another --data-parallel-size, or --expert-exchange torch"
+        )
 
 
 def check_kv_cache_dtype(name: str) -> None:

@@ -22,6 +22,9 @@ from atom.model_ops.routing import Routed
 
 # More than a card has compute units wait for each other for ever; 80 is the fewest of a card's.
 _BLOCKS, _WARPS = 80, 8
+# Of them those that send to other nodes. Tokens are lost or doubled without a word unless 8 divides
+# it, and there is no end unless some are left for the own node (ROCm/mori#507).
+_REMOTE_BLOCKS = 40
 _GROUP = "default"
 _DTYPES = (torch.bfloat16, torch.float32)
 
@@ -29,13 +32,14 @@ _DTYPES = (torch.bfloat16, torch.float32)
 @dataclass(frozen=True, slots=True)
 class MoriShape:
     """Of what is exchanged: most_tokens of each rank, [T, hidden] with top_k experts each, of which
-    every rank has `slots`."""
+    every rank has `slots`. ranks_per_node: ranks of a node follow each other."""
 
     most_tokens: int
     hidden: int
     top_k: int
     slots: int
     dtype: torch.dtype
+    ranks_per_node: int
 
 
 class MoriExchange:
@@ -46,6 +50,7 @@ class MoriExchange:
         self._shape = shape
         self._rank = links.rank
         self._shmem = shmem
+        kinds, is_near = ops.EpDispatchCombineKernelType, links.size == shape.ranks_per_node
         config = ops.EpDispatchCombineConfig(
             data_type=shape.dtype,
             rank=links.rank,
@@ -59,8 +64,9 @@ class MoriExchange:
             num_experts_per_token=shape.top_k,
             warp_num_per_block=_WARPS,
             block_num=_BLOCKS,
-            kernel_type=ops.EpDispatchCombineKernelType.IntraNode,
-            gpu_per_node=links.size,
+            kernel_type=kinds.IntraNode if is_near else kinds.InterNodeV1LL,
+            gpu_per_node=shape.ranks_per_node,
+            rdma_block_num=0 if is_near else _REMOTE_BLOCKS,
         )
         self._op = ops.EpDispatchCombineOp(config=config)
         self._sent: torch.Tensor | None = None  # ids of the dispatch that is to be combined

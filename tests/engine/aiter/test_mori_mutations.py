@@ -25,7 +25,7 @@ from tests.support.fake_mori import GENERATIONS, fake_mori
 from tests.support.thread_links import ThreadLinks, ThreadWorld
 
 RANKS, HIDDEN, TOP_K, SLOTS, MOST = 2, 8, 3, 4, 6
-SHAPE = MoriShape(MOST, HIDDEN, TOP_K, SLOTS, torch.float32)
+SHAPE = MoriShape(MOST, HIDDEN, TOP_K, SLOTS, torch.float32, ranks_per_node=1)
 NOTICED = (AssertionError, TypeError, RuntimeError, ValueError, IndexError)
 
 # What is called, what is wrong of it, and the change of its arguments.
@@ -38,6 +38,12 @@ MISTAKES: list[tuple[str, str, Change]] = [
     ("config", "a narrower hidden state", constant("hidden_dim", HIDDEN // 2)),
     ("config", "room for fewer tokens", constant("max_num_inp_token_per_rank", 2)),
     ("config", "warps by another name", rename("warp_num_per_block", "warp_per_block")),
+    ("config", "one node for two", constant("gpu_per_node", RANKS)),
+    ("config", "devices of a node that are no power of two", constant("gpu_per_node", 3)),
+    ("config", "blocks for other nodes that 8 does not divide", constant("rdma_block_num", 20)),
+    ("config", "no blocks for other nodes", constant("rdma_block_num", 0)),
+    ("config", "no blocks for the own node", constant("rdma_block_num", 80)),
+    ("config", "a kernel of one node", drop("kernel_type")),
     ("dispatch", "wide ids", put("indices", torch.Tensor.long)),
     ("dispatch", "weights for ids", swap("weights", "indices")),
     ("dispatch", "ids of padding", put("indices", lambda ids: ids.where(ids != ids[0, 0], -1))),

@@ -190,7 +190,6 @@ def test_a_server_that_waits_for_nodes_can_be_stopped(model: str) -> None:
         ({"data_parallel_size": 3}, "3 ranks are not equally many on each of 2 nodes; .*: 2, 4, 8"),
         ({"data_parallel_size": 6}, "8 experts are not .* over 2 nodes: 2, 4, 8"),
         ({"tensor_parallel_size": 2}, "not over 2 × 2"),
-        ({"expert_exchange": "mori"}, "mori is for ranks of one node; over 2 use"),
     ],
     ids=str,
 )

@@ -3,7 +3,8 @@
 Its calls have the signatures of signatures.json, which were read from MORI's source text. What the
 real one would refuse, take for something else or does not document is a ContractError: positions
 whose meaning has changed, other dtypes, no tokens at all, ids of no expert, a combine whose indices
-are not the rank's own routing. Rows behind those that have come are garbage, as they are there.
+are not the rank's own routing, a kernel of one node for ranks of several, blocks for other nodes
+that lose tokens or never end. Rows behind those that have come are garbage, as they are there.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ GENERATIONS = tuple(_record()["generations"])
 
 def fake_mori(generation: str, links: ThreadLinks) -> SimpleNamespace:
     """`ops` and `shmem` of this release, as one rank sees them; `finalized`: how often."""
-    kinds = _record()["enums"][generation]["EpDispatchCombineKernelType"]
+    members = _record()["enums"][generation]["EpDispatchCombineKernelType"]
+    kinds = enum.IntEnum("EpDispatchCombineKernelType", members)
     said = SimpleNamespace(finalized=0)
 
     def finalize(*args: Any, **kwargs: Any) -> None:
@@ -50,7 +52,8 @@ def fake_mori(generation: str, links: ThreadLinks) -> SimpleNamespace:
 
     def config(*args: Any, **kwargs: Any) -> SimpleNamespace:
         name = "mori.ops.EpDispatchCombineConfig"
-        return SimpleNamespace(**_bind(name, generation, args, kwargs))
+        unsaid = {"kernel_type": kinds["IntraNode"], "gpu_per_node": 8, "rdma_block_num": 0}
+        return SimpleNamespace(**unsaid | _bind(name, generation, args, kwargs))
 
     def op(*args: Any, **kwargs: Any) -> _Op:
         bound = _bind("mori.ops.EpDispatchCombineOp", generation, args, kwargs)
@@ -59,7 +62,7 @@ def fake_mori(generation: str, links: ThreadLinks) -> SimpleNamespace:
     said.ops = SimpleNamespace(
         EpDispatchCombineConfig=config,
         EpDispatchCombineOp=op,
-        EpDispatchCombineKernelType=enum.IntEnum("EpDispatchCombineKernelType", kinds),
+        EpDispatchCombineKernelType=kinds,
     )
     said.shmem = SimpleNamespace(shmem_finalize=finalize)
     return said
@@ -72,6 +75,15 @@ class _Op:
         self._origins: list[tuple[int, int]] = []  # rank and token of each row that has come
         _require(config.rank == links.rank, "another rank's config")
         _require(config.world_size == links.size, "another world's config")
+        near = config.gpu_per_node
+        _require(near.bit_count() == 1 and links.size % near == 0, f"{near} devices of a node")
+        if near == links.size:
+            _require(config.kernel_type.name == "IntraNode", "a kernel of several nodes")
+        else:
+            _require(config.kernel_type.name == "InterNodeV1LL", "a kernel of one node")
+            remote = config.rdma_block_num
+            _require(remote > 0 and remote % 8 == 0, "blocks that lose tokens")
+            _require(remote < config.block_num, "no block for the own node")
 
     def dispatch(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         name = "mori.ops.EpDispatchCombineOp.dispatch"

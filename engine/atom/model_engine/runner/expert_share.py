@@ -48,5 +48,6 @@ def expert_exchange(
         top_k=one.per_token,
         slots=experts.slots(one.count),
         dtype=dtype,
+        ranks_per_node=config.parallel.ranks_per_node,
     )
     return AgreedExchange(links, open_mori(links, shape))

@@ -12,7 +12,9 @@ import torch
 from atom.balance_config import BalanceConfig
 from atom.config import Config, EngineOptions, build_config
 from atom.errors import ConfigError
+from atom.model_engine.runner import expert_share
 from atom.model_engine.runner.expert_share import expert_exchange, expert_ranks
+from atom.model_ops.mori_exchange import MoriShape
 from atom.model_ops.parallel import ExpertRanks
 from atom.speculative_config import SpeculativeConfig
 from tests.support.thread_links import ThreadLinks, ThreadWorld
@@ -21,6 +23,7 @@ from tests.support.tiny_model import make_tiny_checkpoint
 SHARED: dict[str, Any] = {
     "data_parallel_size": 2, "enable_dp_attention": True, "enable_expert_parallel": True,
 }  # fmt: skip
+MORI = {"expert_exchange": "mori"}
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +55,17 @@ def test_mori_is_asked_for_by_name_and_missing_here(mixture: str) -> None:
         expert_exchange(config, ThreadLinks(ThreadWorld(2), 0), ranks, torch.float32)
 
 
+def test_mori_knows_which_ranks_are_near(mixture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[MoriShape] = []
+    monkeypatch.setattr(expert_share, "open_mori", lambda links, shape: asked.append(shape))
+    for nodes in (1, 2):
+        config = _config(mixture, **SHARED, **MORI, nnodes=nodes)
+        ranks = expert_ranks(config)
+        assert ranks is not None
+        expert_exchange(config, ThreadLinks(ThreadWorld(2), 0), ranks, torch.float32)
+    assert [shape.ranks_per_node for shape in asked] == [2, 1]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -66,6 +80,8 @@ def test_mori_is_asked_for_by_name_and_missing_here(mixture: str) -> None:
         ({**SHARED, "balance": BalanceConfig(redundant=8)}, "every other rank, 6; ask for fewer"),
         ({"balance": BalanceConfig()}, "enable_eplb moves experts between ranks"),
         ({"expert_exchange": "mori"}, "add --enable-dp-attention"),
+        ({**SHARED, **MORI, "data_parallel_size": 3}, "1, 2, 4 or 8 ranks of a node, .* for 3"),
+        ({**SHARED, **MORI, "data_parallel_size": 6, "nnodes": 2}, "ranks of a node, .* for 3"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

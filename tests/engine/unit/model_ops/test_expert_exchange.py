@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,13 +17,14 @@ from tests.support.fake_mori import GENERATIONS, ContractError, fake_mori
 from tests.support.thread_links import ThreadLinks, ThreadWorld
 
 HIDDEN, TOP_K, SLOTS, MOST = 8, 3, 4, 6
-SHAPE = MoriShape(MOST, HIDDEN, TOP_K, SLOTS, torch.float32)
+SHAPE = MoriShape(MOST, HIDDEN, TOP_K, SLOTS, torch.float32, ranks_per_node=1)
 
 
-def _mori(generation: str) -> Callable[[ThreadLinks], MoriExchange]:
+def _mori(generation: str, nodes: int = 1) -> Callable[[ThreadLinks], MoriExchange]:
     def build(links: ThreadLinks) -> MoriExchange:
         library = fake_mori(generation, links)
-        return MoriExchange(library.ops, library.shmem, links, SHAPE)
+        shape = replace(SHAPE, ranks_per_node=links.size // nodes)
+        return MoriExchange(library.ops, library.shmem, links, shape)
 
     return build
 
@@ -31,6 +33,7 @@ WAYS: dict[str, Callable[[ThreadLinks], ExpertExchange]] = {
     "gathered": lambda links: GatherExchange(links, MOST),
     "all to all": AllToAllExchange,
     **{f"mori {generation}": _mori(generation) for generation in GENERATIONS},
+    **{f"mori {generation}, two nodes": _mori(generation, 2) for generation in GENERATIONS},
 }
 
 
@@ -113,6 +116,6 @@ def test_an_engine_without_mori_says_so() -> None:
     links: ExpertLinks = ThreadLinks(ThreadWorld(1), 0)
     with pytest.raises(ConfigError, match="install AMD's mori, or use --expert-exchange torch"):
         open_mori(links, SHAPE)
-    half = MoriShape(MOST, HIDDEN, TOP_K, SLOTS, torch.float16)
+    half = replace(SHAPE, dtype=torch.float16)
     with pytest.raises(ConfigError, match="bfloat16 and float32, and not float16"):
         open_mori(links, half)
