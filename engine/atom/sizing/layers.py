@@ -43,6 +43,22 @@ class Latent:
         return self.kv_rank + self.rope_dim
 
 
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Layers of one `kind` turn by one table of cosines and sines, a row for each position.
+
+    `turns` False: no element turns, wherever a token stands. `warms`: queries grow with their
+    position, by a table too.
+    """
+
+    kind: str = "all layers"
+    turns: bool = True
+    warms: bool = False
+
+
+_ONE_ROPE = Rope()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionFacts:
     """One attention layer. `head_dim` is that of a query; `window` in tokens, None attends in full.
@@ -61,6 +77,12 @@ class AttentionFacts:
     output_bias: bool = False
     sinks: bool = False
     reads_embedding: bool = False
+    rope: Rope = _ONE_ROPE
+
+    @property
+    def rope_dim(self) -> int:
+        """Elements of a head that its rope's table is for."""
+        return self.head_dim if self.latent is None else self.latent.rope_dim
 
     @property
     def cache(self) -> CacheKind:
