@@ -37,6 +37,7 @@ from tests.support.quantised_checkpoint import (
     LAYOUTS,
     make_quantised_checkpoint,
 )
+from tests.support.quantised_llama4 import LLAMA4_LAYOUTS, make_quantised_llama4
 from tests.support.tiny_model import make_tiny_checkpoint
 
 MEMORY_BYTES = 2 * 2**30
@@ -179,6 +180,18 @@ def test_a_draft_models_table_is_beside_the_models(
 def test_of_every_text_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     make_multimodal_checkpoint(tmp_path, kind)
     check(planned(tmp_path), Measured(tmp_path, monkeypatch))
+
+
+@pytest.mark.parametrize("name", LLAMA4_LAYOUTS)
+def test_of_quantised_experts_in_modules_and_in_stacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    quantised, plain = make_quantised_llama4(tmp_path, name)
+    check(planned(quantised), Measured(quantised, monkeypatch))
+    stored = Measured(quantised, monkeypatch, backend="torch_ref")
+    facts = replace(facts_of(quantised), weight_dtype_bytes=4)
+    assert stored.weights == facts.weight_bytes() + stored.tables
+    assert stored.weights < 0.75 * planned(plain).weights_bytes
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp8", "fp32"])

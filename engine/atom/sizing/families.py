@@ -32,13 +32,15 @@ _DEFAULT_WINDOW = 4096
 _GPT_OSS_WINDOW = 128
 _GEMMA3_PATTERN = 6
 _MIXTRAL_BLOCK = ExpertsBlock(name="block_sparse_moe", matrices=("w1", "w3", "w2"))
-_GPT_OSS_BLOCK = ExpertsBlock(router="router", stacking=Stacking.IN_TURN)
+_GPT_OSS_BLOCK = ExpertsBlock(router="router", stacking=Stacking.IN_TURN, stacked_by=("mxfp4",))
 _LLAMA4_BLOCK = ExpertsBlock(
     name="feed_forward",
     dense="feed_forward",
     router="router",
     shared="shared_expert",
     stacking=Stacking.SIDE_BY_SIDE,
+    stacked_by=("fbgemm_fp8",),
+    parted_by=("compressed-tensors", "awq", "gptq"),
 )
 _LLAMA4_CHUNK, _LLAMA4_WIDTH, _LLAMA4_DENSE_WIDTH = 8192, 8192, 16_384
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 class CacheKind(enum.StrEnum):
@@ -127,6 +127,8 @@ class ExpertsBlock:
     """The module of a layer that holds router and experts, and its parts, as checkpoints name them.
 
     `matrices`: of an expert, gate, up and down. `dense`: the module of a layer without experts.
+    `stacked_by`: methods of quantisation whose checkpoints keep one tensor of all experts, with
+    scales beside it; `parted_by`: those that make each expert's matrices modules first.
     """
 
     name: str = "mlp"
@@ -135,6 +137,12 @@ class ExpertsBlock:
     shared: str = "shared_experts"
     matrices: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
     stacking: Stacking = Stacking.APART
+    stacked_by: tuple[str, ...] = ()
+    parted_by: tuple[str, ...] = ()
+
+    def written_by(self, method: str) -> ExpertsBlock:
+        """The block as checkpoints of a method of quantisation have it."""
+        return replace(self, stacking=Stacking.APART) if method in self.parted_by else self
 
 
 PLAIN_BLOCK = ExpertsBlock()

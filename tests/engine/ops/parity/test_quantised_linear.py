@@ -223,9 +223,11 @@ def test_four_bit_codes_are_the_sixteen_numbers(device: torch.device) -> None:
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("tokens", [1, 6, 300])
+@pytest.mark.parametrize("weighs_inputs", [False, True], ids=["results", "inputs"])
 def test_experts_are_the_dequantised_ones(
-    backend: Backend, reference: Backend, device: torch.device, kind: WeightFormat, tokens: int
-) -> None:
+    backend: Backend, reference: Backend, device: torch.device, kind: WeightFormat, tokens: int,
+    weighs_inputs: bool,
+) -> None:  # fmt: skip
     """Activations of experts stay as they are: no rounding but the dtype's."""
     count, hidden, inner, dtype = 6, 160, 64, torch.float32
     if leaves(backend, kind, dtype, "experts"):
@@ -259,9 +261,10 @@ def test_experts_are_the_dequantised_ones(
             if part.scales is not None
         ),
         w.activation,
+        weighs_inputs,
     )
     expected = reference.operations["experts"](x.double(), plain, routed)
     prepare = backend.operations["prepare_experts"]
-    prepared = ExpertsWeight(prepare(w.gate_up), prepare(w.down), w.activation)
+    prepared = ExpertsWeight(prepare(w.gate_up), prepare(w.down), w.activation, weighs_inputs)
     out = backend.operations["experts"](x, prepared, routed)
     assert_rows_agree(out, expected, dtype, slack=4)
