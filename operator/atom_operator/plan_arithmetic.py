@@ -10,12 +10,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from atom.sizing import KvTerm, ModelFacts, WeightPart, kv_terms
+from atom.sizing import KvTerm, ModelFacts, kv_terms
 from atom_operator.domain import Plan
 from atom_operator.plan.capacity import (
-    held_as,
+    held_parts,
     kv_element,
-    loads_own_drafts,
     speculation,
     stored_bytes,
 )
@@ -41,7 +40,7 @@ def terms(plan: Plan) -> dict[str, Any] | None:
     if plan.facts is None:
         return None
     return {
-        "weights": [asdict(part) for part in _weight_parts(plan, plan.facts)],
+        "weights": [asdict(part) for part in held_parts(plan.facts, plan.engine, plan.accelerator)],
         "kv": [asdict(term) for term in _kv_terms(plan, plan.facts)],
     }
 
@@ -51,19 +50,8 @@ def _kv_terms(plan: Plan, facts: ModelFacts) -> tuple[KvTerm, ...]:
     return kv_terms(facts, element, plan.engine.tensor_parallel, speculation(plan.engine))
 
 
-def _weight_parts(plan: Plan, facts: ModelFacts) -> tuple[WeightPart, ...]:
-    options = plan.engine
-    stored = stored_bytes(plan.accelerator)
-    sharding = held_as(facts, options, plan.accelerator)
-    parts = facts.weight_parts(stored, sharding, loads_own_drafts(options))
-    if options.draft_facts is None:
-        return parts
-    size = options.draft_facts.weight_bytes(stored, options.tensor_parallel)
-    return (*parts, WeightPart("draft model", size, sharded=True))
-
-
 def _weights(plan: Plan, facts: ModelFacts) -> str:
-    options, parts = plan.engine, _weight_parts(plan, facts)
+    options, parts = plan.engine, held_parts(facts, plan.engine, plan.accelerator)
     stored = stored_bytes(plan.accelerator)
     total = sum(part.size_bytes for part in parts)
     listed = ", ".join(

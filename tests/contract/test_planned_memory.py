@@ -14,13 +14,15 @@ from typing import Any
 
 import psutil
 import pytest
-import torch
 
 from atom.config import EngineOptions, build_config
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_ops.attention import CachedAttention
+from atom.model_ops.rotary_embedding import RotaryEmbedding
+from atom.sizing import ModelFacts, rotary_bytes
 from atom.sizing.overheads import CPU_RUNTIME_BYTES
+from atom.speculative_config import SpeculativeConfig
 from atom.utils.device import Device
 from atom_operator.constants import Reason
 from atom_operator.domain import Accelerator, Capacity, FactsLookup
@@ -28,12 +30,14 @@ from atom_operator.domain import EngineOptions as PlannedOptions
 from atom_operator.plan.capacity import judge_capacity
 from atom_operator.plan.model_facts import facts_from_text
 from tests.engine.integration.test_model_parity import CHECKPOINTS
+from tests.support.draft_checkpoints import add_mtp_layer, make_eagle3
 from tests.support.multimodal_checkpoint import KINDS, make_multimodal_checkpoint
 from tests.support.quantised_checkpoint import (
     GPT_OSS_LAYOUT,
     LAYOUTS,
     make_quantised_checkpoint,
 )
+from tests.support.quantised_llama4 import LLAMA4_LAYOUTS, make_quantised_llama4
 from tests.support.tiny_model import make_tiny_checkpoint
 
 MEMORY_BYTES = 2 * 2**30
@@ -69,10 +73,16 @@ class Measured:
         runner = ModelRunner(config)
         self.report: EngineReport = runner.initialize(lambda phase, share: None)
         self.cache = sum(held.values())
-        model: torch.nn.Module = runner._model
-        self.weights = sum(
-            {p.untyped_storage().data_ptr(): p.nbytes for p in model.parameters()}.values()
-        )
+        modules = [module for model in runner._models() for module in model.modules()]
+        ropes = {id(each): each for each in modules if isinstance(each, RotaryEmbedding)}
+        self.tables = sum(table.nbytes for rope in ropes.values() for table in rope.buffers())
+        parameters = [p for model in runner._models() for p in model.parameters()]
+        weights = {p.untyped_storage().data_ptr(): p.nbytes for p in parameters}
+        self.weights = self.tables + sum(weights.values())
+
+
+def facts_of(folder: Path) -> ModelFacts:
+    return ModelFacts.from_hf_config(json.loads((folder / "config.json").read_text()))
 
 
 def planned(folder: Path, **options: Any) -> Capacity:
@@ -105,13 +115,83 @@ def check(plan: Capacity, found: Measured) -> None:
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_of_every_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     folder = make_tiny_checkpoint(tmp_path, **CHECKPOINTS[name])
-    check(planned(folder), Measured(folder, monkeypatch))
+    found = Measured(folder, monkeypatch)
+    check(planned(folder), found)
+    assert found.tables == rotary_bytes(facts_of(folder), OPTIONS["max_model_len"])
+
+
+LONG = 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "elements"),
+    {
+        "llama": 16,
+        "deepseek3": 8,  # of the rotated part alone
+        "gemma3": 2 * 24,  # a rope for windows, another for all tokens
+        "llama4": 16 + 1,  # what turns nothing is one row; a temperature of each position
+        "llama4-odd": 24,
+        "gpt-oss": 16,  # YaRN
+    }.items(),
+)
+def test_tables_of_a_long_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, elements: int
+) -> None:
+    """Where they outgrow the weights, plan and engine still count the same."""
+    given = {**CHECKPOINTS[name], "max_position_embeddings": LONG}
+    folder = make_tiny_checkpoint(tmp_path, **given)
+    options = {"max_model_len": LONG, "gpu_memory_utilization": 0.9}
+    found = Measured(folder, monkeypatch, **options)
+    plan = planned(folder, **options)
+    check(plan, found)
+    one_row = 4 * 32 if name.startswith("llama4") else 0
+    assert found.tables == pytest.approx(4 * elements * LONG, abs=one_row)
+    assert found.tables == rotary_bytes(facts_of(folder), LONG)
+    half = planned(folder, **{**options, "max_model_len": LONG // 2})
+    assert plan.weights_bytes - half.weights_bytes == pytest.approx(found.tables / 2, abs=one_row)
+
+
+def test_a_layer_that_drafts_turns_by_the_models_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_tiny_checkpoint(tmp_path, **CHECKPOINTS["deepseek3-experts"])
+    add_mtp_layer(folder)
+    found = Measured(folder, monkeypatch, speculative=SpeculativeConfig(method="mtp", num_tokens=2))
+    check(planned(folder, speculative_tokens=2, speculative_method="mtp"), found)
+    assert found.tables == rotary_bytes(facts_of(folder), OPTIONS["max_model_len"])
+
+
+def test_a_draft_models_table_is_beside_the_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, draft = make_tiny_checkpoint(tmp_path / "target", "llama", layers=7), tmp_path / "draft"
+    make_eagle3(draft, folder, draft_vocabulary=64)
+    asked = SpeculativeConfig(method="eagle3", num_tokens=2, draft_model=str(draft))
+    found = Measured(folder, monkeypatch, speculative=asked)
+    plan = planned(
+        folder, speculative_tokens=2, speculative_method="eagle3", draft_facts=facts_of(draft)
+    )
+    check(plan, found)
+    both = (rotary_bytes(facts_of(each), OPTIONS["max_model_len"]) for each in (folder, draft))
+    assert found.tables == sum(both)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_every_text_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     make_multimodal_checkpoint(tmp_path, kind)
     check(planned(tmp_path), Measured(tmp_path, monkeypatch))
+
+
+@pytest.mark.parametrize("name", LLAMA4_LAYOUTS)
+def test_of_quantised_experts_in_modules_and_in_stacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    quantised, plain = make_quantised_llama4(tmp_path, name)
+    check(planned(quantised), Measured(quantised, monkeypatch))
+    stored = Measured(quantised, monkeypatch, backend="torch_ref")
+    facts = replace(facts_of(quantised), weight_dtype_bytes=4)
+    assert stored.weights == facts.weight_bytes() + stored.tables
+    assert stored.weights < 0.75 * planned(plain).weights_bytes
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp8", "fp32"])
@@ -160,6 +240,6 @@ def test_of_every_format(
     config = json.loads((folder / "config.json").read_text())
     lookup = facts_from_text(json.dumps(config), "config.json")
     assert lookup.facts is not None
-    as_stored = replace(lookup.facts, weight_dtype_bytes=4).weight_bytes()
+    as_stored = replace(lookup.facts, weight_dtype_bytes=4).weight_bytes() + stored.tables
     assert stored.weights == pytest.approx(as_stored, rel=WITHIN)
     assert stored.weights < 0.75 * planned(folder).weights_bytes

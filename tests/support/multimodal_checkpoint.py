@@ -112,14 +112,15 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def make_multimodal_checkpoint(folder: Path, kind: str) -> Any:
-    """Writes config, weights and tokenizer; the model itself, transformers'."""
+def make_multimodal_checkpoint(folder: Path, kind: str, **changes: Any) -> Any:
+    """Writes config, weights and tokenizer; the model itself, transformers'. changes: of its text
+    part."""
     tokenizer = write_byte_tokenizer(folder)
     config_class, model_class, text, vision = KINDS[kind]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         config = config_class(
-            text_config={**_TEXT, "vocab_size": tokenizer.get_vocab_size(), **text},
+            text_config={**_TEXT, "vocab_size": tokenizer.get_vocab_size(), **text, **changes},
             vision_config=vision,
         )
         model = model_class(config).eval()

@@ -46,7 +46,7 @@ from atom.model_ops.experts import SpreadExperts
 from atom.model_ops.linear import Build
 from atom.model_ops.parallel import Ranks
 from atom.model_ops.rank_sums import over_ranks
-from atom.models.decoder import CausalLM, attention_layers, finish_weights
+from atom.models.decoder import CausalLM, attention_layers, finish_weights, held_bytes
 from atom.models.draft_model import DraftModel
 from atom.models.layer_kinds import one_of_each_kind
 from atom.models.placed_modules import placed_draft, placed_model
@@ -59,7 +59,9 @@ from atom.models.registry import (
 from atom.sizing.kv_budget import KvBudget, concurrency_table, fewer_blocks
 from atom.sizing.kv_layout import Speculation, kv_layout
 from atom.sizing.limits import DeviceMemory
+from atom.sizing.model_facts import ModelFacts
 from atom.sizing.overheads import activation_bytes
+from atom.sizing.rotary_tables import position_bytes, rotary_bytes
 from atom.sizing.weights import Sharding
 from atom.utils.device import Device, detect_device
 from atom.utils.versions import software_versions
@@ -138,7 +140,7 @@ class ModelRunner:
         self._build()
         finish_compiling = self._compile_ahead(progress)
         self._load(progress)
-        weights_bytes = sum(p.nbytes for model in self._models() for p in model.parameters())
+        weights_bytes = sum(held_bytes(model) for model in self._models())
         self._steps = self._step_runner()
         if finish_compiling is not None:
             finish_compiling()
@@ -327,6 +329,7 @@ class ModelRunner:
             weights_bytes=weights,
             activation_bytes=activations,
             overhead_bytes=overhead,
+            position_bytes=sum(position_bytes(facts) for facts, _ in self._facts()),
         )
         return kv_cache.plan_blocks(self._config, memory, self._layout)
 
@@ -339,21 +342,27 @@ class ModelRunner:
         return fewer_blocks(budget, least, self._config.model.max_model_len)
 
     def _predicted_weights_bytes(self) -> int:
-        """Of what the device holds; on the CPU every format becomes the model's own dtype."""
-        config, element = self._config, self._dtype.itemsize
-        models = [(config.model.facts, self._drafts_by_layers and config.draft is None)]
-        if config.draft is not None:
-            models.append((config.draft.facts, False))
+        """Of what the device holds, tables of ropes too; on the CPU every format becomes the
+        model's own dtype."""
+        models, element = self._facts(), self._dtype.itemsize
+        longest = self._config.model.max_model_len
+        tables = sum(rotary_bytes(facts, longest) for facts, _ in models)
         if self._resolved.expands:
-            return sum(
+            return tables + sum(
                 facts.bytes_on_rank(element, self._sharding, drafts=own) for facts, own in models
             )
-        return sum(
+        return tables + sum(
             replace(facts, weight_dtype_bytes=element).bytes_on_rank(
                 None, self._sharding, drafts=own
             )
             for facts, own in models
         )
+
+    def _facts(self) -> list[tuple[ModelFacts, bool]]:
+        """Of the model and of what drafts for it, each with whether its own layers draft."""
+        config = self._config
+        own = [(config.model.facts, self._drafts_by_layers and config.draft is None)]
+        return own if config.draft is None else [*own, (config.draft.facts, False)]
 
     def _predicted_activation_bytes(self) -> int:
         limits = kv_cache.run_limits(self._config)

@@ -306,13 +306,15 @@ def head_order(rope: RopeConfig) -> torch.Tensor | None:
 
 
 class RotaryEmbedding(nn.Module):
-    """The table of one kind of rope; layers of that kind share it."""
+    """The table of one kind of rope; layers of that kind share it. What turns nothing is the same
+    wherever a token stands, and so a single row."""
 
     def __init__(self, rope: RopeConfig, max_position: int) -> None:
         super().__init__()
         self.cos_sin: torch.Tensor
+        self._turns = rope.rotary_dim > 0
         with torch.device("cpu"):  # parameter-free: computed even where layers are meta
-            table = cos_sin_table(rope, max_position)
+            table = cos_sin_table(rope, max_position if self._turns else 1)
             warmth = rope.temperature
             of_queries = None if warmth is None else warmth.table(max_position)
         self.register_buffer("cos_sin", table, persistent=False)
@@ -327,4 +329,5 @@ class RotaryEmbedding(nn.Module):
     def forward(
         self, positions: torch.Tensor, q_norm: NormWeight | None, k_norm: NormWeight | None
     ) -> Rotary:
-        return Rotary(self.cos_sin, positions, q_norm, k_norm)
+        rows = positions if self._turns else torch.zeros_like(positions)
+        return Rotary(self.cos_sin, rows, q_norm, k_norm)

@@ -127,7 +127,7 @@ class StackedLinear(WeightHolder):
             end = first + region.shape[0]
             rows = (before + region.rows[0], before + region.rows[1])
             if self._stored is not None:
-                yield self._stored.stacked_part(own, expert, slot, number, rows)
+                yield from self._stored.stacked_part(own, expert, slot, number, rows)
             else:
                 yield Placement(
                     name=own,

@@ -72,6 +72,11 @@ class InputGroups:
     order: torch.Tensor | None = None
     whole: bool = False
 
+    def of(self, expert: int) -> InputGroups:
+        """Those of one matrix of a stack."""
+        order = None if self.order is None else self.order[expert]
+        return replace(self, index=self.index[expert], order=order)
+
     def spread(self, by_group: torch.Tensor) -> torch.Tensor:
         """What is kept by group [.., out, groups] → by input [.., out, in]."""
         return by_group.gather(-1, self._of_rows(self.index))
@@ -109,7 +114,7 @@ class Scales:
     def of(self, expert: int) -> Scales:
         """Those of one matrix of a stack."""
         zero = None if self.zero is None else self.zero[expert]
-        groups = self.groups and replace(self.groups, index=self.groups.index[expert])
+        groups = self.groups and self.groups.of(expert)
         return replace(self, scale=self.scale[expert], zero=zero, groups=groups)
 
 

@@ -20,7 +20,7 @@ from atom.model_ops.embed_head import ParallelLMHead, VocabParallelEmbedding
 from atom.model_ops.layernorm import Normed, RMSNorm
 from atom.model_ops.linear import Build, Linear
 from atom.model_ops.placement import Placement
-from atom.model_ops.rotary_embedding import RotaryEmbedding, head_order
+from atom.model_ops.rotary_embedding import RopeConfig, RotaryEmbedding, head_order
 from atom.model_ops.router import Router
 from atom.model_ops.stacked_linear import StackedLinear
 from atom.model_ops.values import LatentShape, Stream
@@ -134,21 +134,22 @@ class Decoder(nn.Module):
         self.embed_tokens = VocabParallelEmbedding(
             spec.vocab_size, spec.hidden_size, build, scale=spec.embedding_scale
         )
-        ropes = dict.fromkeys(layer.rope for layer in spec.layers)
-        self.ropes = nn.ModuleList(RotaryEmbedding(rope, spec.max_position) for rope in ropes)
-        rotary_of = {
-            rope: cast(RotaryEmbedding, module)
-            for rope, module in zip(ropes, self.ropes, strict=True)
-        }
+        kinds = dict.fromkeys(layer.rope for layer in spec.layers)
+        self._rope_kinds = tuple(kinds)
+        self.ropes = nn.ModuleList(RotaryEmbedding(rope, spec.max_position) for rope in kinds)
         self.layers = nn.ModuleList(
             (SandwichLayer if layer.sandwich else DecoderLayer)(
-                layer, rotary_of[layer.rope], build, spec.hidden_size
+                layer, self.rotary_of(layer.rope), build, spec.hidden_size
             )
             for layer in spec.layers
         )
         cast(DecoderLayer, self.layers[-1]).is_last = True
         self.norm = _norm(spec.hidden_size, spec.norm, build)
         self._taps = {layer: number for number, layer in enumerate(spec.taps)}
+
+    def rotary_of(self, rope: RopeConfig) -> RotaryEmbedding:
+        """The table of a kind of rope that some layer has."""
+        return cast(RotaryEmbedding, self.ropes[self._rope_kinds.index(rope)])
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> HiddenStates:
         stream, tapped = Stream(self.embed_tokens(input_ids)), None
@@ -226,6 +227,11 @@ def finish_weights(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, Linear | StackedLinear | Router | ParallelLMHead | RMSNorm):
             module.finish()
+
+
+def held_bytes(model: nn.Module) -> int:
+    """Bytes of a model's parameters and of its tables by position, each counted once."""
+    return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
 
 
 def attention_layers(model: nn.Module) -> list[CachedAttention]:

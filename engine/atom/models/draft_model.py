@@ -25,7 +25,7 @@ from atom.model_ops.linear import Build, Linear
 from atom.model_ops.placement import Placement
 from atom.model_ops.rotary_embedding import RotaryEmbedding
 from atom.model_ops.values import Stream
-from atom.models.decoder import DecoderLayer, SelfAttention
+from atom.models.decoder import CausalLM, DecoderLayer, SelfAttention
 from atom.models.hidden_states import HiddenStates
 from atom.models.mlp import build_mlp
 from atom.models.spec import LayerSpec, ModelSpec, NormSpec
@@ -71,17 +71,14 @@ class DraftModel(nn.Module, ABC):
 class MtpDraft(DraftModel):
     """index: of the layer in the checkpoint, the first behind the model's."""
 
-    def __init__(
-        self, spec: ModelSpec, embedding: VocabParallelEmbedding, head: ParallelLMHead, build: Build
-    ) -> None:
-        super().__init__(embedding)
+    def __init__(self, spec: ModelSpec, model: CausalLM, build: Build) -> None:
+        super().__init__(model.model.embed_tokens)
         (layer,) = spec.drafts
-        size, self._index, self._head = spec.hidden_size, len(spec.layers), (head,)
+        size, self._index, self._head = spec.hidden_size, len(spec.layers), (model.lm_head,)
         self.enorm = _norm(size, layer.norm, build)
         self.hnorm = _norm(size, layer.norm, build)
         self.eh_proj = Linear((_joining("eh_proj", size, 2 * size),), build)
-        self.rope = RotaryEmbedding(layer.rope, spec.max_position)
-        self.layer = DecoderLayer(layer, self.rope, build, size)
+        self.layer = DecoderLayer(layer, model.model.rotary_of(layer.rope), build, size)
         self.layer.is_last = True
         self.shared_head = _SharedHead(_norm(size, layer.norm, build))
 

@@ -68,10 +68,9 @@ def build_draft(
     spec: ModelSpec, draft: ModelSpec | None, model: CausalLM, build: Build
 ) -> DraftModel:
     """What drafts for the model: of a checkpoint of its own, or the model's."""
-    embedding = model.model.embed_tokens
     if draft is None:
-        return MtpDraft(spec, embedding, model.lm_head, build)
-    return Eagle3Draft(draft, spec, embedding, build)
+        return MtpDraft(spec, model, build)
+    return Eagle3Draft(draft, spec, model.model.embed_tokens, build)
 
 
 def _taps(draft: ModelConfig, num_layers: int) -> tuple[int, ...]:

@@ -26,7 +26,7 @@ from atom.sizing.errors import (
     UnknownFamilyError,
 )
 from atom.sizing.expert_parallelism import ExpertOptions, expert_parallel_problem
-from atom.sizing.kernel_padding import aiter_expert_unit
+from atom.sizing.kernel_padding import aiter_expert_unit, aiter_position_bytes
 from atom.sizing.kv_budget import (
     Concurrency,
     KvBudget,
@@ -67,6 +67,7 @@ from atom.sizing.parallelism import (
     valid_tensor_parallel_sizes,
 )
 from atom.sizing.quantization import ONLINE, Quantization
+from atom.sizing.rotary_tables import position_bytes, rotary_bytes
 from atom.sizing.weights import Sharding, WeightPart
 
 __all__ = [
@@ -105,6 +106,7 @@ __all__ = [
     "WeightPart",
     "activation_bytes",
     "aiter_expert_unit",
+    "aiter_position_bytes",
     "communication_bytes",
     "concurrency_table",
     "eagle3_problems",
@@ -115,6 +117,8 @@ __all__ = [
     "kv_terms",
     "mtp_problems",
     "plan_kv_cache",
+    "position_bytes",
+    "rotary_bytes",
     "runtime_overhead_bytes",
     "spread_problems",
     "tensor_parallel_problems",

@@ -92,21 +92,19 @@ def unsupported_architecture(name: str) -> Unsupported:
 
 def _formats(facts: ModelFacts, quantization: Quantization) -> Iterator[Unsupported]:
     """What a format of matrices may say that the engine does not compute."""
-    stacking = facts.experts_block.stacking
-    of_turns = stacking is Stacking.IN_TURN
+    block, method = facts.experts_block, quantization.method
     reason = ""
     if quantization.bits == 8 and quantization.input_bits != 8:
         reason = "is to be multiplied with 16-bit inputs"
     elif quantization.element is Element.INT8 and quantization.granularity == "block":
         reason = "has no kernel"
-    elif quantization.online:
+    elif quantization.online or method in block.stacked_by:
         pass
-    elif of_turns != (quantization.method == "mxfp4") or stacking is Stacking.SIDE_BY_SIDE:
-        reason = (
-            "is none of experts in one tensor"
-            if stacking is not Stacking.APART
-            else "is one of experts in one tensor, which gpt-oss has"
-        )
+    elif block.stacking is not Stacking.APART:
+        others = ", ".join((*block.stacked_by, *block.parted_by)) or "none"
+        reason = f"is none of this model's experts in one tensor (which are: {others})"
+    elif method == "mxfp4":
+        reason = "is one of experts in one tensor, which gpt-oss has"
     if reason:
         yield Unsupported(
             "quantization_config",

@@ -21,6 +21,7 @@ from atom.sizing.layers import (
     Latent,
     LayerFacts,
     MlpFacts,
+    Rope,
     Stacking,
 )
 
@@ -31,13 +32,15 @@ _DEFAULT_WINDOW = 4096
 _GPT_OSS_WINDOW = 128
 _GEMMA3_PATTERN = 6
 _MIXTRAL_BLOCK = ExpertsBlock(name="block_sparse_moe", matrices=("w1", "w3", "w2"))
-_GPT_OSS_BLOCK = ExpertsBlock(router="router", stacking=Stacking.IN_TURN)
+_GPT_OSS_BLOCK = ExpertsBlock(router="router", stacking=Stacking.IN_TURN, stacked_by=("mxfp4",))
 _LLAMA4_BLOCK = ExpertsBlock(
     name="feed_forward",
     dense="feed_forward",
     router="router",
     shared="shared_expert",
     stacking=Stacking.SIDE_BY_SIDE,
+    stacked_by=("fbgemm_fp8",),
+    parted_by=("compressed-tensors", "awq", "gptq"),
 )
 _LLAMA4_CHUNK, _LLAMA4_WIDTH, _LLAMA4_DENSE_WIDTH = 8192, 8192, 16_384
 
@@ -221,6 +224,10 @@ def _llama4(config: Config, index: int) -> LayerFacts:
     if _is_narrow(config, index, "chunked_attention", default=ropes(config, index)):
         chunk = positive(config, "attention_chunk_size", default=_LLAMA4_CHUNK)
         attention = replace(attention, window=chunk)
+    if not ropes(config, index):
+        warms = config.get("attn_temperature_tuning")  # a number in the first checkpoints
+        still = Rope("none", turns=False, warms=warms is None or bool(warms))
+        attention = replace(attention, rope=still)
     width = positive(config, "intermediate_size", default=_LLAMA4_WIDTH)
     if not _is_llama4_mixture(config, index):
         dense = positive(config, "intermediate_size_mlp", default=_LLAMA4_DENSE_WIDTH)
@@ -259,7 +266,9 @@ def _gemma2(config: Config, index: int) -> LayerFacts:
 
 def _gemma3(config: Config, index: int) -> LayerFacts:
     pattern = positive(config, "sliding_window_pattern", default=_GEMMA3_PATTERN)
-    return _gemma(config, index, pattern=pattern, qk_norm=True)
+    layer = _gemma(config, index, pattern=pattern, qk_norm=True)
+    rope = Rope("all tokens" if layer.attention.window is None else "a window")
+    return replace(layer, attention=replace(layer.attention, rope=rope))
 
 
 def _gemma(config: Config, index: int, *, pattern: int, qk_norm: bool) -> LayerFacts:

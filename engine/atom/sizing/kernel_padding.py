@@ -1,4 +1,4 @@
-"""What kernels add to weights as they hold them: AITER's experts of MXFP4 are whole tiles.
+"""What AITER's kernels add to what a model holds: whole tiles of experts, tables of their own.
 
 Called by the operator's plan, and by the adapter that pads (backends/aiter_ops/fp4_experts.py).
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.quantization import Element
+from atom.sizing.rotary_tables import rope_tables
 
 # What both sizes of an expert on a rank are padded to.
 AITER_EXPERT_UNIT = 256
 # Their experts have the clamped activation of AITER's kernels.
 _CLAMPED = ("GptOssForCausalLM",)
 _FP4_INPUT_BITS = 4
+_ROTARY_ELEMENT_BYTES = 2  # it computes in bfloat16 and float16
 
 
 def aiter_expert_unit(facts: ModelFacts) -> int:
@@ -23,3 +25,13 @@ def aiter_expert_unit(facts: ModelFacts) -> int:
         return 1
     takes = facts.architecture in _CLAMPED or stored.input_bits == _FP4_INPUT_BITS
     return AITER_EXPERT_UNIT if takes else 1
+
+
+def aiter_position_bytes(facts: ModelFacts, max_model_len: int) -> int:
+    """Bytes of each position in what AITER's kernels read of the rotary tables, in their own dtype;
+    none where windows leave attention to another backend."""
+    windows = (alike.layer.attention.window for alike in facts.layer_counts)
+    if any(window is not None and window < max_model_len for window in windows):
+        return 0
+    turning = sum(width for rope, width in rope_tables(facts) if rope.turns)
+    return turning * _ROTARY_ELEMENT_BYTES

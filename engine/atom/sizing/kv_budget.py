@@ -6,6 +6,7 @@ blocks from the same pool as the others.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -133,8 +134,13 @@ def _no_sequence_fits(memory: DeviceMemory, layout: KvLayout, limits: RunLimits)
     block_size, asked = limits.block_size, limits.max_model_len
     needed_bytes = layout.sequence_bytes(asked, block_size)
     available_bytes = memory.available_bytes
-    blocks = available_bytes // (block_size * layout.bytes_per_token)
-    longest = layout.longest_blocks(blocks, block_size, -(-asked // block_size)) * block_size
+    lengths = range(0, asked, block_size)
+
+    def lacks_room(length: int) -> bool:
+        tables_bytes = (asked - length) * memory.position_bytes  # that a shorter one does without
+        return layout.sequence_bytes(length, block_size) > available_bytes + tables_bytes
+
+    longest = lengths[max(0, bisect_left(lengths, True, key=lacks_room) - 1)]
     return DoesNotFitError(
         f"one sequence of {asked} tokens needs {_mib(needed_bytes)} of KV cache, but "
         f"{_mib(available_bytes)} are left beside weights ({_mib(memory.weights_bytes)}), "

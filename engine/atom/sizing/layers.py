@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 class CacheKind(enum.StrEnum):
@@ -43,6 +43,22 @@ class Latent:
         return self.kv_rank + self.rope_dim
 
 
+@dataclass(frozen=True, slots=True)
+class Rope:
+    """Layers of one `kind` turn by one table of cosines and sines, a row for each position.
+
+    `turns` False: no element turns, wherever a token stands. `warms`: queries grow with their
+    position, by a table too.
+    """
+
+    kind: str = "all layers"
+    turns: bool = True
+    warms: bool = False
+
+
+_ONE_ROPE = Rope()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionFacts:
     """One attention layer. `head_dim` is that of a query; `window` in tokens, None attends in full.
@@ -61,6 +77,12 @@ class AttentionFacts:
     output_bias: bool = False
     sinks: bool = False
     reads_embedding: bool = False
+    rope: Rope = _ONE_ROPE
+
+    @property
+    def rope_dim(self) -> int:
+        """Elements of a head that its rope's table is for."""
+        return self.head_dim if self.latent is None else self.latent.rope_dim
 
     @property
     def cache(self) -> CacheKind:
@@ -105,6 +127,8 @@ class ExpertsBlock:
     """The module of a layer that holds router and experts, and its parts, as checkpoints name them.
 
     `matrices`: of an expert, gate, up and down. `dense`: the module of a layer without experts.
+    `stacked_by`: methods of quantisation whose checkpoints keep one tensor of all experts, with
+    scales beside it; `parted_by`: those that make each expert's matrices modules first.
     """
 
     name: str = "mlp"
@@ -113,6 +137,12 @@ class ExpertsBlock:
     shared: str = "shared_experts"
     matrices: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
     stacking: Stacking = Stacking.APART
+    stacked_by: tuple[str, ...] = ()
+    parted_by: tuple[str, ...] = ()
+
+    def written_by(self, method: str) -> ExpertsBlock:
+        """The block as checkpoints of a method of quantisation have it."""
+        return replace(self, stacking=Stacking.APART) if method in self.parted_by else self
 
 
 PLAIN_BLOCK = ExpertsBlock()

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMemory:
     """A device's bytes, the share of them that may be used, and what is spoken for: the engine
-    measured it, the operator predicts it (atom.sizing.overheads)."""
+    measured it, the operator predicts it (atom.sizing.overheads). position_bytes: how much of it
+    each position of the longest sequence takes."""
 
     total_bytes: int
     utilization: float  # between 0 and 1
     weights_bytes: int
     activation_bytes: int
     overhead_bytes: int
+    position_bytes: int = 0
 
     @property
     def usable_bytes(self) -> int:

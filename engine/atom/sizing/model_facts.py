@@ -65,6 +65,8 @@ class ModelFacts:
         quantization = read_quantization(config)
         hidden_size, num_layers = positive(config, "hidden_size"), _layer_count(config)
         block = (wrapper and WRAPPERS[wrapper].experts_block) or family.experts_block
+        if quantization is not None:
+            block = block.written_by(quantization.method)
         layers = [family.layer(config, index) for index in range(num_layers)]
         layers += count(config, "num_nextn_predict_layers") * [layers[-1]]
         matrices = (projections(each, hidden_size, block) for each in layers)

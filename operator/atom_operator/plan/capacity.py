@@ -18,12 +18,16 @@ from atom.sizing import (
     RunLimits,
     Sharding,
     Speculation,
+    WeightPart,
     activation_bytes,
     aiter_expert_unit,
+    aiter_position_bytes,
     communication_bytes,
     concurrency_table,
     kv_layout,
     plan_kv_cache,
+    position_bytes,
+    rotary_bytes,
     runtime_overhead_bytes,
 )
 from atom_operator.constants import Reason
@@ -157,6 +161,26 @@ def stored_bytes(accelerator: Accelerator) -> int | None:
     return _CPU_DTYPE_BYTES if accelerator.type == "cpu" else None
 
 
+def longest(facts: ModelFacts, options: EngineOptions) -> int:
+    """Tokens of the longest sequence that is served."""
+    return options.max_model_len or facts.max_position_embeddings
+
+
+def held_parts(
+    facts: ModelFacts, options: EngineOptions, accelerator: Accelerator
+) -> tuple[WeightPart, ...]:
+    """What a device holds of the model and of what drafts for it, tables by position too."""
+    stored, positions = stored_bytes(accelerator), longest(facts, options)
+    sharding = held_as(facts, options, accelerator)
+    parts = facts.weight_parts(stored, sharding, loads_own_drafts(options))
+    tables = rotary_bytes(facts, positions)
+    if options.draft_facts is not None:
+        size = options.draft_facts.weight_bytes(stored, options.tensor_parallel)
+        parts = (*parts, WeightPart("draft model", size, sharded=True))
+        tables += rotary_bytes(options.draft_facts, positions)
+    return (*parts, WeightPart("rotary tables", tables, sharded=False))
+
+
 def held_as(facts: ModelFacts, options: EngineOptions, accelerator: Accelerator) -> Sharding:
     """How the engine's kernels hold the model: AMD's AITER, which the engine takes first, pads some
     experts on cards that multiply MXFP4."""
@@ -180,7 +204,7 @@ def _without_aiter(options: EngineOptions) -> bool:
 def _capacity(
     facts: ModelFacts, options: EngineOptions, accelerator: Accelerator, correction: _Correction
 ) -> Capacity:
-    device, ranks = accelerator.type, options.tensor_parallel
+    device = accelerator.type
     memory_bytes = accelerator.memory_bytes or 0
     if device == "cpu":
         memory_bytes //= max(1, options.devices_per_pod)  # ranks share their pod's
@@ -188,20 +212,18 @@ def _capacity(
     limits = RunLimits(
         block_size=options.block_size,
         max_num_seqs=options.max_num_seqs,
-        max_model_len=options.max_model_len or facts.max_position_embeddings,
+        max_model_len=longest(facts, options),
         max_num_batched_tokens=options.max_num_batched_tokens,
         num_speculative_tokens=options.speculative_tokens,
     )
-    weights_bytes = facts.bytes_on_rank(
-        stored_bytes(accelerator),
-        held_as(facts, options, accelerator),
-        drafts=loads_own_drafts(options),
-    )
-    if options.draft_facts is not None:
-        weights_bytes += options.draft_facts.weight_bytes(stored_bytes(accelerator), ranks)
+    weights_bytes = sum(part.size_bytes for part in held_parts(facts, options, accelerator))
     activations = activation_bytes(
         facts, limits, _compute_bytes(facts, accelerator), options.sharding
     )
+    copied = aiter_position_bytes(facts, limits.max_model_len)
+    if device == "cpu" or _without_aiter(options):
+        copied = 0
+    activations += copied * limits.max_model_len
     overhead = runtime_overhead_bytes("cpu" if device == "cpu" else "gpu", total_bytes)
     if device != "cpu":
         row_bytes = facts.hidden_size * _compute_bytes(facts, accelerator)
@@ -214,6 +236,7 @@ def _capacity(
         weights_bytes=weights_bytes,
         activation_bytes=int(activations * correction.reserve),
         overhead_bytes=reserve_bytes - int(activations * correction.reserve),
+        position_bytes=position_bytes(facts) + int(copied * correction.reserve),
     )
     budget = plan_kv_cache(memory, layout, limits)
     one = concurrency_table(budget, limits)

@@ -123,6 +123,7 @@ def test_experts_in_one_tensor(tmp_path: Path, backend: str) -> None:
         ("compressed-int8", "qwen3_moe", QWEN_EXPERTS),
         ("quark-mxfp4", "qwen3_moe", QWEN_EXPERTS),
         ("compressed-int4-zeros", "qwen3_moe", QWEN_EXPERTS),
+        ("gptq-ordered", "qwen3_moe", QWEN_EXPERTS),
         ("fp8-blocks", "deepseek3", DEEPSEEK),
         ("compressed-fp8-rows", "deepseek3", DEEPSEEK),
     ],

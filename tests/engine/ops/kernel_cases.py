@@ -91,19 +91,20 @@ IN_CHUNKS = {**PLAIN, "WINDOW": 8192, "IN_CHUNKS": True}
 EXPERTS = {
     "EXPERTS": 128, "EXPERTS_PADDED": 128, "TOP_K": 8, "SEARCH": 256, "bias_ptr": None,
     "K": 2048, "N": 768, "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "EVEN": True,
-    "TALL": 1, "WIDE": 0, "PACKED": 0, "scale_ptr": None, "zero_ptr": None,
+    "TALL": 1, "WIDE": 0, "COLUMNS": 0, "PACKED": 0, "scale_ptr": None, "zero_ptr": None,
+    "ORDERS": 0, "inputs_ptr": None, "index_ptr": None,
 }  # fmt: skip
 UNSCALED = {"SCALED": False, "TALL": 1, "WIDE": 0, "scale_ptr": None}
 SCALED_BLOCKS = {"SCALED": True, "TALL": 128, "WIDE": 128}
 PACKED_EXPERTS = {
     key: value for key, value in EXPERTS.items() if key not in ("scale_ptr", "zero_ptr", "bias_ptr")
 } | {"K": 2880, "N": 2880, "BLOCK_N": 64, "EVEN": False, "PACKED": 1}
+ORDERED_EXPERTS = {**PACKED_EXPERTS, "WIDE": 64, "COLUMNS": 45, "ORDERS": 1}
+del ORDERED_EXPERTS["inputs_ptr"], ORDERED_EXPERTS["index_ptr"]
 INT4 = {
-    "types": {
-        "w_ptr": "*u8", "scale_ptr": "*fp16", "zero_ptr": "*u8", "order_ptr": "*i32",
-        "index_ptr": "*i32",
-    }
-}  # fmt: skip
+    "types": dict.fromkeys(("order_ptr", "index_ptr", "inputs_ptr"), "*i32")
+    | {"w_ptr": "*u8", "scale_ptr": "*fp16", "zero_ptr": "*u8"}
+}
 WORDS = {"types": INT4["types"] | {"w_ptr": "*i32"}}
 IN_PLACE = {"order_ptr": None, "index_ptr": None}
 FP4_ALONE = {"FP4": True, "order_ptr": None, "zero_ptr": None}
@@ -396,21 +397,22 @@ CASES: list[Any] = [
         ("experts of fp8 blocks", expert_products._experts_kernel,
          {key: value for key, value in {
              **EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 0, **GATES, "TALL": 128, "WIDE": 128,
+             "COLUMNS": 16,
          }.items() if key != "scale_ptr"},
          {"types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
         ("many tokens' experts of int8", expert_products._experts_kernel,
          {key: value for key, value in {
              **EXPERTS, **SILU, "PROGRAMS": 2, **DOWNS, "BLOCK_M": 128, "BLOCK_N": 64,
-             "BLOCK_K": 64, "WIDE": 2048,
+             "BLOCK_K": 64, "WIDE": 2048, "COLUMNS": 1,
          }.items() if key != "scale_ptr"},
          {"num_warps": 8, "types": {"w_ptr": "*i8", "scale_ptr": "*fp32"}}),
         ("experts of mxfp4", expert_products._experts_kernel,
          {**PACKED_EXPERTS, **NO_ORDER, **CLAMPED, "PROGRAMS": 0, **GATES, "WIDE": 32,
-          "PACKED": 3, "zero_ptr": None},
+          "COLUMNS": 90, "PACKED": 3, "zero_ptr": None},
          {"num_stages": 4, "types": {"w_ptr": "*i32", "scale_ptr": "*u8"}}),
         ("experts of fp8 words", expert_products._experts_kernel,
          {**PACKED_EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 1, **GATES, "TALL": 128,
-          "WIDE": 128, "PACKED": 5, "zero_ptr": None},
+          "WIDE": 128, "COLUMNS": 23, "PACKED": 5, "zero_ptr": None},
          {"num_stages": 4, "types": {"w_ptr": "*i32", "scale_ptr": "*fp32"}}),
         ("8-bit codes as numbers", expand_codes._eight_bits_kernel,
          {"K": 2048, "TALL": 128, "WIDE": 128, "ROWS": 32, "BLOCK_K": 128},
@@ -422,11 +424,21 @@ CASES: list[Any] = [
          {"K": 2880, "groups": 90, "GROUP": 64, "FP4": False, "ROWS": 32, "BLOCK_K": 128}, INT4),
         ("experts of mxfp4 byte by byte", expert_products._experts_kernel,
          {**PACKED_EXPERTS, **NO_ORDER, **CLAMPED, "PROGRAMS": 1, **DOWNS, "WIDE": 32,
-          "PACKED": 2, "zero_ptr": None},
+          "COLUMNS": 90, "PACKED": 2, "zero_ptr": None},
          {"num_stages": 3, "types": {"x_ptr": "*fp16", "w_ptr": "*u8", "scale_ptr": "*u8"}}),
         ("many tokens' experts of int4", expert_products._experts_kernel,
-         {**PACKED_EXPERTS, **SILU, "PROGRAMS": 2, **GATES, "WIDE": 64, "BLOCK_M": 128},
+         {**PACKED_EXPERTS, **SILU, "PROGRAMS": 2, **GATES, "WIDE": 64, "COLUMNS": 45,
+          "BLOCK_M": 128},
          {"num_warps": 8, "types": {"w_ptr": "*u8", "scale_ptr": "*fp16", "zero_ptr": "*u8"}}),
+        ("experts of ordered int4", expert_products._experts_kernel,
+         {**ORDERED_EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 0, **GATES, "index_ptr": None},
+         INT4),
+        ("experts of ordered int4, two orders", expert_products._experts_kernel,
+         {**ORDERED_EXPERTS, **SILU, "PROGRAMS": 2, **GATES, "BLOCK_M": 64, "BLOCK_K": 64,
+          "ORDERS": 2, "index_ptr": None}, INT4),
+        ("experts' downs of ordered int4, parted among ranks", expert_products._experts_kernel,
+         {**ORDERED_EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 1, **DOWNS, "BLOCK_M": 32,
+          "BLOCK_K": 64, "COLUMNS": 90}, INT4),
         ("counts", expert_order._count_kernel, {"STRETCH": 1024}, {}),
         ("places", expert_order._place_kernel,
          {"EXPERTS": 128, "EXPERTS_PADDED": 128, "STRETCH": 1024}, {}),

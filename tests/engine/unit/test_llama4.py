@@ -14,6 +14,7 @@ from atom.models.registry import model_spec
 from atom.models.spec import ModelSpec
 from atom.sizing import ModelFacts, ModelFactsError, tensor_parallel_problems
 from atom.sizing.engine_support import unsupported
+from atom.sizing.layers import Stacking
 
 CONFIG: dict[str, Any] = {
     "architectures": ["Llama4ForCausalLM"],
@@ -71,7 +72,45 @@ def test_ranks_that_do_not_divide_are_refused_with_the_sizes() -> None:
     assert "expert intermediate size 48 is not divisible by 5" in problems
 
 
-def test_quantised_stacks_of_experts_are_refused() -> None:
-    quantised = {**CONFIG, "quantization_config": {"quant_method": "fbgemm_fp8"}}
-    (reason,) = unsupported(ModelFacts.from_hf_config(quantised))
-    assert "is none of experts in one tensor" in reason.message
+def quantised(method: str, **section: Any) -> ModelFacts:
+    return ModelFacts.from_hf_config(
+        {**CONFIG, "quantization_config": {"quant_method": method, **section}}
+    )
+
+
+def test_what_quantises_decides_whether_experts_are_one_tensor() -> None:
+    """FBGEMM keeps the stacks of the model's class, others make each expert's matrices modules."""
+    assert quantised("fbgemm_fp8").experts_block.stacking is Stacking.SIDE_BY_SIDE
+    for method in ("gptq", "awq"):
+        facts = quantised(method, bits=4, group_size=16)
+        assert facts.experts_block.stacking is Stacking.APART
+        assert not unsupported(facts)
+
+
+@pytest.mark.parametrize(
+    ("method", "section"),
+    [
+        ("fp8", {"weight_block_size": [128, 128]}),
+        ("mxfp4", {}),
+        (
+            "quark",
+            {"global_quant_config": {"weight": {"dtype": "fp8_e4m3", "qscheme": "per_tensor"},
+                                     "input_tensors": {"dtype": "fp8_e4m3"}}},
+        ),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_layouts_of_experts_that_nobody_publishes_are_refused(
+    method: str, section: dict[str, Any]
+) -> None:
+    (reason,) = unsupported(quantised(method, **section))
+    assert reason.field == "quantization_config"
+    assert "in one tensor (which are: fbgemm_fp8, compressed-tensors, awq, gptq)" in reason.message
+    assert "--quantization" in reason.message
+
+
+def test_a_format_of_weights_alone_in_eight_bits_is_refused() -> None:
+    weights = {"num_bits": 8, "type": "float", "strategy": "channel"}
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
+    (reason,) = unsupported(quantised("compressed-tensors", config_groups=groups))
+    assert "is to be multiplied with 16-bit inputs" in reason.message

@@ -107,7 +107,7 @@ def test_whole_experts_over_nodes_are_planned_and_asked_for_as_the_engine_takes_
     assert "--enable-dp-attention" not in args
     capacity = made.capacity.capacity
     assert capacity is not None
-    assert capacity.weights_bytes == DEEPSEEK_V3.expert_weights[16]
+    assert capacity.weights_bytes == DEEPSEEK_V3.expert_weights[16] + 65_536 * 64 * 4
     odd = {**asked, "parallelism": {**parallelism, "tensor": 24, "nodes": 3}}
     said = {problem.field: problem.message for problem in problems(**odd)}
     assert said.keys() == {"spec.parallelism.tensor", "spec.parallelism.expert"}
@@ -163,7 +163,8 @@ def test_deepseek_r1_on_eight_mi300x_by_hand() -> None:
     capacity = plan(ABLE, **changes).capacity.capacity
     assert capacity is not None
     weights = DEEPSEEK_V3.weights[8] + DEEPSEEK_V3.draft_weights[8]
-    assert capacity.weights_bytes == weights
+    # cosines and sines of the rotated part, of each position: once for model and drafts
+    assert capacity.weights_bytes == weights + 65_536 * 64 * 4
     # 61 layers and one of drafts, 644 bytes of fp8 in each, on every device
     assert (capacity.kv_bytes_per_token, capacity.kv_window_bytes) == (62 * 644, 0)
     # widest: 16 heads, keys and values of a prompt unfolded, the latent and the queries' rank,
@@ -172,6 +173,7 @@ def test_deepseek_r1_on_eight_mi300x_by_hand() -> None:
     experts = 8 * (3 * 256 + 7168) + 3 * 256
     assert experts > attention
     activations = 16_384 * (3 * 7168 + experts) * 2 + 512 * 3 * 129_280 * 4 * 3
+    activations += 65_536 * 64 * 2  # AITER's own tables
     runtime = 3 * 1024**3 // 2 + int(192 * 1024**3 * 0.02)
     # 4 MiB for 32 channels and two directions, and two rooms of 64 MiB for sums of few rows
     ranks = (2 * 32 * 4 + 2 * 64) * 1024**2
@@ -360,7 +362,8 @@ def test_a_draft_model_brings_its_weights_and_its_cache_by_hand() -> None:
         + 4 * 4096  # norms of both states, after attention, and the last
         + 3 * 4096 * 4096  # three hidden states of the target become one
     )
-    assert capacity.weights_bytes == 2 * (target + draft)
+    tables = 2 * 8192 * 128 * 4  # of the target and of the draft
+    assert capacity.weights_bytes == 2 * (target + draft) + tables
     assert capacity.kv_bytes_per_token == 33 * 2 * 8 * 128 * 2
     args = engine_args(made)
     assert args[args.index("--method") + 1] == "eagle3"

@@ -45,6 +45,15 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class InStack:
+    """Which rows of one tensor of all copies are a part's: copy, first and end, and of how many."""
+
+    copy: int
+    rows: tuple[int, int]
+    all_rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class QuantisingPlacement(Placement):
     """Quantise a plain tensor as it is read; target: the data; `scale` is filled beside it."""
 
@@ -120,6 +129,46 @@ def stack_placements(
             dtypes=(torch.uint8,),
             convert=lambda read: _one_below_the_other(read[0].flatten(1), turns),
         )
+
+
+def side_by_side(
+    part: Part, place: InStack, quantization: Quantization, format: WeightFormat
+) -> Iterator[Placement]:
+    """Of a tensor of all copies, inputs first, whose projections stand one behind the other: plain,
+    and quantised as it is read, or fp8 with a scale of each output in a tensor beside it (FBGEMM's
+    Llama 4, as transformers' FbgemmFp8Llama4TextExperts keeps it)."""
+    matrix, one = part.matrix, (place.copy, place.copy + 1)
+    shape = (matrix.copies, matrix.columns, place.all_rows)
+    region = (one, part.region.columns, place.rows)
+    if quantization.online:
+        yield QuantisingPlacement(
+            name=part.name,
+            shape=shape,
+            region=region,
+            target=part.data,
+            convert=lambda read: read[0].t().contiguous(),
+            scale=part.scale,
+            format=format,
+            block=part.block,
+        )
+        return
+    yield Placement(
+        name=part.name,
+        shape=shape,
+        region=region,
+        target=part.data.view(torch.uint8),
+        dtypes=(torch.float8_e4m3fn,),
+        convert=lambda read: read[0].view(torch.uint8).t(),
+    )
+    # Of several projections scales lie along the inputs' side, of a single one along the outputs'.
+    single = place.all_rows == matrix.rows
+    yield Placement(
+        name=f"{part.name}_scale",
+        shape=(matrix.copies, matrix.rows) if single else (matrix.copies, 1, place.all_rows),
+        region=(one, place.rows) if single else (one, (0, 1), place.rows),
+        target=part.scale,
+        convert=lambda read: read.float().flatten(),
+    )
 
 
 def _one_below_the_other(rows: torch.Tensor, turns: int) -> torch.Tensor:

@@ -16,20 +16,29 @@ from atom.model_ops.values import InputGroups, LinearWeight
 
 
 def sort_inputs(w: LinearWeight) -> LinearWeight:
-    """A matrix of INT4_ORDERED as loaded → the same with inputs sorted by group, part by part.
-    Parts whose inputs have the same groups, as GPTQ finds them for one input, become one."""
+    """A matrix of INT4_ORDERED as loaded, or a stack of them, → the same with inputs sorted by
+    group, part by part. Parts whose inputs have the same groups, as GPTQ finds them for one input,
+    become one; of a stack where those of every matrix have."""
     scales = w.scales
     assert scales is not None
     assert scales.groups is not None
     index, rows = scales.groups.index, scales.groups.rows
-    if bool((index == index[:1]).all()):
-        index, rows = index[:1], (sum(rows),)
+    if bool((index == index[..., :1, :]).all()):
+        index, rows = index[..., :1, :], (sum(rows),)
     index, order = index.sort(dim=-1, stable=True)
-    codes = unpack_pairs(w.data).split(rows)
-    data = torch.cat([pack_pairs(c[:, o]) for c, o in zip(codes, order, strict=True)])
+    data = torch.empty_like(w.data)
+    for stored, made, own in zip(_matrices(w.data), _matrices(data), _matrices(order), strict=True):
+        parts = zip(unpack_pairs(stored).split(rows), made.split(rows), own, strict=True)
+        for codes, target, places in parts:
+            target.copy_(pack_pairs(codes[:, places]))
     places = torch.arange(index.shape[-1], device=index.device) // scales.block[1]
     groups = InputGroups(index, rows, order.int(), whole=bool((index == places).all()))
     return replace(w, data=data, scales=replace(scales, groups=groups))
+
+
+def _matrices(stack: torch.Tensor) -> torch.Tensor:
+    """[.., rows, columns] → [all, rows, columns], the same memory."""
+    return stack.reshape(-1, *stack.shape[-2:])
 
 
 def parts_of(w: LinearWeight) -> Iterator[LinearWeight]:

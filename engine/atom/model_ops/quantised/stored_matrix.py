@@ -16,9 +16,10 @@ from atom.errors import ModelError
 from atom.model_ops.parallel import Region
 from atom.model_ops.placement import Placement
 from atom.model_ops.quantised.checkpoint_layouts import (
+    InStack,
     Part,
-    QuantisingPlacement,
     part_placements,
+    side_by_side,
     stack_placements,
 )
 from atom.model_ops.values import (
@@ -146,22 +147,24 @@ class StoredMatrix:
 
     def stacked_part(
         self, name: str, copy: int, slot: int, number: int, rows: tuple[int, int]
-    ) -> Placement:
-        """One part of a copy, quantised as it is read. name: of the tensor that has all copies'
-        rows, part behind part; slot: where this copy is held; rows: of it, this part's."""
+    ) -> Iterator[Placement]:
+        """One part of a copy. name: of the tensor that has all copies' rows, part behind part;
+        slot: where this copy is held; rows: of it, this part's."""
         first = sum(region.shape[0] for _, region in self._parts[:number])
         matrix, region = self._parts[number]
         end, tall = first + region.shape[0], self._block[0]
-        return QuantisingPlacement(
+        part = Part(
             name=name,
-            shape=(matrix.copies, matrix.columns, matrix.rows * len(self._parts)),
-            region=((copy, copy + 1), region.columns, rows),
-            target=self.data[slot, first:end],
-            convert=lambda read: read[0].t().contiguous(),
-            scale=self.scale[slot, first // tall : -(-end // tall)],
-            format=self._format,
+            matrix=matrix,
+            region=region,
+            order=None,
             block=self._block,
+            data=self.data[slot, first:end],
+            scale=self.scale[slot, first // tall : -(-end // tall)],
+            zero=None,
         )
+        place = InStack(copy, rows, matrix.rows * len(self._parts))
+        yield from side_by_side(part, place, self._quantization, self._format)
 
     def _shared_block(self, columns: int) -> tuple[int, int]:
         if self._format is not WeightFormat.FP8_BLOCKS:

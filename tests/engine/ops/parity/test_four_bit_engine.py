@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from atom.model_ops.backends.triton_ops import backend as triton
-from tests.engine.integration.test_quantised_checkpoints import oracle, prompts
+from tests.engine.integration.test_quantised_checkpoints import QWEN_EXPERTS, oracle, prompts
 from tests.support.core_driver import CoreDriver
 from tests.support.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint
 
@@ -27,4 +27,22 @@ def test_greedy_tokens_are_transformers(tmp_path: Path, device: torch.device, la
     )
     asked = prompts(driver.vocab_size)
     answers = driver.generate(asked, max_tokens=NEW_TOKENS, ignore_eos=True)
+    assert answers == [tokens[:NEW_TOKENS] for tokens in oracle(plain)]
+
+
+def test_greedy_tokens_of_experts_whose_inputs_are_ordered(
+    tmp_path: Path, device: torch.device
+) -> None:
+    quantised, plain = make_quantised_checkpoint(
+        tmp_path, LAYOUTS["gptq-ordered"], "qwen3_moe", extra=QWEN_EXPERTS
+    )
+    driver = CoreDriver(
+        str(quantised),
+        device=device.type,
+        max_num_batched_tokens=48,
+        max_num_seqs=8,
+        op_backends=dict.fromkeys(("prepare_experts", "experts"), triton().name),
+    )
+    assert driver.report.backends["experts"] == "triton"
+    answers = driver.generate(prompts(driver.vocab_size), max_tokens=NEW_TOKENS, ignore_eos=True)
     assert answers == [tokens[:NEW_TOKENS] for tokens in oracle(plain)]

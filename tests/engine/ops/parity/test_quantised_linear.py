@@ -74,12 +74,19 @@ def stored(
     return LinearWeight(data, None, Scales(kind, scale, block, dtype))
 
 
-def ordered(weight: torch.Tensor, dtype: torch.dtype, group: int) -> LinearWeight:
+def ordered(
+    weight: torch.Tensor,
+    dtype: torch.dtype,
+    group: int,
+    rows: tuple[int, ...] | None = None,
+    seeds: tuple[int, ...] = (0, 1),
+) -> LinearWeight:
     """INT4 of inputs in an order of their own, which the stored matrix has not: one for the first
-    third of the outputs, another for the rest."""
+    third of the outputs and another for the rest, or one by each seed for so many rows."""
     third = weight.shape[0] // 6 * 2
+    rows = rows or (third, weight.shape[0] - third)
     codes, scales, zeros, index = [], [], [], []
-    for seed, part in enumerate(weight.split((third, weight.shape[0] - third))):
+    for seed, part in zip(seeds, weight.split(rows), strict=True):
         draw = torch.Generator().manual_seed(seed)
         order = torch.randperm(weight.shape[1], generator=draw).to(weight.device)
         back = order.argsort()
@@ -90,10 +97,31 @@ def ordered(weight: torch.Tensor, dtype: torch.dtype, group: int) -> LinearWeigh
         scales.append(one.scales.scale)
         zeros.append(one.scales.zero)
         index.append((back // group).int())
-    groups = InputGroups(torch.stack(index), (third, weight.shape[0] - third))
+    groups = InputGroups(torch.stack(index), rows)
     kind, block = WeightFormat.INT4_ORDERED, (1, group)
     both = Scales(kind, torch.cat(scales), block, dtype, torch.cat(zeros), groups)
     return LinearWeight(pack_pairs(torch.cat(codes)), None, both)
+
+
+def stacked(experts: list[LinearWeight]) -> LinearWeight:
+    """Matrices of one format as a stack."""
+    scales = [w.scales for w in experts if w.scales is not None]
+    zeros = [each.zero for each in scales if each.zero is not None]
+    index = [each.groups.index for each in scales if each.groups is not None]
+    groups = scales[0].groups and replace(scales[0].groups, index=torch.stack(index))
+    both = replace(
+        scales[0],
+        scale=torch.stack([each.scale for each in scales]),
+        zero=torch.stack(zeros) if zeros else None,
+        groups=groups,
+    )
+    return LinearWeight(torch.stack([w.data for w in experts]), None, both)
+
+
+def dequantised(w: LinearWeight) -> LinearWeight:
+    """The plain matrix or stack, in float64."""
+    assert w.scales is not None
+    return LinearWeight(dequantise(w.data, w.scales).double())
 
 
 def matrix(outputs: int, inner: int, device: torch.device) -> torch.Tensor:
@@ -223,45 +251,110 @@ def test_four_bit_codes_are_the_sixteen_numbers(device: torch.device) -> None:
 
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize("tokens", [1, 6, 300])
+@pytest.mark.parametrize("weighs_inputs", [False, True], ids=["results", "inputs"])
 def test_experts_are_the_dequantised_ones(
-    backend: Backend, reference: Backend, device: torch.device, kind: WeightFormat, tokens: int
-) -> None:
+    backend: Backend, reference: Backend, device: torch.device, kind: WeightFormat, tokens: int,
+    weighs_inputs: bool,
+) -> None:  # fmt: skip
     """Activations of experts stay as they are: no rounding but the dtype's."""
     count, hidden, inner, dtype = 6, 160, 64, torch.float32
     if leaves(backend, kind, dtype, "experts"):
         return
     draw = torch.Generator().manual_seed(2)
 
-    def stack(rows: int, columns: int) -> LinearWeight:
-        parts = []
-        for _ in range(count):
-            weight = torch.randn(rows, columns, generator=draw) / columns**0.5
-            parts.append(stored(weight.to(device), kind, dtype))
-        (scales,) = {(w.scales.block, w.scales.dtype) for w in parts if w.scales is not None}
-        zeros = [w.scales.zero for w in parts if w.scales is not None and w.scales.zero is not None]
-        scale = torch.stack([w.scales.scale for w in parts if w.scales is not None])
-        zero = torch.stack(zeros) if zeros else None
-        data = torch.stack([w.data for w in parts])
-        index = [w.scales.groups for w in parts if w.scales is not None and w.scales.groups]
-        groups = None
-        if index:
-            groups = replace(index[0], index=torch.stack([each.index for each in index]))
-        return LinearWeight(data, None, Scales(kind, scale, *scales, zero, groups))
+    def stack(parts: tuple[int, ...], columns: int) -> LinearWeight:
+        made = []
+        for expert in range(count):
+            weight = torch.randn(sum(parts), columns, generator=draw) / columns**0.5
+            if kind is WeightFormat.INT4_ORDERED:
+                seeds = tuple(2 * expert + part for part in range(len(parts)))
+                made.append(ordered(weight.to(device), dtype, 32, parts, seeds))
+            else:
+                made.append(stored(weight.to(device), kind, dtype))
+        return stacked(made)
 
-    w = ExpertsWeight(stack(2 * inner, hidden), stack(hidden, inner), Activation.SILU)
+    w = ExpertsWeight(stack((inner, inner), hidden), stack((hidden,), inner), Activation.SILU)
     ids = torch.stack([torch.randperm(count, generator=draw)[:2] for _ in range(tokens)])
     routed = Routed(ids.int().to(device), torch.rand(tokens, 2, generator=draw).to(device))
     x = torch.randn(tokens, hidden, generator=draw).to(device)
-    plain = ExpertsWeight(
-        *(
-            LinearWeight(dequantise(part.data, part.scales).double())
-            for part in (w.gate_up, w.down)
-            if part.scales is not None
-        ),
-        w.activation,
-    )
+    plain = ExpertsWeight(dequantised(w.gate_up), dequantised(w.down), w.activation, weighs_inputs)
     expected = reference.operations["experts"](x.double(), plain, routed)
     prepare = backend.operations["prepare_experts"]
-    prepared = ExpertsWeight(prepare(w.gate_up), prepare(w.down), w.activation)
+    prepared = ExpertsWeight(prepare(w.gate_up), prepare(w.down), w.activation, weighs_inputs)
     out = backend.operations["experts"](x, prepared, routed)
     assert_rows_agree(out, expected, dtype, slack=4)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "top_k"), [(1, 2), (7, 2), (50, 1), (530, 2)], ids=["pair", "few", "one", "in order"]
+)
+@pytest.mark.parametrize("form", ["orders of each", "an order of both", "of a rank", "symmetric"])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.gpu)]
+)
+def test_experts_whose_inputs_are_ordered(
+    backend: Backend, reference: Backend, device: torch.device, tokens: int, top_k: int,
+    dtype: torch.dtype, form: str,
+) -> None:  # fmt: skip
+    """Gates and ups in two orders or, as GPTQ writes them, in one, another of each expert; downs of
+    a rank's share of the inputs, whose groups are of no equal size then."""
+    count, hidden, inner = 5, 96, 128
+    draw = torch.Generator().manual_seed(3)
+
+    def expert(parts: tuple[int, ...], columns: int, seeds: tuple[int, ...]) -> LinearWeight:
+        weight = (torch.randn(sum(parts), columns, generator=draw) / columns**0.5).to(device)
+        w = ordered(weight, dtype, 32, parts, seeds)
+        assert w.scales is not None
+        return replace(w, scales=replace(w.scales, zero=None)) if form == "symmetric" else w
+
+    both = form == "an order of both"
+    gates = [expert((inner, inner), hidden, (9 * e, 9 * e + (not both))) for e in range(count)]
+    downs = [expert((hidden,), inner, (9 * e + 2,)) for e in range(count)]
+    gate_up, down = stacked(gates), stacked(downs)
+    if form == "of a rank":
+        gate_up, down = share_of_gates(gate_up, inner // 2), share_of_inputs(down, inner // 2)
+    prepare = backend.operations["prepare_experts"]
+    own = ExpertsWeight(prepare(gate_up), prepare(down), Activation.SILU)
+    if backend.name == "triton":
+        assert own.gate_up.scales is not None
+        assert own.gate_up.scales.groups is not None
+        assert own.gate_up.scales.groups.index.shape[1] == (1 if both else 2)
+        assert own.down.scales is not None
+        assert own.down.scales.groups is not None
+        assert own.down.scales.groups.whole == (form != "of a rank")
+    ids = torch.stack([torch.randperm(count, generator=draw)[:top_k] for _ in range(tokens)])
+    routed = Routed(ids.int().to(device), torch.rand(tokens, top_k, generator=draw).to(device))
+    x = torch.randn(tokens, hidden, generator=draw).to(device, dtype)
+    plain = ExpertsWeight(dequantised(gate_up), dequantised(down), Activation.SILU)
+    expected = reference.operations["experts"](x.double(), plain, routed)
+    out = backend.operations["experts"](x, own, routed)
+    assert_rows_agree(out, expected, dtype, slack=4)
+
+
+def share_of_gates(w: LinearWeight, rows: int) -> LinearWeight:
+    """The first `rows` of gates and of ups."""
+    scales = w.scales
+    assert scales is not None
+    assert scales.groups is not None
+    assert scales.zero is not None
+
+    def halves(tensor: torch.Tensor, kept: int) -> torch.Tensor:
+        return torch.cat([half[:, :kept] for half in tensor.chunk(2, dim=1)], dim=1).contiguous()
+
+    own = replace(
+        scales,
+        scale=halves(scales.scale, rows),
+        zero=halves(scales.zero, rows // 2),
+        groups=replace(scales.groups, rows=(rows, rows)),
+    )
+    return LinearWeight(halves(w.data, rows), None, own)
+
+
+def share_of_inputs(w: LinearWeight, columns: int) -> LinearWeight:
+    """The first `columns` inputs, with the scales of all groups, of which any may be theirs."""
+    scales = w.scales
+    assert scales is not None
+    assert scales.groups is not None
+    groups = replace(scales.groups, index=scales.groups.index[..., :columns].contiguous())
+    data = w.data[..., : columns // 2].contiguous()
+    return LinearWeight(data, None, replace(scales, groups=groups))

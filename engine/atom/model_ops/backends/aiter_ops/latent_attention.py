@@ -44,12 +44,12 @@ class LatentAttention:
         assert rotary.k_norm is not None
         latent, key = tokens.entries.split([shape.kv_rank, shape.rope_dim], dim=-1)
         latent, key = self._norms.rms_norm(latent, rotary.k_norm), key.contiguous()
-        table = self._tables.of(rotary.cos_sin, tokens.q.dtype)
+        cos, sin = self._tables.halves(rotary.cos_sin, tokens.q.dtype)
         self._library["rope_cached_positions_2c_fwd_inplace"](
             input_x=tokens.q[..., shape.nope_dim :].unsqueeze(0),
             input_y=key[None, :, None],
-            cos=table.cos,
-            sin=table.sin,
+            cos=cos,
+            sin=sin,
             positions=rotary.positions.unsqueeze(0),
             rotate_style=NEOX,
             reuse_freqs_front_part=True,

@@ -55,12 +55,12 @@ class RopeStore:
         if rotary.q_norm is not None and rotary.k_norm is not None:
             return self._normed(qkv, shape, rotary, blocks, slot_mapping)
         heads = _split(qkv, shape)
-        table = self._tables.of(rotary.cos_sin, qkv.dtype)
+        cos, sin = self._tables.halves(rotary.cos_sin, qkv.dtype)
         self._library["rope_cached_positions_2c_fwd_inplace"](
             input_x=heads.q.unsqueeze(0),
             input_y=heads.k.unsqueeze(0),
-            cos=table.cos,
-            sin=table.sin,
+            cos=cos,
+            sin=sin,
             positions=rotary.positions.unsqueeze(0),
             rotate_style=NEOX,
             reuse_freqs_front_part=True,
@@ -110,7 +110,7 @@ class RopeStore:
             eps=rotary.q_norm.eps,
             qw=rotary.q_norm.weight,
             kw=rotary.k_norm.weight,
-            cos_sin_cache=self._tables.of(rotary.cos_sin, qkv.dtype).both,
+            cos_sin_cache=self._tables.joined(rotary.cos_sin, qkv.dtype),
             is_neox_style=True,
             pos_ids=rotary.positions,
             k_cache=cache.k,

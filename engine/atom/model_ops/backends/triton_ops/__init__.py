@@ -142,19 +142,11 @@ def reasons_against(op: str, case: OpCase) -> tuple[str, ...]:
     if op in _PRODUCTS:
         return _against_fp8(case.formats)
     if op in ("prepare_experts", "experts", "add_experts", "norm_experts"):
-        return _against_order(case.expert_formats) + _against_fp8(case.expert_formats)
+        return _against_fp8(case.expert_formats)
     if op in _CACHED and case.kv_dtype in FP8_DTYPES and native_fp8(_device()) is None:
         return ("this card converts no fp8, which the KV cache is to have",)
     attentions = (grouped_attention, latent_attention, sparse_attention)
     return tuple(reason for kind in attentions for reason in kind.reasons_against(op, case))
-
-
-def _against_order(formats: tuple[WeightFormat, ...]) -> tuple[str, ...]:
-    return tuple(
-        f"it has no product with experts of {kind.value}"
-        for kind in formats
-        if kind is WeightFormat.INT4_ORDERED
-    )
 
 
 def _against_fp8(formats: tuple[WeightFormat, ...]) -> tuple[str, ...]:

@@ -41,9 +41,17 @@ from atom.model_ops.backends.triton_ops.experts.fp8_experts import multiply_fp8
 from atom.model_ops.backends.triton_ops.experts.packed_experts import multiply_packed
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
 from atom.model_ops.backends.triton_ops.products.expand_codes import expand_codes
+from atom.model_ops.backends.triton_ops.products.expanded_linear import orders
 from atom.model_ops.backends.triton_ops.xcd_order import row_dies, row_tile
 from atom.model_ops.routing import Routed
-from atom.model_ops.values import ExpertsWeight, LinearWeight, Pending, Stream, WeightFormat
+from atom.model_ops.values import (
+    INT4_FORMATS,
+    ExpertsWeight,
+    LinearWeight,
+    Pending,
+    Stream,
+    WeightFormat,
+)
 
 # Up to so many pairs programs look for their own; beyond, pairs are sorted.
 _SEARCHED_PAIRS = 1024
@@ -122,11 +130,11 @@ def _multiply(
 
 @triton.jit
 def _tile(
-    pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, zero_ptr, bias_ptr, weights_ptr, out_ptr,
-    tokens, K: tl.constexpr, N: tl.constexpr,
+    pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr, bias_ptr,
+    weights_ptr, out_ptr, tokens, K: tl.constexpr, N: tl.constexpr,
     TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
-    PACKED: tl.constexpr, WEIGHED: tl.constexpr,
+    COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, WEIGHED: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """One expert's product for these pairs [M], written for each. WEIGHED: times their weights,
@@ -139,7 +147,7 @@ def _tile(
     scales = scale_ptr
     if WIDE:
         height = 2 * N if GATED else N
-        scales += expert.to(tl.int64) * tl.cdiv(height, TALL) * tl.cdiv(K, WIDE)
+        scales += expert.to(tl.int64) * tl.cdiv(height, TALL) * COLUMNS
     if PACKED == 3:
         result, up = multiply_fp4(
             rows, real, n, x_ptr, w_ptr + own * (K // 8), scales, K, N, BLOCK_M, BLOCK_N, BLOCK_K,
@@ -151,12 +159,16 @@ def _tile(
             GATED, TALL, WIDE, 2.0**60 if PACKED == 4 else 2.0**59,
         )  # fmt: skip
     elif PACKED > 0:
-        zeros = zero_ptr
+        zeros, inputs, index = zero_ptr, inputs_ptr, index_ptr
         if zero_ptr is not None:
-            zeros += own // 2 * tl.cdiv(K, WIDE)
+            zeros += own // 2 * COLUMNS
+        if inputs_ptr is not None:
+            inputs += expert.to(tl.int64) * (ORDERS * K)
+        if index_ptr is not None:
+            index += expert.to(tl.int64) * (ORDERS * K)
         result, up = multiply_packed(
-            rows, real, n, x_ptr, w_ptr + own * (K // 2), scales, zeros, K, N,
-            BLOCK_M, BLOCK_N, BLOCK_K, GATED, WIDE, PACKED == 2,
+            rows, real, n, x_ptr, w_ptr + own * (K // 2), scales, zeros, inputs, index, K, N,
+            BLOCK_M, BLOCK_N, BLOCK_K, GATED, WIDE, COLUMNS, ORDERS, PACKED == 2,
         )  # fmt: skip
     else:
         result, up = _multiply(
@@ -184,17 +196,19 @@ def _tile(
 
 @triton.jit(do_not_specialize=["tokens"])
 def _experts_kernel(
-    x_ptr, w_ptr, scale_ptr, zero_ptr, bias_ptr, chosen_ptr, weights_ptr, order_ptr, counts_ptr,
-    out_ptr, tokens, K: tl.constexpr, N: tl.constexpr,
+    x_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr, bias_ptr, chosen_ptr, weights_ptr,
+    order_ptr, counts_ptr, out_ptr, tokens, K: tl.constexpr, N: tl.constexpr,
     PROGRAMS: tl.constexpr, EXPERTS: tl.constexpr, EXPERTS_PADDED: tl.constexpr,
     TOP_K: tl.constexpr, SEARCH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
-    PACKED: tl.constexpr, DIES: tl.constexpr, WEIGHED: tl.constexpr,
+    COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, DIES: tl.constexpr,
+    WEIGHED: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """GATED: x [T, K], W [E, 2·N, K] → [P, N]; else x [P, K], W [E, N, K] → [k, T, N]; one
-    of the two is WEIGHED. TALL, WIDE: outputs and inputs that share a scale. PACKED: see `Packing`.
+    of the two is WEIGHED. TALL, WIDE: outputs and inputs that share a scale; COLUMNS: scales of a
+    row; inputs_ptr, index_ptr, ORDERS: see packed_experts.py. PACKED: see `Packing`.
     """
     count = tokens * TOP_K
     # Neighbours share rows of x, and an expert's matrix stays in the cache from tile to tile.
@@ -208,9 +222,9 @@ def _experts_kernel(
             real = at < end
             pairs = tl.load(order_ptr + at, mask=real, other=0)
             _tile(
-                pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, zero_ptr, bias_ptr, weights_ptr,
-                out_ptr, tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE,
-                PACKED, WEIGHED, KIND, ALPHA, LIMIT,
+                pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr,
+                bias_ptr, weights_ptr, out_ptr, tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K,
+                GATED, EVEN, TALL, WIDE, COLUMNS, ORDERS, PACKED, WEIGHED, KIND, ALPHA, LIMIT,
             )  # fmt: skip
     else:
         expert = tl.program_id(1)
@@ -225,9 +239,9 @@ def _experts_kernel(
                 pairs, _ = pairs_of_expert(chosen_ptr, expert, first, count, BLOCK_M, SEARCH)
             real = first + tl.arange(0, BLOCK_M) < found
             _tile(
-                pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, zero_ptr, bias_ptr, weights_ptr,
-                out_ptr, tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE,
-                PACKED, WEIGHED, KIND, ALPHA, LIMIT,
+                pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr,
+                bias_ptr, weights_ptr, out_ptr, tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K,
+                GATED, EVEN, TALL, WIDE, COLUMNS, ORDERS, PACKED, WEIGHED, KIND, ALPHA, LIMIT,
             )  # fmt: skip
 
 
@@ -325,7 +339,8 @@ def expert_parts(
 def _multiplied(w: LinearWeight, plan: _Plan) -> LinearWeight:
     """The stack that is multiplied with: a plain one for a moment, where codes are slower."""
     rows = plan.routed.ids.numel() / w.data.shape[0]
-    if w.format is WeightFormat.PLAIN or rows < EXPANDED_ROWS:
+    ordered = w.format is WeightFormat.INT4_ORDERED  # by expert, which no plain kernel reads by
+    if w.format is WeightFormat.PLAIN or ordered or rows < EXPANDED_ROWS:
         return w
     assert w.scales is not None
     return expand_codes(w, w.scales.dtype)
@@ -342,17 +357,20 @@ def _launch(
     tokens, chosen = routed.ids.shape
     count, columns, inner = w.data.shape[0], out.shape[-1], w.inputs
     tall, wide = (1, 0) if scales is None else scales.block
+    inputs, index = (None, None) if scales is None else orders(scales)
     block_k, packing = _block_k(w, tile), _packing(x, w)
     data = w.data.view(torch.int32) if packing >= Packing.FP4_WORDS else w.data
     column_tiles = triton.cdiv(columns, tile.block_n)
     _experts_kernel[(column_tiles, plan.rows)](
-        x, data, scales and scales.scale, scales and scales.zero, w.bias,
+        x, data, scales and scales.scale, scales and scales.zero, inputs, index, w.bias,
         routed.ids, routed.weights, order and order.pairs, order and order.counts,
         out, tokens, K=inner, N=columns,
         PROGRAMS=int(plan.programs), EXPERTS=count, EXPERTS_PADDED=next_power_of_2(count),
         TOP_K=chosen, SEARCH=plan.search,
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=block_k,
         GATED=activation is not None, TALL=tall, WIDE=wide,
+        COLUMNS=0 if scales is None else scales.scale.shape[-1],
+        ORDERS=0 if inputs is None else inputs.shape[-2],
         PACKED=int(packing), WEIGHED=(activation is not None) == plan.weighs_inputs,
         # Only tiles of sorted pairs read an expert's matrix more than once.
         DIES=row_dies(x.device, column_tiles) if plan.programs is Programs.TILE else 1,
@@ -366,7 +384,7 @@ def _packing(x: torch.Tensor, w: LinearWeight) -> Packing:
     in_words = x.dtype is torch.bfloat16
     if w.format is WeightFormat.MXFP4:
         return Packing.FP4_WORDS if in_words else Packing.FP4
-    if w.format is WeightFormat.INT4:
+    if w.format in INT4_FORMATS:
         return Packing.INT4
     if w.format not in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS) or not in_words or w.inputs % 4:
         return Packing.NONE
@@ -375,7 +393,7 @@ def _packing(x: torch.Tensor, w: LinearWeight) -> Packing:
 
 def _block_k(w: LinearWeight, tile: ExpertTile) -> int:
     """Inputs of a tile: that share a scale, or in whole groups where two share a byte."""
-    if w.format not in (WeightFormat.FP8_BLOCKS, WeightFormat.INT4, WeightFormat.MXFP4):
+    if w.format not in (WeightFormat.FP8_BLOCKS, *INT4_FORMATS, WeightFormat.MXFP4):
         return tile.block_k
     assert w.scales is not None
     wide = w.scales.block[1]

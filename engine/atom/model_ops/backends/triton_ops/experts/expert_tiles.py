@@ -33,6 +33,8 @@ class ExpertTile:
 def expert_tile(down: LinearWeight, pairs: int, element_bytes: int) -> ExpertTile:
     """For so many pairs of a token and an expert, over a stack of matrices like `down`."""
     count, rows = down.data.shape[0], pairs / down.data.shape[0]
+    if down.format is WeightFormat.INT4_ORDERED:  # never made plain ones
+        rows = min(rows, EXPANDED_ROWS - 1)
     if torch.version.hip:  # local memory holds two stages of these tiles
         return _small_memory(rows, element_bytes)
     if rows < EXPANDED_ROWS:
