@@ -31,7 +31,6 @@ from atom.model_ops.expert_exchange import GatherExchange
 from atom.model_ops.routing import Routed
 from atom.sampling_params import SamplingParams
 from benchmarks.gpu import Measured, decode, prefill
-from benchmarks.limits import ceilings
 from benchmarks.offline_engine import OfflineEngine, end
 from benchmarks.shapes import SHAPES, write_shape
 
@@ -103,7 +102,7 @@ def measure(args: argparse.Namespace, rank: int, mesh: PeerMesh) -> dict[str, An
             enable_expert_parallel=True,
             device="auto",
         )
-    measured = Measured(engine, ceilings(torch.device("cuda", torch.cuda.current_device())))
+    measured = Measured.on(torch.device("cuda", torch.cuda.current_device()), engine)
     sampling = SamplingParams(temperature=0.6, ignore_eos=True)
     found: dict[str, Any] = {
         "shape": args.shape,

@@ -55,6 +55,10 @@ class Measured:
     engine: OfflineEngine
     card: Ceilings
 
+    @classmethod
+    def on(cls, device: torch.device, engine: OfflineEngine) -> Measured:
+        return cls(engine, ceilings(device, getattr(torch, engine.report.dtype)))
+
     @property
     def facts(self) -> ModelFacts:
         """With the elements that the weights have on the device."""
@@ -208,6 +212,7 @@ def conditions(args: argparse.Namespace, measured: Measured) -> dict[str, Any]:
         "backends": engine.report.backends,
         "graphs": not args.enforce_eager,
         "quantization": args.quantization,
+        "dtype": engine.report.dtype,
         "kv_cache_dtype": engine.report.kv_cache_dtype,
         "weights_bytes": engine.report.weights_bytes,
         "temperature": args.temperature,
@@ -222,7 +227,7 @@ def conditions(args: argparse.Namespace, measured: Measured) -> dict[str, Any]:
 def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     wanted = wanted_workloads(args)
     engine = open_engine(args, folder)
-    measured = Measured(engine, ceilings(detect_device(args.device).torch_device))
+    measured = Measured.on(detect_device(args.device).torch_device, engine)
     results = conditions(args, measured)
     sampling = SamplingParams(
         temperature=args.temperature, top_k=args.top_k, top_p=args.top_p, ignore_eos=True

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import median
 
 import torch
 
@@ -28,7 +27,7 @@ _ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """bytes_per_second: of reading memory; flops_per_second: of dense bfloat16 products."""
+    """bytes_per_second: of reading memory; flops_per_second: of dense products."""
 
     bytes_per_second: float
     flops_per_second: float
@@ -46,29 +45,31 @@ class Work:
         return max(self.moved_bytes / card.bytes_per_second, self.flops / card.flops_per_second)
 
 
-# Measured on one H200: device copy (read and write), and a large product on random data.
+# Measured on one H200: device copy (read and write), and a large bfloat16 product on random data.
 H200 = Ceilings(bytes_per_second=4.3e12, flops_per_second=790e12)
 KNOWN = {"NVIDIA H200": H200}
 
 
-def ceilings(device: torch.device) -> Ceilings:
-    """Of a card that is known, so that figures of different days compare; else measured now."""
+def ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
+    """Of a card that is known, so that figures of different days compare; else measured now, with
+    products of dtype."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    return KNOWN.get(name) or measured_ceilings(device)
+    return KNOWN.get(name) or measured_ceilings(device, dtype)
 
 
-def measured_ceilings(device: torch.device) -> Ceilings:
-    """Of a copy that no cache holds, which reads and writes, and of a large bfloat16 product."""
+def measured_ceilings(device: torch.device, dtype: torch.dtype) -> Ceilings:
+    """Of a copy that no cache holds, which reads and writes, and of a large product."""
     elements, width = (1 << 30, 8192) if device.type == "cuda" else (1 << 26, 1024)
     source = torch.zeros(elements, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    matrix = torch.randn(width, width, device=device).to(torch.bfloat16)
-    copied = _median_seconds(lambda: target.copy_(source), device)
-    multiplied = _median_seconds(lambda: matrix @ matrix, device)
+    matrix = torch.randn(width, width, device=device).to(dtype)
+    copied = _least_seconds(lambda: target.copy_(source), device)
+    multiplied = _least_seconds(lambda: matrix @ matrix, device)
     return Ceilings(2 * elements / copied, 2 * width**3 / multiplied)
 
 
-def _median_seconds(call: Callable[[], object], device: torch.device) -> float:
+def _least_seconds(call: Callable[[], object], device: torch.device) -> float:
+    """Of some calls the shortest: what the device can, whatever else it had to do meanwhile."""
     samples = []
     for _ in range(_ROUNDS + 1):  # the first is a warm-up
         started = time.perf_counter()
@@ -76,7 +77,7 @@ def _median_seconds(call: Callable[[], object], device: torch.device) -> float:
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         samples.append(time.perf_counter() - started)
-    return median(samples[1:])
+    return min(samples[1:])
 
 
 def _layer_bytes(facts: ModelFacts, tokens: int, touched: float | None) -> float:

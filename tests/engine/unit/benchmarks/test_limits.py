@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from atom.sizing.model_facts import ModelFacts
-from benchmarks import gpu
-from benchmarks.limits import Ceilings, Work, decode_work, prompt_work
+from benchmarks import gpu, limits
+from benchmarks.limits import Ceilings, Work, decode_work, measured_ceilings, prompt_work
 from benchmarks.shapes import SHAPES
 
 H, V, LAYERS, HEADS, KV_HEADS, D, INNER = 256, 4096, 4, 8, 4, 32, 768
@@ -51,8 +52,16 @@ def test_the_limit_is_whichever_takes_longer() -> None:
 
 
 def test_any_config_json_is_measured_and_its_share_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Products of a type that a CPU only emulates would make the limit a hundredth of what it is.
+    multiplied: list[torch.dtype] = []
+
+    def recorded(device: torch.device, dtype: torch.dtype) -> Ceilings:
+        multiplied.append(dtype)
+        return measured_ceilings(device, dtype)
+
+    monkeypatch.setattr(limits, "measured_ceilings", recorded)
     config = {**SHAPES["tiny-moe"], "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 512}
     path = tmp_path / "odd.json"
     path.write_text(json.dumps(config))
@@ -61,8 +70,10 @@ def test_any_config_json_is_measured_and_its_share_printed(
     *shown, last = capsys.readouterr().out.splitlines()
     found = json.loads(last)
     assert found["architecture"] == "Qwen3MoeForCausalLM"
-    assert found["ceilings"]["bytes_per_second"] > 0, "measured: no table knows this machine"
-    assert 0 < found["short"]["limit_share"] < 1
+    assert multiplied == [torch.float32] == [getattr(torch, found["dtype"])]
+    short = found["short"]
+    limit = Work(short["moved_bytes"], short["flops"]).seconds(Ceilings(**found["ceilings"]))
+    assert short["limit_share"] == pytest.approx(limit / (short["ms_per_step"] / 1e3))
     assert any("short" in line and "%" in line and "TFLOP" in line for line in shown)
 
 
