@@ -112,9 +112,9 @@ def _devices(plan: Plan, before: Plan) -> str:
 
 
 def _capacity_changes(old: Capacity, new: Capacity) -> Iterator[str]:
-    if old.weights_bytes != new.weights_bytes:
-        sizes = f"{size_text(old.weights_bytes)} -> {size_text(new.weights_bytes)}"
-        yield f"changes weights: {sizes} per device"
+    before, after = size_text(old.weights_bytes), size_text(new.weights_bytes)
+    if before != after:  # rotary tables of another length are often no change that is seen
+        yield f"changes weights: {before} -> {after} per device"
     if old.kv_tokens != new.kv_tokens:
         yield f"changes KV cache: {old.kv_tokens:,} -> {new.kv_tokens:,} tokens per replica"
     sequences = {row.context_tokens: row.sequences for row in old.concurrency}

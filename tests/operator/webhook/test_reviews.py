@@ -119,7 +119,7 @@ async def test_an_update_says_what_changes_for_whom() -> None:
     body = update(cluster, engine={"maxModelLen": 8192, "gpuMemoryUtilization": 0.5})
     lines = await warnings(cluster, body)
     changes = [line for line in lines if line.startswith(("changes", "rollout"))]
-    assert changes[0].startswith("changes KV cache: 1,091,056 -> ")
+    assert changes[0].startswith("changes KV cache: 1,090,832 -> ")
     assert any(line.startswith("changes sequences at 8,192 tokens: 133 -> ") for line in changes)
     assert "changes sequences at 40,960 tokens: no longer served" in changes
     assert changes[-2].startswith("rollout: every pod is replaced, Surge: node a has 8")
