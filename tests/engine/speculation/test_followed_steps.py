@@ -23,7 +23,7 @@ from atom.sampling_params import SamplingParams
 from atom.speculation.draft_lengths import FixedDraftLengths, Slots
 from atom.speculation.drafter import ComputedTokens
 from atom.speculative_config import SpeculativeConfig
-from benchmarks.offline_engine import OfflineEngine
+from benchmarks.engines.offline_engine import OfflineEngine
 from tests.support.draft_checkpoints import add_mtp_layer
 from tests.support.tiny_model import make_tiny_checkpoint
 

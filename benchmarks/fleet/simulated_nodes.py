@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.server_process import end
+from benchmarks.engines.server_process import end
 from devcluster import amd
 from devcluster.api import MERGE, Api, ApiError
 from devcluster.binaries import KWOK, ensure_binaries

@@ -19,7 +19,7 @@ from lightkube.generic_resource import create_namespaced_resource
 from lightkube.types import OnErrorAction, OnErrorResult, PatchType
 
 from atom_operator import constants
-from benchmarks.simulated_nodes import TOLERATION, wait_gone
+from benchmarks.fleet.simulated_nodes import TOLERATION, wait_gone
 from devcluster.api import APPLY, Api, ApiError
 from devcluster.settings import REPOSITORY, Settings
 from tools.tiny_deployment import atom_deployment

@@ -17,7 +17,7 @@ from atom.model_ops.drafts import Drafts, DrawnRuns
 from atom.model_ops.slots import SlotTensors
 from atom.speculation.drafter import make_drafts
 from atom.speculation.measured_cost import MeasuredCost, Timed
-from benchmarks.offline_engine import OfflineEngine
+from benchmarks.engines.offline_engine import OfflineEngine
 
 _CALLS = 50
 # Tells the noise of whether a draft holds from that of a draw.

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from atom.sizing import ModelFacts
 from atom.sizing.layers import Stacking
 from atom.sizing.weights import projections
-from benchmarks.shapes import SHAPES, write_shape
+from benchmarks.workloads.shapes import SHAPES, write_shape
 
 # One file holds so many layers: as published checkpoints, a few gigabytes each.
 _LAYERS_PER_FILE = 12
