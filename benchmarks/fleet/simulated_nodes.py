@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engines.server_process import end
-from devcluster import amd
 from devcluster.api import MERGE, Api, ApiError
-from devcluster.binaries import KWOK, ensure_binaries
-from devcluster.nodes import FakeAmd, created_status
+from devcluster.fake_nodes import amd
+from devcluster.fake_nodes.nodes import FakeAmd, created_status
+from devcluster.programs.binaries import KWOK, ensure_binaries
 from devcluster.settings import Settings
 
 LABEL = "devcluster.atom.dev/simulated"

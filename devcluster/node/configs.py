@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from devcluster import network
+from devcluster.node import network
 from devcluster.settings import Settings
 
 # the device manager's socket is fixed below it, whatever the kubelet is told

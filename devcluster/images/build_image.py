@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from devcluster import base_image, host_access
-from devcluster.buildah import Buildah
-from devcluster.dockerfile import IgnoreRules, context_files, copied_sources, parse
 from devcluster.errors import DevclusterError
+from devcluster.images import base_image, host_access
+from devcluster.images.buildah import Buildah
+from devcluster.images.dockerfile import IgnoreRules, context_files, copied_sources, parse
 from devcluster.lock import exclusive
 from devcluster.progress import Step, say
 from devcluster.settings import Settings

@@ -13,7 +13,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from devcluster import network
+from devcluster.node import network
 from devcluster.shell import run
 
 DAYS = "3650"

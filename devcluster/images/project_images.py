@@ -4,8 +4,8 @@ them.
 
 from __future__ import annotations
 
-from devcluster.build_image import BuildRequest
 from devcluster.errors import DevclusterError
+from devcluster.images.build_image import BuildRequest
 from devcluster.settings import REPOSITORY
 
 IMAGES = REPOSITORY / "images"

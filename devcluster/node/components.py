@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from devcluster import network
-from devcluster.configs import KUBELET_FOLDER
-from devcluster.pki import FRONT_PROXY, FRONT_PROXY_CLIENT
+from devcluster.node import network
+from devcluster.node.configs import KUBELET_FOLDER
+from devcluster.node.pki import FRONT_PROXY, FRONT_PROXY_CLIENT
 from devcluster.settings import Settings
 
 ETCD_URL = "http://127.0.0.1:2379"

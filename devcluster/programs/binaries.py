@@ -25,7 +25,7 @@ from devcluster.progress import Step
 from devcluster.settings import Settings
 from devcluster.shell import follow, run
 
-GO_FOLDER = Path(__file__).resolve().parent / "go"
+GO_FOLDER = Path(__file__).resolve().parent.parent / "go"
 FLAGS = ("-trimpath", "-buildvcs=false", "-v")
 STATIC = {"CGO_ENABLED": "0"}  # no C compiler needed, and the programs run in any image
 

@@ -11,8 +11,8 @@ import re
 import shutil
 from pathlib import Path
 
-from devcluster.buildah import OWN_MOUNTS, Buildah
-from devcluster.host_access import CERTIFICATES
+from devcluster.images.buildah import OWN_MOUNTS, Buildah
+from devcluster.images.host_access import CERTIFICATES
 from devcluster.progress import Step
 from devcluster.shell import follow
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from devcluster.errors import DevclusterError
 from devcluster.lock import exclusive
-from devcluster.packages import APT_ENVIRONMENT
+from devcluster.programs.packages import APT_ENVIRONMENT
 from devcluster.progress import Step
 from devcluster.settings import Settings
 from devcluster.shell import run

@@ -118,6 +118,6 @@ def _module_folder(module: CrdModule, outside_modules: Path) -> Path:
     if downloaded["Sum"] != module.checksum:
         raise DevclusterError(
             f"the Go module {wanted} has the checksum {downloaded['Sum']}, not {module.checksum}: "
-            f"it is not what was pinned in devcluster/upstream_crds.py; do not use it"
+            f"it is not what was pinned in devcluster/programs/upstream_crds.py; do not use it"
         )
     return Path(downloaded["Dir"]) / module.folder

@@ -12,9 +12,9 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from devcluster import amd
 from devcluster.api import MERGE, Api
 from devcluster.errors import DevclusterError
+from devcluster.fake_nodes import amd
 from devcluster.settings import Settings
 
 RECORD = "fake-amd.json"

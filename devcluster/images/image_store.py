@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from devcluster import archive, dns
-from devcluster.configs import PAUSE_IMAGE
+from devcluster import dns
 from devcluster.errors import DevclusterError
+from devcluster.images import archive
+from devcluster.node.configs import PAUSE_IMAGE
 from devcluster.progress import Step, say
 from devcluster.settings import Settings
 from devcluster.shell import run
