@@ -9,8 +9,8 @@ import msgspec
 import torch
 
 from atom.model_engine.model_runner import ModelRunner
-from atom.model_engine.runner.graph_pool import GraphPool
-from atom.model_engine.runner.time_steps import time_steps
+from atom.model_engine.runner.drafting.time_steps import time_steps
+from atom.model_engine.runner.graphs.graph_pool import GraphPool
 from atom.model_ops.backends.noise import exponential_noise, row_keys
 from atom.model_ops.backends.step_mail import StepMail
 from atom.model_ops.drafts import Drafts, DrawnRuns

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from atom.model_engine.runner.drafted_step import DraftedStep
+from atom.model_engine.runner.drafting.drafted_step import DraftedStep
 from atom.model_engine.runner.step_runner import EagerTokens, SubmittedStep
 from atom.speculation.drafter import ComputedTokens
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from atom.model_engine.batch import NewRow, ScheduledBatch, Slots
-from atom.model_engine.runner.slot_columns import SlotState
+from atom.model_engine.runner.slots.slot_columns import SlotState
 from atom.model_engine.runner.step_arrays import StepArrays
 from atom.model_ops.attention.step_plan import StepRows, StepTensors, plan_step
 from atom.utils.device import upload, upload_together

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
-from atom.model_engine.runner.followed_decodes import FollowedDecodes
-from atom.model_engine.runner.graph_pool import GraphPool
-from atom.model_engine.runner.step_mailbox import StepMailbox
+from atom.model_engine.runner.graphs.followed_decodes import FollowedDecodes
+from atom.model_engine.runner.graphs.graph_pool import GraphPool
+from atom.model_engine.runner.graphs.step_mailbox import StepMailbox
 from atom.model_ops.backends.interface import LogitFilters, Ops, SamplingTensors
 from atom.model_ops.slots import SlotTensors
 from atom.models.decoder import CausalLM

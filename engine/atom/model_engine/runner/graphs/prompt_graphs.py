@@ -16,11 +16,11 @@ from functools import partial
 import torch
 
 from atom.model_engine.batch import ScheduledBatch
-from atom.model_engine.runner.graph_parts import GraphParts
-from atom.model_engine.runner.graph_pool import Graph
-from atom.model_engine.runner.prompt_buckets import PromptBucket
+from atom.model_engine.runner.graphs.graph_parts import GraphParts
+from atom.model_engine.runner.graphs.graph_pool import Graph
+from atom.model_engine.runner.graphs.prompt_buckets import PromptBucket
+from atom.model_engine.runner.graphs.step_stage import StagedInputs, StepStage
 from atom.model_engine.runner.step_arrays import StepArrays
-from atom.model_engine.runner.step_stage import StagedInputs, StepStage
 from atom.model_ops.attention.step_plan import StepTensors, plan_captured_prompts
 from atom.model_ops.backends.interface import SamplingTensors
 from atom.utils.forward_context import ForwardContext, set_forward_context

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from atom.model_engine.batch import NewRow, Slots
-from atom.model_engine.runner.slot_table import SlotTable
+from atom.model_engine.runner.slots.slot_table import SlotTable
 from atom.model_ops.drafts import DrawnRuns
 from atom.model_ops.sampling.drafted_draws import newest_of
 from atom.model_ops.sampling.penalties import IN_PROMPT

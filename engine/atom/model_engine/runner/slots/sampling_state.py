@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from atom.model_engine.batch import NewRow, Slots
-from atom.model_engine.runner.slot_columns import NO_LOGPROBS, SlotState
-from atom.model_engine.runner.token_bans import TokenBans
-from atom.model_engine.runner.token_history import TokenHistory
+from atom.model_engine.runner.slots.slot_columns import NO_LOGPROBS, SlotState
+from atom.model_engine.runner.slots.token_bans import TokenBans
+from atom.model_engine.runner.slots.token_history import TokenHistory
 from atom.model_ops.backends.interface import LogitFilters
 from atom.model_ops.drafts import DrawnRuns
 from atom.model_ops.sampling.drafted_draws import DraftedDraws

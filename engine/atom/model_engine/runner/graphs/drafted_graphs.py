@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 from atom.model_engine.runner.drafted_rows import DraftedRows
-from atom.model_engine.runner.graph_parts import FILTERS, GraphParts, filtered_draw
-from atom.model_engine.runner.graph_pool import Graph
+from atom.model_engine.runner.graphs.graph_parts import FILTERS, GraphParts, filtered_draw
+from atom.model_engine.runner.graphs.graph_pool import Graph
 from atom.model_engine.runner.host_tokens import PendingRuns
 from atom.model_ops.attention.step_plan import plan_captured_step
 from atom.model_ops.backends.interface import SamplingTensors

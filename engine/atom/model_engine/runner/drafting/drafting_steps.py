@@ -17,21 +17,21 @@ from numpy.typing import NDArray
 
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
-from atom.model_engine.runner.drafted_graphs import DraftedGraphs
 from atom.model_engine.runner.drafted_rows import DraftedRows, drafted_rows
-from atom.model_engine.runner.drafted_step import DraftedStep
-from atom.model_engine.runner.followed_decodes import FollowedDecodes
-from atom.model_engine.runner.followed_steps import computed_eagerly
-from atom.model_engine.runner.graph_parts import (
+from atom.model_engine.runner.drafting.drafted_step import DraftedStep
+from atom.model_engine.runner.drafting.followed_steps import computed_eagerly
+from atom.model_engine.runner.graphs.drafted_graphs import DraftedGraphs
+from atom.model_engine.runner.graphs.followed_decodes import FollowedDecodes
+from atom.model_engine.runner.graphs.graph_parts import (
     MOST_DRAFTED_TOKENS,
     bucket_sizes,
     token_sizes,
 )
-from atom.model_engine.runner.graph_pool import GraphPool
-from atom.model_engine.runner.graph_runner import DecodeGraphs, ForwardOutput
+from atom.model_engine.runner.graphs.graph_pool import GraphPool
+from atom.model_engine.runner.graphs.graph_runner import DecodeGraphs, ForwardOutput
 from atom.model_engine.runner.host_tokens import PendingRuns, PendingTokens
-from atom.model_engine.runner.input_batch import StepInputs
-from atom.model_engine.runner.sampling_state import SamplingNeeds
+from atom.model_engine.runner.slots.input_batch import StepInputs
+from atom.model_engine.runner.slots.sampling_state import SamplingNeeds
 from atom.model_engine.runner.step_runner import EagerTokens, StepRunner, SubmittedStep
 from atom.model_ops.backends.interface import Ops
 from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, keep_newest, no_drafts

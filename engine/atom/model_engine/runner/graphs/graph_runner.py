@@ -21,11 +21,11 @@ from functools import partial
 import torch
 
 from atom.model_engine.batch import ScheduledBatch
-from atom.model_engine.runner.drafted_graphs import DraftedGraphs
-from atom.model_engine.runner.graph_parts import FILTERS, GraphParts, filtered_draw
-from atom.model_engine.runner.graph_pool import Graph, measured_bytes
+from atom.model_engine.runner.graphs.drafted_graphs import DraftedGraphs
+from atom.model_engine.runner.graphs.graph_parts import FILTERS, GraphParts, filtered_draw
+from atom.model_engine.runner.graphs.graph_pool import Graph, measured_bytes
+from atom.model_engine.runner.graphs.prompt_graphs import PromptGraphs
 from atom.model_engine.runner.host_tokens import PendingTokens
-from atom.model_engine.runner.prompt_graphs import PromptGraphs
 from atom.model_ops.attention.step_plan import plan_captured_step
 from atom.model_ops.backends.interface import SamplingTensors
 from atom.models.hidden_states import HiddenStates

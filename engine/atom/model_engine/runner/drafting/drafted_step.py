@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from atom.model_engine.runner.drafted_graphs import DraftedForward
 from atom.model_engine.runner.drafted_rows import DraftedRows
+from atom.model_engine.runner.graphs.drafted_graphs import DraftedForward
 from atom.model_engine.runner.step_runner import SubmittedStep
 from atom.model_ops.drafts import DraftLayout, Drafts
 

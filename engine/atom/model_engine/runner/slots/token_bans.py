@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from atom.model_engine.batch import NewRow, Slots
-from atom.model_engine.runner.slot_table import SlotTable
-from atom.model_engine.runner.token_history import WINDOW
+from atom.model_engine.runner.slots.slot_table import SlotTable
+from atom.model_engine.runner.slots.token_history import WINDOW
 from atom.model_ops.sampling.drafted_draws import DraftedDraws
 from atom.model_ops.sampling.forbidden_tokens import BadWords, ForbiddenTokens
 from atom.sampling_params import SamplingParams
