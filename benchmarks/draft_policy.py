@@ -6,7 +6,7 @@ The texts of benchmarks.drafts.said_texts and tokens drawn at random are said by
 alike, to the engine's own policy; a step costs what follows from qwen3-8b's steps that were timed
 on an H200, and the host hears of a step when the next one is on its way. ratio: of speed to that
 without drafts; length: tokens of a row and step; asked: steps that look for drafts. How near a card
-comes to it is in docs/results/gpu-log.md.
+comes to it is in docs/results/gpu/speculation.md.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _TOKENS = (64, 128, 256, 384, 512, 640, 768, 1024, 1280, 1536, 2048)
 _DECODES = (0, 16, 64, 256)
 _MOST_ROWS = 64  # of prompts
 # Elements of a layer times tokens whose products take as long as launching the layer: 0.5 ms at
-# 500 TFLOP/s, as measured on an H200 (docs/results/gpu-log.md).
+# 500 TFLOP/s, as measured on an H200 (docs/results/gpu/dense.md).
 _HOST_BOUND = 1.2e11
 
 
