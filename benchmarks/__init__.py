@@ -1,1 +1,4 @@
-"""Benchmarks, one runnable module each: a table for people, one JSON object as the last line."""
+"""Benchmarks, one runnable module each: a table for people, one JSON object as the last line.
+
+At the top stands what is run: `python -m benchmarks.NAME`. What several of them share is in wings.
+"""

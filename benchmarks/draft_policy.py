@@ -2,11 +2,11 @@
 
     python -m benchmarks.draft_policy [--rows 1 16 64] [--drafts 5] [--matched 1]
 
-The texts of benchmarks.said_texts and tokens drawn at random are said by rows that all do alike, to
-the engine's own policy; a step costs what follows from qwen3-8b's steps that were timed on an H200,
-and the host hears of a step when the next one is on its way. ratio: of speed to that without
-drafts; length: tokens of a row and step; asked: steps that look for drafts. How near a card comes
-to it is in docs/results/gpu-log.md.
+The texts of benchmarks.drafts.said_texts and tokens drawn at random are said by rows that all do
+alike, to the engine's own policy; a step costs what follows from qwen3-8b's steps that were timed
+on an H200, and the host hears of a step when the next one is on its way. ratio: of speed to that
+without drafts; length: tokens of a row and step; asked: steps that look for drafts. How near a card
+comes to it is in docs/results/gpu/speculation.md.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from atom.model_ops.drafts import Lookup
 from atom.speculation.draft_lengths import AdaptiveDraftLengths
 from atom.speculation.measured_cost import MeasuredCost, Timed
 from atom.speculative_config import SpeculativeConfig
-from benchmarks.said_texts import SAID, SaidText, TextSize, said_text
+from benchmarks.drafts.said_texts import SAID, SaidText, TextSize, said_text
 
 # Milliseconds.
 _TIMED = (

@@ -29,9 +29,9 @@ from atom.model_engine.executor.base import StepExecutor
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.model_engine.wire.core_processes import thread_waiting
 from atom.sampling_params import SamplingParams
-from benchmarks.nano_workload import NanoRequest, nano_requests
-from benchmarks.offline_engine import OfflineEngine
-from benchmarks.shapes import SHAPES, write_shape
+from benchmarks.engines.offline_engine import OfflineEngine
+from benchmarks.workloads.nano_workload import NanoRequest, nano_requests
+from benchmarks.workloads.shapes import SHAPES, write_shape
 
 SHAPE = "tiny-12k"
 REQUESTS, SCALE = 64, 8

@@ -30,9 +30,9 @@ from atom.model_engine.wire.peer_mesh import PeerMesh, mesh_sockets
 from atom.model_ops.expert_exchange import GatherExchange
 from atom.model_ops.routing import Routed
 from atom.sampling_params import SamplingParams
+from benchmarks.engines.offline_engine import OfflineEngine, end
 from benchmarks.gpu import Measured, decode, prefill
-from benchmarks.offline_engine import OfflineEngine, end
-from benchmarks.shapes import SHAPES, write_shape
+from benchmarks.workloads.shapes import SHAPES, write_shape
 
 _REPEATS = 48  # of an exchange in a graph, as many as layers have
 

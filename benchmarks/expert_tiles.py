@@ -32,8 +32,8 @@ from atom.model_ops.values import (
 )
 from atom.sizing import Experts, ModelFacts
 from atom.utils.device import native_fp8
-from benchmarks.limits import H200
-from benchmarks.shapes import SHAPES
+from benchmarks.measures.limits import H200
+from benchmarks.workloads.shapes import SHAPES
 
 _TOKENS = (1, 64, 256, 4096)
 _CHOICES = 8  # sets of ids to rotate over

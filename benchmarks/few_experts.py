@@ -42,8 +42,8 @@ from atom.model_ops.values import (
 from atom.sizing import ModelFacts
 from benchmarks.expert_tiles import layer as experts_of
 from benchmarks.expert_tiles import matrix
-from benchmarks.limits import H200
-from benchmarks.shapes import SHAPES
+from benchmarks.measures.limits import H200
+from benchmarks.workloads.shapes import SHAPES
 
 _CASES = (
     "qwen3-30b-a3b",

@@ -4,9 +4,9 @@
     python -m benchmarks.gpu --config some/config.json
 
 Prints a table; the last line is one JSON object. Every figure is also given as a share of what one
-card allows (benchmarks.limits), with `--tensor-parallel-size` too: beside it stand the bytes and
-the products of a step, its experts as they were counted. `all` is all but `short`: steps of prompts
-that are bound by the host. Offline: no server, no tokenizer, prefix cache off.
+card allows (benchmarks.measures.limits), with `--tensor-parallel-size` too: beside it stand the
+bytes and the products of a step, its experts as they were counted. `all` is all but `short`: steps
+of prompts that are bound by the host. Offline: no server, no tokenizer, prefix cache off.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from atom.sampling_params import SamplingParams
 from atom.sizing import KV_ELEMENTS, ONLINE, KvElement
 from atom.sizing.model_facts import ModelFacts
 from atom.utils.device import detect_device
-from benchmarks.compiled_kernels import compiled_kernels
-from benchmarks.limits import Ceilings, Work, ceilings, decode_work, prompt_work
-from benchmarks.nano_workload import nano_requests
-from benchmarks.offline_engine import OfflineEngine
-from benchmarks.routed_experts import listening, touched
-from benchmarks.shapes import add_model_arguments, model_folder
+from benchmarks.engines.offline_engine import OfflineEngine
+from benchmarks.measures.compiled_kernels import compiled_kernels
+from benchmarks.measures.limits import Ceilings, Work, ceilings, decode_work, prompt_work
+from benchmarks.measures.routed_experts import listening, touched
+from benchmarks.workloads.nano_workload import nano_requests
+from benchmarks.workloads.shapes import add_model_arguments, model_folder
 
 DECODE_ROWS = (1, 8, 64, 256)
 DECODE_CONTEXT = 1024

@@ -24,9 +24,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from atom.sampling_params import SamplingParams
 from atom.sizing import ONLINE
-from benchmarks.offline_engine import OfflineEngine
-from benchmarks.shapes import add_model_arguments, model_folder
-from benchmarks.step_shares import Kernel, shares
+from benchmarks.engines.offline_engine import OfflineEngine
+from benchmarks.measures.step_shares import Kernel, shares
+from benchmarks.workloads.shapes import add_model_arguments, model_folder
 
 CONTEXT = 1024
 STEPS = 20

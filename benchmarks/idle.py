@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.server_process import started_server
-from benchmarks.shapes import write_shape
+from benchmarks.engines.server_process import started_server
+from benchmarks.workloads.shapes import write_shape
 
 _OPTIONS = {
     "load_dummy": True,

@@ -4,7 +4,7 @@
 
 Calls are captured into a graph and rotate over buffers that its cache cannot hold. A table for
 people; the last line is one JSON object. Limits: bytes at the card's read bandwidth or flops at its
-dense rate, whichever takes longer (benchmarks.limits).
+dense rate, whichever takes longer (benchmarks.measures.limits).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from atom.model_ops.values import (
     Stream,
 )
 from atom.utils.forward_context import AttentionMetaData, DecodeRuns
-from benchmarks.limits import H200
+from benchmarks.measures.limits import H200
 
 _DTYPE = torch.bfloat16
 _HEADS = {"0.6b": (16, 8), "8b": (32, 8)}

@@ -36,8 +36,8 @@ import numpy as np
 import psutil
 from lightkube.config.kubeconfig import KubeConfig
 
-from benchmarks.scale_objects import Fleet, crd_installed
-from benchmarks.simulated_nodes import GPUS_PER_NODE, simulated_nodes
+from benchmarks.fleet.scale_objects import Fleet, crd_installed
+from benchmarks.fleet.simulated_nodes import GPUS_PER_NODE, simulated_nodes
 from devcluster.api import Api
 from devcluster.health import api_of
 from devcluster.settings import REPOSITORY, Settings, read_settings

@@ -30,7 +30,7 @@ from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.request import Request
 from atom.model_engine.scheduler import Scheduler
 from atom.sampling_params import SamplingParams
-from benchmarks.nano_workload import OUTPUT_TOKENS, nano_requests
+from benchmarks.workloads.nano_workload import OUTPUT_TOKENS, nano_requests
 
 DECODE_ROWS = (1, 64, 256, 1024)
 DECODE_PROMPT = 256

@@ -29,9 +29,9 @@ from atom.entrypoints.bench.exchange import Exchange, Sender, exchange_once
 from atom.entrypoints.bench.report_options import ReportOptions
 from atom.entrypoints.bench.serving_report import serving_report
 from atom.entrypoints.bench.workload import Ask
-from benchmarks.nano_workload import nano_requests
-from benchmarks.server_process import started_server
-from benchmarks.shapes import SHAPES, write_shape
+from benchmarks.engines.server_process import started_server
+from benchmarks.workloads.nano_workload import nano_requests
+from benchmarks.workloads.shapes import SHAPES, write_shape
 
 RUN_SECONDS = 300
 ENGINE_OPTIONS = {

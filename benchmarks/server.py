@@ -27,11 +27,11 @@ from typing import Any
 from atom.entrypoints.bench.report import percentile
 from atom.model_engine.llm_engine import LLMEngine
 from atom.sampling_params import SamplingParams
+from benchmarks.engines.server_process import started_server
 from benchmarks.http_load import LoadResult, run_load
-from benchmarks.nano_workload import nano_requests
 from benchmarks.served import write_tokenizer
-from benchmarks.server_process import started_server
-from benchmarks.shapes import SHAPES, write_shape
+from benchmarks.workloads.nano_workload import nano_requests
+from benchmarks.workloads.shapes import SHAPES, write_shape
 
 SHAPE = "tiny"
 LENGTH_DIVISOR = 8

@@ -4,14 +4,14 @@
 
 Two engines of the same model in this process, one that drafts; each text is answered by both in
 turns, so that what else the machine does meets both. Edit, json, quote: texts that say again what
-was said, whose answers are given (benchmarks.said_texts), for weights that were never trained;
-repeating: what was said becomes likelier, so that the answer soon repeats itself (a penalty, which
-is sampled outside the graphs); random: tokens drawn at a high temperature from prompts of random
-tokens. decode_ratio: while all requests run, without prompts and without those that end later than
-others; processor_ratio: of the process's processor time, which other load on the machine changes
-less. Answers of both engines are compared token by token. Last comes what the drafter takes for a
-step of the most rows: launched as the engine does, and on a GPU by itself, replayed as a graph. On
-a GPU e.g.
+was said, whose answers are given (benchmarks.drafts.said_texts), for weights that were never
+trained; repeating: what was said becomes likelier, so that the answer soon repeats itself (a
+penalty, which is sampled outside the graphs); random: tokens drawn at a high temperature from
+prompts of random tokens. decode_ratio: while all requests run, without prompts and without those
+that end later than others; processor_ratio: of the process's processor time, which other load on
+the machine changes less. Answers of both engines are compared token by token. Last comes what the
+drafter takes for a step of the most rows: launched as the engine does, and on a GPU by itself,
+replayed as a graph. On a GPU e.g.
 
     python -m benchmarks.speculation --model Qwen/Qwen3-8B --rows 1 16 64 256 --output-tokens 256
 
@@ -36,14 +36,14 @@ import numpy as np
 from atom.sampling_params import SamplingParams
 from atom.speculation.measured_cost import MeasuredCost
 from atom.speculative_config import SpeculativeConfig
-from benchmarks.drafter_time import (
+from benchmarks.drafts.drafter_time import (
     drafted_step_cost,
     make_up_acceptance,
     measure_drafter,
     own_runner,
 )
-from benchmarks.offline_engine import OfflineEngine
-from benchmarks.said_texts import SAID, SaidText, Sayer, TextSize, said_text
+from benchmarks.drafts.said_texts import SAID, SaidText, Sayer, TextSize, said_text
+from benchmarks.engines.offline_engine import OfflineEngine
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ROOT / "examples" / "models" / "atom-tiny"

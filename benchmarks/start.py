@@ -20,8 +20,8 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.checkpoints import write_checkpoint
-from benchmarks.shapes import SHAPES
+from benchmarks.workloads.checkpoints import write_checkpoint
+from benchmarks.workloads.shapes import SHAPES
 
 # What the child says when it has its first token.
 _FIRST_TOKEN = "first token"
@@ -38,7 +38,7 @@ def answer_once(model: str, device: str) -> None:
 
     tell("importing the engine")
     from atom.sampling_params import SamplingParams
-    from benchmarks.offline_engine import OfflineEngine
+    from benchmarks.engines.offline_engine import OfflineEngine
 
     tell("building")
     engine = OfflineEngine(

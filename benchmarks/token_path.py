@@ -42,10 +42,10 @@ from atom.model_engine.wire.engine_protocol import (
     decode,
     encode,
 )
+from benchmarks.engines.server_process import end
 from benchmarks.http_load import run_load
 from benchmarks.server import OPTIONS, SHAPE, body_of, model_folder, report, work_of
-from benchmarks.server_process import end
-from benchmarks.shapes import SHAPES
+from benchmarks.workloads.shapes import SHAPES
 
 STREAMS = (1, 32, 256)
 STEP_MS = 30.0

@@ -11,8 +11,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from devcluster import cluster, commands, preflight, project_images
+from devcluster import cluster, commands, preflight
 from devcluster.errors import DevclusterError
+from devcluster.images import project_images
 from devcluster.neighbours import registry
 from devcluster.settings import Settings, read_settings
 

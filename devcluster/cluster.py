@@ -17,25 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from devcluster import (
-    binaries,
-    cgroups,
-    configs,
-    dns,
-    health,
-    images,
-    kernel_settings,
-    network,
-    node,
-    packages,
-    pki,
-    preflight,
-    teardown,
-)
+from devcluster import dns, health, preflight, teardown
 from devcluster.api import Api, ApiError
-from devcluster.components import Component, all_components
 from devcluster.errors import DevclusterError
 from devcluster.health import api_of
+from devcluster.images import image_store
+from devcluster.node import cgroups, configs, kernel_settings, network, node_process, pki
+from devcluster.node.components import Component, all_components
+from devcluster.programs import binaries, packages
 from devcluster.progress import Step, say
 from devcluster.settings import Settings
 from devcluster.shell import run
@@ -170,7 +159,7 @@ def _look(settings: Settings) -> Situation:
         known = json.loads(settings.plan_file.read_text())["fingerprint"]
     except (OSError, ValueError, KeyError):
         known = None
-    return Situation(node.find(settings) is not None, settings.state.exists(), known)
+    return Situation(node_process.find(settings) is not None, settings.state.exists(), known)
 
 
 def _recovers(plan: Plan) -> bool:
@@ -192,7 +181,7 @@ def _create(plan: Plan) -> None:
         cgroups.ensure(settings.name)
         link_address = network.draw_hardware_address()
         _write(settings.state / teardown.LINK_RECORD, link_address)
-        starting = node.start(settings)
+        starting = node_process.start(settings)
         try:
             network.connect(plan.link, link_address, starting.node.pid)
             starting.release()
@@ -252,7 +241,7 @@ def _complete(plan: Plan, limit_seconds: float, title: str) -> None:
     deadline = time.monotonic() + limit_seconds
     with Step(title) as step:
         _wait_for(settings, "containerd", step, deadline)
-        images.ensure_cluster_images(settings, plan.programs)
+        image_store.ensure_cluster_images(settings, plan.programs)
         _wait_for(settings, "apiserver", step, deadline)
         _apply_dns(api, deadline)
         while True:
@@ -288,7 +277,7 @@ def _apply_dns(api: Api, deadline: float) -> None:
 
 def _pause(settings: Settings, deadline: float, problems: list[str]) -> None:
     """A moment between two looks; raises when there is no sense in looking again."""
-    if node.find(settings) is None:
+    if node_process.find(settings) is None:
         raise DevclusterError(
             f"the node process ended; see {settings.logs / 'supervisor.log'}, then run `up` again"
         )

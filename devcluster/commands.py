@@ -11,26 +11,16 @@ import shlex
 import time
 from collections.abc import Sequence
 
-from devcluster import (
-    binaries,
-    cluster,
-    health,
-    images,
-    network,
-    node,
-    nodes,
-    packages,
-    preflight,
-    project_images,
-    status,
-    target,
-    teardown,
-)
+from devcluster import cluster, health, preflight, status, target, teardown
 from devcluster.api import Api
-from devcluster.build_image import BuildRequest, build_image
 from devcluster.errors import DevclusterError
+from devcluster.fake_nodes import nodes
+from devcluster.images import image_store, project_images
+from devcluster.images.build_image import BuildRequest, build_image
 from devcluster.lock import exclusive
 from devcluster.neighbours import installation, registry
+from devcluster.node import network, node_process
+from devcluster.programs import binaries, packages
 from devcluster.progress import elapsed_text, say
 from devcluster.settings import Settings
 
@@ -89,7 +79,7 @@ def run_build(_: argparse.Namespace, settings: Settings) -> int:
 def run_load(parsed: argparse.Namespace, settings: Settings) -> int:
     refuse_current("load-image")
     preflight.require_machine()
-    images.load(settings, parsed.archives)
+    image_store.load(settings, parsed.archives)
     return 0
 
 
@@ -119,7 +109,7 @@ def _build_and_load(settings: Settings, requests: Sequence[BuildRequest], load: 
     for request in requests:
         built = build_image(settings, request)
         if load:
-            images.load_once(settings, request.tag, built)
+            image_store.load_once(settings, request.tag, built)
         else:
             print(built)
 
@@ -157,8 +147,8 @@ def refuse_current(what: str) -> None:
         )
 
 
-def _require_running(settings: Settings) -> node.Node:
-    running = node.find(settings)
+def _require_running(settings: Settings) -> node_process.Node:
+    running = node_process.find(settings)
     if running is None:
         raise DevclusterError("the cluster is not running; start it with `python -m devcluster up`")
     return running

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from devcluster import network
+from devcluster.node import network
 
 IMAGE = "localhost/coredns:dev"
 NAMESPACE = "kube-system"

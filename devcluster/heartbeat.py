@@ -12,9 +12,9 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from devcluster import network
-from devcluster.amd import FAKE_LABEL
 from devcluster.api import Api, ApiError
+from devcluster.fake_nodes.amd import FAKE_LABEL
+from devcluster.node import network
 
 INTERVAL_SECONDS = 10.0
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"

@@ -6,10 +6,13 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from devcluster import amd, health, images, network, node
+from devcluster import health
 from devcluster.api import Api, ApiError
 from devcluster.cluster import NODE_NAME
 from devcluster.errors import DevclusterError
+from devcluster.fake_nodes import amd
+from devcluster.images import image_store
+from devcluster.node import network, node_process
 from devcluster.settings import Settings
 
 
@@ -46,7 +49,7 @@ class Status:
 
 def read(settings: Settings) -> Status:
     link = network.uplink(settings.instance)
-    found = node.find(settings)
+    found = node_process.find(settings)
     if found is None:
         stopped: tuple[str, ...] = (
             ("the node process is not running",) if settings.state.exists() else ()
@@ -55,7 +58,7 @@ def read(settings: Settings) -> Status:
     api = health.api_of(settings, link.api_url)
     seen = health.observe(settings, api)
     problems = tuple(seen.problems(NODE_NAME)) + seen.notes
-    pids = node.host_pids(found)
+    pids = node_process.host_pids(found)
     components = tuple(
         ComponentStatus(c.name, pids.get(c.pid_inside or 0), c.ready, c.restarts, c.last_exit)
         for c in seen.components
@@ -88,7 +91,7 @@ def _node(item: dict[str, Any]) -> NodeStatus:
 
 def _images(settings: Settings) -> tuple[str, ...]:
     try:
-        return tuple(images.loaded_images(settings))
+        return tuple(image_store.loaded_images(settings))
     except DevclusterError:
         return ()
 

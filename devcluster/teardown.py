@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from devcluster import cgroups, kernel_settings, network, node
 from devcluster.errors import DevclusterError
+from devcluster.node import cgroups, kernel_settings, network, node_process
 from devcluster.progress import Step
 from devcluster.settings import Settings
 from devcluster.shell import run
@@ -28,7 +28,7 @@ POLL_SECONDS = 0.05
 
 def down(settings: Settings) -> bool:
     """False when there was nothing to remove."""
-    if node.find(settings) is None and not settings.state.exists():
+    if node_process.find(settings) is None and not settings.state.exists():
         cgroups.remove(settings.name)
         return False
     remove_everything(settings)
@@ -37,7 +37,7 @@ def down(settings: Settings) -> bool:
 
 def remove_everything(settings: Settings) -> None:
     with Step("end the cluster's processes and remove its state"):
-        ended = node.end(settings)
+        ended = node_process.end(settings)
         link = network.uplink(settings.instance).link
         _remove_link(link, ours=ended or is_recorded(link, settings.state / LINK_RECORD))
         if not _becomes_true(lambda: not cgroups.remove(settings.name)):
@@ -77,7 +77,7 @@ def _becomes_true(condition: Callable[[], bool]) -> bool:
 
 def _remove_made_folders(record: Path) -> None:
     """Only when they are empty, and no other cluster has them as mount points."""
-    if not record.exists() or node.any_running():
+    if not record.exists() or node_process.any_running():
         return
     for folder in reversed(json.loads(record.read_text())):
         try:

@@ -1,14 +1,17 @@
-"""Refuse files that have grown past what a newcomer can read (design/style: 500 lines, models and
-kernels 800). Run by `make lint`."""
+"""Refuse files and folders that have grown past what a newcomer can read: files of 500 lines
+(models and kernels 800), folders of 25 modules. Run by `make lint`. Tests may stand in larger
+folders: each is found by the behaviour that its name tells."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 LIMIT = 500
 LARGE_LIMIT = 800
+FOLDER_LIMIT = 25
 LARGE = ("engine/atom/models/", "engine/atom/model_ops/backends/")
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -18,13 +21,24 @@ def limit_of(path: str) -> int:
 
 
 def too_long(paths: list[str]) -> list[str]:
-    """A sentence per file over its limit."""
+    """Write a sentence per file over its limit."""
     found = []
     for path in paths:
         lines = len((ROOT / path).read_text(encoding="utf-8").splitlines())
         if lines > limit_of(path):
             found.append(f"{path}: {lines} lines, at most {limit_of(path)}; split it by concept")
     return found
+
+
+def too_crowded(paths: list[str]) -> list[str]:
+    """Write a sentence per folder with too many modules of its own."""
+    folders = Counter(str(Path(path).parent) for path in paths if not path.startswith("tests/"))
+    return [
+        f"{folder}: {modules} modules, at most {FOLDER_LIMIT}; move those of one concept into a "
+        "package below it that is named after the concept"
+        for folder, modules in sorted(folders.items())
+        if modules > FOLDER_LIMIT
+    ]
 
 
 def python_files() -> list[str]:
@@ -36,8 +50,9 @@ def python_files() -> list[str]:
 
 
 def main() -> int:
-    problems = too_long(python_files())
-    print("\n".join(problems) or "file sizes: fine")
+    paths = python_files()
+    problems = [*too_long(paths), *too_crowded(paths)]
+    print("\n".join(problems) or "file and folder sizes: fine")
     return 1 if problems else 0
 
 

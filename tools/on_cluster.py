@@ -18,8 +18,9 @@ from pathlib import Path
 
 import yaml
 
-from devcluster import project_images, target
-from devcluster.build_image import content_key
+from devcluster import target
+from devcluster.images import project_images
+from devcluster.images.build_image import content_key
 from devcluster.target import Target
 from tools.kube import Kube, KubeError
 

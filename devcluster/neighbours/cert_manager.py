@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from devcluster.binaries import Group
-from devcluster.components import Component, Probe
 from devcluster.neighbours.neighbour import Installation, Neighbour, Place, namespace
+from devcluster.node.components import Component, Probe
+from devcluster.programs.binaries import Group
 
 GROUP = Group(
     "cert-manager",

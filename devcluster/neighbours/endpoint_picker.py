@@ -4,9 +4,9 @@ docs/guides/gateway-and-monitoring.md gives for this project's engine; and a cli
 
 from __future__ import annotations
 
-from devcluster.binaries import Group
-from devcluster.components import Component, Probe
 from devcluster.neighbours.neighbour import Installation, Neighbour, Place, namespace
+from devcluster.node.components import Component, Probe
+from devcluster.programs.binaries import Group
 
 MODULE = "sigs.k8s.io/gateway-api-inference-extension"
 POOL = "chat"

@@ -14,11 +14,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from devcluster import health, network, node, pki
-from devcluster.binaries import GO_FOLDER, Group, ensure_binaries, version_in
-from devcluster.components import Component
+from devcluster import health
 from devcluster.errors import DevclusterError
 from devcluster.neighbours.neighbour import Neighbour, Object, Place
+from devcluster.node import network, node_process, pki
+from devcluster.node.components import Component
+from devcluster.programs.binaries import GO_FOLDER, Group, ensure_binaries, version_in
 from devcluster.progress import Step
 from devcluster.settings import Settings
 from devcluster.shell import run
@@ -124,7 +125,7 @@ def _record(settings: Settings, components: Sequence[Component]) -> None:
     temporary = path.with_name(f".{NEIGHBOURS}")
     temporary.write_text(json.dumps(list(specs.values()), indent=1))
     temporary.replace(path)
-    running = node.find(settings)
+    running = node_process.find(settings)
     if running is not None:
         os.kill(running.pid, signal.SIGHUP)
 

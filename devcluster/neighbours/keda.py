@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from devcluster import network
-from devcluster.binaries import Group
-from devcluster.components import Component, Probe
 from devcluster.neighbours.neighbour import Installation, Neighbour, Object, Place, namespace
+from devcluster.node import network
+from devcluster.node.components import Component, Probe
+from devcluster.programs.binaries import Group
 
 MODULE = "github.com/kedacore/keda/v2"
 NAMESPACE = "keda"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from devcluster.binaries import Group
-from devcluster.components import Component, Probe
 from devcluster.neighbours.neighbour import Installation, Neighbour, Object, Place, namespace
 from devcluster.neighbours.webhooks import only_pods_with, reached_by_url
+from devcluster.node.components import Component, Probe
+from devcluster.programs.binaries import Group
 
 MODULE = "sigs.k8s.io/kueue"
 NAMESPACE = "kueue-system"

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from devcluster.binaries import Group
-from devcluster.components import Component
+from devcluster.node.components import Component
+from devcluster.programs.binaries import Group
 
 Object = dict[str, Any]
 

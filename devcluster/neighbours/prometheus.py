@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 
-from devcluster import network
-from devcluster.binaries import Group
-from devcluster.components import Component, Probe
 from devcluster.neighbours.neighbour import Installation, Neighbour, Place
+from devcluster.node import network
+from devcluster.node.components import Component, Probe
+from devcluster.programs.binaries import Group
 
 MODULE = "github.com/prometheus/prometheus"
 PORT = 9090

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import binaries
 from devcluster.errors import DevclusterError
 from devcluster.neighbours.registry import NEIGHBOURS
+from devcluster.programs import binaries
 
 ALL_GROUPS = (
     *binaries.CLUSTER_GROUPS,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import configs
 from devcluster.cluster import Action, Situation, decide, fingerprint
-from devcluster.components import Component, all_components
+from devcluster.node import configs
+from devcluster.node.components import Component, all_components
 from devcluster.settings import Settings
 
 PROGRAMS = {

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from devcluster import cgroups, dns, preflight, target
+from devcluster import dns, preflight, target
+from devcluster.node import cgroups
 from devcluster.settings import REPOSITORY, read_settings
 from tests.support import waiting
 

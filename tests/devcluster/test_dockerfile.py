@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.dockerfile import IgnoreRules, context_files, copied_sources, parse
 from devcluster.errors import DevclusterError
+from devcluster.images.dockerfile import IgnoreRules, context_files, copied_sources, parse
 
 TWO_STAGES = """
 ARG BASE=debian

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from devcluster import amd, nodes
 from devcluster.errors import DevclusterError
+from devcluster.fake_nodes import amd, nodes
 
 
 def test_labels_of_an_mi300x_node() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import archive, base_image, host_access, images, project_images
-from devcluster.build_image import BuildRequest, check_tag, content_key
 from devcluster.errors import DevclusterError
+from devcluster.images import archive, base_image, host_access, image_store, project_images
+from devcluster.images.build_image import BuildRequest, check_tag, content_key
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ localhost/a:dev application/x sha256:new 1.0 MiB linux/amd64 -
 sha256:id-of-new application/x sha256:new 1.0 MiB linux/amd64 -
 sha256:id-of-old application/x sha256:old 1.0 MiB linux/amd64 -
 """
-    assert images.replaced_images(listing) == ["sha256:id-of-old"]
+    assert image_store.replaced_images(listing) == ["sha256:id-of-old"]
 
 
 def test_a_packed_program_is_the_same_archive_every_time(tmp_path: Path) -> None:

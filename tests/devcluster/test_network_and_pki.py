@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import network, pki
+from devcluster.node import network, pki
 from devcluster.settings import MAX_INSTANCE
 
 

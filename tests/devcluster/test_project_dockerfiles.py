@@ -12,7 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from devcluster.dockerfile import Dockerfile, IgnoreRules, context_files, copied_sources, parse
+from devcluster.images.dockerfile import (
+    Dockerfile,
+    IgnoreRules,
+    context_files,
+    copied_sources,
+    parse,
+)
 from devcluster.settings import REPOSITORY
 
 IMAGES = REPOSITORY / "images"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from devcluster.errors import DevclusterError
-from devcluster.promtool import ensure_promtool
+from devcluster.programs.promtool import ensure_promtool
 from devcluster.settings import Settings, read_settings
 from devcluster.shell import run
 

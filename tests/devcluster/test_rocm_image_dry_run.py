@@ -19,7 +19,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from devcluster.dockerfile import parse
+from devcluster.images.dockerfile import parse
 from devcluster.settings import REPOSITORY
 
 FILE = REPOSITORY / "images/engine/Dockerfile.rocm"

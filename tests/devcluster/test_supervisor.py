@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from devcluster.components import Component, Probe
+from devcluster.node.components import Component, Probe
 from devcluster.settings import REPOSITORY
 from devcluster.supervisor import LAST_BACKOFF_SECONDS, STEADY_SECONDS, next_backoff
 from tests.support import waiting

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import cgroups, kernel_settings, network
+from devcluster.node import cgroups, kernel_settings, network
 from devcluster.teardown import is_recorded, mounts_below
 
 MOUNTINFO = """\

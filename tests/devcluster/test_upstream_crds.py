@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from devcluster.errors import DevclusterError
+from devcluster.programs.upstream_crds import CrdModule, ensure_upstream_crds
 from devcluster.settings import Settings, read_settings
-from devcluster.upstream_crds import CrdModule, ensure_upstream_crds
 
 MODULE = CrdModule("example.com/crds", "v1.2.3", "h1:right=", "crds", ("things",))
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from atom_operator.cluster.cached import CachedCluster
-from atom_operator.cluster.informer import Informers
+from atom_operator.cluster.informer import Informers, scopes_of
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.handlers.runtime import FOLLOWED
 from tests.support.fake_cluster import FakeCluster
@@ -40,7 +40,7 @@ async def followed(
     watch, announced = FakeWatch(cluster), list[str]()
     informers = Informers(
         watch,
-        FOLLOWED,
+        scopes_of(FOLLOWED),
         lambda _, name, urgent=False: announced.append(name),
         period_seconds=300.0,
     )

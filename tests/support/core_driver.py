@@ -15,7 +15,7 @@ from atom.model_engine.executor.base import StepExecutor
 from atom.model_engine.request import TokenLogprobs
 from atom.model_engine.step_pipeline import StepPipeline
 from atom.sampling_params import SamplingParams
-from benchmarks.offline_engine import OfflineEngine
+from benchmarks.engines.offline_engine import OfflineEngine
 
 
 class SamplesLater:

@@ -12,7 +12,7 @@ import numpy as np
 
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs import StructuredOutputsParams
-from benchmarks.compiled_kernels import compiled_kernels
+from benchmarks.measures.compiled_kernels import compiled_kernels
 from tests.support.core_driver import CoreDriver
 from tests.support.sampling_requests import mixed_requests
 

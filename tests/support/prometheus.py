@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from devcluster import network, target
+from devcluster import target
 from devcluster.neighbours.prometheus import PORT
+from devcluster.node import network
 from tests.support.live_cluster import LiveCluster
 from tests.support.neighbours import ensure, state_of
 

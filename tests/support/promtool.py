@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from devcluster.errors import DevclusterError
-from devcluster.promtool import ensure_promtool
+from devcluster.programs.promtool import ensure_promtool
 from devcluster.settings import read_settings
 
 COLON = "metric names should not contain ':'"  # that of every metric of the upstream engine does

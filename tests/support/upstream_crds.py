@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from devcluster.programs.upstream_crds import ensure_upstream_crds
 from devcluster.settings import read_settings
-from devcluster.upstream_crds import ensure_upstream_crds
 from tests.support.live_cluster import LiveCluster
 
 

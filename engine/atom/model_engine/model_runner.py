@@ -22,14 +22,14 @@ from atom.collectives.group import ALONE, Group
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
 from atom.model_engine.runner import kv_cache
-from atom.model_engine.runner.drafting_steps import DraftingStepRunner
+from atom.model_engine.runner.drafting.drafting_steps import DraftingStepRunner
+from atom.model_engine.runner.drafting.time_steps import time_steps
 from atom.model_engine.runner.element_types import kv_dtype, kv_element, model_dtype, name_of
 from atom.model_engine.runner.expert_balancer import ExpertBalancer
 from atom.model_engine.runner.expert_share import expert_exchange, expert_ranks
-from atom.model_engine.runner.graph_pool import GraphPool
-from atom.model_engine.runner.graph_runner import DecodeGraphs
+from atom.model_engine.runner.graphs.graph_pool import GraphPool
+from atom.model_engine.runner.graphs.graph_runner import DecodeGraphs
 from atom.model_engine.runner.step_runner import StepRunner, SubmittedStep
-from atom.model_engine.runner.time_steps import time_steps
 from atom.model_engine.runner.warm_up import (
     CacheShape,
     decode_batch,

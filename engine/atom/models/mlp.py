@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from atom.model_ops.backends.composed import shared_part
 from atom.model_ops.experts import Experts, SpreadExperts
 from atom.model_ops.layernorm import Normed
 from atom.model_ops.linear import Build, GatedLinear, Linear
@@ -59,6 +60,7 @@ class MoE(nn.Module):
             matrices[:3], spec.activation, build,
             stacking=rules.stacking, weighs_inputs=rules.routing.weighs_inputs,
         )  # fmt: skip
+        self._ops = build.ops
         self._routing = rules.routing
         self._has_all = build.experts is None
         shared = tuple(matrices[3:6])
@@ -68,28 +70,26 @@ class MoE(nn.Module):
     @property
     def w(self) -> MoEWeight:
         """The operations' view of the weights."""
-        shared = None
-        if self.shared_experts is not None:
-            shared = self.shared_experts.shared(self.shared_gate)
-        return MoEWeight(self.gate.w, self._routing, self.experts.w, shared)
+        return MoEWeight(self.gate.w, self._routing, self.experts.w, self._shared_weight)
+
+    @property
+    def _shared_weight(self) -> SharedWeight | None:
+        if self.shared_experts is None:
+            return None
+        return self.shared_experts.shared(self.shared_gate)
 
     def add(self, h: Normed) -> Stream:
         if self._has_all:
             return h.experts(self.w)
         x = h.tensor()
         routed = self.gate(x)
-        return self.experts.add(h.stream, x, routed, self._shared(x))
+        shared = shared_part(self._ops, x, self._shared_weight)
+        return self.experts.add(h.stream, x, routed, shared)
 
     def serve(self) -> None:
         """Compute what other ranks' tokens want of this rank's experts, with none of its own."""
         assert isinstance(self.experts, SpreadExperts)
         self.experts.serve(self._routing.top_k)
-
-    def _shared(self, x: torch.Tensor) -> torch.Tensor | None:  # [T, H] → [T, H]
-        if self.shared_experts is None:
-            return None
-        shared: torch.Tensor = self.shared_experts(x)
-        return shared if self.shared_gate is None else shared * self.shared_gate(x).sigmoid()
 
 
 def build_mlp(spec: LayerSpec, build: Build) -> MLP | MoE:

@@ -12,11 +12,22 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import psutil
 
 _KILLED_FOR_MEMORY = 9
 _STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A program with its arguments. environment: the whole of it; None for ours. pass_fds: file
+    descriptors that it inherits under the same numbers."""
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str] | None = None
+    pass_fds: Sequence[int] = ()
 
 
 class ChildProcess:
@@ -27,22 +38,16 @@ class ChildProcess:
     def __init__(
         self,
         name: str,
-        command: Sequence[str],
+        command: Command,
         on_exit: Callable[[ChildProcess], None],
         *,
-        environment: Mapping[str, str] | None = None,
-        pass_fds: Sequence[int] = (),
         on_line: Callable[[bytes], None] | None = None,
     ) -> None:
-        """name: for people, such as "the engine process". environment: the whole of it; None for
-        ours. pass_fds: file descriptors that it inherits under the same numbers. on_line: called
-        from a thread of ours with each line of its standard output; None leaves that where ours
-        goes."""
+        """name: for people, such as "the engine process". on_line: called from a thread of ours
+        with each line of its standard output; None leaves that where ours goes."""
         self.name = name
-        self._command = list(command)
+        self._command = command
         self._on_exit = on_exit
-        self._environment = environment
-        self._pass_fds = tuple(pass_fds)
         self._on_line = on_line
         self._process: subprocess.Popen[bytes] | None = None
         self._failure: OSError | None = None
@@ -113,11 +118,11 @@ class ChildProcess:
     def _run(self) -> None:
         try:
             self._process = subprocess.Popen(
-                self._command,
+                self._command.arguments,
                 stdin=subprocess.PIPE,
                 stdout=None if self._on_line is None else subprocess.PIPE,
-                env=self._environment,
-                pass_fds=self._pass_fds,
+                env=self._command.environment,
+                pass_fds=tuple(self._command.pass_fds),
             )
         except OSError as error:
             self._failure = error

@@ -16,9 +16,9 @@ from atom.utils.forward_context import EqualPrompts
 # A row with more than this share of all cached tokens may be read for longer than all the others
 # together take: one program reads about 100 GB/s of a card's 4,000, and a row has several programs.
 _LONGEST_SHARE = 1 / 12
-# Prompts that are worth a library's call (docs/results/gpu-log.md). A library makes a plan for each
-# length that it meets, which takes longer than many a step: so a group has a round length, and of
-# a single prompt the library gets as much as has one of a few lengths.
+# Prompts that are worth a library's call (docs/results/gpu/attention.md). A library makes a plan
+# for each length that it meets, which takes longer than many a step: so a group has a round length,
+# and of a single prompt the library gets as much as has one of a few lengths.
 _MIN_DENSE_TOKENS = 4096
 _ROUND_TOKENS = 512
 

@@ -197,28 +197,29 @@ class Informer:
                 self._announce(item.namespace, name, urgent=urgent)
 
 
-class Informers:
-    """One informer for each kind and namespace; `labels` are their scopes', and `namespaces` empty
-    means all of them at once. Kinds in `quiet` wake nothing: they are looked at often, and their
-    controllers write into them oftener.
+def scopes_of(
+    labels: Mapping[Kind, str],
+    namespaces: Sequence[str] = (),
+    quiet: Set[Kind] = frozenset(),
+) -> tuple[Scope, ...]:
+    """Build a scope for each kind, by its label, and namespace; no namespaces means all at once.
+    Kinds in `quiet` wake nothing: they are looked at often, and their controllers write into them
+    oftener.
     """
+    places = namespaces or (None,)
+    return tuple(
+        Scope(kind, place, label, wakes=kind not in quiet)
+        for kind, label in labels.items()
+        for place in places
+    )
+
+
+class Informers:
+    """One informer for each scope."""
 
     def __init__(
-        self,
-        port: WatchPort,
-        labels: Mapping[Kind, str],
-        announce: Announce,
-        *,
-        namespaces: Sequence[str] = (),
-        period_seconds: float,
-        quiet: Set[Kind] = frozenset(),
+        self, port: WatchPort, scopes: Sequence[Scope], announce: Announce, period_seconds: float
     ) -> None:
-        places = namespaces or (None,)
-        scopes = [
-            Scope(kind, place, label, wakes=kind not in quiet)
-            for kind, label in labels.items()
-            for place in places
-        ]
         self._informers = {
             (scope.kind, scope.namespace): Informer(
                 port, scope, announce, period_seconds * (1 - _SPREAD * number / len(scopes))

@@ -20,7 +20,7 @@ from atom_operator.cluster.client import LightkubeCluster
 from atom_operator.cluster.engine_http import HttpEngines
 from atom_operator.cluster.fenced import FencedCluster
 from atom_operator.cluster.fleet import FleetReader
-from atom_operator.cluster.informer import Informers
+from atom_operator.cluster.informer import Informers, scopes_of
 from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.patience import PatientEngines
 from atom_operator.cluster.watch_client import HttpWatch
@@ -66,11 +66,9 @@ class Runtime:
         self._watch = HttpWatch.connect(self.metrics.request)
         self._informers = Informers(
             self._watch,
-            FOLLOWED,
+            scopes_of(FOLLOWED, settings.namespaces, quiet=AUTOSCALER_KINDS),
             self.enqueue,
-            namespaces=settings.namespaces,
-            period_seconds=settings.resync_seconds,
-            quiet=AUTOSCALER_KINDS,
+            settings.resync_seconds,
         )
         cached = CachedCluster(self._cluster, self._informers)
         fenced = FencedCluster(cached, self._may_write)

@@ -24,13 +24,13 @@ import torch
 import triton
 
 from atom.model_engine.model_runner import ModelRunner
-from atom.model_engine.runner.graph_runner import DecodeGraphs
+from atom.model_engine.runner.graphs.graph_runner import DecodeGraphs
 from atom.model_engine.runner.warm_up import describe_start
 from atom.model_ops.backends import triton_ops
 from atom.model_ops.backends.triton_ops.compiler_process import Form
 from atom.models import layer_kinds
 from atom.utils.device import Device
-from benchmarks.shapes import SHAPES, write_shape
+from benchmarks.workloads.shapes import SHAPES, write_shape
 from tests.support.compile_only import compile_only
 from tests.support.core_driver import CoreDriver
 

@@ -14,7 +14,7 @@ import torch
 from atom.model_ops.attention import Attention, CachedAttention
 from atom.model_ops.values import AttentionShape
 from atom.sizing import KV_ELEMENTS, ModelFacts, kv_layout
-from benchmarks.shapes import SHAPES
+from benchmarks.workloads.shapes import SHAPES
 from tests.support.core_driver import CoreDriver
 from tests.support.tiny_model import make_tiny_checkpoint
 

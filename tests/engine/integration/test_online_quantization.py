@@ -19,7 +19,7 @@ from atom.model_ops.quantised.dequantise import plain as dequantised
 from atom.model_ops.stacked_linear import StackedLinear
 from atom.models.decoder import CausalLM
 from atom.models.registry import build_model, model_spec
-from benchmarks.shapes import SHAPES, write_shape
+from benchmarks.workloads.shapes import SHAPES, write_shape
 from tests.engine.integration.test_quantised_checkpoints import GPT_OSS, prompts
 from tests.support.core_driver import CoreDriver
 from tests.support.quantised_checkpoint import LAYOUTS, make_quantised_checkpoint

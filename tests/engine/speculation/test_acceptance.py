@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from atom.model_ops.backends.noise import GROUP
 from atom.sampling_params import SamplingParams
 from atom.speculative_config import SpeculativeConfig
-from benchmarks.offline_engine import OfflineEngine
+from benchmarks.engines.offline_engine import OfflineEngine
 from tests.support.draft_checkpoints import WEIGHTS, make_eagle3, write_weights
 from tests.support.tiny_model import make_tiny_checkpoint
 

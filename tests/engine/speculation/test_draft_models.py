@@ -23,7 +23,7 @@ from atom.sampling_params import SamplingParams
 from atom.speculation.drafter import ComputedTokens, Drafting
 from atom.speculation.model_drafter import ModelDrafter
 from atom.speculative_config import SpeculativeConfig
-from benchmarks.offline_engine import OfflineEngine
+from benchmarks.engines.offline_engine import OfflineEngine
 from tests.support.draft_checkpoints import Tensors, add_mtp_layer, make_eagle3
 from tests.support.tiny_model import Architecture, make_tiny_checkpoint
 

@@ -42,8 +42,8 @@ def replaying(folder: Path, speculative: SpeculativeConfig) -> tuple[CoreDriver,
     pool = PlayedPool(lambda: steps.slots.device.num_computed.fill_(9))
     every = "atom.model_engine.runner"
     with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"{every}.step_runner.bucket_sizes", lambda most: list(range(1, most + 1)))
-        patch.setattr(f"{every}.drafting_steps.token_sizes", lambda most: list(range(1, most + 1)))
+        for sizes in ("step_runner.bucket_sizes", "drafting.drafting_steps.token_sizes"):
+            patch.setattr(f"{every}.{sizes}", lambda most: list(range(1, most + 1)))
         steps.graphs = steps.build_graphs(pool)
         said = steps.graphs._mailbox.mail.said
         said[:, 0], said[:, 4] = torch.arange(said.shape[2]), MOST

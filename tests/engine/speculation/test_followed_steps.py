@@ -14,16 +14,16 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from atom.model_engine.runner.drafted_step import DraftedStep
-from atom.model_engine.runner.drafting_steps import DraftingStepRunner
-from atom.model_engine.runner.followed_steps import computed_eagerly
-from atom.model_engine.runner.graph_runner import ForwardOutput
+from atom.model_engine.runner.drafting.drafted_step import DraftedStep
+from atom.model_engine.runner.drafting.drafting_steps import DraftingStepRunner
+from atom.model_engine.runner.drafting.followed_steps import computed_eagerly
+from atom.model_engine.runner.graphs.graph_runner import ForwardOutput
 from atom.model_engine.runner.step_runner import SubmittedStep
 from atom.sampling_params import SamplingParams
 from atom.speculation.draft_lengths import FixedDraftLengths, Slots
 from atom.speculation.drafter import ComputedTokens
 from atom.speculative_config import SpeculativeConfig
-from benchmarks.offline_engine import OfflineEngine
+from benchmarks.engines.offline_engine import OfflineEngine
 from tests.support.draft_checkpoints import add_mtp_layer
 from tests.support.tiny_model import make_tiny_checkpoint
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from atom.model_engine.runner.time_steps import time_steps
+from atom.model_engine.runner.drafting.time_steps import time_steps
 from atom.model_engine.runner.warm_up import CacheShape
 from atom.speculation.draft_lengths import AdaptiveDraftLengths
 from atom.speculation.measured_cost import MeasuredCost, Timed
 from atom.speculative_config import SpeculativeConfig
-from benchmarks.offline_engine import OfflineEngine
+from benchmarks.engines.offline_engine import OfflineEngine
 from tests.support.tiny_model import make_tiny_checkpoint
 
 LENGTHS = np.arange(6, dtype=np.float64)

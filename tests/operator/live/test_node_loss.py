@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from benchmarks.simulated_nodes import GPUS_PER_NODE, LABEL, TOLERATION, simulated_nodes
+from benchmarks.fleet.simulated_nodes import GPUS_PER_NODE, LABEL, TOLERATION, simulated_nodes
 from devcluster import target
 from devcluster.health import api_of
 from devcluster.settings import read_settings

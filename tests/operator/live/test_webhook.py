@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from devcluster import network, target
+from devcluster import target
+from devcluster.node import network
 from tests.support.builders_operator import atom_deployment
 from tests.support.live_cluster import LiveCluster
 from tests.support.operator_process import operator

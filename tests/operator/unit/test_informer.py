@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from atom_operator.cluster.errors import TransientError
-from atom_operator.cluster.informer import Informer, Informers, Scope
+from atom_operator.cluster.informer import Informer, Informers, Scope, scopes_of
 from atom_operator.constants import LABEL_DEPLOYMENT, LABEL_JOB_FOR
 from atom_operator.domain import ATOM_DEPLOYMENT, CONFIG_MAP, JOB, POD, SERVICE
 from atom_operator.kinds import LEADER_WORKER_SET, Kind
@@ -357,9 +357,8 @@ def test_informers_stand_for_their_own_kinds_and_namespaces_and_do_not_list_toge
         watch = FakeWatch(FakeCluster())
         informers = Informers(
             watch,
-            dict.fromkeys((CONFIG_MAP, SERVICE), LABEL_DEPLOYMENT),
+            scopes_of(dict.fromkeys((CONFIG_MAP, SERVICE), LABEL_DEPLOYMENT), ("a", "b")),
             lambda namespace, name, urgent=False: None,
-            namespaces=("a", "b"),
             period_seconds=PERIOD,
         )
         assert informers.find(POD, "a") is None

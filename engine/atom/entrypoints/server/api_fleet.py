@@ -41,7 +41,7 @@ from atom.model_engine.wire.core_port import CoreEvent, CoreFailed
 from atom.model_engine.wire.engine_protocol import EngineReport, ProgressBody
 from atom.model_engine.wire.other_nodes import ClientPorts
 from atom.progress import StartupProgress
-from atom.utils.child_process import ChildProcess
+from atom.utils.child_process import ChildProcess, Command
 
 logger = logging.getLogger(__name__)
 
@@ -89,11 +89,11 @@ class ApiFleet:
     def _server(self, number: int, listener: socket.socket) -> ChildProcess:
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel()).lower()
         descriptor = listener.fileno()
+        arguments = [sys.executable, "-m", _PROCESS_MODULE, str(number), str(descriptor), level]
         return ChildProcess(
             f"API server process {number}",
-            [sys.executable, "-m", _PROCESS_MODULE, str(number), str(descriptor), level],
+            Command(arguments, pass_fds=[descriptor]),
             self._on_server_exit,
-            pass_fds=[descriptor],
             on_line=lambda word: self._on_server_word(number, word),
         )
 

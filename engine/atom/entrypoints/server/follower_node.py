@@ -15,7 +15,7 @@ import threading
 
 from atom.config import Config
 from atom.model_engine.wire.core_processes import thread_waiting
-from atom.utils.child_process import ChildProcess
+from atom.utils.child_process import ChildProcess, Command
 
 logger = logging.getLogger(__name__)
 
@@ -28,10 +28,10 @@ def run_follower_node(config: Config) -> int:
     place = config.parallel.nodes
     ended = threading.Event()
     level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-    command = [sys.executable, "-m", _MODULE, level]
     environment = {**os.environ, **thread_waiting(os.environ)}
+    command = Command([sys.executable, "-m", _MODULE, level], environment)
     name = f"node {place.rank}"
-    child = ChildProcess(name, command, lambda _: ended.set(), environment=environment)
+    child = ChildProcess(name, command, lambda _: ended.set())
     asked = threading.Event()
 
     def stop(number: int, _frame: object) -> None:

@@ -26,7 +26,7 @@ from atom.model_engine.executor.in_process import InProcessExecutor
 from atom.model_engine.executor.lockstep import Lockstep
 from atom.model_engine.model_runner import ModelRunner, Progress, rank_device
 from atom.model_engine.runner.expert_balancer import ExpertBalancer
-from atom.model_engine.runner.graph_parts import bucket_sizes
+from atom.model_engine.runner.graphs.graph_parts import bucket_sizes
 from atom.model_engine.wire.engine_protocol import EngineReport
 from atom.model_engine.wire.first_loss import OnFailure
 from atom.model_engine.wire.peer_mesh import MeshOrder, PeerLeftError, PeerLostError, PeerMesh

@@ -19,7 +19,7 @@ import msgspec
 from atom.config import Config
 from atom.model_engine.executor.step_channel import StepSender
 from atom.model_engine.wire.first_loss import FirstLoss, LastWords
-from atom.utils.child_process import ChildProcess
+from atom.utils.child_process import ChildProcess, Command
 
 logger = logging.getLogger(__name__)
 
@@ -92,9 +92,8 @@ class RankProcesses:
             name = f"{name} on node {nodes.rank} ({socket.gethostname()})"
         return ChildProcess(
             name,
-            [sys.executable, "-m", _MODULE, level],
+            Command([sys.executable, "-m", _MODULE, level], pass_fds=descriptors),
             self._ended,
-            pass_fds=descriptors,
             on_line=lambda line: self._hear(name, line),
         )
 

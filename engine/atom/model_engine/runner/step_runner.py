@@ -15,26 +15,26 @@ from numpy.typing import NDArray
 
 from atom.config import Config
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots, TokenMask
-from atom.model_engine.runner.followed_decodes import FollowedDecodes
-from atom.model_engine.runner.graph_parts import GraphParts, bucket_sizes
-from atom.model_engine.runner.graph_pool import GraphPool
-from atom.model_engine.runner.graph_runner import DecodeGraphs, ForwardOutput
+from atom.model_engine.runner.graphs.followed_decodes import FollowedDecodes
+from atom.model_engine.runner.graphs.graph_parts import GraphParts, bucket_sizes
+from atom.model_engine.runner.graphs.graph_pool import GraphPool
+from atom.model_engine.runner.graphs.graph_runner import DecodeGraphs, ForwardOutput
+from atom.model_engine.runner.graphs.prompt_buckets import (
+    PromptBucket,
+    host_bound_tokens,
+    prompt_buckets,
+)
+from atom.model_engine.runner.graphs.prompt_graphs import PromptGraphs
+from atom.model_engine.runner.graphs.step_mailbox import StepMailbox
 from atom.model_engine.runner.host_tokens import (
     HostTokens,
     PendingLogprobs,
     PendingRuns,
     PendingTokens,
 )
-from atom.model_engine.runner.input_batch import InputBatch, StepInputs
-from atom.model_engine.runner.prompt_buckets import (
-    PromptBucket,
-    host_bound_tokens,
-    prompt_buckets,
-)
-from atom.model_engine.runner.prompt_graphs import PromptGraphs
-from atom.model_engine.runner.sampling_state import SamplingNeeds, SamplingState
-from atom.model_engine.runner.slot_columns import SlotState, TableSize
-from atom.model_engine.runner.step_mailbox import StepMailbox
+from atom.model_engine.runner.slots.input_batch import InputBatch, StepInputs
+from atom.model_engine.runner.slots.sampling_state import SamplingNeeds, SamplingState
+from atom.model_engine.runner.slots.slot_columns import SlotState, TableSize
 from atom.model_ops.backends.interface import Ops, SamplingTensors
 from atom.model_ops.sampling.drafted_draws import DraftedDraws
 from atom.model_ops.sampling.logprobs import joined, token_logprobs

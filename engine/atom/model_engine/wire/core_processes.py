@@ -22,7 +22,7 @@ from atom.config import Config
 from atom.model_engine.wire.core_sockets import ClientEndpoints
 from atom.model_engine.wire.first_loss import LastWords
 from atom.model_engine.wire.peer_mesh import Bells, MeshOrder, mesh_sockets
-from atom.utils.child_process import ChildProcess
+from atom.utils.child_process import ChildProcess, Command
 
 logger = logging.getLogger(__name__)
 
@@ -113,17 +113,13 @@ class CoreProcesses:
         if parallel.spans_cores:
             name = f"{name} on node {parallel.nodes.rank} ({socket.gethostname()})"
         level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
-        return ChildProcess(
-            name,
-            [sys.executable, "-m", _CORE_MODULE, level],
-            self._ended,
-            environment={
-                **os.environ,
-                **visible_devices(config, os.environ),
-                **thread_waiting(os.environ),
-            },
-            pass_fds=descriptors,
-        )
+        environment = {
+            **os.environ,
+            **visible_devices(config, os.environ),
+            **thread_waiting(os.environ),
+        }
+        command = Command([sys.executable, "-m", _CORE_MODULE, level], environment, descriptors)
+        return ChildProcess(name, command, self._ended)
 
     def _ended(self, child: ChildProcess) -> None:
         code = child.returncode

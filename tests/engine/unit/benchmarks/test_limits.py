@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from atom.sizing.model_facts import ModelFacts
-from benchmarks import gpu, limits
-from benchmarks.limits import Ceilings, Work, decode_work, measured_ceilings, prompt_work
-from benchmarks.shapes import SHAPES
+from benchmarks import gpu
+from benchmarks.measures import limits
+from benchmarks.measures.limits import Ceilings, Work, decode_work, measured_ceilings, prompt_work
+from benchmarks.workloads.shapes import SHAPES
 
 H, V, LAYERS, HEADS, KV_HEADS, D, INNER = 256, 4096, 4, 8, 4, 32, 768
 ATTENTION = H * D * (HEADS + 2 * KV_HEADS) + HEADS * D * H

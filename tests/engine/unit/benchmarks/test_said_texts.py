@@ -10,9 +10,9 @@ import pytest
 
 from atom.sampling_params import SamplingParams
 from atom.speculative_config import SpeculativeConfig
-from benchmarks.drafter_time import own_runner
-from benchmarks.offline_engine import OfflineEngine
-from benchmarks.said_texts import SAID, Sayer, TextSize, said_text
+from benchmarks.drafts.drafter_time import own_runner
+from benchmarks.drafts.said_texts import SAID, Sayer, TextSize, said_text
+from benchmarks.engines.offline_engine import OfflineEngine
 from tests.support.tiny_model import make_tiny_checkpoint
 
 

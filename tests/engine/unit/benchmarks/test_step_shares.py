@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.step_shares import Kernel, shares
+from benchmarks.measures.step_shares import Kernel, shares
 
 LAYER = (
     "_rms_norm_kernel", "nvjet_sm90_tst_64x64", "_decode_kernel", "_combine_kernel",

@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from devcluster import network, target
-from devcluster.binaries import plan_build
+from devcluster import target
 from devcluster.neighbours import endpoint_picker as picker
+from devcluster.node import network
+from devcluster.programs.binaries import plan_build
 from devcluster.shell import run
 from tests.support import neighbours, upstream_crds
 from tests.support.live_cluster import LiveCluster

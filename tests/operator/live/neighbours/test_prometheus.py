@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from devcluster import network, target
+from devcluster import target
+from devcluster.node import network
 from tests.support import prometheus
 from tests.support.live_cluster import ROOT, LiveCluster
 from tests.support.operator_process import operator

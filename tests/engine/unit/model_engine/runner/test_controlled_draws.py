@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from atom.model_engine.batch import NewRow
-from atom.model_engine.runner.sampling_state import SamplingState
-from atom.model_engine.runner.slot_columns import SlotState, TableSize
+from atom.model_engine.runner.slots.sampling_state import SamplingState
+from atom.model_engine.runner.slots.slot_columns import SlotState, TableSize
 from atom.model_ops.backends import resolve_ops
 from atom.model_ops.backends.interface import SamplingTensors
 from atom.model_ops.sampling.sampler import Sampler

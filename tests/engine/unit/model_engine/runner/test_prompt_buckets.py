@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from atom.model_engine.batch import ScheduledBatch
-from atom.model_engine.runner.prompt_buckets import (
+from atom.model_engine.runner.graphs.prompt_buckets import (
     PromptBucket,
     host_bound_tokens,
     prompt_buckets,
 )
 from atom.model_engine.runner.warm_up import CacheShape, decode_batch, with_drafts
 from atom.sizing.model_facts import ModelFacts
-from benchmarks.shapes import SHAPES
+from benchmarks.workloads.shapes import SHAPES
 
 CACHE = CacheShape(num_blocks=64, block_size=16, num_groups=1)
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from atom.model_engine.runner.prompt_buckets import prompt_buckets
-from atom.model_engine.runner.prompt_graphs import PromptGraphs
+from atom.model_engine.runner.graphs.prompt_buckets import prompt_buckets
+from atom.model_engine.runner.graphs.prompt_graphs import PromptGraphs
 from tests.support.core_driver import CoreDriver
 from tests.support.played_graphs import PlayedPool
 from tests.support.sampling_requests import mixed_requests

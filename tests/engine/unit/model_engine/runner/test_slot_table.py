@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atom.model_engine.runner.slot_table import SlotTable
+from atom.model_engine.runner.slots.slot_table import SlotTable
 
 SLOTS = 40
 

@@ -9,7 +9,7 @@ import torch
 
 from atom.model_engine.batch import ScheduledBatch
 from atom.model_engine.runner.drafted_rows import drafted_rows
-from atom.model_engine.runner.step_mailbox import StepMailbox
+from atom.model_engine.runner.graphs.step_mailbox import StepMailbox
 from atom.model_ops.backends.torch_ref.decode_state import commit_tokens, receive_step
 from atom.model_ops.backends.torch_ref.drafting import accept_drafts
 from atom.model_ops.drafts import DrawnRuns, no_drafts

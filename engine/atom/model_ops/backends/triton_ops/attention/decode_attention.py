@@ -10,9 +10,10 @@ writes key and value to the cache, and attends to them from registers.
 The grid depends only on sizes the host knows; how much of the context a split gets is decided from
 context_lens on the device, so a captured graph stays right as contexts grow. A row of one split is
 written at once; the splits of others are combined by a second kernel (a semaphore and a last
-program that combines was slower: docs/results/gpu-log.md). A row of context 0 (a graph's padding)
-yields zeros. With a window, splits divide the tokens that are in it. Heads of a row run side by
-side and rows in their order: with the longest row first, the short ones fill the gaps at the end.
+program that combines was slower: docs/results/gpu/attention.md). A row of context 0 (a graph's
+padding) yields zeros. With a window, splits divide the tokens that are in it. Heads of a row run
+side by side and rows in their order: with the longest row first, the short ones fill the gaps at
+the end.
 
 Split-KV: Flash-Decoding (Dao et al. 2023).
 """

@@ -1,9 +1,9 @@
 """Causal attention of whole prompts by the library: no history, so no cache to look into.
 
 `scaled_dot_product_attention` reaches 450 to 610 TFLOP/s on an H200 where the paged kernel reaches
-300 to 410 (docs/results/gpu-log.md), but it starts once per group of equal prompts, a short prompt
-does not fill the card, and the first call of a length costs some 40 ms on the host, for the plan:
-the step's metadata names the groups, and of odd lengths the leading part, that are worth it.
+300 to 410 (docs/results/gpu/attention.md), but it starts once per group of equal prompts, a short
+prompt does not fill the card, and the first call of a length costs some 40 ms on the host, for the
+plan: the step's metadata names the groups, and of odd lengths the leading part, that are worth it.
 """
 
 from __future__ import annotations

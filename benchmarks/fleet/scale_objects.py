@@ -1,0 +1,167 @@
+"""Many AtomDeployments in a namespace of their own: created, watched, changed, removed.
+
+One watch tells how far the operator is with each. Called by operator_scale.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import yaml
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.core.async_client import AsyncClient
+from lightkube.generic_resource import create_namespaced_resource
+from lightkube.types import OnErrorAction, OnErrorResult, PatchType
+
+from atom_operator import constants
+from benchmarks.fleet.simulated_nodes import TOLERATION, wait_gone
+from devcluster.api import APPLY, Api, ApiError
+from devcluster.settings import REPOSITORY, Settings
+from tools.tiny_deployment import atom_deployment
+
+_RESOURCE = create_namespaced_resource(
+    constants.GROUP, constants.VERSION, constants.KIND, constants.PLURAL
+)
+_CRD = REPOSITORY / "crds" / "serving.atom.dev_atomdeployments.yaml"
+_SERVED_SECONDS = 30.0
+_AT_ONCE = 4  # creations
+_CHANGE_SECONDS = 60.0
+_GONE_SECONDS = 120.0
+_SCALING = {"method": "HPA", "maxReplicas": 4}  # without metrics it leaves the number alone
+
+
+def manifest(name: str, namespace: str, note: str, *, autoscaled: bool) -> dict[str, Any]:
+    """One replica on one GPU; another `note` asks for other pods."""
+    small = {"cpu": "10m", "memory": "16Mi"}
+    pods = {
+        "metadata": {"annotations": {"note": note}},
+        "spec": {
+            "tolerations": [TOLERATION],
+            "containers": [{"name": "engine", "resources": {"requests": small}}],
+        },
+    }
+    return atom_deployment(
+        name,
+        namespace=namespace,
+        engine={"image": "registry.invalid/atom:simulated"},
+        accelerator={"type": "amd", "product": "MI300X"},
+        rollout={"drainSeconds": 0},
+        template=pods,
+        **({"autoscaling": _SCALING} if autoscaled else {}),
+    )
+
+
+@contextlib.contextmanager
+def crd_installed(api: Api) -> Iterator[None]:
+    """The CRD of this checkout; removed where it was not there before."""
+    crd = yaml.safe_load(_CRD.read_text(encoding="utf-8"))
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}"
+    existed = api.find(path) is not None
+    api.request("PATCH", f"{path}?fieldManager=operator-scale&force=true", crd, APPLY)
+    objects = f"/apis/{constants.GROUP}/{constants.VERSION}/{constants.PLURAL}?limit=1"
+    deadline = time.monotonic() + _SERVED_SECONDS
+    while api.find(objects) is None and time.monotonic() < deadline:
+        time.sleep(0.2)  # between two looks at the API server
+    try:
+        yield
+    finally:
+        if not existed:  # helm refuses to install over a CRD that it did not make
+            api.request("DELETE", path)
+
+
+def _watch_on(_error: Exception, _count: int) -> OnErrorResult:
+    return OnErrorResult(OnErrorAction.RETRY, sleep=1.0)
+
+
+class Fleet:
+    """`reconciled` and `ready` hold what the watch has shown: name → generation, names."""
+
+    def __init__(self, client: AsyncClient, namespace: str) -> None:
+        self.namespace = namespace
+        self._autoscaled = 0
+        self._client = client
+        self._reconciled: dict[str, int] = {}
+        self._ready: set[str] = set()
+        self._count = 0
+        self._news = asyncio.Condition()
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def in_new_namespace(cls, settings: Settings, api: Api) -> AsyncIterator[Fleet]:
+        """Removes the namespace with everything in it, and waits until it is gone."""
+        namespace = f"operator-scale-{os.getpid()}"
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        api.request("POST", "/api/v1/namespaces", body)
+        client = AsyncClient(config=KubeConfig.from_file(str(settings.kubeconfig)))
+        fleet = cls(client, namespace)
+        watching = asyncio.create_task(fleet._watch())
+        try:
+            yield fleet
+        finally:
+            watching.cancel()
+            await asyncio.wait([watching])
+            await client.aclose()
+            path = f"/api/v1/namespaces/{namespace}"
+            api.request("DELETE", path)
+            # Not left to kwok: a run that failed may have failed because of it. A thousand take the
+            # API server longer than one request may; what is left goes with the namespace.
+            with contextlib.suppress(ApiError):
+                api.request("DELETE", f"{path}/pods", {"gracePeriodSeconds": 0})
+            if not await asyncio.to_thread(wait_gone, api, path, _GONE_SECONDS):
+                print(f"namespace {namespace} is still going after {_GONE_SECONDS:g} s")
+
+    async def create(self, count: int, autoscaled: int) -> None:
+        """`count` AtomDeployments, a few at a time; the first `autoscaled` of them scale."""
+        self._count, self._autoscaled = count, autoscaled
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(number: int) -> None:
+            async with gate:
+                await self._apply(number, "first")
+
+        await asyncio.gather(*(one(number) for number in range(count)))
+
+    async def wait_ready(self, seconds: float) -> None:
+        """Until the status of each says Ready; raises TimeoutError."""
+        async with asyncio.timeout(seconds), self._news:
+            await self._news.wait_for(lambda: len(self._ready) >= self._count)
+
+    async def change(self, number: int) -> float:
+        """Seconds from applying other pods to a status that is about them: children come first."""
+        started = time.monotonic()
+        name, generation = await self._apply(number, "second")
+        async with asyncio.timeout(_CHANGE_SECONDS), self._news:
+            await self._news.wait_for(lambda: self._reconciled.get(name, 0) >= generation)
+        return time.monotonic() - started
+
+    async def _apply(self, number: int, note: str) -> tuple[str, int]:
+        name = f"scale-{number}"
+        applied = await self._client.patch(
+            _RESOURCE,
+            name,
+            manifest(name, self.namespace, note, autoscaled=number < self._autoscaled),
+            namespace=self.namespace,
+            patch_type=PatchType.APPLY,
+            field_manager="operator-scale",
+        )
+        return name, int(dict(applied)["metadata"]["generation"])
+
+    async def _watch(self) -> None:
+        # An API server ends the watch of a client that does not keep up.
+        found_by = self._client.watch(_RESOURCE, namespace=self.namespace, on_error=_watch_on)
+        async for _, item in found_by:
+            found = dict(item)
+            name, status = found["metadata"]["name"], found.get("status") or {}
+            async with self._news:
+                self._reconciled[name] = int(status.get("observedGeneration") or 0)
+                if any(
+                    condition["type"] == "Ready" and condition["status"] == "True"
+                    for condition in status.get("conditions") or ()
+                ):
+                    self._ready.add(name)
+                self._news.notify_all()

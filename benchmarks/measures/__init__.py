@@ -1,0 +1,1 @@
+"""What a time is held against: the card's limits, and what the step's kernels and experts did."""

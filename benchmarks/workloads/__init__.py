@@ -1,0 +1,1 @@
+"""What is asked of an engine: public model shapes, checkpoints of them, and a set of requests."""

@@ -1,0 +1,1 @@
+"""Steps whose decodes carry drafts: run, followed by the drafter, and timed at start."""

@@ -1,0 +1,337 @@
+"""DraftingStepRunner: a StepRunner whose decodes carry drafts, and get every one that holds.
+
+Drafts are made before the layers and verified behind them: each of a row's 1 + d tokens is drawn as
+it would be alone, with its own noise and every control, and the row gets what it drew up to the
+first that was not the draft. So the tokens are those of a step each. Until the host knows how many
+a row got, where the row stands is the device's word; the host's is the most. Graphs know where rows
+stand, so that a step of decodes is replayed (DraftedGraphs); one with prompts runs eagerly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from atom.config import Config
+from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, TokenMask
+from atom.model_engine.runner.drafted_rows import DraftedRows, drafted_rows
+from atom.model_engine.runner.drafting.drafted_step import DraftedStep
+from atom.model_engine.runner.drafting.followed_steps import computed_eagerly
+from atom.model_engine.runner.graphs.drafted_graphs import DraftedGraphs
+from atom.model_engine.runner.graphs.followed_decodes import FollowedDecodes
+from atom.model_engine.runner.graphs.graph_parts import (
+    MOST_DRAFTED_TOKENS,
+    bucket_sizes,
+    token_sizes,
+)
+from atom.model_engine.runner.graphs.graph_pool import GraphPool
+from atom.model_engine.runner.graphs.graph_runner import DecodeGraphs, ForwardOutput
+from atom.model_engine.runner.host_tokens import PendingRuns, PendingTokens
+from atom.model_engine.runner.slots.input_batch import StepInputs
+from atom.model_engine.runner.slots.sampling_state import SamplingNeeds
+from atom.model_engine.runner.step_runner import EagerTokens, StepRunner, SubmittedStep
+from atom.model_ops.backends.interface import Ops
+from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, keep_newest, no_drafts
+from atom.model_ops.sampling.drafted_draws import DraftedDraws
+from atom.models.decoder import CausalLM
+from atom.models.draft_model import DraftModel
+from atom.models.hidden_states import HiddenStates
+from atom.speculation.drafter import Drafter, NgramDrafter, make_drafts
+from atom.speculation.model_drafter import ModelDrafter
+from atom.utils.device import Device, upload_together
+from atom.utils.forward_context import DecodeRuns
+
+
+class DraftingStepRunner(StepRunner):
+    def __init__(
+        self, model: CausalLM, ops: Ops, config: Config, device: Device, num_groups: int
+    ) -> None:
+        super().__init__(model, ops, config, device, num_groups)
+        asked = config.speculative
+        assert asked is not None, "steps without drafts are StepRunner's"
+        self._most_drafts = asked.num_tokens
+        self._block_size = config.cache.block_size
+        self._drafter: Drafter = NgramDrafter(ops, self.slots.device, asked)
+        self._followed: FollowedDecodes | None = None
+        self._unknown = 0  # steps that may give several tokens, and were not collected
+
+    def draft_with(self, draft: DraftModel) -> None:
+        """Draft with a layer, which is to compute the steps' tokens too, instead of looking up."""
+        state, size = self.slots.device, self._model.spec.hidden_size
+        self._drafter = ModelDrafter(draft, self._ops, state, size, self._block_size)
+        self._followed = FollowedDecodes(self._drafter, self._ops, state, self._block_size)
+        self._wants_all_states = True
+
+    def build_graphs(self, pool: GraphPool, *, prompts: bool = False) -> DecodeGraphs:
+        """Of decode steps: one with prompts has drafts beside them, and runs eagerly."""
+        scheduler = self._config.scheduler
+        rows = scheduler.max_num_seqs
+        if self._model.shares_tokens:
+            sizes = bucket_sizes(rows)  # that ranks agree on
+        else:
+            most = min(rows * (1 + self._most_drafts), MOST_DRAFTED_TOKENS)
+            sizes = token_sizes(max(rows, min(most, scheduler.max_num_batched_tokens)))
+        parts = self._graph_parts(pool, sizes[-1], self._followed)
+        drafted = DraftedGraphs(parts, self._drafter, self._most_drafts, sizes)
+        return DecodeGraphs(parts, drafted)
+
+    def sample(self, step: SubmittedStep, mask: TokenMask | None = None) -> None:
+        forward = step.forward
+        super().sample(step, mask)
+        if self._followed is not None:
+            self._follow(step, forward)
+
+    def collect(self, step: SubmittedStep) -> ScheduledBatchOutput:
+        output = super().collect(step)
+        if not step.may_run and not isinstance(step, DraftedStep):
+            return output
+        self._unknown -= step.may_run
+        if not isinstance(step, DraftedStep):
+            return replace(output, drafts=np.zeros(len(step.sample_slots), dtype=np.int32))
+        rows, logprobs = step.rows, output.logprobs
+        draws = step.reporting
+        if logprobs is not None and draws is not None and output.counts is not None:
+            # Each draw of a row that reports was reported; of these the row got the first.
+            logprobs = logprobs.where(rows.offset[draws] < output.counts[rows.row[draws]])
+        drafts = rows.drafts
+        if isinstance(step.pending, PendingRuns):  # of some rows nothing was found to draft
+            drafts = step.pending.drafted.numpy().copy()
+        return replace(output, logprobs=logprobs, drafts=drafts)
+
+    @staticmethod
+    def _numbers_per_row(config: Config) -> int:
+        assert config.speculative is not None
+        return 3 + config.speculative.num_tokens
+
+    # ---- by graphs ------------------------------------------------------------------------------
+
+    def _replay(
+        self, graphs: DecodeGraphs, batch: ScheduledBatch, least: int
+    ) -> SubmittedStep | None:
+        scheduled, drafted = batch.num_scheduled_tokens, graphs.drafted
+        may_run = bool(scheduled.max(initial=1) > 1)
+        if not may_run and not (self._unknown and self._asks_where(batch)):
+            return super()._replay(graphs, batch, least)
+        tokens = batch.total_tokens_num
+        assert drafted is not None, "rows may carry drafts"
+        if batch.num_decodes < len(batch.slots) or tokens > drafted.most_tokens:
+            return None
+        self._enter(batch)
+        rows = drafted_rows(batch, scheduled - 1)
+        forward = drafted.forward(rows, batch.block_appends, least)
+        sampling, layout = forward.sampling, forward.layout
+        step = self._drafted_step(rows, forward.drafts, layout)
+        step.replayed, step.may_run = forward, may_run
+        step.forward = ForwardOutput(forward.hidden, layout.token_slots, sampling, None)
+        self._stand_behind(step, sampling.position)
+        self._unknown += may_run
+        return step
+
+    def _asks_where(self, batch: ScheduledBatch) -> bool:
+        """Whether rows ask for what depends on where they stand, which the host does not know."""
+        least = batch.context_lens - np.int32(self._most_drafts)
+        return self._sampling.needs(batch.slots, least) is SamplingNeeds.MORE
+
+    def _sample_rows(
+        self, step: SubmittedStep, forward: ForwardOutput, mask: TokenMask | None
+    ) -> PendingTokens | PendingRuns:
+        if not isinstance(step, DraftedStep):
+            return super()._sample_rows(step, forward, mask)
+        if mask is not None:  # rows that are confined carry no drafts
+            mask = TokenMask(step.rows.first[mask.rows].astype(np.int32), mask.bits)
+        elif step.replayed is not None:
+            assert self.graphs is not None, "a graph ran the layers"
+            assert self.graphs.drafted is not None, "a graph ran the layers"
+            least = step.positions - np.int32(self._most_drafts)
+            needs = self._sampling.needs(step.sample_slots, least)
+            if needs is not SamplingNeeds.MORE:
+                filtered = needs is SamplingNeeds.FILTERED
+                return self.graphs.drafted.sample(step.replayed, step.rows, filtered=filtered)
+        return super()._sample_rows(step, forward, mask)
+
+    # ---- drafts, and the rows that verify them -------------------------------------------------
+
+    def _begin(self, batch: ScheduledBatch) -> tuple[ScheduledBatch, SubmittedStep]:
+        decodes = batch.num_decodes
+        may_run = batch.num_scheduled_tokens[:decodes].max(initial=1) > 1
+        if not (may_run or self._unknown):
+            return super()._begin(batch)
+        scheduled = batch.num_scheduled_tokens[:decodes] - 1
+        drafts = self._draft(batch, scheduled) if may_run else None
+        if drafts is not None and not self._device.is_gpu:
+            # The host need not wait there to know of rows that have no drafts.
+            scheduled = drafts.counts.numpy().astype(np.int32)
+        step: SubmittedStep
+        if self._unknown or scheduled.any():
+            rows = drafted_rows(batch, scheduled)
+            batch, step = rows.batch, self._eager_step(rows, drafts)
+        else:
+            batch, step = super()._begin(_single(batch))
+        step.may_run = bool(may_run)
+        self._unknown += step.may_run
+        return batch, step
+
+    def _draft(self, batch: ScheduledBatch, scheduled: NDArray[np.int32]) -> Drafts:
+        """Drafts of the batch's decodes, as many as they are to carry at most."""
+        rows = np.flatnonzero(scheduled)
+        if self._followed is not None:
+            self._inputs.append_blocks(batch)  # drafting writes to them
+        sent = self._send(
+            slots=batch.slots[rows].astype(np.int64),
+            wanted=scheduled[rows].astype(np.int64),
+            rows=rows.astype(np.int64),
+        )
+        most = int(scheduled.max())
+        drafts = make_drafts(self._drafter, sent["slots"], sent["wanted"], most)
+        if len(rows) == len(scheduled):
+            return drafts
+        of_all = no_drafts(len(scheduled), most, drafts.counts.device)
+        of_all.counts[sent["rows"]] = drafts.counts
+        of_all.token_ids[sent["rows"]] = drafts.token_ids
+        return of_all
+
+    def _eager_step(self, rows: DraftedRows, drafts: Drafts | None) -> DraftedStep:
+        sent = self._send(
+            slots=rows.slots.astype(np.int64),
+            wanted=rows.drafts.astype(np.int64),
+            first=rows.first,
+            token_slots=rows.slots[rows.row].astype(np.int64),
+            row=rows.row,
+            offset=rows.offset,
+            run_starts=rows.run_starts,
+        )
+        runs = DecodeRuns(sent.pop("run_starts"), 1 + rows.most_drafts)
+        found = no_drafts(len(rows.slots), rows.most_drafts, sent["row"].device)
+        if drafts is not None:  # of the decodes, which come first
+            found.counts[: len(drafts.counts)] = drafts.counts
+            found.token_ids[: len(drafts.counts)] = drafts.token_ids[:, : rows.most_drafts]
+        return self._drafted_step(rows, found, DraftLayout(**sent, runs=runs))
+
+    def _drafted_step(self, rows: DraftedRows, drafts: Drafts, layout: DraftLayout) -> DraftedStep:
+        batch = rows.batch
+        samples = batch.samples
+        return DraftedStep(
+            sample_slots=batch.slots[samples],
+            request_ids=batch.req_ids[samples],
+            positions=batch.context_lens[samples],
+            rows=rows,
+            placed=not self._unknown,
+            drafts=drafts,
+            layout=layout,
+        )
+
+    def _stand_behind(self, step: DraftedStep, positions: torch.Tensor) -> None:
+        step.behind = DraftedDraws(
+            drafts=step.drafts.token_ids,
+            row=step.layout.row,
+            lengths=step.layout.offset,
+            positions=positions,
+            ahead=self._most_drafts,
+        )
+
+    def _prepare(self, batch: ScheduledBatch, step: SubmittedStep) -> StepInputs:
+        inputs = super()._prepare(batch, step)
+        if not isinstance(step, DraftedStep):
+            return inputs
+        runs, tokens = step.layout.runs, batch.num_decodes
+        if runs.longest > 1:
+            attention = tuple(replace(group, runs=runs) for group in inputs.attention)
+            inputs = replace(inputs, attention=attention)
+        if tokens:
+            self._place_decodes(inputs, step, tokens)
+        self._stand_behind(step, inputs.sample_positions)
+        return inputs
+
+    def _place_decodes(self, inputs: StepInputs, step: DraftedStep, tokens: int) -> None:
+        """Put the step's first tokens, those of decodes, where their slots stand."""
+        layout = step.layout.of(len(step.layout.slots), tokens)
+        drafted = layout.drafted(step.drafts)
+        if step.placed:
+            newest = inputs.input_ids[:tokens]
+            newest.copy_(torch.where(layout.offset > 0, drafted, newest))
+            return
+        placed = self._ops.prepare_drafted(
+            layout.token_slots, layout.offset, drafted, self.slots.device, self._block_size
+        )
+        inputs.input_ids[:tokens] = placed.input_ids
+        inputs.positions[:tokens] = placed.positions
+        inputs.sample_positions[:tokens] = placed.sample_positions
+        for attention, slot_mapping in zip(inputs.attention, placed.slot_mapping, strict=True):
+            attention.context_lens[:tokens] = placed.context_lens
+            attention.slot_mapping[:tokens] = slot_mapping
+
+    def _advance(self, batch: ScheduledBatch, inputs: StepInputs, step: SubmittedStep) -> None:
+        """Move on slots of prompts, to the token before the one that they draw; decodes are moved
+        by as many tokens as they get."""
+        if not isinstance(step, DraftedStep):
+            super()._advance(batch, inputs, step)
+            return
+        prompts = slice(batch.num_decodes, None)
+        computed = inputs.attention[0].context_lens[prompts].long()
+        self.slots.device.num_computed[inputs.slots[prompts]] = computed - 1
+
+    # ---- what holds ----------------------------------------------------------------------------
+
+    def _settle(
+        self, step: SubmittedStep, forward: ForwardOutput, token_ids: torch.Tensor
+    ) -> PendingTokens | PendingRuns:
+        if self._followed is not None:
+            step.drawn = token_ids
+        state = self.slots.device
+        if not isinstance(step, DraftedStep):
+            pending = super()._settle(step, forward, token_ids)
+            if forward.variant is None:
+                keep_newest(forward.slots, state)
+            return pending
+        layout, rows = step.layout, step.rows
+        drawn = DrawnRuns(layout.slots, layout.first, token_ids)
+        if step.replayed is not None:
+            assert self.graphs is not None, "a graph ran the layers"
+            assert self.graphs.drafted is not None, "a graph ran the layers"
+            pending, counts = self.graphs.drafted.settle(step.replayed, rows, token_ids)
+        else:
+            counts = self._ops.accept_drafts(drawn, step.drafts, state)
+            pending = self._answer_runs(step, token_ids, counts)
+        self._sampling.record_runs(rows.slots, drawn, counts, 1 + rows.most_drafts)
+        step.counts = counts
+        return pending
+
+    def _answer_runs(
+        self, step: DraftedStep, token_ids: torch.Tensor, counts: torch.Tensor
+    ) -> PendingRuns:
+        numbers = torch.cat([token_ids, counts, step.drafts.counts])
+        (host, copied), rows = self._copy_out(numbers), step.rows
+        drawn, (got, drafted) = host[: len(rows.row)], host[len(rows.row) :].view(2, -1)
+        return PendingRuns(drawn, got, drafted, rows.row, rows.offset, copied)
+
+    # ---- layers that follow ----------------------------------------------------------------------
+
+    def _keep_computed(
+        self, batch: ScheduledBatch, step: SubmittedStep, inputs: StepInputs, states: HiddenStates
+    ) -> None:
+        if self._followed is not None:
+            step.computed = EagerTokens(inputs, states, self._inputs.next_ids(batch))
+
+    def _follow(self, step: SubmittedStep, forward: ForwardOutput | None) -> None:
+        """Tell the drafter what the step computed, after it was sampled."""
+        if step.computed is not None:
+            self._drafter.follow(computed_eagerly(step, step.computed))
+        elif self.graphs is not None and forward is not None:
+            if not isinstance(step, DraftedStep):
+                self.graphs.follow(forward)
+            elif self.graphs.drafted is not None and step.replayed is not None:
+                self.graphs.drafted.follow(step.replayed)
+        step.computed = step.drawn = None
+
+    def _send(self, **arrays: NDArray[np.integer]) -> dict[str, torch.Tensor]:
+        return upload_together(arrays, self._device.torch_device)
+
+
+def _single(batch: ScheduledBatch) -> ScheduledBatch:
+    """The batch without its drafts."""
+    scheduled = batch.num_scheduled_tokens.copy()
+    scheduled[: batch.num_decodes] = 1
+    return replace(batch, num_scheduled_tokens=scheduled)

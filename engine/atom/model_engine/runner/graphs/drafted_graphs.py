@@ -1,0 +1,238 @@
+"""DraftedGraphs: steps whose rows carry drafts as captured graphs, from the letter to the answer.
+
+A step is a few replays and nothing else, none of which waits for the host. By rows: drafts are
+looked up, or the layer that drafts makes the first of each row, and once more for each further one.
+By tokens, of which rows may have different numbers: the model computes them; then each is drawn, it
+is decided how many hold, the slots move on and the host is answered; last the layer that drafts
+computes them, too. Rows that ask for more than top-k, top-p and min-p are sampled eagerly in
+between. Captured at start beside DecodeGraphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from atom.model_engine.runner.drafted_rows import DraftedRows
+from atom.model_engine.runner.graphs.graph_parts import FILTERS, GraphParts, filtered_draw
+from atom.model_engine.runner.graphs.graph_pool import Graph
+from atom.model_engine.runner.host_tokens import PendingRuns
+from atom.model_ops.attention.step_plan import plan_captured_step
+from atom.model_ops.backends.interface import SamplingTensors
+from atom.model_ops.drafts import DraftLayout, Drafts, DrawnRuns, no_drafts
+from atom.models.hidden_states import HiddenStates
+from atom.speculation.drafter import Drafter, Drafting
+from atom.utils.forward_context import DecodeRuns, ForwardContext, set_forward_context
+
+
+@dataclass(frozen=True, slots=True)
+class _Drafted:
+    """Graphs by rows: first, of the letter and drafts; further, of one more of each row, where they
+    are made one after the other."""
+
+    first: Graph
+    further: Graph | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    """Graphs by tokens, as _Graphs of DecodeGraphs."""
+
+    forward: Graph
+    states: HiddenStates
+    sampling: SamplingTensors
+    samples: dict[bool, Graph]
+    follow: Graph | None
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedForward:
+    """What the layers leave to sampling, of a step's T tokens: hidden [T, H], sampling, and the
+    bucket of the graphs. layout, drafts: of its rows, in memory that the next step overwrites."""
+
+    hidden: torch.Tensor
+    sampling: SamplingTensors
+    size: int
+    layout: DraftLayout
+    drafts: Drafts
+
+
+class DraftedGraphs:
+    """most_drafts: of a row; sizes: buckets of tokens."""
+
+    def __init__(
+        self, parts: GraphParts, drafter: Drafter, most_drafts: int, sizes: list[int]
+    ) -> None:
+        self._parts, self._drafter, self._sizes = parts, drafter, sizes
+        self._ops, self._state = parts.ops, parts.state
+        device, rows = self._state.last_token.device, self._state.padding_slot
+        of_rows, of_tokens = (
+            torch.zeros((3, count), dtype=torch.int64, device=device)
+            for count in (rows, self.most_tokens)
+        )
+        starts = torch.zeros(rows + 1, dtype=torch.int32, device=device)
+        runs = DecodeRuns(starts, 1 + most_drafts)
+        self._layout = DraftLayout(*of_rows, *of_tokens, runs=runs)
+        for slots in (self._layout.slots, self._layout.token_slots):
+            slots.fill_(rows)  # padding, until a letter comes
+        self._drafting = drafter.prepare(
+            self._layout.slots, self._layout.wanted, no_drafts(rows, most_drafts, device)
+        )
+        self._drawn, self._counts = torch.zeros_like(of_tokens[0]), torch.ones_like(of_rows[0])
+        self._drafted: dict[int, _Drafted] = {}
+        self._verified: dict[int, _Verified] = {}
+
+    @property
+    def most_tokens(self) -> int:
+        """Of a step that there is a graph of."""
+        return self._sizes[-1]
+
+    # ---- start-up -----------------------------------------------------------------------------
+
+    def captures(self) -> tuple[list[Callable[[], object]], ...]:
+        """Everything that is captured, by kind, largest first."""
+        return (
+            [partial(self._capture_verified, size) for size in reversed(self._sizes)],
+            [partial(self._capture_drafted, size) for size in reversed(self._parts.row_sizes)],
+        )
+
+    def capture(self, progress: Callable[[float], None]) -> None:
+        """Capture every bucket; real slots and their cache stay as they are."""
+        for size in reversed(self._parts.row_sizes):
+            self._drafted[size] = self._capture_drafted(size)
+        for done, size in enumerate(reversed(self._sizes)):
+            progress(done / len(self._sizes))
+            self._verified[size] = self._capture_verified(size)
+
+    # ---- steps --------------------------------------------------------------------------------
+
+    def forward(
+        self, rows: DraftedRows, appends: NDArray[np.int32], least: int = 0
+    ) -> DraftedForward:
+        """Make drafts for the rows of a batch of decodes and run the layers for all their tokens,
+        in a bucket no smaller than `least`. appends: blocks, as a batch has them."""
+        count, tokens = len(rows.slots), len(rows.row)
+        self._parts.mailbox.post(rows.slots, appends, rows.drafts)
+        drafted = self._drafted[_fitting(self._parts.row_sizes, count)]
+        drafted.first.replay()
+        if drafted.further is not None:
+            for _ in range(rows.most_drafts - 1):
+                drafted.further.replay()
+        size = _fitting(self._sizes, max(tokens, least))
+        verified = self._verified[size]
+        verified.forward.replay()
+        return DraftedForward(
+            verified.states.last[:tokens],
+            verified.sampling.first(tokens),
+            size,
+            self._layout.of(count, tokens),
+            self._drafting.drafts.first(count),
+        )
+
+    def sample(self, forward: DraftedForward, rows: DraftedRows, *, filtered: bool) -> PendingRuns:
+        """Draw the last forward's tokens, and move the slots by those that hold; what each row
+        gets, on its way to the host."""
+        self._verified[forward.size].samples[filtered].replay()
+        return self._parts.mailbox.answer_runs(rows)
+
+    def settle(
+        self, forward: DraftedForward, rows: DraftedRows, drawn: torch.Tensor
+    ) -> tuple[PendingRuns, torch.Tensor]:
+        """Move the slots by those of tokens [T], drawn eagerly, that hold; what each row gets, on
+        its way to the host, and how many hold [R]."""
+        self._drawn[: len(drawn)] = drawn
+        counts = self._accept(forward.layout, drawn)
+        return self._parts.mailbox.answer_runs(rows), counts
+
+    def follow(self, forward: DraftedForward) -> None:
+        """Let the layer that drafts compute the last forward's tokens, which were sampled."""
+        graph = self._verified[forward.size].follow
+        assert graph is not None, "a layer drafts"
+        graph.replay()
+
+    # ---- what is captured -----------------------------------------------------------------------
+
+    def _capture_drafted(self, size: int) -> _Drafted:
+        pool, drafting = self._parts.pool, self._drafting.first(size)
+        further = partial(self._drafter.extend, drafting)
+        with pool.aside():
+            self._begin(drafting)
+            if self._drafter.follows:
+                further()
+        first, _ = pool.capture(partial(self._begin, drafting))
+        return _Drafted(first, pool.capture(further)[0] if self._drafter.follows else None)
+
+    def _begin(self, drafting: Drafting) -> None:
+        layout = self._layout
+        self._ops.receive_step(self._parts.mailbox.mail, layout.slots, self._state, layout.wanted)
+        self._ops.lay_out_drafts(layout, self._state)
+        self._drafter.begin(drafting)
+
+    def _capture_verified(self, size: int) -> _Verified:
+        pool, followed = self._parts.pool, self._parts.followed
+        layout = self._layout.of(min(size, len(self._layout.slots)), size)
+        follow = None
+        with pool.aside():
+            states, sampling = self._forward(layout)
+            for filtered in FILTERS:
+                self._sample(layout, states.last, sampling, filtered)
+            if followed is not None:
+                self._follow(layout, states)
+        forward, (states, sampling) = pool.capture(partial(self._forward, layout))
+        samples = {
+            filtered: pool.capture(partial(self._sample, layout, states.last, sampling, filtered))[
+                0
+            ]
+            for filtered in FILTERS
+        }
+        if followed is not None:
+            follow, _ = pool.capture(partial(self._follow, layout, states))
+        return _Verified(forward, states, sampling, samples, follow)
+
+    def _forward(self, layout: DraftLayout) -> tuple[HiddenStates, SamplingTensors]:
+        parts, tokens = self._parts, len(layout.row)
+        parts.model.agree(tokens)
+        step = self._ops.prepare_drafted(
+            layout.token_slots, layout.offset, layout.drafted(self._drafting.drafts), self._state,
+            parts.block_size,
+        )  # fmt: skip
+        starts = parts.query_starts[: tokens + 1]
+        attention = plan_captured_step(step, starts, parts.max_model_len, runs=layout.runs)
+        with set_forward_context(ForwardContext(attention)):
+            states = parts.model(step.input_ids, step.positions)
+        return states, SamplingTensors(step.temperature, step.seed, step.sample_positions)
+
+    def _sample(
+        self, layout: DraftLayout, hidden: torch.Tensor, sampling: SamplingTensors, filtered: bool
+    ) -> None:
+        if filtered:
+            drawn = filtered_draw(self._parts, layout.token_slots, hidden, sampling)
+        else:
+            drawn = self._parts.model.draw(hidden, sampling)
+        if self._parts.followed is not None:
+            self._drawn[: len(drawn)] = drawn
+        self._accept(layout, drawn)
+
+    def _accept(self, layout: DraftLayout, drawn: torch.Tensor) -> torch.Tensor:
+        rows = len(layout.slots)
+        counts = self._ops.accept_drafts(
+            DrawnRuns(layout.slots, layout.first, drawn), self._drafting.drafts.first(rows),
+            self._state, self._parts.mailbox.mail,
+        )  # fmt: skip
+        if self._parts.followed is not None:
+            self._counts[:rows] = counts
+        return counts
+
+    def _follow(self, layout: DraftLayout, states: HiddenStates) -> None:
+        assert self._parts.followed is not None, "a layer drafts"
+        rows, tokens = len(layout.slots), len(layout.row)
+        self._parts.followed.of_runs(layout, self._drawn[:tokens], self._counts[:rows], states)
+
+
+def _fitting(sizes: list[int], count: int) -> int:
+    return next(size for size in sizes if size >= count)

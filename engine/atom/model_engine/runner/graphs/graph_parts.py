@@ -1,0 +1,74 @@
+"""GraphParts: what captured steps compute with, and how large they are.
+
+Sizes are buckets: of rows, and where rows carry drafts of tokens. Shared by DecodeGraphs and
+DraftedGraphs, whose steps take turns: they share the mailbox and the pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from atom.model_engine.runner.graphs.followed_decodes import FollowedDecodes
+from atom.model_engine.runner.graphs.graph_pool import GraphPool
+from atom.model_engine.runner.graphs.step_mailbox import StepMailbox
+from atom.model_ops.backends.interface import LogitFilters, Ops, SamplingTensors
+from atom.model_ops.slots import SlotTensors
+from atom.models.decoder import CausalLM
+
+# Tokens of a step with drafts that a graph takes, at most: products take longer than reading the
+# weights from far fewer on.
+MOST_DRAFTED_TOKENS = 512
+# Samplings that have a graph, by whether they know top-k, top-p and min-p.
+FILTERS = (False, True)
+
+
+def bucket_sizes(max_num_seqs: int) -> list[int]:
+    """1, 2, 4, 8, then every 16 to `max_num_seqs` (itself included), ascending."""
+    sizes = [size for size in (1, 2, 4, 8) if size <= max_num_seqs]
+    sizes += range(16, max_num_seqs + 1, 16)
+    return sizes if sizes[-1] == max_num_seqs else [*sizes, max_num_seqs]
+
+
+def token_sizes(most: int) -> list[int]:
+    """Tokens of steps whose rows carry drafts, ascending to `most`: coarser the larger they are, as
+    what a token costs counts for less."""
+    sizes = [size for size in (1, 2, 4, 8) if size <= most]
+    for first, end, step in ((16, 128, 16), (128, 256, 32), (256, MOST_DRAFTED_TOKENS + 1, 64)):
+        sizes += range(first, min(end, most + 1), step)
+    return sizes if sizes[-1] == most else [*sizes, most]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphParts:
+    """row_sizes: buckets of decode steps; query_starts [n + 1] int32, of rows of one token each;
+    followed: where a layer drafts."""
+
+    model: CausalLM
+    ops: Ops
+    state: SlotTensors
+    block_size: int
+    max_model_len: int
+    row_sizes: list[int]
+    query_starts: torch.Tensor
+    mailbox: StepMailbox
+    pool: GraphPool
+    followed: FollowedDecodes | None = None
+
+
+def filtered_draw(
+    parts: GraphParts, slots: torch.Tensor, hidden: torch.Tensor, sampling: SamplingTensors
+) -> torch.Tensor:
+    """Draw within whatever top-k, top-p and min-p the rows may have when the graph is replayed."""
+    state, logits = parts.state, parts.model.compute_logits(hidden)
+    filters = LogitFilters(
+        temperature=sampling.temperature,
+        top_k=state.top_k[slots],
+        top_p=state.top_p[slots],
+        min_p=state.min_p[slots],
+        candidates=logits.shape[1],
+        any_top_p=True,
+        any_min_p=True,
+    )
+    return parts.ops.sample(parts.ops.filter_logits(logits, filters), sampling)

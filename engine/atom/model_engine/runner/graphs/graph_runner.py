@@ -1,0 +1,223 @@
+"""DecodeGraphs: a decode step as captured graphs per batch size, one forward and two samplings.
+
+Replaying the forward appends blocks, builds the inputs from the slots and runs the layers; the host
+only says which slots run and which blocks were appended. Replaying the sampling turns the hidden
+states into tokens, advances the slots and answers the host (StepMailbox); of the two, one knows
+temperatures alone, the other top-k, top-p and min-p too. A batch whose rows ask for more than that,
+or whose sampling has to wait for something, keeps the forward's graph and samples eagerly. Sizes
+are buckets: a batch runs in the smallest that holds it, padded with rows that compute nothing of
+consequence. Large buckets have two variants: attention need not split the rows of a step in which
+none is much longer than the others. Where a layer drafts, following the step is a graph, too; steps
+whose rows carry drafts are DraftedGraphs', those with prompts PromptGraphs'. Captured at start,
+largest first, sharing one memory pool. Identical tokens with graphs off is a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from atom.model_engine.batch import ScheduledBatch
+from atom.model_engine.runner.graphs.drafted_graphs import DraftedGraphs
+from atom.model_engine.runner.graphs.graph_parts import FILTERS, GraphParts, filtered_draw
+from atom.model_engine.runner.graphs.graph_pool import Graph, measured_bytes
+from atom.model_engine.runner.graphs.prompt_graphs import PromptGraphs
+from atom.model_engine.runner.host_tokens import PendingTokens
+from atom.model_ops.attention.step_plan import plan_captured_step
+from atom.model_ops.backends.interface import SamplingTensors
+from atom.models.hidden_states import HiddenStates
+from atom.utils.forward_context import ForwardContext, set_forward_context
+from atom.utils.row_groups import are_even
+
+# Buckets from which a step of even rows has a graph of its own; below, every row is split anyway.
+_EVEN_FROM = 48
+
+
+@dataclass(frozen=True, slots=True)
+class GraphVariant:
+    """size: rows of the bucket; even: captured for rows none of which outlasts the others."""
+
+    size: int
+    even: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Graphs:
+    """The graphs of a variant, and what the forward leaves to sampling: states of the bucket's
+    rows, sampling: of these. samples: by whether they know top-k, top-p and min-p; follow: of a
+    layer that drafts."""
+
+    forward: Graph
+    states: HiddenStates
+    sampling: SamplingTensors
+    samples: dict[bool, Graph]
+    follow: Graph | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardOutput:
+    """What the layers leave to sampling, of the R rows that sample: hidden [R, H]; slots [R] int64
+    and sampling, on the device. variant: of the graph of a plain decode step that ran them (its
+    tensors are good until the next replay, its slots not advanced yet), if one did."""
+
+    hidden: torch.Tensor
+    slots: torch.Tensor
+    sampling: SamplingTensors
+    variant: GraphVariant | None
+
+
+class DecodeGraphs:
+    """drafted: of steps whose rows carry drafts, if any do; prompts: of steps with prompts."""
+
+    def __init__(
+        self,
+        parts: GraphParts,
+        drafted: DraftedGraphs | None = None,
+        prompts: PromptGraphs | None = None,
+    ) -> None:
+        self._parts = parts
+        self.drafted, self.prompts = drafted, prompts
+        self._model, self._ops, self._state = parts.model, parts.ops, parts.state
+        num_slots = self._state.padding_slot
+        self._sizes = parts.row_sizes
+        self._graphs: dict[GraphVariant, _Graphs] = {}
+        # By bucket, where other ranks' steps may need this one's experts.
+        self._served: dict[int, Graph] = {}
+        # Of the rows of the step that runs, as it received them.
+        self._slots = torch.full_like(self._state.last_token[:num_slots], num_slots)
+        self._mailbox = parts.mailbox
+
+    def measure_bytes(self) -> int:
+        """What all graphs will take of the device's memory, from the first few. These graphs are
+        not to be replayed."""
+        kinds: list[Sequence[Callable[[], object]]] = [
+            [partial(self._capture, variant) for variant in self._variants()]
+            + [*self._served_captures()]
+        ]
+        if self.drafted is not None:
+            kinds += self.drafted.captures()
+        if self.prompts is not None:
+            kinds.append(self.prompts.captures())
+        return measured_bytes(kinds)
+
+    def capture(self, progress: Callable[[float], None]) -> None:
+        """Capture every bucket of decodes, largest first; real slots and their cache stay as they
+        are. Those of prompts are captured on their own."""
+        variants = self._variants()
+        for done, variant in enumerate(variants):
+            progress(done / len(variants))
+            self._graphs[variant] = self._capture(variant)
+        for size, capture in zip(reversed(self._sizes), self._served_captures(), strict=False):
+            self._served[size] = capture()
+        if self.drafted is not None:
+            self.drafted.capture(progress)
+        self._mailbox.restart()
+
+    def rehearse(self) -> None:
+        """Run once what graphs will be captured of, a bucket of each power of two."""
+        for variant in self._variants():
+            if variant.size & (variant.size - 1) == 0 or variant.size == self._sizes[-1]:
+                self._run(variant)
+        if self.prompts is not None:
+            self.prompts.rehearse()
+
+    def forward(self, batch: ScheduledBatch, least: int = 0) -> ForwardOutput:
+        """Run the layers of a batch of decodes, in a bucket no smaller than `least`."""
+        rows = len(batch.slots)
+        size = next(size for size in self._sizes if size >= max(rows, least))
+        self._mailbox.post(batch.slots, batch.block_appends)
+        variant = GraphVariant(size, size >= _EVEN_FROM and are_even(batch.context_lens))
+        graphs = self._graphs[variant]
+        graphs.forward.replay()
+        return ForwardOutput(
+            graphs.states.last[:rows], self._slots[:rows], graphs.sampling.first(rows), variant
+        )
+
+    def serve(self, size: int) -> None:
+        """Compute this rank's experts for others' tokens, in a step of this bucket."""
+        self._served[size].replay()
+
+    def sample(self, forward: ForwardOutput, *, filtered: bool) -> PendingTokens:
+        """Sample the last forward's rows (`filtered`: by their top-k, top-p and min-p) and advance
+        their slots; their tokens, on their way to the host."""
+        assert forward.variant is not None, "an eager forward has no graph to sample with"
+        self._graphs[forward.variant].samples[filtered].replay()
+        return self._mailbox.answer(len(forward.slots))
+
+    def follow(self, forward: ForwardOutput) -> None:
+        """Let the layer that drafts compute the last forward's rows, which were sampled."""
+        assert forward.variant is not None, "an eager forward has no graph to follow with"
+        graph = self._graphs[forward.variant].follow
+        assert graph is not None, "a layer drafts"
+        graph.replay()
+
+    def _variants(self) -> list[GraphVariant]:
+        """Largest first, so that the pool is made once."""
+        return [
+            variant
+            for size in reversed(self._sizes)
+            for variant in (
+                GraphVariant(size, even=False),
+                *([GraphVariant(size, even=True)] if size >= _EVEN_FROM else []),
+            )
+        ]
+
+    def _served_captures(self) -> Iterator[Callable[[], Graph]]:
+        if self._model.shares_tokens:
+            for size in reversed(self._sizes):
+                yield partial(self._capture_served, size)
+
+    def _capture(self, variant: GraphVariant) -> _Graphs:
+        size, pool, followed = variant.size, self._parts.pool, self._parts.followed
+        with pool.aside():
+            self._run(variant)
+        forward, (states, sampling) = pool.capture(partial(self._forward, variant))
+        samples = {
+            filtered: pool.capture(partial(self._sample, size, states.last, sampling, filtered))[0]
+            for filtered in FILTERS
+        }
+        follow = None
+        if followed is not None:
+            follow, _ = pool.capture(partial(followed.of_decodes, self._slots[:size], states))
+        return _Graphs(forward, states, sampling, samples, follow)
+
+    def _run(self, variant: GraphVariant) -> None:
+        """What the variant's graphs are captured of, without graphs."""
+        size, followed = variant.size, self._parts.followed
+        states, sampling = self._forward(variant)
+        for filtered in FILTERS:
+            self._sample(size, states.last, sampling, filtered)
+        if followed is not None:
+            followed.of_decodes(self._slots[:size], states)
+
+    def _capture_served(self, size: int) -> Graph:
+        self._model.agree(size)
+        with self._parts.pool.aside():
+            self._model.serve()
+        return self._parts.pool.capture(self._model.serve)[0]
+
+    def _forward(self, variant: GraphVariant) -> tuple[HiddenStates, SamplingTensors]:
+        """What a forward graph replays: from the slots to the hidden states."""
+        size, parts = variant.size, self._parts
+        self._model.agree(size)
+        self._ops.receive_step(self._mailbox.mail, self._slots, self._state)
+        step = self._ops.prepare_decode(self._slots[:size], self._state, parts.block_size)
+        starts = parts.query_starts[: size + 1]
+        attention = plan_captured_step(step, starts, parts.max_model_len, even=variant.even)
+        with set_forward_context(ForwardContext(attention)):
+            states = self._model(step.input_ids, step.positions)
+        return states, SamplingTensors(step.temperature, step.seed, step.sample_positions)
+
+    def _sample(
+        self, size: int, hidden: torch.Tensor, sampling: SamplingTensors, filtered: bool
+    ) -> None:
+        """What a sampling graph replays: from the hidden states to the slots and the host."""
+        slots = self._slots[:size]
+        if filtered:
+            token_ids = filtered_draw(self._parts, slots, hidden, sampling)
+        else:
+            token_ids = self._model.draw(hidden, sampling)
+        self._ops.commit_tokens(slots, token_ids, self._state, self._mailbox.mail)

@@ -1,0 +1,131 @@
+"""PromptGraphs: the layers of steps with short prompts as captured graphs, decodes beside them.
+
+Launched op by op such a step is bound by the host (PromptBucket). Its inputs are sent by one copy
+to where its graph reads them (StepStage); block tables, newest tokens and what sampling needs are
+the slots', which the replay moves on. The step is sampled eagerly, so that its rows may ask for
+anything. Captured behind the warm-up, which runs such steps eagerly, too: larger ones, and those
+whose prompts' log-probabilities are wanted, always are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from atom.model_engine.batch import ScheduledBatch
+from atom.model_engine.runner.graphs.graph_parts import GraphParts
+from atom.model_engine.runner.graphs.graph_pool import Graph
+from atom.model_engine.runner.graphs.prompt_buckets import PromptBucket
+from atom.model_engine.runner.graphs.step_stage import StagedInputs, StepStage
+from atom.model_engine.runner.step_arrays import StepArrays
+from atom.model_ops.attention.step_plan import StepTensors, plan_captured_prompts
+from atom.model_ops.backends.interface import SamplingTensors
+from atom.utils.forward_context import ForwardContext, set_forward_context
+
+
+@dataclass(frozen=True, slots=True)
+class PromptForward:
+    """What the layers leave to sampling, of the R rows that sample: hidden [R, H], slots [R] int64
+    and sampling; all are good until the next replay."""
+
+    hidden: torch.Tensor
+    slots: torch.Tensor
+    sampling: SamplingTensors
+
+
+@dataclass(frozen=True, slots=True)
+class _Captured:
+    """hidden, sampling: of as many rows as the bucket has."""
+
+    stage: StepStage
+    graph: Graph
+    hidden: torch.Tensor
+    sampling: SamplingTensors
+
+
+class PromptGraphs:
+    """buckets: in the order in which a batch tries them."""
+
+    def __init__(self, parts: GraphParts, buckets: Sequence[PromptBucket]) -> None:
+        self._parts, self._buckets = parts, buckets
+        self._model, self._state = parts.model, parts.state
+        self._captured: dict[PromptBucket, _Captured] = {}
+
+    # ---- start-up -----------------------------------------------------------------------------
+
+    def captures(self) -> list[Callable[[], object]]:
+        """Everything that is captured, largest first."""
+        return [partial(self._capture, bucket) for bucket in reversed(self._buckets)]
+
+    def capture(self, progress: Callable[[float], None]) -> None:
+        """Capture every bucket; real slots and their cache stay as they are."""
+        for done, bucket in enumerate(reversed(self._buckets)):
+            progress(done / len(self._buckets))
+            self._captured[bucket] = self._capture(bucket)
+
+    def rehearse(self) -> None:
+        """Run once what graphs will be captured of, without decodes and with as many as there may
+        be."""
+        most = max((bucket.decodes for bucket in self._buckets), default=0)
+        for bucket in self._buckets:
+            if bucket.decodes in (0, most):
+                self._forward(bucket, self._stage(bucket).inputs)
+
+    # ---- steps --------------------------------------------------------------------------------
+
+    def bucket_of(self, batch: ScheduledBatch) -> PromptBucket | None:
+        """The smallest that the batch fits; None where there is none of such a step."""
+        if batch.prompt_scores:
+            return None
+        return next((bucket for bucket in self._captured_buckets() if bucket.holds(batch)), None)
+
+    def forward(self, bucket: PromptBucket, step: StepArrays, decodes: int) -> PromptForward:
+        """Run the layers of a step whose first rows are so many decodes, and move its slots past
+        what they compute."""
+        captured, rows = self._captured[bucket], len(step.sample_slots)
+        captured.stage.send(step, decodes)
+        captured.graph.replay()
+        return PromptForward(
+            captured.hidden[:rows],
+            captured.stage.inputs.sample_slots[:rows],
+            captured.sampling.first(rows),
+        )
+
+    # ---- what is captured ---------------------------------------------------------------------
+
+    def _captured_buckets(self) -> Sequence[PromptBucket]:
+        return self._buckets if self._captured else ()
+
+    def _stage(self, bucket: PromptBucket) -> StepStage:
+        state = self._state
+        return StepStage(bucket, state.num_groups, state.padding_slot, state.last_token.device)
+
+    def _capture(self, bucket: PromptBucket) -> _Captured:
+        stage, pool = self._stage(bucket), self._parts.pool
+        with pool.aside():
+            self._forward(bucket, stage.inputs)
+        graph, (hidden, sampling) = pool.capture(partial(self._forward, bucket, stage.inputs))
+        return _Captured(stage, graph, hidden, sampling)
+
+    def _forward(
+        self, bucket: PromptBucket, inputs: StagedInputs
+    ) -> tuple[torch.Tensor, SamplingTensors]:
+        state, decodes = self._state, bucket.decodes
+        # Of decodes only the device knows the newest token.
+        inputs.input_ids[:decodes] = state.last_token[inputs.slots[:decodes]]
+        tables = state.block_tables[inputs.slots].view(-1, state.num_groups, state.max_blocks)
+        tensors = StepTensors(
+            inputs.starts, inputs.contexts, inputs.slot_mapping, tuple(tables.unbind(1))
+        )
+        attention = plan_captured_prompts(tensors, decodes, self._parts.max_model_len)
+        with set_forward_context(ForwardContext(attention, inputs.looked_at)):
+            states = self._model(inputs.input_ids, inputs.positions)
+        state.num_computed[inputs.slots] = inputs.contexts.long()
+        slots = inputs.sample_slots
+        sampling = SamplingTensors(
+            state.temperature[slots], state.seed[slots], inputs.sample_positions
+        )
+        return states.last, sampling

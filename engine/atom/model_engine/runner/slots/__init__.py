@@ -1,0 +1,1 @@
+"""What the device keeps of every running sequence, a slot each, and what a step takes of it."""

@@ -1,0 +1,207 @@
+"""InputBatch: the runner's persistent batch — a slot per running sequence — and a step's tensors.
+
+The state of a decode lives on the device: last token, position, block table, temperature and seed
+of every slot. A step that only decodes needs nothing from the host but which slots run
+and which blocks were appended; the token that one step samples is the input of the next without
+visiting the host (deferred output, docs/adr/0002). Prompts come from the host, which keeps their
+tokens and a copy of the block tables to build ragged steps with vector operations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from atom.model_engine.batch import NewRow, ScheduledBatch, Slots
+from atom.model_engine.runner.slots.slot_columns import SlotState
+from atom.model_engine.runner.step_arrays import StepArrays
+from atom.model_ops.attention.step_plan import StepRows, StepTensors, plan_step
+from atom.utils.device import upload, upload_together
+from atom.utils.forward_context import AttentionMetaData
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """input_ids, positions: [T] int64; attention: by group of layers; looked_at: [n] int64, the
+    last tokens of the rows that sample (of the first row when none does), None when they are all
+    the step's tokens; sample_slots: [R'] int64, their slots; sample_positions: [R'] int64, of the
+    tokens that they draw; slots: [R] int64 of all rows."""
+
+    input_ids: torch.Tensor
+    positions: torch.Tensor
+    attention: tuple[AttentionMetaData, ...]
+    slots: torch.Tensor
+    looked_at: torch.Tensor | None
+    sample_slots: torch.Tensor
+    sample_positions: torch.Tensor
+
+
+class InputBatch:
+    def __init__(
+        self, slots: SlotState, max_model_len: int, block_size: int, device: torch.device
+    ) -> None:
+        self._device = device
+        self._block_size = block_size
+        self._slots = slots
+        num_slots = slots.device.padding_slot
+        self._token_ids = np.zeros((num_slots, max_model_len), dtype=np.int32)  # of prompts
+        self._groups = slots.device.num_groups
+        # As on the device: the groups' tables one behind the other.
+        self._block_tables = np.zeros(
+            (num_slots, slots.device.block_tables.shape[1]), dtype=np.int32
+        )
+
+    # ---- changes ------------------------------------------------------------------------------
+
+    def apply(self, batch: ScheduledBatch) -> None:
+        """Bring the host up to date with what the batch says has changed; of the device see `enter`
+        and `append_blocks`."""
+        size = self._slots.device.max_blocks
+        for row in batch.new_rows:
+            self._token_ids[row.slot, : len(row.token_ids)] = row.token_ids
+            for group, block_ids in enumerate(row.block_ids):
+                first = group * size
+                self._block_tables[row.slot, first : first + len(block_ids)] = block_ids
+        slots, columns, block_ids = batch.block_appends.T
+        self._block_tables[slots, columns] = block_ids
+
+    def append_blocks(self, batch: ScheduledBatch) -> None:
+        """Write the appended blocks into the device's tables (a graph does this itself)."""
+        if len(batch.block_appends):
+            slots, columns, block_ids = self._to_device(batch.block_appends.T)
+            self._slots.device.block_tables[slots.long(), columns.long()] = block_ids
+
+    def enter(self, rows: tuple[NewRow, ...]) -> None:
+        """Tell the device of rows that take a slot, after `apply`: what their sampling needs, and
+        steps whose inputs the device itself gathers. A step of `prepare` needs none of it."""
+        slots = np.array([row.slot for row in rows])
+        # No longer than the longest of them: rows of the table are mostly unused.
+        used = max(len(block_ids) for row in rows for block_ids in row.block_ids)
+        first = np.arange(self._groups)[:, None] * self._slots.device.max_blocks
+        columns = (first + np.arange(used)).ravel()
+        self._slots.enter(rows, self._block_tables[np.ix_(slots, columns)], columns)
+
+    # ---- a ragged step ------------------------------------------------------------------------
+
+    def arrays(self, batch: ScheduledBatch) -> StepArrays:
+        """What the host knows of the step, after `apply`."""
+        counts = batch.num_scheduled_tokens
+        starts = np.zeros(len(counts) + 1, dtype=np.int32)
+        np.cumsum(counts, out=starts[1:])
+        # Position of every token: its index in the step, moved from the row's start to where the
+        # row stands.
+        positions = np.arange(starts[-1], dtype=np.int64)
+        positions += np.repeat(batch.num_computed_tokens - starts[:-1], counts)
+        samples, context_lens = batch.samples, batch.context_lens
+        return StepArrays(
+            input_ids=self._input_ids(batch),
+            positions=positions,
+            slot_mapping=tuple(
+                self._slot_mapping(batch, positions, group) for group in range(self._groups)
+            ),
+            slots=batch.slots,
+            contexts=context_lens,
+            starts=starts,
+            sample_slots=batch.slots[samples],
+            sample_positions=context_lens[samples].astype(np.int64),
+            looked_at=starts[1:][samples].astype(np.int64) - 1,
+        )
+
+    def prepare(self, batch: ScheduledBatch) -> StepInputs:
+        """The step's inputs, after `apply` and `append_blocks`."""
+        step = self.arrays(batch)
+        arrays = step.named()
+        if len(step.looked_at) == batch.total_tokens_num:
+            del arrays["looked_at"]  # all of them
+        elif len(step.looked_at) == 0:
+            arrays["looked_at"] = step.starts[1:2].astype(np.int64) - 1
+        for group in range(self._groups):
+            arrays[f"tables{group}"] = self._used_tables(batch.slots, step.contexts, group)
+        sent = upload_together(arrays, self._device)
+        # Of decodes only the device knows the newest token.
+        decodes = batch.num_decodes
+        if decodes:
+            last_token = self._slots.device.last_token
+            sent["input_ids"][:decodes] = last_token[sent["slots"][:decodes]]
+        groups = range(self._groups)
+        tensors = StepTensors(
+            query_starts=sent["starts"],
+            context_lens=sent["contexts"],
+            slot_mapping=tuple(sent[f"slot_mapping{group}"] for group in groups),
+            block_tables=tuple(sent[f"tables{group}"] for group in groups),
+        )
+        rows = StepRows(batch.num_computed_tokens, batch.num_scheduled_tokens, decodes)
+        return StepInputs(
+            input_ids=sent["input_ids"],
+            positions=sent["positions"],
+            attention=plan_step(rows, tensors),
+            looked_at=sent.get("looked_at"),
+            slots=sent["slots"],
+            sample_slots=sent["sample_slots"],
+            sample_positions=sent["sample_positions"],
+        )
+
+    def _input_ids(self, batch: ScheduledBatch) -> NDArray[np.int64]:
+        """[T], of decodes 0."""
+        decodes = batch.num_decodes
+        chunks = zip(
+            batch.slots[decodes:].tolist(),
+            batch.num_computed_tokens[decodes:].tolist(),
+            batch.context_lens[decodes:].tolist(),
+            strict=True,
+        )
+        parts = [self._token_ids[slot, first:end] for slot, first, end in chunks]
+        return np.concatenate([np.zeros(decodes, np.int64), *parts], dtype=np.int64)
+
+    def _slot_mapping(
+        self, batch: ScheduledBatch, positions: NDArray[np.int64], group: int
+    ) -> NDArray[np.int64]:
+        index = positions // self._block_size
+        first = batch.slots * self._block_tables.shape[1] + group * self._slots.device.max_blocks
+        at = np.repeat(first, batch.num_scheduled_tokens)
+        blocks = self._block_tables.ravel().take(at + index)
+        # block · size + offset, the offset being what `index` leaves of the position.
+        return (blocks - index) * self._block_size + positions
+
+    def _used_tables(
+        self, slots: Slots, context_lens: NDArray[np.int32], group: int
+    ) -> NDArray[np.int32]:
+        """The slots' block tables of a group as far as the longest of them reaches."""
+        first = group * self._slots.device.max_blocks
+        used = -(-int(context_lens.max()) // self._block_size)
+        return self._block_tables[slots, first : first + used]
+
+    def prompt_targets(self, batch: ScheduledBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """For every position that `prompt_scores` names: its index in the step, and the token that
+        follows it; [n] int64 each."""
+        starts = np.cumsum(batch.num_scheduled_tokens) - batch.num_scheduled_tokens
+        indices, targets = [], []
+        for score in batch.prompt_scores:
+            positions = np.arange(score.first, score.first + score.count)
+            indices.append(starts[score.row] + positions - batch.num_computed_tokens[score.row])
+            targets.append(self._token_ids[batch.slots[score.row], positions + 1])
+        both = np.stack([np.concatenate(indices), np.concatenate(targets)]).astype(np.int64)
+        on_device = self._to_device(both)
+        return on_device[0], on_device[1]
+
+    def next_ids(self, batch: ScheduledBatch) -> torch.Tensor:
+        """[T] int64: the token behind each of the step's, as far as a row's are given; 0 of decodes
+        and behind the last that is."""
+        decodes, parts = batch.num_decodes, []
+        for row in range(decodes, len(batch.slots)):
+            first, end = int(batch.num_computed_tokens[row]), int(batch.context_lens[row])
+            found = self._token_ids[batch.slots[row], first + 1 : end + 1]
+            parts.append(np.pad(found, (0, end - first - len(found))))
+        ids = np.concatenate([np.zeros(decodes, np.int64), *parts], dtype=np.int64)
+        return self._to_device(ids)
+
+    def advance(self, inputs: StepInputs) -> None:
+        """Move the slots past what the step computed; the tokens it samples follow on their own."""
+        computed = inputs.attention[0].context_lens.long()
+        self._slots.device.num_computed[inputs.slots] = computed
+
+    def _to_device(self, array: NDArray[np.generic]) -> torch.Tensor:
+        return upload(array, self._device)
