@@ -59,6 +59,23 @@ def test_words_are_the_dequantised_matrix(
     assert error(linear(x, prepared), expected(x, w)) < TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("tokens", [1, 17])
+@pytest.mark.parametrize("kind", [INT4, MXFP4])
+def test_inputs_are_no_whole_tiles(device: torch.device, kind: WeightFormat, tokens: int) -> None:
+    x = torch.randn(tokens, INNER + 32, device=device).half()
+    w = stored(matrix(80, INNER + 32, device), kind, torch.float16, 32)
+    assert takes(x, w)
+    assert error(linear(x, w), expected(x, w)) < TOLERANCE[torch.float16]
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_zero_points_of_inputs_that_are_all_large(device: torch.device, kind: torch.dtype) -> None:
+    """What codes and zero points add up to is a hundred times what they leave."""
+    x = (torch.randn(17, 4096, device=device) + 3).to(kind)
+    w = stored(matrix(16, 4096, device), INT4, kind, 128)
+    assert error(linear(x, w), expected(x, w)) < TOLERANCE[kind]
+
+
 @pytest.mark.parametrize("tokens", [3, 520])
 @pytest.mark.parametrize("group", [24, 96, 384])
 def test_groups_that_fit_no_tile_of_words(device: torch.device, group: int, tokens: int) -> None:
