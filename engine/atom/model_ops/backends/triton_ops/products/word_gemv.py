@@ -78,8 +78,7 @@ def _code_sums(words, x):
     sums = tl.fma(_code(words, 4), x4, sums)
     sums = tl.fma(_code(words, 5), x5, sums)
     sums = tl.fma(_code(upper, 4), x6, sums)
-    sums = tl.fma(_code(upper, 5), x7, sums)
-    return sums
+    return tl.fma(_code(upper, 5), x7, sums)
 
 
 @triton.jit
