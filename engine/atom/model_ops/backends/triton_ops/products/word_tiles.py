@@ -27,14 +27,15 @@ def two_numbers(sign, size, scales, SIZE_BITS: tl.constexpr):
     bits = (sign & -2147450880) | (size & SIZE_BITS)  # 0x80008000
     low, high = _halves(bits, tl.bfloat16)
     if scales is not None:
-        low, high = low * scales, high * scales
+        high = high * scales
+        low = low * scales
     return _in_turn(low, high)
 
 
 @triton.jit
 def _halves(words, dtype: tl.constexpr):
-    low = words.to(tl.int16).to(dtype, bitcast=True)
-    return low, (words >> 16).to(tl.int16).to(dtype, bitcast=True)
+    high = (words >> 16).to(tl.int16).to(dtype, bitcast=True)
+    return words.to(tl.int16).to(dtype, bitcast=True), high
 
 
 @triton.jit
