@@ -38,7 +38,7 @@ def _inputs(x_ptr, order_ptr, word, row_words, EVEN: tl.constexpr):
 
 @triton.jit
 def _by_nibble(x):
-    """x [W, 8] → a row [1, W] for each nibble of words, as much larger as code_sums wants them."""
+    """x [W, 8] → a row [1, W] for each nibble of words, as much larger as _code_sums wants them."""
     WORDS: tl.constexpr = x.shape[0]
     even, odd = tl.split(tl.reshape(x, (WORDS, 4, 2)))
     x04, x26 = tl.split(tl.reshape(even, (WORDS, 2, 2)))

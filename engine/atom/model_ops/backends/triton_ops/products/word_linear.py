@@ -138,9 +138,8 @@ def _word_kernel(
     t = product_tile(0, DIES) * BLOCK_T + tl.arange(0, BLOCK_T)
     n = product_tile(1, DIES) * BLOCK_N + tl.arange(0, BLOCK_N)
     word, lane = tl.arange(0, BLOCK_K // 8), tl.arange(0, BLOCK_K)
-    # Rows beyond the last are it again, so that only what lies beyond a row needs a mask.
-    x_rows = x_ptr + tl.minimum(t, tokens - 1).to(tl.int64)[:, None] * row + lane[None, :]
-    own = tl.minimum(n, N - 1)
+    real, x_rows = (t < tokens)[:, None], x_ptr + t.to(tl.int64)[:, None] * row + lane[None, :]
+    own = tl.minimum(n, N - 1)  # beyond the last row it is read again, which needs no mask
     w_rows = w_ptr + own.to(tl.int64)[:, None] * (K // 8) + word[None, :]
     acc = tl.zeros([BLOCK_N, BLOCK_T], tl.float32)
     first, groups = part * slice, tl.cdiv(K, GROUP)
@@ -158,9 +157,9 @@ def _word_kernel(
     scales = tl.load(scale_rows + group, mask=group < groups, other=0)
     for k in range(first, last, BLOCK_K):
         if EVEN:
-            x, words = tl.load(x_rows + k), tl.load(w_rows + k // 8)
+            x, words = tl.load(x_rows + k, mask=real, other=0.0), tl.load(w_rows + k // 8)
         else:
-            x = tl.load(x_rows + k, mask=(lane < row - k)[None, :], other=0.0)
+            x = tl.load(x_rows + k, mask=real & (lane < row - k)[None, :], other=0.0)
             words = tl.load(w_rows + k // 8, mask=(word < K // 8 - k // 8)[None, :], other=0)
         if FP4:
             acc = _fp4_product(acc, x, words, scales, GROUPS)
