@@ -3,7 +3,6 @@ activations."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -16,16 +15,10 @@ from atom.model_ops.quantised.dequantise import dequantise
 from atom.model_ops.values import LinearWeight, WeightFormat
 from tests.engine.ops.inputs import TOLERANCE
 from tests.engine.ops.parity.test_quantised_linear import error, matrix, stored
-from tests.support.interpreted_bfloat16 import compute_in_bfloat16
 
 INT4, ORDERED, MXFP4 = WeightFormat.INT4, WeightFormat.INT4_ORDERED, WeightFormat.MXFP4
 INNER = 384
-
-
-@pytest.fixture(autouse=True)
-def _bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        compute_in_bfloat16(monkeypatch)
+pytestmark = pytest.mark.usefixtures("bfloat16")
 
 
 def expected(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
