@@ -20,6 +20,7 @@ import torch
 from atom.model_ops.backends.composed import COMPOSED
 from atom.model_ops.backends.interface import FUSED_OPS, Backend, OpCase
 from tests.engine.ops.inputs import load_backend
+from tests.support.interpreted_bfloat16 import compute_in_bfloat16
 from tests.support.quick_interpreter import spare_repeated_work
 
 _ON_GPU = torch.cuda.is_available()
@@ -49,6 +50,13 @@ def shared_loops() -> Iterator[None]:
     torch.set_num_threads(1 if _INTERPRETED else 2)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels compute in bfloat16 as on a card, those of other activations too."""
+    if _INTERPRETED:
+        compute_in_bfloat16(monkeypatch)
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ from atom.model_ops.backends.triton_ops.products import (
     skinny_linear,
     split_linear,
     word_gemv,
+    word_inputs,
     word_linear,
 )
 from atom.model_ops.backends.triton_ops.steps import (
@@ -105,9 +106,9 @@ INT4 = {
     "types": dict.fromkeys(("order_ptr", "index_ptr", "inputs_ptr"), "*i32")
     | {"w_ptr": "*u8", "scale_ptr": "*fp16", "zero_ptr": "*u8"}
 }
-WORDS = {"types": INT4["types"] | {"w_ptr": "*i32"}}
+WORDS = {"types": INT4["types"] | {"w_ptr": "*i32", "total_ptr": "*fp32"}}
 IN_PLACE = {"order_ptr": None, "index_ptr": None}
-FP4_ALONE = {"FP4": True, "order_ptr": None, "zero_ptr": None}
+FP4_ALONE = {"FP4": True, "total_ptr": None, "zero_ptr": None}
 GATES, DOWNS = {"GATED": True, "WEIGHED": False}, {"GATED": False, "WEIGHED": True}
 NO_ORDER = {"order_ptr": None, "counts_ptr": None}
 CHOICE = {
@@ -346,21 +347,24 @@ CASES: list[Any] = [
         *(
             (f"{name}, {tokens} tokens by words", word_linear._word_kernel,
              {"BLOCK_T": tokens, "BLOCK_N": 64 if tokens < 64 else 128, "HAS_BIAS": False,
-              "bias_ptr": None, "FP4": False, **constants},
+              "bias_ptr": None, "FP4": False, "EVEN": True, **constants},
              {"num_stages": 3 if tokens < 64 else 2, "num_warps": 8 if tokens > 64 else 4,
-              "types": WORDS["types"] | types})
+              "even": ("N", "K", "slice", "row"), "types": WORDS["types"] | types})
             for name, tokens, constants, types in [
-                ("int4", 64, {"BLOCK_K": 128, "GROUP": 128, "order_ptr": None}, {}),
-                ("ordered int4", 16, {"BLOCK_K": 128, "GROUP": 128}, {}),
-                ("int4 in groups of 64", 128, {"BLOCK_K": 64, "GROUP": 64, "order_ptr": None}, {}),
-                ("int4 in groups of 32", 64,
-                 {"BLOCK_K": 128, "GROUP": 32, "order_ptr": None, "zero_ptr": None}, {}),
+                ("int4", 64, {"BLOCK_K": 128, "GROUP": 128}, {}),
+                ("int4", 16, {"BLOCK_K": 128, "GROUP": 128, "zero_ptr": None}, {}),
+                ("int4 in groups of 64", 128, {"BLOCK_K": 64, "GROUP": 64}, {}),
+                ("int4 in groups of 32", 64, {"BLOCK_K": 128, "GROUP": 32, "zero_ptr": None}, {}),
+                ("int4 in groups of 32 with zeros", 32, {"BLOCK_K": 128, "GROUP": 32}, {}),
                 ("mxfp4", 16, {"BLOCK_K": 128, "GROUP": 32, **FP4_ALONE}, {"scale_ptr": "*u8"}),
                 ("mxfp4", 128, {"BLOCK_K": 128, "GROUP": 32, **FP4_ALONE}, {"scale_ptr": "*u8"}),
                 ("mxfp4 in float16", 64, {"BLOCK_K": 128, "GROUP": 32, **FP4_ALONE},
                  {"scale_ptr": "*u8", "x_ptr": "*fp16"}),
             ]
         ),
+        ("ordered inputs of words", word_inputs._word_inputs_kernel,
+         {"BLOCK_K": 128, "STRETCH": 32, "LARGER": 2.0**60},
+         {"num_warps": 1, "types": INT4["types"] | {"total_ptr": "*fp32"}}),
         ("int4, one token", word_gemv._word_gemv_kernel,
          {"BLOCK_N": 16, "WORDS": 256, "GROUP": 128, "EVEN": True, "bias_ptr": None,
           "order_ptr": None}, {"num_stages": 1, **WORDS}),

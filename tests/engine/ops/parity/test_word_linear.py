@@ -3,7 +3,6 @@ activations."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -16,16 +15,10 @@ from atom.model_ops.quantised.dequantise import dequantise
 from atom.model_ops.values import LinearWeight, WeightFormat
 from tests.engine.ops.inputs import TOLERANCE
 from tests.engine.ops.parity.test_quantised_linear import error, matrix, stored
-from tests.support.interpreted_bfloat16 import compute_in_bfloat16
 
 INT4, ORDERED, MXFP4 = WeightFormat.INT4, WeightFormat.INT4_ORDERED, WeightFormat.MXFP4
 INNER = 384
-
-
-@pytest.fixture(autouse=True)
-def _bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    if os.environ.get("TRITON_INTERPRET") == "1":
-        compute_in_bfloat16(monkeypatch)
+pytestmark = pytest.mark.usefixtures("bfloat16")
 
 
 def expected(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
@@ -57,6 +50,23 @@ def test_words_are_the_dequantised_matrix(
     prepared = prepare_linear(w)
     assert takes(x, prepared)
     assert error(linear(x, prepared), expected(x, w)) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("tokens", [1, 17])
+@pytest.mark.parametrize("kind", [INT4, MXFP4])
+def test_inputs_are_no_whole_tiles(device: torch.device, kind: WeightFormat, tokens: int) -> None:
+    x = torch.randn(tokens, INNER + 32, device=device).half()
+    w = stored(matrix(80, INNER + 32, device), kind, torch.float16, 32)
+    assert takes(x, w)
+    assert error(linear(x, w), expected(x, w)) < TOLERANCE[torch.float16]
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_zero_points_of_inputs_that_are_all_large(device: torch.device, kind: torch.dtype) -> None:
+    """What codes and zero points add up to is a hundred times what they leave."""
+    x = (torch.randn(17, 4096, device=device) + 3).to(kind)
+    w = stored(matrix(16, 4096, device), INT4, kind, 128)
+    assert error(linear(x, w), expected(x, w)) < TOLERANCE[kind]
 
 
 @pytest.mark.parametrize("tokens", [3, 520])

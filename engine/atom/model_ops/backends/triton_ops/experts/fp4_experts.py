@@ -37,7 +37,7 @@ def multiply_fp4(
     WORDS: tl.constexpr = BLOCK_K // 8
     GROUPS: tl.constexpr = BLOCK_K // 32
     lane, word, group = tl.arange(0, BLOCK_K), tl.arange(0, WORDS), tl.arange(0, GROUPS)
-    known = (n < N)[:, None]
+    n = tl.minimum(n, N - 1)  # beyond the last row it is read again, which needs no mask
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * K + lane[None, :]
     w_rows = w_ptr + n.to(tl.int64)[:, None] * (K // 8) + word[None, :]
     up_rows = w_rows + N * (K // 8)
@@ -46,23 +46,22 @@ def multiply_fp4(
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     up = acc
     # Exponents, which are too small to be copied ahead, are read a tile before they are needed.
-    mask = known & (group < K // 32)[None, :]
+    mask = (group < K // 32)[None, :]
     exponents = tl.load(scale_rows, mask=mask, other=0)
     up_exponents = tl.load(up_scale_rows, mask=mask, other=0) if GATED else exponents
     for k in range(0, K, BLOCK_K):
-        x_mask, w_mask = real[:, None], known
+        x_mask, inside = real[:, None], (word < (K - k) // 8)[None, :]
         if K % BLOCK_K:
             x_mask = x_mask & (lane < K - k)[None, :]
-            w_mask = w_mask & (word < (K - k) // 8)[None, :]
         x = tl.load(x_rows + k, mask=x_mask, other=0.0)
         x0, x1, x2, x3 = quarters(x, BLOCK_M, BLOCK_K)
-        words = tl.load(w_rows + k // 8, mask=w_mask, other=0)
+        words = tl.load(w_rows + k // 8, mask=inside, other=0)
         acc = _tile_product(acc, x0, x1, x2, x3, words, exponents, BLOCK_N, GROUPS)
         following = k // 32 + GROUPS
-        mask = known & (group < K // 32 - following)[None, :]
+        mask = (group < K // 32 - following)[None, :]
         exponents = tl.load(scale_rows + following, mask=mask, other=0)
         if GATED:
-            words = tl.load(up_rows + k // 8, mask=w_mask, other=0)
+            words = tl.load(up_rows + k // 8, mask=inside, other=0)
             up = _tile_product(up, x0, x1, x2, x3, words, up_exponents, BLOCK_N, GROUPS)
             up_exponents = tl.load(up_scale_rows + following, mask=mask, other=0)
     return tl.trans(acc), tl.trans(up)

@@ -39,7 +39,7 @@ def multiply_fp8(
     what results lack beside their scale."""
     WORDS: tl.constexpr = BLOCK_K // 4
     lane, word = tl.arange(0, BLOCK_K), tl.arange(0, WORDS)
-    known = (n < N)[:, None]
+    n = tl.minimum(n, N - 1)  # beyond the last row it is read again, which needs no mask
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * K + lane[None, :]
     w_rows = w_ptr + n.to(tl.int64)[:, None] * (K // 4) + word[None, :]
     up_rows = w_rows + N * (K // 4)
@@ -49,22 +49,21 @@ def multiply_fp8(
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     zero, up = acc, acc
     # Scales are read a tile before they are needed.
-    scales = tl.load(scale_rows, mask=n < N, other=0.0)
-    up_scales = tl.load(up_scale_rows, mask=n < N, other=0.0) if GATED else scales
+    scales = tl.load(scale_rows)
+    up_scales = tl.load(up_scale_rows) if GATED else scales
     for k in range(0, K, BLOCK_K):
-        x_mask, w_mask = real[:, None], known
+        x_mask, inside = real[:, None], (word < (K - k) // 4)[None, :]
         if K % BLOCK_K:
             x_mask = x_mask & (lane < K - k)[None, :]
-            w_mask = w_mask & (word < (K - k) // 4)[None, :]
         x = tl.load(x_rows + k, mask=x_mask, other=0.0) * 1152921504606846976.0  # 2^60
         x0, x1 = tl.split(tl.reshape(x.to(tl.bfloat16), (BLOCK_M, BLOCK_K // 2, 2)))
         x0, x1 = tl.trans(x0), tl.trans(x1)
-        words = tl.load(w_rows + k // 4, mask=w_mask, other=0)
+        words = tl.load(w_rows + k // 4, mask=inside, other=0)
         acc += _tile_product(zero, x0, x1, words) * scales[:, None]
         following = tl.minimum(k + BLOCK_K, K - 1) // WIDE
-        scales = tl.load(scale_rows + following, mask=n < N, other=0.0)
+        scales = tl.load(scale_rows + following)
         if GATED:
-            words = tl.load(up_rows + k // 4, mask=w_mask, other=0)
+            words = tl.load(up_rows + k // 4, mask=inside, other=0)
             up += _tile_product(zero, x0, x1, words) * up_scales[:, None]
-            up_scales = tl.load(up_scale_rows + following, mask=n < N, other=0.0)
+            up_scales = tl.load(up_scale_rows + following)
     return tl.trans(acc) * REST, tl.trans(up) * REST

@@ -60,9 +60,26 @@ def lane_sums(codes, low, high):
     ROWS, LANES] float32."""
     PARTS: tl.constexpr = codes.shape[0]
     ROWS: tl.constexpr = codes.shape[1]
-    halves = tl.reshape(codes.to(tl.float32), (PARTS, ROWS, low.shape[0], 2, _HALF))
-    first, last = tl.split(tl.permute(halves, (0, 1, 2, 4, 3)))
-    return tl.sum(first * low[None, None, :, :] + last * high[None, None, :, :], axis=3)
+    LANES: tl.constexpr = low.shape[0]
+    halves = tl.reshape(codes.to(tl.float32), (PARTS * ROWS * LANES, 2, _HALF))
+    first, last = tl.split(tl.permute(halves, (0, 2, 1)))
+    # Four products at a time are added as they are multiplied: a reduction adds them afterwards.
+    shape: tl.constexpr = (PARTS, ROWS, LANES, _HALF // 2)
+    c0, c1 = _quads(first)
+    c2, c3 = _quads(last)
+    x0, x1 = _quads(low)
+    x2, x3 = _quads(high)
+    sums = tl.reshape(c0, shape) * x0[None, None, :, :]
+    sums = tl.fma(tl.reshape(c1, shape), x1[None, None, :, :], sums)
+    sums = tl.fma(tl.reshape(c2, shape), x2[None, None, :, :], sums)
+    sums = tl.fma(tl.reshape(c3, shape), x3[None, None, :, :], sums)
+    return tl.sum(sums, axis=3)
+
+
+@triton.jit
+def _quads(x):
+    """x [N, HALF] → its first four and its last of each row."""
+    return tl.split(tl.permute(tl.reshape(x, (x.shape[0], 2, _HALF // 2)), (0, 2, 1)))
 
 
 @triton.jit

@@ -4,13 +4,19 @@
 A word of 4-bit codes has inputs 8w .. 8w + 7. Its nibbles i and i + 4 stand where the two halves of
 a word have theirs, by one shift for both: so tile i has of every word the inputs i and i + 4, and
 activations are divided in the same way (`quarters`). e2m1 has sign, exponent and fraction where
-bfloat16 and float16 have them; int4 becomes the fraction of a number that is whole there.
+bfloat16 and float16 have them. int4 alone in a half is one of the dtype's smallest numbers, which a
+tensor core multiplies as any other; where a scale is multiplied into it, it becomes the fraction of
+a number that is whole there.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+# What products with bare codes lack: they are 2^-133 or 2^-24 of what they mean, and bfloat16's
+# inputs are 2^60 times as large (word_inputs.py).
+LACK_BF16, LACK_FP16 = tl.constexpr(2.0**73), tl.constexpr(2.0**24)
 
 
 @triton.jit
@@ -21,14 +27,15 @@ def two_numbers(sign, size, scales, SIZE_BITS: tl.constexpr):
     bits = (sign & -2147450880) | (size & SIZE_BITS)  # 0x80008000
     low, high = _halves(bits, tl.bfloat16)
     if scales is not None:
-        low, high = low * scales, high * scales
+        high = high * scales
+        low = low * scales
     return _in_turn(low, high)
 
 
 @triton.jit
 def _halves(words, dtype: tl.constexpr):
-    low = words.to(tl.int16).to(dtype, bitcast=True)
-    return low, (words >> 16).to(tl.int16).to(dtype, bitcast=True)
+    high = (words >> 16).to(tl.int16).to(dtype, bitcast=True)
+    return words.to(tl.int16).to(dtype, bitcast=True), high
 
 
 @triton.jit
@@ -83,18 +90,39 @@ def fp4_halves(words, scales, NIBBLE: tl.constexpr):
 
 
 @triton.jit
-def int4_numbers(words, zeros, scales, NIBBLE: tl.constexpr, dtype: tl.constexpr):
-    """words int32 [N, W]; zeros int16 [N, 1] or [N, W], scales float32 [N, W] or None → the inputs
-    NIBBLE and NIBBLE + 4 of each word less their zero point, exact unless scaled, [N, 2W] of dtype,
-    bfloat16 or float16."""
-    WHOLE: tl.constexpr = 0x4300 if dtype == tl.bfloat16 else 0x6400
-    low, high = _halves(int4_bits(words, NIBBLE, dtype), dtype)
-    offset = (zeros | WHOLE).to(dtype, bitcast=True)
-    low, high = low - offset, high - offset
-    if scales is not None:
-        low = (low.to(tl.float32) * scales).to(dtype)
-        high = (high.to(tl.float32) * scales).to(dtype)
+def int4_tile(words, scales, dtype: tl.constexpr):
+    """words int32 [N, W] → their inputs nibble by nibble, [N, 8W] of dtype, bfloat16 or float16.
+    Without scales: codes as they are, which are the smallest of the dtype's numbers; with scales
+    float32 [N, W]: codes less 8, times the scales."""
+    WORDS: tl.constexpr = words.shape[1]
+    even = tl.join(_pairs(words, scales, 0, dtype), _pairs(words, scales, 2, dtype))
+    odd = tl.join(_pairs(words, scales, 1, dtype), _pairs(words, scales, 3, dtype))
+    nibbles = tl.permute(tl.join(even, odd), (0, 2, 3, 1))  # [N, 2, 2, 2W]
+    return tl.reshape(nibbles, (words.shape[0], 8 * WORDS))
+
+
+@triton.jit
+def _pairs(words, scales, NIBBLE: tl.constexpr, dtype: tl.constexpr):
+    if scales is None:
+        low, high = _halves(_bare_codes(words, NIBBLE, dtype), dtype)
+    else:
+        MIDDLE: tl.constexpr = 136.0 if dtype == tl.bfloat16 else 1032.0
+        low, high = _halves(int4_bits(words, NIBBLE, dtype), dtype)
+        low = ((low - MIDDLE).to(tl.float32) * scales).to(dtype)
+        high = ((high - MIDDLE).to(tl.float32) * scales).to(dtype)
     return _in_turn(low, high)
+
+
+@triton.jit
+def _bare_codes(words, NIBBLE: tl.constexpr, dtype: tl.constexpr):
+    """words int32 → a code alone in each half. The lowest eight bits of a bfloat16 are so many
+    2^-133, subnormal or not, so of two nibbles one stays where it is: it means 16 times as much,
+    which its inputs lack (word_inputs.py)."""
+    if dtype == tl.bfloat16:
+        MASK: tl.constexpr = 0x00F000F0 if NIBBLE % 2 else 0x000F000F
+        return (words >> (NIBBLE // 2 * 8)) & MASK
+    else:
+        return (words >> (4 * NIBBLE)) & 0x000F000F
 
 
 @triton.jit
