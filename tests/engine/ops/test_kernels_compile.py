@@ -105,6 +105,17 @@ def isa_figure(binary: Any, name: str) -> int:
 
 
 @pytest.mark.parametrize("card", TARGETS)
+def test_codes_of_one_token_are_no_zeros(card: str) -> None:
+    """They are multiplied as float32's smallest numbers, which a card may be told to flush."""
+    (case,) = (case for case in CASES if case.id == "int4, one token")
+    binary = compiled(*case.values, card)
+    if card == "H200":
+        assert ".ftz" not in binary.asm["ptx"]
+    else:
+        assert ".amdhsa_float_denorm_mode_32 3" in binary.asm["amdgcn"]
+
+
+@pytest.mark.parametrize("card", TARGETS)
 @pytest.mark.parametrize(("kernel", "constants", "options"), CASES)
 def test_kernel_compiles(
     kernel: Any, constants: dict[str, Any], options: dict[str, Any], card: str
