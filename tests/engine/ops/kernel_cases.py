@@ -39,9 +39,6 @@ from atom.model_ops.backends.triton_ops.products import (
     scaled_linear,
     skinny_linear,
     split_linear,
-    word_gemv,
-    word_inputs,
-    word_linear,
 )
 from atom.model_ops.backends.triton_ops.steps import (
     decode_state,
@@ -52,6 +49,7 @@ from atom.model_ops.backends.triton_ops.steps import (
 )
 from atom.model_ops.values import Activation, ClampedSwiGLU
 from tests.engine.ops.few_expert_cases import CODE_LINEAR, FEW_EXPERTS
+from tests.engine.ops.word_cases import WORD_LINEAR
 
 DRAFTS = {
     "types": {
@@ -106,9 +104,7 @@ INT4 = {
     "types": dict.fromkeys(("order_ptr", "index_ptr", "inputs_ptr"), "*i32")
     | {"w_ptr": "*u8", "scale_ptr": "*fp16", "zero_ptr": "*u8"}
 }
-WORDS = {"types": INT4["types"] | {"w_ptr": "*i32", "total_ptr": "*fp32"}}
 IN_PLACE = {"order_ptr": None, "index_ptr": None}
-FP4_ALONE = {"FP4": True, "total_ptr": None, "zero_ptr": None}
 GATES, DOWNS = {"GATED": True, "WEIGHED": False}, {"GATED": False, "WEIGHED": True}
 NO_ORDER = {"order_ptr": None, "counts_ptr": None}
 CHOICE = {
@@ -344,32 +340,7 @@ CASES: list[Any] = [
          {"BLOCK_T": 64, "BLOCK_N": 128, "BLOCK_K": 128, "GROUP": 32, "FP4": True,
           "HAS_BIAS": False, "zero_ptr": None, "bias_ptr": None, **IN_PLACE},
          {"types": {"w_ptr": "*u8", "scale_ptr": "*u8"}}),
-        *(
-            (f"{name}, {tokens} tokens by words", word_linear._word_kernel,
-             {"BLOCK_T": tokens, "BLOCK_N": 64 if tokens < 64 else 128, "HAS_BIAS": False,
-              "bias_ptr": None, "FP4": False, "EVEN": True, **constants},
-             {"num_stages": 3 if tokens < 64 else 2, "num_warps": 8 if tokens > 64 else 4,
-              "even": ("N", "K", "slice", "row"), "types": WORDS["types"] | types})
-            for name, tokens, constants, types in [
-                ("int4", 64, {"BLOCK_K": 128, "GROUP": 128}, {}),
-                ("int4", 16, {"BLOCK_K": 128, "GROUP": 128, "zero_ptr": None}, {}),
-                ("int4 in groups of 64", 128, {"BLOCK_K": 64, "GROUP": 64}, {}),
-                ("int4 in groups of 32", 64, {"BLOCK_K": 128, "GROUP": 32, "zero_ptr": None}, {}),
-                ("int4 in groups of 32 with zeros", 32, {"BLOCK_K": 128, "GROUP": 32}, {}),
-                ("mxfp4", 16, {"BLOCK_K": 128, "GROUP": 32, **FP4_ALONE}, {"scale_ptr": "*u8"}),
-                ("mxfp4", 128, {"BLOCK_K": 128, "GROUP": 32, **FP4_ALONE}, {"scale_ptr": "*u8"}),
-                ("mxfp4 in float16", 64, {"BLOCK_K": 128, "GROUP": 32, **FP4_ALONE},
-                 {"scale_ptr": "*u8", "x_ptr": "*fp16"}),
-            ]
-        ),
-        ("ordered inputs of words", word_inputs._word_inputs_kernel,
-         {"BLOCK_K": 128, "STRETCH": 32, "LARGER": 2.0**60},
-         {"num_warps": 1, "types": INT4["types"] | {"total_ptr": "*fp32"}}),
-        ("int4, one token", word_gemv._word_gemv_kernel,
-         {"BLOCK_N": 16, "WORDS": 256, "GROUP": 128, "EVEN": True, "bias_ptr": None,
-          "order_ptr": None}, {"num_stages": 1, **WORDS}),
-        ("ordered int4, one token", word_gemv._word_gemv_kernel,
-         {"BLOCK_N": 8, "WORDS": 256, "GROUP": 32, "EVEN": False}, {"num_stages": 1, **WORDS}),
+        *WORD_LINEAR,
         ("sum of parts", quantised_tiles._sum_kernel, {"STRETCH": 1024}, {}),
         ("norm_linear", norm_linear._norm_linear_kernel,
          {"K": 4096, "BLOCK_K": 4096, "ROWS": 4, "GATED": False, "HAS_RESIDUAL": True,
