@@ -15,6 +15,10 @@ from atom_operator.domain import Manifest, Plan, Rollout, RolloutStrategy
 from atom_operator.kinds import LEADER_WORKER_SET
 
 RENDEZVOUS_PORT = 29_500  # torch.distributed's own default
+# In a volume of the pod's, which a container that is started again finds as it left it. A worker
+# whose leader has gone ends, and is started again before its pod is deleted; the next leader then
+# has the name of the one before, and would take it for its own until it is killed.
+_JOINED_FILE = "/tmp/atom-node-started"
 _WORKER_INDEX_LABEL = "leaderworkerset.sigs.k8s.io/worker-index"
 
 
@@ -33,6 +37,7 @@ def group_environment(plan: Plan) -> dict[str, dict[str, Any]]:
         "NODE_RANK": {"valueFrom": index},
         "LOCAL_WORLD_SIZE": {"value": str(engine.devices_per_pod)},
         "WORLD_SIZE": {"value": str(engine.devices)},
+        "ATOM_JOIN_ONCE": {"value": _JOINED_FILE},
     }
 
 

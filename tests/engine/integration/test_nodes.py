@@ -158,6 +158,23 @@ def test_a_node_that_waits_for_the_first_can_be_stopped(
         wait_until(lambda: not psutil.pid_exists(waiting.pid), "its end")
 
 
+def test_a_node_that_is_started_again_in_its_place_joins_no_other_group(
+    model: str, tmp_path: Path, port: int
+) -> None:
+    """As a pod's container is when its group has ended, before the pod is deleted: the next
+    group's first node has the same name, and would be lost with the pod."""
+    place, started = NodePlace(count=2, rank=1, port=port), tmp_path / "started"
+    environment = {"ATOM_JOIN_ONCE": str(started)}
+    with further_node(model, place, tmp_path / "first.log", *SIZE, environment=environment) as node:
+        node.node_process()
+        assert started.exists()
+    with further_node(model, place, tmp_path / "again.log", *SIZE, environment=environment) as node:
+        wait_until(lambda: "joins no other, and waits to be ended" in node.log, "a second start")
+        assert not psutil.Process(node.process.pid).children(), "nothing of it looks for a group"
+        node.process.send_signal(signal.SIGTERM)
+        assert node.wait_exit() == 0
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

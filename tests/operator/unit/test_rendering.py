@@ -288,6 +288,11 @@ def test_ranks_of_a_group_find_each_other() -> None:
         environment = {item["name"]: item for item in engine["env"]}
         assert environment["MASTER_ADDR"]["value"] == "$(LWS_LEADER_ADDRESS)"
         assert environment["MASTER_PORT"]["value"] == "29500"
+        mounted = {mount["mountPath"]: mount["name"] for mount in engine["volumeMounts"]}
+        joined = Path(environment["ATOM_JOIN_ONCE"]["value"])
+        kept = next(each for each in pod["spec"]["volumes"] if each["name"] == mounted["/tmp"])
+        assert str(joined.parent) == "/tmp"
+        assert kept == {"name": "tmp", "emptyDir": {}}, "as old as the pod, not as the container"
         assert environment["NODE_RANK"]["valueFrom"]["fieldRef"]["fieldPath"] == (
             "metadata.labels['leaderworkerset.sigs.k8s.io/worker-index']"
         )

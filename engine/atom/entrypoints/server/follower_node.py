@@ -3,6 +3,10 @@
 Owns the process that computes for the first node, as a server owns its engine processes. A signal
 ends it while it waits for the first node; later that one ends it, when it has finished what it has
 begun. A second signal ends it at once.
+
+Where a supervisor starts ended containers again, ATOM_JOIN_ONCE names a file that only this place
+sees: who finds it was here before. Its group has ended, the next one will find the first node at
+the same address, and has a place of its own for each node: so it joins none, and waits to be ended.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
 from atom.config import Config
 from atom.model_engine.wire.core_processes import thread_waiting
@@ -21,11 +26,21 @@ logger = logging.getLogger(__name__)
 
 _MODULE = "atom.model_engine.executor.node_main"
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_JOIN_ONCE_VARIABLE = "ATOM_JOIN_ONCE"
 
 
 def run_follower_node(config: Config) -> int:
     """Until the group has ended; the exit code."""
     place = config.parallel.nodes
+    joined_file = os.environ.get(_JOIN_ONCE_VARIABLE)
+    if joined_file and not _is_first_start(Path(joined_file)):
+        logger.warning(
+            "node %d was started here before (%s), and its group has ended; it joins no other, and "
+            "waits to be ended",
+            place.rank,
+            joined_file,
+        )
+        return _wait_to_be_ended()
     ended = threading.Event()
     level = logging.getLevelName(logging.getLogger().getEffectiveLevel())
     environment = {**os.environ, **thread_waiting(os.environ)}
@@ -56,3 +71,18 @@ def run_follower_node(config: Config) -> int:
     if code and not asked.is_set():
         logger.error("%s", child.last_words)
     return 0 if asked.is_set() or not code else 1
+
+
+def _is_first_start(file: Path) -> bool:
+    """Whether the file was not there; it is from now on."""
+    try:
+        file.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _wait_to_be_ended() -> int:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+    signal.sigwait(_STOP_SIGNALS)
+    return 0
