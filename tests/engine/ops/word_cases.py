@@ -33,7 +33,7 @@ WORD_LINEAR: list[tuple[str, Any, Constants, Constants]] = [
         ]
     ),
     ("ordered inputs of words", word_inputs._word_inputs_kernel,
-     {"BLOCK_K": 128, "STRETCH": 32, "LARGER": 2.0**60},
+     {"BLOCK_T": 8, "BLOCK_K": 128, "STRETCH": 32, "LARGER": 2.0**60},
      {"num_warps": 1, "types": _TYPES}),
     ("int4, one token", word_gemv._word_gemv_kernel,
      {"BLOCK_N": 16, "WORDS": 256, "GROUP": 128, "EVEN": True, "bias_ptr": None,
