@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  \033[1m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # ---- environment ---------------------------------------------------------------------------------
 
@@ -61,19 +61,24 @@ generate: $(STAMP) ## Write generated files anew (CRD and its copy in the chart)
 docs: $(STAMP) ## Build the documentation site into site/; a missing page or a dead link fails
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --site-dir site
 
+INTERPRETED := tests/engine/ops/test_interpreted.py
 QUICK := not cluster and not gpu and not aiter and not slow
 
 .PHONY: test-unit
-test-unit: test-integration test-parts ## Unit and integration tests; no cluster, no GPU
+test-unit: test-integration test-parts test-interpreted ## Unit and integration tests; no cluster, no GPU
 
-# Two halves of about the same work, so that neither core is idle at the end.
+# Side by side in pieces of about the same work, so that no core is idle at the end.
 .PHONY: test-integration
-test-integration: $(STAMP) ## Its first half: engines and servers as a whole, in their processes
+test-integration: $(STAMP) ## Engines and servers as a whole, in their processes
 	$(PYTEST) --durations=10 -m "$(QUICK)" tests/engine/integration
 
 .PHONY: test-parts
-test-parts: $(STAMP) ## Its second half: all else, with the kernels compiled and in Triton's interpreter
-	$(PYTEST) --durations=10 -m "$(QUICK)" --ignore tests/engine/integration
+test-parts: $(STAMP) ## All else, with the kernels compiled for every card
+	$(PYTEST) --durations=10 -m "$(QUICK)" --ignore tests/engine/integration --ignore $(INTERPRETED)
+
+.PHONY: test-interpreted
+test-interpreted: $(STAMP) ## The kernels in Triton's interpreter, which is one process for minutes
+	$(PYTEST) $(INTERPRETED)
 
 .PHONY: test-gpu
 test-gpu: $(STAMP) ## The parity matrix on this machine's GPU; writes docs/results/gpu-parity.md
@@ -95,7 +100,7 @@ test-long: $(STAMP) ## The tests that take minutes each, with and without a clus
 .PHONY: test
 test: lint types layers ## Everything: the only command a change needs
 	@echo "unit and cluster tests, side by side; each one's output follows when it has ended"
-	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target test-unit test-cluster
+	@$(MAKE) --no-print-directory --jobs=4 --output-sync=target test-unit test-cluster
 
 # ---- cluster and demo ----------------------------------------------------------------------------
 
