@@ -1,8 +1,9 @@
 """Arithmetic in bfloat16 for Triton's interpreter, which adds and multiplies the integers that such
 numbers are stored as.
 
-Sums, differences and products are rounded to bfloat16 as a card rounds them; a product of tiles is
-added up in float32. For tests of kernels whose own arithmetic is in bfloat16.
+Sums, differences, products and what is converted from float32 are rounded to bfloat16 as a card
+rounds them, where the interpreter cuts off; a product of tiles is added up in float32. For tests of
+kernels whose own arithmetic is in bfloat16.
 """
 
 from __future__ import annotations
@@ -23,14 +24,19 @@ def compute_in_bfloat16(patch: pytest.MonkeyPatch) -> None:
     from triton.runtime import interpreter
 
     builder = interpreter.InterpreterBuilder
-    binary, dot = builder.binary_op, builder.create_dot
+    binary, dot, cast = builder.binary_op, builder.create_dot, builder.cast_impl
 
     def binary_op(self: Any, left: Any, right: Any, op: Any) -> Any:
         if left.dtype.scalar != tl.bfloat16 or op not in _ROUNDED:
             return binary(self, left, right, op)
-        wide = torch.from_numpy(np.asarray(op(_wide(left.data), _wide(right.data))))
-        bits = wide.bfloat16().view(torch.int16).numpy().view(np.uint16)
-        return interpreter.TensorHandle(bits, tl.bfloat16)
+        return interpreter.TensorHandle(
+            _rounded(op(_wide(left.data), _wide(right.data))), tl.bfloat16
+        )
+
+    def cast_impl(self: Any, source: Any, target: Any) -> Any:
+        if source.dtype.scalar == tl.float32 and target.scalar == tl.bfloat16:
+            return interpreter.TensorHandle(_rounded(source.data), tl.bfloat16)
+        return cast(self, source, target)
 
     def create_dot(self: Any, left: Any, right: Any, *rest: Any) -> Any:
         if left.dtype.scalar == tl.bfloat16:
@@ -41,7 +47,13 @@ def compute_in_bfloat16(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(builder, "binary_op", binary_op)
     patch.setattr(builder, "create_dot", create_dot)
+    patch.setattr(builder, "cast_impl", cast_impl)
 
 
 def _wide(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
     return (np.asarray(bits).astype(np.uint32) << 16).view(np.float32)
+
+
+def _rounded(numbers: npt.ArrayLike) -> npt.NDArray[np.uint16]:
+    wide = torch.from_numpy(np.asarray(numbers, dtype=np.float32))
+    return wide.bfloat16().view(torch.int16).numpy().view(np.uint16)

@@ -14,11 +14,11 @@ def compiled_product(config: LinearConfig, tokens: int) -> Any:
     """Of a plain bfloat16 matrix of 4,096 × 4,096 without a bias."""
     own: dict[str, Any] = {
         "BLOCK_N": config.block_n, "BLOCK_K": config.block_k,
-        "HAS_BIAS": False, "bias_ptr": None, **UNSCALED,
+        "HAS_BIAS": False, "bias_ptr": None,
     }  # fmt: skip
     if isinstance(config, SkinnyConfig):
         kernel = skinny_linear._dot_kernel
-        own |= {"TOKENS": max(8, tokens), "SPLIT_K": config.split_k, "EVEN": True}
+        own |= {"TOKENS": max(8, tokens), "SPLIT_K": config.split_k, "EVEN": True, **UNSCALED}
     else:
         kernel = split_linear._split_kernel
         own |= {"BLOCK_T": tokens, "WEIGHTS_FIRST": config.weights_first, "GATED": False}

@@ -21,7 +21,7 @@ from atom.model_ops.backends.triton_ops.attention.run_attention import (
     choose_run_tile,
     fewest_runs,
 )
-from atom.model_ops.backends.triton_ops.products import narrow_rules, product_choice
+from atom.model_ops.backends.triton_ops.products import product_choice
 from atom.model_ops.backends.triton_ops.tuning import DecodeConfig, SkinnyConfig, SplitConfig
 from atom.model_ops.values import LinearWeight
 
@@ -146,20 +146,6 @@ def test_a_card_of_another_vendor_multiplies_by_the_library(
         w = LinearWeight(torch.empty(4096, 4096, dtype=dtype))
         assert product_choice.linear_config(some_card, w, 1) is None
         assert product_choice.addend_config(some_card, w, 8) is None
-
-
-@pytest.mark.parametrize("tokens", [1, 2, 5, 8, 16, 32, 33, 64])
-@pytest.mark.parametrize("inner", [768, 1024, 2048, 2880, 4096, 12288])
-@pytest.mark.parametrize("outputs", [512, 1000, 2048, 2880, 5120, 24576, 151936])
-def test_rules_give_tiles_that_divide_a_matrix_of_fp8(
-    outputs: int, inner: int, tokens: int
-) -> None:
-    """Kernels that split the inner dimension mask nothing."""
-    for rule in (narrow_rules.linear_rule, narrow_rules.addend_rule):
-        config = rule(outputs, inner, tokens)
-        if isinstance(config, SplitConfig):
-            assert outputs % config.block_n == 0
-            assert inner % (config.block_k * config.split_k) == 0
 
 
 def test_token_counts_share_the_next_larger_bucket() -> None:

@@ -287,3 +287,41 @@ def test_experts_of_few_bits(
     routed = chosen(tokens, 6, 3, device)
     expected = reference.operations["experts"](x, w, routed)
     assert_rows_agree(backend.operations["experts"](x, w, routed), expected, dtype, slack=2.0)
+
+
+@pytest.mark.usefixtures("bfloat16")
+@pytest.mark.parametrize("kind", [WeightFormat.FP8, WeightFormat.FP8_BLOCKS, WeightFormat.MXFP4])
+@pytest.mark.parametrize(
+    ("tokens", "count", "hidden", "inner"),
+    [(1, 6, 192, 64), (6, 6, 64, 96), (30, 6, 64, 192), (360, 12, 64, 64)],
+)
+def test_experts_of_words(
+    backend: Backend, reference: Backend, device: torch.device, tokens: int, count: int,
+    hidden: int, inner: int, kind: WeightFormat,
+) -> None:  # fmt: skip
+    """Activations in bfloat16 are read in words' order."""
+    if backend.name == "native_cpu":
+        pytest.skip("native_cpu leaves quantised experts to another backend")
+    dtype = torch.bfloat16
+    x = torch.randn(tokens, hidden, device=device).to(dtype)
+    plain = weights(count, hidden, inner, device, dtype, bias=True)
+    w = coded(kind, plain, dtype, zeros=False)
+    routed = chosen(tokens, count, 3, device)
+    expected = reference.operations["experts"](x, w, routed)
+    assert_rows_agree(backend.operations["experts"](x, w, routed), expected, dtype, slack=2.0)
+
+
+@pytest.mark.usefixtures("bfloat16")
+@pytest.mark.parametrize(("hidden", "inner"), [(36, 20), (132, 68)])
+def test_experts_of_fp8_rows_that_are_no_whole_units(
+    backend: Backend, reference: Backend, device: torch.device, hidden: int, inner: int
+) -> None:
+    """Of 4 inputs a word, and 32 a unit: what fills a unit up counts for nothing."""
+    if backend.name == "native_cpu":
+        pytest.skip("native_cpu leaves quantised experts to another backend")
+    x = torch.randn(9, hidden, device=device).bfloat16()
+    plain = weights(6, hidden, inner, device, torch.bfloat16, bias=True)
+    w, routed = coded(WeightFormat.FP8, plain, torch.bfloat16, zeros=False), chosen(9, 6, 3, device)
+    expected = reference.operations["experts"](x, w, routed)
+    got = backend.operations["experts"](x, w, routed)
+    assert_rows_agree(got, expected, torch.bfloat16, slack=2.0)

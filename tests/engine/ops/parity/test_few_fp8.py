@@ -19,8 +19,7 @@ from atom.model_ops.backends.triton_ops.products import library_fp8
 from atom.model_ops.backends.triton_ops.products.linear import prepare_linear
 from atom.model_ops.backends.triton_ops.products.norm_linear import can_fuse, norm_linear
 from atom.model_ops.backends.triton_ops.products.skinny_linear import skinny_linear
-from atom.model_ops.backends.triton_ops.products.split_linear import split_linear
-from atom.model_ops.backends.triton_ops.tuning import SkinnyConfig, SplitConfig
+from atom.model_ops.backends.triton_ops.tuning import SkinnyConfig
 from atom.model_ops.quantised.dequantise import dequantise
 from atom.model_ops.quantised.quantise import quantise
 from atom.model_ops.values import LinearWeight, NormWeight, Pending, Scales, Stream, WeightFormat
@@ -46,22 +45,6 @@ def product(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     assert w.scales is not None
     assert w.bias is not None
     return F.linear(x.double(), dequantise(w.data, w.scales).double(), w.bias.double())
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("weights_first", [False, True])
-@pytest.mark.parametrize("split_k", [1, 2])
-@pytest.mark.parametrize("tokens", [3, 20])
-def test_split_products(
-    device: torch.device, tokens: int, split_k: int, weights_first: bool, kind: WeightFormat,
-    dtype: torch.dtype,
-) -> None:  # fmt: skip
-    x = torch.randn(tokens, 512, device=device).to(dtype)
-    w = matrix(kind, 128, 512, device, dtype)
-    parts = split_linear(x, w, SplitConfig(64, 64, split_k, weights_first, 4, 3))
-    whole = parts.sum(0) if split_k > 1 else parts
-    assert_rows_agree(whole, product(x, w), dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

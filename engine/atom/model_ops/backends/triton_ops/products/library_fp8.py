@@ -2,7 +2,7 @@
 
 Seen on an H200 (compute capability 9.0) alone: blocks of 128 × 128 with activations scaled by 128
 inputs, and a scale per output with one per token; 1,100 TFLOP/s where a kernel of ours has 500.
-Elsewhere and for other blocks scaled_linear.py multiplies.
+Elsewhere, for other blocks and of few tokens scaled_linear.py multiplies.
 """
 
 from __future__ import annotations
@@ -18,9 +18,17 @@ from atom.model_ops.backends.triton_ops.products.quantise_inputs import (
 )
 from atom.model_ops.values import LinearWeight, WeightFormat
 
+# Tokens up to which our kernel is faster, and of a product that may stay in parts, because a norm
+# adds them up: the library divides no inner dimension.
+_FEW, _FEW_IN_PARTS = 16, 128
 # The library reads the activations' scales in vectors of so many tokens.
 _TOKENS = 4
 _SIDE = 16  # what the sides of a matrix are multiples of
+
+
+def is_faster(tokens: int, *, in_parts: bool) -> bool:
+    """Whether the library beats scaled_linear.py with what it takes."""
+    return tokens > (_FEW_IN_PARTS if in_parts else _FEW)
 
 
 def takes(x: torch.Tensor, w: LinearWeight) -> bool:

@@ -81,7 +81,7 @@ def linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     if config is not None:
         return whole(split_linear(x, w, config), x.dtype)
     if w.scales is not None:
-        return whole(_quantised_parts(x, w), x.dtype)
+        return whole(_quantised_parts(x, w, in_parts=False), x.dtype)
     return F.linear(x, w.data, w.bias)
 
 
@@ -90,14 +90,17 @@ def _by_codes(x: torch.Tensor, w: LinearWeight) -> bool:
     return x.shape[0] == 1 and codes.takes(w, gated=False)
 
 
-def _quantised_parts(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
+def _quantised_parts(x: torch.Tensor, w: LinearWeight, *, in_parts: bool) -> torch.Tensor:
+    """in_parts: whether a norm adds them up."""
     if x.shape[0] == 0:
         return x.new_empty((0, w.outputs))
     x = x.contiguous()
     if w.format not in EIGHT_BITS:
         parts = [_four_bits(x, part) for part in parts_of(w)]
         return parts[0] if len(parts) == 1 else torch.cat([whole(p, x.dtype) for p in parts], 1)
-    return library.multiply(x, w) if library.takes(x, w) else scaled.scaled_linear(x, w)
+    if library.takes(x, w) and library.is_faster(x.shape[0], in_parts=in_parts):
+        return library.multiply(x, w)
+    return scaled.scaled_linear(x, w)
 
 
 def _four_bits(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
@@ -122,7 +125,7 @@ def linear_parts(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     if config is not None:
         return split_linear(x, w, config)
     alone = _by_codes(x, w) or linear_config(x.device, w, x.shape[0]) is not None
-    return linear(x, w) if w.scales is None or alone else _quantised_parts(x, w)
+    return linear(x, w) if w.scales is None or alone else _quantised_parts(x, w, in_parts=True)
 
 
 def norm_linear(stream: Stream, norm: NormWeight, w: LinearWeight) -> tuple[torch.Tensor, Stream]:

@@ -9,7 +9,7 @@ library's product, or scaled_linear.py's.
 
 from __future__ import annotations
 
-from atom.model_ops.backends.triton_ops.tuning import LinearConfig, SkinnyConfig, SplitConfig
+from atom.model_ops.backends.triton_ops.tuning import LinearConfig, SkinnyConfig
 
 _MANY_OUTPUTS = 16_384
 _WIDE = 128  # inputs of a tile
@@ -23,15 +23,3 @@ def linear_rule(outputs: int, inner: int, tokens: int) -> LinearConfig | None:
     if inner < 1024:
         return SkinnyConfig("dot", 16, _WIDE, 4, 4, 4)
     return SkinnyConfig("gemv", 8, 1024, 1, 4, 2)
-
-
-def addend_rule(outputs: int, inner: int, tokens: int) -> SplitConfig | None:
-    """For a matrix of fp8 whose product a norm adds: the library divides no inner dimension."""
-    splits = 4
-    if tokens < 2 or tokens > 64 or outputs % 128 or outputs >= _MANY_OUTPUTS:
-        return None
-    if inner % (splits * _WIDE):
-        return None
-    if tokens <= 32:
-        return SplitConfig(64, _WIDE, splits, True, 4, 4, 64)
-    return SplitConfig(128, _WIDE, splits, True, 8, 3, 64)

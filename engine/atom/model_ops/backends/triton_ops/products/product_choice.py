@@ -51,7 +51,7 @@ class _Kind:
 
 
 _LINEAR = _Kind("linear", narrow_rules.linear_rule)
-_ADDEND = _Kind("addend", narrow_rules.addend_rule)
+_ADDEND = _Kind("addend")
 _GATED = _Kind("gated")
 
 
@@ -62,9 +62,11 @@ def linear_config(device: torch.device, w: LinearWeight, tokens: int) -> LinearC
 
 
 def addend_config(device: torch.device, w: LinearWeight, tokens: int) -> SplitConfig | None:
-    """For one that a norm adds to the residual; None: a whole product is as good."""
+    """For a plain one that a norm adds to the residual; None: a whole product is as good."""
+    if w.format is not WeightFormat.PLAIN:
+        return None
     found = _chosen(device, _ADDEND, w.data.dtype, (w.outputs, w.inputs), tokens)
-    return found if isinstance(found, SplitConfig) and _reads(w, found) else None
+    return found if isinstance(found, SplitConfig) else None
 
 
 def gated_config(device: torch.device, w: LinearWeight, tokens: int) -> SplitConfig | None:

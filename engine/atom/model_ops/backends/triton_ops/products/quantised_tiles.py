@@ -20,9 +20,9 @@ from atom.model_ops.values import LinearWeight, WeightFormat
 
 # The narrowest tile of tokens that the tensor core multiplies.
 _MIN_TOKENS = 16
-_MOST_SPLITS = 16
+MOST_SPLITS = 16
 # Tiles of the inner dimension that a slice has at least.
-_LEAST_TILES = 4
+LEAST_TILES = 4
 _STRETCH = 1024
 
 
@@ -54,8 +54,8 @@ def choose_tile(
     wanted, tiles = 2 * compute_units(x.device), triton.cdiv(w.inputs, block_k)
     programs = triton.cdiv(tokens, block_t) * triton.cdiv(outputs, block_n)
     splits = 1
-    while splits < _MOST_SPLITS and programs * splits < wanted:
-        if tiles // (2 * splits) < _LEAST_TILES:
+    while splits < MOST_SPLITS and programs * splits < wanted:
+        if tiles // (2 * splits) < LEAST_TILES:
             break
         splits *= 2
     return QuantisedTile(

@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
+from atom.model_ops.backends.triton_ops.products.measured_tiles import measured_tile
 from atom.model_ops.backends.triton_ops.products.quantise_inputs import (
     GROUP,
     fp8_limit,
@@ -22,11 +23,7 @@ from atom.model_ops.backends.triton_ops.products.quantise_inputs import (
     quantise_rows,
     scaled_codes,
 )
-from atom.model_ops.backends.triton_ops.products.quantised_tiles import (
-    choose_tile,
-    new_parts,
-    store_part,
-)
+from atom.model_ops.backends.triton_ops.products.quantised_tiles import new_parts, store_part
 from atom.model_ops.backends.triton_ops.xcd_order import product_tile
 from atom.model_ops.values import LinearWeight, WeightFormat
 
@@ -102,7 +99,7 @@ def scaled_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     [splits, T, out]."""
     assert w.scales is not None
     tokens, inner = x.shape
-    tile = choose_tile(x, w, _block_k(w))
+    tile = measured_tile(x, w, _block_k(w))
     parts = new_parts(x, w.outputs, tile)
     sizes = (tokens, w.outputs, inner, tile.slice)
     blocks = {

@@ -6,8 +6,6 @@ reads the weights at a quarter of the card's rate. Here each program takes a til
 slice of the inner dimension, and writes its float32 part; the next norm adds the parts up while it
 reads them (norms.norm). With one slice the result is complete and in the
 activation's dtype, and a gated product applies its activation before it is written.
-
-Matrices of fp8 are multiplied as numbers of the activations' dtype, which rounds nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2
-from atom.model_ops.backends.triton_ops.products.quantised_tiles import scale_constants
 from atom.model_ops.backends.triton_ops.tuning import SplitConfig
 from atom.model_ops.backends.triton_ops.xcd_order import product_dies, product_tile
 from atom.model_ops.values import LinearWeight
@@ -28,8 +25,7 @@ _MIN_TOKENS = 16
 
 @triton.jit
 def _product(w, x, acc, WEIGHTS_FIRST: tl.constexpr):
-    """Tiles w [N, K] and x [T, K] → float32 [N, T], or [T, N]; codes of w become x's dtype."""
-    w = w.to(x.dtype)
+    """Tiles w [N, K] and x [T, K] → acc + float32 [N, T], or [T, N]."""
     if WEIGHTS_FIRST:
         return tl.dot(w, tl.trans(x), acc, input_precision="ieee")
     else:
@@ -38,15 +34,12 @@ def _product(w, x, acc, WEIGHTS_FIRST: tl.constexpr):
 
 @triton.jit(do_not_specialize=["tokens"])
 def _split_kernel(
-    x_ptr, w_ptr, scale_ptr, bias_ptr, parts_ptr, tokens, N, K, slice,
+    x_ptr, w_ptr, bias_ptr, parts_ptr, tokens, N, K, slice,
     BLOCK_T: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    WEIGHTS_FIRST: tl.constexpr, GATED: tl.constexpr, HAS_BIAS: tl.constexpr,
-    SCALED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, DIES: tl.constexpr,
+    WEIGHTS_FIRST: tl.constexpr, GATED: tl.constexpr, HAS_BIAS: tl.constexpr, DIES: tl.constexpr,
 ):  # fmt: skip
     """N: columns of the result. WEIGHTS_FIRST: rows of W, not tokens, are the tall side of the
-    tensor core's tile. GATED: W, a plain one, has N rows of gates, then N of ups. SCALED: W is of
-    codes; TALL, WIDE: outputs and inputs that share a scale, tiles lie within; WIDE 0: an output
-    has one."""
+    tensor core's tile. GATED: W has N rows of gates, then N of ups."""
     part = product_tile(2, DIES)
     # Neighbours share a tile of W: it is read from memory once.
     t = product_tile(0, DIES) * BLOCK_T + tl.arange(0, BLOCK_T)
@@ -61,25 +54,14 @@ def _split_kernel(
     else:
         acc = tl.zeros([BLOCK_T, BLOCK_N], tl.float32)
     up = acc
-    if WIDE:
-        # A tile's scale is on its way before the tile is: nothing waits for it.
-        scale_at = scale_ptr + product_tile(1, DIES) * BLOCK_N // TALL * (K // WIDE)
-        scale = tl.load(scale_at + part * slice // WIDE)
     for k in range(0, slice, BLOCK_K):
         w = tl.load(w_rows + k, eviction_policy="evict_first")
         x = tl.load(x_rows + k, mask=real, other=0.0)
-        if WIDE:
-            acc += _product(w, x, None, WEIGHTS_FIRST) * scale
-            next_block = tl.minimum(part * slice + k + BLOCK_K, K - 1) // WIDE
-            scale = tl.load(scale_at + next_block)
-        else:
-            acc = _product(w, x, acc, WEIGHTS_FIRST)
+        acc = _product(w, x, acc, WEIGHTS_FIRST)
         if GATED:
             w = tl.load(up_rows + k, eviction_policy="evict_first")
             up = _product(w, x, up, WEIGHTS_FIRST)
     result = tl.trans(acc) if WEIGHTS_FIRST else acc
-    if SCALED and not WIDE:
-        result *= tl.load(scale_ptr + n)[None, :]
     if HAS_BIAS:
         bias = tl.load(bias_ptr + n).to(tl.float32)
         result += tl.where(part == 0, bias, 0.0)[None, :]
@@ -96,8 +78,8 @@ def _split_kernel(
 
 
 def split_linear(x: torch.Tensor, w: LinearWeight, config: SplitConfig) -> torch.Tensor:
-    """x [T, in] contiguous, w [out, in] contiguous, out and in multiples of the tile → [S, T,
-    out] float32 whose sum over S is the product; [T, out] in x's dtype where S is 1."""
+    """x [T, in] contiguous, w [out, in] plain and contiguous, out and in multiples of the tile →
+    [S, T, out] float32 whose sum over S is the product; [T, out] in x's dtype where S is 1."""
     tokens, outputs, split = x.shape[0], w.outputs, config.split_k
     shape = (split, tokens, outputs) if split > 1 else (tokens, outputs)
     dtype = torch.float32 if split > 1 else x.dtype
@@ -124,10 +106,10 @@ def _launch(
     block_t = max(_MIN_TOKENS, min(config.block_t, next_power_of_2(tokens)))
     token_tiles = triton.cdiv(tokens, block_t)
     _split_kernel[(token_tiles, outputs // config.block_n, split)](
-        x, w.data, w.scales and w.scales.scale, w.bias, out,
+        x, w.data, w.bias, out,
         tokens, outputs, inner, inner // split,
         BLOCK_T=block_t, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
         WEIGHTS_FIRST=config.weights_first, GATED=gated, HAS_BIAS=w.bias is not None,
-        **scale_constants(w), DIES=product_dies(x.device, token_tiles),
+        DIES=product_dies(x.device, token_tiles),
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip

@@ -15,16 +15,13 @@ import torch
 import triton
 import triton.language as tl
 
+from atom.model_ops.backends.triton_ops.products.measured_tiles import measured_tile
 from atom.model_ops.backends.triton_ops.products.packed_tiles import (
     by_input,
     group_values,
     in_numbers,
 )
-from atom.model_ops.backends.triton_ops.products.quantised_tiles import (
-    choose_tile,
-    new_parts,
-    store_part,
-)
+from atom.model_ops.backends.triton_ops.products.quantised_tiles import new_parts, store_part
 from atom.model_ops.backends.triton_ops.products.word_gemv import word_gemv
 from atom.model_ops.backends.triton_ops.products.word_inputs import word_inputs
 from atom.model_ops.backends.triton_ops.products.word_tiles import (
@@ -197,7 +194,7 @@ def word_linear(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     if tokens == 1 and w.format is not WeightFormat.MXFP4:
         return word_gemv(x, w)
     block_k, group, totals = _block_k(w), scales.block[1], None
-    tile = choose_tile(x, w, block_k, _TALL, _MOST_TOKENS)
+    tile = measured_tile(x, w, block_k, _TALL, _MOST_TOKENS)
     parts = new_parts(x, w.outputs, tile)
     if w.format is not WeightFormat.MXFP4:
         order = None if scales.groups is None else scales.groups.order
