@@ -13,6 +13,7 @@ import torch
 
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.runner.warm_up import warm_up
+from atom.utils import long_chunks
 from tests.support.core_driver import CoreDriver
 from tests.support.sampling_requests import mixed_requests
 from tests.support.tiny_model import make_tiny_checkpoint
@@ -62,6 +63,24 @@ def test_steps_of_every_size_are_run(checkpoint: Path) -> None:
     prompts = {batch.total_tokens_num for batch in submitted if batch.num_decodes == 0}
     assert {1, 2, 4, 8, 16, 32, 64} <= prompts
     assert max(batch.total_tokens_num for batch in submitted) <= OPTIONS["max_num_batched_tokens"]
+
+
+def test_chunks_of_every_pair_of_lengths_are_run(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_chunks, "_LENGTHS", (64, 32, 16))
+    driver = CoreDriver(str(checkpoint), **OPTIONS)
+    submitted = []
+    steps = driver.executor.runner._steps
+    submit = steps.submit
+    steps.submit = lambda batch: submitted.append(batch) or submit(batch)
+    warmed(driver, [])
+    behind = {
+        (int(batch.num_computed_tokens[0]), int(batch.num_scheduled_tokens[0]))
+        for batch in submitted
+        if batch.num_decodes == 0
+    }
+    assert {(history, tile) for history in (64, 32, 16) for tile in (64, 32, 16)} <= behind
 
 
 @pytest.mark.gpu
