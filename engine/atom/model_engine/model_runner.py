@@ -400,8 +400,11 @@ class ModelRunner:
         config = self._config
         tokens = config.scheduler.max_num_batched_tokens
         shape = self._cache_shape(num_blocks)
-        for batch in largest_prompts(config, shape):
-            self.submit(batch)
+        prompts, *chunks = largest_prompts(config, shape)
+        self.submit(prompts)
+        with self._few_layers():  # what a chunk adds is gone behind a layer
+            for chunk in chunks:
+                self.collect(self.submit(chunk))
         rows = min(tokens, config.scheduler.max_num_seqs)
         self.submit(decode_batch([2] * rows, shape))
         longest = max(1, config.model.max_model_len - 1)

@@ -1,4 +1,5 @@
-"""Which long chunks of prompts, behind a history, a library attends to, and in which pieces.
+"""Which long chunks of prompts, behind a history, a library attends to, and in which pieces. What a
+long prompt has behind its leading tokens is such a chunk, too.
 
 A library makes a plan for each pair of lengths that it meets, which takes longer than many a step,
 and knows no mask but a whole chunk's own. So a chunk's queries are cut into tiles, and all that
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from atom.utils.forward_context import LongChunk
+from atom.utils.forward_context import EqualPrompts, LongChunk
 
 # Of tiles and pieces: the longest bounds what is gathered of the cache at a time, the shortest what
 # is left over. Each pair of lengths is a plan of some 40 ms at the start.
@@ -63,6 +64,18 @@ def long_chunks(
             )
         token += length
     return tuple(chunks)
+
+
+def rest_of(group: EqualPrompts) -> LongChunk | None:
+    """What a single prompt has behind its leading tokens, as a chunk whose head these are; None
+    where it is too little for a tile."""
+    count = (group.length - group.leading) // _UNIT * _UNIT
+    if group.rows > 1 or count == 0 or group.leading % _UNIT:
+        return None
+    return LongChunk(
+        group.first_row, group.first_token, group.length, group.leading,
+        _parts(group.leading), _parts(count),
+    )  # fmt: skip
 
 
 def pieces_of(chunk: LongChunk) -> Iterator[Piece]:

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend
-from atom.model_ops.backends.triton_ops.attention import chunk_attention
 from atom.model_ops.backends.triton_ops.attention.attention_tiles import LayerStep
+from atom.model_ops.backends.triton_ops.attention.chunk_attention import is_for_library
 from atom.model_ops.backends.triton_ops.attention.piece_attention import piece_attention
 from atom.model_ops.values import AttentionShape
 from atom.utils.forward_context import LongChunk
@@ -50,7 +50,8 @@ def chunked(case: PagedCase, chunks: tuple[LongChunk, ...] = CHUNKS) -> PagedCas
 
 
 def taken(case: PagedCase) -> tuple[LongChunk, ...]:
-    return chunk_attention.long_chunks_of(case.q, LayerStep(case.shape, case.cache, case.step))
+    layer = LayerStep(case.shape, case.cache, case.step)
+    return tuple(chunk for chunk in case.step.long_chunks if is_for_library(case.q, layer, chunk))
 
 
 @pytest.mark.parametrize("dtype", HALVES)

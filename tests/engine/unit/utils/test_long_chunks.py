@@ -7,8 +7,14 @@ import itertools
 import numpy as np
 import pytest
 
-from atom.utils.forward_context import LongChunk
-from atom.utils.long_chunks import largest_chunk, long_chunks, pieces_of, planned_chunks
+from atom.utils.forward_context import EqualPrompts, LongChunk
+from atom.utils.long_chunks import (
+    largest_chunk,
+    long_chunks,
+    pieces_of,
+    planned_chunks,
+    rest_of,
+)
 
 LENGTHS = {8192, 4096, 2048}
 
@@ -38,6 +44,19 @@ def test_other_rows_are_left_alone(row: tuple[int, int]) -> None:
 
 def test_a_short_history_is_in_a_piece_with_the_first_queries() -> None:
     assert chunks([(768, 16_384)]) == (LongChunk(0, 0, 16_384, 1280, (2048,), (8192, 4096, 2048)),)
+
+
+def test_what_a_prompt_has_behind_its_leading_tokens_is_a_chunk() -> None:
+    group = EqualPrompts(3, 1, 7, 16_383, leading=12_288)
+    assert rest_of(group) == LongChunk(3, 7, 16_383, 12_288, (8192, 4096), (2048,))
+    first, second, own = pieces_of(rest_of(group))
+    assert (first.first, second.first, own.first) == (0, 8192, 12_288)
+    assert [tile.first for tile in own.tiles] == [12_288]
+
+
+@pytest.mark.parametrize("leading", [4096, 5000])
+def test_too_short_a_rest_is_none(leading: int) -> None:
+    assert rest_of(EqualPrompts(0, 1, 0, 6143 if leading == 4096 else 9000, leading)) is None
 
 
 @pytest.mark.parametrize(

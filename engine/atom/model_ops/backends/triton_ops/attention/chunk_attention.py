@@ -16,10 +16,7 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.attention.attention_tiles import LayerStep
-from atom.model_ops.backends.triton_ops.attention.piece_attention import (
-    PieceAttention,
-    piece_attention,
-)
+from atom.model_ops.backends.triton_ops.attention.piece_attention import piece_attention
 from atom.model_ops.backends.triton_ops.attention.prefill_attention import (
     RowSpan,
     prefill_attention,
@@ -81,40 +78,30 @@ def _merge_kernel(
     tl.store(lse_at, highest + tl.log(total), mask=inside)
 
 
-def long_chunks_of(q: torch.Tensor, layer: LayerStep) -> tuple[LongChunk, ...]:
-    """The step's long chunks that the library may attend to: it sees all of what they see, by no
-    other rule than it knows, and from a cache as it takes it."""
-    shape, chunks = layer.shape, layer.step.long_chunks
-    if not chunks or shape.softcap is not None or shape.has_sinks:
-        return ()
-    if layer.cache.k.dtype != q.dtype or piece_attention(q, shape) is None:
-        return ()
-
-    def sees_all(chunk: LongChunk) -> bool:
-        context = sum(chunk.history) + sum(chunk.tiles)
-        return shape.seen(context) == context
-
-    return tuple(chunk for chunk in chunks if sees_all(chunk))
+def is_for_library(q: torch.Tensor, layer: LayerStep, chunk: LongChunk) -> bool:
+    """Whether the library may attend to the chunk: it sees all of what that sees, by no other rule
+    than it knows, and from a cache as it takes it."""
+    shape = layer.shape
+    if shape.softcap is not None or shape.has_sinks or layer.cache.k.dtype != q.dtype:
+        return False
+    context = sum(chunk.history) + sum(chunk.tiles)
+    return shape.seen(context) == context and piece_attention(q, shape) is not None
 
 
 def chunk_attention(q: torch.Tensor, layer: LayerStep, chunk: LongChunk, out: torch.Tensor) -> None:
-    """q, out [T, Hq, D] of the whole step; one of `long_chunks_of` is computed, whose keys and
-    values the cache holds."""
-    attend = piece_attention(q, layer.shape)
-    assert attend is not None, "long_chunks_of has asked"
-    _attend_tiles(q, layer, chunk, out, attend)
-    if chunk.head:
-        prefill_attention(q, layer, RowSpan(chunk.row, 1, chunk.head), out)
+    """q, out [T, Hq, D] of the whole step; all but the head of a chunk that `is_for_library` is
+    computed. The cache holds its keys and values."""
+    _attend_tiles(q, layer, chunk, out)
     done = chunk.head + sum(chunk.tiles)
     if done < chunk.length:
         rest = RowSpan(chunk.row, 1, chunk.length - done, skipped=done)
         prefill_attention(q, layer, rest, out)
 
 
-def _attend_tiles(
-    q: torch.Tensor, layer: LayerStep, chunk: LongChunk, out: torch.Tensor, attend: PieceAttention
-) -> None:
+def _attend_tiles(q: torch.Tensor, layer: LayerStep, chunk: LongChunk, out: torch.Tensor) -> None:
     shape = layer.shape
+    attend = piece_attention(q, shape)
+    assert attend is not None, "is_for_library has asked"
     longest = max(*chunk.history, *chunk.tiles)
     size = (2, longest, shape.num_kv_heads, shape.head_dim)
     scratch = torch.empty(size, dtype=q.dtype, device=q.device)

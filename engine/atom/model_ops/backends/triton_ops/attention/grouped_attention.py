@@ -15,7 +15,7 @@ from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.backends.triton_ops.attention.attention_tiles import LayerStep
 from atom.model_ops.backends.triton_ops.attention.chunk_attention import (
     chunk_attention,
-    long_chunks_of,
+    is_for_library,
 )
 from atom.model_ops.backends.triton_ops.attention.decode_attention import decode_attention
 from atom.model_ops.backends.triton_ops.attention.dense_attention import dense_attention
@@ -27,6 +27,7 @@ from atom.model_ops.backends.triton_ops.attention.rope_store import qk_norm_rope
 from atom.model_ops.backends.triton_ops.attention.run_attention import run_attention
 from atom.model_ops.values import AttentionShape, LayerCache, Rotary
 from atom.utils.forward_context import AttentionMetaData, EqualPrompts, LongChunk
+from atom.utils.long_chunks import rest_of
 
 _LARGEST_HEAD, _HEAD_MULTIPLE = 256, 8
 
@@ -86,19 +87,30 @@ def attention(
                 return result.flatten(1)
             out[group.first_token : group.first_token + len(result)] = result
             if group.leading < group.length:
-                rest = group.length - group.leading
-                span = RowSpan(group.first_row, 1, rest, skipped=group.leading)
-                prefill_attention(q, layer, span, out)
+                _attend_rest(q, layer, group, out)
         _attend_rows(q, layer, groups, out)
     return out.flatten(1)
+
+
+def _attend_rest(q: torch.Tensor, layer: LayerStep, group: EqualPrompts, out: torch.Tensor) -> None:
+    """Of a single prompt, what its dense attention left."""
+    chunk = rest_of(group)
+    if chunk is not None and is_for_library(q, layer, chunk):
+        chunk_attention(q, layer, chunk, out)
+    else:
+        rest = group.length - group.leading
+        span = RowSpan(group.first_row, 1, rest, skipped=group.leading)
+        prefill_attention(q, layer, span, out)
 
 
 def _attend_rows(
     q: torch.Tensor, layer: LayerStep, groups: tuple[EqualPrompts, ...], out: torch.Tensor
 ) -> None:
     """All rows but decodes and those of the groups, whose keys and values the cache holds."""
-    chunks = long_chunks_of(q, layer)
+    chunks = [chunk for chunk in layer.step.long_chunks if is_for_library(q, layer, chunk)]
     for chunk in chunks:
+        if chunk.head:
+            prefill_attention(q, layer, RowSpan(chunk.row, 1, chunk.head), out)
         chunk_attention(q, layer, chunk, out)
     for span in spans_between((*groups, *chunks), layer.step, q.shape[0]):
         prefill_attention(q, layer, span, out)
