@@ -2,9 +2,9 @@
 
 `scaled_dot_product_attention` keeps the log-sum-exps of scores to itself; the operations that it
 chooses among return them. So it is asked once for each kind of heads which one it would choose, and
-where that is one of those below it is called by name. cuDNN's takes fewer heads of keys than of
-queries as they are, as the CPU's does, which proves the rest without a card. Whoever gets None
-attends another way: other dtypes and head sizes, cards for which the library prefers another
+where that is one of those below it is called by name. Both take fewer heads of keys than of queries
+as they are; the CPU's is there to prove the rest without a card. Where the answer is None, rows are
+attended to another way: other dtypes and head sizes, cards for which the library prefers another
 operation, ROCm.
 """
 
