@@ -6,19 +6,26 @@ Without a card the CPU's operation stands for cuDNN's: it gives a log-sum-exp, t
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from atom.model_ops.backends.interface import Backend
+from atom.model_ops.backends.triton_ops.attention import grouped_attention
 from atom.model_ops.backends.triton_ops.attention.attention_tiles import LayerStep
-from atom.model_ops.backends.triton_ops.attention.chunk_attention import is_for_library
+from atom.model_ops.backends.triton_ops.attention.chunk_attention import (
+    chunk_attention,
+    is_for_library,
+)
 from atom.model_ops.backends.triton_ops.attention.piece_attention import piece_attention
 from atom.model_ops.values import AttentionShape
+from atom.utils import long_chunks as chunk_plan
 from atom.utils.forward_context import LongChunk
-from atom.utils.long_chunks import long_chunks
 from tests.engine.ops.inputs import PagedCase, assert_rows_agree, paged_case
+from tests.engine.ops.reference_answers import assert_reference_answers
+from tests.support.tiny_model import make_tiny_checkpoint
 
 gpu = pytest.mark.gpu
 HALVES = [torch.float16, pytest.param(torch.bfloat16, marks=gpu)]
@@ -128,6 +135,26 @@ def test_a_window_that_none_of_a_chunk_leaves_is_none(
     assert_rows_agree(compute(backend, case), expected(reference, case), torch.float16)
 
 
+def test_an_engine_attends_to_its_chunks_in_pieces(
+    backend: Backend, device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its prompt of 30 tokens is behind another in steps of 24. In float32, which a card's library
+    leaves to the paged kernel."""
+    monkeypatch.setattr(chunk_plan, "_LENGTHS", (8, 4, 2))
+    monkeypatch.setattr(chunk_plan, "_UNIT", 2)
+    attended: list[LongChunk] = []
+
+    def attend(q: torch.Tensor, layer: LayerStep, chunk: LongChunk, out: torch.Tensor) -> None:
+        attended.append(chunk)
+        chunk_attention(q, layer, chunk, out)
+
+    monkeypatch.setattr(grouped_attention, "chunk_attention", attend)
+    folder = make_tiny_checkpoint(tmp_path, "qwen3")
+    operations = "qk_norm_rope_store", "paged_attention"
+    assert_reference_answers(folder, backend, device, operations)
+    assert bool(attended) == (device.type == "cpu")
+
+
 REAL = [
     [(20_000, 1), (16_384, 8192), (30_001, 16_383), (5000, 5000)],
     [(9999, 7500), (6144, 4096), (4097, 4000), (12_000, 300)],
@@ -151,7 +178,7 @@ def test_real_chunks(
         rows, device=device, dtype=dtype, heads=heads, head_dim=head_dim, block_size=block_size
     )
     contexts, queries = np.array(rows).T
-    chunks = long_chunks(contexts - queries, queries, case.step.num_decodes)
+    chunks = chunk_plan.long_chunks(contexts - queries, queries, case.step.num_decodes)
     assert len(chunks) == 2
     whole = compute(backend, case)
     case = chunked(case, chunks)
