@@ -154,7 +154,7 @@ def prefill(ops: Ops, block_size: int) -> Iterator[Row]:
 def chunk(ops: Ops, block_size: int) -> Iterator[Row]:
     """Chunks behind a history, whose keys are in the cache: by the paged kernel, and by the library
     in pieces where it has the operation."""
-    sizes = ((16_384, 16_384), (16_384, 4096), (32_767, 16_383), (16_384, 2048), (49_152, 16_384))
+    sizes = ((16_384, 16_384), (32_767, 16_383), (16_384, 4096), (49_152, 2048), (49_152, 16_384))
     for model, heads in _HEADS.items():
         for history, tokens in sizes:
             case = attention_case([history + tokens], [tokens], heads=heads, block_size=block_size)

@@ -12,6 +12,7 @@ Torch-free, pure; called where a step's metadata is made, and by the backend tha
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,10 +23,12 @@ from atom.utils.forward_context import EqualPrompts, LongChunk
 
 # Of tiles and pieces: the longest bounds what is gathered of the cache at a time, the shortest what
 # is left over. Each pair of lengths is a plan of some 40 ms at the start.
-_LENGTHS = (8192, 4096, 2048)
-_UNIT = _LENGTHS[-1]
+_LENGTHS = (8192, 4096, 1024)
 # Of a chunk's queries, at least this share is in tiles, or the paged kernel computes all of them.
 _LEAST_SHARE = 1 / 2
+# Queries in tiles times tokens that the last of them sees: below, calls take the host longer than
+# they spare a small model's device. A prompt's rest is computed beside more than itself.
+_LEAST_SEEN, _LEAST_SEEN_BY_REST = 1 << 26, 1 << 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +58,25 @@ def long_chunks(
     chunks: list[LongChunk] = []
     rows = zip(num_computed[first_row:].tolist(), num_scheduled[first_row:].tolist(), strict=True)
     for row, (computed, length) in enumerate(rows, start=first_row):
-        begins = -(-computed // _UNIT) * _UNIT
-        ends = (computed + length) // _UNIT * _UNIT
-        if computed > 0 and ends - begins >= max(_UNIT, length * _LEAST_SHARE):
+        begins, ends = -(-computed // _unit()) * _unit(), _floor(computed + length)
+        tiles = ends - begins
+        if computed > 0 and tiles >= length * _LEAST_SHARE and tiles * ends >= _LEAST_SEEN:
             head = begins - computed
-            chunks.append(
-                LongChunk(row, token, length, head, _parts(begins), _parts(ends - begins))
-            )
+            chunks.append(LongChunk(row, token, length, head, _parts(begins), _parts(tiles)))
         token += length
     return tuple(chunks)
 
 
 def rest_of(group: EqualPrompts) -> LongChunk | None:
     """What a single prompt has behind its leading tokens, as a chunk whose head these are; None
-    where it is too little for a tile."""
-    count = (group.length - group.leading) // _UNIT * _UNIT
-    if group.rows > 1 or count == 0 or group.leading % _UNIT:
+    where it is too little."""
+    leading, tiles = group.leading, _floor(group.length - group.leading)
+    seen = tiles * (leading + tiles)
+    if group.rows > 1 or seen < _LEAST_SEEN_BY_REST or leading % _unit():
         return None
     return LongChunk(
-        group.first_row, group.first_token, group.length, group.leading,
-        _parts(group.leading), _parts(count),
-    )  # fmt: skip
+        group.first_row, group.first_token, group.length, leading, _parts(leading), _parts(tiles)
+    )
 
 
 def pieces_of(chunk: LongChunk) -> Iterator[Piece]:
@@ -96,21 +97,45 @@ def pieces_of(chunk: LongChunk) -> Iterator[Piece]:
 
 
 def planned_chunks(most_tokens: int, longest: int) -> list[tuple[int, int]]:
-    """Chunks (tokens computed before, tokens of the step) that together have every pair of lengths
-    that may come, in steps of so many tokens and sequences up to the longest."""
-    return [
-        (history, tile)
-        for tile in _LENGTHS
-        for history in _LENGTHS
-        if tile <= most_tokens and history + tile <= longest
-    ]
+    """Few chunks (tokens computed before, tokens of the step) that together have every pair of
+    lengths that may come, in steps of so many tokens and sequences up to the longest."""
+    planned: list[tuple[int, int]] = []
+    met: set[tuple[int, int, bool]] = set()
+    histories = _varied(longest)
+    for count, computed in itertools.product(_varied(min(most_tokens, longest)), histories):
+        pairs = _pairs(computed, count) if computed + count <= longest else set()
+        if not pairs <= met:
+            planned.append((computed, count))
+            met |= pairs
+        if len(met) == len(_LENGTHS) * (len(_LENGTHS) + 1):
+            break
+    return planned
 
 
 def largest_chunk(most_tokens: int, longest: int) -> tuple[int, int] | None:
     """The chunk (tokens computed before, tokens of the step) that takes the most memory, in steps
     of so many tokens and sequences up to the longest; None where there is none."""
-    count = min(most_tokens, longest - _UNIT)
-    return (min(_LENGTHS[0], longest - count), count) if count >= _UNIT else None
+    count = min(most_tokens, longest - _unit())
+    for computed in (min(_LENGTHS[0], longest - count), longest - count):
+        if _pairs(computed, count):
+            return computed, count
+    return None
+
+
+def _varied(most: int) -> list[int]:
+    """Multiples of the shortest length up to `most`, those of the most lengths first."""
+    multiples = range(_unit(), most + 1, _unit())
+    return sorted(multiples, key=lambda tokens: (-len(set(_parts(tokens))), tokens))
+
+
+def _pairs(computed: int, count: int) -> set[tuple[int, int, bool]]:
+    """Lengths of tiles and pieces, and whether they are each other's, of what may be a chunk."""
+    return {
+        (tile.length, piece.length, tile.is_causal)
+        for chunk in long_chunks(np.array([computed]), np.array([count]), 0)
+        for piece in pieces_of(chunk)
+        for tile in piece.tiles
+    }
 
 
 def _parts(tokens: int) -> tuple[int, ...]:
@@ -120,3 +145,11 @@ def _parts(tokens: int) -> tuple[int, ...]:
         count, tokens = divmod(tokens, length)
         parts += [length] * count
     return tuple(parts)
+
+
+def _floor(tokens: int) -> int:
+    return tokens // _unit() * _unit()
+
+
+def _unit() -> int:
+    return _LENGTHS[-1]

@@ -68,19 +68,21 @@ def test_steps_of_every_size_are_run(checkpoint: Path) -> None:
 def test_chunks_of_every_pair_of_lengths_are_run(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(long_chunks, "_LENGTHS", (64, 32, 16))
+    monkeypatch.setattr(long_chunks, "_LENGTHS", (32, 16))
+    monkeypatch.setattr(long_chunks, "_LEAST_SEEN", 0)
     driver = CoreDriver(str(checkpoint), **OPTIONS)
     submitted = []
     steps = driver.executor.runner._steps
     submit = steps.submit
     steps.submit = lambda batch: submitted.append(batch) or submit(batch)
     warmed(driver, [])
+    planned = long_chunks.planned_chunks(OPTIONS["max_num_batched_tokens"], 255)
     behind = {
         (int(batch.num_computed_tokens[0]), int(batch.num_scheduled_tokens[0]))
         for batch in submitted
         if batch.num_decodes == 0
     }
-    assert {(history, tile) for history in (64, 32, 16) for tile in (64, 32, 16)} <= behind
+    assert set(planned) == {row for row in behind if row[0]} == {(48, 48)}
 
 
 @pytest.mark.gpu

@@ -231,7 +231,7 @@ def test_a_prompt_whose_leading_part_is_dense_before_a_chunk_in_pieces(
 ) -> None:  # fmt: skip
     """Of the prompt, 16 tokens behind the leading ones are in a tile, too, and ten behind these."""
     monkeypatch.setattr(long_chunks, "_LENGTHS", (32, 16))
-    monkeypatch.setattr(long_chunks, "_UNIT", 16)
+    monkeypatch.setattr(long_chunks, "_LEAST_SEEN_BY_REST", 0)
     rows = [(33, 1), (40, 40), (90, 90), (50, 40), (50, 2)]
     case = paged_case(rows, device=device, dtype=dtype, heads=(4, 2), head_dim=32)
     contexts, counts = torch.tensor(rows).T

@@ -141,7 +141,7 @@ def test_an_engine_attends_to_its_chunks_in_pieces(
     """Its prompt of 30 tokens is behind another in steps of 24. In float32, which a card's library
     leaves to the paged kernel."""
     monkeypatch.setattr(chunk_plan, "_LENGTHS", (8, 4, 2))
-    monkeypatch.setattr(chunk_plan, "_UNIT", 2)
+    monkeypatch.setattr(chunk_plan, "_LEAST_SEEN", 0)
     attended: list[LongChunk] = []
 
     def attend(q: torch.Tensor, layer: LayerStep, chunk: LongChunk, out: torch.Tensor) -> None:
@@ -157,7 +157,7 @@ def test_an_engine_attends_to_its_chunks_in_pieces(
 
 REAL = [
     [(20_000, 1), (16_384, 8192), (30_001, 16_383), (5000, 5000)],
-    [(9999, 7500), (6144, 4096), (4097, 4000), (12_000, 300)],
+    [(12_999, 9500), (20_000, 5000), (4097, 4000), (12_000, 300)],
 ]
 
 

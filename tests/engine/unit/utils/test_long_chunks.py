@@ -15,8 +15,9 @@ from atom.utils.long_chunks import (
     planned_chunks,
     rest_of,
 )
+from atom.utils.row_groups import long_prompts
 
-LENGTHS = {8192, 4096, 2048}
+LENGTHS = {8192, 4096, 1024}
 
 
 def chunks(rows: list[tuple[int, int]], first_row: int = 0) -> tuple[LongChunk, ...]:
@@ -29,38 +30,41 @@ def test_tiles_lie_where_pieces_do() -> None:
     rows = [(90, 1), (16_384, 16_384), (0, 9000), (16_383, 10_000), (100, 3)]
     assert chunks(rows, first_row=1) == (
         LongChunk(1, 1, 16_384, 0, (8192, 8192), (8192, 8192)),
-        LongChunk(3, 25_385, 10_000, 1, (8192, 8192), (8192,)),
+        LongChunk(3, 25_385, 10_000, 1, (8192, 8192), (8192, 1024)),
     )
 
 
 @pytest.mark.parametrize(
     "row",
-    [(0, 16_384), (2048, 2047), (2049, 4000), (100, 6000)],
-    ids=["no history", "short", "no tile", "most of it beside tiles"],
+    [(0, 16_384), (15_000, 3000), (40_000, 1900), (12_288, 4095)],
+    ids=["no history", "short", "most of it beside tiles", "one query too short"],
 )
 def test_other_rows_are_left_alone(row: tuple[int, int]) -> None:
     assert chunks([row]) == ()
+    assert chunks([(12_288, 4096)]) != ()
 
 
 def test_a_short_history_is_in_a_piece_with_the_first_queries() -> None:
-    assert chunks([(768, 16_384)]) == (LongChunk(0, 0, 16_384, 1280, (2048,), (8192, 4096, 2048)),)
+    (chunk,) = chunks([(768, 16_384)])
+    assert chunk == LongChunk(0, 0, 16_384, 256, (1024,), (8192, 4096, *(1024,) * 3))
 
 
 def test_what_a_prompt_has_behind_its_leading_tokens_is_a_chunk() -> None:
     group = EqualPrompts(3, 1, 7, 16_383, leading=12_288)
-    assert rest_of(group) == LongChunk(3, 7, 16_383, 12_288, (8192, 4096), (2048,))
-    first, second, own = pieces_of(rest_of(group))
-    assert (first.first, second.first, own.first) == (0, 8192, 12_288)
-    assert [tile.first for tile in own.tiles] == [12_288]
+    rest = rest_of(group)
+    assert rest == LongChunk(3, 7, 16_383, 12_288, (8192, 4096), (1024,) * 3)
+    first, second, *own = pieces_of(rest)
+    assert [piece.first for piece in (first, second, *own)] == [0, 8192, 12_288, 13_312, 14_336]
+    assert [tile.first for tile in own[0].tiles] == [12_288, 13_312, 14_336]
 
 
-@pytest.mark.parametrize("leading", [4096, 5000])
-def test_too_short_a_rest_is_none(leading: int) -> None:
-    assert rest_of(EqualPrompts(0, 1, 0, 6143 if leading == 4096 else 9000, leading)) is None
+@pytest.mark.parametrize(("length", "leading"), [(8191, 6144), (20_000, 12_000)])
+def test_a_rest_that_is_short_or_begins_anywhere_is_none(length: int, leading: int) -> None:
+    assert rest_of(EqualPrompts(0, 1, 0, length, leading)) is None
 
 
 @pytest.mark.parametrize(
-    "row", [(2048, 2048), (100, 8000), (16_383, 10_000), (40_000, 16_384), (14_336, 14_337)]
+    "row", [(12_288, 4096), (100, 9300), (16_383, 10_000), (40_000, 16_384), (14_336, 14_337)]
 )
 def test_a_tile_sees_each_token_once(row: tuple[int, int]) -> None:
     computed, length = row
@@ -90,37 +94,58 @@ def test_a_tile_sees_each_token_once(row: tuple[int, int]) -> None:
     )
 
 
-@pytest.mark.parametrize(("most", "longest"), [(16_384, 40_959), (8192, 12_288), (512, 40_959)])
-def test_the_pairs_of_lengths_that_may_come_are_planned(most: int, longest: int) -> None:
+@pytest.mark.parametrize(
+    ("most", "longest", "steps"),
+    [
+        (16_384, 40_959, 1),
+        (8192, 40_959, 2),
+        (8192, 12_288, 3),
+        (16_384, 14_000, 4),
+        (512, 40_959, 0),
+    ],
+)
+def test_the_pairs_of_lengths_that_may_come_are_planned(
+    most: int, longest: int, steps: int
+) -> None:
     def pairs(rows: list[tuple[int, int]]) -> set[tuple[int, int, bool]]:
+        taken = chunks(rows) if rows else ()
         return {
             (tile.length, piece.length, tile.is_causal)
-            for row in rows
-            for chunk in chunks([row])
+            for chunk in taken
             for piece in pieces_of(chunk)
             for tile in piece.tiles
         }
 
     planned = planned_chunks(most, longest)
     assert all(count <= most and computed + count <= longest for computed, count in planned)
-    assert len(chunks(planned)) == len(planned)
-    sizes = [2048, 2049, 4095, 6000, 7777, 8192, 12_288, 16_384, 24_000]
+    assert len(planned) <= steps
     possible = [
         (computed, count)
-        for computed in sizes
-        for count in sizes
+        for computed in [*range(1024, 17_000, 512), *range(17_000, longest, 1500)]
+        for count in range(1024, 17_000, 512)
         if count <= most and computed + count <= longest
     ]
-    assert pairs(possible) <= pairs(planned)
+    assert pairs(possible) == pairs(planned)
+    prompts = [(0, length) for length in range(4096, min(most, longest) + 1, 512)]
+    rests = [rest_of(group) for row in prompts for group in long_prompts(*np.array([row]).T, 0)]
+    met = {
+        (tile.length, piece.length, tile.is_causal)
+        for rest in rests
+        if rest is not None
+        for piece in pieces_of(rest)
+        for tile in piece.tiles
+    }
+    assert met <= pairs(planned)
 
 
 @pytest.mark.parametrize(
     ("most", "longest", "largest"),
     [
         (16_384, 40_959, (8192, 16_384)),
-        (16_384, 16_383, (2048, 14_335)),
-        (2048, 4096, (2048, 2048)),
-        (2047, 40_959, None),
+        (16_384, 16_383, (1024, 15_359)),
+        (4096, 16_384, (12_288, 4096)),
+        (4096, 131_071, (126_975, 4096)),
+        (512, 40_959, None),
         (16_384, 4095, None),
     ],
 )
@@ -128,6 +153,3 @@ def test_the_chunk_that_takes_the_most_memory(
     most: int, longest: int, largest: tuple[int, int] | None
 ) -> None:
     assert largest_chunk(most, longest) == largest
-    assert (largest is None) == (planned_chunks(most, longest) == [])
-    if largest is not None:
-        assert chunks([largest])
