@@ -90,7 +90,7 @@ def test_chunks_of_every_pair_of_lengths_are_run(
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_no_served_step_needs_a_kernel_that_the_start_did_not(tmp_path: Path, dtype: str) -> None:
     checkpoint = make_tiny_checkpoint(
-        tmp_path, architecture="qwen3", head_dim=64, max_position_embeddings=8192
+        tmp_path, architecture="qwen3", head_dim=64, max_position_embeddings=20_480
     )
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.late_kernels", str(checkpoint), dtype],
