@@ -1,6 +1,6 @@
 """Device time of every kernel of the Triton backend, beside what the card allows.
 
-    python -m benchmarks.kernels [--only decode runs prefill linear sample] [--block-size 16]
+    python -m benchmarks.kernels [--only decode runs prefill chunk linear sample] [--block-size 16]
 
 Calls are captured into a graph and rotate over buffers that its cache cannot hold. A table for
 people; the last line is one JSON object. Limits: bytes at the card's read bandwidth or flops at its
@@ -151,6 +151,21 @@ def prefill(ops: Ops, block_size: int) -> Iterator[Row]:
     yield attention_row(ops, case, "prefill attention", "0.6b 4 × 4096, blocks of 256")
 
 
+def chunk(ops: Ops, block_size: int) -> Iterator[Row]:
+    """Chunks behind a history, whose keys are in the cache: by the paged kernel, and by the library
+    in pieces where it has the operation."""
+    sizes = ((16_384, 16_384), (32_767, 16_383), (16_384, 4096), (49_152, 2048), (49_152, 16_384))
+    for model, heads in _HEADS.items():
+        for history, tokens in sizes:
+            case = attention_case([history + tokens], [tokens], heads=heads, block_size=block_size)
+            (cache,) = case.caches
+            whole = replace(case.metadata, long_chunks=())
+            for name, step in (("paged", whole), ("pieces", case.metadata)):
+                call = partial(ops.paged_attention, case.q, case.shape, cache, step)
+                at = f"{model} {tokens} at {history}, {name}"
+                yield Row("chunk", at, graph_microseconds([call]), case.kv_bytes, case.flops)
+
+
 def attention_row(ops: Ops, case: AttentionCase, kernel: str, name: str) -> Row:
     """Norms, rotation and the store of new keys and values included."""
     calls = [
@@ -285,7 +300,7 @@ def decode_state(ops: Ops) -> Iterator[Row]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Device time of the Triton kernels.")
-    names = ("decode", "runs", "prefill", "linear", "sample", "filters", "token", "state")
+    names = ("decode", "runs", "prefill", "chunk", "linear", "sample", "filters", "token", "state")
     parser.add_argument("--only", choices=names, nargs="+", default=names)
     parser.add_argument("--block-size", type=int, default=16)
     args = parser.parse_args()
@@ -297,6 +312,7 @@ def main() -> int:
         "decode": lambda: decode(ops, args.block_size),
         "runs": lambda: runs(ops, args.block_size),
         "prefill": lambda: prefill(ops, args.block_size),
+        "chunk": lambda: chunk(ops, args.block_size),
         "linear": lambda: linear(ops),
         "sample": lambda: sample(ops),
         "filters": lambda: filter_logits(ops),

@@ -18,7 +18,8 @@ from tests.support.sampling_requests import mixed_requests
 
 
 def every_kind_of_request(vocab_size: int, longest: int) -> list[tuple[list[int], SamplingParams]]:
-    """Every sampling control, few and many at once, beside prompts up to the longest."""
+    """Every sampling control, few and many at once, beside prompts up to the longest, which takes
+    three steps."""
     draw = np.random.default_rng(7)
     plain = SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True)
     likely = SamplingParams(temperature=0.6, top_k=20, top_p=0.95, max_tokens=50, ignore_eos=True)
@@ -40,11 +41,11 @@ def guided_request() -> tuple[list[int], SamplingParams]:
 
 def main() -> int:
     checkpoint, dtype = sys.argv[1:]
-    options = {"max_num_seqs": 100, "max_num_batched_tokens": 8192, "max_model_len": 8000}
+    options = {"max_num_seqs": 100, "max_num_batched_tokens": 8192, "max_model_len": 20_000}
     with compiled_kernels() as at_start:
         driver = CoreDriver(checkpoint, device="auto", dtype=dtype, **options)
     with compiled_kernels() as late:
-        requests = every_kind_of_request(driver.vocab_size, 7900)
+        requests = every_kind_of_request(driver.vocab_size, 19_900)
         for request in requests:  # one after the other, then all at once
             driver.generate_each([request])
         driver.generate_each([*requests, guided_request()])

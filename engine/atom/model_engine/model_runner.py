@@ -34,7 +34,7 @@ from atom.model_engine.runner.warm_up import (
     CacheShape,
     decode_batch,
     describe_start,
-    prompt_batch,
+    largest_prompts,
     warm_up,
     with_drafts,
 )
@@ -399,15 +399,16 @@ class ModelRunner:
         """The largest steps there can be: of prompts, and of rows that all sample."""
         config = self._config
         tokens = config.scheduler.max_num_batched_tokens
-        # The token that is drawn has its place, too.
-        length = max(1, config.model.max_model_len - 1)
-        counts = [length] * (tokens // length) + ([tokens % length] if tokens % length else [])
-        counts = counts[: config.scheduler.max_num_seqs]
         shape = self._cache_shape(num_blocks)
-        self.submit(prompt_batch(counts, shape))
+        prompts, *chunks = largest_prompts(config, shape)
+        self.submit(prompts)
+        with self._few_layers():  # what a chunk adds is gone behind a layer
+            for chunk in chunks:
+                self.collect(self.submit(chunk))
         rows = min(tokens, config.scheduler.max_num_seqs)
         self.submit(decode_batch([2] * rows, shape))
-        drafts = min(config.scheduler.num_speculative_tokens, tokens // rows - 1, length - 2)
+        longest = max(1, config.model.max_model_len - 1)
+        drafts = min(config.scheduler.num_speculative_tokens, tokens // rows - 1, longest - 2)
         if drafts > 0:
             self.collect(self.submit(with_drafts(decode_batch([2 + drafts] * rows, shape), drafts)))
 

@@ -32,6 +32,25 @@ class EqualPrompts:
 
 
 @dataclass(frozen=True, slots=True)
+class LongChunk:
+    """A row of a step that computes many tokens behind a history, and how a dense attention is to
+    take it.
+
+    row: which; first_token: where in the step it begins; length: its tokens, of which the first
+    `head`, and those behind the tiles, are left to others; history: lengths of the pieces that the
+    tokens before the tiles are in, which are all of the row's, the head included; tiles: lengths of
+    the parts that its other tokens are in.
+    """
+
+    row: int
+    first_token: int
+    length: int
+    head: int
+    history: tuple[int, ...]
+    tiles: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeRuns:
     """Which neighbouring decodes of a step are of one sequence: a newest token and its drafts.
 
@@ -54,10 +73,11 @@ class AttentionMetaData:
     The first `num_decodes` rows have exactly one token. max_query_len, max_context_len: host copies
     of the maxima. even_contexts: no decode row is so long that it would outlast all others.
     long_prompts: groups of prompts that a dense attention may compute without looking into the
-    cache, in order of rows. prompt_context: tokens that all other rows attend over, None where the
-    host does not know. has_padding: tokens behind the decodes may belong to no row; what is
-    computed for them is 0. runs: which decodes are of one sequence, where several may be; the keys
-    and values of all have to be written before any of them attends then. per_step: what an
+    cache, in order of rows. long_chunks: rows with a history that one may compute in pieces, in
+    order and in none of those groups. prompt_context: tokens that all rows but decodes attend over,
+    None where the host does not know. has_padding: tokens behind the decodes may belong to no row;
+    what is computed for them is 0. runs: which decodes are of one sequence, where several may be;
+    the keys and values of all have to be written before any of them attends then. per_step: what an
     operation worked out from the rest for the layers after it, by a key of its own; never read by
     others.
     """
@@ -71,6 +91,7 @@ class AttentionMetaData:
     max_context_len: int
     even_contexts: bool = False
     long_prompts: tuple[EqualPrompts, ...] = ()
+    long_chunks: tuple[LongChunk, ...] = ()
     prompt_context: int | None = None
     has_padding: bool = False
     runs: DecodeRuns | None = None

@@ -13,6 +13,7 @@ import torch
 
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.runner.warm_up import warm_up
+from atom.utils import long_chunks
 from tests.support.core_driver import CoreDriver
 from tests.support.sampling_requests import mixed_requests
 from tests.support.tiny_model import make_tiny_checkpoint
@@ -64,12 +65,32 @@ def test_steps_of_every_size_are_run(checkpoint: Path) -> None:
     assert max(batch.total_tokens_num for batch in submitted) <= OPTIONS["max_num_batched_tokens"]
 
 
+def test_chunks_of_every_pair_of_lengths_are_run(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_chunks, "_LENGTHS", (32, 16))
+    monkeypatch.setattr(long_chunks, "_LEAST_SEEN", 0)
+    driver = CoreDriver(str(checkpoint), **OPTIONS)
+    submitted = []
+    steps = driver.executor.runner._steps
+    submit = steps.submit
+    steps.submit = lambda batch: submitted.append(batch) or submit(batch)
+    warmed(driver, [])
+    planned = long_chunks.planned_chunks(OPTIONS["max_num_batched_tokens"], 255)
+    behind = {
+        (int(batch.num_computed_tokens[0]), int(batch.num_scheduled_tokens[0]))
+        for batch in submitted
+        if batch.num_decodes == 0
+    }
+    assert set(planned) == {row for row in behind if row[0]} == {(48, 48)}
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_no_served_step_needs_a_kernel_that_the_start_did_not(tmp_path: Path, dtype: str) -> None:
     checkpoint = make_tiny_checkpoint(
-        tmp_path, architecture="qwen3", head_dim=64, max_position_embeddings=8192
+        tmp_path, architecture="qwen3", head_dim=64, max_position_embeddings=20_480
     )
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.late_kernels", str(checkpoint), dtype],

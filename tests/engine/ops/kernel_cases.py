@@ -12,6 +12,7 @@ import pytest
 
 from atom.model_ops.backends.triton_ops import activation, norms, reduce_norm
 from atom.model_ops.backends.triton_ops.attention import (
+    chunk_attention,
     decode_attention,
     index_scores,
     index_select,
@@ -126,6 +127,7 @@ LOGITS = {"types": {"logits_ptr": "*fp32"}}
 GROUP = {"GROUP": 4, "BLOCK_SIZE": 16}
 RUN = {**HEADS, **GROUP, **PLAIN, "BLOCK_N": 64, **BF16}
 RUN_TYPES = {"types": {"counts_ptr": "*i32", "run_starts_ptr": "*i32"}}
+MERGED = {"types": {"part_lse_ptr": "*fp32"}}
 RANKS = {"RANK": 1, "RANKS": 2, "ROWS": 256}
 LATENT = {
     "HEAD": 192, "RANK": 512, "ROPE": 64, "RANK_LANES": 512, "ROPE_LANES": 64, "BLOCK_SIZE": 16,
@@ -230,6 +232,14 @@ CASES: list[Any] = [
          {**PADDED_HEADS, **GROUP, **WINDOWED, "GROUP_PADDED": 4, "BLOCK_M": 128, "BLOCK_N": 64,
           **BF16},
          {"num_warps": 8}),
+        ("gather a piece", chunk_attention._gather_kernel,
+         {"WIDTH": 1024, "LANES": 1024, "BLOCK_SIZE": 16, "TOKENS": 4}, {"num_warps": 8}),
+        ("gather a piece of odd heads", chunk_attention._gather_kernel,
+         {"WIDTH": 640, "LANES": 1024, "BLOCK_SIZE": 48, "TOKENS": 4}, {"num_warps": 8}),
+        ("merge a piece", chunk_attention._merge_kernel,
+         {"HQ": 32, "D": 128, "LANES": 128, "TOKENS": 32}, MERGED),
+        ("merge a piece of odd heads", chunk_attention._merge_kernel,
+         {"HQ": 32, "D": 80, "LANES": 128, "TOKENS": 32}, MERGED),
         ("latent store", latent_store._latent_store_kernel,
          {"HQ": 16, "NOPE": 128, "ROPE": 64, "RANK": 512, "HALF": 32, "RANK_LANES": 512,
           "HEADS": 8, "key_cache_ptr": None, "entry_scale_ptr": None, **NO_LIMIT},

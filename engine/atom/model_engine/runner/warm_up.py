@@ -21,6 +21,7 @@ from atom.model_engine.batch import NewRow, PromptScore, ScheduledBatch, TokenMa
 from atom.model_engine.runner.graphs.graph_parts import bucket_sizes
 from atom.model_engine.runner.step_runner import StepRunner
 from atom.sampling_params import SamplingParams
+from atom.utils.long_chunks import largest_chunk, planned_chunks
 from atom.utils.row_groups import dense_lengths
 
 # Up to this many tokens of a step its number may decide how it is computed; doubled from 1.
@@ -96,6 +97,28 @@ def prompt_batch(
     return _batch(rows, np.zeros(len(counts), np.int32), np.array(counts, np.int32), num_decodes=0)
 
 
+def largest_prompts(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:
+    """The steps of prompts that take the most memory: of as many tokens as there may be, and of as
+    many in one chunk behind a history."""
+    most_tokens = config.scheduler.max_num_batched_tokens
+    # The token that is drawn has its place, too.
+    longest = max(1, config.model.max_model_len - 1)
+    full, rest = divmod(most_tokens, longest)
+    counts = [longest] * full + ([rest] if rest else [])
+    yield prompt_batch(counts[: config.scheduler.max_num_seqs], cache)
+    chunk = largest_chunk(most_tokens, longest)
+    if chunk is not None:
+        yield chunk_batch(*chunk, cache)
+
+
+def chunk_batch(computed: int, count: int, cache: CacheShape) -> ScheduledBatch:
+    """A step of one row that computes so many tokens behind so many."""
+    tokens = computed + count
+    row = _row(0, tokens, _tables(tokens, cache), None)
+    counts = np.array([computed], np.int32), np.array([count], np.int32)
+    return _batch([row], *counts, num_decodes=0)
+
+
 def decode_batch(
     contexts: Sequence[int],
     cache: CacheShape,
@@ -129,6 +152,8 @@ def _batches(config: Config, cache: CacheShape) -> Iterator[ScheduledBatch]:
     for tokens in [*few, *dense_lengths(prompt)]:
         if tokens <= prompt:
             yield prompt_batch([tokens], cache)
+    for computed, count in planned_chunks(most_tokens, longest):
+        yield chunk_batch(computed, count, cache)
     chunk = min(_CHUNK_TOKENS, prompt)
     for size in bucket_sizes(slots):
         rows = min(size, slots - 1, most_tokens - chunk)

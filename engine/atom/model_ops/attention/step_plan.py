@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from atom.model_ops.slots import DecodeInputs
 from atom.utils.forward_context import AttentionMetaData, DecodeRuns
+from atom.utils.long_chunks import long_chunks
 from atom.utils.row_groups import are_even, long_prompts
 
 
@@ -48,14 +49,15 @@ def plan_step(rows: StepRows, tensors: StepTensors) -> tuple[AttentionMetaData, 
     """One for each group of layers."""
     contexts = rows.context_lens
     even = are_even(contexts[: rows.num_decodes])
-    prompts = long_prompts(rows.num_computed, rows.num_scheduled, rows.num_decodes)
+    counts = rows.num_computed, rows.num_scheduled, rows.num_decodes
     return _by_group(
         tensors,
         num_decodes=rows.num_decodes,
         max_query_len=int(rows.num_scheduled.max()),
         max_context_len=int(contexts.max()),
         even_contexts=even,
-        long_prompts=prompts,
+        long_prompts=long_prompts(*counts),
+        long_chunks=long_chunks(*counts),
         prompt_context=int(contexts[rows.num_decodes :].sum()),
     )
 

@@ -20,7 +20,8 @@ from atom.model_ops.values import (
     Rotary,
     Stream,
 )
-from atom.utils.forward_context import AttentionMetaData, EqualPrompts
+from atom.utils import long_chunks
+from atom.utils.forward_context import AttentionMetaData, EqualPrompts, LongChunk
 from atom.utils.row_groups import are_even, long_prompts
 from tests.engine.ops.inputs import FLOAT32, TOLERANCE, assert_rows_agree, in_runs, paged_case
 
@@ -224,16 +225,24 @@ def test_rows_of_one_sequence_see_what_the_others_store(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_rest_of_a_prompt_whose_leading_part_is_dense(
-    fused: Backend, reference: Backend, device: torch.device, dtype: torch.dtype
-) -> None:
-    rows = [(33, 1), (40, 40), (90, 90), (50, 2)]
+def test_a_prompt_whose_leading_part_is_dense_before_a_chunk_in_pieces(
+    fused: Backend, reference: Backend, device: torch.device, dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Of the prompt, 16 tokens behind the leading ones are in a tile, too, and ten behind these."""
+    monkeypatch.setattr(long_chunks, "_LENGTHS", (32, 16))
+    monkeypatch.setattr(long_chunks, "_LEAST_SEEN_BY_REST", 0)
+    rows = [(33, 1), (40, 40), (90, 90), (50, 40), (50, 2)]
     case = paged_case(rows, device=device, dtype=dtype, heads=(4, 2), head_dim=32)
     contexts, counts = torch.tensor(rows).T
     qkv = torch.randn(int(counts.sum()), 8 * 32, device=device).to(dtype)
     cos_sin = torch.randn(90, 32, device=device)
     positions, step = place(case.step, contexts, counts)
-    step = replace(step, long_prompts=(EqualPrompts(2, 1, 41, 90, leading=64),))
+    step = replace(
+        step,
+        long_prompts=(EqualPrompts(2, 1, 41, 90, leading=64),),
+        long_chunks=(LongChunk(3, 131, 40, head=6, history=(16,), tiles=(16, 16)),),
+    )
     rotary = Rotary(cos_sin, positions)
     shape = AttentionShape(4, 2, 32, 32**-0.5)
     expected = composed(reference, "attention")(
@@ -265,4 +274,5 @@ def place(
         max_context_len=metadata.max_context_len,
         even_contexts=are_even(contexts[:decodes].numpy()),
         long_prompts=long_prompts(computed, scheduled, decodes),
+        long_chunks=long_chunks.long_chunks(computed, scheduled, decodes),
     )

@@ -13,6 +13,7 @@ import torch
 
 from atom.model_ops.values import AttentionShape, LayerCache, NormWeight, Rotary
 from atom.utils.forward_context import AttentionMetaData
+from atom.utils.long_chunks import long_chunks
 from atom.utils.row_groups import are_even, long_prompts
 
 
@@ -91,6 +92,7 @@ def attention_case(
 
     size = (total, block_size, heads[1], head_dim)
     decodes = [c for c, count in zip(contexts, queries, strict=True) if count == 1]
+    counts_of_rows = np.array(contexts) - np.array(queries), np.array(queries), len(decodes)
     return AttentionCase(
         qkv=random(tokens, (heads[0] + 2 * heads[1]) * head_dim),
         rotary=Rotary(
@@ -110,9 +112,8 @@ def attention_case(
             max_query_len=max(queries),
             max_context_len=longest,
             even_contexts=are_even(np.array(decodes)),
-            long_prompts=long_prompts(
-                np.array(contexts) - np.array(queries), np.array(queries), len(decodes)
-            ),
+            long_prompts=long_prompts(*counts_of_rows),
+            long_chunks=long_chunks(*counts_of_rows),
         ),
         contexts=list(contexts),
         queries=list(queries),

@@ -4,6 +4,7 @@
 300 to 410 (docs/results/gpu/attention.md), but it starts once per group of equal prompts, a short
 prompt does not fill the card, and the first call of a length costs some 40 ms on the host, for the
 plan: the step's metadata names the groups, and of odd lengths the leading part, that are worth it.
+What is behind that part, and chunks behind a history, it attends to in pieces (`chunk_attention`).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Attention of a step: decodes by one kernel, those of one sequence together by another, ragged
-rows by a third, long prompts by a library.
+rows by a third, long prompts and long chunks behind a history by a library.
 
 Supported: head sizes up to 256 that are multiples of 8, any number of query heads per KV head, any
 block size, windows and soft caps.
@@ -7,12 +7,16 @@ block size, windows and soft caps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 
 from atom.model_ops.backends.interface import OpCase
 from atom.model_ops.backends.triton_ops.attention.attention_tiles import LayerStep
+from atom.model_ops.backends.triton_ops.attention.chunk_attention import (
+    chunk_attention,
+    is_for_library,
+)
 from atom.model_ops.backends.triton_ops.attention.decode_attention import decode_attention
 from atom.model_ops.backends.triton_ops.attention.dense_attention import dense_attention
 from atom.model_ops.backends.triton_ops.attention.prefill_attention import (
@@ -22,7 +26,8 @@ from atom.model_ops.backends.triton_ops.attention.prefill_attention import (
 from atom.model_ops.backends.triton_ops.attention.rope_store import qk_norm_rope_store
 from atom.model_ops.backends.triton_ops.attention.run_attention import run_attention
 from atom.model_ops.values import AttentionShape, LayerCache, Rotary
-from atom.utils.forward_context import AttentionMetaData, EqualPrompts
+from atom.utils.forward_context import AttentionMetaData, EqualPrompts, LongChunk
+from atom.utils.long_chunks import rest_of
 
 _LARGEST_HEAD, _HEAD_MULTIPLE = 256, 8
 
@@ -50,8 +55,7 @@ def paged_attention(
     if decodes:
         _attend_decodes(q[:decodes], layer, out[:decodes])
     if decodes < rows:
-        span = RowSpan(decodes, rows - decodes, q.shape[0] - decodes)
-        prefill_attention(q, layer, span, out)
+        _attend_rows(q, layer, (), out)
     return out.flatten(1)
 
 
@@ -83,12 +87,33 @@ def attention(
                 return result.flatten(1)
             out[group.first_token : group.first_token + len(result)] = result
             if group.leading < group.length:
-                rest = group.length - group.leading
-                span = RowSpan(group.first_row, 1, rest, skipped=group.leading)
-                prefill_attention(q, layer, span, out)
-        for span in spans_between(groups, step, qkv.shape[0]):
-            prefill_attention(q, layer, span, out)
+                _attend_rest(q, layer, group, out)
+        _attend_rows(q, layer, groups, out)
     return out.flatten(1)
+
+
+def _attend_rest(q: torch.Tensor, layer: LayerStep, group: EqualPrompts, out: torch.Tensor) -> None:
+    """Of a single prompt, what its dense attention left."""
+    chunk = rest_of(group)
+    if chunk is not None and is_for_library(q, layer, chunk):
+        chunk_attention(q, layer, chunk, out)
+    else:
+        rest = group.length - group.leading
+        span = RowSpan(group.first_row, 1, rest, skipped=group.leading)
+        prefill_attention(q, layer, span, out)
+
+
+def _attend_rows(
+    q: torch.Tensor, layer: LayerStep, groups: tuple[EqualPrompts, ...], out: torch.Tensor
+) -> None:
+    """All rows but decodes and those of the groups, whose keys and values the cache holds."""
+    chunks = [chunk for chunk in layer.step.long_chunks if is_for_library(q, layer, chunk)]
+    for chunk in chunks:
+        if chunk.head:
+            prefill_attention(q, layer, RowSpan(chunk.row, 1, chunk.head), out)
+        chunk_attention(q, layer, chunk, out)
+    for span in spans_between((*groups, *chunks), layer.step, q.shape[0]):
+        prefill_attention(q, layer, span, out)
 
 
 def _attend_decodes(q: torch.Tensor, layer: LayerStep, out: torch.Tensor) -> None:
@@ -113,14 +138,20 @@ def _dense_groups(shape: AttentionShape, step: AttentionMetaData) -> tuple[Equal
 
 
 def spans_between(
-    groups: tuple[EqualPrompts, ...], step: AttentionMetaData, tokens: int
+    others: Iterable[EqualPrompts | LongChunk], step: AttentionMetaData, tokens: int
 ) -> Iterator[RowSpan]:
-    """The rows that are neither decodes nor of the groups."""
+    """The rows that are neither decodes nor of the others."""
     row = token = step.num_decodes
-    for group in groups:
-        if group.first_row > row:
-            yield RowSpan(row, group.first_row - row, group.first_token - token)
-        row, token = group.first_row + group.rows, group.first_token + group.rows * group.length
+    taken = (
+        (one.row, one.first_token, 1, one.length)
+        if isinstance(one, LongChunk)
+        else (one.first_row, one.first_token, one.rows, one.rows * one.length)
+        for one in others
+    )
+    for first_row, first_token, rows, length in sorted(taken):
+        if first_row > row:
+            yield RowSpan(row, first_row - row, first_token - token)
+        row, token = first_row + rows, first_token + length
     rows = step.context_lens.shape[0]
     if rows > row:
         yield RowSpan(row, rows - row, tokens - token)

@@ -100,24 +100,26 @@ def _attend(
     return running_max, running_sum, acc
 
 
-@triton.jit(do_not_specialize=["table_stride", "first_row", "rows", "skipped"])
+@triton.jit(do_not_specialize=["table_stride", "first_row", "rows", "skipped", "tokens"])
 def _prefill_kernel(
     q_ptr, k_cache_ptr, v_cache_ptr, k_scale_ptr, v_scale_ptr, tables_ptr, contexts_ptr,
     starts_ptr, out_ptr, sinks_ptr,
-    table_stride, first_row, rows, skipped, scale,
+    table_stride, first_row, rows, skipped, tokens, scale,
     GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr,
     LANES: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     WINDOW: tl.constexpr, IN_CHUNKS: tl.constexpr, SOFTCAP: tl.constexpr, FP8: tl.constexpr,
     DIES: tl.constexpr,
 ):  # fmt: skip
-    """skipped: leading queries of the only row that others compute."""
+    """skipped: leading queries of the only row that others compute; tokens: queries of all rows, at
+    least, or fewer than the only row has left, whose others compute the rest."""
     tokens_per_tile: tl.constexpr = BLOCK_M // GROUP_PADDED
     tile, head = head_tile(0, DIES), head_tile(1, DIES)
     index = find_row(starts_ptr, tile, first_row, rows, tokens_per_tile)
     row = first_row + index
     start = tl.load(starts_ptr + row) + skipped
     base = tl.load(starts_ptr + first_row) + skipped
-    queries = tl.load(starts_ptr + row + 1) - start
+    left = tl.load(starts_ptr + row + 1) - start
+    queries = tl.minimum(left, tokens)
     tile = tile - ((start - base) // tokens_per_tile + index)
     tiles = tl.cdiv(queries, tokens_per_tile)
     if tile >= tiles:
@@ -134,8 +136,8 @@ def _prefill_kernel(
         real = real & real_elements(D, LANES)[None, :]
     query_head = (start + query).to(tl.int64) * (HKV * GROUP) + head * GROUP + member
     q = tl.load(q_ptr + query_head[:, None] * D + element[None, :], mask=real, other=0.0)
-    position = context - queries + query
-    first_position = context - queries + tile * tokens_per_tile
+    position = context - left + query
+    first_position = context - left + tile * tokens_per_tile
     end = tl.minimum(first_position + tokens_per_tile, context)
     unmasked_end = (first_position + 1) // BLOCK_N * BLOCK_N
 
@@ -181,7 +183,7 @@ def _prefill_kernel(
 @dataclass(frozen=True, slots=True)
 class RowSpan:
     """Neighbouring rows of a step, and how many queries they have together (or more). skipped: of
-    a single row, the leading queries that are not of the span."""
+    a single row, the leading queries that are not of the span; it may then end before the row."""
 
     first_row: int
     rows: int
@@ -210,7 +212,7 @@ def prefill_attention(
         q, cache.k, cache.v, cache.k_scale, cache.v_scale, step.block_tables, step.context_lens,
         step.query_starts, out, shape.sinks,
         step.block_tables.stride(0), span.first_row, span.rows, span.skipped,
-        shape.scale * math.log2(math.e),
+        span.tokens, shape.scale * math.log2(math.e),
         GROUP=group, GROUP_PADDED=group_padded, HKV=shape.num_kv_heads, D=shape.head_dim,
         LANES=lanes, BLOCK_SIZE=cache.block_size, BLOCK_M=block_m, BLOCK_N=config.block_n,
         WINDOW=shape.window or 0, IN_CHUNKS=shape.in_chunks, SOFTCAP=shape.softcap or 0.0,
