@@ -1,7 +1,7 @@
 """Arithmetic in bfloat16 for Triton's interpreter, which adds and multiplies the integers that such
 numbers are stored as.
 
-Sums, differences, products and what is converted from float32 are rounded to bfloat16 as a card
+Sums, differences, products and what is converted from float32 are rounded to bfloat16, and to e4m3, as a card
 rounds them, where the interpreter cuts off; a product of tiles is added up in float32. For tests of
 kernels whose own arithmetic is in bfloat16.
 """
@@ -25,6 +25,7 @@ def compute_in_bfloat16(patch: pytest.MonkeyPatch) -> None:
 
     builder = interpreter.InterpreterBuilder
     binary, dot, cast = builder.binary_op, builder.create_dot, builder.cast_impl
+    between_floats = builder.create_fp_to_fp
 
     def binary_op(self: Any, left: Any, right: Any, op: Any) -> Any:
         if left.dtype.scalar != tl.bfloat16 or op not in _ROUNDED:
@@ -38,6 +39,12 @@ def compute_in_bfloat16(patch: pytest.MonkeyPatch) -> None:
             return interpreter.TensorHandle(_rounded(source.data), tl.bfloat16)
         return cast(self, source, target)
 
+    def create_fp_to_fp(self: Any, source: Any, target: Any, rounding: Any) -> Any:
+        if source.dtype.scalar == tl.float32 and target.scalar == tl.float8e4nv:
+            codes = torch.from_numpy(source.data).to(torch.float8_e4m3fn).view(torch.uint8)
+            return interpreter.TensorHandle(codes.numpy(), tl.float8e4nv)
+        return between_floats(self, source, target, rounding)
+
     def create_dot(self: Any, left: Any, right: Any, *rest: Any) -> Any:
         if left.dtype.scalar == tl.bfloat16:
             left, right = (
@@ -48,6 +55,7 @@ def compute_in_bfloat16(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(builder, "binary_op", binary_op)
     patch.setattr(builder, "create_dot", create_dot)
     patch.setattr(builder, "cast_impl", cast_impl)
+    patch.setattr(builder, "create_fp_to_fp", create_fp_to_fp)
 
 
 def _wide(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:

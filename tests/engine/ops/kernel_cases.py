@@ -92,8 +92,12 @@ EXPERTS = {
     "EXPERTS": 128, "EXPERTS_PADDED": 128, "TOP_K": 8, "SEARCH": 256, "bias_ptr": None,
     "K": 2048, "N": 768, "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "EVEN": True,
     "TALL": 1, "WIDE": 0, "COLUMNS": 0, "PACKED": 0, "scale_ptr": None, "zero_ptr": None,
-    "ORDERS": 0, "inputs_ptr": None, "index_ptr": None,
+    "ORDERS": 0, "inputs_ptr": None, "index_ptr": None, "x_scale_ptr": None,
 }  # fmt: skip
+FP8_EXPERTS = {
+    key: value for key, value in EXPERTS.items() if key not in ("scale_ptr", "x_scale_ptr")
+} | {"TALL": 128, "WIDE": 128, "COLUMNS": 16, "PACKED": 4}
+CODES = {"types": {"x_ptr": "fp8", "x_scale_ptr": "*fp32", "w_ptr": "fp8", "scale_ptr": "*fp32"}}
 UNSCALED = {"SCALED": False, "TALL": 1, "WIDE": 0, "scale_ptr": None}
 SCALED_BLOCKS = {"SCALED": True, "TALL": 128, "WIDE": 128}
 PACKED_EXPERTS = {
@@ -391,10 +395,14 @@ CASES: list[Any] = [
          {**PACKED_EXPERTS, **NO_ORDER, **CLAMPED, "PROGRAMS": 0, **GATES, "WIDE": 32,
           "COLUMNS": 90, "PACKED": 3, "zero_ptr": None},
          {"num_stages": 4, "types": {"w_ptr": "*i32", "scale_ptr": "*u8"}}),
-        ("experts of fp8 words", expert_products._experts_kernel,
-         {**PACKED_EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 1, **GATES, "TALL": 128,
-          "WIDE": 128, "COLUMNS": 23, "PACKED": 5, "zero_ptr": None},
-         {"num_stages": 4, "types": {"w_ptr": "*i32", "scale_ptr": "*fp32"}}),
+        ("experts in fp8", expert_products._experts_kernel,
+         {**FP8_EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 1, **GATES, "BLOCK_N": 64}, CODES),
+        ("many tokens' experts in fp8", expert_products._experts_kernel,
+         {**FP8_EXPERTS, **SILU, "PROGRAMS": 2, **GATES, "BLOCK_M": 128, "BLOCK_N": 64},
+         {**CODES, "num_warps": 8}),
+        ("many tokens' downs in fp8", expert_products._experts_kernel,
+         {**FP8_EXPERTS, **SILU, "PROGRAMS": 2, **DOWNS, "K": 704, "N": 2048, "BLOCK_M": 128,
+          "BLOCK_N": 64, "COLUMNS": 6}, {**CODES, "num_warps": 8}),
         ("8-bit codes as numbers", expand_codes._eight_bits_kernel,
          {"K": 2048, "TALL": 128, "WIDE": 128, "ROWS": 32, "BLOCK_K": 128},
          {"types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),

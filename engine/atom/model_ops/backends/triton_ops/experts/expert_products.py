@@ -7,8 +7,9 @@ experts, programs belong to pairs, and the first pair of an expert computes for 
 pairs are sorted by expert, by two kernels that count and place (expert_order.py), and tiles of rows
 find their expert in the counts.
 
-Experts of eight bits become numbers of the activations' dtype tile by tile, and so do those of four
-(packed_experts.py, fp4_experts.py, fp8_experts.py).
+Experts of four bits become numbers of the activations' dtype tile by tile (packed_experts.py,
+fp4_experts.py), and so do those of eight where activations are not multiplied in fp8
+(fp8_experts.py).
 
 The downs' results come as one part per choice, [k, T, H], weighed; the next norm adds them up while
 it reads them (norms.norm), or `_sum_kernel` does.
@@ -42,6 +43,7 @@ from atom.model_ops.backends.triton_ops.experts.packed_experts import multiply_p
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
 from atom.model_ops.backends.triton_ops.products.expand_codes import expand_codes
 from atom.model_ops.backends.triton_ops.products.expanded_linear import orders
+from atom.model_ops.backends.triton_ops.products.quantise_inputs import quantise_groups
 from atom.model_ops.backends.triton_ops.xcd_order import row_dies, row_tile
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import (
@@ -58,6 +60,8 @@ _SEARCHED_PAIRS = 1024
 # Up to so many tokens the sum is left to the next norm, which reads parts in float32.
 _PARTS_TOKENS = 256
 _SUM_BLOCK = 1024
+# What the tensor core multiplies of fp8 at once, which shares a scale.
+_FP8_INPUTS = 32
 
 
 class Programs(enum.IntEnum):
@@ -75,8 +79,7 @@ class Packing(enum.IntEnum):
     INT4 = 1  # two, of a byte
     FP4 = 2  # likewise
     FP4_WORDS = 3  # eight, for activations in bfloat16
-    FP8_WORDS = 4  # four, likewise
-    FNUZ_WORDS = 5  # four whose exponents count from 8, likewise
+    FP8 = 4  # one, which the tensor core multiplies with activations in fp8
 
 
 @triton.jit
@@ -130,8 +133,8 @@ def _multiply(
 
 @triton.jit
 def _tile(
-    pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr, bias_ptr,
-    weights_ptr, out_ptr, tokens, K: tl.constexpr, N: tl.constexpr,
+    pairs, real, n, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr,
+    bias_ptr, weights_ptr, out_ptr, tokens, K: tl.constexpr, N: tl.constexpr,
     TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, WEIGHED: tl.constexpr,
@@ -139,7 +142,6 @@ def _tile(
 ):  # fmt: skip
     """One expert's product for these pairs [M], written for each. WEIGHED: times their weights,
     which is the same as of its inputs."""
-    dtype = x_ptr.dtype.element_ty
     own = expert.to(tl.int64) * N
     if GATED:
         own = own * 2
@@ -153,10 +155,10 @@ def _tile(
             rows, real, n, x_ptr, w_ptr + own * (K // 8), scales, K, N, BLOCK_M, BLOCK_N, BLOCK_K,
             GATED,
         )  # fmt: skip
-    elif PACKED >= 4:
+    elif PACKED == 4:
         result, up = multiply_fp8(
-            rows, real, n, x_ptr, w_ptr + own * (K // 4), scales, K, N, BLOCK_M, BLOCK_N, BLOCK_K,
-            GATED, TALL, WIDE, 2.0**60 if PACKED == 4 else 2.0**59,
+            rows, real, n, x_ptr, x_scale_ptr, w_ptr + own * K, scales, K, N, BLOCK_M, BLOCK_N,
+            BLOCK_K, GATED, TALL, WIDE,
         )  # fmt: skip
     elif PACKED > 0:
         zeros, inputs, index = zero_ptr, inputs_ptr, index_ptr
@@ -181,6 +183,7 @@ def _tile(
     if bias_ptr is not None:
         result += tl.load(bias_ptr + own + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     if GATED:
+        dtype = out_ptr.dtype.element_ty
         if bias_ptr is not None:
             up += tl.load(bias_ptr + own + N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
         gate = result.to(dtype).to(tl.float32)  # rounded as the separate operations round
@@ -196,8 +199,8 @@ def _tile(
 
 @triton.jit(do_not_specialize=["tokens"])
 def _experts_kernel(
-    x_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr, bias_ptr, chosen_ptr, weights_ptr,
-    order_ptr, counts_ptr, out_ptr, tokens, K: tl.constexpr, N: tl.constexpr,
+    x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr, bias_ptr, chosen_ptr,
+    weights_ptr, order_ptr, counts_ptr, out_ptr, tokens, K: tl.constexpr, N: tl.constexpr,
     PROGRAMS: tl.constexpr, EXPERTS: tl.constexpr, EXPERTS_PADDED: tl.constexpr,
     TOP_K: tl.constexpr, SEARCH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -207,8 +210,9 @@ def _experts_kernel(
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """GATED: x [T, K], W [E, 2·N, K] → [P, N]; else x [P, K], W [E, N, K] → [k, T, N]; one
-    of the two is WEIGHED. TALL, WIDE: outputs and inputs that share a scale; COLUMNS: scales of a
-    row; inputs_ptr, index_ptr, ORDERS: see packed_experts.py. PACKED: see `Packing`.
+    of the two is WEIGHED. x_scale_ptr: where x is of codes (fp8_experts.py). TALL, WIDE: outputs
+    and inputs that share a scale; COLUMNS: scales of a row; inputs_ptr, index_ptr, ORDERS: see
+    packed_experts.py. PACKED: see `Packing`.
     """
     count = tokens * TOP_K
     # Neighbours share rows of x, and an expert's matrix stays in the cache from tile to tile.
@@ -222,9 +226,10 @@ def _experts_kernel(
             real = at < end
             pairs = tl.load(order_ptr + at, mask=real, other=0)
             _tile(
-                pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr,
-                bias_ptr, weights_ptr, out_ptr, tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K,
-                GATED, EVEN, TALL, WIDE, COLUMNS, ORDERS, PACKED, WEIGHED, KIND, ALPHA, LIMIT,
+                pairs, real, n, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr,
+                index_ptr, bias_ptr, weights_ptr, out_ptr, tokens, K, N, TOP_K, BLOCK_M,
+                BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE, COLUMNS, ORDERS, PACKED, WEIGHED, KIND,
+                ALPHA, LIMIT,
             )  # fmt: skip
     else:
         expert = tl.program_id(1)
@@ -239,9 +244,10 @@ def _experts_kernel(
                 pairs, _ = pairs_of_expert(chosen_ptr, expert, first, count, BLOCK_M, SEARCH)
             real = first + tl.arange(0, BLOCK_M) < found
             _tile(
-                pairs, real, n, expert, x_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr,
-                bias_ptr, weights_ptr, out_ptr, tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K,
-                GATED, EVEN, TALL, WIDE, COLUMNS, ORDERS, PACKED, WEIGHED, KIND, ALPHA, LIMIT,
+                pairs, real, n, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr,
+                index_ptr, bias_ptr, weights_ptr, out_ptr, tokens, K, N, TOP_K, BLOCK_M,
+                BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE, COLUMNS, ORDERS, PACKED, WEIGHED, KIND,
+                ALPHA, LIMIT,
             )  # fmt: skip
 
 
@@ -298,6 +304,7 @@ class _Plan:
 
     routed: Routed
     weighs_inputs: bool
+    dtype: torch.dtype  # of activations
     programs: Programs
     rows: int  # programs, but for the tiles of a matrix' rows
     tile: ExpertTile
@@ -309,14 +316,14 @@ class _Plan:
         return 16 if self.routed.ids.numel() <= 16 else 256
 
 
-def _plan(w: ExpertsWeight, routed: Routed, tile: ExpertTile) -> _Plan:
-    pairs, early = routed.ids.numel(), w.weighs_inputs
+def _plan(w: ExpertsWeight, routed: Routed, tile: ExpertTile, dtype: torch.dtype) -> _Plan:
+    pairs, step = routed.ids.numel(), (routed, w.weighs_inputs, dtype)
     if pairs > _SEARCHED_PAIRS:
         order = order_by_expert(routed.ids, w.count)
-        return _Plan(routed, early, Programs.TILE, pairs // tile.block_m + w.count, tile, order)
+        return _Plan(*step, Programs.TILE, pairs // tile.block_m + w.count, tile, order)
     if pairs < w.count and not routed.is_partial:  # a pair may be another rank's
-        return _Plan(routed, early, Programs.PAIR, pairs, tile, None)
-    return _Plan(routed, early, Programs.EXPERT, w.count, tile, None)
+        return _Plan(*step, Programs.PAIR, pairs, tile, None)
+    return _Plan(*step, Programs.EXPERT, w.count, tile, None)
 
 
 def expert_parts(
@@ -325,7 +332,7 @@ def expert_parts(
     """[k, T, H] that add up to the result: float32, or of many tokens x's dtype."""
     tokens, chosen = routed.ids.shape
     tile = tile or expert_tile(w.down, routed.ids.numel(), x.element_size())
-    plan = _plan(w, routed, tile)
+    plan = _plan(w, routed, tile, x.dtype)
     inner, hidden = w.down.inputs, w.down.outputs
     active = torch.empty((tokens * chosen, inner), dtype=x.dtype, device=x.device)
     _launch(x, _multiplied(w.gate_up, plan), active, plan, gating(w.activation))
@@ -340,7 +347,8 @@ def _multiplied(w: LinearWeight, plan: _Plan) -> LinearWeight:
     """The stack that is multiplied with: a plain one for a moment, where codes are slower."""
     rows = plan.routed.ids.numel() / w.data.shape[0]
     ordered = w.format is WeightFormat.INT4_ORDERED  # by expert, which no plain kernel reads by
-    if w.format is WeightFormat.PLAIN or ordered or rows < EXPANDED_ROWS:
+    coded = w.format is WeightFormat.PLAIN or ordered or rows < EXPANDED_ROWS
+    if coded or _packing(plan.dtype, w) is Packing.FP8:
         return w
     assert w.scales is not None
     return expand_codes(w, w.scales.dtype)
@@ -358,11 +366,14 @@ def _launch(
     count, columns, inner = w.data.shape[0], out.shape[-1], w.inputs
     tall, wide = (1, 0) if scales is None else scales.block
     inputs, index = (None, None) if scales is None else orders(scales)
-    block_k, packing = _block_k(w, tile), _packing(x, w)
-    data = w.data.view(torch.int32) if packing >= Packing.FP4_WORDS else w.data
+    block_k, packing = _block_k(w, tile), _packing(x.dtype, w)
+    data = w.data.view(torch.int32) if packing is Packing.FP4_WORDS else w.data
+    x_scale = None
+    if packing is Packing.FP8:
+        x, x_scale = quantise_groups(x, w.data.dtype, block_k)
     column_tiles = triton.cdiv(columns, tile.block_n)
     _experts_kernel[(column_tiles, plan.rows)](
-        x, data, scales and scales.scale, scales and scales.zero, inputs, index, w.bias,
+        x, x_scale, data, scales and scales.scale, scales and scales.zero, inputs, index, w.bias,
         routed.ids, routed.weights, order and order.pairs, order and order.counts,
         out, tokens, K=inner, N=columns,
         PROGRAMS=int(plan.programs), EXPERTS=count, EXPERTS_PADDED=next_power_of_2(count),
@@ -380,15 +391,19 @@ def _launch(
     )  # fmt: skip
 
 
-def _packing(x: torch.Tensor, w: LinearWeight) -> Packing:
-    in_words = x.dtype is torch.bfloat16
+def _packing(dtype: torch.dtype, w: LinearWeight) -> Packing:
+    """How w is read where it is multiplied with activations of dtype."""
+    in_words = dtype is torch.bfloat16
     if w.format is WeightFormat.MXFP4:
         return Packing.FP4_WORDS if in_words else Packing.FP4
     if w.format in INT4_FORMATS:
         return Packing.INT4
-    if w.format not in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS) or not in_words or w.inputs % 4:
+    if w.format not in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS) or not in_words:
         return Packing.NONE
-    return Packing.FP8_WORDS if w.data.dtype is torch.float8_e4m3fn else Packing.FNUZ_WORDS
+    assert w.scales is not None
+    wide = w.scales.block[1]
+    narrow = w.format is WeightFormat.FP8_BLOCKS and wide % _FP8_INPUTS
+    return Packing.NONE if narrow else Packing.FP8
 
 
 def _block_k(w: LinearWeight, tile: ExpertTile) -> int:

@@ -37,13 +37,13 @@ def expert_tile(down: LinearWeight, pairs: int, element_bytes: int) -> ExpertTil
         rows = min(rows, EXPANDED_ROWS - 1)
     if torch.version.hip:  # local memory holds two stages of these tiles
         return _small_memory(rows, element_bytes)
+    if down.format in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS) and element_bytes == 2:
+        return _fp8(rows)
     if rows < EXPANDED_ROWS:
         if down.format is WeightFormat.MXFP4 and element_bytes == 2:
             return _mxfp4(rows)
         if down.format.elements_per_byte > 1:
             return _packed(rows, element_bytes)
-        if down.format in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS) and element_bytes == 2:
-            return _fp8(rows)
     block_k = 128 // element_bytes
     if rows <= 12:
         programs = min(pairs, count) * (down.inputs // 128)
@@ -63,7 +63,7 @@ def _fp8(rows: float) -> ExpertTile:
         return ExpertTile(16, 64, 128, 4, 4)
     if rows <= 48:
         return ExpertTile(32, 64, 128, 4, 3)
-    return ExpertTile(64, 64, 128, 4, 3)
+    return ExpertTile(64, 64, 128, 4, 3) if rows <= 96 else ExpertTile(128, 64, 128, 8, 3)
 
 
 def _mxfp4(rows: float) -> ExpertTile:

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The product of an expert's fp8 matrix with its tokens in bfloat16.
+"""The product of an expert's fp8 matrix with its tokens in fp8.
 
-As with MXFP4 (fp4_experts.py) a 32-bit word's codes become numbers by shifts and masks, two at
-once: inputs 4w + i and 4w + i + 2, of i 0 and 1. A number is 2^-120 of what it should be (2^-119 of
-those whose exponents count from 8); activations, which are few, are made 2^60 times as large, and
-the rest is left to the scale, so that nothing is multiplied into a weight and nothing rounded.
+The tensor core multiplies codes, so nothing is converted on the way. Activations have a scale for
+as many neighbouring inputs as a tile has; after each tile the sum is scaled and added in float32,
+which is also what keeps the narrow accumulators right, as in scaled_linear.py. Of few tokens the
+matrix' rows are the tall side of the tensor core's tile.
 """
 
 from __future__ import annotations
@@ -12,58 +12,76 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.products.word_tiles import two_numbers
+# Rows of a matrix that are the tall side at least.
+_TALL_ROWS = tl.constexpr(64)
 
 
 @triton.jit
-def _inputs(words, BYTE: tl.constexpr):
-    """words int32 [N, W] → the inputs BYTE and BYTE + 2 of each word, bfloat16 [N, 2W]."""
-    size = words << 4 if BYTE == 0 else words >> 4
-    return two_numbers(words << 8 if BYTE == 0 else words, size, None, 0x07F007F0)
-
-
-@triton.jit
-def _tile_product(acc, x0, x1, words):
-    acc = tl.dot(_inputs(words, 0), x0, acc)
-    return tl.dot(_inputs(words, 1), x1, acc)
+def _scaled(x, x_scales, w, w_scales, WEIGHTS_FIRST: tl.constexpr, ONE: tl.constexpr):
+    """Tiles x [M, K], w [N, K] of codes → [N, M], or [M, N] float32. w_scales: [N], or ONE."""
+    if WEIGHTS_FIRST:
+        product = tl.dot(w, tl.trans(x))
+        if ONE:
+            return product * (x_scales * w_scales)[None, :]
+        else:
+            return product * x_scales[None, :] * w_scales[:, None]
+    else:
+        product = tl.dot(x, tl.trans(w))
+        if ONE:
+            return product * (x_scales * w_scales)[:, None]
+        else:
+            return product * x_scales[:, None] * w_scales[None, :]
 
 
 @triton.jit
 def multiply_fp8(
-    rows, real, n, x_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
+    rows, real, n, x_ptr, x_scale_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GATED: tl.constexpr,
-    TALL: tl.constexpr, WIDE: tl.constexpr, REST: tl.constexpr,
+    TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32, twice. w_ptr:
-    of 32-bit words. TALL, WIDE: outputs and inputs that share a scale; a tile lies within. REST:
-    what results lack beside their scale."""
-    WORDS: tl.constexpr = BLOCK_K // 4
-    lane, word = tl.arange(0, BLOCK_K), tl.arange(0, WORDS)
+    """Rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32, twice.
+    x_scale_ptr: [.., ⌈K / BLOCK_K⌉]; TALL, WIDE: outputs and inputs that share a scale; a tile's
+    inputs do."""
+    WEIGHTS_FIRST: tl.constexpr = BLOCK_M < _TALL_ROWS and BLOCK_N >= _TALL_ROWS
+    COLUMNS: tl.constexpr = (K + WIDE - 1) // WIDE
+    GROUPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
+    lane = tl.arange(0, BLOCK_K)
     n = tl.minimum(n, N - 1)  # beyond the last row it is read again, which needs no mask
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * K + lane[None, :]
-    w_rows = w_ptr + n.to(tl.int64)[:, None] * (K // 4) + word[None, :]
-    up_rows = w_rows + N * (K // 4)
-    columns: tl.constexpr = (K + WIDE - 1) // WIDE
-    scale_rows = scale_ptr + n // TALL * columns
-    up_scale_rows = scale_ptr + (N + n) // TALL * columns
-    acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    zero, up = acc, acc
-    # Scales are read a tile before they are needed.
-    scales = tl.load(scale_rows)
-    up_scales = tl.load(up_scale_rows) if GATED else scales
+    x_scale_rows = x_scale_ptr + rows.to(tl.int64) * GROUPS
+    w_rows = w_ptr + n.to(tl.int64)[:, None] * K + lane[None, :]
+    up_rows = w_rows + N * K
+    ONE: tl.constexpr = TALL % BLOCK_N == 0 and N % BLOCK_N == 0  # of a tile
+    if ONE:
+        first = tl.min(n, axis=0)
+        scale_at, up_scale_at = first // TALL * COLUMNS, (N + first) // TALL * COLUMNS
+    else:
+        scale_at, up_scale_at = n // TALL * COLUMNS, (N + n) // TALL * COLUMNS
+    if WEIGHTS_FIRST:
+        acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    else:
+        acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    up = acc
     for k in range(0, K, BLOCK_K):
-        x_mask, inside = real[:, None], (word < (K - k) // 4)[None, :]
+        x_mask = real[:, None]
         if K % BLOCK_K:
-            x_mask = x_mask & (lane < K - k)[None, :]
-        x = tl.load(x_rows + k, mask=x_mask, other=0.0) * 1152921504606846976.0  # 2^60
-        x0, x1 = tl.split(tl.reshape(x.to(tl.bfloat16), (BLOCK_M, BLOCK_K // 2, 2)))
-        x0, x1 = tl.trans(x0), tl.trans(x1)
-        words = tl.load(w_rows + k // 4, mask=inside, other=0)
-        acc += _tile_product(zero, x0, x1, words) * scales[:, None]
-        following = tl.minimum(k + BLOCK_K, K - 1) // WIDE
-        scales = tl.load(scale_rows + following)
+            inside = (lane < K - k)[None, :]
+            x_mask = x_mask & inside
+            w = tl.load(w_rows + k, mask=inside, other=0.0)
+        else:
+            w = tl.load(w_rows + k)
+        x = tl.load(x_rows + k, mask=x_mask, other=0.0)
+        x_scales = tl.load(x_scale_rows + k // BLOCK_K, mask=real, other=0.0)
+        scales = tl.load(scale_ptr + scale_at + k // WIDE)
+        acc += _scaled(x, x_scales, w, scales, WEIGHTS_FIRST, ONE)
         if GATED:
-            words = tl.load(up_rows + k // 4, mask=inside, other=0)
-            up += _tile_product(zero, x0, x1, words) * up_scales[:, None]
-            up_scales = tl.load(up_scale_rows + following)
-    return tl.trans(acc) * REST, tl.trans(up) * REST
+            if K % BLOCK_K:
+                w = tl.load(up_rows + k, mask=inside, other=0.0)
+            else:
+                w = tl.load(up_rows + k)
+            scales = tl.load(scale_ptr + up_scale_at + k // WIDE)
+            up += _scaled(x, x_scales, w, scales, WEIGHTS_FIRST, ONE)
+    if WEIGHTS_FIRST:
+        return tl.trans(acc), tl.trans(up)
+    else:
+        return acc, up
