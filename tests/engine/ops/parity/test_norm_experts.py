@@ -109,8 +109,9 @@ def on(device: torch.device, stream: Stream) -> Stream:
 
 
 def check(
-    backend: Backend, reference: Backend, device: torch.device, w: MoEWeight, stream: Stream
-) -> None:
+    backend: Backend, reference: Backend, device: torch.device, w: MoEWeight, stream: Stream,
+    *, slack: float = 2.0,
+) -> None:  # fmt: skip
     """What the next norm adds up, and the sum that it finds."""
     hidden = stream.residual.shape[1]
     norm = NormWeight(torch.rand(hidden).to(device, stream.residual.dtype) + 0.5, 1e-6)
@@ -123,7 +124,7 @@ def check(
     expected = ops.norm(ops.norm_experts(whole, norm, w), norm)[1].residual
     after = backend.operations["norm_experts"](on(device, stream), norm, w)
     got = backend.operations["norm"](after, norm)[1].residual
-    assert_rows_agree(got, expected, got.dtype, slack=2.0)
+    assert_rows_agree(got, expected, got.dtype, slack=slack)
     again = backend.operations["norm_experts"](on(device, stream), norm, w)
     assert torch.equal(backend.operations["norm"](again, norm)[1].residual, got)
 
@@ -219,4 +220,7 @@ def test_experts_in_eight_bits(
     w = layer(sizes, ROUTINGS[routing], device, dtype, shared=shared, bias=True)
     blocks = (16, 64) if sizes[1] < 2048 else (128, 128)
     w = coded(w, kind, blocks if kind is FP8_BLOCKS else (1, 0))
-    check(backend, reference, device, w, stream_of(tokens, sizes[1], Pending.WHOLE, dtype))
+    stream = stream_of(tokens, sizes[1], Pending.WHOLE, dtype)
+    # More tokens than the fused kernels take are multiplied in fp8 (test_experts.py).
+    in_fp8 = dtype is torch.bfloat16 and kind is not INT8 and tokens > 1
+    check(backend, reference, device, w, stream, slack=6.0 if in_fp8 else 2.0)

@@ -57,13 +57,11 @@ def expert_tile(down: LinearWeight, pairs: int, element_bytes: int) -> ExpertTil
 
 
 def _fp8(rows: float) -> ExpertTile:
-    if rows < 1:  # few programs: narrow ones, of a warp each
-        return ExpertTile(16, 16, 128, 1, 3)
     if rows <= 12:
-        return ExpertTile(16, 64, 128, 4, 4)
+        return ExpertTile(16, 64 if rows < 1 else 128, 128, 4, 3)
     if rows <= 48:
-        return ExpertTile(32, 64, 128, 4, 3)
-    return ExpertTile(64, 64, 128, 4, 3) if rows <= 96 else ExpertTile(128, 64, 128, 8, 3)
+        return ExpertTile(32, 128, 128, 4, 3)
+    return ExpertTile(64, 64, 128, 4, 3) if rows <= 384 else ExpertTile(128, 64, 128, 8, 3)
 
 
 def _mxfp4(rows: float) -> ExpertTile:
