@@ -2,8 +2,8 @@
 numbers are stored as.
 
 Sums, differences, products and what is converted from float32 are rounded to bfloat16, and to e4m3,
-as a card rounds them, where the interpreter cuts off; a product of tiles is added up in float32. For
-tests of kernels whose own arithmetic is in bfloat16.
+as a card rounds them, where the interpreter cuts off; a product of tiles is added up in float32.
+For tests of kernels whose own arithmetic is in bfloat16.
 """
 
 from __future__ import annotations

@@ -222,5 +222,5 @@ def test_experts_in_eight_bits(
     w = coded(w, kind, blocks if kind is FP8_BLOCKS else (1, 0))
     stream = stream_of(tokens, sizes[1], Pending.WHOLE, dtype)
     # More tokens than the fused kernels take are multiplied in fp8 (test_experts.py).
-    in_fp8 = dtype is torch.bfloat16 and kind is not INT8 and tokens > 1
+    in_fp8 = dtype is torch.bfloat16 and kind is not INT8
     check(backend, reference, device, w, stream, slack=6.0 if in_fp8 else 2.0)
