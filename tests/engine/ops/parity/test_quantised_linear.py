@@ -257,7 +257,7 @@ def test_experts_are_the_dequantised_ones(
     backend: Backend, reference: Backend, device: torch.device, kind: WeightFormat, tokens: int,
     weighs_inputs: bool,
 ) -> None:  # fmt: skip
-    """Activations of experts stay as they are: no rounding but the dtype's."""
+    """In float32 activations of experts stay as they are: no rounding but the dtype's."""
     count, hidden, inner, dtype = 6, 160, 64, torch.float32
     if leaves(backend, kind, dtype, "experts"):
         return
