@@ -93,6 +93,7 @@ EXPERTS = {
     "K": 2048, "N": 768, "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "EVEN": True,
     "TALL": 1, "WIDE": 0, "COLUMNS": 0, "PACKED": 0, "scale_ptr": None, "zero_ptr": None,
     "ORDERS": 0, "inputs_ptr": None, "index_ptr": None, "x_scale_ptr": None,
+    "out_scale_ptr": None, "FP8_MOST": 0.0,
 }  # fmt: skip
 FP8_EXPERTS = {
     key: value for key, value in EXPERTS.items() if key not in ("scale_ptr", "x_scale_ptr")
@@ -397,6 +398,10 @@ CASES: list[Any] = [
          {"num_stages": 4, "types": {"w_ptr": "*i32", "scale_ptr": "*u8"}}),
         ("experts in fp8", expert_products._experts_kernel,
          {**FP8_EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 1, **GATES, "BLOCK_N": 64}, CODES),
+        ("experts in fp8 for downs in fp8", expert_products._experts_kernel,
+         {**{key: value for key, value in FP8_EXPERTS.items() if key != "out_scale_ptr"},
+          **NO_ORDER, **SILU, "PROGRAMS": 1, **GATES, "BLOCK_N": 128, "FP8_MOST": 240.0},
+         {"types": {**CODES["types"], "out_ptr": "fp8", "out_scale_ptr": "*fp32"}}),
         ("many tokens' experts in fp8", expert_products._experts_kernel,
          {**FP8_EXPERTS, **SILU, "PROGRAMS": 2, **GATES, "BLOCK_M": 128, "BLOCK_N": 64},
          {**CODES, "num_warps": 8}),

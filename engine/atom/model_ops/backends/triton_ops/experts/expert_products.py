@@ -43,7 +43,11 @@ from atom.model_ops.backends.triton_ops.experts.packed_experts import multiply_p
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
 from atom.model_ops.backends.triton_ops.products.expand_codes import expand_codes
 from atom.model_ops.backends.triton_ops.products.expanded_linear import orders
-from atom.model_ops.backends.triton_ops.products.quantise_inputs import quantise_groups
+from atom.model_ops.backends.triton_ops.products.quantise_inputs import (
+    fp8_limit,
+    quantise_groups,
+    scaled_codes,
+)
 from atom.model_ops.backends.triton_ops.xcd_order import row_dies, row_tile
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import (
@@ -134,14 +138,15 @@ def _multiply(
 @triton.jit
 def _tile(
     pairs, real, n, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr,
-    bias_ptr, weights_ptr, out_ptr, tokens, K: tl.constexpr, N: tl.constexpr,
+    bias_ptr, weights_ptr, out_ptr, out_scale_ptr, tokens, K: tl.constexpr, N: tl.constexpr,
     TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
-    COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, WEIGHED: tl.constexpr,
-    KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
+    COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, FP8_MOST: tl.constexpr,
+    WEIGHED: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """One expert's product for these pairs [M], written for each. WEIGHED: times their weights,
-    which is the same as of its inputs."""
+    which is the same as of its inputs. out_scale_ptr: where results are written in fp8, those of a
+    tile with one scale."""
     own = expert.to(tl.int64) * N
     if GATED:
         own = own * 2
@@ -183,12 +188,18 @@ def _tile(
     if bias_ptr is not None:
         result += tl.load(bias_ptr + own + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     if GATED:
-        dtype = out_ptr.dtype.element_ty
+        # Codes are multiplied with in bfloat16 elsewhere.
+        dtype = out_ptr.dtype.element_ty if out_scale_ptr is None else tl.bfloat16
         if bias_ptr is not None:
             up += tl.load(bias_ptr + own + N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
         gate = result.to(dtype).to(tl.float32)  # rounded as the separate operations round
         result = gated(gate, up.to(dtype).to(tl.float32), dtype, KIND, ALPHA, LIMIT)
         at = pairs.to(tl.int64)
+        if out_scale_ptr is not None:
+            known = tl.where((n < N)[None, :], result.to(dtype).to(tl.float32), 0.0)
+            result, scales = scaled_codes(known, FP8_MOST, out_ptr.dtype.element_ty)
+            group = tl.min(n, axis=0) // BLOCK_N
+            tl.store(out_scale_ptr + at * tl.cdiv(N, BLOCK_N) + group, scales, mask=real)
     else:
         if WEIGHED:
             result *= tl.load(weights_ptr + pairs, mask=real, other=0.0)[:, None]
@@ -200,19 +211,21 @@ def _tile(
 @triton.jit(do_not_specialize=["tokens"])
 def _experts_kernel(
     x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr, bias_ptr, chosen_ptr,
-    weights_ptr, order_ptr, counts_ptr, out_ptr, tokens, K: tl.constexpr, N: tl.constexpr,
+    weights_ptr, order_ptr, counts_ptr, out_ptr, out_scale_ptr, tokens,
+    K: tl.constexpr, N: tl.constexpr,
     PROGRAMS: tl.constexpr, EXPERTS: tl.constexpr, EXPERTS_PADDED: tl.constexpr,
     TOP_K: tl.constexpr, SEARCH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
-    COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, DIES: tl.constexpr,
-    WEIGHED: tl.constexpr,
+    COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, FP8_MOST: tl.constexpr,
+    DIES: tl.constexpr, WEIGHED: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """GATED: x [T, K], W [E, 2·N, K] → [P, N]; else x [P, K], W [E, N, K] → [k, T, N]; one
-    of the two is WEIGHED. x_scale_ptr: where x is of codes (fp8_experts.py). TALL, WIDE: outputs
-    and inputs that share a scale; COLUMNS: scales of a row; inputs_ptr, index_ptr, ORDERS: see
-    packed_experts.py. PACKED: see `Packing`.
+    of the two is WEIGHED. x_scale_ptr, out_scale_ptr: where x and the result are of codes
+    (fp8_experts.py), whose largest is FP8_MOST. TALL, WIDE: outputs and inputs that share a scale;
+    COLUMNS: scales of a row; inputs_ptr, index_ptr, ORDERS: see packed_experts.py. PACKED: see
+    `Packing`.
     """
     count = tokens * TOP_K
     # Neighbours share rows of x, and an expert's matrix stays in the cache from tile to tile.
@@ -227,9 +240,9 @@ def _experts_kernel(
             pairs = tl.load(order_ptr + at, mask=real, other=0)
             _tile(
                 pairs, real, n, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr,
-                index_ptr, bias_ptr, weights_ptr, out_ptr, tokens, K, N, TOP_K, BLOCK_M,
-                BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE, COLUMNS, ORDERS, PACKED, WEIGHED, KIND,
-                ALPHA, LIMIT,
+                index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, tokens, K, N, TOP_K,
+                BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE, COLUMNS, ORDERS, PACKED,
+                FP8_MOST, WEIGHED, KIND, ALPHA, LIMIT,
             )  # fmt: skip
     else:
         expert = tl.program_id(1)
@@ -245,9 +258,9 @@ def _experts_kernel(
             real = first + tl.arange(0, BLOCK_M) < found
             _tile(
                 pairs, real, n, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr,
-                index_ptr, bias_ptr, weights_ptr, out_ptr, tokens, K, N, TOP_K, BLOCK_M,
-                BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE, COLUMNS, ORDERS, PACKED, WEIGHED, KIND,
-                ALPHA, LIMIT,
+                index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, tokens, K, N, TOP_K,
+                BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE, COLUMNS, ORDERS, PACKED,
+                FP8_MOST, WEIGHED, KIND, ALPHA, LIMIT,
             )  # fmt: skip
 
 
@@ -333,14 +346,33 @@ def expert_parts(
     tokens, chosen = routed.ids.shape
     tile = tile or expert_tile(w.down, routed.ids.numel(), x.element_size())
     plan = _plan(w, routed, tile, x.dtype)
-    inner, hidden = w.down.inputs, w.down.outputs
-    active = torch.empty((tokens * chosen, inner), dtype=x.dtype, device=x.device)
-    _launch(x, _multiplied(w.gate_up, plan), active, plan, gating(w.activation))
+    active = _active(w.down, plan, x.device)
+    _launch(_Activations(x), _multiplied(w.gate_up, plan), active, plan, gating(w.activation))
     wide = torch.float32 if tokens <= _PARTS_TOKENS else x.dtype
     make = torch.zeros if routed.is_partial else torch.empty  # pairs of other ranks write nothing
-    parts = make((chosen, tokens, hidden), dtype=wide, device=x.device)
-    _launch(active, _multiplied(w.down, plan), parts, plan, None)
+    parts = make((chosen, tokens, w.down.outputs), dtype=wide, device=x.device)
+    _launch(active, _multiplied(w.down, plan), _Activations(parts), plan, None)
     return parts
+
+
+@dataclass(frozen=True, slots=True)
+class _Activations:
+    """What a stack is multiplied with or gives: numbers, or codes with the scales of their groups,
+    [rows, groups] float32."""
+
+    data: torch.Tensor
+    scales: torch.Tensor | None = None
+
+
+def _active(down: LinearWeight, plan: _Plan, device: torch.device) -> _Activations:
+    """Room for what gates and ups give: codes at once where a tile of them is a group."""
+    tile, pairs, inner = plan.tile, plan.routed.ids.numel(), down.inputs
+    in_codes = _packing(plan.dtype, down) is Packing.FP8
+    if not in_codes or tile.block_n != _block_k(down, tile):
+        return _Activations(torch.empty((pairs, inner), dtype=plan.dtype, device=device))
+    codes = torch.empty((pairs, inner), dtype=down.data.dtype, device=device)
+    groups = triton.cdiv(inner, tile.block_n)
+    return _Activations(codes, torch.empty((pairs, groups), dtype=torch.float32, device=device))
 
 
 def _multiplied(w: LinearWeight, plan: _Plan) -> LinearWeight:
@@ -355,36 +387,37 @@ def _multiplied(w: LinearWeight, plan: _Plan) -> LinearWeight:
 
 
 def _launch(
-    x: torch.Tensor,
+    x: _Activations,
     w: LinearWeight,
-    out: torch.Tensor,
+    out: _Activations,
     plan: _Plan,
     activation: dict[str, float] | None,
 ) -> None:
     routed, tile, order, scales = plan.routed, plan.tile, plan.order, w.scales
     tokens, chosen = routed.ids.shape
-    count, columns, inner = w.data.shape[0], out.shape[-1], w.inputs
+    count, columns, inner = w.data.shape[0], out.data.shape[-1], w.inputs
     tall, wide = (1, 0) if scales is None else scales.block
     inputs, index = (None, None) if scales is None else orders(scales)
-    block_k, packing = _block_k(w, tile), _packing(x.dtype, w)
+    block_k, packing = _block_k(w, tile), _packing(plan.dtype, w)
     data = w.data.view(torch.int32) if packing is Packing.FP4_WORDS else w.data
-    x_scale = None
-    if packing is Packing.FP8:
-        x, x_scale = quantise_groups(x, w.data.dtype, block_k)
-    column_tiles = triton.cdiv(columns, tile.block_n)
+    if packing is Packing.FP8 and x.scales is None:
+        x = _Activations(*quantise_groups(x.data, w.data.dtype, block_k))
+    column_tiles, codes = triton.cdiv(columns, tile.block_n), out.scales is not None
     _experts_kernel[(column_tiles, plan.rows)](
-        x, x_scale, data, scales and scales.scale, scales and scales.zero, inputs, index, w.bias,
+        x.data, x.scales, data, scales and scales.scale, scales and scales.zero, inputs, index,
+        w.bias,
         routed.ids, routed.weights, order and order.pairs, order and order.counts,
-        out, tokens, K=inner, N=columns,
+        out.data, out.scales, tokens, K=inner, N=columns,
         PROGRAMS=int(plan.programs), EXPERTS=count, EXPERTS_PADDED=next_power_of_2(count),
         TOP_K=chosen, SEARCH=plan.search,
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=block_k,
         GATED=activation is not None, TALL=tall, WIDE=wide,
         COLUMNS=0 if scales is None else scales.scale.shape[-1],
         ORDERS=0 if inputs is None else inputs.shape[-2],
-        PACKED=int(packing), WEIGHED=(activation is not None) == plan.weighs_inputs,
+        PACKED=int(packing), FP8_MOST=fp8_limit(out.data.dtype) if codes else 0.0,
+        WEIGHED=(activation is not None) == plan.weighs_inputs,
         # Only tiles of sorted pairs read an expert's matrix more than once.
-        DIES=row_dies(x.device, column_tiles) if plan.programs is Programs.TILE else 1,
+        DIES=row_dies(x.data.device, column_tiles) if plan.programs is Programs.TILE else 1,
         EVEN=columns % tile.block_n == 0 and inner % block_k == 0,
         **(activation or {"KIND": 0, "ALPHA": 1.0, "LIMIT": 0.0}),
         num_warps=tile.num_warps, num_stages=tile.num_stages,
