@@ -41,6 +41,7 @@ from atom_operator.domain import (
 )
 from atom_operator.integration_values import Site
 from atom_operator.plan.accelerators import multiplies_fp4
+from atom_operator.plan.expert_heap import expert_heap_bytes
 from atom_operator.plan.learning import reserve_factor, total_factor
 from atom_operator.plan.remedies import Misfit, remedies
 
@@ -228,6 +229,7 @@ def _capacity(
     if device != "cpu":
         row_bytes = facts.hidden_size * _compute_bytes(facts, accelerator)
         overhead += communication_bytes(row_bytes, options.sharding, options.nodes)
+        overhead += expert_heap_bytes(options)
     reserve_bytes = int((activations + overhead) * correction.reserve)
     layout = cache_layout(facts, options, accelerator)
     memory = DeviceMemory(

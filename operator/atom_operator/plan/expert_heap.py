@@ -1,0 +1,37 @@
+"""What MORI keeps on each device, where the spec's own arguments choose it for experts' tokens.
+
+MORI takes its heap at start, as large as `MORI_SHMEM_HEAP_SIZE` says (its guide
+docs/MORI-SHMEM-GUIDE.md and ParseSizeString in src/shmem/init.cpp). The engine measures it; a plan
+that left it out would promise a cache that does not fit.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+from atom_operator.domain.options import EngineOptions
+
+_GIB = 1024**3
+_DEFAULT_BYTES = 4 * _GIB  # of its static heap
+_VARIABLE = "MORI_SHMEM_HEAP_SIZE"
+_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": _GIB}
+_SIZE = re.compile(r"(\d+)([kmg]?)(?:i?b)?", re.IGNORECASE)
+
+
+def expert_heap_bytes(options: EngineOptions) -> int:
+    """Bytes of a device; 0 where experts' tokens go another way, or stay on their rank."""
+    if not options.shares_experts or not _chooses_mori(options.extra_args):
+        return 0
+    said = [entry.get("value") for entry in options.env if entry.get("name") == _VARIABLE]
+    match = _SIZE.fullmatch(str(said[-1]).strip()) if said else None
+    if match is None:  # nothing that can be read here: another object's value, or MORI's own error
+        return _DEFAULT_BYTES
+    return int(match[1]) * _UNITS[match[2].lower()]
+
+
+def _chooses_mori(arguments: tuple[str, ...]) -> bool:
+    """Whether the last `--expert-exchange` says so, in one word or in two."""
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    chosen = [value for option, value in pairwise(words) if option == "--expert-exchange"]
+    return bool(chosen) and chosen[-1] == "mori"
