@@ -87,6 +87,11 @@ class EngineOptions:
     draft_facts: ModelFacts | None = None  # its shape, where it is known
 
     @property
+    def argument_words(self) -> list[str]:
+        """The spec's own arguments, options and their values apart."""
+        return [word for argument in self.extra_args for word in argument.split("=")]
+
+    @property
     def shares_experts(self) -> bool:
         """Whether copies of the model have a part of its experts each, for all."""
         return self.expert_parallel and self.data_parallel > 1

@@ -193,7 +193,7 @@ def held_as(facts: ModelFacts, options: EngineOptions, accelerator: Accelerator)
 
 def _without_aiter(options: EngineOptions) -> bool:
     """Whether the spec's own arguments leave experts to another backend."""
-    words = [word for argument in options.extra_args for word in argument.split("=")]
+    words = options.argument_words
     for option, value, *more in zip(words, words[1:], [*words[2:], ""], strict=False):
         if option == "--backend" and value not in ("auto", "aiter"):
             return True

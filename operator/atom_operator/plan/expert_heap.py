@@ -21,7 +21,7 @@ _SIZE = re.compile(r"(\d+)([kmg]?)(?:i?b)?", re.IGNORECASE)
 
 def expert_heap_bytes(options: EngineOptions) -> int:
     """Bytes of a device; 0 where experts' tokens go another way, or stay on their rank."""
-    if not options.shares_experts or not _chooses_mori(options.extra_args):
+    if not options.shares_experts or not _chooses_mori(options):
         return 0
     said = [entry.get("value") for entry in options.env if entry.get("name") == _VARIABLE]
     match = _SIZE.fullmatch(str(said[-1]).strip()) if said else None
@@ -30,8 +30,8 @@ def expert_heap_bytes(options: EngineOptions) -> int:
     return int(match[1]) * _UNITS[match[2].lower()]
 
 
-def _chooses_mori(arguments: tuple[str, ...]) -> bool:
+def _chooses_mori(options: EngineOptions) -> bool:
     """Whether the last `--expert-exchange` says so, in one word or in two."""
-    words = [word for argument in arguments for word in argument.split("=", 1)]
-    chosen = [value for option, value in pairwise(words) if option == "--expert-exchange"]
+    words = pairwise(options.argument_words)
+    chosen = [value for option, value in words if option == "--expert-exchange"]
     return bool(chosen) and chosen[-1] == "mori"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from atom.model_engine.batch import ScheduledBatch
 from atom.model_engine.model_runner import ModelRunner
 from atom.model_engine.runner.warm_up import warm_up
 from atom.utils import long_chunks
@@ -51,13 +52,18 @@ def test_a_warmed_engine_answers_as_one_that_is_not(checkpoint: Path, max_num_se
     assert shares[0] == 0.0
 
 
-def test_steps_of_every_size_are_run(checkpoint: Path) -> None:
+def steps_of_start(checkpoint: Path) -> list[ScheduledBatch]:
     driver = CoreDriver(str(checkpoint), **OPTIONS)
-    submitted = []
+    submitted: list[ScheduledBatch] = []
     steps = driver.executor.runner._steps
     submit = steps.submit
     steps.submit = lambda batch: submitted.append(batch) or submit(batch)
     warmed(driver, [])
+    return submitted
+
+
+def test_steps_of_every_size_are_run(checkpoint: Path) -> None:
+    submitted = steps_of_start(checkpoint)
     decodes = {batch.num_decodes for batch in submitted}
     assert {1, 2, 4, 8, 16, 19, 20} <= decodes, "the largest step holds a prompt beside its decodes"
     prompts = {batch.total_tokens_num for batch in submitted if batch.num_decodes == 0}
@@ -70,12 +76,7 @@ def test_chunks_of_every_pair_of_lengths_are_run(
 ) -> None:
     monkeypatch.setattr(long_chunks, "_LENGTHS", (32, 16))
     monkeypatch.setattr(long_chunks, "_LEAST_SEEN", 0)
-    driver = CoreDriver(str(checkpoint), **OPTIONS)
-    submitted = []
-    steps = driver.executor.runner._steps
-    submit = steps.submit
-    steps.submit = lambda batch: submitted.append(batch) or submit(batch)
-    warmed(driver, [])
+    submitted = steps_of_start(checkpoint)
     planned = long_chunks.planned_chunks(OPTIONS["max_num_batched_tokens"], 255)
     behind = {
         (int(batch.num_computed_tokens[0]), int(batch.num_scheduled_tokens[0]))

@@ -188,7 +188,7 @@ def _tile(
     if bias_ptr is not None:
         result += tl.load(bias_ptr + own + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
     if GATED:
-        # Codes are multiplied with in bfloat16 elsewhere.
+        # Activations that are written in fp8 were bfloat16 (`_packing`).
         dtype = out_ptr.dtype.element_ty if out_scale_ptr is None else tl.bfloat16
         if bias_ptr is not None:
             up += tl.load(bias_ptr + own + N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]

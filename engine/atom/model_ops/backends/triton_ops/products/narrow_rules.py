@@ -16,8 +16,8 @@ _WIDE = 128  # inputs of a tile
 
 
 def linear_rule(outputs: int, inner: int, tokens: int) -> LinearConfig | None:
-    """For a matrix of fp8: of one token alone, where code_linear.py does not take it; more are the
-    library's."""
+    """For a matrix of fp8: of one token alone, where code_linear.py does not take it; of more
+    scaled_linear.py's or the library's (library_fp8.py)."""
     if tokens > 1 or outputs >= _MANY_OUTPUTS:
         return None
     if inner < 1024:

@@ -20,19 +20,6 @@ LACK_BF16, LACK_FP16 = tl.constexpr(2.0**73), tl.constexpr(2.0**24)
 
 
 @triton.jit
-def two_numbers(sign, size, scales, SIZE_BITS: tl.constexpr):
-    """Words int32 [N, W] whose halves have a code's sign where `sign` has a half's highest bit, and
-    its exponent and fraction where `size` has SIZE_BITS; scales bfloat16 [N, W] or None → the lower
-    half's number and the upper's of each word, bfloat16 [N, 2W]."""
-    bits = (sign & -2147450880) | (size & SIZE_BITS)  # 0x80008000
-    low, high = _halves(bits, tl.bfloat16)
-    if scales is not None:
-        high = high * scales
-        low = low * scales
-    return _in_turn(low, high)
-
-
-@triton.jit
 def _halves(words, dtype: tl.constexpr):
     high = (words >> 16).to(tl.int16).to(dtype, bitcast=True)
     return words.to(tl.int16).to(dtype, bitcast=True), high
@@ -59,10 +46,14 @@ def quarters(x, ROWS: tl.constexpr, BLOCK_K: tl.constexpr):
 @triton.jit
 def fp4_numbers(words, scales, NIBBLE: tl.constexpr):
     """words int32 [N, W], scales bfloat16 [N, W], 2^126 times as large → the inputs NIBBLE and
-    NIBBLE + 4 of each word, bfloat16 [N, 2W]. Without scales numbers are 2^-126 of what they should
-    be, ½ and 0 included."""
+    NIBBLE + 4 of each word, bfloat16 [N, 2W]. Codes alone are 2^-126 of what they should be, ½ and
+    0 included."""
     sign, size = fp4_shifted(words, NIBBLE)
-    return two_numbers(sign, size, scales, 0x01C001C0)
+    bits = (sign & -2147450880) | (size & 0x01C001C0)  # 0x80008000
+    low, high = _halves(bits, tl.bfloat16)
+    high = high * scales
+    low = low * scales
+    return _in_turn(low, high)
 
 
 @triton.jit
