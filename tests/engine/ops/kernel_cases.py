@@ -30,6 +30,7 @@ from atom.model_ops.backends.triton_ops.experts import (
     expert_products,
     norm_logits,
     routing,
+    twin_codes,
 )
 from atom.model_ops.backends.triton_ops.products import (
     expand_codes,
@@ -93,12 +94,13 @@ EXPERTS = {
     "K": 2048, "N": 768, "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "EVEN": True,
     "TALL": 1, "WIDE": 0, "COLUMNS": 0, "PACKED": 0, "scale_ptr": None, "zero_ptr": None,
     "ORDERS": 0, "inputs_ptr": None, "index_ptr": None, "x_scale_ptr": None,
-    "out_scale_ptr": None, "FP8_MOST": 0.0,
+    "out_scale_ptr": None, "FP8_MOST": 0.0, "TILED": False,
 }  # fmt: skip
 FP8_EXPERTS = {
     key: value for key, value in EXPERTS.items() if key not in ("scale_ptr", "x_scale_ptr")
 } | {"TALL": 128, "WIDE": 128, "COLUMNS": 16, "PACKED": 4}
 CODES = {"types": {"x_ptr": "fp8", "x_scale_ptr": "*fp32", "w_ptr": "fp8", "scale_ptr": "*fp32"}}
+TWIN_CODES = {"types": {"x_ptr": "fp8", "w_ptr": "*i32", "scale_ptr": "*i16"}}
 UNSCALED = {"SCALED": False, "TALL": 1, "WIDE": 0, "scale_ptr": None}
 SCALED_BLOCKS = {"SCALED": True, "TALL": 128, "WIDE": 128}
 PACKED_EXPERTS = {
@@ -396,6 +398,20 @@ CASES: list[Any] = [
          {**PACKED_EXPERTS, **NO_ORDER, **CLAMPED, "PROGRAMS": 0, **GATES, "WIDE": 32,
           "COLUMNS": 90, "PACKED": 3, "zero_ptr": None},
          {"num_stages": 4, "types": {"w_ptr": "*i32", "scale_ptr": "*u8"}}),
+        *(
+            (f"experts of mxfp4 for twin codes, {name}", expert_products._experts_kernel,
+             {**{key: value for key, value in PACKED_EXPERTS.items() if key != "x_scale_ptr"},
+              **NO_ORDER, **CLAMPED, "PROGRAMS": 1, **stack, "WIDE": 32, "COLUMNS": 45, "PACKED": 5,
+              "zero_ptr": None, "TILED": tiled},
+             {"num_stages": 4, "maxnreg": 96, **TWIN_CODES})
+            for name, stack, tiled in (("gates in tiles", GATES, True), ("downs", DOWNS, False))
+        ),
+        ("twin codes", twin_codes._twin_codes_kernel, {"K": 2880, "BLOCK": 4096},
+         {"num_warps": 8, "types": {"codes_ptr": "fp8"}}),
+        ("4-bit codes of tiles as numbers", expand_codes._numbers_kernel,
+         {"K": 2880, "groups": 90, "GROUP": 32, "FP4": True, "TILED": True, "ROWS": 32,
+          "BLOCK_K": 128, "index_ptr": None, "zero_ptr": None},
+         {"types": {"w_ptr": "*u8", "scale_ptr": "*u8"}}),
         ("experts in fp8", expert_products._experts_kernel,
          {**FP8_EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 1, **GATES, "BLOCK_N": 64}, CODES),
         ("experts in fp8 for downs in fp8", expert_products._experts_kernel,
@@ -412,10 +428,10 @@ CASES: list[Any] = [
          {"K": 2048, "TALL": 128, "WIDE": 128, "ROWS": 32, "BLOCK_K": 128},
          {"types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
         ("4-bit codes as numbers", expand_codes._numbers_kernel,
-         {"K": 2880, "groups": 45, "GROUP": 64, "FP4": False, "ROWS": 32, "BLOCK_K": 128,
+         {"K": 2880, "groups": 45, "GROUP": 64, "FP4": False, "TILED": False, "ROWS": 32, "BLOCK_K": 128,
           "index_ptr": None}, INT4),
         ("4-bit codes of parted groups as numbers", expand_codes._numbers_kernel,
-         {"K": 2880, "groups": 90, "GROUP": 64, "FP4": False, "ROWS": 32, "BLOCK_K": 128}, INT4),
+         {"K": 2880, "groups": 90, "GROUP": 64, "FP4": False, "TILED": False, "ROWS": 32, "BLOCK_K": 128}, INT4),
         ("experts of mxfp4 byte by byte", expert_products._experts_kernel,
          {**PACKED_EXPERTS, **NO_ORDER, **CLAMPED, "PROGRAMS": 1, **DOWNS, "WIDE": 32,
           "COLUMNS": 90, "PACKED": 2, "zero_ptr": None},

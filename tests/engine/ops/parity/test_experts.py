@@ -300,7 +300,10 @@ def assert_all_agree(got: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 @pytest.mark.usefixtures("bfloat16")
-@pytest.mark.parametrize("kind", [*FP8, WeightFormat.MXFP4])
+@pytest.mark.parametrize(
+    ("kind", "prepared"),
+    [*((kind, False) for kind in FP8), (WeightFormat.MXFP4, False), (WeightFormat.MXFP4, True)],
+)
 @pytest.mark.parametrize(
     ("tokens", "count", "hidden", "inner"),
     [
@@ -308,20 +311,25 @@ def assert_all_agree(got: torch.Tensor, expected: torch.Tensor) -> None:
         (6, 6, 64, 96),
         (30, 6, 64, 192),
         (360, 12, 64, 64),
+        (400, 3, 128, 64),
         pytest.param(64, 32, 2048, 704, marks=gpu),
         pytest.param(4096, 32, 2048, 704, marks=gpu),
     ],
 )
 def test_experts_of_bfloat16(
     backend: Backend, reference: Backend, device: torch.device, tokens: int, count: int,
-    hidden: int, inner: int, kind: WeightFormat,
+    hidden: int, inner: int, kind: WeightFormat, prepared: bool,
 ) -> None:  # fmt: skip
-    """Codes are taken a word at once, or multiplied with activations in fp8."""
+    """Codes are taken a word at once, or multiplied with activations in fp8; prepared, MXFP4 lies
+    in tiles where its sides allow it."""
     if backend.name == "native_cpu":
         pytest.skip("native_cpu leaves quantised experts to another backend")
     x = torch.randn(tokens, hidden, device=device).bfloat16()
     plain = weights(count, hidden, inner, device, torch.bfloat16, bias=True)
     w = coded(kind, plain, torch.bfloat16, zeros=False)
+    if prepared:
+        prepare = backend.operations["prepare_experts"]
+        w = replace(w, gate_up=prepare(w.gate_up), down=prepare(w.down))
     routed = chosen(tokens, count, 3, device)
     got = backend.operations["experts"](x, w, routed)
     exact = reference.operations["experts"](x, w, routed)

@@ -8,8 +8,8 @@ pairs are sorted by expert, by two kernels that count and place (expert_order.py
 find their expert in the counts.
 
 Experts of four bits become numbers of the activations' dtype tile by tile (packed_experts.py,
-fp4_experts.py), and so do those of eight where activations are not multiplied in fp8
-(fp8_experts.py).
+fp4_experts.py), or of fp8 where activations are in two codes of it (fp4_codes.py); those of eight
+do where activations are not multiplied in fp8 (fp8_experts.py).
 
 The downs' results come as one part per choice, [k, T, H], weighed; the next norm adds them up while
 it reads them (norms.norm), or `_sum_kernel` does.
@@ -37,9 +37,11 @@ from atom.model_ops.backends.triton_ops.experts.expert_tiles import (
     ExpertTile,
     expert_tile,
 )
+from atom.model_ops.backends.triton_ops.experts.fp4_codes import multiply_fp4_codes
 from atom.model_ops.backends.triton_ops.experts.fp4_experts import multiply_fp4
 from atom.model_ops.backends.triton_ops.experts.fp8_experts import multiply_fp8
 from atom.model_ops.backends.triton_ops.experts.packed_experts import multiply_packed
+from atom.model_ops.backends.triton_ops.experts.twin_codes import multiplies_codes, twin_codes
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
 from atom.model_ops.backends.triton_ops.products.expand_codes import expand_codes
 from atom.model_ops.backends.triton_ops.products.expanded_linear import orders
@@ -84,6 +86,7 @@ class Packing(enum.IntEnum):
     FP4 = 2  # likewise
     FP4_WORDS = 3  # eight, for activations in bfloat16
     FP8 = 4  # one, which the tensor core multiplies with activations in fp8
+    FP4_CODES = 5  # eight, for activations in twin codes
 
 
 @triton.jit
@@ -142,7 +145,8 @@ def _tile(
     TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, FP8_MOST: tl.constexpr,
-    WEIGHED: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
+    TILED: tl.constexpr, WEIGHED: tl.constexpr,
+    KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """One expert's product for these pairs [M], written for each. WEIGHED: times their weights,
     which is the same as of its inputs. out_scale_ptr: where results are written in fp8, those of a
@@ -159,6 +163,11 @@ def _tile(
         result, up = multiply_fp4(
             rows, real, n, x_ptr, w_ptr + own * (K // 8), scales, K, N, BLOCK_M, BLOCK_N, BLOCK_K,
             GATED,
+        )  # fmt: skip
+    elif PACKED == 5:
+        result, up = multiply_fp4_codes(
+            rows, real, n, x_ptr, x_scale_ptr, w_ptr + own * (K // 8), scales, K, N, BLOCK_M,
+            BLOCK_N, BLOCK_K, GATED, TILED,
         )  # fmt: skip
     elif PACKED == 4:
         result, up = multiply_fp8(
@@ -218,7 +227,7 @@ def _experts_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, FP8_MOST: tl.constexpr,
-    DIES: tl.constexpr, WEIGHED: tl.constexpr,
+    TILED: tl.constexpr, DIES: tl.constexpr, WEIGHED: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """GATED: x [T, K], W [E, 2·N, K] → [P, N]; else x [P, K], W [E, N, K] → [k, T, N]; one
@@ -242,7 +251,7 @@ def _experts_kernel(
                 pairs, real, n, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr,
                 index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, tokens, K, N, TOP_K,
                 BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE, COLUMNS, ORDERS, PACKED,
-                FP8_MOST, WEIGHED, KIND, ALPHA, LIMIT,
+                FP8_MOST, TILED, WEIGHED, KIND, ALPHA, LIMIT,
             )  # fmt: skip
     else:
         expert = tl.program_id(1)
@@ -260,7 +269,7 @@ def _experts_kernel(
                 pairs, real, n, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr,
                 index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, tokens, K, N, TOP_K,
                 BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE, COLUMNS, ORDERS, PACKED,
-                FP8_MOST, WEIGHED, KIND, ALPHA, LIMIT,
+                FP8_MOST, TILED, WEIGHED, KIND, ALPHA, LIMIT,
             )  # fmt: skip
 
 
@@ -399,12 +408,14 @@ def _launch(
     tall, wide = (1, 0) if scales is None else scales.block
     inputs, index = (None, None) if scales is None else orders(scales)
     block_k, packing = _block_k(w, tile), _packing(plan.dtype, w)
-    data = w.data.view(torch.int32) if packing is Packing.FP4_WORDS else w.data
+    data, scale = _as_read(w, packing)
     if packing is Packing.FP8 and x.scales is None:
         x = _Activations(*quantise_groups(x.data, w.data.dtype, block_k))
+    elif packing is Packing.FP4_CODES:
+        x = _Activations(*twin_codes(x.data))
     column_tiles, codes = triton.cdiv(columns, tile.block_n), out.scales is not None
     _experts_kernel[(column_tiles, plan.rows)](
-        x.data, x.scales, data, scales and scales.scale, scales and scales.zero, inputs, index,
+        x.data, x.scales, data, scale, scales and scales.zero, inputs, index,
         w.bias,
         routed.ids, routed.weights, order and order.pairs, order and order.counts,
         out.data, out.scales, tokens, K=inner, N=columns,
@@ -412,22 +423,35 @@ def _launch(
         TOP_K=chosen, SEARCH=plan.search,
         BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=block_k,
         GATED=activation is not None, TALL=tall, WIDE=wide,
-        COLUMNS=0 if scales is None else scales.scale.shape[-1],
+        COLUMNS=0 if scale is None else scale.shape[-1],
         ORDERS=0 if inputs is None else inputs.shape[-2],
         PACKED=int(packing), FP8_MOST=fp8_limit(out.data.dtype) if codes else 0.0,
+        TILED=scales is not None and scales.tiled,
         WEIGHED=(activation is not None) == plan.weighs_inputs,
         # Only tiles of sorted pairs read an expert's matrix more than once.
         DIES=row_dies(x.data.device, column_tiles) if plan.programs is Programs.TILE else 1,
         EVEN=columns % tile.block_n == 0 and inner % block_k == 0,
         **(activation or {"KIND": 0, "ALPHA": 1.0, "LIMIT": 0.0}),
         num_warps=tile.num_warps, num_stages=tile.num_stages,
+        **({"maxnreg": tile.registers} if tile.registers else {}),
     )  # fmt: skip
+
+
+def _as_read(w: LinearWeight, packing: Packing) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """A matrix' data and scales, by what a kernel reads at once."""
+    scale = None if w.scales is None else w.scales.scale
+    if packing not in (Packing.FP4_WORDS, Packing.FP4_CODES) or scale is None:
+        return w.data, scale
+    pairs = packing is Packing.FP4_CODES
+    return w.data.view(torch.int32), scale.view(torch.int16) if pairs else scale
 
 
 def _packing(dtype: torch.dtype, w: LinearWeight) -> Packing:
     """How w is read where it is multiplied with activations of dtype."""
     in_words = dtype is torch.bfloat16
     if w.format is WeightFormat.MXFP4:
+        if multiplies_codes(w):
+            return Packing.FP4_CODES
         return Packing.FP4_WORDS if in_words else Packing.FP4
     if w.format in INT4_FORMATS:
         return Packing.INT4

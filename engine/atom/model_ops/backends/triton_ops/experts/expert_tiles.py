@@ -21,13 +21,15 @@ EXPANDED_ROWS = 128
 
 @dataclass(frozen=True, slots=True)
 class ExpertTile:
-    """block_m: pairs; block_n: rows of a matrix, of gates and ups each; block_k: inputs."""
+    """block_m: pairs; block_n: rows of a matrix, of gates and ups each; block_k: inputs; registers:
+    of a thread at most, beyond which what one turn needs is kept in memory, None for no limit."""
 
     block_m: int
     block_n: int
     block_k: int
     num_warps: int
     num_stages: int
+    registers: int | None = None
 
 
 def expert_tile(down: LinearWeight, pairs: int, element_bytes: int) -> ExpertTile:
@@ -66,9 +68,9 @@ def _fp8(rows: float) -> ExpertTile:
 
 def _mxfp4(rows: float) -> ExpertTile:
     if rows <= 12:
-        return ExpertTile(16, 64, 256 if rows < 1 else 128, 4, 3)
+        return ExpertTile(16, 64, 128, 4, 4, registers=96)
     # An expert's pairs in one tile, mostly: each makes numbers of all codes again.
-    return ExpertTile(32 if rows <= 20 else 64, 128, 128, 4, 3)
+    return ExpertTile(32 if rows <= 20 else 64, 64, 128, 4, 3)
 
 
 def _packed(rows: float, element_bytes: int) -> ExpertTile:
