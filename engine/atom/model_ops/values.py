@@ -100,8 +100,7 @@ class Scales:
     of it. block: outputs and inputs that share a scale; zero: of INT4, uint8 [out / 2, groups], two
     outputs a byte, None where every zero point is 8; dtype: of what is multiplied with it; groups:
     whose inputs share a scale where they are no neighbours; fp4_inputs: of MXFP4, whether the
-    checkpoint is made for inputs of MXFP4 as well, so that a backend may round to it; tiled: of
-    MXFP4, whether it lies in tiles (quantised/fp4_tiles.py).
+    checkpoint is made for inputs of MXFP4 as well, so that a backend may round to it.
     """
 
     format: WeightFormat
@@ -111,7 +110,6 @@ class Scales:
     zero: torch.Tensor | None = None
     groups: InputGroups | None = None
     fp4_inputs: bool = False
-    tiled: bool = False
 
     def of(self, expert: int) -> Scales:
         """Those of one matrix of a stack."""

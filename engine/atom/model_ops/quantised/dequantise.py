@@ -10,7 +10,6 @@ from dataclasses import replace
 import torch
 
 from atom.model_ops.quantised.codes import exponent_scales, fp4_values, unpack_pairs
-from atom.model_ops.quantised.fp4_tiles import in_rows
 from atom.model_ops.values import INT4_FORMATS, LinearWeight, Scales, WeightFormat
 
 _SYMMETRIC_ZERO = 8
@@ -18,9 +17,6 @@ _SYMMETRIC_ZERO = 8
 
 def dequantise(data: torch.Tensor, scales: Scales) -> torch.Tensor:
     """data as stored [.., out, in or in / 2] → float32 [.., out, in]."""
-    if scales.tiled:
-        data, scale = in_rows(data, scales)
-        scales = replace(scales, scale=scale, tiled=False)
     values = _values(data, scales)
     if scales.groups is not None:
         groups = scales.groups

@@ -301,8 +301,9 @@ def assert_all_agree(got: torch.Tensor, expected: torch.Tensor) -> None:
 
 @pytest.mark.usefixtures("bfloat16")
 @pytest.mark.parametrize(
-    ("kind", "prepared"),
-    [*((kind, False) for kind in FP8), (WeightFormat.MXFP4, False), (WeightFormat.MXFP4, True)],
+    ("kind", "activation"),
+    [(kind, Activation.SILU) for kind in (*FP8, WeightFormat.MXFP4)]
+    + [(WeightFormat.MXFP4, ClampedSwiGLU(1.7, 7.0))],
 )
 @pytest.mark.parametrize(
     ("tokens", "count", "hidden", "inner"),
@@ -318,18 +319,15 @@ def assert_all_agree(got: torch.Tensor, expected: torch.Tensor) -> None:
 )
 def test_experts_of_bfloat16(
     backend: Backend, reference: Backend, device: torch.device, tokens: int, count: int,
-    hidden: int, inner: int, kind: WeightFormat, prepared: bool,
+    hidden: int, inner: int, kind: WeightFormat, activation: Gating,
 ) -> None:  # fmt: skip
-    """Codes are taken a word at once, or multiplied with activations in fp8; prepared, MXFP4 lies
-    in tiles where its sides allow it."""
+    """Codes are multiplied with activations in fp8, twice of MXFP4, or taken a word at once."""
     if backend.name == "native_cpu":
         pytest.skip("native_cpu leaves quantised experts to another backend")
     x = torch.randn(tokens, hidden, device=device).bfloat16()
-    plain = weights(count, hidden, inner, device, torch.bfloat16, bias=True)
-    w = coded(kind, plain, torch.bfloat16, zeros=False)
-    if prepared:
-        prepare = backend.operations["prepare_experts"]
-        w = replace(w, gate_up=prepare(w.gate_up), down=prepare(w.down))
+    dtype = torch.bfloat16
+    plain = weights(count, hidden, inner, device, dtype, bias=True, activation=activation)
+    w = coded(kind, plain, dtype, zeros=False)
     routed = chosen(tokens, count, 3, device)
     got = backend.operations["experts"](x, w, routed)
     exact = reference.operations["experts"](x, w, routed)

@@ -196,32 +196,6 @@ def test_experts_in_mxfp4(
     check(backend, reference, device, w, stream_of(tokens, sizes[1], Pending.WHOLE, dtype))
 
 
-@pytest.mark.usefixtures("bfloat16")
-@pytest.mark.parametrize(
-    ("tokens", "sizes"),
-    [
-        (1, (6, 192, 64)),
-        (2, (24, 64, 128)),
-        pytest.param(1, (32, 2880, 2880), marks=gpu),
-        pytest.param(2, (32, 2880, 2880), marks=gpu),
-    ],
-)
-def test_experts_in_tiles_of_mxfp4(
-    backend: Backend, reference: Backend, device: torch.device, tokens: int,
-    sizes: tuple[int, int, int],
-) -> None:  # fmt: skip
-    if backend.name != "triton":
-        pytest.skip("other backends leave rows as they are")
-    clamped, bfloat16 = ClampedSwiGLU(1.702, 7.0), torch.bfloat16
-    w = layer(sizes, ROUTINGS["softmax"], device, bfloat16, bias=True, activation=clamped)
-    w = coded(w, MXFP4, (1, 32))
-    prepare, experts = backend.operations["prepare_experts"], w.experts
-    tiled = replace(experts, gate_up=prepare(experts.gate_up), down=prepare(experts.down))
-    assert all(each.scales.tiled for each in (tiled.gate_up, tiled.down))
-    stream = stream_of(tokens, sizes[1], Pending.WHOLE, bfloat16)
-    check(backend, reference, device, replace(w, experts=tiled), stream)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=gpu)])
 @pytest.mark.parametrize("kind", [FP8, FP8_BLOCKS, INT8])
 @pytest.mark.parametrize(

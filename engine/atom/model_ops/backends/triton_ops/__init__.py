@@ -71,7 +71,6 @@ def backend() -> Backend:
     from atom.model_ops.backends.triton_ops.experts import (
         expert_products,
         norm_experts,
-        prepare_experts,
         routing,
     )
     from atom.model_ops.backends.triton_ops.products import linear
@@ -89,7 +88,7 @@ def backend() -> Backend:
         "embedding": linear.embedding,
         "linear": linear.linear,
         "prepare_linear": linear.prepare_linear,
-        "prepare_experts": prepare_experts.prepare_experts,
+        "prepare_experts": linear.prepare_linear,
         "linear_parts": linear.linear_parts,
         "gated_linear": linear.gated_linear,
         "add": linear.add,

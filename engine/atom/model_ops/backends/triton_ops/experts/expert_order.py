@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Which pairs of a token and an expert belong to an expert: searched for, or put in order.
 
-The order is a counting sort of two launches, stable and without atomics: a program per expert
-counts its pairs, then another goes through them again and writes each to its place.
+The order is a counting sort of one launch, stable and without atomics: a program per expert counts
+its pairs and those of experts before it, then goes through them again and writes each to its place.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.launch import next_power_of_2
-
-_STRETCH = 1024  # ids that a program looks at at a time
+STRETCH = 1024  # ids that a program looks at at a time
 
 
 @triton.jit
@@ -55,30 +53,32 @@ def tile_of_order(
     return expert, begin + within * BLOCK_M, end
 
 
-@triton.jit(do_not_specialize=["pairs"])
-def _count_kernel(chosen_ptr, counts_ptr, pairs, STRETCH: tl.constexpr):
-    expert = tl.program_id(0)
-    found = tl.zeros([STRETCH], tl.int32)
+@triton.jit
+def order_expert(
+    chosen_ptr, counts_ptr, order_ptr, expert, pairs, EXPERTS: tl.constexpr, STRETCH: tl.constexpr
+):  # fmt: skip
+    """Count one expert's pairs and write each to its place."""
+    before = tl.zeros([STRETCH], tl.int32)
+    found = before
     for start in range(0, pairs, STRETCH):
         at = start + tl.arange(0, STRETCH)
-        found += (tl.load(chosen_ptr + at, mask=at < pairs, other=-1) == expert).to(tl.int32)
+        chosen = tl.load(chosen_ptr + at, mask=at < pairs, other=EXPERTS)
+        before += ((chosen >= 0) & (chosen < expert)).to(tl.int32)  # below 0: another rank's
+        found += (chosen == expert).to(tl.int32)
     tl.store(counts_ptr + expert, tl.sum(found, axis=0))
-
-
-@triton.jit(do_not_specialize=["pairs"])
-def _place_kernel(
-    chosen_ptr, counts_ptr, order_ptr, pairs,
-    EXPERTS: tl.constexpr, EXPERTS_PADDED: tl.constexpr, STRETCH: tl.constexpr,
-):  # fmt: skip
-    expert = tl.program_id(0)
-    number = tl.arange(0, EXPERTS_PADDED)
-    counts = tl.load(counts_ptr + number, mask=number < EXPERTS, other=0)
-    next_place = tl.sum(tl.where(number < expert, counts, 0), axis=0)
+    next_place = tl.sum(before, axis=0)
     for start in range(0, pairs, STRETCH):
         at = start + tl.arange(0, STRETCH)
         own = (tl.load(chosen_ptr + at, mask=at < pairs, other=-1) == expert).to(tl.int32)
         tl.store(order_ptr + next_place + tl.cumsum(own, axis=0) - 1, at, mask=own == 1)
         next_place += tl.sum(own, axis=0)
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def _order_kernel(
+    chosen_ptr, counts_ptr, order_ptr, pairs, EXPERTS: tl.constexpr, STRETCH: tl.constexpr
+):  # fmt: skip
+    order_expert(chosen_ptr, counts_ptr, order_ptr, tl.program_id(0), pairs, EXPERTS, STRETCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +89,15 @@ class Order:
     counts: torch.Tensor
 
 
+def empty_order(ids: torch.Tensor, experts: int) -> Order:
+    pairs = torch.empty(ids.numel(), dtype=torch.int32, device=ids.device)
+    return Order(pairs, torch.empty(experts, dtype=torch.int32, device=ids.device))
+
+
 def order_by_expert(ids: torch.Tensor, experts: int) -> Order:
     """ids [T, k] int32; pair p is choice p % k of token p // k."""
-    pairs = torch.empty(ids.numel(), dtype=torch.int32, device=ids.device)
-    counts = torch.empty(experts, dtype=torch.int32, device=ids.device)
-    _count_kernel[(experts,)](ids, counts, ids.numel(), STRETCH=_STRETCH, num_warps=4)
-    _place_kernel[(experts,)](
-        ids, counts, pairs, ids.numel(), EXPERTS=experts,
-        EXPERTS_PADDED=next_power_of_2(experts), STRETCH=_STRETCH, num_warps=4,
-    )  # fmt: skip
-    return Order(pairs, counts)
+    order = empty_order(ids, experts)
+    _order_kernel[(experts,)](
+        ids, order.counts, order.pairs, ids.numel(), EXPERTS=experts, STRETCH=STRETCH, num_warps=4
+    )
+    return order

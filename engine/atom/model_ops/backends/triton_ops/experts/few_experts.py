@@ -30,7 +30,6 @@ from atom.model_ops.backends.triton_ops.experts.choice_keys import (
     nth_choice,
 )
 from atom.model_ops.backends.triton_ops.experts.code_downs import code_downs
-from atom.model_ops.backends.triton_ops.products.fp4_places import column_place, row_place
 from atom.model_ops.backends.triton_ops.experts.row_products import (
     FP4_REST,
     fp4_rows,
@@ -127,14 +126,13 @@ def _few_gated_kernel(
     K: tl.constexpr, N: tl.constexpr, SHARED: tl.constexpr, CHOOSES: tl.constexpr,
     EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr,
     SIGMOID: tl.constexpr, RENORMALIZE: tl.constexpr, SCALE: tl.constexpr, WEIGHED: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, FP4: tl.constexpr, TILED: tl.constexpr,
-    PLANES: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, FP4: tl.constexpr, PLANES: tl.constexpr,
     UNROLL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """x [T, K], W [E, 2·N, K], a shared expert's [2·SHARED, K] → [T, TOP_K · N + SHARED]. Program 0
     of a token writes down what it CHOOSES. WEIGHED: products are, and not those of downs. FP4:
-    BLOCK_K is of words; TILED: see fp4_places.py. UNROLL, TALL, WIDE: of codes of eight bits (code_rows); TALL 0: there are
+    BLOCK_K is of words. UNROLL, TALL, WIDE: of codes of eight bits (code_rows); TALL 0: there are
     none."""
     TILES: tl.constexpr = (N + ROWS - 1) // ROWS
     token = tl.program_id(1).to(tl.int64)
@@ -166,7 +164,7 @@ def _few_gated_kernel(
         if FP4:
             sums = fp4_rows(
                 x_ptr, w_ptr + own * (K // 8), scale_ptr + own * (K // 32), rows, known,
-                K, 2 * ROWS, BLOCK_K, TILED,
+                K, 2 * ROWS, BLOCK_K,
             )  # fmt: skip
         elif TALL:
             scales = scale_ptr + expert.to(tl.int64) * _scales_of(2 * N, K, TALL, WIDE)
@@ -209,7 +207,7 @@ def _few_gated_kernel(
 def _weighed_sums(
     x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, n, known, N: tl.constexpr,
     K: tl.constexpr, TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK_K: tl.constexpr, FP4: tl.constexpr, TILED: tl.constexpr, ALIGNED: tl.constexpr,
+    BLOCK_K: tl.constexpr, FP4: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """Multiply one token's x [TOP_K, K] with rows n of its experts, W [E, N, K], plain or in MXFP4
     → their weighed sum [ROWS] float32. ALIGNED: what divides the width of a row of W."""
@@ -219,10 +217,8 @@ def _weighed_sums(
     real = number < TOP_K
     expert = tl.load(chosen_ptr + number, mask=real, other=0).to(tl.int64)
     # Inputs of an expert are side by side, which the compiler cannot know of what is looked up.
-    at = expert * (N * WIDTH) + column_place(k, 8, TILED)
-    at = tl.max_contiguous(tl.multiple_of(at, ALIGNED), ALIGNED)
-    w_at = w_ptr + at[None, :] + row_place(n, WIDTH, 8, TILED)[:, None]
-    STEP: tl.constexpr = 64 if TILED else 1
+    at = tl.max_contiguous(tl.multiple_of(expert * (N * WIDTH) + k, ALIGNED), ALIGNED)
+    w_at = w_ptr + at[None, :] + n[:, None] * WIDTH
     mask = known & (real & (k < WIDTH))[None, :]
     ahead = tl.load(w_at, mask=mask, other=0)
     if FP4:
@@ -232,8 +228,7 @@ def _weighed_sums(
         owner, group = lane // (BLOCK_K // 4), lane % (BLOCK_K // 4)
         owned = known & (owner < TOP_K)[None, :]
         first = tl.load(chosen_ptr + owner, mask=owner < TOP_K, other=0).to(tl.int64) * (N * HIGH)
-        scale_at = scale_ptr + (first + column_place(group, 2, TILED))[None, :]
-        scale_at += row_place(n, HIGH, 2, TILED)[:, None]
+        scale_at = scale_ptr + (first + group)[None, :] + n[:, None] * HIGH
         scales_ahead = tl.load(scale_at, mask=owned & (group < HIGH)[None, :], other=0)
         acc = tl.zeros([ROWS, GROUPS], tl.float32)
     else:
@@ -242,13 +237,13 @@ def _weighed_sums(
     for start in range(0, WIDTH, BLOCK_K):
         w = ahead
         mask = known & (real & (k < WIDTH - start - BLOCK_K))[None, :]
-        ahead = tl.load(w_at + (start + BLOCK_K) * STEP, mask=mask, other=0)
+        ahead = tl.load(w_at + (start + BLOCK_K), mask=mask, other=0)
         inside = real & (k < WIDTH - start)
         x_at = x_ptr + number * K + start + k
         if FP4:
             scales = scales_ahead
             further = owned & (group < HIGH - (start + BLOCK_K) // 4)[None, :]
-            scales_ahead = tl.load(scale_at + (start + BLOCK_K) // 4 * STEP, mask=further, other=0)
+            scales_ahead = tl.load(scale_at + (start + BLOCK_K) // 4, mask=further, other=0)
             sums = tl.reshape(fp4_words(w, x_at, inside, WIDTH), (ROWS, GROUPS, 4))
             acc += tl.sum(sums, axis=2) * fp4_scale(scales)
         else:
@@ -267,7 +262,6 @@ def _few_downs_kernel(
     shared_bias_ptr, out_ptr, K: tl.constexpr, N: tl.constexpr, SHARED: tl.constexpr,
     TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_SHARED: tl.constexpr, FP4: tl.constexpr,
-    TILED: tl.constexpr,
     UNROLL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """x [T, TOP_K · K + SHARED], W [E, N, K], a shared expert's [N, SHARED] → [T, N]. A tile has
@@ -287,7 +281,7 @@ def _few_downs_kernel(
     else:
         total = _weighed_sums(
             x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, n, known, N, K, TOP_K, TOP_K_PADDED,
-            ROWS, BLOCK_K, FP4, TILED, ALIGNED,
+            ROWS, BLOCK_K, FP4, ALIGNED,
         )  # fmt: skip
     if bias_ptr is not None:
         for choice in tl.static_range(TOP_K):
@@ -448,7 +442,7 @@ def gates_and_ups(
         TOP_K_PADDED=next_power_of_2(top_k), SIGMOID=routing.scoring is Scoring.SIGMOID,
         RENORMALIZE=routing.renormalize, SCALE=routing.scale, WEIGHED=w.experts.weighs_inputs,
         ROWS=tile.rows, BLOCK_K=tile.block, FP4=_is_fp4(stack),
-        TILED=_is_tiled(stack), PLANES=planes_of(w.experts), UNROLL=tile.unroll, **_code_constants(stack),
+        PLANES=planes_of(w.experts), UNROLL=tile.unroll, **_code_constants(stack),
         **gating(w.experts.activation), num_warps=tile.num_warps,
     )  # fmt: skip
     return out, routed
@@ -468,15 +462,10 @@ def downs(x: torch.Tensor, w: MoEWeight, routed: Routed, tile: FewTile) -> torch
         out,
         K=inner, N=hidden, SHARED=x.shape[1] - top_k * inner, TOP_K=top_k, TOP_K_PADDED=chosen,
         ROWS=tile.rows, BLOCK_K=_of_expert(tile.block, w), BLOCK_SHARED=tile.block, FP4=is_fp4,
-        TILED=_is_tiled(stack),
-        UNROLL=tile.unroll, **_code_constants(stack), ALIGNED=min(8 if _is_tiled(stack) else 16, width & -width),
+        UNROLL=tile.unroll, **_code_constants(stack), ALIGNED=min(16, width & -width),
         num_warps=tile.num_warps,
     )  # fmt: skip
     return out
-
-
-def _is_tiled(w: LinearWeight) -> bool:
-    return w.scales is not None and w.scales.tiled
 
 
 def _is_fp4(w: LinearWeight) -> bool:

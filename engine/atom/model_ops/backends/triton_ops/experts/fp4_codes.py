@@ -12,8 +12,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.products.fp4_places import column_place, row_place
-
 # What e2m1's bits lack where e4m3 has its own.
 _REST = tl.constexpr(64.0)
 
@@ -78,16 +76,15 @@ def _tile_product(acc, x0, x1, x2, x3, words, exponents, further):
 
 
 @triton.jit
-def _exponents(rows, pair, PAIRS: tl.constexpr, STEP: tl.constexpr):
+def _exponents(rows, pair, PAIRS: tl.constexpr):
     """Beyond the last pair it is read again; its words are zeros there."""
-    return tl.load(rows + tl.minimum(pair, PAIRS - 1) * STEP).to(tl.int32)
+    return tl.load(rows + tl.minimum(pair, PAIRS - 1)).to(tl.int32)
 
 
 @triton.jit
 def multiply_fp4_codes(
     rows, real, n, x_ptr, x_scale_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GATED: tl.constexpr,
-    TILED: tl.constexpr,
 ):  # fmt: skip
     """Rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32, twice. x_ptr:
     [.., 2K] twin codes, x_scale_ptr: [..]; w_ptr: of 32-bit words, scale_ptr: of two exponents."""
@@ -96,20 +93,18 @@ def multiply_fp4_codes(
     lane, word = tl.arange(0, 64), tl.arange(0, 16)
     n = tl.minimum(n, N - 1)  # beyond the last row it is read again, which needs no mask
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * (2 * K) + lane[None, :]
-    STEP: tl.constexpr = 64 if TILED else 1  # from one word, or pair, to the next
-    column = column_place(word, 8, TILED)[None, :]
-    w_rows = w_ptr + row_place(n.to(tl.int64), K // 8, 8, TILED)[:, None] + column
-    up_rows = w_ptr + row_place(N + n.to(tl.int64), K // 8, 8, TILED)[:, None] + column
-    scale_rows = scale_ptr + row_place(n.to(tl.int64), PAIRS, 1, TILED)
-    up_scale_rows = scale_ptr + row_place(N + n.to(tl.int64), PAIRS, 1, TILED)
+    w_rows = w_ptr + n.to(tl.int64)[:, None] * (K // 8) + word[None, :]
+    up_rows = w_rows + N * (K // 8)
+    scale_rows = scale_ptr + n.to(tl.int64) * PAIRS
+    up_scale_rows = scale_rows + N * PAIRS
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     up = acc
     # Exponents, which are too small to be copied ahead, are read a tile before they are needed.
-    exponents, further = _exponents(scale_rows, 0, PAIRS, STEP), _exponents(scale_rows, 1, PAIRS, STEP)
+    exponents, further = _exponents(scale_rows, 0, PAIRS), _exponents(scale_rows, 1, PAIRS)
     up_exponents, up_further = exponents, further
     if GATED:
-        up_exponents = _exponents(up_scale_rows, 0, PAIRS, STEP)
-        up_further = _exponents(up_scale_rows, 1, PAIRS, STEP)
+        up_exponents = _exponents(up_scale_rows, 0, PAIRS)
+        up_further = _exponents(up_scale_rows, 1, PAIRS)
     for k in range(0, K, BLOCK_K):
         pair = k // 64
         x_mask = real[:, None]
@@ -119,14 +114,14 @@ def multiply_fp4_codes(
         x2 = tl.load(x_rows + (2 * k + 128), mask=further_mask, other=0.0)
         x3 = tl.load(x_rows + (2 * k + 192), mask=further_mask, other=0.0)
         inside = (word < (K - k) // 8)[None, :]
-        words = tl.load(w_rows + k // 8 * STEP, mask=inside, other=0)
+        words = tl.load(w_rows + k // 8, mask=inside, other=0)
         acc = _tile_product(acc, x0, x1, x2, x3, words, exponents, further)
-        exponents = _exponents(scale_rows, pair + 2, PAIRS, STEP)
-        further = _exponents(scale_rows, pair + 3, PAIRS, STEP)
+        exponents = _exponents(scale_rows, pair + 2, PAIRS)
+        further = _exponents(scale_rows, pair + 3, PAIRS)
         if GATED:
-            words = tl.load(up_rows + k // 8 * STEP, mask=inside, other=0)
+            words = tl.load(up_rows + k // 8, mask=inside, other=0)
             up = _tile_product(up, x0, x1, x2, x3, words, up_exponents, up_further)
-            up_exponents = _exponents(up_scale_rows, pair + 2, PAIRS, STEP)
-            up_further = _exponents(up_scale_rows, pair + 3, PAIRS, STEP)
+            up_exponents = _exponents(up_scale_rows, pair + 2, PAIRS)
+            up_further = _exponents(up_scale_rows, pair + 3, PAIRS)
     scales = (tl.load(x_scale_ptr + rows, mask=real, other=0.0) * _REST)[:, None]
     return tl.trans(acc) * scales, tl.trans(up) * scales

@@ -12,7 +12,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.products.fp4_places import column_place, row_place
 from atom.model_ops.backends.triton_ops.products.word_tiles import fp4_shifted
 
 
@@ -36,27 +35,24 @@ def plain_rows(
 
 @triton.jit
 def fp4_rows(
-    x_ptr, w_ptr, scale_ptr, n, known, K: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr,
-    TILED: tl.constexpr,
+    x_ptr, w_ptr, scale_ptr, n, known, K: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr
 ):  # fmt: skip
     """`plain_rows` of W in MXFP4: w_ptr of words [.., K / 8], scale_ptr [.., K / 32], x in planes.
     WORDS: of a tile."""
     word = tl.arange(0, WORDS)
-    STEP: tl.constexpr = 64 if TILED else 1
-    w_rows = w_ptr + row_place(n, K // 8, 8, TILED)[:, None] + column_place(word, 8, TILED)[None, :]
+    w_rows = w_ptr + n[:, None] * (K // 8) + word[None, :]
     GROUPS: tl.constexpr = WORDS // 4
     group = tl.arange(0, GROUPS)
-    scale_rows = scale_ptr + row_place(n, K // 32, 2, TILED)[:, None]
-    scale_rows += column_place(group, 2, TILED)[None, :]
+    scale_rows = scale_ptr + n[:, None] * (K // 32) + group[None, :]
     ahead = tl.load(w_rows, mask=known[:, None] & (word < K // 8)[None, :], other=0)
     scales_ahead = tl.load(scale_rows, mask=known[:, None] & (group < K // 32)[None, :], other=0)
     acc = tl.zeros([ROWS, GROUPS], tl.float32)
     for start in range(0, K // 8, WORDS):
         words, scales = ahead, scales_ahead
         mask = known[:, None] & (word < K // 8 - start - WORDS)[None, :]
-        ahead = tl.load(w_rows + (start + WORDS) * STEP, mask=mask, other=0)
+        ahead = tl.load(w_rows + (start + WORDS), mask=mask, other=0)
         further = known[:, None] & (group < K // 32 - (start + WORDS) // 4)[None, :]
-        scales_ahead = tl.load(scale_rows + (start + WORDS) // 4 * STEP, mask=further, other=0)
+        scales_ahead = tl.load(scale_rows + (start + WORDS) // 4, mask=further, other=0)
         sums = fp4_words(words, x_ptr + start + word, word < K // 8 - start, K // 8)
         acc += tl.sum(tl.reshape(sums, (ROWS, GROUPS, 4)), axis=2) * fp4_scale(scales)
     return tl.sum(acc, axis=1) * FP4_REST

@@ -8,10 +8,18 @@ inputs, those of its odd ones, and then what both lack, as fp4_codes.py multipli
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
 
+from atom.model_ops.backends.triton_ops.experts.expert_order import (
+    STRETCH,
+    Order,
+    empty_order,
+    order_expert,
+)
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
 from atom.model_ops.values import LinearWeight, WeightFormat
 
@@ -21,8 +29,23 @@ _LIMIT = tl.constexpr(448.0)
 
 
 @triton.jit
-def _twin_codes_kernel(x_ptr, codes_ptr, scales_ptr, K: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
+def twins(x, dtype: tl.constexpr):
+    """x float32, no larger than dtype's numbers → its code, and that of what it lacks."""
+    # To four bits, as e4m3 has, by the bits of x: ptxas of CUDA 12.8 reads a wrong register where
+    # codes are made numbers again in the program that made them.
+    nearest = ((x.to(tl.int32, bitcast=True) + 0x80000) & -0x100000).to(tl.float32, bitcast=True)
+    return nearest.to(dtype), (x - nearest).to(dtype)
+
+
+@triton.jit
+def twin_place(k):
+    """Where input k's code is among a token's; what it lacks stands 32 further."""
+    return k // 32 * 64 + k % 2 * 16 + k % 32 // 2
+
+
+@triton.jit
+def _write_twins(x_ptr, codes_ptr, scales_ptr, row, K: tl.constexpr, BLOCK: tl.constexpr):
+    # Of neighbouring codes the inputs: reading apart costs less than writing.
     place = tl.arange(0, BLOCK)
     group, within = place // 32, place % 32
     k = group * 32 + within % 16 * 2 + within // 16
@@ -30,24 +53,64 @@ def _twin_codes_kernel(x_ptr, codes_ptr, scales_ptr, K: tl.constexpr, BLOCK: tl.
     largest = tl.max(tl.abs(x), axis=0)
     scale = tl.where(largest > 0, largest / _LIMIT, 1.0)
     x = tl.minimum(tl.maximum(x / scale, -_LIMIT), _LIMIT)
-    codes = x.to(codes_ptr.dtype.element_ty)
-    lacking = (x - codes.to(tl.float32)).to(codes_ptr.dtype.element_ty)
+    code, lacking = twins(x, codes_ptr.dtype.element_ty)
     codes_at = codes_ptr + row * (2 * K) + group * 64 + within
-    tl.store(codes_at, codes, mask=place < K)
+    tl.store(codes_at, code, mask=place < K)
     tl.store(codes_at + 32, lacking, mask=place < K)
     tl.store(scales_ptr + row, scale)
 
 
-def twin_codes(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [T, in] contiguous, of whole groups → e4m3 [T, 2 · in], scales [T] float32."""
+@triton.jit
+def _twin_codes_kernel(x_ptr, codes_ptr, scales_ptr, K: tl.constexpr, BLOCK: tl.constexpr):
+    _write_twins(x_ptr, codes_ptr, scales_ptr, tl.program_id(0).to(tl.int64), K, BLOCK)
+
+
+@triton.jit(do_not_specialize=["pairs"])
+def _ordered_codes_kernel(
+    x_ptr, codes_ptr, scales_ptr, chosen_ptr, counts_ptr, order_ptr, pairs,
+    K: tl.constexpr, BLOCK: tl.constexpr, EXPERTS: tl.constexpr, STRETCH: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    if program < EXPERTS:
+        order_expert(chosen_ptr, counts_ptr, order_ptr, program, pairs, EXPERTS, STRETCH)
+    else:
+        row = (program - EXPERTS).to(tl.int64)
+        _write_twins(x_ptr, codes_ptr, scales_ptr, row, K, BLOCK)
+
+
+@dataclass(frozen=True, slots=True)
+class TwinCodes:
+    """codes e4m3 [T, 2 · in]; scales [T] float32."""
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+
+
+def empty_twins(tokens: int, inner: int, device: torch.device) -> TwinCodes:
+    codes = torch.empty((tokens, 2 * inner), dtype=_DTYPE, device=device)
+    return TwinCodes(codes, torch.empty(tokens, dtype=torch.float32, device=device))
+
+
+def twin_codes(x: torch.Tensor) -> TwinCodes:
+    """x [T, in] contiguous, of whole groups."""
     tokens, inner = x.shape
-    codes = torch.empty((tokens, 2 * inner), dtype=_DTYPE, device=x.device)
-    scales = torch.empty(tokens, dtype=torch.float32, device=x.device)
-    block = next_power_of_2(inner)
+    twins, block = empty_twins(tokens, inner, x.device), next_power_of_2(inner)
     _twin_codes_kernel[(tokens,)](
-        x, codes, scales, K=inner, BLOCK=block, num_warps=warps_for(block)
+        x, twins.codes, twins.scales, K=inner, BLOCK=block, num_warps=warps_for(block)
     )
-    return codes, scales
+    return twins
+
+
+def ordered_codes(x: torch.Tensor, ids: torch.Tensor, experts: int) -> tuple[TwinCodes, Order]:
+    """`twin_codes` of x, and `order_by_expert` of ids [T, k], in one launch."""
+    tokens, inner = x.shape
+    twins, order = empty_twins(tokens, inner, x.device), empty_order(ids, experts)
+    block = next_power_of_2(inner)
+    _ordered_codes_kernel[(experts + tokens,)](
+        x, twins.codes, twins.scales, ids, order.counts, order.pairs, ids.numel(),
+        K=inner, BLOCK=block, EXPERTS=experts, STRETCH=STRETCH, num_warps=warps_for(block),
+    )  # fmt: skip
+    return twins, order
 
 
 def multiplies_codes(w: LinearWeight) -> bool:

@@ -14,7 +14,6 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.products.expanded_linear import orders
-from atom.model_ops.backends.triton_ops.products.fp4_places import column_place, row_place
 from atom.model_ops.backends.triton_ops.products.packed_tiles import (
     by_input,
     group_values,
@@ -30,12 +29,11 @@ _ROWS, _INPUTS = 32, 128
 @triton.jit
 def _numbers_kernel(
     w_ptr, scale_ptr, zero_ptr, index_ptr, out_ptr, rows, K: tl.constexpr, groups: tl.constexpr,
-    GROUP: tl.constexpr, FP4: tl.constexpr, TILED: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr, FP4: tl.constexpr, ROWS: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Rows of all matrices of a stack. GROUP: inputs that share one of a row's `groups` scales, a
     multiple of the tile's or a part of it; zero_ptr: None where every zero point is 8; index_ptr:
-    of which group each input is, None where groups are neighbours; TILED: see fp4_places.py."""
+    of which group each input is, None where groups are neighbours."""
     GROUPS: tl.constexpr = (BLOCK_K + GROUP - 1) // GROUP
     PAIRS: tl.constexpr = BLOCK_K // 2
     n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -43,18 +41,13 @@ def _numbers_kernel(
     pair = k // 2 + tl.arange(0, PAIRS)
     known = (n < rows)[:, None]
     inside = known & (pair < K // 2)[None, :]
-    w_at = w_ptr + row_place(n, K // 2, 32, TILED)[:, None] + column_place(pair, 32, TILED)[None, :]
-    codes = tl.load(w_at, mask=inside, other=0)
+    codes = tl.load(w_ptr + n[:, None] * (K // 2) + pair[None, :], mask=inside, other=0)
     dtype = out_ptr.dtype.element_ty
     if index_ptr is None:
         group = k // GROUP + tl.arange(0, GROUPS)[None, :]
-        its = known & (group < groups)
-        if TILED:
-            scale_at = scale_ptr + row_place(n, groups, 2, TILED)[:, None]
-            stored = tl.load(scale_at + column_place(group, 2, TILED), mask=its, other=0)
-            zeros = tl.full([1, 1], 8, tl.int16)
-        else:
-            stored, zeros = group_values(scale_ptr, zero_ptr, n, groups, group, its)
+        stored, zeros = group_values(
+            scale_ptr, zero_ptr, n, groups, group, known & (group < groups)
+        )
         scales = by_input(in_numbers(stored, FP4), ROWS, GROUPS, PAIRS)
         zeros = by_input(zeros, ROWS, GROUPS, PAIRS)
         even, odd = unpacked(codes, scales, zeros, dtype, FP4)
@@ -101,7 +94,7 @@ def expand_codes(w: LinearWeight, dtype: torch.dtype) -> LinearWeight:
     _numbers_kernel[(triton.cdiv(rows, _ROWS), triton.cdiv(inputs, block_k))](
         w.data, scales.scale, scales.zero, index, data, rows,
         K=inputs, groups=scales.scale.shape[-1], GROUP=group,
-        FP4=w.format is WeightFormat.MXFP4, TILED=scales.tiled, ROWS=_ROWS, BLOCK_K=block_k,
+        FP4=w.format is WeightFormat.MXFP4, ROWS=_ROWS, BLOCK_K=block_k,
     )  # fmt: skip
     return LinearWeight(data, w.bias)
 

@@ -1,0 +1,238 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""The kernel of both products of experts: a tile of one expert's pairs and of its matrix' rows.
+
+What a tile is multiplied by, its format's own file says (`Packing`); which pairs it has, the order
+of pairs or a search of all of them (expert_order.py).
+"""
+
+from __future__ import annotations
+
+import enum
+
+import triton
+import triton.language as tl
+
+from atom.model_ops.backends.triton_ops.activation import gated
+from atom.model_ops.backends.triton_ops.experts.expert_order import pairs_of_expert, tile_of_order
+from atom.model_ops.backends.triton_ops.experts.fp4_codes import multiply_fp4_codes
+from atom.model_ops.backends.triton_ops.experts.fp4_experts import multiply_fp4
+from atom.model_ops.backends.triton_ops.experts.fp8_experts import multiply_fp8
+from atom.model_ops.backends.triton_ops.experts.packed_experts import multiply_packed
+from atom.model_ops.backends.triton_ops.experts.twin_codes import twin_place, twins
+from atom.model_ops.backends.triton_ops.products.quantise_inputs import scaled_codes
+from atom.model_ops.backends.triton_ops.xcd_order import row_tile
+
+
+class Programs(enum.IntEnum):
+    """What a program belongs to."""
+
+    PAIR = 0
+    EXPERT = 1
+    TILE = 2  # of the pairs in order
+
+
+class Packing(enum.IntEnum):
+    """How many inputs a kernel takes at once."""
+
+    NONE = 0
+    INT4 = 1  # two, of a byte
+    FP4 = 2  # likewise
+    FP4_WORDS = 3  # eight, for activations in bfloat16
+    FP8 = 4  # one, which the tensor core multiplies with activations in fp8
+    FP4_CODES = 5  # eight, for activations in twin codes
+
+
+@triton.jit
+def _load_weights(at, mask, EVEN: tl.constexpr):
+    if EVEN:
+        return tl.load(at)
+    else:
+        return tl.load(at, mask=mask, other=0.0)
+
+
+@triton.jit
+def _in_numbers(codes, scale_ptr, row, known, k, K, dtype, TALL: tl.constexpr, WIDE: tl.constexpr):
+    """Eight-bit codes [N, K] of these rows as numbers of dtype; the tile's inputs share a scale."""
+    scale_at = scale_ptr + row // TALL * tl.cdiv(K, WIDE) + k // WIDE
+    scale = tl.load(scale_at, mask=known, other=0.0)
+    return (codes.to(tl.float32) * scale[:, None]).to(dtype)
+
+
+@triton.jit
+def _multiply(
+    rows, real, n, x_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32, twice. WIDE:
+    inputs that share a scale with TALL rows, 0 where W is plain."""
+    dtype = x_ptr.dtype.element_ty
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    up = acc
+    lane = tl.arange(0, BLOCK_K)
+    x_rows = x_ptr + rows.to(tl.int64)[:, None] * K + lane[None, :]
+    w_rows = w_ptr + n.to(tl.int64)[:, None] * K + lane[None, :]
+    up_rows = w_rows + N * K
+    for k in range(0, K, BLOCK_K):
+        x_mask, w_mask = real[:, None], (n < N)[:, None]
+        if not EVEN:
+            inside = (k + lane < K)[None, :]
+            x_mask, w_mask = x_mask & inside, w_mask & inside
+        x = tl.load(x_rows + k, mask=x_mask, other=0.0)
+        w = _load_weights(w_rows + k, w_mask, EVEN)
+        if WIDE:
+            w = _in_numbers(w, scale_ptr, n, n < N, k, K, dtype, TALL, WIDE)
+        acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
+        if GATED:
+            w = _load_weights(up_rows + k, w_mask, EVEN)
+            if WIDE:
+                w = _in_numbers(w, scale_ptr, N + n, n < N, k, K, dtype, TALL, WIDE)
+            up = tl.dot(x, tl.trans(w), up, input_precision="ieee")
+    return acc, up
+
+
+@triton.jit
+def _tile(
+    pairs, real, n, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr,
+    bias_ptr, weights_ptr, out_ptr, out_scale_ptr, tokens, K: tl.constexpr, N: tl.constexpr,
+    TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, FP8_MOST: tl.constexpr,
+    TWINS: tl.constexpr, WEIGHED: tl.constexpr,
+    KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
+):  # fmt: skip
+    """One expert's product for these pairs [M], written for each. WEIGHED: times their weights,
+    which is the same as of its inputs. out_scale_ptr: where results are written in fp8, those of a
+    tile with one scale, or TWINS."""
+    own = expert.to(tl.int64) * N
+    if GATED:
+        own = own * 2
+    rows = pairs // TOP_K if GATED else pairs
+    scales = scale_ptr
+    if WIDE:
+        height = 2 * N if GATED else N
+        scales += expert.to(tl.int64) * tl.cdiv(height, TALL) * COLUMNS
+    if PACKED == 3:
+        result, up = multiply_fp4(
+            rows, real, n, x_ptr, w_ptr + own * (K // 8), scales, K, N, BLOCK_M, BLOCK_N, BLOCK_K,
+            GATED,
+        )  # fmt: skip
+    elif PACKED == 5:
+        result, up = multiply_fp4_codes(
+            rows, real, n, x_ptr, x_scale_ptr, w_ptr + own * (K // 8), scales, K, N, BLOCK_M,
+            BLOCK_N, BLOCK_K, GATED,
+        )  # fmt: skip
+    elif PACKED == 4:
+        result, up = multiply_fp8(
+            rows, real, n, x_ptr, x_scale_ptr, w_ptr + own * K, scales, K, N, BLOCK_M, BLOCK_N,
+            BLOCK_K, GATED, TALL, WIDE,
+        )  # fmt: skip
+    elif PACKED > 0:
+        zeros, inputs, index = zero_ptr, inputs_ptr, index_ptr
+        if zero_ptr is not None:
+            zeros += own // 2 * COLUMNS
+        if inputs_ptr is not None:
+            inputs += expert.to(tl.int64) * (ORDERS * K)
+        if index_ptr is not None:
+            index += expert.to(tl.int64) * (ORDERS * K)
+        result, up = multiply_packed(
+            rows, real, n, x_ptr, w_ptr + own * (K // 2), scales, zeros, inputs, index, K, N,
+            BLOCK_M, BLOCK_N, BLOCK_K, GATED, WIDE, COLUMNS, ORDERS, PACKED == 2,
+        )  # fmt: skip
+    else:
+        result, up = _multiply(
+            rows, real, n, x_ptr, w_ptr + own * K, scales, K, N, BLOCK_M, BLOCK_N, BLOCK_K, GATED,
+            EVEN, TALL, WIDE,
+        )  # fmt: skip
+    if GATED and WEIGHED:
+        weights = tl.load(weights_ptr + pairs, mask=real, other=0.0)[:, None]
+        result, up = result * weights, up * weights
+    if bias_ptr is not None:
+        result += tl.load(bias_ptr + own + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+    if GATED:
+        # Activations that are written in fp8 were bfloat16 (`_packing`).
+        dtype = out_ptr.dtype.element_ty if out_scale_ptr is None else tl.bfloat16
+        if bias_ptr is not None:
+            up += tl.load(bias_ptr + own + N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
+        gate = result.to(dtype).to(tl.float32)  # rounded as the separate operations round
+        result = gated(gate, up.to(dtype).to(tl.float32), dtype, KIND, ALPHA, LIMIT)
+        at = pairs.to(tl.int64)
+        if out_scale_ptr is not None and not TWINS:
+            known = tl.where((n < N)[None, :], result.to(dtype).to(tl.float32), 0.0)
+            result, scales = scaled_codes(known, FP8_MOST, out_ptr.dtype.element_ty)
+            group = tl.min(n, axis=0) // BLOCK_N
+            tl.store(out_scale_ptr + at * tl.cdiv(N, BLOCK_N) + group, scales, mask=real)
+    else:
+        if WEIGHED:
+            result *= tl.load(weights_ptr + pairs, mask=real, other=0.0)[:, None]
+        at = (pairs % TOP_K).to(tl.int64) * tokens + pairs // TOP_K
+    out_mask = real[:, None] & (n < N)[None, :]
+    if TWINS:
+        # The activation's limit is the results', so one scale does for all of them.
+        SCALE: tl.constexpr = LIMIT * (LIMIT + 1.0) / FP8_MOST
+        code, lacking = twins(
+            result.to(tl.bfloat16).to(tl.float32) / SCALE, out_ptr.dtype.element_ty
+        )
+        out_at = out_ptr + at[:, None] * (2 * N) + twin_place(n)[None, :]
+        tl.store(out_at, code, mask=out_mask)
+        tl.store(out_at + 32, lacking, mask=out_mask)
+        tl.store(out_scale_ptr + at, tl.full([BLOCK_M], SCALE, tl.float32), mask=real)
+    else:
+        out_at = out_ptr + at[:, None] * N + n[None, :]
+        tl.store(out_at, result.to(out_ptr.dtype.element_ty), mask=out_mask)
+
+
+@triton.jit(do_not_specialize=["tokens"])
+def experts_kernel(
+    x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr, bias_ptr, chosen_ptr,
+    weights_ptr, order_ptr, counts_ptr, out_ptr, out_scale_ptr, tokens,
+    K: tl.constexpr, N: tl.constexpr,
+    PROGRAMS: tl.constexpr, EXPERTS: tl.constexpr, EXPERTS_PADDED: tl.constexpr,
+    TOP_K: tl.constexpr, SEARCH: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, FP8_MOST: tl.constexpr,
+    TWINS: tl.constexpr, DIES: tl.constexpr, WEIGHED: tl.constexpr,
+    KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
+):  # fmt: skip
+    """GATED: x [T, K], W [E, 2·N, K] → [P, N]; else x [P, K], W [E, N, K] → [k, T, N]; one
+    of the two is WEIGHED. x_scale_ptr, out_scale_ptr: where x and the result are of codes
+    (fp8_experts.py), whose largest is FP8_MOST. TALL, WIDE: outputs and inputs that share a scale;
+    COLUMNS: scales of a row; inputs_ptr, index_ptr, ORDERS: see packed_experts.py. PACKED: see
+    `Packing`.
+    """
+    count = tokens * TOP_K
+    # Neighbours share rows of x, and an expert's matrix stays in the cache from tile to tile.
+    n = row_tile(0, DIES) * BLOCK_N + tl.arange(0, BLOCK_N)
+    if PROGRAMS == 2:
+        expert, first, end = tile_of_order(
+            counts_ptr, row_tile(1, DIES), EXPERTS, EXPERTS_PADDED, BLOCK_M
+        )
+        if expert < EXPERTS:
+            at = first + tl.arange(0, BLOCK_M)
+            real = at < end
+            pairs = tl.load(order_ptr + at, mask=real, other=0)
+            _tile(
+                pairs, real, n, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr,
+                index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, tokens, K, N, TOP_K,
+                BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE, COLUMNS, ORDERS, PACKED,
+                FP8_MOST, TWINS, WEIGHED, KIND, ALPHA, LIMIT,
+            )  # fmt: skip
+    else:
+        expert = tl.program_id(1)
+        if PROGRAMS == 0:
+            expert = tl.load(chosen_ptr + tl.program_id(1))
+        pairs, found = pairs_of_expert(chosen_ptr, expert, 0, count, BLOCK_M, SEARCH)
+        if PROGRAMS == 0:
+            leader = tl.max(tl.where(tl.arange(0, BLOCK_M) == 0, pairs, 0), axis=0)
+            found = tl.where(leader == tl.program_id(1), found, 0)
+        for first in range(0, found, BLOCK_M):
+            if first > 0:
+                pairs, _ = pairs_of_expert(chosen_ptr, expert, first, count, BLOCK_M, SEARCH)
+            real = first + tl.arange(0, BLOCK_M) < found
+            _tile(
+                pairs, real, n, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr,
+                index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, tokens, K, N, TOP_K,
+                BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE, COLUMNS, ORDERS, PACKED,
+                FP8_MOST, TWINS, WEIGHED, KIND, ALPHA, LIMIT,
+            )  # fmt: skip
