@@ -57,8 +57,8 @@ def _spell_types_once(core: Any) -> None:
 
     def block_type(self: Any, element_ty: Any, shape: Any) -> None:
         sizes = shape.values if isinstance(shape, core.tuple) else shape
-        # Types of elements live as long as the types of tiles kept here.
-        key = id(element_ty), *(getattr(size, "value", size) for size in sizes)
+        space = getattr(element_ty, "address_space", None)  # of pointers, which a launch makes anew
+        key = element_ty.name, space, *(getattr(size, "value", size) for size in sizes)
         if key not in known:
             spell(self, element_ty, shape)
             numel = core.constexpr(self.numel)
