@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from atom_operator import constants
 from atom_operator.cluster.errors import ClusterError, RefusedError, TransientError
 from atom_operator.domain import (
@@ -267,10 +269,8 @@ class FakeCluster:
 
 
 def copied(value: Any) -> Any:
-    """A copy of what JSON can say, several times faster than copy.deepcopy."""
-    if isinstance(value, dict):
-        return {name: copied(item) for name, item in value.items()}
-    return [copied(item) for item in value] if isinstance(value, list | tuple) else value
+    """A copy of what JSON can say, many times faster than copy.deepcopy."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(value))
 
 
 def _list_item(stored: Manifest) -> Manifest:

@@ -25,8 +25,8 @@ def check_integrity(scheduler: Scheduler) -> None:
         held = _held_blocks(sequence)
         assert len(set(held)) == len(held), "a block twice in a row"
     pool = scheduler.blocks.pool
-    counts = {block: pool.num_references(block) for block in range(pool.num_blocks)}
-    assert {block: count for block, count in counts.items() if count} == dict(references), (
+    counts = enumerate(map(pool.num_references, range(pool.num_blocks)))
+    assert {block: count for block, count in counts if count} == references, (
         "blocks are held that no running sequence lists, or the other way round"
     )
 

@@ -91,6 +91,17 @@ _LATENT: dict[str, Any] = {
     "v_head_dim": 16,
     "first_k_dense_replace": 1_000,
 }
+# Where a test says nothing of experts. Transformers' own defaults are 128 in a published size:
+# 140 MB to make, to write and to read.
+_FEW_EXPERTS: dict[str, dict[str, Any]] = {
+    "qwen2_moe": {
+        "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
+        "shared_expert_intermediate_size": 40,
+    },
+    "qwen3_moe": {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
+    "glm4_moe": {"n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40},
+    "gpt_oss": {"num_local_experts": 8, "num_experts_per_tok": 3},
+}  # fmt: skip
 
 LLAMA3_ROPE_SCALING: dict[str, Any] = {
     "rope_type": "llama3",
@@ -163,6 +174,7 @@ def make_tiny_checkpoint(
         "eos_token_id": end_ids[0],
         "bos_token_id": end_ids[1],
         "pad_token_id": end_ids[1],
+        **_FEW_EXPERTS.get(architecture, {}),
         **(extra or {}),
     }
     model = _build(architecture, settings, seed).to(dtype)

@@ -9,6 +9,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
+
 from atom_operator import constants
 from atom_operator.children import naming
 from atom_operator.domain import Manifest, Plan
@@ -57,4 +59,5 @@ def _decisions(plan: Plan) -> dict[str, Any]:
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, indent=2, sort_keys=True) + "\n"
+    """As json.dumps(indent=2) spells it, which with an indent is a tenth of a reconcile."""
+    return msgspec.json.format(json.dumps(value, sort_keys=True), indent=2) + "\n"

@@ -264,6 +264,9 @@ class Seams(RuleBasedStateMachine):
             for key, item in self.cluster.objects.items()
         }
 
+    def copied_objects(self) -> dict[Any, Any]:
+        return {key: copied(item) for key, item in self.cluster.objects.items()}
+
     @invariant()
     def what_runs_can_be_reached(self) -> None:
         if self.life.deployment is not None and not self.cluster.refused_kinds:
@@ -273,7 +276,7 @@ class Seams(RuleBasedStateMachine):
     def tell_the_status_anew(self) -> None:
         """It holds nothing that is not to be seen elsewhere."""
         told = parent_of(self.cluster)["status"]
-        kept = copied(self.cluster.objects)
+        kept = self.copied_objects()
         seen = told["observedGeneration"]
         parent_of(self.cluster)["status"] = {"observedGeneration": seen}
         self.restart()
@@ -291,7 +294,7 @@ class Seams(RuleBasedStateMachine):
         for name in NODES:
             self.life.return_node(name)
         for _ in range(_ROUNDS):
-            before = copied(self.cluster.objects)
+            before = self.copied_objects()
             self.come_to_rest()
             self.life.step()
             if self.cluster.objects == before:

@@ -188,23 +188,24 @@ class BlockPool:
         self._num_cached = 0
 
     def check_integrity(self) -> None:
-        """Raise AssertionError if any invariant of the class docstring is broken."""
+        """Raise AssertionError if any invariant of the module's docstring is broken. Tests do at
+        every step of pools of thousands of blocks, so what is of all blocks is not a loop."""
+        ref_counts, hashes, listed = self._ref_counts, self._hashes, self._num_listed
         blank = set(self._blank)
         cached = {block_id for block_id in self._given_back if self._is_cached(block_id)}
         assert len(cached) == self._num_cached
         entries = Counter(self._given_back)
-        assert all(entries[block] == count for block, count in enumerate(self._num_listed))
+        assert all(listed[block_id] == count for block_id, count in entries.items())
+        assert len(listed) - listed.count(0) == len(entries), "listed, and not given back"
         assert len(blank) == len(self._blank), "a blank block is listed twice"
-        assert not blank & cached, "a block is both blank and cached"
-        for block_id in range(self.num_blocks):
-            count, content_hash = self._ref_counts[block_id], self._hashes[block_id]
-            assert count >= 0
-            assert (count == 0) == (block_id in blank or block_id in cached)
-            assert not (block_id in blank and content_hash is not None), "blank block with content"
-            assert not (block_id in cached and content_hash is None), "cached block without content"
-            if content_hash is not None:
-                assert self._by_hash.get(content_hash) == block_id
-        assert len(self._by_hash) == sum(value is not None for value in self._hashes)
+        assert blank.isdisjoint(cached), "a block is both blank and cached"
+        assert len(ref_counts) == len(hashes) == len(listed) == self.num_blocks
+        assert min(ref_counts, default=0) >= 0
+        unheld = {block_id for block_id, count in enumerate(ref_counts) if count == 0}
+        assert unheld == blank | cached
+        assert blank.isdisjoint(self._by_hash.values()), "blank block with content"
+        assert all(hashes[block_id] == key for key, block_id in self._by_hash.items())
+        assert self.num_blocks - hashes.count(None) == len(self._by_hash)
 
 
 class BlockContents:

@@ -61,6 +61,17 @@ def test_inputs_are_no_whole_tiles(device: torch.device, kind: WeightFormat, tok
     assert error(linear(x, w), expected(x, w)) < TOLERANCE[torch.float16]
 
 
+def test_what_lies_behind_the_last_rows_scales_is_not_read(device: torch.device) -> None:
+    x = torch.randn(17, INNER + 32, device=device).half()
+    w = stored(matrix(80, INNER + 32, device), INT4, torch.float16, 32)
+    scales = w.scales
+    assert scales is not None
+    memory = torch.full((2 * scales.scale.numel(),), torch.nan, device=device).half()
+    behind = memory[: scales.scale.numel()].view_as(scales.scale).copy_(scales.scale)
+    guarded = replace(w, scales=replace(scales, scale=behind))
+    assert error(linear(x, guarded), expected(x, w)) < TOLERANCE[torch.float16]
+
+
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
 def test_zero_points_of_inputs_that_are_all_large(device: torch.device, kind: torch.dtype) -> None:
     """What codes and zero points add up to is a hundred times what they leave."""

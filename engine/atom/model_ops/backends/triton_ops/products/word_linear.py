@@ -88,6 +88,7 @@ def _add_zero_points(
     """acc [N, T] + what zero points that are not CENTRE add to the stretches first .. last - 1, of
     which SHARE share a group; total_ptr: sums of inputs [tokens, stretches]. Exact as float32 are:
     the tensor core has each as three bfloat16."""
+    last = tl.minimum(last, groups * SHARE)  # a tile beyond the inputs is of no group
     for at in range(first, last, _STRETCHES):
         stretch = at + tl.arange(0, _STRETCHES)
         inside = (stretch < last)[None, :]
