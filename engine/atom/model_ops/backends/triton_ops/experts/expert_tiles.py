@@ -68,9 +68,11 @@ def _fp8(rows: float) -> ExpertTile:
 
 def _mxfp4(rows: float) -> ExpertTile:
     if rows <= 12:
-        return ExpertTile(16, 64, 128, 4, 4, registers=96)
-    # An expert's pairs in one tile, mostly: each makes numbers of all codes again.
-    return ExpertTile(32 if rows <= 20 else 64, 64, 128, 4, 3)
+        return ExpertTile(16, 64, 128, 4, 3, registers=128)
+    # An expert's pairs in few tiles: each makes numbers of all codes again.
+    if rows <= 48:
+        return ExpertTile(32, 64, 128, 4, 3, registers=128)
+    return ExpertTile(64, 64, 128, 4, 3, registers=168)
 
 
 def _packed(rows: float, element_bytes: int) -> ExpertTile:
