@@ -26,15 +26,10 @@ from atom.model_ops.backends.triton_ops.attention import (
     selected_attention,
 )
 from atom.model_ops.backends.triton_ops.experts import (
-    expert_kernel,
-    expert_order,
-    expert_products,
     norm_logits,
     routing,
-    twin_codes,
 )
 from atom.model_ops.backends.triton_ops.products import (
-    expand_codes,
     expanded_linear,
     norm_linear,
     quantise_inputs,
@@ -50,7 +45,8 @@ from atom.model_ops.backends.triton_ops.steps import (
     sampling,
     token_mask,
 )
-from atom.model_ops.values import Activation, ClampedSwiGLU
+from atom.model_ops.values import Activation
+from tests.engine.ops.expert_cases import CLAMPED, EXPERT_CASES, INT4, SILU
 from tests.engine.ops.few_expert_cases import CODE_LINEAR, FEW_EXPERTS
 from tests.engine.ops.word_cases import WORD_LINEAR
 
@@ -90,32 +86,9 @@ NO_LIMIT, LIMIT = {"LIMIT": 0.0}, {"LIMIT": 240.0}
 PLAIN = {"WINDOW": 0, "IN_CHUNKS": False, "SOFTCAP": 0.0, "sinks_ptr": None}
 WINDOWED = {"WINDOW": 4096, "IN_CHUNKS": False, "SOFTCAP": 50.0}
 IN_CHUNKS = {**PLAIN, "WINDOW": 8192, "IN_CHUNKS": True}
-EXPERTS = {
-    "EXPERTS": 128, "EXPERTS_PADDED": 128, "TOP_K": 8, "SEARCH": 256, "bias_ptr": None,
-    "K": 2048, "N": 768, "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "EVEN": True,
-    "TALL": 1, "WIDE": 0, "COLUMNS": 0, "PACKED": 0, "scale_ptr": None, "zero_ptr": None,
-    "ORDERS": 0, "inputs_ptr": None, "index_ptr": None, "x_scale_ptr": None,
-    "out_scale_ptr": None, "FP8_MOST": 0.0, "TWINS": False,
-}  # fmt: skip
-FP8_EXPERTS = {
-    key: value for key, value in EXPERTS.items() if key not in ("scale_ptr", "x_scale_ptr")
-} | {"TALL": 128, "WIDE": 128, "COLUMNS": 16, "PACKED": 4}
-CODES = {"types": {"x_ptr": "fp8", "x_scale_ptr": "*fp32", "w_ptr": "fp8", "scale_ptr": "*fp32"}}
-TWIN_CODES = {"types": {"x_ptr": "fp8", "w_ptr": "*i32", "scale_ptr": "*i16"}}
 UNSCALED = {"SCALED": False, "TALL": 1, "WIDE": 0, "scale_ptr": None}
 SCALED_BLOCKS = {"SCALED": True, "TALL": 128, "WIDE": 128}
-PACKED_EXPERTS = {
-    key: value for key, value in EXPERTS.items() if key not in ("scale_ptr", "zero_ptr", "bias_ptr")
-} | {"K": 2880, "N": 2880, "BLOCK_N": 64, "EVEN": False, "PACKED": 1}
-ORDERED_EXPERTS = {**PACKED_EXPERTS, "WIDE": 64, "COLUMNS": 45, "ORDERS": 1}
-del ORDERED_EXPERTS["inputs_ptr"], ORDERED_EXPERTS["index_ptr"]
-INT4 = {
-    "types": dict.fromkeys(("order_ptr", "index_ptr", "inputs_ptr"), "*i32")
-    | {"w_ptr": "*u8", "scale_ptr": "*fp16", "zero_ptr": "*u8"}
-}
 IN_PLACE = {"order_ptr": None, "index_ptr": None}
-GATES, DOWNS = {"GATED": True, "WEIGHED": False}, {"GATED": False, "WEIGHED": True}
-NO_ORDER = {"order_ptr": None, "counts_ptr": None}
 CHOICE = {
     "PARTS": 4, "GROUPS": 1, "SIZE": 128, "GROUPS_PADDED": 1, "SIZE_PADDED": 128, "GROUPS_KEPT": 1,
     "GROUP_TOP": 1, "TOP_K": 8, "TOP_K_PADDED": 8, "SIGMOID": False, "RENORMALIZE": True,
@@ -129,8 +102,6 @@ GROUPED_CHOICE = {
 NO_ROTARY = dict.fromkeys(
     ("q_weight_ptr", "k_weight_ptr", "cos_sin_ptr", "positions_ptr", "slots_ptr")
 )
-SILU = activation.gating(Activation.SILU)
-CLAMPED = activation.gating(ClampedSwiGLU(1.702, 7.0))
 LOGITS = {"types": {"logits_ptr": "*fp32"}}
 GROUP = {"GROUP": 4, "BLOCK_SIZE": 16}
 RUN = {**HEADS, **GROUP, **PLAIN, "BLOCK_N": 64, **BF16}
@@ -373,100 +344,15 @@ CASES: list[Any] = [
         ("router", routing._logits_kernel, {"BLOCK_T": 16, "BLOCK_E": 16, "BLOCK_K": 128}, {}),
         ("choice", routing._choose_kernel, CHOICE, {"num_warps": 1}),
         ("choice in groups", routing._choose_kernel, GROUPED_CHOICE, {"num_warps": 1}),
-        ("experts of pairs", expert_kernel.experts_kernel,
-         {**EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 0, **GATES}, {}),
-        ("experts of weighed inputs", expert_kernel.experts_kernel,
-         {**EXPERTS, **NO_ORDER, **SILU, "TOP_K": 1, "PROGRAMS": 0, "GATED": True,
-          "WEIGHED": True}, {}),
-        ("experts' downs", expert_kernel.experts_kernel,
-         {**EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 1, **DOWNS}, {}),
-        ("experts in order", expert_kernel.experts_kernel,
-         {**EXPERTS, **CLAMPED, "PROGRAMS": 2, **GATES, "EVEN": False, "BLOCK_M": 128,
-          "BLOCK_N": 64, "BLOCK_K": 64}, {"num_warps": 8}),
-        ("experts of fp8 blocks", expert_kernel.experts_kernel,
-         {key: value for key, value in {
-             **EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 0, **GATES, "TALL": 128, "WIDE": 128,
-             "COLUMNS": 16,
-         }.items() if key != "scale_ptr"},
-         {"types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
-        ("many tokens' experts of int8", expert_kernel.experts_kernel,
-         {key: value for key, value in {
-             **EXPERTS, **SILU, "PROGRAMS": 2, **DOWNS, "BLOCK_M": 128, "BLOCK_N": 64,
-             "BLOCK_K": 64, "WIDE": 2048, "COLUMNS": 1,
-         }.items() if key != "scale_ptr"},
-         {"num_warps": 8, "types": {"w_ptr": "*i8", "scale_ptr": "*fp32"}}),
-        ("experts of mxfp4", expert_kernel.experts_kernel,
-         {**PACKED_EXPERTS, **NO_ORDER, **CLAMPED, "PROGRAMS": 0, **GATES, "WIDE": 32,
-          "COLUMNS": 90, "PACKED": 3, "zero_ptr": None},
-         {"num_stages": 4, "types": {"w_ptr": "*i32", "scale_ptr": "*u8"}}),
-        *(
-            (f"experts of mxfp4 for twin codes, {name}", expert_kernel.experts_kernel,
-             {**{key: value for key, value in PACKED_EXPERTS.items() if key != "x_scale_ptr"},
-              **NO_ORDER, **CLAMPED, "PROGRAMS": 1, **stack, "WIDE": 32, "COLUMNS": 45, "PACKED": 5,
-              "zero_ptr": None},
-             {"num_stages": 3, "maxnreg": 128, **TWIN_CODES})
-            for name, stack in (("gates", GATES), ("downs", DOWNS))
-        ),
-        ("experts of mxfp4 for twin codes, gates of sorted pairs that are written in them",
-         expert_kernel.experts_kernel,
-         {**{key: value for key, value in PACKED_EXPERTS.items()
-             if key not in ("x_scale_ptr", "out_scale_ptr")},
-          **CLAMPED, "PROGRAMS": 2, **GATES, "WIDE": 32, "COLUMNS": 45, "PACKED": 5,
-          "zero_ptr": None, "BLOCK_M": 32, "TWINS": True,
-          "FP8_MOST": 448.0},
-         {"num_stages": 3, "types": {**TWIN_CODES["types"], "out_ptr": "fp8",
-                                     "out_scale_ptr": "*fp32"}}),
-        ("twin codes", twin_codes._twin_codes_kernel, {"K": 2880, "BLOCK": 4096},
-         {"num_warps": 8, "types": {"codes_ptr": "fp8"}}),
-        ("twin codes and the order", twin_codes._ordered_codes_kernel,
-         {"K": 2880, "BLOCK": 4096, "EXPERTS": 32, "STRETCH": 1024},
-         {"num_warps": 8, "types": {"codes_ptr": "fp8"}}),
-        ("experts in fp8", expert_kernel.experts_kernel,
-         {**FP8_EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 1, **GATES, "BLOCK_N": 64}, CODES),
-        ("experts in fp8 for downs in fp8", expert_kernel.experts_kernel,
-         {**{key: value for key, value in FP8_EXPERTS.items() if key != "out_scale_ptr"},
-          **NO_ORDER, **SILU, "PROGRAMS": 1, **GATES, "BLOCK_N": 128, "FP8_MOST": 240.0},
-         {"types": {**CODES["types"], "out_ptr": "fp8", "out_scale_ptr": "*fp32"}}),
-        ("many tokens' experts in fp8", expert_kernel.experts_kernel,
-         {**FP8_EXPERTS, **SILU, "PROGRAMS": 2, **GATES, "BLOCK_M": 128, "BLOCK_N": 64},
-         {**CODES, "num_warps": 8}),
-        ("many tokens' downs in fp8", expert_kernel.experts_kernel,
-         {**FP8_EXPERTS, **SILU, "PROGRAMS": 2, **DOWNS, "K": 704, "N": 2048, "BLOCK_M": 128,
-          "BLOCK_N": 64, "COLUMNS": 6}, {**CODES, "num_warps": 8}),
-        ("8-bit codes as numbers", expand_codes._eight_bits_kernel,
-         {"K": 2048, "TALL": 128, "WIDE": 128, "ROWS": 32, "BLOCK_K": 128},
-         {"types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
-        ("4-bit codes as numbers", expand_codes._numbers_kernel,
-         {"K": 2880, "groups": 45, "GROUP": 64, "FP4": False, "ROWS": 32, "BLOCK_K": 128,
-          "index_ptr": None}, INT4),
-        ("4-bit codes of parted groups as numbers", expand_codes._numbers_kernel,
-         {"K": 2880, "groups": 90, "GROUP": 64, "FP4": False, "ROWS": 32, "BLOCK_K": 128}, INT4),
-        ("experts of mxfp4 byte by byte", expert_kernel.experts_kernel,
-         {**PACKED_EXPERTS, **NO_ORDER, **CLAMPED, "PROGRAMS": 1, **DOWNS, "WIDE": 32,
-          "COLUMNS": 90, "PACKED": 2, "zero_ptr": None},
-         {"num_stages": 3, "types": {"x_ptr": "*fp16", "w_ptr": "*u8", "scale_ptr": "*u8"}}),
-        ("many tokens' experts of int4", expert_kernel.experts_kernel,
-         {**PACKED_EXPERTS, **SILU, "PROGRAMS": 2, **GATES, "WIDE": 64, "COLUMNS": 45,
-          "BLOCK_M": 128},
-         {"num_warps": 8, "types": {"w_ptr": "*u8", "scale_ptr": "*fp16", "zero_ptr": "*u8"}}),
-        ("experts of ordered int4", expert_kernel.experts_kernel,
-         {**ORDERED_EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 0, **GATES, "index_ptr": None},
-         INT4),
-        ("experts of ordered int4, two orders", expert_kernel.experts_kernel,
-         {**ORDERED_EXPERTS, **SILU, "PROGRAMS": 2, **GATES, "BLOCK_M": 64, "BLOCK_K": 64,
-          "ORDERS": 2, "index_ptr": None}, INT4),
-        ("experts' downs of ordered int4, parted among ranks", expert_kernel.experts_kernel,
-         {**ORDERED_EXPERTS, **NO_ORDER, **SILU, "PROGRAMS": 1, **DOWNS, "BLOCK_M": 32,
-          "BLOCK_K": 64, "COLUMNS": 90}, INT4),
-        ("order", expert_order._order_kernel, {"EXPERTS": 128, "STRETCH": 1024}, {}),
+
         ("norm and logits", norm_logits._norm_logits_kernel,
          {"K": 2048, "BLOCK_K": 2048, "ROWS": 4, "HAS_RESIDUAL": True, "PARTS": 1, "PLANES": 1},
          {"num_warps": 8, **LOGITS}),
         ("norm and logits of parts in planes", norm_logits._norm_logits_kernel,
          {"K": 7168, "BLOCK_K": 8192, "ROWS": 2, "HAS_RESIDUAL": True, "PARTS": 4, "PLANES": 8},
          {"num_warps": 8, "types": {"logits_ptr": "*fp32", "x_ptr": "*fp32"}}),
+        *EXPERT_CASES,
         *FEW_EXPERTS,
-        ("sum of experts", expert_products._sum_kernel, {"PARTS": 8, "BLOCK": 1024}, {}),
         ("score", sampling._score_kernel,
          {"VOCAB": 151936, "STRETCH": 4096, "STRETCHES": 38, "FIRST_GROUP": 0}, {"num_warps": 8}),
         ("pick", sampling._pick_kernel,

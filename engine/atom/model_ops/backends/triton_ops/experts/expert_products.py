@@ -1,10 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
 """Experts: a product of each token with the gates and ups it chose, and one with their downs.
 
-A pair is a token and one of its experts. Few pairs are not sorted: each program goes through all of
-their ids and picks its expert's, which costs less than a launch. Where there are fewer pairs than
-experts, programs belong to pairs, and the first pair of an expert computes for the others. Many
-pairs are sorted by expert (expert_order.py), and tiles of rows find their expert in the counts.
+A pair is a token and one of its experts. Pairs of few tokens are not sorted: each program goes
+through all of their ids and picks its expert's, which costs less than a launch. Where there are
+fewer pairs than experts, programs belong to pairs, and the first pair of an expert computes for the
+others. Pairs of many tokens are sorted by expert (expert_order.py), and tiles of rows find their
+expert in the counts.
 
 Experts of four bits become numbers of the activations' dtype tile by tile (packed_experts.py,
 fp4_experts.py), or of fp8 where activations are in two codes of it (fp4_codes.py); those of eight
@@ -58,9 +59,7 @@ from atom.model_ops.values import (
     WeightFormat,
 )
 
-# Up to so many pairs programs look for their own; beyond, pairs are sorted.
-_SEARCHED_PAIRS = 1024
-# Tokens from which pairs are sorted as twin codes are made, which is no launch more.
+# Tokens from which pairs are sorted; with fewer, programs look for their own.
 _SORTED_TOKENS = 64
 # Up to so many tokens the sum is left to the next norm, which reads parts in float32.
 _PARTS_TOKENS = 256
@@ -167,12 +166,11 @@ def _planned(
     x: torch.Tensor, w: ExpertsWeight, routed: Routed, tile: ExpertTile
 ) -> tuple[_Plan, _Activations]:
     """The division, and the activations as gates and ups are multiplied with them."""
-    tokens, pairs = routed.ids.shape[0], routed.ids.numel()
+    pairs = routed.ids.numel()
     plan = _Plan(routed, w.weighs_inputs, x.dtype, Programs.EXPERT, w.count, tile, None)
-    in_codes = _kind(w.gate_up, plan) is Packing.FP4_CODES
-    if pairs > _SEARCHED_PAIRS or (in_codes and tokens >= _SORTED_TOKENS):
+    if routed.ids.shape[0] >= _SORTED_TOKENS:
         plan = replace(plan, programs=Programs.TILE, rows=pairs // tile.block_m + w.count)
-        if in_codes:
+        if _kind(w.gate_up, plan) is Packing.FP4_CODES:
             twins, order = ordered_codes(x, routed.ids, w.count)
             return replace(plan, order=order), _of(twins)
         return replace(plan, order=order_by_expert(routed.ids, w.count)), _Activations(x)

@@ -1,0 +1,134 @@
+"""Cases of kernels of experts, as kernel_cases.py has others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atom.model_ops.backends.triton_ops.activation import gating
+from atom.model_ops.backends.triton_ops.experts import (
+    expert_kernel,
+    expert_order,
+    expert_products,
+    twin_codes,
+)
+from atom.model_ops.backends.triton_ops.products import expand_codes
+from atom.model_ops.values import Activation, ClampedSwiGLU
+
+_EXPERTS = {
+    "EXPERTS": 128, "EXPERTS_PADDED": 128, "TOP_K": 8, "SEARCH": 256, "bias_ptr": None,
+    "K": 2048, "N": 768, "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "EVEN": True,
+    "TALL": 1, "WIDE": 0, "COLUMNS": 0, "PACKED": 0, "scale_ptr": None, "zero_ptr": None,
+    "ORDERS": 0, "inputs_ptr": None, "index_ptr": None, "x_scale_ptr": None,
+    "out_scale_ptr": None, "FP8_MOST": 0.0, "TWINS": False,
+}  # fmt: skip
+_FP8_EXPERTS = {
+    key: value for key, value in _EXPERTS.items() if key not in ("scale_ptr", "x_scale_ptr")
+} | {"TALL": 128, "WIDE": 128, "COLUMNS": 16, "PACKED": 4}
+_CODES = {"types": {"x_ptr": "fp8", "x_scale_ptr": "*fp32", "w_ptr": "fp8", "scale_ptr": "*fp32"}}
+_TWIN_CODES = {"types": {"x_ptr": "fp8", "w_ptr": "*i32", "scale_ptr": "*i16"}}
+_PACKED_EXPERTS = {
+    key: value
+    for key, value in _EXPERTS.items()
+    if key not in ("scale_ptr", "zero_ptr", "bias_ptr")
+} | {"K": 2880, "N": 2880, "BLOCK_N": 64, "EVEN": False, "PACKED": 1}
+_ORDERED_EXPERTS = {**_PACKED_EXPERTS, "WIDE": 64, "COLUMNS": 45, "ORDERS": 1}
+del _ORDERED_EXPERTS["inputs_ptr"], _ORDERED_EXPERTS["index_ptr"]
+INT4 = {
+    "types": dict.fromkeys(("order_ptr", "index_ptr", "inputs_ptr"), "*i32")
+    | {"w_ptr": "*u8", "scale_ptr": "*fp16", "zero_ptr": "*u8"}
+}
+_GATES, _DOWNS = {"GATED": True, "WEIGHED": False}, {"GATED": False, "WEIGHED": True}
+_NO_ORDER = {"order_ptr": None, "counts_ptr": None}
+SILU = gating(Activation.SILU)
+CLAMPED = gating(ClampedSwiGLU(1.702, 7.0))
+
+# Name, kernel, constants and options.
+EXPERT_CASES: list[Any] = [
+    ("experts of pairs", expert_kernel.experts_kernel,
+     {**_EXPERTS, **_NO_ORDER, **SILU, "PROGRAMS": 0, **_GATES}, {}),
+    ("experts of weighed inputs", expert_kernel.experts_kernel,
+     {**_EXPERTS, **_NO_ORDER, **SILU, "TOP_K": 1, "PROGRAMS": 0, "GATED": True,
+      "WEIGHED": True}, {}),
+    ("experts' downs", expert_kernel.experts_kernel,
+     {**_EXPERTS, **_NO_ORDER, **SILU, "PROGRAMS": 1, **_DOWNS}, {}),
+    ("experts in order", expert_kernel.experts_kernel,
+     {**_EXPERTS, **CLAMPED, "PROGRAMS": 2, **_GATES, "EVEN": False, "BLOCK_M": 128,
+      "BLOCK_N": 64, "BLOCK_K": 64}, {"num_warps": 8}),
+    ("experts of fp8 blocks", expert_kernel.experts_kernel,
+     {key: value for key, value in {
+         **_EXPERTS, **_NO_ORDER, **SILU, "PROGRAMS": 0, **_GATES, "TALL": 128, "WIDE": 128,
+         "COLUMNS": 16,
+     }.items() if key != "scale_ptr"},
+     {"types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
+    ("many tokens' experts of int8", expert_kernel.experts_kernel,
+     {key: value for key, value in {
+         **_EXPERTS, **SILU, "PROGRAMS": 2, **_DOWNS, "BLOCK_M": 128, "BLOCK_N": 64,
+         "BLOCK_K": 64, "WIDE": 2048, "COLUMNS": 1,
+     }.items() if key != "scale_ptr"},
+     {"num_warps": 8, "types": {"w_ptr": "*i8", "scale_ptr": "*fp32"}}),
+    ("experts of mxfp4", expert_kernel.experts_kernel,
+     {**_PACKED_EXPERTS, **_NO_ORDER, **CLAMPED, "PROGRAMS": 0, **_GATES, "WIDE": 32,
+      "COLUMNS": 90, "PACKED": 3, "zero_ptr": None},
+     {"num_stages": 4, "types": {"w_ptr": "*i32", "scale_ptr": "*u8"}}),
+    *(
+        (f"experts of mxfp4 for twin codes, {name}", expert_kernel.experts_kernel,
+         {**{key: value for key, value in _PACKED_EXPERTS.items() if key != "x_scale_ptr"},
+          **_NO_ORDER, **CLAMPED, "PROGRAMS": 1, **stack, "WIDE": 32, "COLUMNS": 45, "PACKED": 5,
+          "zero_ptr": None},
+         {"num_stages": 3, "maxnreg": 128, **_TWIN_CODES})
+        for name, stack in (("gates", _GATES), ("downs", _DOWNS))
+    ),
+    ("experts of mxfp4 for twin codes, gates of sorted pairs that are written in them",
+     expert_kernel.experts_kernel,
+     {**{key: value for key, value in _PACKED_EXPERTS.items()
+         if key not in ("x_scale_ptr", "out_scale_ptr")},
+      **CLAMPED, "PROGRAMS": 2, **_GATES, "WIDE": 32, "COLUMNS": 45, "PACKED": 5,
+      "zero_ptr": None, "BLOCK_M": 32, "TWINS": True,
+      "FP8_MOST": 448.0},
+     {"num_stages": 3, "types": {**_TWIN_CODES["types"], "out_ptr": "fp8",
+                                 "out_scale_ptr": "*fp32"}}),
+    ("twin codes", twin_codes._twin_codes_kernel, {"K": 2880, "BLOCK": 4096},
+     {"num_warps": 8, "types": {"codes_ptr": "fp8"}}),
+    ("twin codes and the order", twin_codes._ordered_codes_kernel,
+     {"K": 2880, "BLOCK": 4096, "EXPERTS": 32, "STRETCH": 1024},
+     {"num_warps": 8, "types": {"codes_ptr": "fp8"}}),
+    ("experts in fp8", expert_kernel.experts_kernel,
+     {**_FP8_EXPERTS, **_NO_ORDER, **SILU, "PROGRAMS": 1, **_GATES, "BLOCK_N": 64}, _CODES),
+    ("experts in fp8 for downs in fp8", expert_kernel.experts_kernel,
+     {**{key: value for key, value in _FP8_EXPERTS.items() if key != "out_scale_ptr"},
+      **_NO_ORDER, **SILU, "PROGRAMS": 1, **_GATES, "BLOCK_N": 128, "FP8_MOST": 240.0},
+     {"types": {**_CODES["types"], "out_ptr": "fp8", "out_scale_ptr": "*fp32"}}),
+    ("many tokens' experts in fp8", expert_kernel.experts_kernel,
+     {**_FP8_EXPERTS, **SILU, "PROGRAMS": 2, **_GATES, "BLOCK_M": 128, "BLOCK_N": 64},
+     {**_CODES, "num_warps": 8}),
+    ("many tokens' downs in fp8", expert_kernel.experts_kernel,
+     {**_FP8_EXPERTS, **SILU, "PROGRAMS": 2, **_DOWNS, "K": 704, "N": 2048, "BLOCK_M": 128,
+      "BLOCK_N": 64, "COLUMNS": 6}, {**_CODES, "num_warps": 8}),
+    ("8-bit codes as numbers", expand_codes._eight_bits_kernel,
+     {"K": 2048, "TALL": 128, "WIDE": 128, "ROWS": 32, "BLOCK_K": 128},
+     {"types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
+    ("4-bit codes as numbers", expand_codes._numbers_kernel,
+     {"K": 2880, "groups": 45, "GROUP": 64, "FP4": False, "ROWS": 32, "BLOCK_K": 128,
+      "index_ptr": None}, INT4),
+    ("4-bit codes of parted groups as numbers", expand_codes._numbers_kernel,
+     {"K": 2880, "groups": 90, "GROUP": 64, "FP4": False, "ROWS": 32, "BLOCK_K": 128}, INT4),
+    ("experts of mxfp4 byte by byte", expert_kernel.experts_kernel,
+     {**_PACKED_EXPERTS, **_NO_ORDER, **CLAMPED, "PROGRAMS": 1, **_DOWNS, "WIDE": 32,
+      "COLUMNS": 90, "PACKED": 2, "zero_ptr": None},
+     {"num_stages": 3, "types": {"x_ptr": "*fp16", "w_ptr": "*u8", "scale_ptr": "*u8"}}),
+    ("many tokens' experts of int4", expert_kernel.experts_kernel,
+     {**_PACKED_EXPERTS, **SILU, "PROGRAMS": 2, **_GATES, "WIDE": 64, "COLUMNS": 45,
+      "BLOCK_M": 128},
+     {"num_warps": 8, "types": {"w_ptr": "*u8", "scale_ptr": "*fp16", "zero_ptr": "*u8"}}),
+    ("experts of ordered int4", expert_kernel.experts_kernel,
+     {**_ORDERED_EXPERTS, **_NO_ORDER, **SILU, "PROGRAMS": 0, **_GATES, "index_ptr": None},
+     INT4),
+    ("experts of ordered int4, two orders", expert_kernel.experts_kernel,
+     {**_ORDERED_EXPERTS, **SILU, "PROGRAMS": 2, **_GATES, "BLOCK_M": 64, "BLOCK_K": 64,
+      "ORDERS": 2, "index_ptr": None}, INT4),
+    ("experts' downs of ordered int4, parted among ranks", expert_kernel.experts_kernel,
+     {**_ORDERED_EXPERTS, **_NO_ORDER, **SILU, "PROGRAMS": 1, **_DOWNS, "BLOCK_M": 32,
+      "BLOCK_K": 64, "COLUMNS": 90}, INT4),
+    ("order", expert_order._order_kernel, {"EXPERTS": 128, "STRETCH": 1024}, {}),
+    ("sum of experts", expert_products._sum_kernel, {"PARTS": 8, "BLOCK": 1024}, {}),
+]  # fmt: skip
