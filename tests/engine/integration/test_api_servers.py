@@ -39,6 +39,13 @@ def everyone(server: ServerProcess) -> list[psutil.Process]:
     return found
 
 
+def has_clients(api: psutil.Process, port: int) -> bool:
+    return any(
+        each.status == psutil.CONN_ESTABLISHED and each.laddr.port == port
+        for each in api.net_connections("tcp")
+    )
+
+
 def greedy(server: ServerProcess, prompt: str) -> str:
     body = {"prompt": prompt, "max_tokens": 12, "temperature": 0, "ignore_eos": True}
     answer = server.post("/v1/completions", **body)
@@ -97,14 +104,19 @@ def test_a_killed_child_of_any_kind_ends_everything_with_code_1(
 ) -> None:
     with ready_servers(checkpoint, tmp_path) as server:
         children = everyone(server)
-        streams = [OpenStream(server, prompt=f"s {n}") for n in range(STREAMS)]
+        streams: list[OpenStream] = []
+        # The kernel spreads them by chance, and once in 256 times one process has all of eight.
+        while len(streams) < STREAMS or not all(
+            has_clients(api, server.port) for api in server.api_processes()
+        ):
+            streams.append(OpenStream(server, prompt=f"s {len(streams)}"))
         victims = server.api_processes() if kind == "api" else server.engine_processes()
         victims[1].kill()
         assert server.wait_exit() == 1
         ends = [stream.end_or_break()[-1] for stream in streams]
         # Those of a killed API process just break; every other client is told.
         told = [error_of(end) for end in ends if end.startswith('{"error"')]
-        assert told if kind == "api" else len(told) == STREAMS
+        assert told if kind == "api" else len(told) == len(streams)
         words = "API server process 2" if kind == "api" else "the engine process of rank 1"
         for error in told:
             assert error["code"] == "engine_dead"

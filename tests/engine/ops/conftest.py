@@ -44,6 +44,14 @@ def fixed_draws() -> None:
 
 
 @pytest.fixture(autouse=True)
+def shared_card() -> Iterator[None]:
+    """A card may be several workers': each gives back what its test had."""
+    yield
+    if _ON_GPU:
+        torch.cuda.empty_cache()
+
+
+@pytest.fixture(autouse=True)
 def shared_loops() -> Iterator[None]:
     """Two threads share the loops of the CPU's backends, as in an engine."""
     before = torch.get_num_threads()
