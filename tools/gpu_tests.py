@@ -78,8 +78,10 @@ def _lines(device: str, versions: Mapping[str, str], counts: Counts, command: st
 
 
 def run(arguments: Sequence[str], report: Path) -> int:
-    """pytest's exit code; its output goes to the terminal."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", *arguments]
+    """pytest's exit code; its output goes to the terminal, test by test, so that a run that is cut
+    off has named its failures."""
+    named = ("-o", "verbosity_test_cases=1")
+    command = [sys.executable, "-m", "pytest", "-q", *named, "-p", "no:randomly", *arguments]
     return subprocess.run([*command, f"--junitxml={report}"], cwd=ROOT, check=False).returncode
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tools.gpu_tests import main, page, read_counts
+from tools.gpu_tests import main, page, read_counts, run
 
 REPORT = """<testsuites><testsuite tests="4">
 <testcase classname="tests.engine.ops.parity.test_experts" name="a"/>
@@ -35,3 +35,14 @@ def test_without_a_gpu_nothing_is_written(
     assert main(["--output", str(tmp_path / "page.md")]) == 1
     assert "torch sees no GPU here" in capsys.readouterr().err
     assert not (tmp_path / "page.md").exists()
+
+
+def test_failures_are_named_as_they_happen(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tests = tmp_path / "test_two.py"
+    tests.write_text("def test_right(): pass\n\ndef test_wrong(): assert not 'wrong'\n")
+    assert run(["-p", "no:cacheprovider", "-c", "/dev/null", str(tests)], tmp_path / "report.xml")
+    ran, _, _ = capfd.readouterr().out.partition("FAILURES")
+    assert "::test_right PASSED" in ran
+    assert "::test_wrong FAILED" in ran
