@@ -50,7 +50,7 @@ def candidates(tokens: int) -> Iterator[ExpertTile]:
 
 def code_candidates(tokens: int) -> Iterator[ExpertTile]:
     """Of codes, whose rows are the tall side of the tensor core's tile."""
-    rows, limits = ((16, 32), (80, 96, 112, None)) if tokens <= 64 else ((32, 64), (128, 168, None))
+    rows, limits = ((16, 32), (96, 128, None)) if tokens <= 64 else ((32, 64), (128, 168, None))
     for m, (n, warps), stages, most in itertools.product(rows, ((64, 4), (128, 8)), (3, 4), limits):
         yield ExpertTile(m, n, 128, warps, stages, most)
 

@@ -4,7 +4,7 @@ It puts its own operations into `triton.language` at each launch, and once more 
 function from a kernel; it makes a table of types wherever it needs one of them; and it computes
 whole numbers a second time, with more bits, to see whether they overflow, which cases so small
 cannot. Most of its time goes into types of tiles, of which a kernel has a few: each result of each
-operation spells its own anew, and what tuples of sizes are is asked by nobody.
+operation spells its own anew, and tuples of sizes get types that no operation reads.
 """
 
 from __future__ import annotations

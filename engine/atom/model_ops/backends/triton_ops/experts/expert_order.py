@@ -54,15 +54,13 @@ def tile_of_order(
 
 
 @triton.jit
-def order_expert(
-    chosen_ptr, counts_ptr, order_ptr, expert, pairs, EXPERTS: tl.constexpr, STRETCH: tl.constexpr
-):  # fmt: skip
+def order_expert(chosen_ptr, counts_ptr, order_ptr, expert, pairs, STRETCH: tl.constexpr):
     """Count one expert's pairs and write each to its place."""
     before = tl.zeros([STRETCH], tl.int32)
     found = before
     for start in range(0, pairs, STRETCH):
         at = start + tl.arange(0, STRETCH)
-        chosen = tl.load(chosen_ptr + at, mask=at < pairs, other=EXPERTS)
+        chosen = tl.load(chosen_ptr + at, mask=at < pairs, other=-1)
         before += ((chosen >= 0) & (chosen < expert)).to(tl.int32)  # below 0: another rank's
         found += (chosen == expert).to(tl.int32)
     tl.store(counts_ptr + expert, tl.sum(found, axis=0))
@@ -75,10 +73,8 @@ def order_expert(
 
 
 @triton.jit(do_not_specialize=["pairs"])
-def _order_kernel(
-    chosen_ptr, counts_ptr, order_ptr, pairs, EXPERTS: tl.constexpr, STRETCH: tl.constexpr
-):  # fmt: skip
-    order_expert(chosen_ptr, counts_ptr, order_ptr, tl.program_id(0), pairs, EXPERTS, STRETCH)
+def _order_kernel(chosen_ptr, counts_ptr, order_ptr, pairs, STRETCH: tl.constexpr):
+    order_expert(chosen_ptr, counts_ptr, order_ptr, tl.program_id(0), pairs, STRETCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +94,6 @@ def order_by_expert(ids: torch.Tensor, experts: int) -> Order:
     """ids [T, k] int32; pair p is choice p % k of token p // k."""
     order = empty_order(ids, experts)
     _order_kernel[(experts,)](
-        ids, order.counts, order.pairs, ids.numel(), EXPERTS=experts, STRETCH=STRETCH, num_warps=4
+        ids, order.counts, order.pairs, ids.numel(), STRETCH=STRETCH, num_warps=4
     )
     return order

@@ -37,7 +37,6 @@ from atom.model_ops.backends.triton_ops.experts.expert_tiles import (
     expert_tile,
 )
 from atom.model_ops.backends.triton_ops.experts.twin_codes import (
-    TwinCodes,
     empty_twins,
     multiplies_codes,
     ordered_codes,
@@ -158,10 +157,6 @@ class _Activations:
     scales: torch.Tensor | None = None
 
 
-def _of(twins: TwinCodes) -> _Activations:
-    return _Activations(twins.codes, twins.scales)
-
-
 def _planned(
     x: torch.Tensor, w: ExpertsWeight, routed: Routed, tile: ExpertTile
 ) -> tuple[_Plan, _Activations]:
@@ -171,8 +166,8 @@ def _planned(
     if routed.ids.shape[0] >= _SORTED_TOKENS:
         plan = replace(plan, programs=Programs.TILE, rows=pairs // tile.block_m + w.count)
         if _kind(w.gate_up, plan) is Packing.FP4_CODES:
-            twins, order = ordered_codes(x, routed.ids, w.count)
-            return replace(plan, order=order), _of(twins)
+            codes, scales, order = ordered_codes(x, routed.ids, w.count)
+            return replace(plan, order=order), _Activations(codes, scales)
         return replace(plan, order=order_by_expert(routed.ids, w.count)), _Activations(x)
     if pairs < w.count and not routed.is_partial:  # a pair may be another rank's
         plan = replace(plan, programs=Programs.PAIR, rows=pairs)
@@ -185,7 +180,7 @@ def _active(w: ExpertsWeight, plan: _Plan, device: torch.device) -> _Activations
     down, tile, pairs = w.down, plan.tile, plan.routed.ids.numel()
     inner, kind = down.inputs, _kind(down, plan)
     if kind is Packing.FP4_CODES and isinstance(w.activation, ClampedSwiGLU):
-        return _of(empty_twins(pairs, inner, device))
+        return _Activations(*empty_twins(pairs, inner, device))
     if kind is not Packing.FP8 or tile.block_n != _block_k(down, tile):
         return _Activations(torch.empty((pairs, inner), dtype=plan.dtype, device=device))
     codes = torch.empty((pairs, inner), dtype=down.data.dtype, device=device)
@@ -229,7 +224,7 @@ def _launch(
     if packing is Packing.FP8 and x.scales is None:
         x = _Activations(*quantise_groups(x.data, w.data.dtype, block_k))
     elif packing is Packing.FP4_CODES and x.scales is None:
-        x = _of(twin_codes(x.data))
+        x = _Activations(*twin_codes(x.data))
     column_tiles, codes = triton.cdiv(columns, tile.block_n), out.scales is not None
     experts_kernel[(column_tiles, plan.rows)](
         x.data, x.scales, data, scale, scales and scales.zero, inputs, index,

@@ -2,9 +2,9 @@
 """The product of an expert's MXFP4 matrix with tokens in two codes of fp8 each (twin_codes.py).
 
 e2m1 has sign, exponent and fraction where e4m3 has them, so four codes at once become numbers of
-the tensor core by shifts and masks alone: nothing is multiplied into a number. A group's sum is,
-by the group's scale, in float32; what the tensor core adds up at once is one group, with tokens'
-codes and then with what they lack. Weights are its tall side and come from registers.
+the tensor core by shifts and masks alone: nothing is multiplied into a number. A group's sum is
+scaled and added in float32; what the tensor core adds up at once is one group, with tokens' codes
+and then with what they lack. Weights are its tall side and come from registers.
 """
 
 from __future__ import annotations

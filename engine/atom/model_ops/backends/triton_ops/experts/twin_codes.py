@@ -8,8 +8,6 @@ inputs, those of its odd ones, and then what both lack, as fp4_codes.py multipli
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
@@ -22,6 +20,7 @@ from atom.model_ops.backends.triton_ops.experts.expert_order import (
 )
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
 from atom.model_ops.values import LinearWeight, WeightFormat
+from atom.utils.device import native_fp8
 
 _PAIR = 64  # inputs of two groups, whose exponents are read at once
 _DTYPE = torch.float8_e4m3fn
@@ -72,45 +71,42 @@ def _ordered_codes_kernel(
 ):  # fmt: skip
     program = tl.program_id(0)
     if program < EXPERTS:
-        order_expert(chosen_ptr, counts_ptr, order_ptr, program, pairs, EXPERTS, STRETCH)
+        order_expert(chosen_ptr, counts_ptr, order_ptr, program, pairs, STRETCH)
     else:
         row = (program - EXPERTS).to(tl.int64)
         _write_twins(x_ptr, codes_ptr, scales_ptr, row, K, BLOCK)
 
 
-@dataclass(frozen=True, slots=True)
-class TwinCodes:
-    """codes e4m3 [T, 2 · in]; scales [T] float32."""
-
-    codes: torch.Tensor
-    scales: torch.Tensor
-
-
-def empty_twins(tokens: int, inner: int, device: torch.device) -> TwinCodes:
+def empty_twins(tokens: int, inner: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Room for codes e4m3 [T, 2 · in] and scales [T] float32."""
     codes = torch.empty((tokens, 2 * inner), dtype=_DTYPE, device=device)
-    return TwinCodes(codes, torch.empty(tokens, dtype=torch.float32, device=device))
+    return codes, torch.empty(tokens, dtype=torch.float32, device=device)
 
 
-def twin_codes(x: torch.Tensor) -> TwinCodes:
-    """x [T, in] contiguous, of whole groups."""
+def twin_codes(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [T, in] contiguous, of whole groups → e4m3 [T, 2 · in], scales [T] float32."""
     tokens, inner = x.shape
-    twins, block = empty_twins(tokens, inner, x.device), next_power_of_2(inner)
+    codes, scales = empty_twins(tokens, inner, x.device)
+    block = next_power_of_2(inner)
     _twin_codes_kernel[(tokens,)](
-        x, twins.codes, twins.scales, K=inner, BLOCK=block, num_warps=warps_for(block)
+        x, codes, scales, K=inner, BLOCK=block, num_warps=warps_for(block)
     )
-    return twins
+    return codes, scales
 
 
-def ordered_codes(x: torch.Tensor, ids: torch.Tensor, experts: int) -> tuple[TwinCodes, Order]:
+def ordered_codes(
+    x: torch.Tensor, ids: torch.Tensor, experts: int
+) -> tuple[torch.Tensor, torch.Tensor, Order]:
     """`twin_codes` of x, and `order_by_expert` of ids [T, k], in one launch."""
     tokens, inner = x.shape
-    twins, order = empty_twins(tokens, inner, x.device), empty_order(ids, experts)
+    codes, scales = empty_twins(tokens, inner, x.device)
+    order = empty_order(ids, experts)
     block = next_power_of_2(inner)
     _ordered_codes_kernel[(experts + tokens,)](
-        x, twins.codes, twins.scales, ids, order.counts, order.pairs, ids.numel(),
+        x, codes, scales, ids, order.counts, order.pairs, ids.numel(),
         K=inner, BLOCK=block, EXPERTS=experts, STRETCH=STRETCH, num_warps=warps_for(block),
     )  # fmt: skip
-    return twins, order
+    return codes, scales, order
 
 
 def multiplies_codes(w: LinearWeight) -> bool:
@@ -119,6 +115,4 @@ def multiplies_codes(w: LinearWeight) -> bool:
     if w.format is not WeightFormat.MXFP4 or w.inputs % _PAIR or torch.version.hip:
         return False
     assert w.scales is not None
-    device = w.data.device
-    capable = device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 9)
-    return w.scales.dtype is torch.bfloat16 and capable
+    return w.scales.dtype is torch.bfloat16 and native_fp8(w.data.device) is _DTYPE
