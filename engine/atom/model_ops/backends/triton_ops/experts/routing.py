@@ -2,8 +2,9 @@
 """Routing: every expert's logit by one kernel, the choice among them by another.
 
 Logits stay in float32, whatever the model's dtype: half precision would decide between experts by
-rounding. Of few tokens the product is split over its inner dimension, and the choice adds up the
-parts. A token's experts are found one after the other; no sort.
+rounding. Of few tokens the product is split over its inner dimension, since its tiles are too few
+to occupy a card, and the choice adds up the parts. A token's experts are found one after the other;
+no sort.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from atom.model_ops.backends.triton_ops.launch import next_power_of_2
 from atom.model_ops.routing import Routed, Routing, Scoring
 from atom.model_ops.values import LinearWeight, RouterWeight
 
-_FEW_TOKENS = 64
-_SPLIT = 4  # parts of a product of few tokens
-_BLOCK_E, _BLOCK_K = 16, 128
+_FEW_TOKENS = 64  # to which tiles are of few tokens
+_SPLIT_TOKENS = 256  # to which a product is split
+_PARTS = 16
+_FEW_BLOCK, _MANY_BLOCK = 16, 64  # tokens of a tile
+_BLOCK_E, _BLOCK_K = 32, 128
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -142,11 +145,11 @@ def choose(parts: torch.Tensor, w: RouterWeight, routing: Routing) -> Routed:
 def _logits(x: torch.Tensor, w: LinearWeight) -> torch.Tensor:
     """[S, T, E] float32, whose sum over S the logits are, but for a bias."""
     tokens, inner = x.shape
-    few = tokens <= _FEW_TOKENS
-    split = min(_SPLIT, triton.cdiv(inner, _BLOCK_K)) if few else 1
+    split = _PARTS if tokens <= _SPLIT_TOKENS else 1
     slice_ = triton.cdiv(triton.cdiv(inner, split), _BLOCK_K) * _BLOCK_K
+    split = triton.cdiv(inner, slice_)
     parts = torch.empty((split, tokens, w.outputs), dtype=torch.float32, device=x.device)
-    block_t = 16 if few else 64
+    block_t = _FEW_BLOCK if tokens <= _FEW_TOKENS else _MANY_BLOCK
     grid = (triton.cdiv(tokens, block_t), triton.cdiv(w.outputs, _BLOCK_E), split)
     _logits_kernel[grid](
         x, w.data, parts, tokens, w.outputs, inner, slice_,
