@@ -16,7 +16,7 @@ from atom.model_ops.values import Activation, ClampedSwiGLU
 
 _EXPERTS = {
     "EXPERTS": 128, "EXPERTS_PADDED": 128, "TOP_K": 8, "SEARCH": 256, "bias_ptr": None,
-    "K": 2048, "N": 768, "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "EVEN": True,
+    "K": 2048, "N": 768, "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128,
     "TALL": 1, "WIDE": 0, "COLUMNS": 0, "PACKED": 0, "scale_ptr": None, "zero_ptr": None,
     "ORDERS": 0, "inputs_ptr": None, "index_ptr": None, "x_scale_ptr": None,
     "out_scale_ptr": None, "FP8_MOST": 0.0, "TWINS": False,
@@ -30,7 +30,7 @@ _PACKED_EXPERTS = {
     key: value
     for key, value in _EXPERTS.items()
     if key not in ("scale_ptr", "zero_ptr", "bias_ptr")
-} | {"K": 2880, "N": 2880, "BLOCK_N": 64, "EVEN": False, "PACKED": 1}
+} | {"K": 2880, "N": 2880, "BLOCK_N": 64, "PACKED": 1}
 _ORDERED_EXPERTS = {**_PACKED_EXPERTS, "WIDE": 64, "COLUMNS": 45, "ORDERS": 1}
 del _ORDERED_EXPERTS["inputs_ptr"], _ORDERED_EXPERTS["index_ptr"]
 INT4 = {
@@ -52,7 +52,7 @@ EXPERT_CASES: list[Any] = [
     ("experts' downs", expert_kernel.experts_kernel,
      {**_EXPERTS, **_NO_ORDER, **SILU, "PROGRAMS": 1, **_DOWNS}, {}),
     ("experts in order", expert_kernel.experts_kernel,
-     {**_EXPERTS, **CLAMPED, "PROGRAMS": 2, **_GATES, "EVEN": False, "BLOCK_M": 128,
+     {**_EXPERTS, **CLAMPED, "PROGRAMS": 2, **_GATES, "BLOCK_M": 128,
       "BLOCK_N": 64, "BLOCK_K": 64}, {"num_warps": 8}),
     ("experts of fp8 blocks", expert_kernel.experts_kernel,
      {key: value for key, value in {
@@ -83,8 +83,7 @@ EXPERT_CASES: list[Any] = [
      {**{key: value for key, value in _PACKED_EXPERTS.items()
          if key not in ("x_scale_ptr", "out_scale_ptr")},
       **CLAMPED, "PROGRAMS": 2, **_GATES, "WIDE": 32, "COLUMNS": 45, "PACKED": 5,
-      "zero_ptr": None, "BLOCK_M": 32, "TWINS": True,
-      "FP8_MOST": 448.0},
+      "zero_ptr": None, "BLOCK_M": 32, "BLOCK_N": 32, "TWINS": True, "FP8_MOST": 448.0},
      {"num_stages": 3, "types": {**_TWIN_CODES["types"], "out_ptr": "fp8",
                                  "out_scale_ptr": "*fp32"}}),
     ("twin codes", twin_codes._twin_codes_kernel, {"K": 2880, "BLOCK": 4096},
@@ -130,5 +129,10 @@ EXPERT_CASES: list[Any] = [
      {**_ORDERED_EXPERTS, **_NO_ORDER, **SILU, "PROGRAMS": 1, **_DOWNS, "BLOCK_M": 32,
       "BLOCK_K": 64, "COLUMNS": 90}, INT4),
     ("order", expert_order._order_kernel, {"STRETCH": 1024}, {}),
+    ("counts of parts", expert_order._count_parts_kernel, {"PART": 8192, "STRETCH": 1024},
+     {"types": {"parts_ptr": "*i32"}}),
+    ("order of parts", expert_order._order_parts_kernel,
+     {"EXPERTS": 96, "EXPERTS_PADDED": 128, "PART": 8192, "STRETCH": 1024},
+     {"types": {"parts_ptr": "*i32"}}),
     ("sum of experts", expert_products._sum_kernel, {"PARTS": 8, "BLOCK": 1024}, {}),
 ]  # fmt: skip

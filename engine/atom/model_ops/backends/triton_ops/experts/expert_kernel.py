@@ -17,8 +17,9 @@ from atom.model_ops.backends.triton_ops.experts.expert_order import pairs_of_exp
 from atom.model_ops.backends.triton_ops.experts.fp4_codes import multiply_fp4_codes
 from atom.model_ops.backends.triton_ops.experts.fp4_experts import multiply_fp4
 from atom.model_ops.backends.triton_ops.experts.fp8_experts import multiply_fp8
+from atom.model_ops.backends.triton_ops.experts.gates_and_ups import halves, matrix_rows
 from atom.model_ops.backends.triton_ops.experts.packed_experts import multiply_packed
-from atom.model_ops.backends.triton_ops.experts.twin_codes import twin_place, twins
+from atom.model_ops.backends.triton_ops.experts.twin_codes import twin_input, twin_place, twins
 from atom.model_ops.backends.triton_ops.products.quantise_inputs import scaled_codes
 from atom.model_ops.backends.triton_ops.xcd_order import row_tile
 
@@ -43,60 +44,53 @@ class Packing(enum.IntEnum):
 
 
 @triton.jit
-def _load_weights(at, mask, EVEN: tl.constexpr):
-    if EVEN:
-        return tl.load(at)
-    else:
-        return tl.load(at, mask=mask, other=0.0)
-
-
-@triton.jit
-def _in_numbers(codes, scale_ptr, row, known, k, K, dtype, TALL: tl.constexpr, WIDE: tl.constexpr):
+def _in_numbers(codes, scale_ptr, row, k, K, dtype, TALL: tl.constexpr, WIDE: tl.constexpr):
     """Eight-bit codes [N, K] of these rows as numbers of dtype; the tile's inputs share a scale."""
     scale_at = scale_ptr + row // TALL * tl.cdiv(K, WIDE) + k // WIDE
-    scale = tl.load(scale_at, mask=known, other=0.0)
+    scale = tl.load(scale_at)
     return (codes.to(tl.float32) * scale[:, None]).to(dtype)
 
 
 @triton.jit
 def _multiply(
-    rows, real, n, x_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
+    rows, real, tile, x_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    GATED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32, twice. WIDE:
-    inputs that share a scale with TALL rows, 0 where W is plain."""
+    """Rows of x with a tile of an expert's W (gated: its rows, and those N further): [M, N]
+    float32, twice. WIDE: inputs that share a scale with TALL rows, 0 where W is plain."""
     dtype = x_ptr.dtype.element_ty
-    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    up = acc
+    row = matrix_rows(tile, N, BLOCK_N, GATED)
+    acc = tl.zeros([BLOCK_M, row.shape[0]], tl.float32)
     lane = tl.arange(0, BLOCK_K)
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * K + lane[None, :]
-    w_rows = w_ptr + n.to(tl.int64)[:, None] * K + lane[None, :]
-    up_rows = w_rows + N * K
+    w_rows = w_ptr + row.to(tl.int64)[:, None] * K + lane[None, :]
     for k in range(0, K, BLOCK_K):
-        x_mask, w_mask = real[:, None], (n < N)[:, None]
-        if not EVEN:
+        x_mask = real[:, None]
+        if K % BLOCK_K:
             inside = (k + lane < K)[None, :]
-            x_mask, w_mask = x_mask & inside, w_mask & inside
+            x_mask = x_mask & inside
+            w = tl.load(w_rows + k, mask=inside, other=0.0)
+        else:
+            w = tl.load(w_rows + k)
         x = tl.load(x_rows + k, mask=x_mask, other=0.0)
-        w = _load_weights(w_rows + k, w_mask, EVEN)
         if WIDE:
-            w = _in_numbers(w, scale_ptr, n, n < N, k, K, dtype, TALL, WIDE)
+            w = _in_numbers(w, scale_ptr, row, k, K, dtype, TALL, WIDE)
         acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
-        if GATED:
-            w = _load_weights(up_rows + k, w_mask, EVEN)
-            if WIDE:
-                w = _in_numbers(w, scale_ptr, N + n, n < N, k, K, dtype, TALL, WIDE)
-            up = tl.dot(x, tl.trans(w), up, input_precision="ieee")
-    return acc, up
+    if GATED:
+        gate, up = halves(acc, 1)
+    else:
+        gate, up = acc, acc
+    return gate, up
 
 
 @triton.jit
 def _tile(
-    pairs, real, n, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr,
-    bias_ptr, weights_ptr, out_ptr, out_scale_ptr, tokens, K: tl.constexpr, N: tl.constexpr,
+    pairs, real, tile, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr,
+    index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, tokens, K: tl.constexpr,
+    N: tl.constexpr,
     TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    GATED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, FP8_MOST: tl.constexpr,
     TWINS: tl.constexpr, WEIGHED: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
@@ -104,6 +98,8 @@ def _tile(
     """One expert's product for these pairs [M], written for each. WEIGHED: times their weights,
     which is the same as of its inputs. out_scale_ptr: where results are written in fp8, those of a
     tile with one scale, or TWINS."""
+    lane = tl.arange(0, BLOCK_N)
+    n = tile * BLOCK_N + (twin_input(lane) if TWINS else lane)
     own = expert.to(tl.int64) * N
     if GATED:
         own = own * 2
@@ -124,7 +120,7 @@ def _tile(
         )  # fmt: skip
     elif PACKED == 4:
         result, up = multiply_fp8(
-            rows, real, n, x_ptr, x_scale_ptr, w_ptr + own * K, scales, K, N, BLOCK_M, BLOCK_N,
+            rows, real, tile, x_ptr, x_scale_ptr, w_ptr + own * K, scales, K, N, BLOCK_M, BLOCK_N,
             BLOCK_K, GATED, TALL, WIDE,
         )  # fmt: skip
     elif PACKED > 0:
@@ -141,8 +137,8 @@ def _tile(
         )  # fmt: skip
     else:
         result, up = _multiply(
-            rows, real, n, x_ptr, w_ptr + own * K, scales, K, N, BLOCK_M, BLOCK_N, BLOCK_K, GATED,
-            EVEN, TALL, WIDE,
+            rows, real, tile, x_ptr, w_ptr + own * K, scales, K, N, BLOCK_M, BLOCK_N, BLOCK_K,
+            GATED, TALL, WIDE,
         )  # fmt: skip
     if GATED and WEIGHED:
         weights = tl.load(weights_ptr + pairs, mask=real, other=0.0)[:, None]
@@ -160,25 +156,27 @@ def _tile(
         if out_scale_ptr is not None and not TWINS:
             known = tl.where((n < N)[None, :], result.to(dtype).to(tl.float32), 0.0)
             result, scales = scaled_codes(known, FP8_MOST, out_ptr.dtype.element_ty)
-            group = tl.min(n, axis=0) // BLOCK_N
-            tl.store(out_scale_ptr + at * tl.cdiv(N, BLOCK_N) + group, scales, mask=real)
+            tl.store(out_scale_ptr + at * tl.cdiv(N, BLOCK_N) + tile, scales, mask=real)
     else:
         if WEIGHED:
             result *= tl.load(weights_ptr + pairs, mask=real, other=0.0)[:, None]
         at = (pairs % TOP_K).to(tl.int64) * tokens + pairs // TOP_K
-    out_mask = real[:, None] & (n < N)[None, :]
     if TWINS:
         # The activation's limit is the results', so one scale does for all of them.
         SCALE: tl.constexpr = LIMIT * (LIMIT + 1.0) / FP8_MOST
         code, lacking = twins(
             result.to(tl.bfloat16).to(tl.float32) / SCALE, out_ptr.dtype.element_ty
         )
-        out_at = out_ptr + at[:, None] * (2 * N) + twin_place(n)[None, :]
-        tl.store(out_at, code, mask=out_mask)
-        tl.store(out_at + 32, lacking, mask=out_mask)
+        place = tile * (2 * BLOCK_N) + twin_place(lane)
+        out_at = out_ptr + at[:, None] * (2 * N) + place[None, :]
+        # Groups are whole: said so, neighbours are stored at once.
+        whole = real[:, None] & (tile * BLOCK_N + lane // 32 * 32 < N)[None, :]
+        tl.store(out_at, code, mask=whole)
+        tl.store(out_at + 32, lacking, mask=whole)
         tl.store(out_scale_ptr + at, tl.full([BLOCK_M], SCALE, tl.float32), mask=real)
     else:
         out_at = out_ptr + at[:, None] * N + n[None, :]
+        out_mask = real[:, None] & (n < N)[None, :]
         tl.store(out_at, result.to(out_ptr.dtype.element_ty), mask=out_mask)
 
 
@@ -190,7 +188,7 @@ def experts_kernel(
     PROGRAMS: tl.constexpr, EXPERTS: tl.constexpr, EXPERTS_PADDED: tl.constexpr,
     TOP_K: tl.constexpr, SEARCH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GATED: tl.constexpr, EVEN: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    GATED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, FP8_MOST: tl.constexpr,
     TWINS: tl.constexpr, DIES: tl.constexpr, WEIGHED: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
@@ -203,7 +201,7 @@ def experts_kernel(
     """
     count = tokens * TOP_K
     # Neighbours share rows of x, and an expert's matrix stays in the cache from tile to tile.
-    n = row_tile(0, DIES) * BLOCK_N + tl.arange(0, BLOCK_N)
+    tile = row_tile(0, DIES)
     if PROGRAMS == 2:
         expert, first, end = tile_of_order(
             counts_ptr, row_tile(1, DIES), EXPERTS, EXPERTS_PADDED, BLOCK_M
@@ -213,9 +211,9 @@ def experts_kernel(
             real = at < end
             pairs = tl.load(order_ptr + at, mask=real, other=0)
             _tile(
-                pairs, real, n, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr,
-                index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, tokens, K, N, TOP_K,
-                BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE, COLUMNS, ORDERS, PACKED,
+                pairs, real, tile, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr,
+                inputs_ptr, index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, tokens, K, N,
+                TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, TALL, WIDE, COLUMNS, ORDERS, PACKED,
                 FP8_MOST, TWINS, WEIGHED, KIND, ALPHA, LIMIT,
             )  # fmt: skip
     else:
@@ -231,8 +229,8 @@ def experts_kernel(
                 pairs, _ = pairs_of_expert(chosen_ptr, expert, first, count, BLOCK_M, SEARCH)
             real = first + tl.arange(0, BLOCK_M) < found
             _tile(
-                pairs, real, n, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr,
-                index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, tokens, K, N, TOP_K,
-                BLOCK_M, BLOCK_N, BLOCK_K, GATED, EVEN, TALL, WIDE, COLUMNS, ORDERS, PACKED,
+                pairs, real, tile, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr,
+                inputs_ptr, index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, tokens, K, N,
+                TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, TALL, WIDE, COLUMNS, ORDERS, PACKED,
                 FP8_MOST, TWINS, WEIGHED, KIND, ALPHA, LIMIT,
             )  # fmt: skip

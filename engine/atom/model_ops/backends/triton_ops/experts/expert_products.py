@@ -58,7 +58,8 @@ from atom.model_ops.values import (
     WeightFormat,
 )
 
-# Tokens from which pairs are sorted; with fewer, programs look for their own.
+# Tokens from which pairs are sorted; with fewer, programs look for their own, which costs less than
+# a launch.
 _SORTED_TOKENS = 64
 # Up to so many tokens the sum is left to the next norm, which reads parts in float32.
 _PARTS_TOKENS = 256
@@ -163,9 +164,10 @@ def _planned(
     """The division, and the activations as gates and ups are multiplied with them."""
     pairs = routed.ids.numel()
     plan = _Plan(routed, w.weighs_inputs, x.dtype, Programs.EXPERT, w.count, tile, None)
-    if routed.ids.shape[0] >= _SORTED_TOKENS:
+    is_coded = _kind(w.gate_up, plan) is Packing.FP4_CODES  # by a launch that sorts as well
+    if is_coded or routed.ids.shape[0] >= _SORTED_TOKENS:
         plan = replace(plan, programs=Programs.TILE, rows=pairs // tile.block_m + w.count)
-        if _kind(w.gate_up, plan) is Packing.FP4_CODES:
+        if is_coded:
             codes, scales, order = ordered_codes(x, routed.ids, w.count)
             return replace(plan, order=order), _Activations(codes, scales)
         return replace(plan, order=order_by_expert(routed.ids, w.count)), _Activations(x)
@@ -225,7 +227,8 @@ def _launch(
         x = _Activations(*quantise_groups(x.data, w.data.dtype, block_k))
     elif packing is Packing.FP4_CODES and x.scales is None:
         x = _Activations(*twin_codes(x.data))
-    column_tiles, codes = triton.cdiv(columns, tile.block_n), out.scales is not None
+    block_n = tile.block_n * (2 if activation is None and tile.wide_downs else 1)
+    column_tiles, codes = triton.cdiv(columns, block_n), out.scales is not None
     experts_kernel[(column_tiles, plan.rows)](
         x.data, x.scales, data, scale, scales and scales.zero, inputs, index,
         w.bias,
@@ -233,7 +236,7 @@ def _launch(
         out.data, out.scales, tokens, K=inner, N=columns,
         PROGRAMS=int(plan.programs), EXPERTS=count, EXPERTS_PADDED=next_power_of_2(count),
         TOP_K=chosen, SEARCH=plan.search,
-        BLOCK_M=tile.block_m, BLOCK_N=tile.block_n, BLOCK_K=block_k,
+        BLOCK_M=tile.block_m, BLOCK_N=block_n, BLOCK_K=block_k,
         GATED=activation is not None, TALL=tall, WIDE=wide,
         COLUMNS=0 if scale is None else scale.shape[-1],
         ORDERS=0 if inputs is None else inputs.shape[-2],
@@ -242,7 +245,6 @@ def _launch(
         WEIGHED=(activation is not None) == plan.weighs_inputs,
         # Only tiles of sorted pairs read an expert's matrix more than once.
         DIES=row_dies(x.data.device, column_tiles) if plan.programs is Programs.TILE else 1,
-        EVEN=columns % tile.block_n == 0 and inner % block_k == 0,
         **(activation or {"KIND": 0, "ALPHA": 1.0, "LIMIT": 0.0}),
         num_warps=tile.num_warps, num_stages=tile.num_stages,
         **({"maxnreg": tile.registers} if tile.registers else {}),

@@ -12,17 +12,20 @@ from dataclasses import dataclass
 
 import torch
 
+from atom.model_ops.backends.triton_ops.experts.twin_codes import multiplies_codes
 from atom.model_ops.backends.triton_ops.launch import compute_units
 from atom.model_ops.values import LinearWeight, WeightFormat
 
 # Rows of an expert, on average, from which matrices of codes are made plain ones first.
 EXPANDED_ROWS = 128
+_WIDE_ROWS = 1024  # from which downs are wide
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertTile:
-    """block_m: pairs; block_n: rows of a matrix, of gates and ups each; block_k: inputs; registers:
-    of a thread at most, beyond which what one turn needs is kept in memory, None for no limit."""
+    """block_m: pairs; block_n: rows of a matrix, of gates and ups each, and of downs twice as many
+    where they are wide; block_k: inputs; registers: of a thread at most, beyond which what one turn
+    needs is kept in memory, None for no limit."""
 
     block_m: int
     block_n: int
@@ -30,6 +33,7 @@ class ExpertTile:
     num_warps: int
     num_stages: int
     registers: int | None = None
+    wide_downs: bool = False
 
 
 def expert_tile(down: LinearWeight, pairs: int, element_bytes: int) -> ExpertTile:
@@ -42,8 +46,8 @@ def expert_tile(down: LinearWeight, pairs: int, element_bytes: int) -> ExpertTil
     if down.format in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS) and element_bytes == 2:
         return _fp8(rows)
     if rows < EXPANDED_ROWS:
-        if down.format is WeightFormat.MXFP4 and element_bytes == 2:
-            return _mxfp4(rows)
+        if multiplies_codes(down):
+            return _twin_codes(rows)
         if down.format.elements_per_byte > 1:
             return _packed(rows, element_bytes)
     block_k = 128 // element_bytes
@@ -55,24 +59,22 @@ def expert_tile(down: LinearWeight, pairs: int, element_bytes: int) -> ExpertTil
         return ExpertTile(32, 64, 2 * block_k, 4, 3)
     if rows <= 96:
         return ExpertTile(64, 128, block_k, 8, 4)
-    return ExpertTile(128, 128, block_k, 8, 3)
+    return ExpertTile(128, 128, block_k, 8, 3, wide_downs=rows >= _WIDE_ROWS)
 
 
 def _fp8(rows: float) -> ExpertTile:
     if rows <= 12:
         return ExpertTile(16, 64 if rows < 1 else 128, 128, 4, 3)
-    if rows <= 48:
-        return ExpertTile(32, 128, 128, 4, 3)
-    return ExpertTile(64, 64, 128, 4, 3) if rows <= 384 else ExpertTile(128, 64, 128, 8, 3)
+    return ExpertTile(32, 128, 128, 4, 3) if rows <= 48 else ExpertTile(64, 64, 128, 4, 3)
 
 
-def _mxfp4(rows: float) -> ExpertTile:
+def _twin_codes(rows: float) -> ExpertTile:
     if rows <= 12:
-        return ExpertTile(16, 64, 128, 4, 3, registers=128)
+        return ExpertTile(16, 32, 128, 4, 3, registers=80, wide_downs=True)
     # An expert's pairs in few tiles: each makes numbers of all codes again.
     if rows <= 48:
-        return ExpertTile(32, 64, 128, 4, 3, registers=128)
-    return ExpertTile(64, 64, 128, 4, 3, registers=168)
+        return ExpertTile(32, 32, 128, 4, 3, wide_downs=True)
+    return ExpertTile(64, 32, 128, 4, 3, registers=128, wide_downs=True)
 
 
 def _packed(rows: float, element_bytes: int) -> ExpertTile:

@@ -82,6 +82,26 @@ def _exponents(rows, pair, PAIRS: tl.constexpr):
 
 
 @triton.jit
+def _with_ups(n, N: tl.constexpr):
+    """[B] gates' rows → [2B]: by eight, and behind each eight their ups', which are N further: what
+    one thread of the tensor core's result has both of."""
+    both = tl.permute(tl.join(n, n + N), (1, 0))
+    return tl.reshape(
+        tl.permute(tl.reshape(both, (2, n.shape[0] // 8, 8)), (1, 0, 2)), (2 * n.shape[0],)
+    )
+
+
+@triton.jit
+def _gates_and_ups(both):
+    """[2B, M] by eight → gates and ups, [B, M] each."""
+    B: tl.constexpr = both.shape[0] // 2
+    M: tl.constexpr = both.shape[1]
+    split = tl.permute(tl.reshape(both, (B // 8, 2, 8, M)), (0, 2, 3, 1))
+    gate, up = tl.split(split)
+    return tl.reshape(gate, (B, M)), tl.reshape(up, (B, M))
+
+
+@triton.jit
 def multiply_fp4_codes(
     rows, real, n, x_ptr, x_scale_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GATED: tl.constexpr,
@@ -92,19 +112,14 @@ def multiply_fp4_codes(
     PAIRS: tl.constexpr = K // 64
     lane, word = tl.arange(0, 64), tl.arange(0, 16)
     n = tl.minimum(n, N - 1)  # beyond the last row it is read again, which needs no mask
+    if GATED:
+        n = _with_ups(n, N)
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * (2 * K) + lane[None, :]
     w_rows = w_ptr + n.to(tl.int64)[:, None] * (K // 8) + word[None, :]
-    up_rows = w_rows + N * (K // 8)
     scale_rows = scale_ptr + n.to(tl.int64) * PAIRS
-    up_scale_rows = scale_rows + N * PAIRS
-    acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    up = acc
+    acc = tl.zeros([n.shape[0], BLOCK_M], tl.float32)
     # Exponents, which are too small to be copied ahead, are read a tile before they are needed.
     exponents, further = _exponents(scale_rows, 0, PAIRS), _exponents(scale_rows, 1, PAIRS)
-    up_exponents, up_further = exponents, further
-    if GATED:
-        up_exponents = _exponents(up_scale_rows, 0, PAIRS)
-        up_further = _exponents(up_scale_rows, 1, PAIRS)
     for k in range(0, K, BLOCK_K):
         pair = k // 64
         x_mask = real[:, None]
@@ -118,10 +133,10 @@ def multiply_fp4_codes(
         acc = _tile_product(acc, x0, x1, x2, x3, words, exponents, further)
         exponents = _exponents(scale_rows, pair + 2, PAIRS)
         further = _exponents(scale_rows, pair + 3, PAIRS)
-        if GATED:
-            words = tl.load(up_rows + k // 8, mask=inside, other=0)
-            up = _tile_product(up, x0, x1, x2, x3, words, up_exponents, up_further)
-            up_exponents = _exponents(up_scale_rows, pair + 2, PAIRS)
-            up_further = _exponents(up_scale_rows, pair + 3, PAIRS)
     scales = (tl.load(x_scale_ptr + rows, mask=real, other=0.0) * _REST)[:, None]
-    return tl.trans(acc) * scales, tl.trans(up) * scales
+    if GATED:
+        gate, up = _gates_and_ups(acc)
+        return tl.trans(gate) * scales, tl.trans(up) * scales
+    else:
+        result = tl.trans(acc) * scales
+        return result, result

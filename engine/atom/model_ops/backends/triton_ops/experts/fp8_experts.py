@@ -12,51 +12,46 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from atom.model_ops.backends.triton_ops.experts.gates_and_ups import halves, matrix_rows
+
 # Rows of a matrix that are the tall side at least.
 _TALL_ROWS = tl.constexpr(64)
 
 
 @triton.jit
-def _scaled(x, x_scales, w, w_scales, WEIGHTS_FIRST: tl.constexpr, ONE: tl.constexpr):
-    """Tiles x [M, K], w [N, K] of codes → [N, M], or [M, N] float32. w_scales: [N], or ONE."""
-    if WEIGHTS_FIRST:
-        product = tl.dot(w, tl.trans(x))
-        if ONE:
-            return product * (x_scales * w_scales)[None, :]
-        else:
-            return product * x_scales[None, :] * w_scales[:, None]
+def _scaled(product, x_scales, w_scales, WEIGHTS_FIRST: tl.constexpr, ONE: tl.constexpr):
+    """product [M, N] float32, or [N, M]. w_scales: [N], or ONE."""
+    if ONE:
+        scales = x_scales * w_scales
+        return product * (scales[None, :] if WEIGHTS_FIRST else scales[:, None])
+    elif WEIGHTS_FIRST:
+        return product * x_scales[None, :] * w_scales[:, None]
     else:
-        product = tl.dot(x, tl.trans(w))
-        if ONE:
-            return product * (x_scales * w_scales)[:, None]
-        else:
-            return product * x_scales[:, None] * w_scales[None, :]
+        return product * x_scales[:, None] * w_scales[None, :]
 
 
 @triton.jit
 def multiply_fp8(
-    rows, real, n, x_ptr, x_scale_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
+    rows, real, tile, x_ptr, x_scale_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GATED: tl.constexpr,
     TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32, twice.
-    x_scale_ptr: [.., ⌈K / BLOCK_K⌉]; TALL, WIDE: outputs and inputs that share a scale; a tile's
-    inputs do."""
+    """Rows of x with a tile of an expert's W (gated: its rows, and those N further): [M, N]
+    float32, twice. x_scale_ptr: [.., ⌈K / BLOCK_K⌉]; TALL, WIDE: outputs and inputs that share a
+    scale; a tile's inputs do."""
     WEIGHTS_FIRST: tl.constexpr = BLOCK_M < _TALL_ROWS and BLOCK_N >= _TALL_ROWS
     COLUMNS: tl.constexpr = (K + WIDE - 1) // WIDE
     GROUPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
+    ONE: tl.constexpr = TALL % BLOCK_N == 0 and N % BLOCK_N == 0  # of a tile
     lane = tl.arange(0, BLOCK_K)
-    n = tl.minimum(n, N - 1)  # beyond the last row it is read again, which needs no mask
+    row = matrix_rows(tile, N, BLOCK_N, GATED)
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * K + lane[None, :]
     x_scale_rows = x_scale_ptr + rows.to(tl.int64) * GROUPS
-    w_rows = w_ptr + n.to(tl.int64)[:, None] * K + lane[None, :]
-    up_rows = w_rows + N * K
-    ONE: tl.constexpr = TALL % BLOCK_N == 0 and N % BLOCK_N == 0  # of a tile
-    if ONE:
-        first = tl.min(n, axis=0)
-        scale_at, up_scale_at = first // TALL * COLUMNS, (N + first) // TALL * COLUMNS
-    else:
-        scale_at, up_scale_at = n // TALL * COLUMNS, (N + n) // TALL * COLUMNS
+    w_rows = w_ptr + row.to(tl.int64)[:, None] * K + lane[None, :]
+    first = tile * BLOCK_N
+    if not ONE:
+        first = tl.minimum(first + tl.arange(0, BLOCK_N), N - 1)
+    scale_at, up_scale_at = first // TALL * COLUMNS, (N + first) // TALL * COLUMNS
     if WEIGHTS_FIRST:
         acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     else:
@@ -73,14 +68,12 @@ def multiply_fp8(
         x = tl.load(x_rows + k, mask=x_mask, other=0.0)
         x_scales = tl.load(x_scale_rows + k // BLOCK_K, mask=real, other=0.0)
         scales = tl.load(scale_ptr + scale_at + k // WIDE)
-        acc += _scaled(x, x_scales, w, scales, WEIGHTS_FIRST, ONE)
+        product = tl.dot(w, tl.trans(x)) if WEIGHTS_FIRST else tl.dot(x, tl.trans(w))
         if GATED:
-            if K % BLOCK_K:
-                w = tl.load(up_rows + k, mask=inside, other=0.0)
-            else:
-                w = tl.load(up_rows + k)
-            scales = tl.load(scale_ptr + up_scale_at + k // WIDE)
-            up += _scaled(x, x_scales, w, scales, WEIGHTS_FIRST, ONE)
+            product, ups = halves(product, 0 if WEIGHTS_FIRST else 1)
+            up_scales = tl.load(scale_ptr + up_scale_at + k // WIDE)
+            up += _scaled(ups, x_scales, up_scales, WEIGHTS_FIRST, ONE)
+        acc += _scaled(product, x_scales, scales, WEIGHTS_FIRST, ONE)
     if WEIGHTS_FIRST:
         return tl.trans(acc), tl.trans(up)
     else:

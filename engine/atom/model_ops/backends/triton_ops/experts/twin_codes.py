@@ -37,25 +37,30 @@ def twins(x, dtype: tl.constexpr):
 
 
 @triton.jit
-def twin_place(k):
-    """Where input k's code is among a token's; what it lacks stands 32 further."""
-    return k // 32 * 64 + k % 2 * 16 + k % 32 // 2
+def twin_input(number):
+    """Which input's code is number so many of a token's: of a group the even ones come first."""
+    return number // 32 * 32 + number % 16 * 2 + number % 32 // 16
+
+
+@triton.jit
+def twin_place(number):
+    """Where code number so many stands; what it lacks stands 32 further."""
+    return number // 32 * 64 + number % 32
 
 
 @triton.jit
 def _write_twins(x_ptr, codes_ptr, scales_ptr, row, K: tl.constexpr, BLOCK: tl.constexpr):
     # Of neighbouring codes the inputs: reading apart costs less than writing.
-    place = tl.arange(0, BLOCK)
-    group, within = place // 32, place % 32
-    k = group * 32 + within % 16 * 2 + within // 16
-    x = tl.load(x_ptr + row * K + k, mask=place < K, other=0.0).to(tl.float32)
+    number = tl.arange(0, BLOCK)
+    inside = number < K
+    x = tl.load(x_ptr + row * K + twin_input(number), mask=inside, other=0.0).to(tl.float32)
     largest = tl.max(tl.abs(x), axis=0)
     scale = tl.where(largest > 0, largest / _LIMIT, 1.0)
     x = tl.minimum(tl.maximum(x / scale, -_LIMIT), _LIMIT)
     code, lacking = twins(x, codes_ptr.dtype.element_ty)
-    codes_at = codes_ptr + row * (2 * K) + group * 64 + within
-    tl.store(codes_at, code, mask=place < K)
-    tl.store(codes_at + 32, lacking, mask=place < K)
+    codes_at = codes_ptr + row * (2 * K) + twin_place(number)
+    tl.store(codes_at, code, mask=inside)
+    tl.store(codes_at + 32, lacking, mask=inside)
     tl.store(scales_ptr + row, scale)
 
 
