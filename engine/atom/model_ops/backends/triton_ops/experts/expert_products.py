@@ -32,8 +32,8 @@ from atom.model_ops.backends.triton_ops.experts.expert_kernel import (
 )
 from atom.model_ops.backends.triton_ops.experts.expert_order import Order, order_by_expert
 from atom.model_ops.backends.triton_ops.experts.expert_tiles import (
-    EXPANDED_ROWS,
     ExpertTile,
+    expanded_rows,
     expert_tile,
 )
 from atom.model_ops.backends.triton_ops.experts.twin_codes import (
@@ -194,7 +194,7 @@ def _expands(w: LinearWeight, plan: _Plan) -> bool:
     """Whether the stack is made a plain one for a moment, where codes are slower."""
     rows = plan.routed.ids.numel() / w.data.shape[0]
     # Inputs in another order are ordered by expert, which no plain kernel reads by.
-    kept = w.format in (WeightFormat.PLAIN, WeightFormat.INT4_ORDERED) or rows < EXPANDED_ROWS
+    kept = w.format in (WeightFormat.PLAIN, WeightFormat.INT4_ORDERED) or rows < expanded_rows(w)
     return not kept and _packing(plan.dtype, w) is not Packing.FP8
 
 

@@ -16,8 +16,7 @@ from atom.model_ops.backends.triton_ops.experts.twin_codes import multiplies_cod
 from atom.model_ops.backends.triton_ops.launch import compute_units
 from atom.model_ops.values import LinearWeight, WeightFormat
 
-# Rows of an expert, on average, from which matrices of codes are made plain ones first.
-EXPANDED_ROWS = 128
+_EXPANDED_ROWS, _EXPANDED_TWINS = 128, 256
 _WIDE_ROWS = 1024  # from which downs are wide
 
 
@@ -36,16 +35,21 @@ class ExpertTile:
     wide_downs: bool = False
 
 
+def expanded_rows(w: LinearWeight) -> int:
+    """Rows of an expert, on average, from which a matrix of codes is made a plain one first."""
+    return _EXPANDED_TWINS if multiplies_codes(w) else _EXPANDED_ROWS
+
+
 def expert_tile(down: LinearWeight, pairs: int, element_bytes: int) -> ExpertTile:
     """For so many pairs of a token and an expert, over a stack of matrices like `down`."""
     count, rows = down.data.shape[0], pairs / down.data.shape[0]
     if down.format is WeightFormat.INT4_ORDERED:  # never made plain ones
-        rows = min(rows, EXPANDED_ROWS - 1)
+        rows = min(rows, _EXPANDED_ROWS - 1)
     if torch.version.hip:  # local memory holds two stages of these tiles
         return _small_memory(rows, element_bytes)
     if down.format in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS) and element_bytes == 2:
         return _fp8(rows)
-    if rows < EXPANDED_ROWS:
+    if rows < expanded_rows(down):
         if multiplies_codes(down):
             return _twin_codes(rows)
         if down.format.elements_per_byte > 1:
