@@ -76,6 +76,8 @@ def compiled(kernel: Any, constants: dict[str, Any], options: dict[str, Any], ca
     options = dict(options)
     if "DIES" in kernel.arg_names:
         constants = {"DIES": 1} | constants
+    if "HIP" in kernel.arg_names:
+        constants = {"HIP": card != "H200"} | constants
     own = {
         name: f"*{FP8[card]}" if kind == "fp8" else kind
         for name, kind in options.pop("types", {}).items()

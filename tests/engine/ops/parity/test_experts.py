@@ -351,3 +351,25 @@ def test_experts_of_fp8_whose_sides_no_tile_divides(
     w, routed = coded(WeightFormat.FP8, plain, torch.bfloat16, zeros=False), chosen(9, 6, 3, device)
     got = backend.operations["experts"](x, w, routed)
     assert_all_agree(got, fp8_experts_answer(x, w, routed))
+
+
+@pytest.mark.usefixtures("bfloat16")
+@pytest.mark.parametrize("tokens", [9, 150])
+@pytest.mark.parametrize("kind", [WeightFormat.PLAIN, WeightFormat.FP8_BLOCKS])
+def test_experts_as_amd_cards_multiply_them(
+    backend: Backend, reference: Backend, device: torch.device, kind: WeightFormat, tokens: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """With their tiles, and gates beside their ups."""
+    if backend.name != "triton":
+        pytest.skip("tiles are the kernels'")
+    x = torch.randn(tokens, 192, device=device).bfloat16()
+    w = weights(4, 192, 128, device, torch.bfloat16, bias=True)
+    if kind is not WeightFormat.PLAIN:
+        w = coded(kind, w, torch.bfloat16, zeros=False)
+    routed = chosen(tokens, 4, 3, device)
+    exact = reference.operations["experts"](x, w, routed)
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    got = backend.operations["experts"](x, w, routed)
+    # A code's three bits of fraction, twice.
+    assert_rows_agree(got, exact, torch.bfloat16, slack=2.0 if w.down.scales is None else 6.0)

@@ -17,7 +17,7 @@ from atom.model_ops.backends.triton_ops.experts.expert_order import pairs_of_exp
 from atom.model_ops.backends.triton_ops.experts.fp4_codes import multiply_fp4_codes
 from atom.model_ops.backends.triton_ops.experts.fp4_experts import multiply_fp4
 from atom.model_ops.backends.triton_ops.experts.fp8_experts import multiply_fp8
-from atom.model_ops.backends.triton_ops.experts.gates_and_ups import halves, matrix_rows
+from atom.model_ops.backends.triton_ops.experts.gates_and_ups import as_columns, of_columns
 from atom.model_ops.backends.triton_ops.experts.packed_experts import multiply_packed
 from atom.model_ops.backends.triton_ops.experts.twin_codes import twin_input, twin_place, twins
 from atom.model_ops.backends.triton_ops.products.quantise_inputs import scaled_codes
@@ -53,18 +53,20 @@ def _in_numbers(codes, scale_ptr, row, k, K, dtype, TALL: tl.constexpr, WIDE: tl
 
 @triton.jit
 def _multiply(
-    rows, real, tile, x_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
+    rows, real, n, x_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GATED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    GATED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, HIP: tl.constexpr,
 ):  # fmt: skip
-    """Rows of x with a tile of an expert's W (gated: its rows, and those N further): [M, N]
-    float32, twice. WIDE: inputs that share a scale with TALL rows, 0 where W is plain."""
+    """Rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32, twice. WIDE:
+    inputs that share a scale with TALL rows, 0 where W is plain."""
     dtype = x_ptr.dtype.element_ty
-    row = matrix_rows(tile, N, BLOCK_N, GATED)
-    acc = tl.zeros([BLOCK_M, row.shape[0]], tl.float32)
+    n = tl.minimum(n, N - 1)  # beyond the last row it is read again, which needs no mask
+    if GATED:
+        n = as_columns(n, N, HIP)
+    acc = tl.zeros([BLOCK_M, n.shape[0]], tl.float32)
     lane = tl.arange(0, BLOCK_K)
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * K + lane[None, :]
-    w_rows = w_ptr + row.to(tl.int64)[:, None] * K + lane[None, :]
+    w_rows = w_ptr + n.to(tl.int64)[:, None] * K + lane[None, :]
     for k in range(0, K, BLOCK_K):
         x_mask = real[:, None]
         if K % BLOCK_K:
@@ -75,10 +77,10 @@ def _multiply(
             w = tl.load(w_rows + k)
         x = tl.load(x_rows + k, mask=x_mask, other=0.0)
         if WIDE:
-            w = _in_numbers(w, scale_ptr, row, k, K, dtype, TALL, WIDE)
+            w = _in_numbers(w, scale_ptr, n, k, K, dtype, TALL, WIDE)
         acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
     if GATED:
-        gate, up = halves(acc, 1)
+        gate, up = of_columns(acc, HIP)
     else:
         gate, up = acc, acc
     return gate, up
@@ -92,7 +94,7 @@ def _tile(
     TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, FP8_MOST: tl.constexpr,
-    TWINS: tl.constexpr, WEIGHED: tl.constexpr,
+    TWINS: tl.constexpr, HIP: tl.constexpr, WEIGHED: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """One expert's product for these pairs [M], written for each. WEIGHED: times their weights,
@@ -120,8 +122,8 @@ def _tile(
         )  # fmt: skip
     elif PACKED == 4:
         result, up = multiply_fp8(
-            rows, real, tile, x_ptr, x_scale_ptr, w_ptr + own * K, scales, K, N, BLOCK_M, BLOCK_N,
-            BLOCK_K, GATED, TALL, WIDE,
+            rows, real, n, x_ptr, x_scale_ptr, w_ptr + own * K, scales, K, N, BLOCK_M, BLOCK_N,
+            BLOCK_K, GATED, TALL, WIDE, HIP,
         )  # fmt: skip
     elif PACKED > 0:
         zeros, inputs, index = zero_ptr, inputs_ptr, index_ptr
@@ -137,8 +139,8 @@ def _tile(
         )  # fmt: skip
     else:
         result, up = _multiply(
-            rows, real, tile, x_ptr, w_ptr + own * K, scales, K, N, BLOCK_M, BLOCK_N, BLOCK_K,
-            GATED, TALL, WIDE,
+            rows, real, n, x_ptr, w_ptr + own * K, scales, K, N, BLOCK_M, BLOCK_N, BLOCK_K, GATED,
+            TALL, WIDE, HIP,
         )  # fmt: skip
     if GATED and WEIGHED:
         weights = tl.load(weights_ptr + pairs, mask=real, other=0.0)[:, None]
@@ -190,14 +192,14 @@ def experts_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, FP8_MOST: tl.constexpr,
-    TWINS: tl.constexpr, DIES: tl.constexpr, WEIGHED: tl.constexpr,
+    TWINS: tl.constexpr, HIP: tl.constexpr, DIES: tl.constexpr, WEIGHED: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """GATED: x [T, K], W [E, 2·N, K] → [P, N]; else x [P, K], W [E, N, K] → [k, T, N]; one
     of the two is WEIGHED. x_scale_ptr, out_scale_ptr: where x and the result are of codes
     (fp8_experts.py), whose largest is FP8_MOST. TALL, WIDE: outputs and inputs that share a scale;
-    COLUMNS: scales of a row; inputs_ptr, index_ptr, ORDERS: see packed_experts.py. PACKED: see
-    `Packing`.
+    COLUMNS: scales of a row; HIP: see gates_and_ups.py; inputs_ptr, index_ptr, ORDERS: see
+    packed_experts.py. PACKED: see `Packing`.
     """
     count = tokens * TOP_K
     # Neighbours share rows of x, and an expert's matrix stays in the cache from tile to tile.
@@ -214,7 +216,7 @@ def experts_kernel(
                 pairs, real, tile, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr,
                 inputs_ptr, index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, tokens, K, N,
                 TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, TALL, WIDE, COLUMNS, ORDERS, PACKED,
-                FP8_MOST, TWINS, WEIGHED, KIND, ALPHA, LIMIT,
+                FP8_MOST, TWINS, HIP, WEIGHED, KIND, ALPHA, LIMIT,
             )  # fmt: skip
     else:
         expert = tl.program_id(1)
@@ -232,5 +234,5 @@ def experts_kernel(
                 pairs, real, tile, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr,
                 inputs_ptr, index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, tokens, K, N,
                 TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, TALL, WIDE, COLUMNS, ORDERS, PACKED,
-                FP8_MOST, TWINS, WEIGHED, KIND, ALPHA, LIMIT,
+                FP8_MOST, TWINS, HIP, WEIGHED, KIND, ALPHA, LIMIT,
             )  # fmt: skip

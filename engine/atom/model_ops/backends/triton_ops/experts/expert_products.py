@@ -241,7 +241,7 @@ def _launch(
         COLUMNS=0 if scale is None else scale.shape[-1],
         ORDERS=0 if inputs is None else inputs.shape[-2],
         PACKED=int(packing), FP8_MOST=fp8_limit(out.data.dtype) if codes else 0.0,
-        TWINS=codes and out.data.shape[-1] > columns,
+        TWINS=codes and out.data.shape[-1] > columns, HIP=torch.version.hip is not None,
         WEIGHED=(activation is not None) == plan.weighs_inputs,
         # Only tiles of sorted pairs read an expert's matrix more than once.
         DIES=row_dies(x.data.device, column_tiles) if plan.programs is Programs.TILE else 1,

@@ -12,6 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from atom.model_ops.backends.triton_ops.experts.gates_and_ups import as_rows, of_rows
+
 # What e2m1's bits lack where e4m3 has its own.
 _REST = tl.constexpr(64.0)
 
@@ -82,26 +84,6 @@ def _exponents(rows, pair, PAIRS: tl.constexpr):
 
 
 @triton.jit
-def _with_ups(n, N: tl.constexpr):
-    """[B] gates' rows → [2B]: by eight, and behind each eight their ups', which are N further: what
-    one thread of the tensor core's result has both of."""
-    both = tl.permute(tl.join(n, n + N), (1, 0))
-    return tl.reshape(
-        tl.permute(tl.reshape(both, (2, n.shape[0] // 8, 8)), (1, 0, 2)), (2 * n.shape[0],)
-    )
-
-
-@triton.jit
-def _gates_and_ups(both):
-    """[2B, M] by eight → gates and ups, [B, M] each."""
-    B: tl.constexpr = both.shape[0] // 2
-    M: tl.constexpr = both.shape[1]
-    split = tl.permute(tl.reshape(both, (B // 8, 2, 8, M)), (0, 2, 3, 1))
-    gate, up = tl.split(split)
-    return tl.reshape(gate, (B, M)), tl.reshape(up, (B, M))
-
-
-@triton.jit
 def multiply_fp4_codes(
     rows, real, n, x_ptr, x_scale_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GATED: tl.constexpr,
@@ -113,7 +95,7 @@ def multiply_fp4_codes(
     lane, word = tl.arange(0, 64), tl.arange(0, 16)
     n = tl.minimum(n, N - 1)  # beyond the last row it is read again, which needs no mask
     if GATED:
-        n = _with_ups(n, N)
+        n = as_rows(n, N)
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * (2 * K) + lane[None, :]
     w_rows = w_ptr + n.to(tl.int64)[:, None] * (K // 8) + word[None, :]
     scale_rows = scale_ptr + n.to(tl.int64) * PAIRS
@@ -135,7 +117,7 @@ def multiply_fp4_codes(
         further = _exponents(scale_rows, pair + 3, PAIRS)
     scales = (tl.load(x_scale_ptr + rows, mask=real, other=0.0) * _REST)[:, None]
     if GATED:
-        gate, up = _gates_and_ups(acc)
+        gate, up = of_rows(acc)
         return tl.trans(gate) * scales, tl.trans(up) * scales
     else:
         result = tl.trans(acc) * scales

@@ -4,7 +4,7 @@
 The tensor core multiplies codes, so nothing is converted on the way. Activations have a scale for
 as many neighbouring inputs as a tile has; after each tile the sum is scaled and added in float32,
 which is also what keeps the narrow accumulators right, as in scaled_linear.py. Of few tokens the
-matrix' rows are the tall side of the tensor core's tile.
+matrix' rows are the tall side of the tensor core's tile, where it has one (NVIDIA's).
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from atom.model_ops.backends.triton_ops.experts.gates_and_ups import halves, matrix_rows
+from atom.model_ops.backends.triton_ops.experts.gates_and_ups import (
+    as_columns,
+    as_rows,
+    of_columns,
+    of_rows,
+)
 
 # Rows of a matrix that are the tall side at least.
 _TALL_ROWS = tl.constexpr(64)
@@ -32,26 +37,26 @@ def _scaled(product, x_scales, w_scales, WEIGHTS_FIRST: tl.constexpr, ONE: tl.co
 
 @triton.jit
 def multiply_fp8(
-    rows, real, tile, x_ptr, x_scale_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
+    rows, real, n, x_ptr, x_scale_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GATED: tl.constexpr,
-    TALL: tl.constexpr, WIDE: tl.constexpr,
+    TALL: tl.constexpr, WIDE: tl.constexpr, HIP: tl.constexpr,
 ):  # fmt: skip
-    """Rows of x with a tile of an expert's W (gated: its rows, and those N further): [M, N]
-    float32, twice. x_scale_ptr: [.., ⌈K / BLOCK_K⌉]; TALL, WIDE: outputs and inputs that share a
-    scale; a tile's inputs do."""
-    WEIGHTS_FIRST: tl.constexpr = BLOCK_M < _TALL_ROWS and BLOCK_N >= _TALL_ROWS
+    """Rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32, twice.
+    x_scale_ptr: [.., ⌈K / BLOCK_K⌉]; TALL, WIDE: outputs and inputs that share a scale; a tile's
+    inputs do."""
+    WEIGHTS_FIRST: tl.constexpr = BLOCK_M < _TALL_ROWS and BLOCK_N >= _TALL_ROWS and not HIP
     COLUMNS: tl.constexpr = (K + WIDE - 1) // WIDE
     GROUPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
     ONE: tl.constexpr = TALL % BLOCK_N == 0 and N % BLOCK_N == 0  # of a tile
     lane = tl.arange(0, BLOCK_K)
-    row = matrix_rows(tile, N, BLOCK_N, GATED)
+    n = tl.minimum(n, N - 1)  # beyond the last row it is read again, which needs no mask
+    first = tl.min(n, axis=0) if ONE else n
+    scale_at, up_scale_at = first // TALL * COLUMNS, (N + first) // TALL * COLUMNS
+    if GATED:
+        n = as_rows(n, N) if WEIGHTS_FIRST else as_columns(n, N, HIP)
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * K + lane[None, :]
     x_scale_rows = x_scale_ptr + rows.to(tl.int64) * GROUPS
-    w_rows = w_ptr + row.to(tl.int64)[:, None] * K + lane[None, :]
-    first = tile * BLOCK_N
-    if not ONE:
-        first = tl.minimum(first + tl.arange(0, BLOCK_N), N - 1)
-    scale_at, up_scale_at = first // TALL * COLUMNS, (N + first) // TALL * COLUMNS
+    w_rows = w_ptr + n.to(tl.int64)[:, None] * K + lane[None, :]
     if WEIGHTS_FIRST:
         acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     else:
@@ -70,7 +75,7 @@ def multiply_fp8(
         scales = tl.load(scale_ptr + scale_at + k // WIDE)
         product = tl.dot(w, tl.trans(x)) if WEIGHTS_FIRST else tl.dot(x, tl.trans(w))
         if GATED:
-            product, ups = halves(product, 0 if WEIGHTS_FIRST else 1)
+            product, ups = of_rows(product) if WEIGHTS_FIRST else of_columns(product, HIP)
             up_scales = tl.load(scale_ptr + up_scale_at + k // WIDE)
             up += _scaled(ups, x_scales, up_scales, WEIGHTS_FIRST, ONE)
         acc += _scaled(product, x_scales, scales, WEIGHTS_FIRST, ONE)

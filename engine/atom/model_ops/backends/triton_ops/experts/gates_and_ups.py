@@ -1,30 +1,56 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Gates and ups as rows of one tile: one product of the tensor core is wider than two, and reads
-activations once."""
+"""Gates and ups as rows of one tile: one product is wider than two, and reads activations once.
+
+They alternate by so many that one thread has both in its registers, and nothing is exchanged when
+they are parted. Of a result's rows those are eight. Of its columns an NVIDIA card's thread has both
+of two halves, which are also the fastest to read; of AMD's, whose warps stand side by side, it has
+both of neighbours.
+"""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-
-@triton.jit
-def matrix_rows(tile, N: tl.constexpr, BLOCK: tl.constexpr, GATED: tl.constexpr):
-    """Rows of W of a tile of its outputs, [B]; GATED: gates' rows with ups' behind them, which are
-    N further, [2B]. Behind the last output is the last again, which needs no mask."""
-    if GATED:
-        number = tl.arange(0, 2 * BLOCK)
-        return tl.minimum(tile * BLOCK + number % BLOCK, N - 1) + number // BLOCK * N
-    else:
-        return tl.minimum(tile * BLOCK + tl.arange(0, BLOCK), N - 1)
+_RUN = tl.constexpr(8)  # of rows
 
 
 @triton.jit
-def halves(both, AXIS: tl.constexpr):
-    """[2B, M] by axis 0, [M, 2B] by axis 1 → its first half and its second."""
-    if AXIS == 0:
-        shape: tl.constexpr = (2, both.shape[0] // 2, both.shape[1])
-        return tl.split(tl.permute(tl.reshape(both, shape), (1, 2, 0)))
-    else:
-        shape: tl.constexpr = (both.shape[0], 2, both.shape[1] // 2)
-        return tl.split(tl.permute(tl.reshape(both, shape), (0, 2, 1)))
+def _alternating(n, N: tl.constexpr, RUN: tl.constexpr):
+    both = tl.reshape(tl.join(n, n + N), (n.shape[0] // RUN, RUN, 2))
+    return tl.reshape(tl.permute(both, (0, 2, 1)), (2 * n.shape[0],))
+
+
+@triton.jit
+def as_rows(n, N: tl.constexpr):
+    """Gates' rows n [B] in W → theirs and their ups', which are N further, [2B]: for a result whose
+    rows they are."""
+    return _alternating(n, N, _RUN)
+
+
+@triton.jit
+def of_rows(both):
+    """[2B, M] → gates and ups, [B, M] each."""
+    B: tl.constexpr = both.shape[0] // 2
+    M: tl.constexpr = both.shape[1]
+    runs = tl.reshape(both, (B // _RUN, 2, _RUN, M))
+    gate, up = tl.split(tl.permute(runs, (0, 2, 3, 1)))
+    return tl.reshape(gate, (B, M)), tl.reshape(up, (B, M))
+
+
+@triton.jit
+def as_columns(n, N: tl.constexpr, HIP: tl.constexpr):
+    """`as_rows`, for a result whose columns they are. HIP: on an AMD card."""
+    RUN: tl.constexpr = 1 if HIP else n.shape[0]
+    return _alternating(n, N, RUN)
+
+
+@triton.jit
+def of_columns(both, HIP: tl.constexpr):
+    """[M, 2B] → gates and ups, [M, B] each."""
+    M: tl.constexpr = both.shape[0]
+    B: tl.constexpr = both.shape[1] // 2
+    RUN: tl.constexpr = 1 if HIP else B
+    runs = tl.reshape(both, (M, B // RUN, 2, RUN))
+    gate, up = tl.split(tl.permute(runs, (0, 1, 3, 2)))
+    return tl.reshape(gate, (M, B)), tl.reshape(up, (M, B))

@@ -23,7 +23,7 @@ from atom.model_ops.backends.triton_ops.products.packed_tiles import (
 )
 from atom.model_ops.values import EIGHT_BITS, LinearWeight, Scales, WeightFormat
 
-_ROWS, _INPUTS = 32, 128
+_ROWS, _INPUTS = 4, 1024  # as many bytes in a row as memory gives at its full rate
 
 
 @triton.jit
