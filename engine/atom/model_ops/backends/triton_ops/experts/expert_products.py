@@ -4,8 +4,8 @@
 A pair is a token and one of its experts. Pairs of few tokens are not sorted: each program goes
 through all of their ids and picks its expert's, which costs less than a launch. Where there are
 fewer pairs than experts, programs belong to pairs, and the first pair of an expert computes for the
-others. Pairs of many tokens are sorted by expert (expert_order.py), and tiles of rows find their
-expert in the counts.
+others. Pairs of many tokens are sorted by expert (expert_order.py), as are those whose tokens are
+made codes by a launch anyway, and tiles of rows find their expert in the counts.
 
 Experts of four bits become numbers of the activations' dtype tile by tile (packed_experts.py,
 fp4_experts.py), or of fp8 where activations are in two codes of it (fp4_codes.py); those of eight
