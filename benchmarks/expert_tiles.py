@@ -19,7 +19,10 @@ import torch
 import triton
 from triton.runtime.errors import OutOfResources
 
-from atom.model_ops.backends.triton_ops.experts.expert_products import expert_parts
+from atom.model_ops.backends.triton_ops.experts.expert_products import (
+    expert_parts,
+    prepare_experts,
+)
 from atom.model_ops.backends.triton_ops.experts.expert_tiles import ExpertTile, expert_tile
 from atom.model_ops.backends.triton_ops.timing import graph_microseconds
 from atom.model_ops.routing import Routed
@@ -58,8 +61,8 @@ def code_candidates(tokens: int) -> Iterator[ExpertTile]:
 def layer(experts: Experts, hidden: int, format: WeightFormat) -> ExpertsWeight:
     inner, count = experts.intermediate_size, experts.count
     return ExpertsWeight(
-        matrix((count, 2 * inner, hidden), format),
-        matrix((count, hidden, inner), format),
+        prepare_experts(matrix((count, 2 * inner, hidden), format)),
+        prepare_experts(matrix((count, hidden, inner), format)),
         Activation.SILU,
     )
 

@@ -104,7 +104,7 @@ def weight(case: str) -> MoEWeight:
 def gated_tiles(own: few.FewTile) -> Iterator[few.FewTile]:
     """The engine's own and others around it."""
     if own.num_warps > 1:
-        for rows, warps in ((own.rows, 4), (own.rows // 2, 4), (own.rows, 8), (own.rows // 4, 2)):
+        for rows, warps in ((own.rows, 4), (own.rows // 2, 4), (own.rows, 8), (own.rows // 2, 2)):
             yield replace(own, rows=rows, num_warps=warps)
         return
     for rows, turns in ((own.rows, own.unroll), (own.rows, 1), (own.rows, 2)):

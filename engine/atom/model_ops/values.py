@@ -26,15 +26,17 @@ class WeightFormat(enum.Enum):
     INT4 = "int4 groups"  # uint8 [out, in / 2], less a zero point; float16 [out, groups]
     INT4_ORDERED = "int4 ordered groups"  # the same, and each input says its group
     MXFP4 = "mxfp4"  # e2m1 in uint8 [out, in / 2]; uint8 [out, in / 32], exponents of 2 from -127
+    MXFP4_OCTETS = "mxfp4 octets"  # the same, of experts, rows by eight (quantised/octets.py)
 
     @property
     def elements_per_byte(self) -> int:
         """2 where neighbouring inputs share a byte, the first in its low half; else 1, of a byte or
         of what the model's dtype takes."""
-        return 2 if self in (*INT4_FORMATS, WeightFormat.MXFP4) else 1
+        return 2 if self in (*INT4_FORMATS, *FP4_FORMATS) else 1
 
 
 INT4_FORMATS = (WeightFormat.INT4, WeightFormat.INT4_ORDERED)
+FP4_FORMATS = (WeightFormat.MXFP4, WeightFormat.MXFP4_OCTETS)
 # Whose matrices are multiplied with activations of the same element.
 EIGHT_BITS = (WeightFormat.FP8, WeightFormat.FP8_BLOCKS, WeightFormat.INT8)
 

@@ -25,7 +25,7 @@ _FP8_EXPERTS = {
     key: value for key, value in _EXPERTS.items() if key not in ("scale_ptr", "x_scale_ptr")
 } | {"TALL": 128, "WIDE": 128, "COLUMNS": 16, "PACKED": 4}
 _CODES = {"types": {"x_ptr": "fp8", "x_scale_ptr": "*fp32", "w_ptr": "fp8", "scale_ptr": "*fp32"}}
-_TWIN_CODES = {"types": {"x_ptr": "fp8", "w_ptr": "*i32", "scale_ptr": "*i16"}}
+_TWIN_CODES = {"types": {"x_ptr": "fp8", "w_ptr": "*i32", "scale_ptr": "*i32"}}
 _PACKED_EXPERTS = {
     key: value
     for key, value in _EXPERTS.items()
@@ -73,7 +73,7 @@ EXPERT_CASES: list[Any] = [
     *(
         (f"experts of mxfp4 for twin codes, {name}", expert_kernel.experts_kernel,
          {**{key: value for key, value in _PACKED_EXPERTS.items() if key != "x_scale_ptr"},
-          **_NO_ORDER, **CLAMPED, "PROGRAMS": 1, **stack, "WIDE": 32, "COLUMNS": 45, "PACKED": 5,
+          **_NO_ORDER, **CLAMPED, "PROGRAMS": 1, **stack, "WIDE": 32, "COLUMNS": 24, "PACKED": 5,
           "zero_ptr": None},
          {"num_stages": 3, "maxnreg": 128, **_TWIN_CODES})
         for name, stack in (("gates", _GATES), ("downs", _DOWNS))
@@ -82,7 +82,7 @@ EXPERT_CASES: list[Any] = [
      expert_kernel.experts_kernel,
      {**{key: value for key, value in _PACKED_EXPERTS.items()
          if key not in ("x_scale_ptr", "out_scale_ptr")},
-      **CLAMPED, "PROGRAMS": 2, **_GATES, "WIDE": 32, "COLUMNS": 45, "PACKED": 5,
+      **CLAMPED, "PROGRAMS": 2, **_GATES, "WIDE": 32, "COLUMNS": 24, "PACKED": 5,
       "zero_ptr": None, "BLOCK_M": 32, "BLOCK_N": 32, "TWINS": True, "FP8_MOST": 448.0},
      {"num_stages": 3, "types": {**_TWIN_CODES["types"], "out_ptr": "fp8",
                                  "out_scale_ptr": "*fp32"}}),
@@ -107,10 +107,15 @@ EXPERT_CASES: list[Any] = [
      {"K": 2048, "TALL": 128, "WIDE": 128, "ROWS": 4, "BLOCK_K": 1024},
      {"types": {"w_ptr": "fp8", "scale_ptr": "*fp32"}}),
     ("4-bit codes as numbers", expand_codes._numbers_kernel,
-     {"K": 2880, "groups": 45, "GROUP": 64, "FP4": False, "ROWS": 4, "BLOCK_K": 1024,
-      "index_ptr": None}, INT4),
+     {"K": 2880, "groups": 45, "GROUP": 64, "FP4": False, "OCTETS": False, "ROWS": 4,
+      "BLOCK_K": 1024, "index_ptr": None}, INT4),
+    ("mxfp4 by octets as numbers", expand_codes._numbers_kernel,
+     {"K": 2880, "groups": 96, "GROUP": 32, "FP4": True, "OCTETS": True, "ROWS": 4,
+      "BLOCK_K": 1024, "index_ptr": None, "zero_ptr": None},
+     {"types": {"w_ptr": "*u8", "scale_ptr": "*u8"}}),
     ("4-bit codes of parted groups as numbers", expand_codes._numbers_kernel,
-     {"K": 2880, "groups": 90, "GROUP": 64, "FP4": False, "ROWS": 4, "BLOCK_K": 1024}, INT4),
+     {"K": 2880, "groups": 90, "GROUP": 64, "FP4": False, "OCTETS": False, "ROWS": 4,
+      "BLOCK_K": 1024}, INT4),
     ("experts of mxfp4 byte by byte", expert_kernel.experts_kernel,
      {**_PACKED_EXPERTS, **_NO_ORDER, **CLAMPED, "PROGRAMS": 1, **_DOWNS, "WIDE": 32,
       "COLUMNS": 90, "PACKED": 2, "zero_ptr": None},

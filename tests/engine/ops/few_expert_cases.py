@@ -15,17 +15,19 @@ Constants = dict[str, Any]
 _GATED = {
     "K": 2048, "N": 768, "SHARED": 0, "CHOOSES": True, "EXPERTS": 128, "PADDED": 128, "TOP_K": 8,
     "TOP_K_PADDED": 8, "SIGMOID": False, "RENORMALIZE": True, "SCALE": 1.0, "ROWS": 16,
-    "WEIGHED": False, "BLOCK_K": 256, "FP4": False, "PLANES": 1, "UNROLL": 1, "TALL": 0, "WIDE": 0,
-    "router_bias_ptr": None, "correction_ptr": None, "scale_ptr": None, "bias_ptr": None,
-    "shared_scale_ptr": None, "shared_bias_ptr": None, **gating(Activation.SILU),
+    "WEIGHED": False, "BLOCK_K": 256, "FP4": False, "OCTETS": False, "PLANES": 1, "UNROLL": 1,
+    "TALL": 0, "WIDE": 0, "router_bias_ptr": None, "correction_ptr": None, "scale_ptr": None,
+    "bias_ptr": None, "shared_scale_ptr": None, "shared_bias_ptr": None, **gating(Activation.SILU),
 }  # fmt: skip
 _DOWNS = {
     "K": 768, "N": 2048, "SHARED": 0, "TOP_K": 8, "TOP_K_PADDED": 8, "ROWS": 2, "BLOCK_K": 128,
-    "BLOCK_SHARED": 1024, "FP4": False, "UNROLL": 1, "TALL": 0, "WIDE": 0, "ALIGNED": 16,
-    "scale_ptr": None, "bias_ptr": None, "shared_scale_ptr": None, "shared_bias_ptr": None,
+    "BLOCK_SHARED": 1024, "FP4": False, "OCTETS": False, "UNROLL": 1, "TALL": 0, "WIDE": 0,
+    "ALIGNED": 16, "scale_ptr": None, "bias_ptr": None, "shared_scale_ptr": None,
+    "shared_bias_ptr": None,
 }  # fmt: skip
 _ALONE = {"SHARED": 0, "shared_ptr": None, "shared_scale_ptr": None}
 _GPT_OSS = {"K": 2880, "N": 2880, "TOP_K": 4, "TOP_K_PADDED": 4, "FP4": True, **_ALONE}
+_FP4 = (("mxfp4", False), ("mxfp4 by octets", True))
 _BLOCKS = {"TALL": 128, "WIDE": 128, "ROWS": 4}
 _LOGITS = {"types": {"logits_ptr": "*fp32"}}
 _FP4_TYPES = {"types": {"w_ptr": "*i32", "scale_ptr": "*u8", "logits_ptr": "*fp32"}}
@@ -50,9 +52,13 @@ FEW_EXPERTS: list[tuple[str, Any, Constants, Constants]] = [
     ("few tokens' gates and ups, chosen before", few_experts._few_gated_kernel,
      {**_GATED, "K": 7168, "N": 2048, "SHARED": 2048, "CHOOSES": False, "EXPERTS": 256,
       "PADDED": 256}, _LOGITS),
-    ("few tokens' gates and ups in mxfp4", few_experts._few_gated_kernel,
-     _with({**_GATED, **_GPT_OSS, **gating(ClampedSwiGLU(1.702, 7.0)), "EXPERTS": 32, "PADDED": 32,
-            "BLOCK_K": 64, "PLANES": 8}, "scale_ptr", "bias_ptr", "router_bias_ptr"), _FP4_TYPES),
+    *(
+        (f"few tokens' gates and ups in {name}", few_experts._few_gated_kernel,
+         _with({**_GATED, **_GPT_OSS, **gating(ClampedSwiGLU(1.702, 7.0)), "EXPERTS": 32,
+                "PADDED": 32, "BLOCK_K": 64, "PLANES": 8, "OCTETS": octets},
+               "scale_ptr", "bias_ptr", "router_bias_ptr"), _FP4_TYPES)
+        for name, octets in _FP4
+    ),
     ("few tokens' gates and ups in fp8 blocks", few_experts._few_gated_kernel,
      _with({**_GATED, **_BLOCKS, **_ALONE, "BLOCK_K": 512, "UNROLL": 4}, "scale_ptr"),
      {**_FP8_TYPES, "num_warps": 1}),
@@ -67,8 +73,12 @@ FEW_EXPERTS: list[tuple[str, Any, Constants, Constants]] = [
     ("few tokens' downs", few_experts._few_downs_kernel, {**_DOWNS, "shared_ptr": None}, {}),
     ("few tokens' downs, shared", few_experts._few_downs_kernel,
      {**_DOWNS, "K": 1408, "SHARED": 2816, "TOP_K": 6}, {}),
-    ("few tokens' downs in mxfp4", few_experts._few_downs_kernel,
-     _with({**_DOWNS, **_GPT_OSS, "ROWS": 8, "ALIGNED": 8}, "scale_ptr", "bias_ptr"), _FP4_TYPES),
+    *(
+        (f"few tokens' downs in {name}", few_experts._few_downs_kernel,
+         _with({**_DOWNS, **_GPT_OSS, "ROWS": 8, "ALIGNED": 8, "OCTETS": octets},
+               "scale_ptr", "bias_ptr"), _FP4_TYPES)
+        for name, octets in _FP4
+    ),
     ("few tokens' downs in fp8 blocks", few_experts._few_downs_kernel,
      _with({**_DOWNS, **_BLOCKS, **_ALONE, "ROWS": 2, "BLOCK_K": 256, "BLOCK_SHARED": 2048,
             "UNROLL": 3}, "scale_ptr"), _FP8_TYPES),

@@ -329,7 +329,9 @@ def test_experts_of_bfloat16(
     plain = weights(count, hidden, inner, device, dtype, bias=True, activation=activation)
     w = coded(kind, plain, dtype, zeros=False)
     routed = chosen(tokens, count, 3, device)
-    got = backend.operations["experts"](x, w, routed)
+    prepare = backend.operations["prepare_experts"]
+    prepared = replace(w, gate_up=prepare(w.gate_up), down=prepare(w.down))
+    got = backend.operations["experts"](x, prepared, routed)
     exact = reference.operations["experts"](x, w, routed)
     if backend.name == "triton" and kind in FP8:
         assert_all_agree(got, fp8_experts_answer(x, w, routed))

@@ -88,7 +88,7 @@ def backend() -> Backend:
         "embedding": linear.embedding,
         "linear": linear.linear,
         "prepare_linear": linear.prepare_linear,
-        "prepare_experts": linear.prepare_linear,
+        "prepare_experts": expert_products.prepare_experts,
         "linear_parts": linear.linear_parts,
         "gated_linear": linear.gated_linear,
         "add": linear.add,

@@ -38,15 +38,17 @@ from atom.model_ops.backends.triton_ops.experts.expert_tiles import (
 )
 from atom.model_ops.backends.triton_ops.experts.twin_codes import (
     empty_twins,
-    multiplies_codes,
     ordered_codes,
+    suits_codes,
     twin_codes,
 )
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
 from atom.model_ops.backends.triton_ops.products.expand_codes import expand_codes
 from atom.model_ops.backends.triton_ops.products.expanded_linear import orders
+from atom.model_ops.backends.triton_ops.products.linear import prepare_linear
 from atom.model_ops.backends.triton_ops.products.quantise_inputs import fp8_limit, quantise_groups
 from atom.model_ops.backends.triton_ops.xcd_order import row_dies
+from atom.model_ops.quantised.octets import in_octets
 from atom.model_ops.routing import Routed
 from atom.model_ops.values import (
     INT4_FORMATS,
@@ -85,6 +87,11 @@ def _sum_kernel(
         shared = tl.load(shared_ptr + row + at, mask=inside, other=0.0).to(tl.float32)
         total = total.to(dtype).to(tl.float32) + shared
     tl.store(out_ptr + row + at, total.to(dtype), mask=inside)
+
+
+def prepare_experts(w: LinearWeight) -> LinearWeight:
+    w = prepare_linear(w)
+    return in_octets(w) if suits_codes(w) else w
 
 
 def experts(x: torch.Tensor, w: ExpertsWeight, routed: Routed) -> torch.Tensor:
@@ -256,16 +263,16 @@ def _as_read(w: LinearWeight, packing: Packing) -> tuple[torch.Tensor, torch.Ten
     scale = None if w.scales is None else w.scales.scale
     if packing not in (Packing.FP4_WORDS, Packing.FP4_CODES) or scale is None:
         return w.data, scale
-    pairs = packing is Packing.FP4_CODES
-    return w.data.view(torch.int32), scale.view(torch.int16) if pairs else scale
+    in_fours = packing is Packing.FP4_CODES
+    return w.data.view(torch.int32), scale.view(torch.int32) if in_fours else scale
 
 
 def _packing(dtype: torch.dtype, w: LinearWeight) -> Packing:
     """How w is read where it is multiplied with activations of dtype."""
     in_words = dtype is torch.bfloat16
+    if w.format is WeightFormat.MXFP4_OCTETS:
+        return Packing.FP4_CODES
     if w.format is WeightFormat.MXFP4:
-        if multiplies_codes(w):
-            return Packing.FP4_CODES
         return Packing.FP4_WORDS if in_words else Packing.FP4
     if w.format in INT4_FORMATS:
         return Packing.INT4

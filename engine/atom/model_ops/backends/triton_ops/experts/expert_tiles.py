@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import torch
 
-from atom.model_ops.backends.triton_ops.experts.twin_codes import multiplies_codes
 from atom.model_ops.backends.triton_ops.launch import compute_units
 from atom.model_ops.values import LinearWeight, WeightFormat
 
@@ -37,7 +36,7 @@ class ExpertTile:
 
 def expanded_rows(w: LinearWeight) -> int:
     """Rows of an expert, on average, from which a matrix of codes is made a plain one first."""
-    return _EXPANDED_TWINS if multiplies_codes(w) else _EXPANDED_ROWS
+    return _EXPANDED_TWINS if w.format is WeightFormat.MXFP4_OCTETS else _EXPANDED_ROWS
 
 
 def expert_tile(down: LinearWeight, pairs: int, element_bytes: int) -> ExpertTile:
@@ -50,7 +49,7 @@ def expert_tile(down: LinearWeight, pairs: int, element_bytes: int) -> ExpertTil
     if down.format in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS) and element_bytes == 2:
         return _fp8(rows)
     if rows < expanded_rows(down):
-        if multiplies_codes(down):
+        if down.format is WeightFormat.MXFP4_OCTETS:
             return _twin_codes(rows)
         if down.format.elements_per_byte > 1:
             return _packed(rows, element_bytes)
@@ -76,9 +75,9 @@ def _twin_codes(rows: float) -> ExpertTile:
     if rows <= 12:
         return ExpertTile(16, 32, 128, 4, 3, registers=80, wide_downs=True)
     # An expert's pairs in few tiles: each makes numbers of all codes again.
-    if rows <= 48:
+    if rows <= 80:
         return ExpertTile(32, 32, 128, 4, 3, wide_downs=True)
-    return ExpertTile(64, 32, 128, 4, 3, registers=128, wide_downs=True)
+    return ExpertTile(64, 32, 128, 4, 3, registers=168, wide_downs=True)
 
 
 def _packed(rows: float, element_bytes: int) -> ExpertTile:

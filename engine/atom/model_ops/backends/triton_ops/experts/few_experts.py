@@ -31,12 +31,10 @@ from atom.model_ops.backends.triton_ops.experts.choice_keys import (
 )
 from atom.model_ops.backends.triton_ops.experts.code_downs import code_downs
 from atom.model_ops.backends.triton_ops.experts.row_products import (
-    FP4_REST,
-    fp4_rows,
-    fp4_scale,
-    fp4_words,
+    fp4_gates_and_ups,
     plain_rows,
 )
+from atom.model_ops.backends.triton_ops.experts.weighed_sums import weighed_sums
 from atom.model_ops.backends.triton_ops.launch import compute_units, next_power_of_2
 from atom.model_ops.backends.triton_ops.products.code_rows import (
     LANE,
@@ -44,10 +42,13 @@ from atom.model_ops.backends.triton_ops.products.code_rows import (
     code_rows,
     unrolled,
 )
+from atom.model_ops.backends.triton_ops.products.octet_places import exponents_of
 from atom.model_ops.backends.triton_ops.products.quantised_tiles import scale_constants
+from atom.model_ops.quantised.octets import OCTET
 from atom.model_ops.routing import Routed, Routing, Scoring
 from atom.model_ops.values import (
     EIGHT_BITS,
+    FP4_FORMATS,
     ExpertsWeight,
     LinearWeight,
     MoEWeight,
@@ -126,14 +127,14 @@ def _few_gated_kernel(
     K: tl.constexpr, N: tl.constexpr, SHARED: tl.constexpr, CHOOSES: tl.constexpr,
     EXPERTS: tl.constexpr, PADDED: tl.constexpr, TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr,
     SIGMOID: tl.constexpr, RENORMALIZE: tl.constexpr, SCALE: tl.constexpr, WEIGHED: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, FP4: tl.constexpr, PLANES: tl.constexpr,
-    UNROLL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK_K: tl.constexpr, FP4: tl.constexpr, OCTETS: tl.constexpr,
+    PLANES: tl.constexpr, UNROLL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """x [T, K], W [E, 2·N, K], a shared expert's [2·SHARED, K] → [T, TOP_K · N + SHARED]. Program 0
     of a token writes down what it CHOOSES. WEIGHED: products are, and not those of downs. FP4:
-    BLOCK_K is of words. UNROLL, TALL, WIDE: of codes of eight bits (code_rows); TALL 0: there are
-    none."""
+    BLOCK_K is of words, and rows lie in OCTETS or one by one. UNROLL, TALL, WIDE: of codes of eight
+    bits (code_rows); TALL 0: there are none."""
     TILES: tl.constexpr = (N + ROWS - 1) // ROWS
     token = tl.program_id(1).to(tl.int64)
     program = tl.program_id(0) - 1
@@ -159,12 +160,10 @@ def _few_gated_kernel(
             expert = tl.load(chosen_ptr + number)
         own = expert.to(tl.int64) * (2 * N)
         first = program % TILES * ROWS
-        n = first + row % ROWS
-        rows, known = row // ROWS * N + n, n < N
         if FP4:
-            sums = fp4_rows(
-                x_ptr, w_ptr + own * (K // 8), scale_ptr + own * (K // 32), rows, known,
-                K, 2 * ROWS, BLOCK_K,
+            sums = fp4_gates_and_ups(
+                x_ptr, w_ptr + own * (K // 8), scale_ptr + own * exponents_of(K, OCTETS), first, K,
+                N, ROWS, BLOCK_K, OCTETS,
             )  # fmt: skip
         elif TALL:
             scales = scale_ptr + expert.to(tl.int64) * _scales_of(2 * N, K, TALL, WIDE)
@@ -173,6 +172,8 @@ def _few_gated_kernel(
             )
             sums = tl.reshape(sums, (2 * ROWS,))
         else:
+            n = first + row % ROWS
+            rows, known = row // ROWS * N + n, n < N
             sums = plain_rows(x_ptr, w_ptr + own * K, rows, known, K, 2 * ROWS, BLOCK_K)
         if WEIGHED:
             its = tl.arange(0, PADDED) == expert
@@ -204,68 +205,16 @@ def _few_gated_kernel(
 
 
 @triton.jit
-def _weighed_sums(
-    x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, n, known, N: tl.constexpr,
-    K: tl.constexpr, TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK_K: tl.constexpr, FP4: tl.constexpr, ALIGNED: tl.constexpr,
-):  # fmt: skip
-    """Multiply one token's x [TOP_K, K] with rows n of its experts, W [E, N, K], plain or in MXFP4
-    → their weighed sum [ROWS] float32. ALIGNED: what divides the width of a row of W."""
-    WIDTH: tl.constexpr = K // 8 if FP4 else K  # of a row of W
-    lane = tl.arange(0, TOP_K_PADDED * BLOCK_K)
-    number, k = lane // BLOCK_K, lane % BLOCK_K
-    real = number < TOP_K
-    expert = tl.load(chosen_ptr + number, mask=real, other=0).to(tl.int64)
-    # Inputs of an expert are side by side, which the compiler cannot know of what is looked up.
-    at = tl.max_contiguous(tl.multiple_of(expert * (N * WIDTH) + k, ALIGNED), ALIGNED)
-    w_at = w_ptr + at[None, :] + n[:, None] * WIDTH
-    mask = known & (real & (k < WIDTH))[None, :]
-    ahead = tl.load(w_at, mask=mask, other=0)
-    if FP4:
-        GROUPS: tl.constexpr = TOP_K_PADDED * BLOCK_K // 4  # of four words, which share a scale
-        HIGH: tl.constexpr = K // 32
-        lane = tl.arange(0, GROUPS)
-        owner, group = lane // (BLOCK_K // 4), lane % (BLOCK_K // 4)
-        owned = known & (owner < TOP_K)[None, :]
-        first = tl.load(chosen_ptr + owner, mask=owner < TOP_K, other=0).to(tl.int64) * (N * HIGH)
-        scale_at = scale_ptr + (first + group)[None, :] + n[:, None] * HIGH
-        scales_ahead = tl.load(scale_at, mask=owned & (group < HIGH)[None, :], other=0)
-        acc = tl.zeros([ROWS, GROUPS], tl.float32)
-    else:
-        owner = number
-        acc = tl.zeros([ROWS, TOP_K_PADDED * BLOCK_K], tl.float32)
-    for start in range(0, WIDTH, BLOCK_K):
-        w = ahead
-        mask = known & (real & (k < WIDTH - start - BLOCK_K))[None, :]
-        ahead = tl.load(w_at + (start + BLOCK_K), mask=mask, other=0)
-        inside = real & (k < WIDTH - start)
-        x_at = x_ptr + number * K + start + k
-        if FP4:
-            scales = scales_ahead
-            further = owned & (group < HIGH - (start + BLOCK_K) // 4)[None, :]
-            scales_ahead = tl.load(scale_at + (start + BLOCK_K) // 4, mask=further, other=0)
-            sums = tl.reshape(fp4_words(w, x_at, inside, WIDTH), (ROWS, GROUPS, 4))
-            acc += tl.sum(sums, axis=2) * fp4_scale(scales)
-        else:
-            x = tl.load(x_at, mask=inside, other=0.0)
-            acc += w.to(tl.float32) * x.to(tl.float32)[None, :]
-    weights = tl.load(weights_ptr + owner, mask=owner < TOP_K, other=0.0)
-    total = tl.sum(acc * weights[None, :], axis=1)
-    if FP4:
-        total *= FP4_REST
-    return total
-
-
-@triton.jit
 def _few_downs_kernel(
     x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, bias_ptr, shared_ptr, shared_scale_ptr,
     shared_bias_ptr, out_ptr, K: tl.constexpr, N: tl.constexpr, SHARED: tl.constexpr,
     TOP_K: tl.constexpr, TOP_K_PADDED: tl.constexpr,
     ROWS: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_SHARED: tl.constexpr, FP4: tl.constexpr,
-    UNROLL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, ALIGNED: tl.constexpr,
+    OCTETS: tl.constexpr, UNROLL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """x [T, TOP_K · K + SHARED], W [E, N, K], a shared expert's [N, SHARED] → [T, N]. A tile has
-    BLOCK_K inputs (FP4: words) of every expert, side by side. UNROLL, TALL, WIDE: as
+    BLOCK_K inputs (FP4: words) of every expert, side by side. OCTETS, UNROLL, TALL, WIDE: as
     _few_gated_kernel's."""
     token = tl.program_id(1).to(tl.int64)
     n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -279,9 +228,9 @@ def _few_downs_kernel(
             TOP_K, TOP_K_PADDED, ROWS, BLOCK_K, UNROLL, TALL, WIDE, ALIGNED,
         )  # fmt: skip
     else:
-        total = _weighed_sums(
+        total = weighed_sums(
             x_ptr, chosen_ptr, weights_ptr, w_ptr, scale_ptr, n, known, N, K, TOP_K, TOP_K_PADDED,
-            ROWS, BLOCK_K, FP4, ALIGNED,
+            ROWS, BLOCK_K, FP4, OCTETS, ALIGNED,
         )  # fmt: skip
     if bias_ptr is not None:
         for choice in tl.static_range(TOP_K):
@@ -324,7 +273,7 @@ def multiplies(w: MoEWeight) -> bool:
         pairs[0].append(w.shared.gate_up)
         pairs[1].append(w.shared.down)
     formats = {each.format for pair in pairs for each in pair}
-    if formats == {WeightFormat.MXFP4}:
+    if formats <= set(FP4_FORMATS):
         return w.shared is None
     if len(formats) > 1 or not formats <= {WeightFormat.PLAIN, *EIGHT_BITS}:
         return False
@@ -353,7 +302,7 @@ def _code_constants(w: LinearWeight) -> dict[str, int]:
 
 def planes_of(w: ExpertsWeight) -> int:
     """In which the kernels read a token (row_products.py)."""
-    return 8 if w.down.format is WeightFormat.MXFP4 else 1
+    return 8 if _is_fp4(w.down) else 1
 
 
 def chooses(routing: Routing, experts: int) -> bool:
@@ -382,8 +331,11 @@ def gated_tile(w: MoEWeight, tokens: int, element_bytes: int) -> FewTile:
         few = tokens * outputs < rows * _MANY_PROGRAMS * units
         turns = unrolled(w.experts.gate_up.inputs, block) if few else 1
         return FewTile(rows, block, num_warps=1, unroll=turns)
+    rows = _rows(_GATED_ROWS, w, tokens * outputs)
+    if _is_in_octets(w.experts.gate_up):
+        rows = max(OCTET, rows)
     block = 64 if _is_fp4(w.experts.gate_up) else 512 // element_bytes
-    return FewTile(_rows(_GATED_ROWS, w, tokens * outputs), block)
+    return FewTile(rows, block)
 
 
 def down_tile(w: MoEWeight, tokens: int, element_bytes: int) -> FewTile:
@@ -400,7 +352,7 @@ def down_tile(w: MoEWeight, tokens: int, element_bytes: int) -> FewTile:
 
 def _of_expert(block: int, w: MoEWeight) -> int:
     """Inputs of each expert in a tile of downs."""
-    return max(16, block // next_power_of_2(w.routing.top_k))
+    return max(32, block // next_power_of_2(w.routing.top_k))
 
 
 def _rows(most: int, w: MoEWeight, outputs: int) -> int:
@@ -441,7 +393,7 @@ def gates_and_ups(
         EXPERTS=experts, PADDED=next_power_of_2(experts), TOP_K=top_k,
         TOP_K_PADDED=next_power_of_2(top_k), SIGMOID=routing.scoring is Scoring.SIGMOID,
         RENORMALIZE=routing.renormalize, SCALE=routing.scale, WEIGHED=w.experts.weighs_inputs,
-        ROWS=tile.rows, BLOCK_K=tile.block, FP4=_is_fp4(stack),
+        ROWS=tile.rows, BLOCK_K=tile.block, FP4=_is_fp4(stack), OCTETS=_is_in_octets(stack),
         PLANES=planes_of(w.experts), UNROLL=tile.unroll, **_code_constants(stack),
         **gating(w.experts.activation), num_warps=tile.num_warps,
     )  # fmt: skip
@@ -451,7 +403,8 @@ def gates_and_ups(
 def downs(x: torch.Tensor, w: MoEWeight, routed: Routed, tile: FewTile) -> torch.Tensor:
     """The weighed sum [T, H] of what `gates_and_ups` gave."""
     tokens, top_k = routed.ids.shape
-    stack, is_fp4 = w.experts.down, _is_fp4(w.experts.down)
+    stack = w.experts.down
+    is_fp4, in_octets = _is_fp4(stack), _is_in_octets(stack)
     inner, hidden, chosen = stack.inputs, stack.outputs, next_power_of_2(top_k)
     out = torch.empty((tokens, hidden), dtype=x.dtype, device=x.device)
     own = w.shared and w.shared.down
@@ -462,14 +415,19 @@ def downs(x: torch.Tensor, w: MoEWeight, routed: Routed, tile: FewTile) -> torch
         out,
         K=inner, N=hidden, SHARED=x.shape[1] - top_k * inner, TOP_K=top_k, TOP_K_PADDED=chosen,
         ROWS=tile.rows, BLOCK_K=_of_expert(tile.block, w), BLOCK_SHARED=tile.block, FP4=is_fp4,
-        UNROLL=tile.unroll, **_code_constants(stack), ALIGNED=min(16, width & -width),
+        OCTETS=in_octets, UNROLL=tile.unroll, **_code_constants(stack),
+        ALIGNED=min(8 if in_octets else 16, width & -width),
         num_warps=tile.num_warps,
     )  # fmt: skip
     return out
 
 
 def _is_fp4(w: LinearWeight) -> bool:
-    return w.format is WeightFormat.MXFP4
+    return w.format in FP4_FORMATS
+
+
+def _is_in_octets(w: LinearWeight) -> bool:
+    return w.format is WeightFormat.MXFP4_OCTETS
 
 
 def _words(w: LinearWeight) -> torch.Tensor:

@@ -13,6 +13,10 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.experts.gates_and_ups import as_rows, of_rows
+from atom.model_ops.backends.triton_ops.products.octet_places import (
+    RUN_WORDS,
+    places,
+)
 
 # What e2m1's bits lack where e4m3 has its own.
 _REST = tl.constexpr(64.0)
@@ -57,30 +61,23 @@ def _by_group(words):
 
 
 @triton.jit
-def _first_scale(exponents):
-    return ((exponents << 23) & 0x7F800000).to(tl.float32, bitcast=True)
+def _of_pair(words):
+    """[N, 8] → [N, 4], twice."""
+    return tl.split(tl.permute(tl.reshape(words, (words.shape[0], 2, 4)), (0, 2, 1)))
 
 
 @triton.jit
-def _second_scale(exponents):
-    return ((exponents << 15) & 0x7F800000).to(tl.float32, bitcast=True)
+def _scale(exponents, NUMBER: tl.constexpr):
+    """Of group so many of the four whose exponents int32 [N] hold."""
+    FURTHER: tl.constexpr = 23 - 8 * NUMBER
+    bits = exponents << FURTHER if FURTHER > 0 else exponents >> -FURTHER
+    return (bits & 0x7F800000).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _tile_product(acc, x0, x1, x2, x3, words, exponents, further):
-    """x0 to x3: codes [M, 64] of a group's inputs; exponents, further: two groups' each, [N]."""
-    words0, words1, words2, words3 = _by_group(words)
-    acc += tl.dot(_numbers(words0, x0.dtype), tl.trans(x0)) * _first_scale(exponents)[:, None]
-    acc += tl.dot(_numbers(words1, x1.dtype), tl.trans(x1)) * _second_scale(exponents)[:, None]
-    acc += tl.dot(_numbers(words2, x2.dtype), tl.trans(x2)) * _first_scale(further)[:, None]
-    acc += tl.dot(_numbers(words3, x3.dtype), tl.trans(x3)) * _second_scale(further)[:, None]
-    return acc
-
-
-@triton.jit
-def _exponents(rows, pair, PAIRS: tl.constexpr):
-    """Beyond the last pair it is read again; its words are zeros there."""
-    return tl.load(rows + tl.minimum(pair, PAIRS - 1)).to(tl.int32)
+def _group_sum(acc, words, x, scale):
+    """words int32 [N, 4] and codes x [M, 64] of a group, scale [N]."""
+    return acc + tl.dot(_numbers(words, x.dtype), tl.trans(x)) * scale[:, None]
 
 
 @triton.jit
@@ -89,32 +86,48 @@ def multiply_fp4_codes(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GATED: tl.constexpr,
 ):  # fmt: skip
     """Rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32, twice. x_ptr:
-    [.., 2K] twin codes, x_scale_ptr: [..]; w_ptr: of 32-bit words, scale_ptr: of two exponents."""
-    tl.static_assert(BLOCK_K == 128 and K % 64 == 0)  # of groups of 32, two of which are a pair
-    PAIRS: tl.constexpr = K // 64
-    lane, word = tl.arange(0, 64), tl.arange(0, 16)
+    [.., 2K] twin codes, x_scale_ptr: [..]; W in octets, w_ptr: of 32-bit words, scale_ptr: of four
+    exponents."""
+    tl.static_assert(BLOCK_K == 128 and K % 64 == 0)
+    TURNS: tl.constexpr = (K + 255) // 256  # of eight exponents, two words
+    WHOLE: tl.constexpr = K // BLOCK_K * BLOCK_K
+    lane = tl.arange(0, 64)
+    known = real[:, None]
     n = tl.minimum(n, N - 1)  # beyond the last row it is read again, which needs no mask
     if GATED:
         n = as_rows(n, N)
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * (2 * K) + lane[None, :]
-    w_rows = w_ptr + n.to(tl.int64)[:, None] * (K // 8) + word[None, :]
-    scale_rows = scale_ptr + n.to(tl.int64) * PAIRS
+    word = tl.arange(0, 16)[None, :]
+    w_rows = w_ptr + places(n[:, None], word, K // 8, RUN_WORDS, True)
+    scale_rows = scale_ptr + places(n, 0, 2 * TURNS, 2, True)
     acc = tl.zeros([n.shape[0], BLOCK_M], tl.float32)
-    # Exponents, which are too small to be copied ahead, are read a tile before they are needed.
-    exponents, further = _exponents(scale_rows, 0, PAIRS), _exponents(scale_rows, 1, PAIRS)
-    for k in range(0, K, BLOCK_K):
-        pair = k // 64
-        x_mask = real[:, None]
-        further_mask = x_mask & (lane < (PAIRS - 1 - pair) * 64)[None, :]
-        x0 = tl.load(x_rows + 2 * k, mask=x_mask, other=0.0)
-        x1 = tl.load(x_rows + (2 * k + 64), mask=x_mask, other=0.0)
-        x2 = tl.load(x_rows + (2 * k + 128), mask=further_mask, other=0.0)
-        x3 = tl.load(x_rows + (2 * k + 192), mask=further_mask, other=0.0)
-        inside = (word < (K - k) // 8)[None, :]
-        words = tl.load(w_rows + k // 8, mask=inside, other=0)
-        acc = _tile_product(acc, x0, x1, x2, x3, words, exponents, further)
-        exponents = _exponents(scale_rows, pair + 2, PAIRS)
-        further = _exponents(scale_rows, pair + 3, PAIRS)
+    if K > WHOLE:  # half a tile remains, on its way during all others
+        word = WHOLE // 8 + tl.arange(0, 8)[None, :]
+        last = tl.load(w_ptr + places(n[:, None], word, K // 8, RUN_WORDS, True))
+        last0 = tl.load(x_rows + 2 * WHOLE, mask=known, other=0.0)
+        last1 = tl.load(x_rows + (2 * WHOLE + 64), mask=known, other=0.0)
+        last_exponents = tl.load(scale_rows + (WHOLE // 256 * 16 + WHOLE // BLOCK_K % 2))
+    # Exponents, which are too small to be copied ahead, are read a tile before they are needed, and
+    # left as they come: what is made of them waits for them.
+    exponents = tl.load(scale_rows)
+    for k in range(0, WHOLE, BLOCK_K):
+        x0 = tl.load(x_rows + 2 * k, mask=known, other=0.0)
+        x1 = tl.load(x_rows + (2 * k + 64), mask=known, other=0.0)
+        x2 = tl.load(x_rows + (2 * k + 128), mask=known, other=0.0)
+        x3 = tl.load(x_rows + (2 * k + 192), mask=known, other=0.0)
+        words0, words1, words2, words3 = _by_group(tl.load(w_rows + k))
+        acc = _group_sum(acc, words0, x0, _scale(exponents, 0))
+        acc = _group_sum(acc, words1, x1, _scale(exponents, 1))
+        acc = _group_sum(acc, words2, x2, _scale(exponents, 2))
+        acc = _group_sum(acc, words3, x3, _scale(exponents, 3))
+        following = k // BLOCK_K + 1
+        if K % 256 == 0:  # no padding is behind the last
+            following = tl.minimum(following, 2 * TURNS - 1)
+        exponents = tl.load(scale_rows + (following // 2 * 16 + following % 2))
+    if K > WHOLE:
+        words0, words1 = _of_pair(last)
+        acc = _group_sum(acc, words0, last0, _scale(last_exponents, 0))
+        acc = _group_sum(acc, words1, last1, _scale(last_exponents, 1))
     scales = (tl.load(x_scale_ptr + rows, mask=real, other=0.0) * _REST)[:, None]
     if GATED:
         gate, up = of_rows(acc)

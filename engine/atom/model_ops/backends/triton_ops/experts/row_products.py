@@ -12,6 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from atom.model_ops.backends.triton_ops.products.octet_places import exponents_of
 from atom.model_ops.backends.triton_ops.products.word_tiles import fp4_shifted
 
 
@@ -34,28 +35,57 @@ def plain_rows(
 
 
 @triton.jit
-def fp4_rows(
-    x_ptr, w_ptr, scale_ptr, n, known, K: tl.constexpr, ROWS: tl.constexpr, WORDS: tl.constexpr
+def fp4_gates_and_ups(
+    x_ptr, w_ptr, scale_ptr, first, K: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr,
+    WORDS: tl.constexpr, OCTETS: tl.constexpr,
 ):  # fmt: skip
-    """`plain_rows` of W in MXFP4: w_ptr of words [.., K / 8], scale_ptr [.., K / 32], x in planes.
-    WORDS: of a tile."""
-    word = tl.arange(0, WORDS)
-    w_rows = w_ptr + n[:, None] * (K // 8) + word[None, :]
-    GROUPS: tl.constexpr = WORDS // 4
-    group = tl.arange(0, GROUPS)
-    scale_rows = scale_ptr + n[:, None] * (K // 32) + group[None, :]
-    ahead = tl.load(w_rows, mask=known[:, None] & (word < K // 8)[None, :], other=0)
-    scales_ahead = tl.load(scale_rows, mask=known[:, None] & (group < K // 32)[None, :], other=0)
-    acc = tl.zeros([ROWS, GROUPS], tl.float32)
-    for start in range(0, K // 8, WORDS):
-        words, scales = ahead, scales_ahead
-        mask = known[:, None] & (word < K // 8 - start - WORDS)[None, :]
-        ahead = tl.load(w_rows + (start + WORDS), mask=mask, other=0)
-        further = known[:, None] & (group < K // 32 - (start + WORDS) // 4)[None, :]
-        scales_ahead = tl.load(scale_rows + (start + WORDS) // 4, mask=further, other=0)
-        sums = fp4_words(words, x_ptr + start + word, word < K // 8 - start, K // 8)
-        acc += tl.sum(tl.reshape(sums, (ROWS, GROUPS, 4)), axis=2) * fp4_scale(scales)
-    return tl.sum(acc, axis=1) * FP4_REST
+    """x [K] in planes, rows first .. first + ROWS - 1 of gates and of ups, W [2 · N, K] in MXFP4 →
+    [2 · ROWS] float32, gates' first. w_ptr: of words [.., K / 8], scale_ptr [.., K / 32]; WORDS: of
+    a tile; OCTETS: whether rows lie by eight, of which ROWS is a multiple then."""
+    # A line is a row, or an octet, whose lanes are what lies side by side: a run of its eight rows.
+    ABREAST: tl.constexpr = 8 if OCTETS else 1
+    LINES: tl.constexpr = ROWS // ABREAST
+    LANES: tl.constexpr = WORDS * ABREAST
+    WIDTH: tl.constexpr = K // 8 * ABREAST
+    RUNS: tl.constexpr = K // 128
+    WHOLE: tl.constexpr = RUNS * 128 if OCTETS else WIDTH
+    HIGH: tl.constexpr = exponents_of(K, OCTETS) * ABREAST
+    line, lane, group = tl.arange(0, 2 * LINES), tl.arange(0, LANES), tl.arange(0, LANES // 4)
+    if OCTETS:
+        word = lane // 128 * 16 + lane % 16
+        of_group = group // 64 * 64 + group // 4 % 8 * 8 + group // 32 % 2 * 4 + group % 4
+    else:
+        word, of_group = lane, group
+    at = first // ABREAST + line % LINES
+    known = (at < N // ABREAST)[:, None]
+    at += line // LINES * (N // ABREAST)
+    w_lines, scale_lines = w_ptr + (at * WIDTH)[:, None], scale_ptr + (at * HIGH)[:, None]
+    w_at, scale_at = w_lines + lane[None, :], scale_lines + of_group[None, :]
+    ahead = tl.load(w_at, mask=known & (lane < WHOLE)[None, :], other=0)
+    scales_ahead = tl.load(scale_at, mask=known & (group < WHOLE // 4)[None, :], other=0)
+    if WHOLE < WIDTH:  # of each row the last eight words, two groups
+        half, pair = tl.arange(0, 64), tl.arange(0, 16)
+        last = tl.load(w_lines + (WHOLE + half)[None, :], mask=known, other=0)
+        of_pair = RUNS // 2 * 64 + RUNS % 2 * 4 + pair // 2 * 8 + pair % 2
+        scales_last = tl.load(scale_lines + of_pair[None, :], mask=known, other=0)
+    acc = tl.zeros([2 * LINES, LANES // 4], tl.float32)
+    for start in range(0, WHOLE, LANES):
+        words, scales, rest = ahead, scales_ahead, WHOLE - start - LANES
+        ahead = tl.load(w_at + (start + LANES), mask=known & (lane < rest)[None, :], other=0)
+        further = known & (group < rest // 4)[None, :]
+        scales_ahead = tl.load(scale_at + (start + LANES) // 4, mask=further, other=0)
+        x_at = x_ptr + start // ABREAST + word
+        sums = fp4_words(words, x_at, lane < WHOLE - start, K // 8)
+        sums = tl.sum(tl.reshape(sums, (2 * LINES, LANES // 4, 4)), axis=2)
+        acc += sums * fp4_scale(scales)
+    if OCTETS:  # four groups of a row, then those of the next
+        acc = tl.sum(tl.reshape(acc, (2 * LINES, LANES // 128, 8, 4)), axis=3)
+    sums = tl.sum(acc, axis=1)
+    if WHOLE < WIDTH:
+        pairs = fp4_words(last, x_ptr + RUNS * 16 + half % 8, half < 64, K // 8)
+        pairs = tl.sum(tl.reshape(pairs, (2 * LINES, 16, 4)), axis=2) * fp4_scale(scales_last)
+        sums += tl.sum(tl.reshape(pairs, (2 * LINES, 8, 2)), axis=2)
+    return tl.reshape(sums, (2 * ROWS,)) * FP4_REST
 
 
 # What sums over codes lack: 2^126 of the codes, less what the token was made larger.

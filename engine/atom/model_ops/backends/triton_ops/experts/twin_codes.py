@@ -19,10 +19,10 @@ from atom.model_ops.backends.triton_ops.experts.expert_order import (
     order_expert,
 )
 from atom.model_ops.backends.triton_ops.launch import next_power_of_2, warps_for
-from atom.model_ops.values import LinearWeight, WeightFormat
+from atom.model_ops.quantised.octets import fits_octets
+from atom.model_ops.values import LinearWeight
 from atom.utils.device import native_fp8
 
-_PAIR = 64  # inputs of two groups, whose exponents are read at once
 _DTYPE = torch.float8_e4m3fn
 _LIMIT = tl.constexpr(448.0)
 
@@ -114,10 +114,11 @@ def ordered_codes(
     return codes, scales, order
 
 
-def multiplies_codes(w: LinearWeight) -> bool:
-    """Whether w is multiplied with twin codes: MXFP4 for bfloat16, by a tensor core that multiplies
-    e4m3. AMD's gfx942 has another type of fp8, where a code of minus zero is no number."""
-    if w.format is not WeightFormat.MXFP4 or w.inputs % _PAIR or torch.version.hip:
+def suits_codes(w: LinearWeight) -> bool:
+    """Whether w, as loaded, is to be multiplied with twin codes: MXFP4 for bfloat16, by a tensor
+    core that multiplies e4m3. AMD's gfx942 has another type of fp8, where a code of minus zero is
+    no number."""
+    if not fits_octets(w) or torch.version.hip:
         return False
     assert w.scales is not None
     return w.scales.dtype is torch.bfloat16 and native_fp8(w.data.device) is _DTYPE

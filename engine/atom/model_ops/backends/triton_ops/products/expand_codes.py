@@ -14,6 +14,11 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.products.expanded_linear import orders
+from atom.model_ops.backends.triton_ops.products.octet_places import (
+    RUN_BYTES,
+    RUN_EXPONENTS,
+    places,
+)
 from atom.model_ops.backends.triton_ops.products.packed_tiles import (
     by_input,
     group_values,
@@ -21,7 +26,7 @@ from atom.model_ops.backends.triton_ops.products.packed_tiles import (
     unpacked,
     unpacked_by_index,
 )
-from atom.model_ops.values import EIGHT_BITS, LinearWeight, Scales, WeightFormat
+from atom.model_ops.values import EIGHT_BITS, FP4_FORMATS, LinearWeight, Scales, WeightFormat
 
 _ROWS, _INPUTS = 4, 1024  # as many bytes in a row as memory gives at its full rate
 
@@ -29,11 +34,12 @@ _ROWS, _INPUTS = 4, 1024  # as many bytes in a row as memory gives at its full r
 @triton.jit
 def _numbers_kernel(
     w_ptr, scale_ptr, zero_ptr, index_ptr, out_ptr, rows, K: tl.constexpr, groups: tl.constexpr,
-    GROUP: tl.constexpr, FP4: tl.constexpr, ROWS: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr, FP4: tl.constexpr, OCTETS: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Rows of all matrices of a stack. GROUP: inputs that share one of a row's `groups` scales, a
     multiple of the tile's or a part of it; zero_ptr: None where every zero point is 8; index_ptr:
-    of which group each input is, None where groups are neighbours."""
+    of which group each input is, None where groups are neighbours. OCTETS: see octet_places.py."""
     GROUPS: tl.constexpr = (BLOCK_K + GROUP - 1) // GROUP
     PAIRS: tl.constexpr = BLOCK_K // 2
     n = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -41,13 +47,19 @@ def _numbers_kernel(
     pair = k // 2 + tl.arange(0, PAIRS)
     known = (n < rows)[:, None]
     inside = known & (pair < K // 2)[None, :]
-    codes = tl.load(w_ptr + n[:, None] * (K // 2) + pair[None, :], mask=inside, other=0)
+    w_at = w_ptr + places(n[:, None], pair[None, :], K // 2, RUN_BYTES, OCTETS)
+    codes = tl.load(w_at, mask=inside, other=0)
     dtype = out_ptr.dtype.element_ty
     if index_ptr is None:
         group = k // GROUP + tl.arange(0, GROUPS)[None, :]
-        stored, zeros = group_values(
-            scale_ptr, zero_ptr, n, groups, group, known & (group < groups)
-        )
+        if OCTETS:
+            scale_at = scale_ptr + places(n[:, None], group, groups, RUN_EXPONENTS, OCTETS)
+            stored = tl.load(scale_at, mask=known & (group < groups), other=0)
+            zeros = tl.full([1, 1], 8, tl.int16)
+        else:
+            stored, zeros = group_values(
+                scale_ptr, zero_ptr, n, groups, group, known & (group < groups)
+            )
         scales = by_input(in_numbers(stored, FP4), ROWS, GROUPS, PAIRS)
         zeros = by_input(zeros, ROWS, GROUPS, PAIRS)
         even, odd = unpacked(codes, scales, zeros, dtype, FP4)
@@ -94,7 +106,8 @@ def expand_codes(w: LinearWeight, dtype: torch.dtype) -> LinearWeight:
     _numbers_kernel[(triton.cdiv(rows, _ROWS), triton.cdiv(inputs, block_k))](
         w.data, scales.scale, scales.zero, index, data, rows,
         K=inputs, groups=scales.scale.shape[-1], GROUP=group,
-        FP4=w.format is WeightFormat.MXFP4, ROWS=_ROWS, BLOCK_K=block_k,
+        FP4=w.format in FP4_FORMATS, OCTETS=w.format is WeightFormat.MXFP4_OCTETS,
+        ROWS=_ROWS, BLOCK_K=block_k,
     )  # fmt: skip
     return LinearWeight(data, w.bias)
 

@@ -1,0 +1,60 @@
+"""Stacks of MXFP4 whose rows lie by eight, so that what a program reads at once is one piece of
+memory.
+
+Of eight rows, an octet, the codes of 128 inputs lie row below row, then those of the next 128; of
+the last 64 they may be half as wide. Their exponents lie likewise, eight of a row at a time, the
+last of them filled up. Called by backends that prepare stacks for such kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+
+from atom.model_ops.values import LinearWeight, Scales, WeightFormat
+
+OCTET = 8  # rows
+_CODES, _EXPONENTS = 64, 8  # of a row side by side, in bytes
+_GROUP = 32  # inputs
+_LEAST = 64  # inputs, of which a row has a multiple
+
+
+def fits_octets(w: LinearWeight) -> bool:
+    """Whether w, of MXFP4, has whole octets (gates and ups each) and inputs that runs divide."""
+    rows = w.outputs if w.gating is None else w.outputs // 2
+    return w.format is WeightFormat.MXFP4 and rows % OCTET == 0 and w.inputs % _LEAST == 0
+
+
+def in_octets(w: LinearWeight) -> LinearWeight:
+    """A stack of MXFP4 that `fits_octets` → the same as MXFP4_OCTETS."""
+    scales = w.scales
+    assert scales is not None
+    whole = F.pad(scales.scale, (0, -scales.scale.shape[-1] % _EXPONENTS))
+    scale = _by_octet(whole, _EXPONENTS)
+    scales = replace(scales, format=WeightFormat.MXFP4_OCTETS, scale=scale)
+    return replace(w, data=_by_octet(w.data, _CODES), scales=scales)
+
+
+def in_rows(data: torch.Tensor, scales: Scales) -> tuple[torch.Tensor, Scales]:
+    """What MXFP4_OCTETS stores → the same as MXFP4."""
+    groups = 2 * data.shape[-1] // _GROUP
+    scale = _by_row(scales.scale, _EXPONENTS)[..., :groups]
+    return _by_row(data, _CODES), replace(scales, format=WeightFormat.MXFP4, scale=scale)
+
+
+def _by_octet(stored: torch.Tensor, run: int) -> torch.Tensor:
+    width = stored.shape[-1]
+    octets = stored.reshape(-1, OCTET, width)
+    moved = torch.empty((len(octets), OCTET * width), dtype=stored.dtype, device=stored.device)
+    for piece, target in zip(octets.split(run, -1), moved.split(OCTET * run, -1), strict=True):
+        target.copy_(piece.flatten(1))
+    return moved.reshape(stored.shape)
+
+
+def _by_row(stored: torch.Tensor, run: int) -> torch.Tensor:
+    width = stored.shape[-1]
+    octets = stored.reshape(-1, OCTET * width)
+    pieces = (piece.unflatten(1, (OCTET, -1)) for piece in octets.split(OCTET * run, -1))
+    return torch.cat(list(pieces), -1).reshape(stored.shape)
