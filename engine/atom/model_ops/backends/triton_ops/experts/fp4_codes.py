@@ -4,7 +4,7 @@
 e2m1 has sign, exponent and fraction where e4m3 has them, so four codes at once become numbers of
 the tensor core by shifts and masks alone: nothing is multiplied into a number. A group's sum is
 scaled and added in float32; what the tensor core adds up at once is one group, with tokens' codes
-and then with what they lack. Weights are its tall side and come from registers.
+and then with what they lack. Weights, in octets of rows, are its tall side and come from registers.
 """
 
 from __future__ import annotations
