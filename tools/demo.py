@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import urlsplit
 
 from devcluster import target
@@ -83,13 +84,14 @@ def show_until_ready(kube: Kube) -> None:
         ) from error
 
 
-def chat(url: str, question: str) -> Iterator[str]:
-    """Pieces of the streamed answer."""
+def chat(url: str, question: str, **fields: Any) -> Iterator[str]:
+    """Yields the pieces of the streamed answer. fields: of the request, besides its own."""
     body = {
         "model": NAME,
         "messages": [{"role": "user", "content": question}],
         "temperature": 0,
         "stream": True,
+        **fields,
     }
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=60)
     try:

@@ -84,10 +84,15 @@ def test_apply_becomes_ready(kube: Kube, images: Images) -> None:
 
 
 def test_service_streams_an_answer(kube: Kube) -> None:
+    """Counts the pieces of an answer that fills the context: a server whose loop is late sends
+    the tokens of several steps together, and a pod held to its CPU share may be late for all of
+    a short answer's."""
     with kube.port_forward(f"service/{NAME}", 8000) as url:
-        pieces = list(chat(url, "What is ATOM?"))
+        answer = "".join(chat(url, "What is ATOM?")).lower()
+        pieces = list(chat(url, "What is ATOM?", ignore_eos=True))
+    assert "engine" in answer or "amd" in answer
     assert len([piece for piece in pieces if piece]) > 3, "streamed in pieces"
-    assert "engine" in "".join(pieces).lower() or "amd" in "".join(pieces).lower()
+    assert "".join(pieces).lower().startswith(answer)
 
 
 def test_plan_is_what_the_engine_reports(kube: Kube) -> None:
