@@ -20,7 +20,7 @@ _GATED = {
     "bias_ptr": None, "shared_scale_ptr": None, "shared_bias_ptr": None, **gating(Activation.SILU),
 }  # fmt: skip
 _DOWNS = {
-    "K": 768, "N": 2048, "SHARED": 0, "TOP_K": 8, "TOP_K_PADDED": 8, "ROWS": 2, "BLOCK_K": 128,
+    "K": 768, "N": 2048, "SHARED": 0, "TOP_K": 8, "TOP_K_PADDED": 8, "ROWS": 4, "BLOCK_K": 128,
     "BLOCK_SHARED": 1024, "FP4": False, "OCTETS": False, "UNROLL": 1, "TALL": 0, "WIDE": 0,
     "ALIGNED": 16, "scale_ptr": None, "bias_ptr": None, "shared_scale_ptr": None,
     "shared_bias_ptr": None,

@@ -58,7 +58,7 @@ from atom.model_ops.values import (
 # Of a multiprocessor, so that memory never waits for one of them.
 _PROGRAMS = 2
 _GATED_ROWS = 16  # of gates, and as many of ups, at most
-_DOWN_ROWS = 2
+_DOWN_ROWS = 4
 _FP4_DOWN_ROWS = 8  # of a quarter of the bytes each
 # Of codes of eight bits, gates and ups of one warp; half as many downs where more than two turns
 # are read at once.
