@@ -19,7 +19,7 @@ _EXPERTS = {
     "K": 2048, "N": 768, "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 128,
     "TALL": 1, "WIDE": 0, "COLUMNS": 0, "PACKED": 0, "scale_ptr": None, "zero_ptr": None,
     "ORDERS": 0, "inputs_ptr": None, "index_ptr": None, "x_scale_ptr": None,
-    "out_scale_ptr": None, "FP8_MOST": 0.0, "TWINS": False,
+    "x_tiles": None, "w_tiles": None, "out_scale_ptr": None, "FP8_MOST": 0.0, "TWINS": False,
 }  # fmt: skip
 _FP8_EXPERTS = {
     key: value for key, value in _EXPERTS.items() if key not in ("scale_ptr", "x_scale_ptr")
@@ -140,4 +140,14 @@ EXPERT_CASES: list[Any] = [
      {"EXPERTS": 96, "EXPERTS_PADDED": 128, "PART": 8192, "STRETCH": 1024},
      {"types": {"parts_ptr": "*i32"}}),
     ("sum of experts", expert_products._sum_kernel, {"PARTS": 8, "BLOCK": 1024}, {}),
+]  # fmt: skip
+
+# Stacks whose tiles are copied by description: constants, and the types of what is described.
+DESCRIBED: list[Any] = [
+    ({**_EXPERTS, **SILU, "PROGRAMS": 2, **stack, "BLOCK_M": 128, "BLOCK_K": 64}, types)
+    for stack, types in (
+        ({**_GATES, "BLOCK_N": 128}, {"w_tiles": "tensordesc<bf16[2, 128, 64]>"}),
+        ({**_DOWNS, "BLOCK_N": 256, "K": 768, "N": 2048},
+         {"w_tiles": "tensordesc<bf16[1, 256, 64]>", "x_tiles": "tensordesc<bf16[128, 64]>"}),
+    )
 ]  # fmt: skip

@@ -28,6 +28,8 @@ from atom.model_ops.backends.triton_ops.attention import (
     prefill_attention,
     selected_attention,
 )
+from atom.model_ops.backends.triton_ops.experts.expert_kernel import experts_kernel
+from tests.engine.ops.expert_cases import DESCRIBED
 from tests.engine.ops.kernel_cases import (
     CASES,
     DEALT_CASES,
@@ -115,6 +117,21 @@ def test_codes_of_one_token_are_no_zeros(card: str) -> None:
         assert ".ftz" not in binary.asm["ptx"]
     else:
         assert ".amdhsa_float_denorm_mode_32 3" in binary.asm["amdgcn"]
+
+
+@pytest.mark.parametrize(("constants", "types"), DESCRIBED, ids=["gates", "downs"])
+def test_described_tiles_are_copied_by_the_engine(
+    constants: dict[str, Any], types: dict[str, str]
+) -> None:
+    """The matrix', and the downs' activations as well."""
+    read = {name: value for name, value in constants.items() if name not in types}
+    binary = compiled(
+        experts_kernel, read, {"types": types, "num_warps": 8, "num_stages": 4}, "H200"
+    )
+    assert binary.metadata.shared <= TARGETS["H200"][1]
+    copies = re.findall(r"cp\.async(?:\.bulk\.tensor)?", binary.asm["ptx"])
+    assert "cp.async.bulk.tensor" in copies
+    assert ("cp.async" in copies) == ("x_tiles" not in types)
 
 
 @pytest.mark.parametrize("card", TARGETS)

@@ -375,3 +375,35 @@ def test_experts_as_amd_cards_multiply_them(
     got = backend.operations["experts"](x, w, routed)
     # A code's three bits of fraction, twice.
     assert_rows_agree(got, exact, torch.bfloat16, slack=2.0 if w.down.scales is None else 6.0)
+
+
+@pytest.mark.usefixtures("bfloat16")
+@pytest.mark.parametrize("kind", [WeightFormat.PLAIN, *FP8])
+@pytest.mark.parametrize(
+    ("tokens", "count", "top_k", "hidden", "inner"),
+    [
+        (350, 4, 3, 80, 48),  # sides that no tile divides
+        (300, 3, 1, 64, 272),  # an expert without pairs
+        pytest.param(4100, 128, 8, 2048, 768, marks=gpu),
+        pytest.param(700, 16, 4, 2880, 1440, marks=gpu),
+    ],
+)
+def test_tiles_are_copied_by_description_as_they_are_read_by_pointers(
+    backend: Backend, device: torch.device, kind: WeightFormat, tokens: int, count: int,
+    top_k: int, hidden: int, inner: int,
+) -> None:  # fmt: skip
+    if backend.name != "triton":
+        pytest.skip("tiles are the kernels'")
+    from atom.model_ops.backends.triton_ops.experts.expert_products import expert_parts
+    from atom.model_ops.backends.triton_ops.experts.expert_tiles import expert_tile
+
+    x = torch.randn(tokens, hidden, device=device).bfloat16()
+    w = weights(count, hidden, inner, device, torch.bfloat16, bias=True)
+    if kind is not WeightFormat.PLAIN:
+        w = coded(kind, w, torch.bfloat16, zeros=False)
+    routed = chosen(tokens, count, top_k, device)
+    tile = expert_tile(w.down, tokens * top_k, 2)
+    if not tile.described:
+        pytest.skip("this card copies nothing by description")
+    described = expert_parts(x, w, routed, tile)
+    assert torch.equal(described, expert_parts(x, w, routed, replace(tile, described=False)))

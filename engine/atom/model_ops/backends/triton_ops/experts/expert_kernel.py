@@ -13,6 +13,10 @@ import triton
 import triton.language as tl
 
 from atom.model_ops.backends.triton_ops.activation import gated
+from atom.model_ops.backends.triton_ops.experts.described_tiles import (
+    activations_tile,
+    matrix_tile,
+)
 from atom.model_ops.backends.triton_ops.experts.expert_order import pairs_of_expert, tile_of_order
 from atom.model_ops.backends.triton_ops.experts.fp4_codes import multiply_fp4_codes
 from atom.model_ops.backends.triton_ops.experts.fp4_experts import multiply_fp4
@@ -53,12 +57,14 @@ def _in_numbers(codes, scale_ptr, row, k, K, dtype, TALL: tl.constexpr, WIDE: tl
 
 @triton.jit
 def _multiply(
-    rows, real, n, x_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
+    rows, real, n, x_ptr, w_ptr, scale_ptr, x_tiles, w_tiles, first, tile, expert,
+    K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr, HIP: tl.constexpr,
 ):  # fmt: skip
     """Rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32, twice. WIDE:
-    inputs that share a scale with TALL rows, 0 where W is plain."""
+    inputs that share a scale with TALL rows, 0 where W is plain; *_tiles: see described_tiles.py.
+    """
     dtype = x_ptr.dtype.element_ty
     n = tl.minimum(n, N - 1)  # beyond the last row it is read again, which needs no mask
     if GATED:
@@ -68,14 +74,8 @@ def _multiply(
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * K + lane[None, :]
     w_rows = w_ptr + n.to(tl.int64)[:, None] * K + lane[None, :]
     for k in range(0, K, BLOCK_K):
-        x_mask = real[:, None]
-        if K % BLOCK_K:
-            inside = (k + lane < K)[None, :]
-            x_mask = x_mask & inside
-            w = tl.load(w_rows + k, mask=inside, other=0.0)
-        else:
-            w = tl.load(w_rows + k)
-        x = tl.load(x_rows + k, mask=x_mask, other=0.0)
+        x = activations_tile(x_tiles, x_rows, real, first, k, K, BLOCK_K)
+        w = matrix_tile(w_tiles, w_rows, expert, tile, k, K, BLOCK_K)
         if WIDE:
             w = _in_numbers(w, scale_ptr, n, k, K, dtype, TALL, WIDE)
         acc = tl.dot(x, tl.trans(w), acc, input_precision="ieee")
@@ -88,24 +88,25 @@ def _multiply(
 
 @triton.jit
 def _tile(
-    pairs, real, tile, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr,
-    index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, tokens, K: tl.constexpr,
-    N: tl.constexpr,
+    pairs, places, real, first, tile, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr,
+    inputs_ptr, index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, x_tiles, w_tiles, tokens,
+    K: tl.constexpr, N: tl.constexpr,
     TOP_K: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GATED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
     COLUMNS: tl.constexpr, ORDERS: tl.constexpr, PACKED: tl.constexpr, FP8_MOST: tl.constexpr,
     TWINS: tl.constexpr, HIP: tl.constexpr, WEIGHED: tl.constexpr,
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
-    """One expert's product for these pairs [M], written for each. WEIGHED: times their weights,
-    which is the same as of its inputs. out_scale_ptr: where results are written in fp8, those of a
-    tile with one scale, or TWINS."""
+    """One expert's product for these pairs [M], written for each. places: the rows of what gates
+    and ups give, from `first` on where pairs are in order. WEIGHED: times their weights, which is
+    the same as of its inputs. out_scale_ptr: where results are written in fp8, those of a tile with
+    one scale, or TWINS."""
     lane = tl.arange(0, BLOCK_N)
     n = tile * BLOCK_N + (twin_input(lane) if TWINS else lane)
     own = expert.to(tl.int64) * N
     if GATED:
         own = own * 2
-    rows = pairs // TOP_K if GATED else pairs
+    rows = pairs // TOP_K if GATED else places
     scales = scale_ptr
     if WIDE:
         height = 2 * N if GATED else N
@@ -122,8 +123,8 @@ def _tile(
         )  # fmt: skip
     elif PACKED == 4:
         result, up = multiply_fp8(
-            rows, real, n, x_ptr, x_scale_ptr, w_ptr + own * K, scales, K, N, BLOCK_M, BLOCK_N,
-            BLOCK_K, GATED, TALL, WIDE, HIP,
+            rows, real, n, x_ptr, x_scale_ptr, w_ptr + own * K, scales, x_tiles, w_tiles, first,
+            tile, expert, K, N, BLOCK_M, BLOCK_N, BLOCK_K, GATED, TALL, WIDE, HIP,
         )  # fmt: skip
     elif PACKED > 0:
         zeros, inputs, index = zero_ptr, inputs_ptr, index_ptr
@@ -139,8 +140,8 @@ def _tile(
         )  # fmt: skip
     else:
         result, up = _multiply(
-            rows, real, n, x_ptr, w_ptr + own * K, scales, K, N, BLOCK_M, BLOCK_N, BLOCK_K, GATED,
-            TALL, WIDE, HIP,
+            rows, real, n, x_ptr, w_ptr + own * K, scales, x_tiles, w_tiles, first, tile, expert,
+            K, N, BLOCK_M, BLOCK_N, BLOCK_K, GATED, TALL, WIDE, HIP,
         )  # fmt: skip
     if GATED and WEIGHED:
         weights = tl.load(weights_ptr + pairs, mask=real, other=0.0)[:, None]
@@ -154,7 +155,7 @@ def _tile(
             up += tl.load(bias_ptr + own + N + n, mask=n < N, other=0.0).to(tl.float32)[None, :]
         gate = result.to(dtype).to(tl.float32)  # rounded as the separate operations round
         result = gated(gate, up.to(dtype).to(tl.float32), dtype, KIND, ALPHA, LIMIT)
-        at = pairs.to(tl.int64)
+        at = places.to(tl.int64)
         if out_scale_ptr is not None and not TWINS:
             known = tl.where((n < N)[None, :], result.to(dtype).to(tl.float32), 0.0)
             result, scales = scaled_codes(known, FP8_MOST, out_ptr.dtype.element_ty)
@@ -185,7 +186,7 @@ def _tile(
 @triton.jit(do_not_specialize=["tokens"])
 def experts_kernel(
     x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr, inputs_ptr, index_ptr, bias_ptr, chosen_ptr,
-    weights_ptr, order_ptr, counts_ptr, out_ptr, out_scale_ptr, tokens,
+    weights_ptr, order_ptr, counts_ptr, out_ptr, out_scale_ptr, x_tiles, w_tiles, tokens,
     K: tl.constexpr, N: tl.constexpr,
     PROGRAMS: tl.constexpr, EXPERTS: tl.constexpr, EXPERTS_PADDED: tl.constexpr,
     TOP_K: tl.constexpr, SEARCH: tl.constexpr,
@@ -196,10 +197,11 @@ def experts_kernel(
     KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
 ):  # fmt: skip
     """GATED: x [T, K], W [E, 2·N, K] → [P, N]; else x [P, K], W [E, N, K] → [k, T, N]; one
-    of the two is WEIGHED. x_scale_ptr, out_scale_ptr: where x and the result are of codes
-    (fp8_experts.py), whose largest is FP8_MOST. TALL, WIDE: outputs and inputs that share a scale;
-    COLUMNS: scales of a row; HIP: see gates_and_ups.py; inputs_ptr, index_ptr, ORDERS: see
-    packed_experts.py. PACKED: see `Packing`.
+    of the two is WEIGHED. P are pairs, in order where they have one. x_scale_ptr, out_scale_ptr:
+    where x and the result are of codes (fp8_experts.py), whose largest is FP8_MOST. TALL, WIDE:
+    outputs and inputs that share a scale; COLUMNS: scales of a row; HIP: see gates_and_ups.py;
+    inputs_ptr, index_ptr, ORDERS: see packed_experts.py; x_tiles, w_tiles: see described_tiles.py.
+    PACKED: see `Packing`.
     """
     count = tokens * TOP_K
     # Neighbours share rows of x, and an expert's matrix stays in the cache from tile to tile.
@@ -213,10 +215,10 @@ def experts_kernel(
             real = at < end
             pairs = tl.load(order_ptr + at, mask=real, other=0)
             _tile(
-                pairs, real, tile, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr,
-                inputs_ptr, index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, tokens, K, N,
-                TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, TALL, WIDE, COLUMNS, ORDERS, PACKED,
-                FP8_MOST, TWINS, HIP, WEIGHED, KIND, ALPHA, LIMIT,
+                pairs, at, real, first, tile, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr,
+                zero_ptr, inputs_ptr, index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr,
+                x_tiles, w_tiles, tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, TALL,
+                WIDE, COLUMNS, ORDERS, PACKED, FP8_MOST, TWINS, HIP, WEIGHED, KIND, ALPHA, LIMIT,
             )  # fmt: skip
     else:
         expert = tl.program_id(1)
@@ -231,8 +233,8 @@ def experts_kernel(
                 pairs, _ = pairs_of_expert(chosen_ptr, expert, first, count, BLOCK_M, SEARCH)
             real = first + tl.arange(0, BLOCK_M) < found
             _tile(
-                pairs, real, tile, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr, zero_ptr,
-                inputs_ptr, index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr, tokens, K, N,
-                TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, TALL, WIDE, COLUMNS, ORDERS, PACKED,
-                FP8_MOST, TWINS, HIP, WEIGHED, KIND, ALPHA, LIMIT,
+                pairs, pairs, real, 0, tile, expert, x_ptr, x_scale_ptr, w_ptr, scale_ptr,
+                zero_ptr, inputs_ptr, index_ptr, bias_ptr, weights_ptr, out_ptr, out_scale_ptr,
+                x_tiles, w_tiles, tokens, K, N, TOP_K, BLOCK_M, BLOCK_N, BLOCK_K, GATED, TALL,
+                WIDE, COLUMNS, ORDERS, PACKED, FP8_MOST, TWINS, HIP, WEIGHED, KIND, ALPHA, LIMIT,
             )  # fmt: skip

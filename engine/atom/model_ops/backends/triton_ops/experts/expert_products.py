@@ -23,8 +23,14 @@ from dataclasses import dataclass, replace
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from atom.model_ops.backends.triton_ops.activation import gating
+from atom.model_ops.backends.triton_ops.experts.described_tiles import (
+    can_describe,
+    describe_rows,
+    describe_stack,
+)
 from atom.model_ops.backends.triton_ops.experts.expert_kernel import (
     Packing,
     Programs,
@@ -236,11 +242,13 @@ def _launch(
         x = _Activations(*twin_codes(x.data))
     block_n = tile.block_n * (2 if activation is None and tile.wide_downs else 1)
     column_tiles, codes = triton.cdiv(columns, block_n), out.scales is not None
+    own_tile = replace(tile, block_n=block_n, block_k=block_k)
+    x_tiles, w_tiles = _described(x.data, data, plan, own_tile, gated=activation is not None)
     experts_kernel[(column_tiles, plan.rows)](
         x.data, x.scales, data, scale, scales and scales.zero, inputs, index,
         w.bias,
         routed.ids, routed.weights, order and order.pairs, order and order.counts,
-        out.data, out.scales, tokens, K=inner, N=columns,
+        out.data, out.scales, x_tiles, w_tiles, tokens, K=inner, N=columns,
         PROGRAMS=int(plan.programs), EXPERTS=count, EXPERTS_PADDED=next_power_of_2(count),
         TOP_K=chosen, SEARCH=plan.search,
         BLOCK_M=tile.block_m, BLOCK_N=block_n, BLOCK_K=block_k,
@@ -256,6 +264,18 @@ def _launch(
         num_warps=tile.num_warps, num_stages=tile.num_stages,
         **({"maxnreg": tile.registers} if tile.registers else {}),
     )  # fmt: skip
+
+
+def _described(
+    x: torch.Tensor, w: torch.Tensor, plan: _Plan, tile: ExpertTile, gated: bool
+) -> tuple[TensorDescriptor | None, TensorDescriptor | None]:
+    """What is copied by description: x where its rows are pairs in order, and w."""
+    if not tile.described or plan.programs is not Programs.TILE:
+        return None, None
+    if not can_describe(w.device, w.shape[-1] * w.element_size()):
+        return None, None
+    w_tiles = describe_stack(w, 2 if gated else 1, tile.block_n, tile.block_k)
+    return None if gated else describe_rows(x, tile.block_m, tile.block_k), w_tiles
 
 
 def _as_read(w: LinearWeight, packing: Packing) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -12,18 +12,20 @@ from dataclasses import dataclass
 
 import torch
 
+from atom.model_ops.backends.triton_ops.experts.described_tiles import can_describe
 from atom.model_ops.backends.triton_ops.launch import compute_units
 from atom.model_ops.values import LinearWeight, WeightFormat
 
 _EXPANDED_ROWS, _EXPANDED_TWINS = 128, 256
-_WIDE_ROWS = 1024  # from which downs are wide
+_WIDE_ROWS = 1024  # from which downs are wide that are read by pointers
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertTile:
     """block_m: pairs; block_n: rows of a matrix, of gates and ups each, and of downs twice as many
     where they are wide; block_k: inputs; registers: of a thread at most, beyond which what one turn
-    needs is kept in memory, None for no limit."""
+    needs is kept in memory, None for no limit; described: copied by description, where the card and
+    the tensors have it (described_tiles.py)."""
 
     block_m: int
     block_n: int
@@ -32,6 +34,7 @@ class ExpertTile:
     num_stages: int
     registers: int | None = None
     wide_downs: bool = False
+    described: bool = False
 
 
 def expanded_rows(w: LinearWeight) -> int:
@@ -47,7 +50,7 @@ def expert_tile(down: LinearWeight, pairs: int, element_bytes: int) -> ExpertTil
     if torch.version.hip:  # local memory holds two stages of these tiles
         return _small_memory(rows, element_bytes)
     if down.format in (WeightFormat.FP8, WeightFormat.FP8_BLOCKS) and element_bytes == 2:
-        return _fp8(rows)
+        return _fp8(rows, can_describe(down.data.device, down.inputs))
     if rows < expanded_rows(down):
         if down.format is WeightFormat.MXFP4_OCTETS:
             return _twin_codes(rows)
@@ -62,13 +65,18 @@ def expert_tile(down: LinearWeight, pairs: int, element_bytes: int) -> ExpertTil
         return ExpertTile(32, 64, 2 * block_k, 4, 3)
     if rows <= 96:
         return ExpertTile(64, 128, block_k, 8, 4)
+    is_plain = down.format is WeightFormat.PLAIN or rows >= expanded_rows(down)
+    if is_plain and element_bytes == 2 and can_describe(down.data.device, 2 * down.inputs):
+        return ExpertTile(128, 128, block_k, 8, 4, wide_downs=True, described=True)
     return ExpertTile(128, 128, block_k, 8, 3, wide_downs=rows >= _WIDE_ROWS)
 
 
-def _fp8(rows: float) -> ExpertTile:
+def _fp8(rows: float, described: bool) -> ExpertTile:
     if rows <= 12:
         return ExpertTile(16, 64 if rows < 1 else 128, 128, 4, 3)
-    return ExpertTile(32, 128, 128, 4, 3) if rows <= 48 else ExpertTile(64, 64, 128, 4, 3)
+    if rows <= 48:
+        return ExpertTile(32, 128, 128, 4, 3)
+    return ExpertTile(64, 64, 128, 4, 3, wide_downs=described, described=described)
 
 
 def _twin_codes(rows: float) -> ExpertTile:

@@ -12,6 +12,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from atom.model_ops.backends.triton_ops.experts.described_tiles import (
+    activations_tile,
+    matrix_tile,
+)
 from atom.model_ops.backends.triton_ops.experts.gates_and_ups import (
     as_columns,
     as_rows,
@@ -37,21 +41,22 @@ def _scaled(product, x_scales, w_scales, WEIGHTS_FIRST: tl.constexpr, ONE: tl.co
 
 @triton.jit
 def multiply_fp8(
-    rows, real, n, x_ptr, x_scale_ptr, w_ptr, scale_ptr, K: tl.constexpr, N: tl.constexpr,
+    rows, real, n, x_ptr, x_scale_ptr, w_ptr, scale_ptr, x_tiles, w_tiles, first, tile, expert,
+    K: tl.constexpr, N: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GATED: tl.constexpr,
     TALL: tl.constexpr, WIDE: tl.constexpr, HIP: tl.constexpr,
 ):  # fmt: skip
     """Rows of x with rows n of an expert's W (gated: and rows N + n): [M, N] float32, twice.
     x_scale_ptr: [.., ⌈K / BLOCK_K⌉]; TALL, WIDE: outputs and inputs that share a scale; a tile's
-    inputs do."""
+    inputs do; *_tiles: see described_tiles.py."""
     WEIGHTS_FIRST: tl.constexpr = BLOCK_M < _TALL_ROWS and BLOCK_N >= _TALL_ROWS and not HIP
     COLUMNS: tl.constexpr = (K + WIDE - 1) // WIDE
     GROUPS: tl.constexpr = (K + BLOCK_K - 1) // BLOCK_K
     ONE: tl.constexpr = TALL % BLOCK_N == 0 and N % BLOCK_N == 0  # of a tile
     lane = tl.arange(0, BLOCK_K)
     n = tl.minimum(n, N - 1)  # beyond the last row it is read again, which needs no mask
-    first = tl.min(n, axis=0) if ONE else n
-    scale_at, up_scale_at = first // TALL * COLUMNS, (N + first) // TALL * COLUMNS
+    scaled = tl.min(n, axis=0) if ONE else n
+    scale_at, up_scale_at = scaled // TALL * COLUMNS, (N + scaled) // TALL * COLUMNS
     if GATED:
         n = as_rows(n, N) if WEIGHTS_FIRST else as_columns(n, N, HIP)
     x_rows = x_ptr + rows.to(tl.int64)[:, None] * K + lane[None, :]
@@ -63,14 +68,8 @@ def multiply_fp8(
         acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     up = acc
     for k in range(0, K, BLOCK_K):
-        x_mask = real[:, None]
-        if K % BLOCK_K:
-            inside = (lane < K - k)[None, :]
-            x_mask = x_mask & inside
-            w = tl.load(w_rows + k, mask=inside, other=0.0)
-        else:
-            w = tl.load(w_rows + k)
-        x = tl.load(x_rows + k, mask=x_mask, other=0.0)
+        x = activations_tile(x_tiles, x_rows, real, first, k, K, BLOCK_K)
+        w = matrix_tile(w_tiles, w_rows, expert, tile, k, K, BLOCK_K)
         x_scales = tl.load(x_scale_rows + k // BLOCK_K, mask=real, other=0.0)
         scales = tl.load(scale_ptr + scale_at + k // WIDE)
         product = tl.dot(w, tl.trans(x)) if WEIGHTS_FIRST else tl.dot(x, tl.trans(w))

@@ -1,0 +1,64 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Tiles of a matrix and of its activations: read by a pointer per row, or copied by description.
+
+NVIDIA's cards from Hopper on have an engine that copies a tile by the description of its tensor,
+which takes neither registers for pointers nor an instruction per row, and many tokens' tiles want
+both. It copies only what lies together: an expert's rows, and pairs' activations in their order,
+but not the tokens that pairs chose. Other cards, and tensors whose rows are no 16 bytes or a
+multiple of them, have pointers.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+_COPIED_BYTES = 16  # rows begin at a multiple of so many
+
+
+@triton.jit
+def activations_tile(x_tiles, x_rows, real, first, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
+    """[M, BLOCK_K] of x from input k on: by description rows from `first` on, of which those behind
+    the last real one are other pairs'; else rows that are real, by x_rows, which are at input 0."""
+    if x_tiles is not None:
+        return x_tiles.load([first, k])
+    else:
+        mask = real[:, None]
+        if K % BLOCK_K:
+            mask = mask & (tl.arange(0, BLOCK_K) < K - k)[None, :]
+        return tl.load(x_rows + k, mask=mask, other=0.0)
+
+
+@triton.jit
+def matrix_tile(w_tiles, w_rows, expert, tile, k, K: tl.constexpr, BLOCK_K: tl.constexpr):
+    """[N, BLOCK_K] of an expert's W from input k on: by description a tile's rows, gates before
+    ups; else by w_rows, which are at input 0."""
+    if w_tiles is not None:
+        STACKED: tl.constexpr = w_tiles.block_shape[0]
+        ROWS: tl.constexpr = w_tiles.block_shape[1]
+        w = w_tiles.load([expert * STACKED, tile * ROWS, k])
+        return tl.reshape(w, (STACKED * ROWS, BLOCK_K))
+    elif K % BLOCK_K:
+        return tl.load(w_rows + k, mask=(tl.arange(0, BLOCK_K) < K - k)[None, :], other=0.0)
+    else:
+        return tl.load(w_rows + k)
+
+
+def can_describe(device: torch.device, row_bytes: int) -> bool:
+    """Whether the device copies rows of so many bytes by description; the interpreter does."""
+    if row_bytes % _COPIED_BYTES or torch.version.hip is not None:
+        return False
+    return device.type == "cpu" or torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def describe_rows(x: torch.Tensor, rows: int, inputs: int) -> TensorDescriptor:
+    """x [P, K], in tiles of so many rows and inputs."""
+    return TensorDescriptor.from_tensor(x, [rows, inputs])
+
+
+def describe_stack(w: torch.Tensor, stacked: int, rows: int, inputs: int) -> TensorDescriptor:
+    """w [E, stacked · N, K], in tiles of so many rows of each of an expert's matrices."""
+    matrices = w.view(w.shape[0] * stacked, w.shape[1] // stacked, w.shape[2])
+    return TensorDescriptor.from_tensor(matrices, [stacked, rows, inputs])
