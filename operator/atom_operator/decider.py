@@ -265,7 +265,7 @@ class Decider:
             rollout = replace(rollout, asked_at=_asked_at(own, question.revision) or observed.at)
         surges = rollout.strategy is RolloutStrategy.SURGE
         plan = replace(plan, rollout=rollout, changes_kind=surges and is_changing(question))
-        plan = leave_to_autoscaler(plan, supply, started=observed.deployment is not None)
+        plan = leave_to_autoscaler(plan, supply, observed)
         return plan, supply
 
     async def supply(

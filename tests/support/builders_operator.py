@@ -23,7 +23,7 @@ from atom_operator.integration_values import Site
 from atom_operator.planning import Surroundings, plan_spec
 from atom_operator.reconcile import Reconciler
 from atom_operator.settings import OperatorSettings
-from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_cluster import FakeCluster, copied
 from tests.support.fake_engines import FakeEngines
 from tools.tiny_deployment import TINY_CONFIG as TINY_CONFIG
 from tools.tiny_deployment import atom_deployment as atom_deployment
@@ -112,6 +112,27 @@ def gpu_pod(name: str, node: str, gpus: int = 1, *, of: str = "other") -> Manife
         "metadata": {"name": name, "namespace": "default", "labels": child_labels(of)},
         "spec": {"nodeName": node, "containers": [{"name": "engine", "resources": resources}]},
         "status": {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}]},
+    }
+
+
+def pod_of(workload: Manifest, name: str, node: str | None = None) -> Manifest:
+    """A pod as the workload's controller makes it from its own template; it serves on `node`."""
+    template = copied(workload["spec"]["template"])
+    metadata = {"name": name, "namespace": workload["metadata"]["namespace"]}
+    placed = {"nodeName": node} if node is not None else {}
+    state = "False" if node is None else "True"
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**template["metadata"], **metadata},
+        "spec": {**template["spec"], **placed},
+        "status": {
+            "phase": "Pending" if node is None else "Running",
+            "conditions": [
+                {"type": "PodScheduled", "status": state},
+                {"type": "Ready", "status": state},
+            ],
+        },
     }
 
 

@@ -13,6 +13,8 @@ class NodeSupply:
     allocatable: int
     requested: int  # by every pod on the node, ours included
     ours: int  # pods of this AtomDeployment there that a rollout would replace
+    held: int = 0  # devices of all its pods there, of whatever revision, those that end included
+    placed: int = 0  # its pods there that do not end
     blockers: tuple[str, ...] = ()  # why no pod of ours may go there, whatever is free
     unhealthy: int = 0  # devices that the node has and no pod is given
 

@@ -7,6 +7,7 @@ devices that the plugin calls unhealthy. Called by reconcile with the nodes and 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,27 +36,31 @@ def survey(nodes: Iterable[Manifest], pods: Iterable[Manifest], asked: PodsAsked
     """What the cluster has for pods that are asked for; nodes without any AMD device are left
     out."""
     resource = asked.resource
-    requested: dict[str, int] = {}
-    ours: dict[str, int] = {}
-    leaving: dict[str, int] = {}
+    requested, held = Counter[str](), Counter[str]()
+    ours, placed, leaving = Counter[str](), Counter[str](), Counter[str]()
     released = 0
     for pod in pods:
         node = (pod.get("spec") or {}).get("nodeName")
         if not node or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
             continue
         amount = requested_devices(pod["spec"], resource)
-        requested[node] = requested.get(node, 0) + amount
-        if _is_of(pod, asked.key) and pod["metadata"].get("deletionTimestamp"):
-            leaving[node] = leaving.get(node, 0) + 1
-        if _is_of(pod, asked.key) and not _has_revision(pod, asked.revision):
-            ours[node] = ours.get(node, 0) + 1
+        requested[node] += amount
+        if not _is_of(pod, asked.key):
+            continue
+        held[node] += amount
+        ends = bool(pod["metadata"].get("deletionTimestamp"))
+        (leaving if ends else placed)[node] += 1
+        if not _has_revision(pod, asked.revision):
+            ours[node] += 1
             released = min(released, amount) if released else amount
     supplies = (
         NodeSupply(
             name=node["metadata"]["name"],
             allocatable=_allocatable(node, resource),
-            requested=requested.get(node["metadata"]["name"], 0),
-            ours=ours.get(node["metadata"]["name"], 0),
+            requested=requested[node["metadata"]["name"]],
+            ours=ours[node["metadata"]["name"]],
+            held=held[node["metadata"]["name"]],
+            placed=placed[node["metadata"]["name"]],
             unhealthy=_unhealthy(node, resource),
             blockers=(*_lacks(node, resource), *node_blockers(node, asked.pod_spec)),
         )
@@ -64,7 +69,7 @@ def survey(nodes: Iterable[Manifest], pods: Iterable[Manifest], asked: PodsAsked
     )
     demand = requested_devices(asked.pod_spec, resource)
     ordered = tuple(sorted(supplies, key=lambda supply: supply.name))
-    stuck = sum(leaving.get(node.name, 0) for node in ordered if node.blockers)
+    stuck = sum(leaving[node.name] for node in ordered if node.blockers)
     return Supply(resource, demand, ordered, released, stuck)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from atom_operator.api.v1alpha1.integration_fields import AutoscalingSpec
-from atom_operator.domain import Capacity, EngineOptions, NodeSupply, Plan, Supply
+from atom_operator.domain import Capacity, EngineOptions, NodeSupply, Observed, Plan, Supply
 from atom_operator.integration_values import ReplicaLimit, ScalingTargets
 
 _TYPICAL_CONTEXT_TOKENS = 4096
@@ -44,13 +44,16 @@ def sequences_held(asked: AutoscalingSpec, options: EngineOptions, capacity: Cap
     return each * copies
 
 
-def replica_limit(supply: Supply) -> ReplicaLimit:
-    """Pods that the nodes hold together, those of ours that run there included.
+def replica_limit(supply: Supply, running: int) -> ReplicaLimit:
+    """Replicas that the nodes hold together, and never fewer than have a place already: an
+    autoscaler that is given less stops replicas that serve.
 
-    A node that takes no new pod keeps the ones it has. Of a group every pod needs its own place.
+    `running`: replicas that have their nodes now, where pods may have moved since the supply was
+    read. A node that takes no new pod keeps the ones it has. Of a group every pod needs its own
+    place.
     """
-    held = [(node.name, _held(node, supply)) for node in supply.nodes]
-    total = sum(count for _, count in held) // supply.pods_per_replica
+    held = [(node.name, _holds(node, supply.demand)) for node in supply.nodes]
+    total = max(running, sum(count for _, count in held) // supply.pods_per_replica)
     places = [f"{name} {count}" for name, count in held if count]
     rest = len(places) - _NAMED_NODES
     more = f" and {rest} more nodes" if rest > 0 else ""
@@ -59,24 +62,28 @@ def replica_limit(supply: Supply) -> ReplicaLimit:
     return ReplicaLimit(total, f"the nodes hold {total} replicas ({what}){where}")
 
 
-def leave_to_autoscaler(plan: Plan, supply: Supply | None, *, started: bool) -> Plan:
-    """The plan with the nodes' limit on its autoscaler; once it has started, the number of
+def leave_to_autoscaler(plan: Plan, supply: Supply | None, observed: Observed) -> Plan:
+    """The plan with the nodes' limit on its autoscaler; once the workload is there, the number of
     replicas is no longer ours. Unchanged where no autoscaler is asked for."""
-    scaling = plan.integrations.autoscaling
+    scaling, running = plan.integrations.autoscaling, observed.deployment
     if scaling is None:
         return plan
     if supply is not None:
-        scaling = replace(scaling, limit=replica_limit(supply))
+        placed = sum(pod.scheduled for pod in observed.pods) // supply.pods_per_replica
+        # A spare pod of a rollout is no replica more.
+        kept = min(placed, running.desired) if running is not None else 0
+        scaling = replace(scaling, limit=replica_limit(supply, kept))
     return replace(
         plan,
         integrations=replace(plan.integrations, autoscaling=scaling),
         replicas=min(plan.replicas, scaling.ceiling),  # the first ones, too
-        owns_replicas=not started,
+        owns_replicas=running is None,
     )
 
 
-def _held(node: NodeSupply, supply: Supply) -> int:
-    if node.blockers or not supply.demand:
-        return node.ours
-    # What our own pods hold is there for their successors.
-    return (node.free + node.ours * supply.released) // supply.demand
+def _holds(node: NodeSupply, demand: int) -> int:
+    """Places for our pods on a node: those that they have, and what is free."""
+    if node.blockers or not demand:
+        return node.placed
+    # What our own pods hold is there for them and their successors.
+    return (node.free + node.held) // demand

@@ -14,6 +14,7 @@ from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     DEPLOYMENT,
     DISRUPTION_BUDGET,
+    POD,
     Manifest,
     ObjectKey,
 )
@@ -29,6 +30,7 @@ from tests.support.builders_operator import (
     cluster_with,
     gpu_node,
     gpu_pod,
+    pod_of,
     reconciler,
 )
 from tests.support.fake_cluster import FakeCluster
@@ -45,6 +47,13 @@ def condition(cluster: FakeCluster, kind: str) -> Manifest:
 
 def scaled(**changes: Any) -> dict[str, Any]:
     return {"autoscaling": {"maxReplicas": 6, **changes}}
+
+
+def ceiling(cluster: FakeCluster) -> int:
+    """The most replicas that the autoscaler, of whichever kind, may ask for."""
+    if cluster.names(AUTOSCALER):
+        return int(cluster.find(AUTOSCALER, "chat")["spec"]["maxReplicas"])
+    return int(cluster.find(SCALED_OBJECT, "chat")["spec"]["maxReplicaCount"])
 
 
 async def settle(cluster: FakeCluster, passes: int = 3) -> None:
@@ -159,8 +168,10 @@ async def test_no_more_replicas_are_asked_for_than_the_nodes_hold() -> None:
     cluster = cluster_with(accelerator=GPU, **scaled(maxReplicas=12))
     cluster.nodes = [gpu_node("a", 4), gpu_node("b", 8, cordoned=True)]
     cluster.put_pod(gpu_pod("theirs", "a", 1))
-    cluster.put_pod(gpu_pod("ours-0", "a", 1, of="chat"))
-    cluster.put_pod(gpu_pod("ours-1", "b", 1, of="chat"))  # it stays, but no other goes there
+    await settle(cluster)
+    workload = cluster.find(DEPLOYMENT, "chat")
+    cluster.put_pod(pod_of(workload, "ours-0", "a"))
+    cluster.put_pod(pod_of(workload, "ours-1", "b"))  # it stays, but no other goes there
     await settle(cluster)
     # On a: 4 less the 1 of somebody else; on b the one that is there.
     assert cluster.find(SCALED_OBJECT, "chat")["spec"]["maxReplicaCount"] == 4
@@ -172,6 +183,63 @@ async def test_no_more_replicas_are_asked_for_than_the_nodes_hold() -> None:
     )
     assert "a 3, b 1" in limited["message"]
     assert "8 more would only wait" in limited["message"]
+
+
+@pytest.mark.parametrize("method", ["HPA", "KEDA"])
+@pytest.mark.parametrize("devices", [1, 4, 8])
+async def test_the_ceiling_stands_while_replicas_come_and_go(method: str, devices: int) -> None:
+    """Two nodes of eight devices: whoever has a place and whoever may get one are all counted."""
+    most = 2 * (8 // devices)
+    cluster = cluster_with(
+        model={"source": "hf://Qwen/Qwen3-8B"},
+        accelerator=GPU,
+        parallelism={"tensor": devices},
+        **scaled(maxReplicas=99, method=method),
+    )
+    cluster.unserved_kinds |= {SCALED_OBJECT} if method == "HPA" else set()
+    cluster.nodes = [gpu_node("a", 8), gpu_node("b", 8)]
+    await settle(cluster)
+    for wanted in (1, most, most - 1, 1, most, 0):
+        cluster.change_spec(DEPLOYMENT, "chat", replicas=wanted)
+        for number in range(most):
+            cluster.objects.pop((POD, "default", f"chat-{number}"), None)
+        for number in range(wanted):
+            made = pod_of(cluster.find(DEPLOYMENT, "chat"), f"chat-{number}", "ab"[number % 2])
+            cluster.put_pod(made)
+        await settle(cluster, 1)
+        assert ceiling(cluster) == most, f"{wanted} replicas serve"
+
+
+async def test_a_replica_that_ends_still_holds_its_place() -> None:
+    cluster = cluster_with(accelerator=GPU, **scaled(maxReplicas=12))
+    cluster.nodes = [gpu_node("a", 2)]
+    await settle(cluster)
+    leaving = pod_of(cluster.find(DEPLOYMENT, "chat"), "chat-1", "a")
+    leaving["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
+    cluster.put_pod(leaving)
+    await settle(cluster, 1)
+    assert ceiling(cluster) == 2, "the replica that comes next has its devices"
+
+
+async def test_what_is_known_late_of_other_pods_stops_no_replica() -> None:
+    """The list of placed pods, a minute old, shows a neighbour where replicas run by now."""
+    cluster, time = cluster_with(accelerator=GPU, replicas=2), [0.0]
+    cluster.nodes = [gpu_node("a", 2)]
+    settings = OperatorSettings(engine_images=IMAGES, site=SITE)
+    fleet = FleetReader(cluster, lambda: time[0])
+    decider = Decider(cluster, fleet, FakeEngines(), settings)
+    worker = Reconciler(cluster, FakeEngines(), decider, clock=lambda: NOW)
+    cluster.put_pod(gpu_pod("theirs", "a", 1))
+    await fleet.pods()
+    del cluster.objects[POD, "default", "theirs"]
+    await worker.reconcile(KEY)
+    for number in range(2):
+        cluster.put_pod(pod_of(cluster.find(DEPLOYMENT, "chat"), f"chat-{number}", "a"))
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", **scaled(maxReplicas=9))
+    time[0] = 30.0
+    for _ in range(3):
+        await worker.reconcile(KEY)
+    assert ceiling(cluster) == 2
 
 
 async def test_pods_elsewhere_change_no_status_while_the_nodes_hold_enough() -> None:
