@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from atom.entrypoints.server.server_options import ServerOptions
 
 HTTP_PORT = 8000
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")  # RFC 9110's token
 _MOST_SECONDS = 24 * 3600
 _MOST_API_SERVERS = 64
 _LEAST_BODY_MEMORY_MIB = 8  # one body of the largest size
@@ -105,6 +107,14 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds that an idle connection is kept; clients and proxies should keep theirs for "
         "less",
     )
+    add(
+        "--fairness-header",
+        type=_header_name,
+        default=None,
+        metavar="NAME",
+        help="header by which a gateway in front names the client of each request, such as "
+        "x-tenant; only with a gateway that sets it itself (default: none is believed)",
+    )
     add("--disable-access-log", action="store_true", help="no log line per HTTP request")
     _add_parser_flags(parser)
 
@@ -166,6 +176,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         request_timeout_seconds=args.request_timeout_seconds or None,
         reader_timeout_seconds=args.reader_timeout_seconds or None,
         allowed_origins=tuple(args.allowed_origins),
+        fairness_header=args.fairness_header,
         body_memory_bytes=args.body_memory_mib * 2**20,
     )
 
@@ -202,6 +213,14 @@ def _mebibytes(text: str) -> int:
             f"{count} is neither 0 nor within {_LEAST_BODY_MEMORY_MIB} to {_MOST_BODY_MEMORY_MIB}"
         )
     return count
+
+
+def _header_name(text: str) -> str:
+    if not _HEADER_NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no name of an HTTP header; give one such as x-tenant"
+        )
+    return text.lower()
 
 
 def _origin(text: str) -> str:

@@ -215,13 +215,14 @@ class AsyncLLMEngine:
         priority: int = 0,
         timeout_seconds: float | None = None,
         cache_salt: str = "",
+        client_id: str = "",
     ) -> RequestGroup:
         """Queue `params.n` answers to each prompt, all or none. The group numbers the answers to
         the first prompt, then those to the second, and so on.
 
         timeout_seconds: the group raises `RequestError` (status 504) after it, and what runs is
         aborted; the server's own bound holds besides. cache_salt: only requests of the same one
-        share cached prompts."""
+        share cached prompts. client_id: as in `Request`."""
         self._admission.check(len(prompts) * params.n)
         requests = await self._intake.requests_of(
             prompts,
@@ -229,6 +230,7 @@ class AsyncLLMEngine:
             add_special_tokens=add_special_tokens,
             priority=priority,
             cache_salt=cache_salt,
+            client_id=client_id,
         )
         # Both may have changed while a long text was tokenised.
         self._admission.check(len(requests))

@@ -16,6 +16,8 @@ import msgspec
 from atom.errors import RequestError
 from atom.sampling_params import SamplingParams
 
+MOST_CLIENT_CHARACTERS = 64
+
 
 class FinishReason(enum.StrEnum):
     """Why generation ended, in OpenAI's words."""
@@ -35,6 +37,9 @@ class Request(msgspec.Struct, frozen=True):
     arrive_time: monotonic seconds at which the server took it.
     priority: lower is served sooner; one step is worth a second of waiting.
     cache_salt: its prompt shares cached blocks only with requests of the same salt.
+    client_id: whose it is, for what clients share out among them (engine time, compilations): at
+    most `MOST_CLIENT_CHARACTERS`, "" where that is not known. What stands before a slash vouches
+    for what follows: clients of one such group share what the group gets.
     """
 
     id: int
@@ -44,6 +49,7 @@ class Request(msgspec.Struct, frozen=True):
     arrive_time: float
     priority: int = 0
     cache_salt: str = ""
+    client_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,11 @@ async def _begin(
     name = engine.config.model.served_name
     head = AnswerHead(f"{dialect.id_prefix}-{token_hex(16)}", int(time.time()), name)
     answers = await dialect.start(
-        engine, request, head.id, timeout_seconds=timeout_of(http, request)
+        engine,
+        request,
+        head.id,
+        timeout_seconds=timeout_of(http, request),
+        client_id=state.clients.of(http.scope),
     )
     return _Begun(
         answers,

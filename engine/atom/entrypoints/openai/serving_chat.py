@@ -49,6 +49,7 @@ async def start_chat(
     request_id: str,
     *,
     timeout_seconds: float | None = None,
+    client_id: str = "",
 ) -> Answers:
     """Queue the conversation. Raises `RequestError` for whatever is wrong with it."""
     asked = request.max_completion_tokens
@@ -74,6 +75,7 @@ async def start_chat(
             priority=request.priority or 0,
             timeout_seconds=timeout_seconds,
             cache_salt=request.cache_salt or "",
+            client_id=client_id,
         )
     except RequestError as error:
         if error.param == "prompt":  # what the conversation became

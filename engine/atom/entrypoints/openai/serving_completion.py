@@ -33,6 +33,7 @@ async def start_completion(
     request_id: str,
     *,
     timeout_seconds: float | None = None,
+    client_id: str = "",
 ) -> Answers:
     """Queue every prompt, or none: raises `RequestError` for the first that is wrong."""
     prompts = prompts_of(request)
@@ -61,6 +62,7 @@ async def start_completion(
         priority=request.priority or 0,
         timeout_seconds=timeout_seconds,
         cache_salt=request.cache_salt or "",
+        client_id=client_id,
     )
     shown = Shown(
         n=params.n,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
 import time
@@ -22,6 +23,7 @@ import uvicorn
 
 from atom.checkpoint import weights_bytes_on_disk
 from atom.entrypoints.http.body_budget import BodyBudget
+from atom.entrypoints.http.client_identity import ClientIdentity
 from atom.entrypoints.http.http_protocol import BoundedHttpProtocol
 from atom.entrypoints.http.listener import BACKLOG
 from atom.entrypoints.openai.api_server import build_app
@@ -94,6 +96,9 @@ class HttpProcess:
             created=options.created or int(time.time()),
             waits_for="" if alone else "waiting for the other API servers",
             bodies=BodyBudget(options.body_memory_bytes),
+            clients=ClientIdentity(
+                header=options.fairness_header, checks_key=options.api_key is not None
+            ),
         )
         self._http = _HttpServer(
             uvicorn.Config(
@@ -107,6 +112,8 @@ class HttpProcess:
                 http=BoundedHttpProtocol,
                 ws="none",
                 lifespan="off",
+                # Else what any sender on this machine writes of its address would be believed.
+                proxy_headers="FORWARDED_ALLOW_IPS" in os.environ,
                 server_header=False,
                 backlog=BACKLOG,
                 timeout_keep_alive=options.keep_alive_seconds,

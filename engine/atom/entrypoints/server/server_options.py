@@ -19,7 +19,8 @@ class ServerOptions:
     the bodies of requests that are being read, in each of them; 0 for no bound. allowed_origins: of
     web pages whose requests browsers are told to let through. keep_alive_seconds: longer than
     clients keep a connection that is idle (5 to 60 s), which they would find closed as they use
-    it again. tool_call_parser, reasoning_parser: names out of `answer_parsing.families`."""
+    it again. fairness_header: of requests, that a gateway in front sets to name the client; None to
+    believe none. tool_call_parser, reasoning_parser: names out of `answer_parsing.families`."""
 
     engine: EngineOptions
     host: str = "0.0.0.0"
@@ -36,6 +37,7 @@ class ServerOptions:
     reader_timeout_seconds: float | None = 60.0
     body_memory_bytes: int = DEFAULT_BYTES
     allowed_origins: tuple[str, ...] = ()
+    fairness_header: str | None = None
     api_key: str | None = field(default=None, repr=False)
     created: int | None = None
 

@@ -97,6 +97,7 @@ class InputProcessor:
         arrive_time: float,
         priority: int = 0,
         cache_salt: str = "",
+        client_id: str = "",
     ) -> list[Request]:
         """One per answer to a prompt. numbers: the requests' ids come from it.
 
@@ -121,6 +122,7 @@ class InputProcessor:
                 arrive_time=arrive_time,
                 priority=priority,
                 cache_salt=cache_salt,
+                client_id=client_id,
             )
             for params in params_of_each_answer(fitting)
         ]

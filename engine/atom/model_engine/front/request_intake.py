@@ -38,6 +38,7 @@ class RequestIntake:
         add_special_tokens: bool,
         priority: int,
         cache_salt: str,
+        client_id: str,
     ) -> list[Request]:
         """`params.n` requests for each prompt, prompt by prompt; they arrive now. Raises
         `RequestError`."""
@@ -55,5 +56,6 @@ class RequestIntake:
                 arrive_time=arrive_time,
                 priority=priority,
                 cache_salt=cache_salt,
+                client_id=client_id,
             )
         ]

@@ -29,6 +29,17 @@ async def test_a_requests_priority_reaches_the_engine(rig: AppRig) -> None:
     assert response.json()["error"]["param"] == "priority"
 
 
+async def test_whose_a_request_is_reaches_the_engine(rig: AppRig) -> None:
+    for key in ("one", "two", "one"):
+        headers = {"authorization": f"Bearer {key}"}
+        body = {"prompt": ["ab", "cd"], "max_tokens": 1}
+        await rig.client.post("/v1/completions", json=body, headers=headers)
+    await rig.chat(max_tokens=1)
+    first, same, other, _, again, _, chat = [request.client_id for request in rig.core.added]
+    assert first == same == again != other
+    assert chat == first.partition("/")[0]
+
+
 async def test_more_waiting_requests_than_the_bound_are_told_to_come_back(config: Config) -> None:
     scheduler = dataclasses.replace(config.scheduler, max_waiting_requests=2)
     bounded = dataclasses.replace(config, scheduler=scheduler)
