@@ -147,6 +147,7 @@ class Reason(StrEnum):
     # Degraded
     AS_EXPECTED = "AsExpected"
     POD_FAILING = "PodFailing"
+    POD_ENDED = "PodEnded"
     # CapacityLimited
     NOT_AUTOSCALED = "NotAutoscaled"
     NO_ACCELERATORS = "NoAcceleratorsNeeded"

@@ -107,7 +107,8 @@ class Reconciler:
         await give_up_replicas(self.port, key, desired, observed.children)
         state = ChildrenState(desired, observed.children, todo.kept)
         report, children = await apply_children(self.port, key, state, self.applied)
-        return report, describe(children, observed.pods)
+        now = describe(children, observed.pods)
+        return report, replace(now, leaving=observed.leaving, ended=observed.ended)
 
     async def _ensure_jobs(self, key: ObjectKey, parent: Manifest, decision: Decision) -> None:
         """A spec that is not accepted says nothing about Jobs: those that run go on."""

@@ -11,7 +11,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from atom_operator import constants
-from atom_operator.cluster.observe import belongs_to, last_words
+from atom_operator.cluster.observe import belongs_to
+from atom_operator.cluster.pod_state import last_words
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import JOB, POD, Manifest, Owner
 from atom_operator.domain.preparation import JobPurpose, JobRequest, JobState

@@ -1,4 +1,4 @@
-"""What exists, typed: owned children, the Deployment's progress, the state of each pod.
+"""What exists, typed: owned children, the Deployment's progress, the pods behind them.
 
 `observe` reads; the parsing functions are pure and know how Kubernetes reports things.
 """
@@ -9,11 +9,17 @@ import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from atom_operator import constants
 from atom_operator.cluster.errors import RefusedError
+from atom_operator.cluster.pod_state import (
+    annotation,
+    ended_pod,
+    has_ended,
+    pod_state,
+    time_of,
+)
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import (
     CHILD_KINDS,
@@ -38,10 +44,6 @@ from atom_operator.domain import (
 from atom_operator.kinds import Kind
 
 _logger = logging.getLogger(__name__)
-_MESSAGE_LIMIT = 300
-# A waiting container that will start by itself is no problem.
-_HARMLESS_WAITING = ("ContainerCreating", "PodInitializing")
-_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # Kueue's, on pods that it counts
 
 
 async def observe(
@@ -66,10 +68,14 @@ async def observe(
             if belongs_to(manifest, uid):
                 children[ChildKey(kind, manifest["metadata"]["name"])] = manifest
     pods = await port.list_labelled(POD, key.namespace, labels)
-    running = (pod for pod in pods if not pod["metadata"].get("deletionTimestamp"))
+    live = [pod for pod in pods if not has_ended(pod)]
+    running = (pod for pod in live if not pod["metadata"].get("deletionTimestamp"))
     states = tuple(pod_state(pod) for pod in running)
     return replace(
-        describe(children, states), unserved=frozenset(unserved), leaving=len(pods) - len(states)
+        describe(children, states),
+        unserved=frozenset(unserved),
+        leaving=len(live) - len(states),
+        ended=tuple(ended_pod(pod) for pod in pods if has_ended(pod)),
     )
 
 
@@ -107,7 +113,7 @@ def describe(children: Mapping[ChildKey, Manifest], pods: tuple[PodState, ...]) 
 
 def _inspected(children: Mapping[ChildKey, Manifest]) -> InspectedConfig | None:
     for key, child in children.items():
-        model = _annotation(child, constants.ANNOTATION_MODEL) if key.kind == CONFIG_MAP else None
+        model = annotation(child, constants.ANNOTATION_MODEL) if key.kind == CONFIG_MAP else None
         text = (child.get("data") or {}).get(constants.INSPECTED_KEY)
         if model and text:
             return InspectedConfig(model, text)
@@ -152,7 +158,7 @@ def _newest(records: Iterable[Manifest]) -> Manifest | None:
 
 def _pods_of(manifest: Manifest, field: str) -> PodRevision | None:
     """The pod template in `field` of a workload or of a record, if we gave it its name."""
-    name, found = _annotation(manifest, constants.ANNOTATION_REVISION), manifest.get(field) or {}
+    name, found = annotation(manifest, constants.ANNOTATION_REVISION), manifest.get(field) or {}
     template, nodes = found.get("template"), found.get("nodes", 1)
     if "leaderWorkerTemplate" in found:
         group = found["leaderWorkerTemplate"]
@@ -160,9 +166,7 @@ def _pods_of(manifest: Manifest, field: str) -> PodRevision | None:
     if not name or not template:
         return None
     # Where it was rolled back, the digest is that of the revision that failed.
-    digest = (
-        None if _rollback(manifest) else _annotation(manifest, constants.ANNOTATION_SPEC_DIGEST)
-    )
+    digest = None if _rollback(manifest) else annotation(manifest, constants.ANNOTATION_SPEC_DIGEST)
     return PodRevision(name, template, digest, nodes)
 
 
@@ -173,10 +177,6 @@ def _without_role(template: Manifest) -> Manifest:
         key: value for key, value in metadata["labels"].items() if key != constants.LABEL_ROLE
     }
     return {**template, "metadata": {**metadata, "labels": labels}}
-
-
-def _annotation(manifest: Manifest, name: str) -> str | None:
-    return (manifest["metadata"].get("annotations") or {}).get(name)
 
 
 def belongs_to(manifest: Manifest, uid: str) -> bool:
@@ -208,19 +208,19 @@ def deployment_state(manifest: Manifest, pods: Sequence[PodState]) -> Deployment
         ready=status.get("readyReplicas", 0),
         available=status.get("readyReplicas" if groups else "availableReplicas", 0),
         up_to_date=groups or observed >= metadata.get("generation", 0),
-        revision=_annotation(manifest, constants.ANNOTATION_REVISION),
+        revision=annotation(manifest, constants.ANNOTATION_REVISION),
         # A LeaderWorkerSet that has finished is not progressing either; its deadline is ours.
         stalled_message=None if groups else _message(conditions.get(("Progressing", "False"))),
         refused_message=_message(conditions.get(("ReplicaFailure", "True"))),
         rollout=_rollout(manifest),
         rollback=_rollback(manifest),
-        startup_budget_seconds=_whole(_annotation(manifest, constants.ANNOTATION_STARTUP_BUDGET)),
-        spec_digest=_annotation(manifest, constants.ANNOTATION_SPEC_DIGEST),
-        default_image=_annotation(manifest, constants.ANNOTATION_DEFAULT_IMAGE),
-        image_before=_annotation(manifest, constants.ANNOTATION_IMAGE_BEFORE),
+        startup_budget_seconds=_whole(annotation(manifest, constants.ANNOTATION_STARTUP_BUDGET)),
+        spec_digest=annotation(manifest, constants.ANNOTATION_SPEC_DIGEST),
+        default_image=annotation(manifest, constants.ANNOTATION_DEFAULT_IMAGE),
+        image_before=annotation(manifest, constants.ANNOTATION_IMAGE_BEFORE),
         in_groups=groups,
         pods_agree=not groups or _groups_run(manifest, pods),
-        progress_deadline_seconds=_whole(_annotation(manifest, constants.ANNOTATION_DEADLINE)),
+        progress_deadline_seconds=_whole(annotation(manifest, constants.ANNOTATION_DEADLINE)),
     )
 
 
@@ -236,24 +236,24 @@ def _has_groups(manifest: Manifest) -> bool:
 def _groups_run(manifest: Manifest, pods: Sequence[PodState]) -> bool:
     """Whether every pod of a LeaderWorkerSet is there, of its revision and ready: its controller's
     counts alone may be those of the spec before."""
-    spec, revision = manifest["spec"], _annotation(manifest, constants.ANNOTATION_REVISION)
+    spec, revision = manifest["spec"], annotation(manifest, constants.ANNOTATION_REVISION)
     wanted = spec.get("replicas", 1) * spec["leaderWorkerTemplate"].get("size", 1)
     own = [pod for pod in pods if pod.role is not None]  # others are a Deployment's
     return len(own) == wanted and all(pod.ready and pod.revision == revision for pod in own)
 
 
 def _rollback(manifest: Manifest) -> Rollback | None:
-    failed = _annotation(manifest, constants.ANNOTATION_FAILED_REVISION)
-    cause = _annotation(manifest, constants.ANNOTATION_FAILURE)
+    failed = annotation(manifest, constants.ANNOTATION_FAILED_REVISION)
+    cause = annotation(manifest, constants.ANNOTATION_FAILURE)
     return Rollback(failed, cause or "") if failed else None
 
 
 def _rollout(manifest: Manifest) -> Rollout | None:
     """The strategy in effect, with our reason for it; None where we have not written one."""
-    reason = _annotation(manifest, constants.ANNOTATION_ROLLOUT_REASON)
+    reason = annotation(manifest, constants.ANNOTATION_ROLLOUT_REASON)
     if reason is None:
         return None
-    spec, asked_at = manifest["spec"], _time(_annotation(manifest, constants.ANNOTATION_ASKED_AT))
+    spec, asked_at = manifest["spec"], time_of(annotation(manifest, constants.ANNOTATION_ASKED_AT))
     strategy: Mapping[str, Any] = spec.get("rolloutStrategy") or spec.get("strategy") or {}
     steps: Mapping[str, Any] = (
         strategy.get("rollingUpdate") or strategy.get("rollingUpdateConfiguration") or {}
@@ -269,94 +269,3 @@ def _rollout(manifest: Manifest) -> Rollout | None:
 
 def _message(condition: Mapping[str, Any] | None) -> str | None:
     return f"{condition.get('reason')}: {condition.get('message')}" if condition else None
-
-
-def pod_state(manifest: Manifest) -> PodState:
-    """One pod, with the first problem of its containers."""
-    status: Mapping[str, Any] = manifest.get("status") or {}
-    conditions = {item["type"]: item for item in status.get("conditions") or ()}
-    scheduled = conditions.get("PodScheduled", {})
-    containers = [
-        *(status.get("initContainerStatuses") or ()),
-        *(status.get("containerStatuses") or ()),
-    ]
-    problems = (container_problem(container) for container in containers)
-    ready = conditions.get("Ready", {})
-    role = (manifest["metadata"].get("labels") or {}).get(constants.LABEL_ROLE)
-    return PodState(
-        name=manifest["metadata"]["name"],
-        ready=ready.get("status") == "True",
-        scheduled=scheduled.get("status") == "True",
-        unschedulable_message=_without_node(manifest, scheduled),
-        problem=next((problem for problem in problems if problem), None),
-        address=status.get("podIP") or None if role != constants.ROLE_WORKER else None,
-        revision=_annotation(manifest, constants.ANNOTATION_REVISION),
-        restarts=max((item.get("restartCount", 0) for item in containers), default=0),
-        ready_since=_time(ready.get("lastTransitionTime"))
-        if ready.get("status") == "True"
-        else None,
-        role=role,
-        gated=bool(_gates(manifest)),
-    )
-
-
-def _without_node(pod: Manifest, scheduled: Mapping[str, Any]) -> str | None:
-    """Why a pod has no node: the scheduler's words, or who keeps it from being looked at."""
-    if scheduled.get("reason") == "Unschedulable":
-        return str(scheduled.get("message"))
-    gates = _gates(pod)
-    if not gates:
-        return None
-    queue = (pod["metadata"].get("labels") or {}).get(_QUEUE_LABEL)
-    where = f"in the queue {queue}, " if queue else ""
-    return f"{where}held back by the scheduling gate {', '.join(gates)}"
-
-
-def _gates(pod: Manifest) -> list[str]:
-    """A controller of quotas, such as Kueue, takes its gate away when it admits the pod."""
-    return [gate["name"] for gate in (pod.get("spec") or {}).get("schedulingGates") or ()]
-
-
-def _time(text: Any) -> datetime | None:
-    try:
-        found = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
-    except ValueError:
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def last_words(manifest: Manifest) -> str:
-    """How a pod's container ended or what it waits for, or why it has no node; empty when fine."""
-    state = pod_state(manifest)
-    return state.problem or state.unschedulable_message or ""
-
-
-def container_problem(status: Mapping[str, Any]) -> str | None:
-    """Why a container is not ready: how it last ended, or what it waits for.
-
-    A container that is ready has none, however often it was restarted.
-    """
-    name, state = status["name"], status.get("state") or {}
-    if status.get("ready"):
-        return None
-    ended = state.get("terminated") or (status.get("lastState") or {}).get("terminated")
-    if ended and ended.get("exitCode") != 0:
-        message = _last_lines(ended.get("message") or "")
-        text = f"container {name} ended: {ended.get('reason')} (exit code {ended.get('exitCode')})"
-        return f"{text}: {message}" if message else text
-    waiting = state.get("waiting")
-    if waiting and waiting.get("reason") not in (None, *_HARMLESS_WAITING):
-        message = (waiting.get("message") or "").strip()
-        return f"container {name} waits: {waiting['reason']}: {message[:_MESSAGE_LIMIT]}"
-    return None
-
-
-def _last_lines(log: str) -> str:
-    """The end of a log, which says why, in whole lines as far as one line of it fits."""
-    text = ""
-    for line in reversed(log.strip().splitlines()):
-        longer = f"{line.strip()} | {text}" if text else line.strip()
-        if text and len(longer) > _MESSAGE_LIMIT:
-            break
-        text = longer
-    return text[-_MESSAGE_LIMIT:]

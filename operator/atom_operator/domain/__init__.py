@@ -41,6 +41,7 @@ from atom_operator.domain.objects import (
 )
 from atom_operator.domain.observed import (
     DeploymentState,
+    EndedPod,
     Observed,
     PodState,
 )
@@ -96,6 +97,7 @@ __all__ = [
     "DeploymentState",
     "Download",
     "DraftCounts",
+    "EndedPod",
     "EngineHealth",
     "EngineOptions",
     "EngineView",

@@ -59,6 +59,8 @@ class PodState:
     ready_since: datetime | None = None
     role: str | None = None  # in a group of pods
     gated: bool = False  # the scheduler does not look at it: a quota has not admitted it
+    created_at: datetime | None = None
+    was_ready: bool = False  # and is no more
 
     @property
     def serves(self) -> bool:
@@ -67,12 +69,24 @@ class PodState:
 
 
 @dataclass(frozen=True, slots=True)
+class EndedPod:
+    """A pod that is over and whose object is still there: evicted, refused by its node, completed.
+
+    It serves nothing and holds nothing, so no number counts it."""
+
+    name: str
+    message: str  # who ended it, and why
+    at: datetime | None
+    revision: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """What exists: owned children as manifests, and the typed parts of Deployment and pods."""
 
     children: Mapping[ChildKey, Manifest]
     deployment: DeploymentState | None  # of the Deployment or LeaderWorkerSet, the newest
-    pods: tuple[PodState, ...]
+    pods: tuple[PodState, ...]  # that have not ended
     running: PodRevision | None = None  # what the Deployment asks for now
     last_ready: PodRevision | None = None  # what every replica served with most lately
     learned: tuple[Evidence, ...] = ()
@@ -82,6 +96,7 @@ class Observed:
     inspected: InspectedConfig | None = None
     accepted_spec: Mapping[str, Any] | None = None  # the last that was carried out
     workloads: Mapping[ChildKey, DeploymentState] = field(default_factory=dict)  # of both kinds
+    ended: tuple[EndedPod, ...] = ()
 
     def workload_of(self, kind: Kind) -> DeploymentState | None:
         return next((state for key, state in self.workloads.items() if key.kind == kind), None)

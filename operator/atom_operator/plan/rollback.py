@@ -7,10 +7,11 @@ so nothing flaps. What was ready last is remembered while it runs, before anythi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from atom_operator.domain import (
     DeploymentState,
+    EndedPod,
     Observed,
     PodRevision,
     PodState,
@@ -35,7 +36,8 @@ def choose_target(
     if running.revision != wanted.name:
         return Target(wanted, ready)
     pods = [pod for pod in observed.pods if pod.revision == wanted.name and not pod.ready]
-    cause = _failure(running, pods, engine_words)
+    ended = [pod for pod in observed.ended if pod.revision == wanted.name]
+    cause = _failure(running, pods, ended, engine_words)
     return Target(ready, ready, Rollback(wanted.name, cause)) if cause else Target(wanted, ready)
 
 
@@ -51,7 +53,12 @@ def _last_ready(wanted: PodRevision, observed: Observed) -> PodRevision | None:
     return observed.running or recorded
 
 
-def _failure(running: DeploymentState, pods: Iterable[PodState], engine_words: str) -> str | None:
+def _failure(
+    running: DeploymentState,
+    pods: Iterable[PodState],
+    ended: Sequence[EndedPod],
+    engine_words: str,
+) -> str | None:
     """Why the revision that runs will not become ready; None while it still may."""
     failing = sorted(pods, key=lambda pod: (pod.problem is None, pod.name))
     hopeless = next((pod for pod in failing if pod.restarts >= HOPELESS_RESTARTS), None)
@@ -59,8 +66,15 @@ def _failure(running: DeploymentState, pods: Iterable[PodState], engine_words: s
         return f"pod {hopeless.name} was restarted {hopeless.restarts} times: {hopeless.problem}"
     if running.stalled_message is None or not running.up_to_date:
         return None
-    for pod in failing:
-        words = pod.problem or pod.unschedulable_message or engine_words
-        if words:
-            return f"no progress within the deadline; pod {pod.name}: {words}"
-    return f"no progress within the deadline; {running.stalled_message}"
+    said = next((f"pod {pod.name}: {words}" for pod in failing if (words := _words(pod))), None)
+    if said is None and running.refused_message is not None:
+        said = running.refused_message
+    if said is None and ended:
+        said = f"pod {ended[-1].name} ended: {ended[-1].message}"
+    if said is None and failing and engine_words:
+        said = f"pod {failing[0].name}: {engine_words}"
+    return f"no progress within the deadline; {said or running.stalled_message}"
+
+
+def _words(pod: PodState) -> str | None:
+    return pod.problem or pod.unschedulable_message

@@ -24,6 +24,7 @@ from atom_operator.domain import (
 from atom_operator.domain.preparation import Waiting
 from atom_operator.status.capacity import capacity_matched, capacity_status
 from atom_operator.status.conditions import Verdict, stamp
+from atom_operator.status.ended_pods import ended_verdict
 from atom_operator.status.integrations_ready import capacity_limited, integrations_ready
 from atom_operator.status.loading import model_loaded
 from atom_operator.status.preparing import model_not_there, waits
@@ -241,6 +242,9 @@ def _degraded(situation: Situation) -> Verdict:
         more = f" (and {len(failing) - 1} more pods)" if len(failing) > 1 else ""
         message = f"pod {failing[0].name}: {failing[0].problem}{more}"
         return Verdict(kind, "True", Reason.POD_FAILING, message)
+    ended = ended_verdict(situation.observed, situation.deployment)
+    if ended is not None:
+        return ended
     stalled = situation.deployment.stalled_message
     if stalled and situation.deployment.up_to_date and not situation.deployment.complete:
         return Verdict(kind, "True", Reason.DEADLINE_EXCEEDED, stalled)

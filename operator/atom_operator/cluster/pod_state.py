@@ -1,0 +1,196 @@
+"""One pod as conditions need it: ready, where, what is wrong with it, or how it ended. Pure.
+
+Knows how the kubelet, the scheduler and the controllers of nodes and quotas report things, and no
+policy. A pod that has ended (evicted, refused by its kubelet, completed) serves nothing, holds
+nothing and is read for its last words alone. Called by observe.py and jobs.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.domain import EndedPod, Manifest, PodState
+
+_MESSAGE_LIMIT = 300
+# A waiting container that will start by itself is no problem.
+_HARMLESS_WAITING = ("ContainerCreating", "PodInitializing")
+_QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # Kueue's, on pods that it counts
+_ENDED = ("Failed", "Succeeded")
+# The kubelet says of a pod that it takes that it is not ready, within moments.
+_FIRST_REPORT = timedelta(seconds=15)
+
+
+def has_ended(manifest: Manifest) -> bool:
+    """Whether the pod is over: no controller counts it, and it holds nothing of its node."""
+    return (manifest.get("status") or {}).get("phase") in _ENDED
+
+
+def ended_pod(manifest: Manifest) -> EndedPod:
+    """Tell why and when a pod ended, in the words of the kubelet or controller that ended it."""
+    return EndedPod(
+        name=manifest["metadata"]["name"],
+        message=_end(manifest),
+        at=_ended_at(manifest),
+        revision=annotation(manifest, constants.ANNOTATION_REVISION),
+    )
+
+
+def _end(manifest: Manifest) -> str:
+    status: Mapping[str, Any] = manifest.get("status") or {}
+    said = _said(status)
+    problem = _first_problem(status)
+    if said and problem and _is_vague(status):
+        return f"{said}; {problem}"
+    return said or problem or f"its phase is {status.get('phase')}"
+
+
+def _said(status: Mapping[str, Any]) -> str:
+    """The pod's own reason and message, which the kubelet or a controller of nodes writes."""
+    reason, message = status.get("reason"), str(status.get("message") or "").strip()
+    return ": ".join(str(text) for text in (reason, message[:_MESSAGE_LIMIT]) if text)
+
+
+def _is_vague(status: Mapping[str, Any]) -> bool:
+    return not status.get("message")
+
+
+def _ended_at(manifest: Manifest) -> datetime | None:
+    """When the last container ended, or the kubelet told of a pod that never had one."""
+    status: Mapping[str, Any] = manifest.get("status") or {}
+    ends = [time_of((_ending(item) or {}).get("finishedAt")) for item in _containers(status)]
+    told = [time_of(item.get("lastTransitionTime")) for item in status.get("conditions") or ()]
+    known = [time for time in ends if time] or [time for time in told if time]
+    return max(known, default=time_of(status.get("startTime")) or created_at(manifest))
+
+
+def pod_state(manifest: Manifest) -> PodState:
+    """One pod, with the first problem of its containers."""
+    status: Mapping[str, Any] = manifest.get("status") or {}
+    conditions = {item["type"]: item for item in status.get("conditions") or ()}
+    scheduled = conditions.get("PodScheduled", {})
+    containers = _containers(status)
+    ready = conditions.get("Ready", {})
+    lost = status.get("phase") == "Unknown"  # its kubelet is silent: what it said last is old
+    role = (manifest["metadata"].get("labels") or {}).get(constants.LABEL_ROLE)
+    return PodState(
+        name=manifest["metadata"]["name"],
+        ready=ready.get("status") == "True" and not lost,
+        scheduled=scheduled.get("status") == "True",
+        unschedulable_message=_without_node(manifest, scheduled),
+        problem=(_said(status) if lost else None) or _first_problem(status),
+        address=status.get("podIP") or None if role != constants.ROLE_WORKER and not lost else None,
+        revision=annotation(manifest, constants.ANNOTATION_REVISION),
+        restarts=max((item.get("restartCount", 0) for item in containers), default=0),
+        ready_since=time_of(ready.get("lastTransitionTime"))
+        if ready.get("status") == "True"
+        else None,
+        role=role,
+        gated=bool(_gates(manifest)),
+        created_at=created_at(manifest),
+        was_ready=_was_ready(status, ready),
+    )
+
+
+def annotation(manifest: Manifest, name: str) -> str | None:
+    """An annotation's value; None where there is none."""
+    return (manifest["metadata"].get("annotations") or {}).get(name)
+
+
+def created_at(manifest: Manifest) -> datetime | None:
+    """When the API server took the object."""
+    return time_of(manifest["metadata"].get("creationTimestamp"))
+
+
+def _was_ready(status: Mapping[str, Any], ready: Mapping[str, Any]) -> bool:
+    """Whether a pod that is not ready has been so before."""
+    since, began = time_of(ready.get("lastTransitionTime")), time_of(status.get("startTime"))
+    if ready.get("status") != "False" or since is None or began is None:
+        return False
+    return since - began > _FIRST_REPORT
+
+
+def _containers(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ]
+
+
+def _first_problem(status: Mapping[str, Any]) -> str | None:
+    problems = (container_problem(container) for container in _containers(status))
+    return next((problem for problem in problems if problem), None)
+
+
+def _without_node(pod: Manifest, scheduled: Mapping[str, Any]) -> str | None:
+    """Why a pod has no node: the scheduler's words, or who keeps it from being looked at."""
+    if scheduled.get("reason") == "Unschedulable":
+        return str(scheduled.get("message"))
+    gates = _gates(pod)
+    if not gates:
+        return None
+    queue = (pod["metadata"].get("labels") or {}).get(_QUEUE_LABEL)
+    where = f"in the queue {queue}, " if queue else ""
+    return f"{where}held back by the scheduling gate {', '.join(gates)}"
+
+
+def _gates(pod: Manifest) -> list[str]:
+    """A controller of quotas, such as Kueue, takes its gate away when it admits the pod."""
+    return [gate["name"] for gate in (pod.get("spec") or {}).get("schedulingGates") or ()]
+
+
+def time_of(text: Any) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(str(text).replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def last_words(manifest: Manifest) -> str:
+    """How a pod's container ended or what it waits for, or why it has no node; empty when fine."""
+    if has_ended(manifest):
+        return _end(manifest)
+    state = pod_state(manifest)
+    return state.problem or state.unschedulable_message or ""
+
+
+def container_problem(status: Mapping[str, Any]) -> str | None:
+    """Why a container is not ready: how it last ended, or what it waits for.
+
+    A container that is ready has none, however often it was restarted.
+    """
+    name, state = status["name"], status.get("state") or {}
+    if status.get("ready"):
+        return None
+    ended = _ending(status)
+    if ended and ended.get("exitCode") != 0:
+        message = _last_lines(ended.get("message") or "")
+        text = f"container {name} ended: {ended.get('reason')} (exit code {ended.get('exitCode')})"
+        return f"{text}: {message}" if message else text
+    waiting = state.get("waiting")
+    if waiting and waiting.get("reason") not in (None, *_HARMLESS_WAITING):
+        message = (waiting.get("message") or "").strip()
+        return f"container {name} waits: {waiting['reason']}: {message[:_MESSAGE_LIMIT]}"
+    return None
+
+
+def _ending(status: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """How a container ended, now or before it was started again."""
+    for state in (status.get("state") or {}, status.get("lastState") or {}):
+        if state.get("terminated"):
+            return dict(state["terminated"])
+    return None
+
+
+def _last_lines(log: str) -> str:
+    """The end of a log, which says why, in whole lines as far as one line of it fits."""
+    text = ""
+    for line in reversed(log.strip().splitlines()):
+        longer = f"{line.strip()} | {text}" if text else line.strip()
+        if text and len(longer) > _MESSAGE_LIMIT:
+            break
+        text = longer
+    return text[-_MESSAGE_LIMIT:]

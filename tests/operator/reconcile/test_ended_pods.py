@@ -1,0 +1,193 @@
+"""Pods that have ended count in nothing, and are told of while a replica is missing for them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, POD, Manifest
+from tests.support.builders_operator import KEY, NOW, cluster_with, condition, pod, reconciler
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_engines import FakeEngines
+
+ENDS: dict[str, dict[str, Any]] = {
+    "evicted for its disk": {
+        "phase": "Failed",
+        "reason": "Evicted",
+        "message": 'Usage of EmptyDir volume "tmp" exceeds the limit "1Mi".',
+    },
+    "evicted, its container killed": {
+        "phase": "Failed",
+        "reason": "Evicted",
+        "message": "The node was low on resource: memory.",
+        "containerStatuses": [
+            {
+                "name": "engine",
+                "ready": False,
+                "restartCount": 7,
+                "state": {"terminated": {"exitCode": 137, "reason": "Error"}},
+            }
+        ],
+    },
+    "refused by its kubelet": {
+        "phase": "Failed",
+        "reason": "UnexpectedAdmissionError",
+        "message": "Allocate failed due to can't allocate unhealthy devices amd.com/gpu",
+    },
+    "without topology": {"phase": "Failed", "reason": "TopologyAffinityError", "message": "NUMA"},
+    "shut down with its node": {
+        "phase": "Failed",
+        "reason": "Terminated",
+        "message": "Pod was terminated in response to imminent node shutdown.",
+    },
+    "lost with its node": {"phase": "Failed", "reason": "NodeLost", "message": "node a is gone"},
+    "out of pods": {"phase": "Failed", "reason": "OutOfpods", "message": "Node didn't have enough"},
+    "completed": {"phase": "Succeeded", "reason": "Completed", "message": "it returned"},
+    "past its deadline": {"phase": "Failed", "reason": "DeadlineExceeded", "message": "too long"},
+}
+
+
+def ended(how: str, at: datetime = NOW, name: str = "chat-0") -> Manifest:
+    """A pod that ended so, whose last report says that it was ready or never was."""
+    status = {**ENDS[how], "podIP": "10.0.0.9", "startTime": stamp(at - timedelta(hours=1))}
+    manifest = pod(name, ready=False, **status)
+    manifest["metadata"]["creationTimestamp"] = stamp(at - timedelta(hours=1))
+    for item in manifest["status"]["conditions"]:
+        item["lastTransitionTime"] = stamp(at)
+    return manifest
+
+
+def successor(*, ready: bool, at: datetime, name: str = "chat-1") -> Manifest:
+    """A pod made at that time, ready half a minute later."""
+    manifest = pod(name, ready=ready, startTime=stamp(at), podIP="10.0.0.1")
+    manifest["metadata"]["creationTimestamp"] = stamp(at)
+    for item in manifest["status"]["conditions"]:
+        item["lastTransitionTime"] = stamp(at + timedelta(seconds=30 if ready else 1))
+    return manifest
+
+
+def stamp(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+async def served(*pods: Manifest, ready: int, replicas: int = 1) -> FakeCluster:
+    cluster = cluster_with(replicas=replicas)
+    await reconciler(cluster).reconcile(KEY)
+    cluster.run_deployment_controller("chat", ready=ready)
+    for manifest in pods:
+        cluster.put_pod(manifest)
+    return cluster
+
+
+@pytest.mark.parametrize("how", ENDS)
+async def test_beside_its_ready_successor_an_ended_pod_changes_nothing(how: str) -> None:
+    after = successor(ready=True, at=NOW)
+    told: list[Any] = []
+    for pods in ((after,), (after, ended(how), ended(how, NOW - timedelta(days=3), "chat-00"))):
+        cluster, engines = await served(*pods, ready=1), FakeEngines()
+        outcome = await reconciler(cluster, engines=engines).reconcile(KEY)
+        told.append((cluster.find(ATOM_DEPLOYMENT, "chat")["status"], outcome, engines.asked))
+    assert told[0] == told[1]
+    assert condition(cluster, "Ready")["status"] == "True"
+
+
+@pytest.mark.parametrize("how", ENDS)
+async def test_why_a_replica_is_missing_is_told_until_its_successor_is_ready(how: str) -> None:
+    cluster = await served(ended(how), successor(ready=False, at=NOW), ready=0)
+    await reconciler(cluster).reconcile(KEY)
+    degraded = condition(cluster, "Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "PodEnded")
+    assert f"pod chat-0 ended: {ENDS[how]['reason']}: {ENDS[how]['message']}" in degraded["message"]
+    assert condition(cluster, "Ready")["message"] == degraded["message"]
+    events = [item for key, item in cluster.objects.items() if key[0].kind == "Event"]
+    assert any(ENDS[how]["message"] in item["message"] for item in events)
+
+    cluster.run_deployment_controller("chat")
+    cluster.put_pod(successor(ready=True, at=NOW))
+    await reconciler(cluster).reconcile(KEY)
+    assert condition(cluster, "Degraded")["status"] == "False"
+    assert condition(cluster, "ModelLoaded")["status"] == "True"
+
+
+@pytest.mark.parametrize("how", ENDS)
+async def test_what_ended_long_ago_does_not_explain_another_pods_start(how: str) -> None:
+    long_ago = NOW - timedelta(days=7)
+    cluster = await served(
+        ended(how, long_ago),
+        successor(ready=True, at=long_ago),
+        successor(ready=False, at=NOW, name="chat-2"),
+        ready=1,
+        replicas=2,
+    )
+    await reconciler(cluster).reconcile(KEY)
+    assert condition(cluster, "Degraded")["status"] == "False"
+
+
+async def test_two_that_ended_together_are_told_until_both_are_replaced() -> None:
+    later = NOW + timedelta(seconds=1)
+    cluster = await served(
+        ended("shut down with its node"),
+        ended("shut down with its node", name="chat-00"),
+        successor(ready=True, at=later),
+        successor(ready=False, at=later, name="chat-2"),
+        ready=1,
+        replicas=2,
+    )
+    await reconciler(cluster).reconcile(KEY)
+    assert "and 1 pods before it" in condition(cluster, "Degraded")["message"]
+
+
+async def test_a_failing_successor_is_told_before_what_ended() -> None:
+    crashing = successor(ready=False, at=NOW)
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    crashing["status"]["containerStatuses"] = [{"name": "engine", "ready": False, "state": waiting}]
+    cluster = await served(ended("out of pods"), crashing, ready=0)
+    await reconciler(cluster).reconcile(KEY)
+    assert "no such image" in condition(cluster, "Degraded")["message"]
+
+
+async def test_an_ended_pod_that_is_being_deleted_holds_nothing_up() -> None:
+    leaving = ended("completed")
+    leaving["metadata"]["deletionTimestamp"] = stamp(NOW)
+    cluster = await served(leaving, successor(ready=True, at=NOW), ready=1)
+    await reconciler(cluster).reconcile(KEY)
+    assert condition(cluster, "Ready")["status"] == "True"
+
+
+async def test_a_rollback_says_how_the_revisions_pods_ended() -> None:
+    cluster = await served(successor(ready=True, at=NOW), ready=1)
+    await reconciler(cluster).reconcile(KEY)
+    cluster.change_spec(ATOM_DEPLOYMENT, "chat", engine={"maxModelLen": 1024})
+    await reconciler(cluster).reconcile(KEY)
+    refused = ended("refused by its kubelet")
+    revision = cluster.find(DEPLOYMENT, "chat")["metadata"]["annotations"]
+    refused["metadata"]["annotations"] = dict(revision)
+    cluster.put_pod(refused)
+    cluster.run_deployment_controller("chat", ready=1)
+    cluster.find(DEPLOYMENT, "chat")["status"].update(
+        updatedReplicas=0,
+        conditions=[
+            {
+                "type": "Progressing",
+                "status": "False",
+                "reason": "ProgressDeadlineExceeded",
+                "message": "has timed out progressing",
+            }
+        ],
+    )
+    await reconciler(cluster).reconcile(KEY)
+    degraded = condition(cluster, "Degraded")
+    assert degraded["reason"] == "RolledBack"
+    assert "UnexpectedAdmissionError: Allocate failed" in degraded["message"]
+
+
+async def test_a_pod_whose_kubelet_is_silent_does_not_serve() -> None:
+    lost = successor(ready=True, at=NOW)
+    lost["status"].update(phase="Unknown", reason="NodeLost", message="Node a is unresponsive")
+    cluster, engines = await served(lost, ready=0), FakeEngines()
+    await reconciler(cluster, engines=engines).reconcile(KEY)
+    assert engines.asked == []
+    assert "NodeLost: Node a is unresponsive" in condition(cluster, "Degraded")["message"]
+    assert cluster.names(POD) == ["chat-1"]
