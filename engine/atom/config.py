@@ -42,8 +42,8 @@ from atom.sizing.engine_support import (
 from atom.sizing.errors import ModelFactsError, UnknownFamilyError
 from atom.sizing.expert_parallelism import ExpertOptions, expert_parallel_problem
 from atom.sizing.model_facts import ModelFacts
+from atom.sizing.online_quantization import ONLINE, online_scheme, read_online_config
 from atom.sizing.parallelism import tensor_parallel_problems, valid_tensor_parallel_sizes
-from atom.sizing.quantization import ONLINE
 from atom.sizing.text_part import text_part
 
 __all__ = [
@@ -284,7 +284,7 @@ def _at_least(name: str, value: float, least: float) -> None:
 
 
 def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig:
-    facts = _quantised(_model_facts(checkpoint), options.quantization, checkpoint)
+    facts = _quantised(_model_facts(checkpoint), options, checkpoint)
     name = options.served_model_name or options.model.rstrip("/")
     return ModelConfig(
         path=checkpoint.path,
@@ -322,18 +322,33 @@ def _model_facts(checkpoint: Checkpoint) -> ModelFacts:
     return facts
 
 
-def _quantised(facts: ModelFacts, method: str | None, checkpoint: Checkpoint) -> ModelFacts:
-    """The facts of a plain checkpoint whose matrices are to be stored in `method`'s format."""
-    if method is None:
+def _quantised(facts: ModelFacts, options: EngineOptions, checkpoint: Checkpoint) -> ModelFacts:
+    """The facts of a plain checkpoint whose matrices are to be stored as `options` ask."""
+    method, by_layer = options.quantization, options.online_quant_config
+    if method is None and by_layer is None:
         return facts
-    if method not in ONLINE:
+    if method is not None and by_layer is not None:
+        raise ConfigError(
+            "quantization and online_quant_config both say how matrices are stored; give one of "
+            "them: online_quant_config's global_quant_config is the other's value"
+        )
+    if method is not None and method not in ONLINE:
         raise ConfigError(f"unknown quantization {method!r}; use one of {', '.join(ONLINE)}")
     if facts.quantization is not None:
         raise ConfigError(
-            f"quantization {method}: {checkpoint.path} is quantised already, as "
+            f"quantization {method or by_layer}: {checkpoint.path} is quantised already, as "
             f"{facts.quantization}; leave the option out, or use the plain checkpoint"
         )
-    return replace(facts, quantization=ONLINE[method])
+    try:
+        stored = facts.stored_as(
+            read_online_config(by_layer or {}) if method is None else online_scheme(method)
+        )
+    except ModelFactsError as error:
+        raise ConfigError(str(error)) from error
+    refusals = unsupported(stored)
+    if refusals:
+        raise ConfigError("; ".join(refusal.message for refusal in refusals))
+    return stored
 
 
 def _context_length(asked: int | None, facts: ModelFacts) -> int:

@@ -5,6 +5,7 @@ Torch-free and frozen. `atom.config` makes the one of the other.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -32,6 +33,7 @@ class EngineOptions:
     served_model_name: str | None = None
     dtype: str = "auto"
     quantization: str | None = None
+    online_quant_config: Mapping[str, Any] | None = None
     device: str = "auto"
     backend: str = "auto"
     op_backends: dict[str, str] = field(default_factory=dict)

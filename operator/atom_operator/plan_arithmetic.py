@@ -66,7 +66,9 @@ def _format(facts: ModelFacts, stored: int | None) -> str:
     element = _ELEMENTS[stored or facts.weight_dtype_bytes]
     if stored is not None or facts.quantization is None:
         return element
-    return f"{facts.quantization.method} ({facts.quantization.bits} bits) and {element}"
+    scheme = facts.quantization
+    bits = " and ".join(str(size) for size in sorted({each.bits for each in scheme.formats}))
+    return f"{scheme.method} ({bits} bits) and {element}"
 
 
 def _cache_term(term: KvTerm, ranks: int) -> str:

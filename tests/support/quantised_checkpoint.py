@@ -114,13 +114,15 @@ def awq(x: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
     return tensors, values
 
 
-def gptq(x: torch.Tensor, symmetric: bool = False, offset: int = 1) -> tuple[Tensors, torch.Tensor]:
-    codes, scale, zero, values = _int4(x, 32, symmetric)
+def gptq(
+    x: torch.Tensor, symmetric: bool = False, offset: int = 1, group: int = 32
+) -> tuple[Tensors, torch.Tensor]:
+    codes, scale, zero, values = _int4(x, group, symmetric)
     tensors = {
         "qweight": _words(codes).t(),
         "qzeros": _words(((zero - offset) % 16).t()),
         "scales": scale.t(),
-        "g_idx": torch.arange(x.shape[1], dtype=torch.int32) // 32,
+        "g_idx": torch.arange(x.shape[1], dtype=torch.int32) // group,
     }
     return tensors, values
 
@@ -288,13 +290,15 @@ def make_quantised_checkpoint(
     architecture: Architecture = "qwen3",
     *,
     leave: str | None = None,
+    others: dict[str, Layout | None] | None = None,
     extra: dict[str, Any] | None = None,
     sizes: dict[str, int] | None = None,
     **changes: Any,
 ) -> tuple[Path, Path]:
     """The quantised checkpoint, and the plain one of the same values. leave: a part of a module's
-    name that is not quantised; extra: of config.json; sizes: of the model, as make_tiny_checkpoint
-    names them; changes: of quantization_config."""
+    name that is not quantised; others: parts of names whose matrices are stored in another layout,
+    plain where it is None, the first that is found; extra: of config.json; sizes: of the model, as
+    make_tiny_checkpoint names them; changes: of quantization_config."""
     chosen: dict[str, Any] = {"hidden": 128, "head_dim": 32, "intermediate": 320, **(sizes or {})}
     plain = make_tiny_checkpoint(folder / "plain", architecture, extra=extra, **chosen)
     quantised = Path(shutil.copytree(plain, folder / "quantised"))
@@ -305,10 +309,12 @@ def make_quantised_checkpoint(
             tensors, values[name] = layout.stack(tensor)
             stored |= {f"{name}_{last}": made for last, made in tensors.items()}
             continue
-        if not _MATRIX.fullmatch(name) or (leave is not None and leave in name):
+        named = {**({} if leave is None else {leave: None}), **(others or {})}
+        own = next((other for part, other in named.items() if part in name), layout)
+        if not _MATRIX.fullmatch(name) or own is None:
             stored[name] = tensor
             continue
-        tensors, values[name] = layout.store(tensor)
+        tensors, values[name] = own.store(tensor)
         for last, made in tensors.items():
             stored[f"{name.removesuffix('.weight')}.{last}"] = made.contiguous()
     save_file(values, plain / "model.safetensors", metadata={"format": "pt"})

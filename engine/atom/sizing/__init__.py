@@ -56,6 +56,7 @@ from atom.sizing.layers import (
 )
 from atom.sizing.limits import DeviceMemory, RunLimits
 from atom.sizing.model_facts import ModelFacts
+from atom.sizing.online_quantization import ONLINE, online_scheme
 from atom.sizing.overheads import (
     activation_bytes,
     communication_bytes,
@@ -66,7 +67,8 @@ from atom.sizing.parallelism import (
     tensor_parallel_problems,
     valid_tensor_parallel_sizes,
 )
-from atom.sizing.quantization import ONLINE, Quantization
+from atom.sizing.quantization import Quantization
+from atom.sizing.quantization_scheme import QuantizationScheme
 from atom.sizing.rotary_tables import position_bytes, rotary_bytes
 from atom.sizing.weights import Sharding, WeightPart
 
@@ -97,6 +99,7 @@ __all__ = [
     "ModelFacts",
     "ModelFactsError",
     "Quantization",
+    "QuantizationScheme",
     "RunLimits",
     "Sharding",
     "SizingError",
@@ -116,6 +119,7 @@ __all__ = [
     "kv_layout",
     "kv_terms",
     "mtp_problems",
+    "online_scheme",
     "plan_kv_cache",
     "position_bytes",
     "rotary_bytes",

@@ -117,7 +117,8 @@ def _formats(facts: ModelFacts, quantization: Quantization) -> Iterator[Unsuppor
 def _forms(facts: ModelFacts) -> Iterator[Unsupported]:
     """What a checkpoint of a supported architecture may say that the engine does not compute."""
     if facts.quantization is not None:
-        yield from _formats(facts, facts.quantization)
+        for stored in facts.quantization.formats:
+            yield from _formats(facts, stored)
     kinds = set(facts.rope_type.split(", "))
     if not kinds <= set(SUPPORTED_ROPE_TYPES):
         unknown = ", ".join(sorted(kinds.difference(SUPPORTED_ROPE_TYPES)))

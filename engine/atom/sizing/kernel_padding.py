@@ -8,6 +8,7 @@ from __future__ import annotations
 from atom.sizing.model_facts import ModelFacts
 from atom.sizing.quantization import Element
 from atom.sizing.rotary_tables import rope_tables
+from atom.sizing.weights import stored_projections
 
 # What both sizes of an expert on a rank are padded to.
 AITER_EXPERT_UNIT = 256
@@ -20,11 +21,20 @@ _ROTARY_ELEMENT_BYTES = 2  # it computes in bfloat16 and float16
 def aiter_expert_unit(facts: ModelFacts) -> int:
     """Multiples in which AITER holds the sizes of the model's experts on a card that multiplies
     MXFP4; 1 where it leaves them as they are, or to another backend."""
-    stored = facts.quantization
-    if stored is None or stored.element is not Element.FP4:
-        return 1
-    takes = facts.architecture in _CLAMPED or stored.input_bits == _FP4_INPUT_BITS
-    return AITER_EXPERT_UNIT if takes else 1
+    experts = (
+        matrix.quantization
+        for alike in facts.layer_counts
+        for matrix in stored_projections(facts, alike.layer)
+        if matrix.copies > 1
+    )
+    clamped = facts.architecture in _CLAMPED
+    taken = any(
+        stored is not None
+        and stored.element is Element.FP4
+        and (clamped or stored.input_bits == _FP4_INPUT_BITS)
+        for stored in experts
+    )
+    return AITER_EXPERT_UNIT if taken else 1
 
 
 def aiter_position_bytes(facts: ModelFacts, max_model_len: int) -> int:

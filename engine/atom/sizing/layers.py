@@ -11,6 +11,8 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from atom.sizing.quantization import Quantization
+
 
 class CacheKind(enum.StrEnum):
     """What a layer keeps of the tokens before."""
@@ -161,14 +163,17 @@ class MlpFacts:
 class LayerFacts:
     """One layer. `norms`: RMSNorms of the hidden size in it.
 
-    `unquantized`: names of projections (weights.py) that the checkpoint's quantisation leaves in
-    the model's own element type.
+    `formats`: of projections (weights.py) by name that are not in the model's own element type.
     """
 
     attention: AttentionFacts
     mlp: MlpFacts
     norms: int = 2
-    unquantized: tuple[str, ...] = ()
+    formats: tuple[tuple[str, Quantization], ...] = ()
+
+    def format_of(self, name: str) -> Quantization | None:
+        """Format of the projection of that name, None for the model's own element type."""
+        return next((stored for known, stored in self.formats if known == name), None)
 
 
 @dataclass(frozen=True, slots=True)

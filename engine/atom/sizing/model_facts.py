@@ -7,7 +7,7 @@ family. Absent keys mean what transformers' configuration classes make of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from atom.sizing.config_fields import Config, count, element_bytes, flag, positive
@@ -15,8 +15,9 @@ from atom.sizing.families import family_of
 from atom.sizing.layers import PLAIN_BLOCK, ExpertsBlock, LayerCount, LayerFacts, count_layers
 from atom.sizing.quantization import Quantization
 from atom.sizing.quantization_config import read_quantization
+from atom.sizing.quantization_scheme import QuantizationScheme
 from atom.sizing.text_part import WRAPPERS, layer_names, text_part, wrapper_of
-from atom.sizing.weights import Projection, Sharding, WeightPart, projections, weight_parts
+from atom.sizing.weights import Sharding, WeightPart, projections, weight_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class ModelFacts:
     weight_dtype_bytes: int
     layers: tuple[LayerFacts, ...]
     drafts: tuple[LayerFacts, ...] = ()
-    quantization: Quantization | None = None
+    quantization: QuantizationScheme | None = None
     experts_block: ExpertsBlock = PLAIN_BLOCK
     rope_type: str = "default"
     hidden_act: str = "silu"
@@ -69,21 +70,15 @@ class ModelFacts:
             block = block.written_by(quantization.method)
         layers = [family.layer(config, index) for index in range(num_layers)]
         layers += count(config, "num_nextn_predict_layers") * [layers[-1]]
-        matrices = (projections(each, hidden_size, block) for each in layers)
-        named = [
-            replace(layer, unquantized=_left_alone(own, layer_names(index, wrapper), quantization))
-            for index, (layer, own) in enumerate(zip(layers, matrices, strict=True))
-        ]
-        return cls(
+        plain = cls(
             architecture=architecture,
             hidden_size=hidden_size,
             vocab_size=positive(config, family.vocabulary_key),
             max_position_embeddings=positive(config, "max_position_embeddings"),
             tie_word_embeddings=flag(config, "tie_word_embeddings", default=family.tied),
             weight_dtype_bytes=element_bytes(config),
-            layers=tuple(named[:num_layers]),
-            drafts=tuple(named[num_layers:]),
-            quantization=quantization,
+            layers=tuple(layers[:num_layers]),
+            drafts=tuple(layers[num_layers:]),
             experts_block=block,
             rope_type=_rope_type(config),
             hidden_act=str(config.get(family.activation_key) or config.get("hidden_act") or "silu"),
@@ -92,6 +87,33 @@ class ModelFacts:
             * positive(config, "target_hidden_size", default=hidden_size),
             wrapper=wrapper or "",
         )
+        return plain if quantization is None else plain.stored_as(quantization)
+
+    def stored_as(self, scheme: QuantizationScheme) -> ModelFacts:
+        """Store the matrices in the formats of `scheme`; raises ModelFactsError where
+        it tells experts of a layer apart."""
+        stored = [
+            replace(layer, formats=tuple(self._formats(index, layer, scheme)))
+            for index, layer in enumerate((*self.layers, *self.drafts))
+        ]
+        count = self.num_layers
+        layers, drafts = tuple(stored[:count]), tuple(stored[count:])
+        return replace(self, layers=layers, drafts=drafts, quantization=scheme)
+
+    def _formats(
+        self, index: int, layer: LayerFacts, scheme: QuantizationScheme
+    ) -> Iterator[tuple[str, Quantization]]:
+        """Names of layer `index`'s matrices that are not plain, each with its format."""
+        layers = layer_names(index, self.wrapper or None)
+        for matrix in projections(layer, self.hidden_size, self.experts_block):
+            if not matrix.quantizable:
+                continue
+            copies = map(matrix.copy_name, range(matrix.copies))
+            stored = scheme.format_of_copies(
+                tuple(f"{layer}.{name}" for layer in layers) for name in copies
+            )
+            if stored is not None:
+                yield matrix.name, stored
 
     @property
     def longest_context(self) -> int:
@@ -147,16 +169,6 @@ class ModelFacts:
 
 def _layer_count(config: Config) -> int:
     return positive(config, "num_hidden_layers")
-
-
-def _left_alone(
-    matrices: Iterable[Projection], layers: Iterable[str], quantization: Quantization | None
-) -> tuple[str, ...]:
-    """Names of a layer's matrices that stay plain; layers: every way to name the layer."""
-    if quantization is None:
-        return ()
-    leaves, names = quantization.leaves, (matrix.name for matrix in matrices)
-    return tuple(name for name in names if any(leaves(f"{layer}.{name}") for layer in layers))
 
 
 def _rope_type(config: Config) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from atom.sizing.layers import LayerFacts
 from atom.sizing.model_facts import ModelFacts
-from atom.sizing.weights import Projection, Split, projections
+from atom.sizing.weights import Projection, Split, stored_projections
 
 MAX_TENSOR_PARALLEL = 8  # devices of one fully connected node
 
@@ -68,19 +68,17 @@ def _divided(layer: LayerFacts, expert_parallel: bool) -> Iterator[tuple[str, in
 
 def _broken_scales(facts: ModelFacts, size: int, expert_parallel: bool) -> Iterator[str]:
     """A rank's share of a matrix must hold whole groups of elements that share a scale."""
-    quantization = facts.quantization
-    if quantization is None:
-        return
     told: set[int] = set()  # gate, up and down of one width are one problem
     for alike in facts.layer_counts:
         layer = alike.layer
-        for matrix in projections(layer, facts.hidden_size, facts.experts_block):
-            if _stays_whole(matrix, expert_parallel) or matrix.name in layer.unquantized:
+        for matrix in stored_projections(facts, layer):
+            stored = matrix.quantization
+            if stored is None or _stays_whole(matrix, expert_parallel):
                 continue
             rows, columns = matrix.on_rank(size)
             outputs = matrix.split is Split.OUTPUTS
             share = rows if outputs else columns
-            multiple = quantization.output_multiple if outputs else quantization.input_multiple
+            multiple = stored.output_multiple if outputs else stored.input_multiple
             if share % multiple and share not in told:
                 told.add(share)
                 yield (

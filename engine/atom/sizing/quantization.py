@@ -1,14 +1,14 @@
-"""How matrices are stored: bytes of one matrix, and which matrices a checkpoint leaves alone.
+"""One format of quantised matrices, and the bytes that a matrix has in it.
 
 A value that quantization_config.py reads from a checkpoint's config.json, or that an option asks
-for (`ONLINE`). Whether an engine computes with it is not known here.
+for (online_quantization.py). Which matrices have it says quantization_scheme.py; whether an engine
+computes with it is not known here.
 """
 
 from __future__ import annotations
 
 import enum
 import math
-import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,7 +31,7 @@ class Element(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization:
-    """One format for all matrices that `excluded` does not name.
+    """How the numbers of a matrix and their scales are stored.
 
     `method` is the writer of the tensors, or "online": the matrices are plain and become this as
     they are loaded. `group` is the number of inputs that share a scale, 0 for all; `block`
@@ -50,7 +50,6 @@ class Quantization:
     zero_offset: int = 0
     ordered: bool = False
     input_bits: int = 16
-    excluded: tuple[str, ...] = ()
 
     @property
     def bits(self) -> int:
@@ -99,10 +98,6 @@ class Quantization:
         """Elements that a checkpoint packs into one number, of inputs, outputs or both."""
         return INT4_WORD if self.element is Element.INT4 else 1
 
-    def leaves(self, module: str) -> bool:
-        """Whether `module`, such as model.layers.3.mlp.down_proj, keeps the model's own type."""
-        return any(_names(pattern, module) for pattern in self.excluded)
-
     def __str__(self) -> str:
         """Such as "fp8 in blocks of 128 x 128 (compressed-tensors)"."""
         shared = {
@@ -112,41 +107,6 @@ class Quantization:
             "group": f" in groups of {self.group}" if self.group else " with a scale per output",
         }[self.granularity]
         return f"{self.element}{shared} ({self.method})"
-
-
-# What a plain checkpoint becomes while it is loaded, by the option's value.
-ONLINE: dict[str, Quantization] = {
-    "fp8": Quantization(
-        method="online",
-        element=Element.FP8,
-        granularity="block",
-        scale_bytes=SCALE_BYTES,
-        block=(128, 128),
-        input_bits=8,
-    ),
-    "int8": Quantization(
-        method="online",
-        element=Element.INT8,
-        granularity="row",
-        scale_bytes=SCALE_BYTES,
-        input_bits=8,
-    ),
-    "mxfp4": Quantization(
-        method="online",
-        element=Element.FP4,
-        granularity="group",
-        scale_bytes=1,
-        group=MXFP4_GROUP,
-    ),
-}
-
-
-def _names(pattern: str, module: str) -> bool:
-    """compressed-tensors' ignore lists hold names or re:…, others parts of names, * for any."""
-    if pattern.startswith("re:"):
-        return re.match(pattern[3:], module) is not None
-    part = re.escape(pattern).replace(r"\*", "[^.]*")
-    return re.search(rf"(^|\.){part}(\.|$)", module) is not None
 
 
 def _ceil(value: int, divisor: int) -> int:

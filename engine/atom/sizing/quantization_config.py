@@ -1,12 +1,15 @@
-"""quantization_config of a config.json → Quantization.
+"""quantization_config of a config.json → QuantizationScheme.
 
 The formats are those of the checkpoints themselves: Hugging Face's fp8 (DeepSeek, Qwen3-FP8),
-FBGEMM's, compressed-tensors, AutoAWQ, AutoGPTQ, AMD Quark, gpt-oss' MXFP4. A method, scheme or
-type that is not known is a `ModelFactsError` that says which are.
+FBGEMM's, compressed-tensors, AutoAWQ, AutoGPTQ and GPTQModel, AMD Quark, gpt-oss' MXFP4; each with
+its own way to name modules that are stored otherwise. A method, scheme or type that is not known is
+a `ModelFactsError` that says which are.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from atom.sizing.config_fields import Config, count, flag, mapping, positive, texts
@@ -19,13 +22,15 @@ from atom.sizing.quantization import (
     Granularity,
     Quantization,
 )
+from atom.sizing.quantization_scheme import FormatRule, NameMatch, QuantizationScheme
 
 _KNOWN = "fp8, fbgemm_fp8, compressed-tensors, awq, gptq, quark, mxfp4"
 _PACKED = "pack-quantized"
+_GPTQ_OVERRIDES = frozenset({"bits", "group_size", "desc_act", "sym"})
 _COMPRESSED_FORMATS = (None, "float-quantized", "int-quantized", "naive-quantized", _PACKED)
 
 
-def read_quantization(config: Config) -> Quantization | None:
+def read_quantization(config: Config) -> QuantizationScheme | None:
     """Of a whole config.json, None without one; raises ModelFactsError for an unknown format."""
     section = mapping(config, "quantization_config")
     if not section:
@@ -45,37 +50,67 @@ def read_quantization(config: Config) -> Quantization | None:
     return reader(section)
 
 
-def _fp8(section: Config) -> Quantization:
+def _scheme(
+    stored: Quantization,
+    excluded: tuple[str, ...],
+    match: NameMatch = NameMatch.PARTS,
+    rules: tuple[FormatRule, ...] = (),
+) -> QuantizationScheme:
+    """One format for all that neither `excluded` nor `rules` name."""
+    plain = (FormatRule(excluded, None, match),) if excluded else ()
+    return QuantizationScheme(method=stored.method, default=stored, rules=(*plain, *rules))
+
+
+def _fp8(section: Config) -> QuantizationScheme:
     excluded = (*texts(section, "modules_to_not_convert"), *texts(section, "ignored_layers"))
+    form = section.get("fmt")
+    if form not in (None, "e4m3", "float8_e4m3fn"):
+        raise _unknown(f"fp8 of fmt {form!r}")
     block = section.get("weight_block_size")
     if block is None:
-        return _eight_bits("fp8", Element.FP8, "tensor", excluded)
-    return replace(_eight_bits("fp8", Element.FP8, "block", excluded), block=_block(block))
+        return _scheme(_eight_bits("fp8", Element.FP8, "tensor"), excluded)
+    stored = replace(_eight_bits("fp8", Element.FP8, "block"), block=_block(block))
+    return _scheme(stored, excluded)
 
 
-def _fbgemm(section: Config) -> Quantization:
-    excluded = texts(section, "modules_to_not_convert")
-    return _eight_bits("fbgemm_fp8", Element.FP8, "row", excluded)
+def _fbgemm(section: Config) -> QuantizationScheme:
+    stored = _eight_bits("fbgemm_fp8", Element.FP8, "row")
+    return _scheme(stored, texts(section, "modules_to_not_convert"))
 
 
-def _compressed_tensors(section: Config) -> Quantization:
+def _compressed_tensors(section: Config) -> QuantizationScheme:
+    """Groups name modules, or Linear for all; a module that a group names goes before."""
     groups = mapping(section, "config_groups")
-    if len(groups) != 1:
-        raise _unknown(f"{len(groups)} config_groups")
-    layout = section.get("format")
-    if layout not in _COMPRESSED_FORMATS:
-        raise _unknown(f"format {layout!r}")
-    group = mapping(groups, next(iter(groups)))
-    if group.get("targets", ["Linear"]) != ["Linear"]:
-        raise _unknown(f"targets {group['targets']!r}")
+    if not groups:
+        raise _unknown("compressed-tensors without config_groups")
     if mapping(section, "sparsity_config").get("format", "dense") != "dense":
         raise _unknown("sparsity_config")
-    return _compressed_group(mapping(group, "weights"), group, texts(section, "ignore"), layout)
+    if mapping(section, "transform_config"):
+        raise _unknown("transform_config, which turns the inputs of products,")
+    named: list[FormatRule] = []
+    default: Quantization | None = None
+    for name in groups:
+        group = mapping(groups, name)
+        stored = _compressed_group(group, group.get("format") or section.get("format"))
+        targets = texts(group, "targets") or ("Linear",)
+        if "Linear" in targets:
+            if default is not None and default != stored:
+                raise _unknown("two config_groups with targets ['Linear']")
+            default = stored
+        modules = tuple(target for target in targets if target != "Linear")
+        if any(re.fullmatch(r"[A-Z]\w*", target) for target in modules):
+            raise _unknown(f"targets {list(targets)!r}")
+        if modules:
+            named.append(FormatRule(modules, stored))
+    ignored = texts(section, "ignore")
+    plain = (FormatRule(ignored, None),) if ignored else ()
+    return QuantizationScheme(method="compressed-tensors", default=default, rules=(*plain, *named))
 
 
-def _compressed_group(
-    weights: Config, group: Config, excluded: tuple[str, ...], layout: object
-) -> Quantization:
+def _compressed_group(group: Config, layout: object) -> Quantization:
+    weights = mapping(group, "weights")
+    if layout not in _COMPRESSED_FORMATS:
+        raise _unknown(f"format {layout!r}")
     bits, kind = positive(weights, "num_bits"), weights.get("type")
     strategy = str(weights.get("strategy"))
     symmetric = flag(weights, "symmetric", default=True)
@@ -86,7 +121,7 @@ def _compressed_group(
             granularity, block = "block", _block(weights.get("block_structure"))
         element = Element.INT8 if kind == "int" else Element.FP8
         bits_of_inputs = 8 if group.get("input_activations") else 16
-        plain = _eight_bits("compressed-tensors", element, granularity, excluded)
+        plain = _eight_bits("compressed-tensors", element, granularity)
         return replace(plain, block=block, input_bits=bits_of_inputs)
     if bits == 4 and kind == "int" and strategy in ("group", "channel"):
         return Quantization(
@@ -97,81 +132,122 @@ def _compressed_group(
             group=positive(weights, "group_size") if strategy == "group" else 0,
             zero_point_bits=0 if symmetric else 4,
             ordered=weights.get("actorder") in (True, "group", "dynamic"),
-            excluded=excluded,
         )
     scheme = "symmetric" if symmetric else "asymmetric"
     raise _unknown(f"{scheme} weights of {bits} bits, type {kind}, strategy {strategy}")
 
 
-def _awq(section: Config) -> Quantization:
+def _awq(section: Config) -> QuantizationScheme:
     version = str(section.get("version") or "gemm").lower()
     if version != "gemm":
         raise _unknown(f"awq of version {version!r}")
-    return Quantization(
+    stored = Quantization(
         method="awq",
         element=_int4(section),
         granularity="group",
         scale_bytes=GROUP_SCALE_BYTES,
         group=_group_size(section),
         zero_point_bits=4,
-        excluded=texts(section, "modules_to_not_convert"),
     )
+    return _scheme(stored, texts(section, "modules_to_not_convert"), NameMatch.SUBSTRING)
 
 
-def _gptq(section: Config) -> Quantization:
-    second = section.get("checkpoint_format") == "gptq_v2"
-    return Quantization(
+def _gptq(section: Config) -> QuantizationScheme:
+    layout = section.get("checkpoint_format")
+    if layout not in (None, "gptq", "gptq_v2"):
+        raise _unknown(f"gptq of checkpoint_format {layout!r}")
+    if flag(section, "lm_head"):
+        raise _unknown("gptq with a quantised lm_head")
+    stored = Quantization(
         method="gptq",
         element=_int4(section),
         granularity="group",
         scale_bytes=GROUP_SCALE_BYTES,
         group=_group_size(section),
         zero_point_bits=4,
-        zero_offset=0 if second else 1,
+        zero_offset=0 if layout == "gptq_v2" else 1,
         ordered=flag(section, "desc_act"),
-        excluded=texts(section, "modules_to_not_convert"),
     )
+    rules = tuple(_gptq_rules(section, stored))
+    scheme = _scheme(stored, texts(section, "modules_to_not_convert"), rules=rules)
+    chosen = _names(section, "modules_in_block_to_quantize")
+    if not chosen:
+        return scheme
+    return replace(scheme, default=None, rules=(*scheme.rules, FormatRule(chosen, stored)))
 
 
-def _quark(section: Config) -> Quantization:
-    if mapping(section, "layer_quant_config") or mapping(section, "layer_type_quant_config"):
-        raise _unknown("quark with formats by layer")
-    scheme = mapping(section, "global_quant_config")
-    weights, excluded = mapping(scheme, "weight"), texts(section, "exclude")
+def _gptq_rules(section: Config, stored: Quantization) -> Iterator[FormatRule]:
+    """GPTQModel's `dynamic`: -: before what is not quantised, +: or nothing before what is
+    quantised otherwise; the first that matches counts."""
+    dynamic = mapping(section, "dynamic")
+    for name in dynamic:
+        pattern = name.removeprefix("-:").removeprefix("+:")
+        if name.startswith("-:"):
+            yield FormatRule((pattern,), None, NameMatch.REGEX)
+            continue
+        own = mapping(dynamic, name)
+        unknown = sorted(set(own).difference(_GPTQ_OVERRIDES))
+        if unknown:
+            raise _unknown(f"gptq's dynamic {name!r} with {unknown[0]}")
+        merged = {**section, **own}
+        changed = replace(
+            stored,
+            element=_int4(merged),
+            group=_group_size(merged),
+            ordered=flag(merged, "desc_act"),
+        )
+        yield FormatRule((pattern,), changed, NameMatch.REGEX)
+
+
+def _quark(section: Config) -> QuantizationScheme:
+    """Formats by layer go by glob patterns of module names, as AMD's *-FP8-KV checkpoints have
+    them to give keys and values scales of a cache; formats by class of layer only repeat."""
+    default = _quark_format(mapping(section, "global_quant_config"))
+    by_layer = mapping(section, "layer_quant_config")
+    rules = tuple(
+        FormatRule((name,), _quark_format(mapping(by_layer, name)), NameMatch.GLOB)
+        for name in by_layer
+    )
+    by_class = mapping(section, "layer_type_quant_config")
+    if any(_quark_format(mapping(by_class, name)) != default for name in by_class):
+        raise _unknown("quark with formats by layer_type_quant_config")
+    excluded = texts(section, "exclude")
+    plain = (FormatRule(excluded, None),) if excluded else ()
+    return QuantizationScheme(method="quark", default=default, rules=(*plain, *rules))
+
+
+def _quark_format(scheme: Config) -> Quantization | None:
+    """One of Quark's layer configs; None where it stores weights plain."""
+    weights = mapping(scheme, "weight")
+    if not weights:
+        return None
     dtype, shared = weights.get("dtype"), weights.get("qscheme")
     if dtype == "fp8_e4m3" and shared in ("per_tensor", "per_channel"):
         granularity: Granularity = "tensor" if shared == "per_tensor" else "row"
         bits_of_inputs = 8 if scheme.get("input_tensors") else 16
-        plain = _eight_bits("quark", Element.FP8, granularity, excluded)
-        return replace(plain, input_bits=bits_of_inputs)
+        return replace(_eight_bits("quark", Element.FP8, granularity), input_bits=bits_of_inputs)
     if dtype == "fp4" and shared == "per_group" and weights.get("group_size") == MXFP4_GROUP:
         inputs = mapping(scheme, "input_tensors")
         bits_of_inputs = 4 if inputs.get("dtype") == "fp4" else 16
-        return replace(_microscaled("quark", excluded), input_bits=bits_of_inputs)
+        return replace(_microscaled("quark"), input_bits=bits_of_inputs)
     raise _unknown(f"quark weights of dtype {dtype!r}, qscheme {shared!r}")
 
 
-def _mxfp4(section: Config) -> Quantization:
-    return _microscaled("mxfp4", texts(section, "modules_to_not_convert"))
+def _mxfp4(section: Config) -> QuantizationScheme:
+    return _scheme(_microscaled("mxfp4"), texts(section, "modules_to_not_convert"))
 
 
-def _microscaled(method: str, excluded: tuple[str, ...]) -> Quantization:
+def _microscaled(method: str) -> Quantization:
     return Quantization(
         method=method,
         element=Element.FP4,
         granularity="group",
         scale_bytes=1,  # e8m0
         group=MXFP4_GROUP,
-        excluded=excluded,
     )
 
 
-def _eight_bits(
-    method: str,
-    element: Element,
-    granularity: Granularity,
-    excluded: tuple[str, ...],
-) -> Quantization:
+def _eight_bits(method: str, element: Element, granularity: Granularity) -> Quantization:
     """Multiplied with inputs of eight bits, without blocks, until a caller says otherwise."""
     return Quantization(
         method=method,
@@ -179,8 +255,16 @@ def _eight_bits(
         granularity=granularity,
         scale_bytes=SCALE_BYTES,
         input_bits=8,
-        excluded=excluded,
     )
+
+
+def _names(section: Config, key: str) -> tuple[str, ...]:
+    """Texts of a list, or of lists within it."""
+    value = section.get(key) or []
+    if not isinstance(value, (list, tuple)):
+        return texts(section, key)
+    flat = [name for each in value for name in (each if isinstance(each, list) else [each])]
+    return texts({key: flat}, key)
 
 
 def _int4(section: Config) -> Element:

@@ -112,9 +112,6 @@ class WeightFacts(Protocol):
     def draft_counts(self) -> tuple[LayerCount, ...]: ...
 
     @property
-    def quantization(self) -> Quantization | None: ...
-
-    @property
     def experts_block(self) -> ExpertsBlock: ...
 
     @property
@@ -164,8 +161,8 @@ def projections(
 def stored_projections(facts: WeightFacts, layer: LayerFacts) -> Iterator[Projection]:
     """Every matrix of a layer with the format that the model has it in."""
     for matrix in projections(layer, facts.hidden_size, facts.experts_block):
-        plain = not matrix.quantizable or matrix.name in layer.unquantized
-        yield replace(matrix, quantization=None if plain else facts.quantization)
+        stored = layer.format_of(matrix.name) if matrix.quantizable else None
+        yield replace(matrix, quantization=stored)
 
 
 def _draft_bytes(

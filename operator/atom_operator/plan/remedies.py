@@ -17,6 +17,7 @@ from atom.sizing import (
     DoesNotFitReason,
     ExpertOptions,
     ModelFacts,
+    QuantizationScheme,
     expert_parallel_problem,
     tensor_parallel_problems,
     unsupported,
@@ -41,7 +42,7 @@ _LEAST_BATCHED_TOKENS = 1024
 _MEMORY_STEP_BYTES = 256 * 1024**2
 _MOST_MEMORY_STEPS = 4096  # a terabyte; who lacks more needs another model
 # The usual fp8 checkpoint: DeepSeek's, Qwen's.
-_BLOCK_FP8 = replace(ONLINE["fp8"], method="fp8")
+_BLOCK_FP8 = QuantizationScheme(method="fp8", default=replace(ONLINE["fp8"], method="fp8"))
 _NOT_YET = "once the engine can do it, which this version does not"
 
 
@@ -213,7 +214,7 @@ def _quantised_weights(misfit: Misfit, fits: Fits) -> Iterator[str]:
     """Another checkpoint of the same model, half as large."""
     if misfit.facts.quantization is not None:
         return
-    quantised, options = replace(misfit.facts, quantization=_BLOCK_FP8), misfit.options
+    quantised, options = misfit.facts.stored_as(_BLOCK_FP8), misfit.options
     if tensor_parallel_problems(
         quantised,
         options.tensor_parallel,

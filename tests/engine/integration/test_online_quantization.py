@@ -150,3 +150,52 @@ def test_shapes_that_a_format_cannot_hold_are_refused_before_weights_are_read(
 def test_unknown_methods_are_refused_by_name(plain: Path) -> None:
     with pytest.raises(ConfigError, match=r"unknown quantization 'int3'; use one of fp8, int8"):
         build_config(EngineOptions(model=str(plain), quantization="int3"))
+
+
+BY_LAYER = {
+    "global_quant_config": "ptpc_fp8",
+    "layer_quant_config": {"*down_proj": "int8", "*.layers.1.mlp*": "mxfp4"},
+    "exclude_layer": ["self_attn"],
+}
+
+
+def test_formats_by_layer_are_those_that_were_asked_for(plain: Path) -> None:
+    options = EngineOptions(model=str(plain), online_quant_config=BY_LAYER, device="cpu")
+    facts = build_config(options).model.facts
+    first, second = facts.layer(0), facts.layer(1)
+    assert {name: str(stored) for name, stored in first.formats} == {
+        "mlp.gate_proj": "fp8 with a scale per output (online)",
+        "mlp.up_proj": "fp8 with a scale per output (online)",
+        "mlp.down_proj": "int8 with a scale per output (online)",
+    }
+    assert second.format_of("mlp.down_proj") == first.format_of("mlp.down_proj"), "the first rule"
+    assert str(second.format_of("mlp.up_proj")) == "fp4 in groups of 32 (online)"
+
+
+def test_tokens_of_formats_by_layer_are_those_of_the_reference(plain: Path) -> None:
+    answers = []
+    for backend in ("torch_ref", "auto"):
+        driver = CoreDriver(
+            str(plain), online_quant_config=BY_LAYER, backend=backend, max_num_seqs=8
+        )
+        asked = prompts(driver.vocab_size)
+        answers.append(driver.generate(asked, max_tokens=6, ignore_eos=True))
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({}, "nothing would be quantised"),
+        ({"global_quant_config": "fp9"}, "'fp9'; known: fp8, int8"),
+        ({"layers": {}}, "layers is not known; known: global_quant_config"),
+        ({"global_quant_config": "fp8", "exclude_layer": 5}, "give a list of module names"),
+        ({"layer_quant_config": ["*"]}, "give an object"),
+        ({"layer_quant_config": {"*": 5}}, "has the format 5"),
+    ],
+)
+def test_a_config_that_cannot_be_meant_is_refused(
+    plain: Path, config: dict[str, object], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build_config(EngineOptions(model=str(plain), online_quant_config=config, device="cpu"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 import re
 import sys
@@ -25,7 +26,7 @@ from atom.entrypoints.flags.upstream_switches import (
 )
 from atom.errors import ConfigError
 from atom.sizing.engine_support import SUPPORTED_DRAFT_METHODS
-from atom.sizing.quantization import ONLINE
+from atom.sizing.online_quantization import ONLINE, ONLINE_NAMES
 from atom.speculative_config import speculative_config
 
 _SNAKE_FLAG = re.compile(r"(--[a-z0-9_-]*_[a-z0-9_-]*)(=.*)?", re.DOTALL)
@@ -35,6 +36,17 @@ BACKENDS = ("auto", "triton", "native_cpu", "torch_cpu", "torch_ref")
 POLICIES = ("mixed", "prefill_first")
 ROUTING_POLICIES = ("least_tokens", "round_robin")
 EXPERT_TRANSPORTS = ("torch", "mori")
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Read an option's value that is a JSON object."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"is not JSON ({error}): {text!r}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, got {text!r}")
+    return value
 
 
 class _Help(argparse.HelpFormatter):
@@ -107,6 +119,15 @@ def _add_model_flags(group: Any) -> None:
         default=None,
         help="store a plain checkpoint's matrices so as they are loaded: fp8 in blocks of 128 x "
         "128, int8 by output, mxfp4 in groups of 32 (default: as the checkpoint has them)",
+    )
+    add(
+        "--online-quant-config",
+        type=json_object,
+        default=None,
+        metavar="JSON",
+        help="the same by layer: global_quant_config names the format of all matrices, "
+        "layer_quant_config others by glob patterns of module names, exclude_layer what stays "
+        f"plain; formats: {', '.join(ONLINE_NAMES)}",
     )
     add(
         "--max-model-len",

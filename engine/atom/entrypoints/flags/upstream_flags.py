@@ -32,7 +32,6 @@ REMEDIES: dict[str, str] = {
     "--disable-uvicorn-access-log": "this is --disable-access-log",
     "--index-cache-dtype": "no model of this version has an indexer; leave it out",
     "--state-checkpoint-interval-tokens": "no model of this version has states; leave it out",
-    "--online-quant-config": "this is --quantization fp8, int8 or mxfp4, for all matrices",
     "--hf-overrides": "edit the model's config.json instead",
     "--mark-trace": "--torch-profiler-dir and POST /start_profile write traces",
     "--request-log": "what is asked is not logged; the access log has each request's line",

@@ -55,7 +55,8 @@ def test_every_option_has_a_flag() -> None:
         "--kv-cache-dtype", "fp32", "--no-enable-prefix-caching", "-tp", "2", "-dp", "3",
         "--enforce-eager", "--max-waiting-requests", "6",
         "--data-parallel-routing", "round_robin", "--stall-seconds", "9",
-        "--torch-profiler-dir", "traces", "--quantization", "fp8", "--method", "ngram",
+        "--torch-profiler-dir", "traces", "--quantization", "fp8",
+        "--online-quant-config", '{"global_quant_config": "fp8"}', "--method", "ngram",
         "--enable-expert-parallel", "--enable-dp-attention", "--enable-eplb",
         "--expert-exchange", "mori", "--nnodes", "2", "--node-rank", "1",
         "--master-addr", "10.0.0.1", "--master-port", "29501",
@@ -148,7 +149,7 @@ REFUSED = [
     "--attn-prefill-chunk-size=16", "--state-checkpoint-interval-tokens=16",
     "--enable_chunked_prefill", "--no-enable_chunked_prefill", "--kv-transfer-config={}",
     "--mark-trace", "--enable-rapidserve", "--disagg-prefill-max-num-seqs=1",
-    "--disagg-constrained", "--online_quant_config={}", "--hf-overrides={}", "--dspark-config={}",
+    "--disagg-constrained", "--hf-overrides={}", "--dspark-config={}",
     "--dcp-config={}", "--eplb-enable",
     "--disable-uvicorn-access-log", "--default-chat-template-kwargs={}", "--request-log=l",
 ]  # fmt: skip

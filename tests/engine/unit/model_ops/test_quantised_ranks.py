@@ -170,8 +170,9 @@ def test_a_group_that_does_not_divide_is_refused_by_name() -> None:
 
 
 def test_a_share_of_half_a_group_is_refused_with_what_to_change() -> None:
-    quantization = read_quantization({"quantization_config": LAYOUTS["fp8-blocks"].config})
-    down = replace(matrices_of(LAYOUTS["fp8-blocks"])["down_proj"], quantization=quantization)
+    scheme = read_quantization({"quantization_config": LAYOUTS["fp8-blocks"].config})
+    assert scheme is not None
+    down = replace(matrices_of(LAYOUTS["fp8-blocks"])["down_proj"], quantization=scheme.default)
     with pytest.raises(ModelError, match=r"another tensor-parallel size"):
         Linear((down,), Build(resolve_ops("cpu", FLOAT32).ops, Ranks(16, 3)))
 

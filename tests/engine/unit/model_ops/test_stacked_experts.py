@@ -13,7 +13,7 @@ from atom.model_ops.parallel import Ranks
 from atom.model_ops.quantised.dequantise import dequantise
 from atom.model_ops.stacked_linear import StackedLinear
 from atom.sizing.layers import Stacking
-from atom.sizing.quantization import ONLINE
+from atom.sizing.online_quantization import ONLINE
 from atom.sizing.weights import Projection, Split
 from tests.engine.ops.inputs import FLOAT32
 

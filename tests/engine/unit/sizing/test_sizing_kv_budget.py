@@ -36,8 +36,9 @@ from atom.sizing import (
     tensor_parallel_problems,
     valid_tensor_parallel_sizes,
 )
-from atom.sizing.quantization import ONLINE
+from atom.sizing.online_quantization import ONLINE
 from atom.sizing.quantization_config import read_quantization
+from atom.sizing.quantization_scheme import QuantizationScheme
 from atom.sizing.weights import Sharding
 
 LLAMA_70B = ModelFacts(
@@ -363,9 +364,9 @@ def test_activations_of_experts_count_every_expert_of_a_token() -> None:
 def fp8_experts(width: int) -> ModelFacts:
     layer = LLAMA_70B.layer(0)
     experts = Experts(count=12, per_token=2, intermediate_size=width)
-    quantization = replace(ONLINE["fp8"], method="fp8")
+    scheme = QuantizationScheme(method="fp8", default=replace(ONLINE["fp8"], method="fp8"))
     layers = (replace(layer, mlp=MlpFacts(experts=experts)),) * 80
-    return replace(LLAMA_70B, layers=layers, quantization=quantization)
+    return replace(LLAMA_70B, layers=layers).stored_as(scheme)
 
 
 def test_a_rank_must_hold_whole_scales_or_whole_experts() -> None:
@@ -394,5 +395,6 @@ def test_a_rank_must_hold_whole_groups_and_words(
 ) -> None:
     layer = replace(LLAMA_70B.layer(0), mlp=MlpFacts(intermediate_size=width))
     read = read_quantization({"quantization_config": quantization})
-    facts = replace(LLAMA_70B, layers=(layer,) * 80, quantization=read)
+    assert read is not None
+    facts = replace(LLAMA_70B, layers=(layer,) * 80).stored_as(read)
     assert valid_tensor_parallel_sizes(facts) == sizes

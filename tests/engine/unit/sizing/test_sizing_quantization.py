@@ -9,10 +9,18 @@ import pytest
 from atom.sizing import ModelFacts, Sharding
 from atom.sizing.quantization import Quantization
 from atom.sizing.quantization_config import read_quantization
+from atom.sizing.quantization_scheme import QuantizationScheme
+
+
+def scheme(**section: Any) -> QuantizationScheme:
+    found = read_quantization({"quantization_config": section})
+    assert found is not None
+    return found
 
 
 def read(**section: Any) -> Quantization:
-    found = read_quantization({"quantization_config": section})
+    """The format of all matrices."""
+    found = scheme(**section).default
     assert found is not None
     return found
 
@@ -29,8 +37,8 @@ def quark(**weight: Any) -> Quantization:
 def test_quark_says_whether_inputs_are_of_four_bits() -> None:
     weight = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32}
     for inputs, bits in ((None, 16), ({"dtype": "fp8_e4m3"}, 16), ({**weight}, 4)):
-        scheme = {"weight": weight, "input_tensors": inputs}
-        assert read(quant_method="quark", global_quant_config=scheme).input_bits == bits
+        of_all = {"weight": weight, "input_tensors": inputs}
+        assert read(quant_method="quark", global_quant_config=of_all).input_bits == bits
 
 
 FORMATS: dict[str, tuple[Quantization, int]] = {
@@ -114,8 +122,8 @@ def test_no_section_is_no_quantisation() -> None:
     ],
 )
 def test_modules_are_left_alone_by_name(pattern: str, module: str, left: bool) -> None:
-    quantization = read(quant_method="awq", bits=4, modules_to_not_convert=[pattern])
-    assert quantization.leaves(module) is left
+    found = scheme(quant_method="fp8", modules_to_not_convert=[pattern])
+    assert (found.format_of(module) is None) is left
 
 
 EXPERTS: dict[str, Any] = {
