@@ -295,7 +295,7 @@ def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig
         dtype=options.dtype,
         max_model_len=_context_length(options.max_model_len, facts),
         vocab_size=facts.vocab_size,
-        eos_token_ids=_eos_token_ids(checkpoint),
+        eos_token_ids=_ids_that_exist(_eos_token_ids(checkpoint), facts, checkpoint),
         generation=_generation_defaults(checkpoint.generation_config),
         load_dummy=options.load_dummy,
     )
@@ -373,6 +373,20 @@ def _eos_token_ids(checkpoint: Checkpoint) -> tuple[int, ...]:
         if isinstance(value, list) and value:
             return tuple(int(token) for token in value)
     return ()
+
+
+def _ids_that_exist(
+    end_ids: tuple[int, ...], facts: ModelFacts, checkpoint: Checkpoint
+) -> tuple[int, ...]:
+    """Without end tokens that the model cannot generate; the log names them."""
+    impossible = [end for end in end_ids if not 0 <= end < facts.vocab_size]
+    if impossible:
+        logger.warning(
+            "%s: eos_token_id %s is outside the vocabulary (vocab_size %d in config.json) and ends "
+            "no answer; correct eos_token_id in generation_config.json and config.json",
+            checkpoint.path, ", ".join(map(str, impossible)), facts.vocab_size,
+        )  # fmt: skip
+    return tuple(end for end in end_ids if end not in impossible)
 
 
 def _generation_defaults(config: dict[str, Any]) -> GenerationDefaults:

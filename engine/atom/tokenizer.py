@@ -16,11 +16,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 
-import tokenizers
-from tokenizers import pre_tokenizers
+from tokenizers import decoders, pre_tokenizers
 
 from atom.errors import ModelError
-from atom.tokenizer_conversion import VOCABULARIES, converted_folder, convertible
+from atom.tokenizer_conversion import converted_folder, convertible
+from atom.tokenizer_file import read_tokenizer
 
 TOKENIZER_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
@@ -59,7 +59,8 @@ class Tokenizer:
             source = folder
             if not (folder / TOKENIZER_FILE).is_file() and convertible(folder):
                 source = converted_folder(folder, cleaner)
-            self._tokenizer = _read(source / TOKENIZER_FILE)
+            read = read_tokenizer(source / TOKENIZER_FILE)
+            self._tokenizer, self.misplaced = read.tokenizer, read.misplaced
             self.settings = read_object(source / SETTINGS_FILE) | read_object(
                 folder / SETTINGS_FILE
             )
@@ -67,7 +68,7 @@ class Tokenizer:
         self._tokenizer.no_padding()
         added = self._tokenizer.get_added_tokens_decoder()
         self._special_ids = frozenset(index for index, token in added.items() if token.special)
-        self._byte_level = _decodes_bytes(self._tokenizer)
+        self._byte_level = isinstance(self._tokenizer.decoder, decoders.ByteLevel)
         self._bytes_of_token: dict[int, bytes] = {}
         self._text_of_token: dict[int, str | None] = {}
 
@@ -113,6 +114,11 @@ class Tokenizer:
         names = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
         found = {name: _token_text(self.settings.get(name)) for name in names}
         return {name: text for name, text in found.items() if text is not None}
+
+    def tokens_from(self, least_id: int) -> dict[int, str]:
+        """All whose ids are that or more, by id."""
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        return dict(sorted((at, text) for text, at in vocabulary.items() if at >= least_id))
 
     def special_token_id(self, text: str) -> int | None:
         """Of the special token that is written like this; None when it is ordinary text."""
@@ -171,19 +177,6 @@ class Tokenizer:
 def has_tokenizer(folder: Path) -> bool:
     """Whether the folder has a vocabulary of any kind."""
     return (folder / TOKENIZER_FILE).is_file() or convertible(folder)
-
-
-def _read(file: Path) -> tokenizers.Tokenizer:
-    if not file.is_file():
-        raise ModelError(
-            f"{file}: missing, and there is no vocabulary to make it from "
-            f"({', '.join(VOCABULARIES)}). Download the model folder again, or write the file with "
-            "transformers' AutoTokenizer.save_pretrained"
-        )
-    try:
-        return tokenizers.Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises bare Exception
-        raise ModelError(f"{file}: damaged ({error}); download it again") from error
 
 
 _new_decoder = codecs.getincrementaldecoder("utf-8")
@@ -275,11 +268,6 @@ def _token_text(value: Any) -> str | None:
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None
-
-
-def _decodes_bytes(tokenizer: tokenizers.Tokenizer) -> bool:
-    settings = json.loads(tokenizer.to_str()).get("decoder") or {}
-    return settings.get("type") == "ByteLevel"
 
 
 def _byte_alphabet() -> dict[str, int]:

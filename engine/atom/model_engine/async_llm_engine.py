@@ -76,7 +76,10 @@ class AsyncLLMEngine:
         may take, from its arrival to its last token; None for any time. reader_limits: how far a
         stream's reader may lag; None for as far as it likes. Raises `ModelError`."""
         self.config = config
-        self.processor = processor or InputOutputProcessor(config)
+        if processor is None:
+            processor = InputOutputProcessor(config)
+            processor.warn_of_misfits()
+        self.processor = processor
         self._text = AsyncText(self.processor)
         self._rank_stats = RankStatsBoard()
         self._lifecycle = EngineLifecycle(on_progress)

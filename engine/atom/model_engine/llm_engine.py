@@ -108,6 +108,7 @@ class LLMEngine:
             config = build_config(EngineOptions(model=str(model), **options))
         self.config = config
         self.processor = InputOutputProcessor(config)
+        self.processor.warn_of_misfits()
         self._events: queue.SimpleQueue[CoreEvent] = queue.SimpleQueue()
         self._ids = itertools.count(1)
         self._rank_stats = RankStatsBoard()

@@ -48,6 +48,7 @@ def open_model(options: ServerOptions) -> tuple[Config, InputOutputProcessor]:
     """Everything that can be wrong before a device is touched. Raises `AtomError`."""
     config = build_config(options.engine)
     processor = _processor_of(config, options)
+    processor.warn_of_misfits()
     logger.info("answers of chats: %s", processor.answer_formats)
     return config, processor
 

@@ -6,6 +6,7 @@ Torch-free; knows neither sockets nor HTTP.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from atom.metrics import RequestMetrics
 from atom.model_engine.front.input_processor import InputProcessor
 from atom.model_engine.front.output_processor import OutputProcessor
 from atom.tokenizer import Tokenizer, has_tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 class InputOutputProcessor:
@@ -52,6 +55,12 @@ class InputOutputProcessor:
         self.metrics = RequestMetrics()
         self.inputs = InputProcessor(config.model, self.tokenizer)
         self.outputs = OutputProcessor(self.tokenizer, self.metrics)
+
+    def warn_of_misfits(self) -> None:
+        """Log what cannot be served because the checkpoint's files do not go together."""
+        template = self._chat_template
+        for misfit in self.inputs.vocabulary.misfits(None if template is None else template.source):
+            logger.warning("%s", misfit)
 
     def render_chat(
         self,

@@ -17,6 +17,7 @@ import msgspec
 
 from atom.config import ModelConfig
 from atom.errors import RequestError
+from atom.model_engine.front.vocabulary import Vocabulary
 from atom.model_engine.request import Request
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs import StructuredOutputsParams
@@ -36,6 +37,7 @@ class InputProcessor:
         """tokenizer: None serves token-id prompts only (random weights without a tokenizer)."""
         self._model = model
         self._tokenizer = tokenizer
+        self.vocabulary = Vocabulary(model, tokenizer)
 
     def tokenize(
         self, prompt: Prompt, *, add_special_tokens: bool = True, for_answer: bool = True
@@ -54,9 +56,11 @@ class InputProcessor:
         try:
             if self._tokenizer.has_far_more_than(most_tokens, prompt):
                 raise self._too_long(f"more than {2 * most_tokens}", for_answer=for_answer)
-            return self._tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+            token_ids = self._tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
         except (UnicodeError, TypeError) as error:
             raise RequestError("the prompt is not valid Unicode text", param="prompt") from error
+        self.vocabulary.check_encoded(token_ids, "prompt")
+        return token_ids
 
     def detokenize(self, token_ids: Sequence[int]) -> str:
         """The text of these tokens, without special ones."""
@@ -72,7 +76,7 @@ class InputProcessor:
         if params.structured_outputs is not None:
             self._check_structured(params.structured_outputs)
         changes: dict[str, Any] = {"temperature": 0.0} if params.greedy else {}
-        if params.top_k >= self._model.vocab_size:
+        if params.top_k >= self.vocabulary.size:
             changes["top_k"] = -1
         context_tokens = self._model.max_model_len
         for name in ("max_tokens", "min_tokens"):
@@ -169,7 +173,9 @@ class InputProcessor:
         if self._tokenizer is None:
             return []
         ids = map(self._tokenizer.special_token_id, stop_strings)
-        return [token_id for token_id in ids if token_id is not None]
+        named = [token_id for token_id in ids if token_id is not None]
+        self.vocabulary.check_encoded(named, "stop")
+        return named
 
     def _bad_words(self, words: Sequence[str]) -> list[tuple[int, ...]]:
         """Each word as it is spelled at the start of a text and behind a space."""
@@ -182,6 +188,7 @@ class InputProcessor:
             bare = word.lstrip() or word
             plain = tuple(self._tokenizer.encode(bare, add_special_tokens=False))
             spaced = tuple(self._tokenizer.encode(f" {bare}", add_special_tokens=False))
+            self.vocabulary.check_encoded((*plain, *spaced), "bad_words")
             found.append(plain)
             if spaced[-len(plain) :] != plain:  # else the plain one keeps it out as well
                 found.append(spaced)
@@ -195,7 +202,7 @@ class InputProcessor:
             "bad_words": (token for word in params.bad_words_token_ids for token in word),
         }
         for param, token_ids in named.items():
-            self._check_tokens_of(list(token_ids), param)
+            self.vocabulary.check(list(token_ids), param)
         self._check_something_allowed(params)
 
     def _check_something_allowed(self, params: SamplingParams) -> None:
@@ -207,7 +214,7 @@ class InputProcessor:
             forbidden.update(() if params.ignore_eos else self._model.eos_token_ids)
         allowed = params.allowed_token_ids
         if allowed is None:
-            nothing_is_left = len(forbidden) >= self._model.vocab_size
+            nothing_is_left = len(forbidden) >= self.vocabulary.size
         else:
             nothing_is_left = forbidden.issuperset(allowed)
         if not nothing_is_left:
@@ -229,21 +236,8 @@ class InputProcessor:
                 f"{reprlib.repr(token_ids)}",
                 param="prompt",
             ) from None
-        self._check_tokens_of(ids, "prompt")
+        self.vocabulary.check(ids, "prompt")
         return ids
-
-    def _check_tokens_of(self, token_ids: Sequence[int], param: str) -> None:
-        """There may be very many."""
-        for extreme in (min(token_ids), max(token_ids)) if token_ids else ():
-            self._check_token(extreme, param)
-
-    def _check_token(self, token_id: int, param: str) -> None:
-        if not 0 <= token_id < self._model.vocab_size:
-            raise RequestError(
-                f"token id {token_id} is outside the vocabulary of {self._model.served_name}, "
-                f"which has ids 0 to {self._model.vocab_size - 1}",
-                param=param,
-            )
 
 
 def params_of_each_answer(params: SamplingParams) -> tuple[SamplingParams, ...]:
