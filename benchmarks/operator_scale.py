@@ -34,8 +34,9 @@ from typing import Any
 
 import numpy as np
 import psutil
-from lightkube.config.kubeconfig import KubeConfig
 
+from atom_operator.cluster.api_connection import configuration_of_kubeconfig
+from atom_operator.cluster.errors import RefusedError
 from benchmarks.fleet.scale_objects import Fleet, crd_installed
 from benchmarks.fleet.simulated_nodes import GPUS_PER_NODE, simulated_nodes
 from devcluster.api import Api
@@ -230,10 +231,11 @@ def _require_alone(api: Api) -> None:
 
 async def _run(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     settings = read_settings(os.environ)
-    config = KubeConfig.from_file(str(settings.kubeconfig)).get()
-    if config is None:
-        raise SystemExit(f"{settings.kubeconfig} names no cluster; python -m devcluster up")
-    api = api_of(settings, config.cluster.server)
+    try:
+        config = await configuration_of_kubeconfig(str(settings.kubeconfig))
+    except RefusedError as error:
+        raise SystemExit(f"{error}; python -m devcluster up") from error
+    api = api_of(settings, config.host)
     _require_alone(api)
     nodes = args.deployments // GPUS_PER_NODE + 1 + _SPARE_NODES
     log = folder / "operator.log"

@@ -13,22 +13,22 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import yaml
-from lightkube.config.kubeconfig import KubeConfig
-from lightkube.core.async_client import AsyncClient
-from lightkube.generic_resource import create_namespaced_resource
-from lightkube.types import OnErrorAction, OnErrorResult, PatchType
 
 from atom_operator import constants
+from atom_operator.cluster import api_connection
+from atom_operator.cluster.api_connection import ApiConnection, object_path
+from atom_operator.cluster.errors import ClusterError
+from atom_operator.cluster.informer import Scope
+from atom_operator.cluster.watch_client import ApiWatch
+from atom_operator.domain import ATOM_DEPLOYMENT, Manifest
 from benchmarks.fleet.simulated_nodes import TOLERATION, wait_gone
 from devcluster.api import APPLY, Api, ApiError
 from devcluster.settings import REPOSITORY, Settings
 from tools.tiny_deployment import atom_deployment
 
-_RESOURCE = create_namespaced_resource(
-    constants.GROUP, constants.VERSION, constants.KIND, constants.PLURAL
-)
 _CRD = REPOSITORY / "crds" / "serving.atom.dev_atomdeployments.yaml"
 _SERVED_SECONDS = 30.0
+_WATCH_SECONDS = 600.0
 _AT_ONCE = 4  # creations
 _CHANGE_SECONDS = 60.0
 _GONE_SECONDS = 120.0
@@ -74,17 +74,13 @@ def crd_installed(api: Api) -> Iterator[None]:
             api.request("DELETE", path)
 
 
-def _watch_on(_error: Exception, _count: int) -> OnErrorResult:
-    return OnErrorResult(OnErrorAction.RETRY, sleep=1.0)
-
-
 class Fleet:
     """`reconciled` and `ready` hold what the watch has shown: name → generation, names."""
 
-    def __init__(self, client: AsyncClient, namespace: str) -> None:
+    def __init__(self, connection: ApiConnection, namespace: str) -> None:
         self.namespace = namespace
         self._autoscaled = 0
-        self._client = client
+        self._connection = connection
         self._reconciled: dict[str, int] = {}
         self._ready: set[str] = set()
         self._count = 0
@@ -97,15 +93,16 @@ class Fleet:
         namespace = f"operator-scale-{os.getpid()}"
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
         api.request("POST", "/api/v1/namespaces", body)
-        client = AsyncClient(config=KubeConfig.from_file(str(settings.kubeconfig)))
-        fleet = cls(client, namespace)
+        kubeconfig = str(settings.kubeconfig)
+        connection = ApiConnection(lambda: api_connection.configuration_of_kubeconfig(kubeconfig))
+        fleet = cls(connection, namespace)
         watching = asyncio.create_task(fleet._watch())
         try:
             yield fleet
         finally:
             watching.cancel()
             await asyncio.wait([watching])
-            await client.aclose()
+            await connection.close()
             path = f"/api/v1/namespaces/{namespace}"
             api.request("DELETE", path)
             # Not left to kwok: a run that failed may have failed because of it. A thousand take the
@@ -141,27 +138,38 @@ class Fleet:
 
     async def _apply(self, number: int, note: str) -> tuple[str, int]:
         name = f"scale-{number}"
-        applied = await self._client.patch(
-            _RESOURCE,
-            name,
-            manifest(name, self.namespace, note, autoscaled=number < self._autoscaled),
-            namespace=self.namespace,
-            patch_type=PatchType.APPLY,
-            field_manager="operator-scale",
+        applied = await self._connection.request(
+            "PATCH",
+            object_path(ATOM_DEPLOYMENT, self.namespace, name),
+            query={"fieldManager": "operator-scale"},
+            body=manifest(name, self.namespace, note, autoscaled=number < self._autoscaled),
+            content=api_connection.APPLY,
         )
-        return name, int(dict(applied)["metadata"]["generation"])
+        return name, int(applied["metadata"]["generation"])
 
     async def _watch(self) -> None:
         # An API server ends the watch of a client that does not keep up.
-        found_by = self._client.watch(_RESOURCE, namespace=self.namespace, on_error=_watch_on)
-        async for _, item in found_by:
-            found = dict(item)
-            name, status = found["metadata"]["name"], found.get("status") or {}
-            async with self._news:
-                self._reconciled[name] = int(status.get("observedGeneration") or 0)
-                if any(
-                    condition["type"] == "Ready" and condition["status"] == "True"
-                    for condition in status.get("conditions") or ()
-                ):
-                    self._ready.add(name)
-                self._news.notify_all()
+        watch = ApiWatch(self._connection, lambda _verb, _kind: None)
+        scope = Scope(ATOM_DEPLOYMENT, self.namespace, "")
+        while True:
+            try:
+                listing = await watch.list_scope(scope)
+                for item in listing.items:
+                    await self._see(item.manifest())
+                async with watch.watch_scope(scope, listing.version, _WATCH_SECONDS) as changes:
+                    async for change in changes:
+                        if change.item is not None:
+                            await self._see(change.item.manifest())
+            except ClusterError:
+                await asyncio.sleep(1.0)  # between two tries
+
+    async def _see(self, found: Manifest) -> None:
+        name, status = found["metadata"]["name"], found.get("status") or {}
+        async with self._news:
+            self._reconciled[name] = int(status.get("observedGeneration") or 0)
+            if any(
+                condition["type"] == "Ready" and condition["status"] == "True"
+                for condition in status.get("conditions") or ()
+            ):
+                self._ready.add(name)
+            self._news.notify_all()

@@ -68,7 +68,7 @@ def _run(settings: OperatorSettings) -> None:
         level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     # At INFO these log every request, event and probe.
-    for noisy in ("httpx2", "httpx", "kopf.objects", "aiohttp.access"):
+    for noisy in ("kopf.objects", "aiohttp.access"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     kopf.run(
         clusterwide=not settings.namespaces,

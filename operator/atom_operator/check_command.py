@@ -12,15 +12,16 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from http import HTTPStatus
 
-import httpx2
+import aiohttp
 
 from atom_operator import constants
-from atom_operator.cluster.client import LightkubeCluster
+from atom_operator.cluster.client import ApiCluster
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.leadership.lease import LeaseTimes
-from atom_operator.leadership.lease_object import LeasePort, LightkubeLease
+from atom_operator.leadership.lease_object import ApiLease, LeasePort
 from atom_operator.settings import OperatorSettings
 
 _REQUEST_SECONDS = 5.0
@@ -54,11 +55,11 @@ def run(options: argparse.Namespace, settings: OperatorSettings) -> int:
 
 async def _run(settings: OperatorSettings, webhook: str | None) -> int:
     async with AsyncExitStack() as open_until_the_end:
-        cluster = LightkubeCluster.connect(settings.namespaces)
+        cluster = ApiCluster.connect(settings.namespaces)
         open_until_the_end.push_async_callback(cluster.close)
         checks = [Check("API", lambda: api_is_served(cluster))]
         if settings.lease is not None:
-            lease = LightkubeLease.connect(settings.lease.namespace, settings.lease.name)
+            lease = ApiLease.connect(settings.lease.namespace, settings.lease.name)
             open_until_the_end.push_async_callback(lease.close)
             checks.append(Check("Lease", lambda: lease_is_renewed(lease, LeaseTimes())))
         if webhook is not None:
@@ -109,18 +110,20 @@ async def lease_is_renewed(lease: LeasePort, times: LeaseTimes) -> str:
 async def webhook_answers(url: str) -> str:
     """The Service leads to a replica that has a certificate, whose CA only the API server has."""
     last = "no answer"
-    async with httpx2.AsyncClient(
-        timeout=_REQUEST_SECONDS, verify=False, trust_env=False
+    async with aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(total=_REQUEST_SECONDS),
+        connector=aiohttp.TCPConnector(ssl=False, force_close=True),
     ) as client:
         for _ in range(round(_WEBHOOK_SECONDS / _LOOK_SECONDS)):
             try:
-                answer = await client.get(url)
-            except httpx2.HTTPError as error:
+                async with client.get(url) as answer:
+                    status = answer.status
+            except (aiohttp.ClientError, TimeoutError) as error:
                 last = f"{type(error).__name__} {error}".strip()
             else:
-                if answer.status_code == httpx2.codes.OK:
+                if status == HTTPStatus.OK:
                     return f"{url} answers"
-                last = f"HTTP {answer.status_code}"
+                last = f"HTTP {status}"
             await asyncio.sleep(_LOOK_SECONDS)
     raise CheckError(
         f"{url}: {last} for {_WEBHOOK_SECONDS:g} s; look at the operator's pods and the endpoints "

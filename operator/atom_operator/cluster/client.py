@@ -1,60 +1,67 @@
-"""ClusterPort over lightkube: the only API client of this operator.
+"""ClusterPort over an ApiConnection: what a reconcile asks, as the API's paths and parameters.
 
-Generic resources only, so that manifests reach the server exactly as rendered. Knows no policy.
+Manifests reach the server exactly as rendered. Knows no policy.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-import httpx2
-from lightkube.core.async_client import AsyncClient
-from lightkube.core.exceptions import ApiError
-from lightkube.generic_resource import (
-    GenericNamespacedResource,
-    create_global_resource,
-    create_namespaced_resource,
-)
-from lightkube.operators import BinaryOperator, SequenceOperator, exists, not_equal, not_in
-from lightkube.types import CascadeType, PatchType
+import msgspec
 
 from atom_operator import constants
-from atom_operator.cluster.errors import TransientError, classify
+from atom_operator.cluster.api_connection import APPLY, ApiConnection, object_path
+from atom_operator.cluster.errors import NotFoundError, RefusedError, doing
 from atom_operator.cluster.placed_pods import PlacedPod
-from atom_operator.domain import (
-    ATOM_DEPLOYMENT,
-    CHILD_KINDS,
-    EVENT,
-    JOB,
-    NODE,
-    POD,
-    VOLUME_CLAIM,
-    Kind,
-    Manifest,
-    ObjectKey,
-)
-from atom_operator.kinds import OPTIONAL_KINDS
+from atom_operator.domain import ATOM_DEPLOYMENT, NODE, POD, Kind, Manifest, ObjectKey
 
-_ALL_NAMESPACES = "*"
-_PAGE_SIZE = 250
-_NOT_FOUND = 404
+PAGE_SIZE = 250
 _FORBIDDEN = 403
-_RESOURCES: dict[Kind, type[GenericNamespacedResource]] = {
-    kind: create_namespaced_resource(kind.group, kind.version, kind.kind, kind.plural)
-    for kind in (*CHILD_KINDS, *OPTIONAL_KINDS, POD, EVENT, JOB, VOLUME_CLAIM, ATOM_DEPLOYMENT)
-}
-_NODE = create_global_resource(NODE.group, NODE.version, NODE.kind, NODE.plural)
-_OWNED: dict[str, Any] = {constants.LABEL_DEPLOYMENT: exists()}
-_PLACED: dict[str, str | BinaryOperator | SequenceOperator] = {
-    "spec.nodeName": not_equal(""),
-    "status.phase": not_in(("Succeeded", "Failed")),
-}
+_PLACED = "spec.nodeName!=,status.phase!=Failed,status.phase!=Succeeded"
+_APPLIED = {"fieldManager": constants.FIELD_MANAGER, "force": "true"}
+
+T = TypeVar("T")
+Count = Callable[[str, str], None]
 
 
-class LightkubeCluster:
+class ListMetadata(msgspec.Struct):
+    """At which version of the cluster a list was made, and where it goes on."""
+
+    resource_version: str = msgspec.field(name="resourceVersion", default="")
+    more: str | None = msgspec.field(name="continue", default=None)
+
+
+class Page(msgspec.Struct, Generic[T]):
+    """A part of a list."""
+
+    metadata: ListMetadata
+    items: list[T] | None = None
+
+
+class _Metadata(msgspec.Struct):
+    namespace: str
+    name: str
+    labels: dict[str, str] = {}
+
+
+class _Named(msgspec.Struct):
+    """Who an object is; the rest is skipped while the answer is decoded."""
+
+    metadata: _Metadata
+
+
+_MANIFESTS = Page[Manifest]
+_NAMES = Page[_Named]
+
+
+def _labels(labels: Mapping[str, str]) -> dict[str, str]:
+    text = ",".join(f"{name}={value}" for name, value in labels.items())
+    return {"labelSelector": text} if text else {}
+
+
+class ApiCluster:
     """The real cluster. `namespaces` empty means all of them.
 
     `count` is told the verb and the kind of every request.
@@ -62,69 +69,49 @@ class LightkubeCluster:
 
     def __init__(
         self,
-        client: AsyncClient,
+        connection: ApiConnection,
         namespaces: tuple[str, ...] = (),
-        count: Callable[[str, str], None] = lambda _verb, _kind: None,
+        count: Count = lambda _verb, _kind: None,
     ) -> None:
-        self._client = client
-        self._namespaces = namespaces or (_ALL_NAMESPACES,)
+        self._connection = connection
+        self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._count = count
 
     @classmethod
     def connect(
         cls,
         namespaces: tuple[str, ...] = (),
-        count: Callable[[str, str], None] = lambda _verb, _kind: None,
-    ) -> LightkubeCluster:
+        count: Count = lambda _verb, _kind: None,
+    ) -> ApiCluster:
         """From the pod's service account or the kubeconfig of the environment."""
-        return cls(AsyncClient(field_manager=constants.FIELD_MANAGER), namespaces, count)
-
-    @contextmanager
-    def _request(self, verb: str, kind: Kind, action: str) -> Iterator[None]:
-        self._count(verb, kind.kind)
-        with translated(action):
-            yield
+        return cls(ApiConnection.from_environment(), namespaces, count)
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         with self._request("get", kind, f"get {kind.kind} {namespace}/{name}"):
             try:
-                return dict(await self._client.get(_RESOURCES[kind], name, namespace=namespace))
-            except ApiError as error:
-                if error.response.status_code == _NOT_FOUND:
-                    return None
-                raise
+                return await self._connection.request("GET", object_path(kind, namespace, name))
+            except NotFoundError:
+                return None
 
     async def list_labelled(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]
     ) -> list[Manifest]:
-        with self._request("list", kind, f"list {kind.kind} in {namespace}"):
-            found = self._client.list(_RESOURCES[kind], namespace=namespace, labels=dict(labels))
-            return [dict(item) async for item in found]
+        return await self._list(kind, namespace, _labels(labels), _MANIFESTS)
 
     async def list_if_served(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]
     ) -> list[Manifest] | None:
-        with self._request("list", kind, f"list {kind.kind} in {namespace}"):
-            found = self._client.list(_RESOURCES[kind], namespace=namespace, labels=dict(labels))
-            try:
-                return [dict(item) async for item in found]
-            # A namespace that is gone has empty lists. Of a group that is not served the answer is
-            # plain text, which is no ApiError.
-            except httpx2.HTTPStatusError as error:
-                if error.response.status_code == _NOT_FOUND:
-                    return None
-                raise
+        # A namespace that is gone has empty lists.
+        try:
+            return await self._list(kind, namespace, _labels(labels), _MANIFESTS)
+        except NotFoundError:
+            return None
 
     async def list_deployments(self) -> list[ObjectKey]:
         keys: list[ObjectKey] = []
-        with self._request("list", ATOM_DEPLOYMENT, f"list {constants.KIND}"):
-            for namespace in self._namespaces:
-                found = self._client.list(
-                    _RESOURCES[ATOM_DEPLOYMENT], namespace=namespace, chunk_size=_PAGE_SIZE
-                )
-                async for item in found:
-                    metadata: Mapping[str, Any] = item["metadata"]
-                    keys.append(ObjectKey(metadata["namespace"], metadata["name"]))
+        for namespace in self._namespaces:
+            for item in await self._list(ATOM_DEPLOYMENT, namespace, {}, _NAMES):
+                keys.append(ObjectKey(item.metadata.namespace, item.metadata.name))
         return keys
 
     async def list_holders(self, kind: Kind) -> set[ObjectKey]:
@@ -132,45 +119,35 @@ class LightkubeCluster:
         does not serve it, or not to us."""
         keys: set[ObjectKey] = set()
         for namespace in self._namespaces:
-            with self._request("list", kind, f"list {kind.kind}"):
-                found = self._client.list(
-                    _RESOURCES[kind], namespace=namespace, labels=_OWNED, chunk_size=_PAGE_SIZE
-                )
-                try:
-                    async for item in found:
-                        metadata: Mapping[str, Any] = item["metadata"]
-                        owner = metadata["labels"][constants.LABEL_DEPLOYMENT]
-                        keys.add(ObjectKey(metadata["namespace"], owner))
-                except httpx2.HTTPStatusError as error:
-                    if error.response.status_code not in (_NOT_FOUND, _FORBIDDEN):
-                        raise
+            owned = {"labelSelector": constants.LABEL_DEPLOYMENT}
+            try:
+                found = await self._list(kind, namespace, owned, _NAMES)
+            except NotFoundError:
+                continue
+            except RefusedError as error:
+                if error.code != _FORBIDDEN:
+                    raise
+                continue
+            for metadata in (item.metadata for item in found):
+                owner = metadata.labels[constants.LABEL_DEPLOYMENT]
+                keys.add(ObjectKey(metadata.namespace, owner))
         return keys
 
     async def list_nodes(self) -> list[Manifest]:
-        with self._request("list", NODE, "list Node"):
-            found = self._client.list(_NODE, chunk_size=_PAGE_SIZE)
-            return [dict(item) async for item in found]
+        return await self._list(NODE, None, {}, _MANIFESTS)
 
     async def list_placed_pods(self) -> list[Manifest]:
-        with self._request("list", POD, "list Pod of all namespaces"):
-            found = self._client.list(
-                PlacedPod, namespace=_ALL_NAMESPACES, fields=_PLACED, chunk_size=_PAGE_SIZE
-            )
-            return [item.manifest() async for item in found]
+        found = await self._list(POD, None, {"fieldSelector": _PLACED}, Page[PlacedPod])
+        return [item.manifest() for item in found]
 
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         metadata = manifest["metadata"]
-        name = f"{metadata['namespace']}/{metadata['name']}"
-        with self._request("apply", kind, f"apply {kind.kind} {name}"):
-            applied = await self._client.patch(
-                _RESOURCES[kind],
-                metadata["name"],
-                manifest,
-                namespace=metadata["namespace"],
-                patch_type=PatchType.APPLY,
-                force=True,
+        namespace, name = metadata["namespace"], metadata["name"]
+        with self._request("apply", kind, f"apply {kind.kind} {namespace}/{name}"):
+            path = object_path(kind, namespace, name)
+            return await self._connection.request(
+                "PATCH", path, query=_APPLIED, body=manifest, content=APPLY
             )
-            return dict(applied)
 
     async def hand_over_replicas(
         self, kind: Kind, namespace: str, name: str, replicas: int
@@ -183,32 +160,35 @@ class LightkubeCluster:
         }
         action = f"hand over the replicas of {kind.kind} {namespace}/{name}"
         with self._request("apply", kind, action):
-            await self._client.patch(
-                _RESOURCES[kind],
-                name,
-                body,
-                namespace=namespace,
-                patch_type=PatchType.APPLY,
-                field_manager=constants.HANDOVER_MANAGER,
+            await self._connection.request(
+                "PATCH",
+                object_path(kind, namespace, name),
+                query={"fieldManager": constants.HANDOVER_MANAGER},
+                body=body,
+                content=APPLY,
             )
 
     async def replace(self, kind: Kind, manifest: Manifest) -> Manifest:
         metadata = manifest["metadata"]
-        name = f"{metadata['namespace']}/{metadata['name']}"
-        with self._request("replace", kind, f"replace {kind.kind} {name}"):
-            resource = _RESOURCES[kind]
+        namespace, name = metadata["namespace"], metadata["name"]
+        with self._request("replace", kind, f"replace {kind.kind} {namespace}/{name}"):
             # The server keeps what it allocated itself (a Service's addresses).
-            return dict(await self._client.replace(resource.from_dict(copy.deepcopy(manifest))))
+            return await self._connection.request(
+                "PUT",
+                object_path(kind, namespace, name),
+                query={"fieldManager": constants.FIELD_MANAGER},
+                body=manifest,
+            )
 
     async def delete(self, kind: Kind, namespace: str, name: str) -> None:
         with self._request("delete", kind, f"delete {kind.kind} {namespace}/{name}"):
+            query = {"propagationPolicy": "Background"}
             try:
-                await self._client.delete(
-                    _RESOURCES[kind], name, namespace=namespace, cascade=CascadeType.BACKGROUND
+                await self._connection.request(
+                    "DELETE", object_path(kind, namespace, name), query=query
                 )
-            except ApiError as error:
-                if error.response.status_code != _NOT_FOUND:
-                    raise
+            except NotFoundError:
+                return
 
     async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> Manifest | None:
         body = {
@@ -219,31 +199,35 @@ class LightkubeCluster:
         }
         action = f"write the status of {key.namespace}/{key.name}"
         with self._request("apply_status", ATOM_DEPLOYMENT, action):
+            path = object_path(ATOM_DEPLOYMENT, key.namespace, key.name, "status")
             try:
-                applied = await self._client.patch(
-                    _RESOURCES[ATOM_DEPLOYMENT].Status,
-                    key.name,
-                    body,
-                    namespace=key.namespace,
-                    patch_type=PatchType.APPLY,
-                    force=True,
+                return await self._connection.request(
+                    "PATCH", path, query=_APPLIED, body=body, content=APPLY
                 )
-            except ApiError as error:
-                if error.response.status_code != _NOT_FOUND:
-                    raise
+            except NotFoundError:
                 return None
-            return dict(applied)
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        await self._connection.close()
 
+    async def _list(
+        self, kind: Kind, namespace: str | None, query: Mapping[str, str], page_type: type[Page[T]]
+    ) -> list[T]:
+        """In pages, all of one version."""
+        action = f"list {kind.kind}" + (f" in {namespace}" if namespace else "")
+        asked = {**query, "limit": str(PAGE_SIZE)}
+        items: list[T] = []
+        with self._request("list", kind, action):
+            while True:
+                page = await self._connection.read(object_path(kind, namespace), asked, page_type)
+                items.extend(page.items or ())
+                if not page.metadata.more:
+                    return items
+                asked["continue"] = page.metadata.more
 
-@contextmanager
-def translated(action: str) -> Iterator[None]:
-    try:
-        yield
-    except httpx2.HTTPStatusError as error:
-        raise classify(error.response.status_code, f"{action}: {error}") from error
-    except httpx2.HTTPError as error:
-        raise TransientError(f"{action}: {type(error).__name__} {error}") from error
+    @contextmanager
+    def _request(self, verb: str, kind: Kind, action: str) -> Iterator[None]:
+        self._count(verb, kind.kind)
+        with doing(action):
+            yield

@@ -5,14 +5,13 @@ What a pod answers is not trusted to be what we expect: anything else is no answ
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import re
 from collections.abc import Mapping
 from typing import Any
 
-import httpx2
+import aiohttp
 
 from atom.sizing import Concurrency
 from atom_operator import constants
@@ -36,11 +35,7 @@ class HttpEngines:
 
     def __init__(self, port: int = constants.ENGINE_PORT) -> None:
         self._port = port
-        self._client = httpx2.AsyncClient(
-            timeout=_TIMEOUT_SECONDS,
-            limits=httpx2.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=0),
-            trust_env=False,  # a proxy of the environment does not know pod addresses
-        )
+        self._session: aiohttp.ClientSession | None = None
 
     async def health(self, address: str) -> EngineHealth | None:
         answer = await self._get(address, "/health")
@@ -65,7 +60,19 @@ class HttpEngines:
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        if self._session is not None:
+            await self._session.close()
+
+    def _opened(self) -> aiohttp.ClientSession:
+        """Opened at the first question, because a session belongs to an event loop. A proxy of the
+        environment does not know pod addresses, and is not asked."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=_TIMEOUT_SECONDS),
+                connector=aiohttp.TCPConnector(limit=_MOST_CONNECTIONS, force_close=True),
+                cookie_jar=aiohttp.DummyCookieJar(),
+            )
+        return self._session
 
     async def _get(self, address: str, path: str) -> dict[str, Any] | None:
         body = await self._read(address, path)
@@ -81,13 +88,12 @@ class HttpEngines:
         url = f"http://{host}:{self._port}{path}"
         body = bytearray()
         try:
-            async with asyncio.timeout(_TIMEOUT_SECONDS):
-                async with self._client.stream("GET", url) as response:
-                    async for chunk in response.aiter_bytes():
-                        body += chunk
-                        if len(body) > _MOST_BYTES:
-                            return None
-        except (httpx2.HTTPError, TimeoutError) as error:
+            async with self._opened().get(url, allow_redirects=False) as response:
+                async for chunk in response.content.iter_any():
+                    body += chunk
+                    if len(body) > _MOST_BYTES:
+                        return None
+        except (aiohttp.ClientError, TimeoutError) as error:
             _logger.debug("%s: %r", url, error)
             return None
         return bytes(body)

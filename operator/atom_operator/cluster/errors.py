@@ -6,9 +6,14 @@ quota, rights); say so in the status and try again only after a while or a chang
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 # A server-side apply that does not match the schema is answered with 500, and so it will be again.
 _NOT_OF_THE_SCHEMA = "failed to create typed patch object"
-_TRANSIENT_CODES = frozenset({401, 404, 408, 409, 410, 425, 429})
+_TRANSIENT_CODES = frozenset({401, 408, 409, 425, 429})
+_NOT_FOUND = 404
+_GONE = 410
 
 
 class ClusterError(Exception):
@@ -21,6 +26,11 @@ class TransientError(ClusterError):
 
 class ExpiredError(TransientError):
     """The version that was asked from is too old: list again."""
+
+
+class NotFoundError(TransientError):
+    """There is no such object, or no such kind. Transient: it answers a write into a namespace or
+    parent that is just going away."""
 
 
 class UnservedError(TransientError):
@@ -36,12 +46,23 @@ class RefusedError(ClusterError):
 
 
 def classify(code: int | None, message: str) -> ClusterError:
-    """The error for an HTTP status; None when there was no answer at all.
-
-    404 is transient: it answers a write into a namespace or parent that is just going away.
-    """
+    """The error for an HTTP status; None when there was no answer at all."""
+    if code == _NOT_FOUND:
+        return NotFoundError(message)
+    if code == _GONE:
+        return ExpiredError(message)
     if code is None or code in _TRANSIENT_CODES:
         return TransientError(message)
     if code >= 500 and _NOT_OF_THE_SCHEMA not in message:
         return TransientError(message)
     return RefusedError(message, code)
+
+
+@contextmanager
+def doing(action: str) -> Iterator[None]:
+    """What was asked for stands before what went wrong."""
+    try:
+        yield
+    except ClusterError as error:
+        error.args = (f"{action}: {error}",)
+        raise

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from lightkube.core.resource import ApiInfo, NamespacedResourceG, ResourceDef
 
-from atom_operator.domain import POD, Manifest
+from atom_operator.domain import Manifest
 
 
 class _Metadata(msgspec.Struct, omit_defaults=True):
@@ -33,10 +32,8 @@ class _Spec(msgspec.Struct, omit_defaults=True):
     initContainers: list[_Container] | None = None  # noqa: N815
 
 
-class PlacedPod(NamespacedResourceG, msgspec.Struct):
-    """What lightkube decodes a list into."""
-
-    _api_info = ApiInfo(ResourceDef(POD.group, POD.version, POD.kind), POD.plural, ["global_list"])
+class PlacedPod(msgspec.Struct):
+    """What the client decodes an item of a list into."""
 
     metadata: _Metadata
     spec: _Spec

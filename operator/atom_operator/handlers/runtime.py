@@ -16,14 +16,14 @@ from aiohttp import web
 from atom_operator import constants, endpoints
 from atom_operator.cluster.applied import AppliedChildren
 from atom_operator.cluster.cached import CachedCluster
-from atom_operator.cluster.client import LightkubeCluster
+from atom_operator.cluster.client import ApiCluster
 from atom_operator.cluster.engine_http import HttpEngines
 from atom_operator.cluster.fenced import FencedCluster
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.informer import Informers, scopes_of
 from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.patience import PatientEngines
-from atom_operator.cluster.watch_client import HttpWatch
+from atom_operator.cluster.watch_client import ApiWatch
 from atom_operator.decider import Decider
 from atom_operator.domain import ATOM_DEPLOYMENT, CHILD_KINDS, JOB, POD, ObjectKey
 from atom_operator.handlers.term import Term
@@ -31,7 +31,7 @@ from atom_operator.image_turns import ImageTurns
 from atom_operator.kinds import AUTOSCALER_KINDS, LEADER_WORKER_SET, NETWORK_POLICY
 from atom_operator.leadership.elector import Elector
 from atom_operator.leadership.lease import LeaseTimes
-from atom_operator.leadership.lease_object import LightkubeLease
+from atom_operator.leadership.lease_object import ApiLease
 from atom_operator.metrics import OperatorMetrics
 from atom_operator.reconcile import Reconciler
 from atom_operator.settings import OperatorSettings
@@ -58,12 +58,12 @@ class Runtime:
     def __init__(self, settings: OperatorSettings) -> None:
         self.settings = settings
         self.metrics = OperatorMetrics()
-        self._cluster = LightkubeCluster.connect(settings.namespaces, self.metrics.request)
+        self._cluster = ApiCluster.connect(settings.namespaces, self.metrics.request)
         self._engines = HttpEngines()
         lease = settings.lease
-        self._lease = LightkubeLease.connect(lease.namespace, lease.name) if lease else None
+        self._lease = ApiLease.connect(lease.namespace, lease.name) if lease else None
         self._elector = _elector(self._lease, lease.identity) if self._lease and lease else None
-        self._watch = HttpWatch.connect(self.metrics.request)
+        self._watch = ApiWatch.connect(self.metrics.request)
         self._informers = Informers(
             self._watch,
             scopes_of(FOLLOWED, settings.namespaces, quiet=AUTOSCALER_KINDS),
@@ -178,7 +178,7 @@ class Runtime:
         return self._elector is None or self._elector.may_write()
 
 
-def _elector(lease: LightkubeLease, identity: str) -> Elector:
+def _elector(lease: ApiLease, identity: str) -> Elector:
     return Elector(lease, identity, LeaseTimes(), monotonic=time.monotonic, clock=_now)
 
 

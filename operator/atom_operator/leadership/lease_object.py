@@ -1,4 +1,4 @@
-"""LeasePort: one Lease, read and written under optimistic concurrency; and its lightkube twin.
+"""LeasePort: one Lease, read and written under optimistic concurrency; and its twin of the API.
 
 Called by the elector. A write that meets a newer Lease raises TransientError (409) and changes
 nothing.
@@ -10,16 +10,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from lightkube.core.async_client import AsyncClient
-from lightkube.core.exceptions import ApiError
-from lightkube.generic_resource import create_namespaced_resource
-
-from atom_operator.cluster.client import translated
+from atom_operator.cluster.api_connection import ApiConnection, object_path
+from atom_operator.cluster.errors import NotFoundError, doing
+from atom_operator.kinds import Kind
 from atom_operator.leadership.lease import LeaseRecord
 
-_LEASE = create_namespaced_resource("coordination.k8s.io", "v1", "Lease", "leases")
+_LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 _MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
-_NOT_FOUND = 404
 
 
 class LeasePort(Protocol):
@@ -35,42 +32,42 @@ class LeasePort(Protocol):
         """Put `record` in place of the version that it was made from."""
 
 
-class LightkubeLease:
+class ApiLease:
     """The Lease `namespace`/`name` of a real cluster."""
 
     @classmethod
-    def connect(cls, namespace: str, name: str) -> LightkubeLease:
+    def connect(cls, namespace: str, name: str) -> ApiLease:
         """With connections of its own, so that no renewal waits behind other requests."""
-        return cls(AsyncClient(), namespace, name)
+        return cls(ApiConnection.from_environment(), namespace, name)
 
-    def __init__(self, client: AsyncClient, namespace: str, name: str) -> None:
-        self._client = client
+    def __init__(self, connection: ApiConnection, namespace: str, name: str) -> None:
+        self._connection = connection
         self._namespace = namespace
         self._name = name
 
     async def read(self) -> LeaseRecord | None:
-        with translated(f"get Lease {self._namespace}/{self._name}"):
+        path = object_path(_LEASE, self._namespace, self._name)
+        with doing(f"get Lease {self._namespace}/{self._name}"):
             try:
-                found = await self._client.get(_LEASE, self._name, namespace=self._namespace)
-            except ApiError as error:
-                if error.response.status_code == _NOT_FOUND:
-                    return None
-                raise
-        return lease_record(dict(found))
+                return lease_record(await self._connection.request("GET", path))
+            except NotFoundError:
+                return None
 
     async def create(self, record: LeaseRecord) -> LeaseRecord:
-        with translated(f"create Lease {self._namespace}/{self._name}"):
-            made = await self._client.create(_LEASE.from_dict(self._manifest(record)))
-        return lease_record(dict(made))
+        path = object_path(_LEASE, self._namespace)
+        with doing(f"create Lease {self._namespace}/{self._name}"):
+            made = await self._connection.request("POST", path, body=self._manifest(record))
+        return lease_record(made)
 
     async def write(self, record: LeaseRecord) -> LeaseRecord:
-        with translated(f"write Lease {self._namespace}/{self._name}"):
-            written = await self._client.replace(_LEASE.from_dict(self._manifest(record)))
-        return lease_record(dict(written))
+        path = object_path(_LEASE, self._namespace, self._name)
+        with doing(f"write Lease {self._namespace}/{self._name}"):
+            written = await self._connection.request("PUT", path, body=self._manifest(record))
+        return lease_record(written)
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        await self._connection.close()
 
     def _manifest(self, record: LeaseRecord) -> dict[str, Any]:
         metadata = {"name": self._name, "namespace": self._namespace}

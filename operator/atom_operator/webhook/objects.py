@@ -1,6 +1,6 @@
 """What self-made certificates live in: a Secret, and the webhook's configuration.
 
-`TrustPort` is what the certificate keeper may ask of the cluster; its lightkube twin is below. A
+`TrustPort` is what the certificate keeper may ask of the cluster; its twin of the API is below. A
 write of the Secret that meets a newer one raises TransientError (409) and changes nothing, so
 replicas that renew at the same time agree on one result.
 """
@@ -12,23 +12,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lightkube.core.async_client import AsyncClient
-from lightkube.core.exceptions import ApiError
-from lightkube.generic_resource import create_global_resource, create_namespaced_resource
-from lightkube.types import PatchType
-
 from atom_operator import constants
-from atom_operator.cluster.client import translated
+from atom_operator.cluster.api_connection import MERGE, STRATEGIC, ApiConnection, object_path
+from atom_operator.cluster.errors import NotFoundError, doing
+from atom_operator.kinds import Kind
 from atom_operator.webhook.certificates import CertificateSet, KeyPair
 
-_SECRET = create_namespaced_resource("", "v1", "Secret", "secrets")
-_CONFIGURATION = create_global_resource(
+_SECRET = Kind("", "v1", "Secret", "secrets")
+_CONFIGURATION = Kind(
     "admissionregistration.k8s.io",
     "v1",
     "ValidatingWebhookConfiguration",
     "validatingwebhookconfigurations",
 )
-_NOT_FOUND = 404
+_WRITTEN = {"fieldManager": constants.FIELD_MANAGER}
 _KEYS = ("ca.crt", "ca.key", "trusted.crt", "tls.crt", "tls.key")
 
 
@@ -53,76 +50,84 @@ class TrustPort(Protocol):
         """Make the API servers trust these; False when they did already."""
 
 
-class LightkubeTrust:
+class ApiTrust:
     """Secret `namespace`/`secret`, and the ValidatingWebhookConfiguration `configuration`."""
 
     @classmethod
-    def connect(cls, namespace: str, secret: str, configuration: str) -> LightkubeTrust:
+    def connect(cls, namespace: str, secret: str, configuration: str) -> ApiTrust:
         """From the pod's service account or the kubeconfig of the environment."""
-        return cls(
-            AsyncClient(field_manager=constants.FIELD_MANAGER), namespace, secret, configuration
-        )
+        return cls(ApiConnection.from_environment(), namespace, secret, configuration)
 
     def __init__(
-        self, client: AsyncClient, namespace: str, secret: str, configuration: str
+        self, connection: ApiConnection, namespace: str, secret: str, configuration: str
     ) -> None:
-        self._client = client
+        self._connection = connection
         self._namespace = namespace
         self._secret = secret
         self._configuration = configuration
 
     async def read_set(self) -> StoredSet | None:
-        with translated(f"get Secret {self._namespace}/{self._secret}"):
+        path = object_path(_SECRET, self._namespace, self._secret)
+        with doing(f"get Secret {self._namespace}/{self._secret}"):
             try:
-                found = await self._client.get(_SECRET, self._secret, namespace=self._namespace)
-            except ApiError as error:
-                if error.response.status_code == _NOT_FOUND:
-                    return None
-                raise
-        return stored_set(dict(found))
+                return stored_set(await self._connection.request("GET", path))
+            except NotFoundError:
+                return None
 
     async def write_set(self, content: CertificateSet, before: StoredSet | None) -> None:
-        metadata: dict[str, Any] = {"name": self._secret, "namespace": self._namespace}
-        manifest = {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": metadata,
-            "type": "Opaque",
-            "data": secret_data(content),
-        }
-        with translated(f"write Secret {self._namespace}/{self._secret}"):
+        with doing(f"write Secret {self._namespace}/{self._secret}"):
             if before is None:
-                metadata["labels"] = {constants.LABEL_PART_OF: "atom-platform"}
-                await self._client.create(_SECRET.from_dict(manifest))
+                await self._connection.request(
+                    "POST",
+                    object_path(_SECRET, self._namespace),
+                    query=_WRITTEN,
+                    body=self._new_secret(content),
+                )
                 return
             # A patch, because the labels are the chart's.
-            metadata["resourceVersion"] = before.version
-            await self._client.patch(
-                _SECRET,
-                self._secret,
-                {"metadata": {"resourceVersion": before.version}, "data": manifest["data"]},
-                namespace=self._namespace,
-                patch_type=PatchType.MERGE,
+            await self._connection.request(
+                "PATCH",
+                object_path(_SECRET, self._namespace, self._secret),
+                query=_WRITTEN,
+                body={
+                    "metadata": {"resourceVersion": before.version},
+                    "data": secret_data(content),
+                },
+                content=MERGE,
             )
 
     async def trust(self, authorities: bytes) -> bool:
         bundle = base64.b64encode(authorities).decode()
-        with translated(f"read the webhook configuration {self._configuration}"):
-            found = dict(await self._client.get(_CONFIGURATION, self._configuration))
+        path = object_path(_CONFIGURATION, None, self._configuration)
+        with doing(f"read the webhook configuration {self._configuration}"):
+            found = await self._connection.request("GET", path)
         hooks: list[Mapping[str, Any]] = found.get("webhooks") or []
         stale = [hook["name"] for hook in hooks if hook["clientConfig"].get("caBundle") != bundle]
         if not stale:
             return False
         patch = {"webhooks": [{"name": n, "clientConfig": {"caBundle": bundle}} for n in stale]}
-        with translated(f"write the webhook configuration {self._configuration}"):
-            await self._client.patch(
-                _CONFIGURATION, self._configuration, patch, patch_type=PatchType.STRATEGIC
+        with doing(f"write the webhook configuration {self._configuration}"):
+            await self._connection.request(
+                "PATCH", path, query=_WRITTEN, body=patch, content=STRATEGIC
             )
         return True
 
+    def _new_secret(self, content: CertificateSet) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {
+                "name": self._secret,
+                "namespace": self._namespace,
+                "labels": {constants.LABEL_PART_OF: "atom-platform"},
+            },
+            "type": "Opaque",
+            "data": secret_data(content),
+        }
+
     async def close(self) -> None:
         """Close the connections."""
-        await self._client.aclose()
+        await self._connection.close()
 
 
 def secret_data(content: CertificateSet) -> dict[str, str]:

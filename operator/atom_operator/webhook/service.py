@@ -18,7 +18,7 @@ from atom_operator.webhook.certificate_keeper import (
     MountedCertificates,
     OwnCertificates,
 )
-from atom_operator.webhook.objects import LightkubeTrust
+from atom_operator.webhook.objects import ApiTrust
 from atom_operator.webhook.reviewer import Reviewer
 from atom_operator.webhook.server import WebhookServer
 
@@ -36,7 +36,7 @@ class WebhookService:
         clock: Callable[[], datetime],
     ) -> None:
         self._reviewer = Reviewer(port, decider)
-        self._trust: LightkubeTrust | None = None
+        self._trust: ApiTrust | None = None
         self._server = WebhookServer(
             self._reviewer.review,
             self._source(settings, clock),
@@ -59,7 +59,5 @@ class WebhookService:
     ) -> CertificateSource:
         if settings.certificate_folder:
             return MountedCertificates(Path(settings.certificate_folder))
-        self._trust = LightkubeTrust.connect(
-            settings.namespace, settings.secret, settings.configuration
-        )
+        self._trust = ApiTrust.connect(settings.namespace, settings.secret, settings.configuration)
         return OwnCertificates(self._trust, settings.hosts, clock)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from atom_operator.cluster.client import LightkubeCluster
+from atom_operator.cluster.client import ApiCluster
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.constants import FIELD_MANAGER
 from atom_operator.decider import Decider
@@ -63,7 +63,7 @@ async def worker(
 ) -> AsyncIterator[Reconciler]:
     """A reconciler as the operator has it, with the real client."""
     monkeypatch.setenv("KUBECONFIG", namespaced.kubeconfig)
-    cluster = LightkubeCluster.connect((namespaced.namespace,))
+    cluster = ApiCluster.connect((namespaced.namespace,))
     settings = OperatorSettings(
         engine_images={"amd": "localhost/atom-none:0", "cpu": "localhost/atom-none:0"}, site=SITE
     )

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from lightkube.core.selector import build_selector
 
-from atom_operator.cluster.client import _PLACED
 from atom_operator.cluster.errors import TransientError
 from atom_operator.cluster.fleet import FleetReader
 from tests.support.builders_operator import gpu_node
@@ -61,9 +59,3 @@ async def test_a_failed_read_is_not_kept() -> None:
     with pytest.raises(TransientError):
         await fleet.nodes()
     assert await fleet.nodes() == []
-
-
-def test_only_pods_that_hold_devices_are_listed() -> None:
-    assert build_selector(dict(_PLACED), for_fields=True) == (
-        "spec.nodeName!=,status.phase!=Failed,status.phase!=Succeeded"
-    )

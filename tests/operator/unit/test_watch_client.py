@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from typing import Any
 
-import httpx2
 import msgspec
 import pytest
+from aiohttp import web
 
 from atom_operator.cluster.errors import (
     ExpiredError,
@@ -15,9 +17,10 @@ from atom_operator.cluster.errors import (
     UnservedError,
 )
 from atom_operator.cluster.informer import Change, Scope
-from atom_operator.cluster.watch_client import HttpWatch
+from atom_operator.cluster.watch_client import ApiWatch
 from atom_operator.constants import LABEL_DEPLOYMENT
 from atom_operator.domain import CONFIG_MAP, DEPLOYMENT
+from tests.support.stub_api_server import Answer, Seen, cut, in_turn, plain, status, stub_api_server
 
 SCOPE = Scope(CONFIG_MAP, None, LABEL_DEPLOYMENT)
 
@@ -29,104 +32,150 @@ def item(name: str, version: str) -> dict[str, Any]:
 
 
 class Api:
+    """A watch of a stub, and what it counted."""
+
+    def __init__(self, watch: ApiWatch, seen: list[Seen], counted: list[str]) -> None:
+        self.watch = watch
+        self.seen = seen
+        self.counted = counted
+
+
+@contextlib.asynccontextmanager
+async def api(*answers: web.StreamResponse | Answer) -> AsyncIterator[Api]:
     """Answers in turn, and the log of requests."""
-
-    def __init__(self, *answers: httpx2.Response) -> None:
-        self.answers = list(answers)
-        self.seen: list[httpx2.Request] = []
-        self.counted: list[str] = []
-        transport = httpx2.MockTransport(self._handle)
-        client = httpx2.AsyncClient(base_url="http://api.test", transport=transport)
-        self.watch = HttpWatch(client, lambda verb, kind: self.counted.append(f"{verb} {kind}"))
-
-    def _handle(self, request: httpx2.Request) -> httpx2.Response:
-        self.seen.append(request)
-        return self.answers.pop(0)
+    counted: list[str] = []
+    async with stub_api_server(in_turn(*answers)) as stub:
+        watch = ApiWatch(stub.connection(), lambda verb, kind: counted.append(f"{verb} {kind}"))
+        try:
+            yield Api(watch, stub.seen, counted)
+        finally:
+            await watch.close()
 
 
-def page(*items: dict[str, Any], version: str, more: str | None = None) -> httpx2.Response:
+def page(*items: dict[str, Any], version: str, more: str | None = None) -> web.Response:
     metadata = {"resourceVersion": version, **({"continue": more} if more else {})}
-    return httpx2.Response(200, json={"metadata": metadata, "items": list(items)})
+    return web.json_response({"metadata": metadata, "items": list(items)})
 
 
-def stream(*events: tuple[str, dict[str, Any]]) -> httpx2.Response:
+def stream(*events: tuple[str, dict[str, Any]]) -> web.Response:
     lines = [msgspec.json.encode({"type": what, "object": found}) for what, found in events]
-    return httpx2.Response(200, content=b"\n".join(lines) + b"\n")
+    return web.Response(body=b"\n".join(lines) + b"\n")
 
 
-async def changes(api: Api, scope: Scope = SCOPE) -> list[Change]:
-    async with api.watch.watch_scope(scope, "40", 299.6) as found:
-        return [change async for change in found]
+async def changes(found: Api, scope: Scope = SCOPE) -> list[Change]:
+    async with found.watch.watch_scope(scope, "40", 299.6) as told:
+        return [change async for change in told]
 
 
 async def test_a_list_is_read_in_pages_to_its_end() -> None:
-    api = Api(
-        page(item("a", "1"), item("b", "2"), version="40", more="next"),
-        page(item("c", "3"), version="40"),
-    )
-    listing = await api.watch.list_scope(SCOPE)
-    assert [found.name for found in listing.items] == ["a", "b", "c"]
+    first = page(item("a", "1"), item("b", "2"), version="40", more="next")
+    async with api(first, page(item("c", "3"), version="40")) as found:
+        listing = await found.watch.list_scope(SCOPE)
+    assert [known.name for known in listing.items] == ["a", "b", "c"]
     assert listing.version == "40"
-    first, second = (request.url for request in api.seen)
-    assert first.path == "/api/v1/configmaps"
-    assert first.params["labelSelector"] == LABEL_DEPLOYMENT
-    assert "resourceVersion" not in first.params, "the newest, not what a cache has"
-    assert second.params["continue"] == "next"
-    assert api.counted == ["list ConfigMap", "list ConfigMap"]
+    one, two = found.seen
+    assert one.path == "/api/v1/configmaps"
+    assert one.query["labelSelector"] == LABEL_DEPLOYMENT
+    assert "resourceVersion" not in one.query, "the newest, not what a cache has"
+    assert two.query["continue"] == "next"
+    assert found.counted == ["list ConfigMap", "list ConfigMap"]
 
 
 async def test_a_watch_tells_what_was_put_and_deleted_and_how_far_it_is() -> None:
     bookmark = {"metadata": {"resourceVersion": "50"}}
-    api = Api(
-        stream(
-            ("ADDED", item("a", "41")),
-            ("MODIFIED", item("a", "42")),
-            ("BOOKMARK", bookmark),
-            ("DELETED", item("a", "51")),
-        )
+    events = stream(
+        ("ADDED", item("a", "41")),
+        ("MODIFIED", item("a", "42")),
+        ("BOOKMARK", bookmark),
+        ("DELETED", item("a", "51")),
     )
-    found = await changes(api, Scope(DEPLOYMENT, "team", ""))
-    assert [(change.what, change.version) for change in found] == [
+    async with api(events) as found:
+        told = await changes(found, Scope(DEPLOYMENT, "team", ""))
+    assert [(change.what, change.version) for change in told] == [
         ("PUT", "41"),
         ("PUT", "42"),
         ("BOOKMARK", "50"),
         ("DELETED", "51"),
     ]
-    assert [change.item is None for change in found] == [False, False, True, False]
-    (request,) = api.seen
-    assert request.url.path == "/apis/apps/v1/namespaces/team/deployments"
-    asked = dict(request.url.params)
-    assert asked["resourceVersion"] == "40"
-    assert "labelSelector" not in asked, "everything of the kind, as of AtomDeployments"
-    assert asked["allowWatchBookmarks"] == "true"
-    assert int(asked["timeoutSeconds"]) >= 299.6, "not over before the next list is due"
+    assert [change.item is None for change in told] == [False, False, True, False]
+    (seen,) = found.seen
+    assert seen.path == "/apis/apps/v1/namespaces/team/deployments"
+    assert seen.query["resourceVersion"] == "40"
+    assert "labelSelector" not in seen.query, "everything of the kind, as of AtomDeployments"
+    assert seen.query["allowWatchBookmarks"] == "true"
+    assert int(seen.query["timeoutSeconds"]) >= 299.6, "not over before the next list is due"
+
+
+async def test_a_change_is_told_however_large_it_is_and_however_it_arrives() -> None:
+    large = item("a", "41") | {"data": {"x": "y" * 5_000_000}}
+    line = msgspec.json.encode({"type": "ADDED", "object": large}) + b"\n"
+    small = msgspec.json.encode({"type": "ADDED", "object": item("b", "42")}) + b"\n"
+
+    async def pieces(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for piece in (line[:7], line[7:-3], line[-3:] + small + small[:5], small[5:]):
+            await response.write(piece)
+        return response
+
+    async with api(pieces) as found:
+        told = await changes(found)
+    assert [(change.version, change.item and change.item.name) for change in told] == [
+        ("41", "a"),
+        ("42", "b"),
+        ("42", "b"),
+    ]
+
+
+async def test_a_watch_that_is_cut_off_is_told_from_one_that_ended() -> None:
+    async def begin(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        line = msgspec.json.encode({"type": "ADDED", "object": item("a", "41")}) + b"\n"
+        await response.write(line)
+        return cut(request)
+
+    async with api(begin, stream()) as found:
+        with pytest.raises(TransientError, match="watch ConfigMap"):
+            await changes(found)
+        assert await changes(found) == []
 
 
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (httpx2.Response(410), ExpiredError),
-        (stream(("ERROR", {"code": 410, "message": "too old"})), ExpiredError),
-        (stream(("ERROR", {"code": 500, "message": "etcd"})), TransientError),
-        (httpx2.Response(503), TransientError),
-        (httpx2.Response(403), RefusedError),
-        (httpx2.Response(404, text="404 page not found"), UnservedError),
+        (lambda _: status(410, "Expired"), ExpiredError),
+        (
+            lambda _: stream(("ERROR", {"code": 410, "message": "too old"})),
+            ExpiredError,
+        ),
+        (lambda _: stream(("ERROR", {"code": 500, "message": "etcd"})), TransientError),
+        (lambda _: web.Response(body=b"{broken\n"), TransientError),
+        (lambda _: status(503, "starting"), TransientError),
+        (lambda _: status(403, "Forbidden"), RefusedError),
+        (lambda _: plain(404), UnservedError),
+        (cut, TransientError),
     ],
 )
 async def test_errors_of_a_watch_have_the_names_of_the_port(
-    answer: httpx2.Response, error: type[Exception]
+    answer: Answer, error: type[Exception]
 ) -> None:
-    with pytest.raises(error) as caught:
-        await changes(Api(answer))
+    async with api(answer) as found:
+        with pytest.raises(error) as caught:
+            await changes(found)
     assert type(caught.value) is error
+    assert str(caught.value).startswith("watch ConfigMap: ")
 
 
 async def test_a_page_that_came_too_late_asks_for_a_new_list() -> None:
-    api = Api(page(item("a", "1"), version="40", more="next"), httpx2.Response(410))
-    with pytest.raises(ExpiredError):
-        await api.watch.list_scope(SCOPE)
+    async with api(
+        page(item("a", "1"), version="40", more="next"), status(410, "Expired")
+    ) as found:
+        with pytest.raises(ExpiredError):
+            await found.watch.list_scope(SCOPE)
 
 
 async def test_a_list_of_a_kind_without_its_crd_says_so() -> None:
-    with pytest.raises(UnservedError):
-        await Api(httpx2.Response(404, text="404 page not found")).watch.list_scope(SCOPE)
+    async with api(plain(404)) as found:
+        with pytest.raises(UnservedError, match="list ConfigMap"):
+            await found.watch.list_scope(SCOPE)
