@@ -1,4 +1,5 @@
-"""Headers that every answer has: X-Request-Id, and Connection: close once the server is ending.
+"""Headers that every answer has: X-Request-Id, X-Ignored-Fields where fields of the request are
+unknown, and Connection: close once the server is ending.
 
 The id is the caller's name of the request, or a new one if it gave none; one that could not stand
 in a header or a log line as it is gets replaced, not refused. A client that keeps its connection
@@ -9,7 +10,7 @@ Pure ASGI.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from secrets import token_hex
 from typing import Any
 
@@ -17,7 +18,10 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 ID_HEADER = "x-request-id"
+IGNORED_HEADER = "x-ignored-fields"
 _ID_NAME = ID_HEADER.encode()
+_UNSAFE = re.compile(r"[^A-Za-z0-9._\[\]-]")
+_LONGEST_NAME = 64
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
@@ -41,6 +45,8 @@ class ResponseHeaders:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = [*message.get("headers", ()), (_ID_NAME, request_id.encode())]
+                if (ignored := state.get("ignored_fields")) is not None:
+                    headers.append((IGNORED_HEADER.encode(), ignored))
                 if self._is_ending():
                     headers = [each for each in headers if each[0] != b"connection"]
                     headers.append((b"connection", b"close"))
@@ -48,6 +54,12 @@ class ResponseHeaders:
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
+
+
+def tell_ignored(scope: Scope, paths: Sequence[str]) -> None:
+    """The answer's header names these fields of the request, which have no effect."""
+    names = (_UNSAFE.sub("?", path[:_LONGEST_NAME]) for path in paths)
+    scope.setdefault("state", {})["ignored_fields"] = ", ".join(names).encode()
 
 
 def body_sender(scope: Scope, send: Send) -> Send:

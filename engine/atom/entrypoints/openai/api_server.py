@@ -24,6 +24,7 @@ from atom.entrypoints.http.errors import http_error, response_for, shortened
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.response_headers import (
     ID_HEADER,
+    IGNORED_HEADER,
     ResponseHeaders,
 )
 from atom.entrypoints.openai.control import control_routes
@@ -60,7 +61,7 @@ def build_app(
             allow_origins=allowed_origins,
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=[ID_HEADER, "retry-after"],
+            expose_headers=[ID_HEADER, IGNORED_HEADER, "retry-after"],
         )
     # Outermost: refusals carry the headers too.
     return ResponseHeaders(checked, is_ending=lambda: state.is_ending)

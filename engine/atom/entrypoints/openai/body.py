@@ -1,37 +1,39 @@
 """A request's bytes to a request model, with bounds on size and time, or a RequestError.
 
 Refuses what it should not read (too large), what is not JSON, what has the wrong shape (naming the
-field), and known fields that this server does not implement. Of unknown fields nothing is made:
-a body may be full of them, and others wait while it is parsed. Called first by every POST route.
+field), and what the table of request fields refuses. Of unknown fields nothing is made (a body may
+be full of them, and others wait while it is parsed), but they are told, in a header of the answer
+and once in the log. Called first by every POST route.
 """
 
 from __future__ import annotations
 
 import asyncio
 import codecs
-from collections.abc import Iterable
-from functools import cache
-from typing import Any, TypeVar
+import logging
+from functools import lru_cache
+from typing import TypeVar
 
-import msgspec
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect, Request
 
 from atom.entrypoints.http.body_budget import BodyShare
 from atom.entrypoints.http.open_response import open_response_of
-from atom.entrypoints.http.response_headers import header_of
+from atom.entrypoints.http.response_headers import header_of, tell_ignored
 from atom.entrypoints.http.value_count import check_value_count
-from atom.entrypoints.openai.protocol import MAX_TIMEOUT_SECONDS, REFUSED, GenerationRequest
+from atom.entrypoints.openai.protocol import MAX_TIMEOUT_SECONDS, GenerationRequest, RequestBody
+from atom.entrypoints.request_fields.field_check import check_fields
 from atom.errors import RequestError
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
 BODY_TIMEOUT_SECONDS = 60.0
 TIMEOUT_HEADER = "x-request-timeout"
 _MOST_PROBLEMS_SHOWN = 3
-_LONGEST_HARMLESS_BYTES = 64  # of a value in `REFUSED`, however it is spelled
 
-Body = TypeVar("Body", bound=BaseModel)
+logger = logging.getLogger(__name__)
+
+Body = TypeVar("Body", bound=RequestBody)
 
 
 async def read_body(request: Request, kind: type[Body], share: BodyShare) -> Body:
@@ -43,8 +45,20 @@ async def read_body(request: Request, kind: type[Body], share: BodyShare) -> Bod
         body = kind.model_validate_json(data)
     except ValidationError as error:
         raise _refusal(error.errors(include_url=False, include_input=False)) from None
-    refuse_unsupported(data, kind)
+    _tell_unknown(request, check_fields(data, kind.endpoint))
     return body
+
+
+def _tell_unknown(request: Request, paths: list[str]) -> None:
+    if paths:
+        tell_ignored(request.scope, paths)
+        _warn_once(", ".join(map(repr, paths)))
+
+
+@lru_cache(maxsize=256)
+def _warn_once(names: str) -> None:
+    """Clients send the same with every request."""
+    logger.warning("request fields that this server does not know, without effect: %s", names)
 
 
 async def _read_bytes(request: Request, share: BodyShare) -> bytearray:
@@ -146,41 +160,3 @@ def _reason(problem: ErrorDetails) -> str:
     if problem["type"] == "literal_error" and "content" in problem["loc"]:
         return f"{problem['msg'].lower()}; this server takes text only"
     return problem["msg"][:1].lower() + problem["msg"][1:]
-
-
-def refuse_unsupported(data: bytes | bytearray, kind: type[BaseModel]) -> None:
-    """Raises `RequestError` for a field of this JSON object that would change the answer if it were
-    implemented."""
-    try:
-        found = _refused_fields(kind).decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
-        # In a field that is not looked at, such as a NaN.
-        raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
-    for name in found.__struct_fields__:
-        value = getattr(found, name)
-        if value is msgspec.UNSET or _asks_nothing(memoryview(value), REFUSED[name]):
-            continue
-        harmless = " or ".join(msgspec.json.encode(item).decode() for item in REFUSED[name])
-        remedy = f"leave it out or send {harmless}" if harmless else "leave it out"
-        raise RequestError(
-            f"{name} is not supported by this server; {remedy}",
-            param=name,
-            code="unsupported_parameter",
-        )
-
-
-@cache
-def _refused_fields(kind: type[BaseModel]) -> msgspec.json.Decoder[Any]:
-    """Finds the refused fields of a body, as JSON, and passes over everything else."""
-    names = [name for name in REFUSED if name not in kind.model_fields]
-    value = msgspec.Raw | msgspec.UnsetType
-    fields = [(name, value, msgspec.UNSET) for name in names]
-    return msgspec.json.Decoder(msgspec.defstruct("RefusedFields", fields))
-
-
-def _asks_nothing(value: memoryview, harmless: Iterable[Any]) -> bool:
-    if len(value) > _LONGEST_HARMLESS_BYTES:
-        return False
-    asked = msgspec.json.decode(value)
-    # Types count: False is not 0 (logprobs 0 still asks for the chosen token's).
-    return asked is None or any(type(asked) is type(item) and asked == item for item in harmless)

@@ -1,18 +1,18 @@
 """What clients may send: request models of the OpenAI API, with every bound on their size.
 
-Fields are declared when they have an effect. Fields that are known and would change the answer, but
-that this server does not implement, are refused by name (`REFUSED`); all others are ignored, as
-every server of this API does. Parsing only: no engine, no HTTP.
+Fields are declared when they have an effect. What becomes of every other field, those of other
+servers and unknown ones, is in the table of `request_fields`. Parsing only: no engine, no HTTP.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 from atom.entrypoints.openai.structured import StructuredFields
 from atom.entrypoints.openai.tools import MAX_TOOLS, ToolCall, ToolFields
+from atom.entrypoints.request_fields.field_row import Endpoint
 from atom.sampling_params import MAX_BAD_WORDS, MAX_LOGIT_BIASES, MAX_LOGPROBS
 
 MAX_MESSAGES = 2048
@@ -27,33 +27,6 @@ DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions only
 
 _STRICT = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
-# Known fields that this version does not implement → the values that ask for nothing.
-REFUSED: dict[str, tuple[Any, ...]] = {
-    "best_of": (1,),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "echo": (False,),
-    "suffix": ("",),
-    "length_penalty": (1, 1.0),
-    "use_beam_search": (False,),
-    "include_stop_str_in_output": (False,),
-    "skip_special_tokens": (True,),
-    "truncate_prompt_tokens": (),
-    "prompt_embeds": (),
-    "guided_whitespace_pattern": (),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "web_search_options": (),
-    "moderation": (),
-    "documents": ([],),
-    "chat_template": (),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
-}
-
 
 def _whole(value: Any) -> Any:
     """JSON has one kind of number, and some clients write 3 as 3.0."""
@@ -62,6 +35,13 @@ def _whole(value: Any) -> Any:
 
 _Whole = Annotated[int, BeforeValidator(_whole)]
 _Timeout = Annotated[float, Field(gt=0, le=MAX_TIMEOUT_SECONDS)]
+
+
+class RequestBody(BaseModel):
+    """endpoint: whose fields the table of `request_fields` has for it."""
+
+    model_config = _STRICT
+    endpoint: ClassVar[Endpoint]
 
 
 class StreamOptions(BaseModel):
@@ -79,7 +59,7 @@ _TextOrTexts = Annotated[
 ]
 
 
-class GenerationRequest(StructuredFields):
+class GenerationRequest(StructuredFields, RequestBody):
     """Fields of both endpoints. None means the model's or the server's default."""
 
     model_config = _STRICT
@@ -92,6 +72,8 @@ class GenerationRequest(StructuredFields):
     min_p: float | None = None
     seed: _Whole | None = None
     max_tokens: _Whole | None = None
+    max_completion_tokens: Annotated[_Whole, Field(ge=1)] | None = None  # OpenAI's newer name
+    n_predict: Annotated[_Whole, Field(ge=-1)] | None = None  # llama.cpp's; -1: no bound
     min_tokens: _Whole | None = None
     repetition_penalty: float | None = None
     presence_penalty: float | None = None
@@ -116,6 +98,15 @@ class GenerationRequest(StructuredFields):
     def compiles_grammar(self) -> bool:
         """Whether the engine may yet refuse what is asked for."""
         return self.asks_for_structure
+
+    def most_tokens(self, default: int | None) -> int | None:
+        """Of an answer, by whichever name it is sent; None for as many as the context allows."""
+        for asked in (self.max_completion_tokens, self.max_tokens):
+            if asked is not None:
+                return asked
+        if self.n_predict is not None:
+            return None if self.n_predict < 0 else self.n_predict
+        return default
 
     @property
     def wants_usage_chunk(self) -> bool:
@@ -171,8 +162,9 @@ class TemplateFields(ToolFields):
 
 
 class ChatCompletionRequest(GenerationRequest, TemplateFields):
+    endpoint: ClassVar = Endpoint.CHAT
+
     messages: _Messages
-    max_completion_tokens: Annotated[_Whole, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[_Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     include_reasoning: bool | None = None  # false: it is generated all the same, and left out
@@ -205,13 +197,17 @@ _Prompt = Annotated[
 class CompletionRequest(GenerationRequest):
     """echo: the prompt before each answer; with max_tokens 0 nothing but the prompt."""
 
+    endpoint: ClassVar = Endpoint.COMPLETIONS
+
     prompt: _Prompt
     logprobs: _Whole | None = None
     echo: bool | None = None
 
 
-class TokenizeRequest(TemplateFields):
+class TokenizeRequest(TemplateFields, RequestBody):
     """prompt or messages. add_special_tokens: for a prompt; true unless it is false."""
+
+    endpoint: ClassVar = Endpoint.TOKENIZE
 
     model: str | None = None
     prompt: str | None = None
@@ -219,8 +215,8 @@ class TokenizeRequest(TemplateFields):
     add_special_tokens: bool | None = None
 
 
-class DetokenizeRequest(BaseModel):
-    model_config = _STRICT
+class DetokenizeRequest(RequestBody):
+    endpoint: ClassVar = Endpoint.DETOKENIZE
 
     model: str | None = None
     tokens: _Tokens

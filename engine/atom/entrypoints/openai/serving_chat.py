@@ -52,11 +52,10 @@ async def start_chat(
     client_id: str = "",
 ) -> Answers:
     """Queue the conversation. Raises `RequestError` for whatever is wrong with it."""
-    asked = request.max_completion_tokens
     params = sampling_params_of(
         request,
         engine.config.model.generation,
-        max_tokens=request.max_tokens if asked is None else asked,
+        max_tokens=request.most_tokens(None),
         logprobs=_asked_logprobs(request),
         prompt_logprobs=request.prompt_logprobs,
     )

@@ -37,8 +37,8 @@ async def start_completion(
 ) -> Answers:
     """Queue every prompt, or none: raises `RequestError` for the first that is wrong."""
     prompts = prompts_of(request)
-    prompt_only = bool(request.echo) and request.max_tokens == 0
-    max_tokens = DEFAULT_COMPLETION_TOKENS if request.max_tokens is None else request.max_tokens
+    max_tokens = request.most_tokens(DEFAULT_COMPLETION_TOKENS)
+    prompt_only = bool(request.echo) and max_tokens == 0
     asked = [request.prompt_logprobs, request.logprobs if request.echo else None]
     params = sampling_params_of(
         request,

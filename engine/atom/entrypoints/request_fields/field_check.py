@@ -1,0 +1,162 @@
+"""A body's fields held against the table, at every depth: refused ones, and unknown ones.
+
+A name that is one slip away from that of a field is refused, since the field would have changed the
+answer; others are passed over, and told to the client. Of what is passed over nothing is made,
+however much it is. Called by body.py for bodies whose shapes are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from atom.entrypoints.request_fields.field_row import Endpoint, FieldRow, Verdict
+from atom.entrypoints.request_fields.field_table import TABLE
+from atom.errors import RequestError
+
+MOST_UNKNOWN = 16  # that are looked at, and told
+_LONGEST_NOTHING_BYTES = 64  # of a value that asks for nothing, however it is spelled
+_LONGEST_NAME = 64
+_LONGEST_PATH = 96
+_SHORTEST_LIKE = 4  # names of fewer letters are like too many others
+_OBJECT, _LIST = b"{["
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_list = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+@dataclass(slots=True)
+class _Level:
+    """The fields of one object. plain: nothing is to be said of them. rows: refused ones. levels:
+    ones that are objects, or lists of objects, with fields that the table knows."""
+
+    plain: set[str] = field(default_factory=set)
+    rows: dict[str, FieldRow] = field(default_factory=dict)
+    levels: dict[str, _Level] = field(default_factory=dict)
+
+    @property
+    def names(self) -> Iterator[str]:
+        yield from (*self.plain, *self.rows, *self.levels)
+
+
+def check_fields(data: bytes | bytearray, endpoint: Endpoint) -> list[str]:
+    """The paths of unknown fields. Raises `RequestError` for a field that is refused, or that is
+    misspelled, and for what is no JSON."""
+    unknown: list[str] = []
+    try:
+        _check_object(_object.decode(data), _levels_of(endpoint), "", unknown)
+    except (msgspec.DecodeError, RecursionError) as error:
+        # In a field that is not looked at, such as a NaN.
+        raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    return unknown
+
+
+def _check_object(
+    found: dict[str, msgspec.Raw], level: _Level, place: str, unknown: list[str]
+) -> None:
+    plain = level.plain
+    for name in [name for name in found if name not in plain]:
+        path = f"{place}.{name}" if place else name
+        if name in level.rows:
+            _refuse_if_asked(found[name], level.rows[name], path)
+        elif name in level.levels:
+            _check_value(memoryview(found[name]), level.levels[name], path, unknown)
+        elif len(unknown) < MOST_UNKNOWN:
+            _refuse_if_misspelled(name, level, path)
+            unknown.append(path[:_LONGEST_PATH])
+
+
+def _check_value(value: memoryview, level: _Level, path: str, unknown: list[str]) -> None:
+    """An object, or a list of them; a field that may be either may be a text too."""
+    if value[0] == _OBJECT:
+        _check_object(_object.decode(value), level, path, unknown)
+    elif value[0] == _LIST:
+        for index, item in enumerate(_list.decode(value)):
+            inner = memoryview(item)
+            if inner[0] == _OBJECT:
+                _check_object(_object.decode(inner), level, f"{path}[{index}]", unknown)
+
+
+def _refuse_if_asked(value: msgspec.Raw, row: FieldRow, path: str) -> None:
+    if _asks_nothing(memoryview(value), row.nothing):
+        return
+    nothing = " or ".join(msgspec.json.encode(item).decode() for item in row.nothing)
+    instead = f" or send {nothing}" if nothing else ""
+    raise RequestError(
+        f"{path} is not supported by this server: {row.note}; leave it out{instead}",
+        param=_top(path),
+        code="unsupported_parameter",
+    )
+
+
+def _asks_nothing(value: memoryview, nothing: Iterable[Any]) -> bool:
+    if len(value) > _LONGEST_NOTHING_BYTES:
+        return False
+    asked = msgspec.json.decode(value)
+    # Types count: False is not 0 (logprobs 0 still asks for the chosen token's).
+    return asked is None or any(type(asked) is type(item) and asked == item for item in nothing)
+
+
+def _refuse_if_misspelled(name: str, level: _Level, path: str) -> None:
+    meant = like(name, tuple(sorted(level.names))) if len(name) <= _LONGEST_NAME else None
+    if meant is not None:
+        raise RequestError(
+            f"{path} is no field of this request; did you mean {meant}? Correct it, or leave it "
+            f"out",
+            param=_top(path),
+            code="unknown_parameter",
+        )
+
+
+def _top(path: str) -> str:
+    return path.partition(".")[0].partition("[")[0]
+
+
+def like(name: str, known: tuple[str, ...]) -> str | None:
+    """The known name of which this one is a misspelling: one letter more, less, other or at
+    another's place, or written with other capitals or signs."""
+    bare = _bare(name)
+    if len(bare) < _SHORTEST_LIKE:
+        return None
+    spellings = _spellings(known)
+    return next((spellings[each] for each in _without_one(bare) if each in spellings), None)
+
+
+@cache
+def _spellings(known: tuple[str, ...]) -> dict[str, str]:
+    """Each known name, whole and without each of its letters."""
+    found: dict[str, str] = {}
+    for name in known:
+        if len(_bare(name)) >= _SHORTEST_LIKE:
+            for each in _without_one(_bare(name)):
+                found.setdefault(each, name)
+    return found | {_bare(name): name for name in known}
+
+
+def _without_one(bare: str) -> Iterator[str]:
+    yield bare
+    yield from (bare[:index] + bare[index + 1 :] for index in range(len(bare)))
+
+
+def _bare(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+@cache
+def _levels_of(endpoint: Endpoint) -> _Level:
+    top = _Level()
+    rows = [row for row in TABLE if endpoint in row.endpoints]
+    for row in sorted(rows, key=lambda row: row.path.count(".")):
+        *outer, name = row.path.replace("[]", "").split(".")
+        level = top
+        for part in outer:
+            level.plain.discard(part)
+            level = level.levels.setdefault(part, _Level())
+        if row.verdict is Verdict.REFUSED:
+            level.rows[name] = row
+        else:
+            level.plain.add(name)
+    return top

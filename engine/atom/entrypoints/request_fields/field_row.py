@@ -1,0 +1,45 @@
+"""A row of the table of request fields: a path, and what this server does with a field there.
+
+A path is written as in documentation: `response_format.json_schema.name`, `messages[].audio`.
+Knows no field; `field_table` has the rows, `field_check` holds requests against them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Endpoint(StrEnum):
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+    TOKENIZE = "tokenize"
+    DETOKENIZE = "detokenize"
+
+
+GENERATION = (Endpoint.CHAT, Endpoint.COMPLETIONS)
+CONVERSATION = (Endpoint.CHAT, Endpoint.TOKENIZE)
+
+
+class Verdict(StrEnum):
+    """HONOURED: it has its effect. REFUSED: HTTP 400 with the remedy, unless it asks for nothing.
+    HARMLESS: it is taken, and an answer is the same without it."""
+
+    HONOURED = "honoured"
+    REFUSED = "refused"
+    HARMLESS = "harmless"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRow:
+    """note: of a refused field the remedy, of a harmless one the reason, of an honoured one what is
+    particular here. nothing: values of a refused field that ask for nothing, besides null. opaque:
+    an object whose keys are its sender's own."""
+
+    path: str
+    endpoints: tuple[Endpoint, ...]
+    verdict: Verdict
+    note: str = ""
+    nothing: tuple[Any, ...] = ()
+    opaque: bool = False

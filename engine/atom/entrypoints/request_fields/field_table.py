@@ -1,0 +1,273 @@
+"""What this server does with every request field of OpenAI, vLLM, SGLang and llama.cpp.
+
+Rows are data; a field within a refused one has its verdict. Which of the four has a field is not
+said here: their lists lie with the tests, which hold this table against them, and the reference of
+the documentation is written from both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from atom.entrypoints.request_fields.field_row import (
+    CONVERSATION,
+    GENERATION,
+    Endpoint,
+    FieldRow,
+    Verdict,
+)
+from atom.entrypoints.request_fields.honoured_fields import HONOURED
+
+_CHAT = (Endpoint.CHAT,)
+_COMPLETIONS = (Endpoint.COMPLETIONS,)
+_TOKENIZE = (Endpoint.TOKENIZE,)
+_DETOKENIZE = (Endpoint.DETOKENIZE,)
+
+
+def _refused(
+    endpoints: Sequence[Endpoint], names: str, remedy: str, *nothing: Any
+) -> tuple[FieldRow, ...]:
+    return tuple(
+        FieldRow(name, tuple(endpoints), Verdict.REFUSED, remedy, nothing) for name in names.split()
+    )
+
+
+def _harmless(endpoints: Sequence[Endpoint], names: str, why: str) -> tuple[FieldRow, ...]:
+    return tuple(
+        FieldRow(name, tuple(endpoints), Verdict.HARMLESS, why, opaque=True)
+        for name in names.split()
+    )
+
+
+_TEXT_ONLY = "this server takes and writes text only; send text"
+_NO_LORA = "no adapters are loaded; serve a merged checkpoint"
+_ONE_CORE = "prompts and answers run in one engine here"
+_NO_TAPS = "only tokens, texts and log-probabilities are told"
+_OWN_CODE = "code of a request is never run"
+_SAMPLERS = "the samplers are temperature, top_k, top_p, min_p and the penalties"
+_PENALTY = "send repetition_penalty, frequency_penalty or presence_penalty"
+_TOOLS = "send tools and tool_choice"
+_PARSERS = "the server's --tool-call-parser and --reasoning-parser say how answers are read"
+_TEMPLATE = "start the server with --chat-template FILE; a request cannot bring a template"
+_FOR_OPENAI = "OpenAI's own account keeping"
+
+_REFUSED: tuple[FieldRow, ...] = (
+    *_refused(GENERATION, "best_of", "send n, and choose among the answers", 1),
+    *_refused(GENERATION, "suffix", "write the fill-in marks of the model into the prompt", ""),
+    *_refused(GENERATION, "length_penalty", "there is no beam search", 1, 1.0),
+    *_refused(GENERATION, "use_beam_search", "send n, and choose among the answers", False),
+    *_refused(GENERATION, "max_new_tokens max_length max_output_tokens", "send max_tokens"),
+    *_refused(GENERATION, "n_cmpl", "send n", 1),
+    *_refused(GENERATION, "n_probs", "send logprobs, in chats with top_logprobs", 0),
+    *_refused(_COMPLETIONS, "top_logprobs", "send logprobs with their number", 0),
+    *_refused(_CHAT, "echo", "send the prompt to /v1/completions", False),
+    *_refused(GENERATION, "post_sampling_probs", "log-probabilities are of the raw logits", False),
+    *_refused(GENERATION, "logprob_token_ids", "send logprobs, in chats with top_logprobs", []),
+    *_refused(GENERATION, "prompt_embeds", "send the prompt as text or token ids"),
+    *_refused(GENERATION, "input_ids", "send token ids as the prompt of /v1/completions"),
+    *_refused(GENERATION, "t_max_predict_ms t_max_prompt_ms", "send timeout, in seconds", -1, 0),
+    *_refused(
+        GENERATION, "include_stop_str_in_output", "the stop string is told as stop_reason", False
+    ),
+    *_refused(GENERATION, "no_stop_trim", "the stop string is told as stop_reason", False),
+    *_refused(GENERATION, "stop_regex", "send stop, or a regex that the whole answer has"),
+    *_refused(GENERATION, "skip_special_tokens", "special tokens are not shown", True),
+    *_refused(GENERATION, "truncate_prompt_tokens truncation_side", "shorten the prompt"),
+    *_refused(
+        GENERATION,
+        "return_token_ids return_tokens return_output_ids_in_sglext",
+        "send logprobs",
+        False,
+    ),
+    *_refused(
+        GENERATION, "return_prompt_token_ids return_input_ids_in_sglext", "ask /tokenize", False
+    ),
+    *_refused(GENERATION, "return_tokens_as_token_ids", "send logprobs", False),
+    *_refused(GENERATION, "return_prompt_text return_token_offsets", "ask /tokenize", False),
+    *_refused(
+        GENERATION,
+        "thinking_token_budget reasoning_budget_tokens thinking_budget_tokens",
+        "send max_tokens",
+        -1,
+    ),
+    *_refused(
+        GENERATION, "json_schema regex ebnf grammar structural_tag", "send structured_outputs"
+    ),
+    *_refused(
+        GENERATION,
+        "response_format.schema response_format.pattern response_format.grammar "
+        "response_format.format response_format.structures response_format.triggers "
+        "response_format.at_least_one response_format.value",
+        "send response_format.json_schema, or structured_outputs",
+    ),
+    *_refused(
+        GENERATION,
+        "structured_outputs.structural_tag",
+        "send structured_outputs.json, regex or grammar",
+    ),
+    *_refused(
+        GENERATION,
+        "structured_outputs.whitespace_pattern guided_whitespace_pattern",
+        "send structured_outputs.disable_any_whitespace",
+    ),
+    *_refused(
+        GENERATION,
+        "structured_outputs.disable_additional_properties",
+        "properties that a schema does not name are allowed by additionalProperties alone",
+        False,
+    ),
+    *_refused(GENERATION, "grammar_lazy", "a grammar holds for the whole answer", False),
+    *_refused(GENERATION, "grammar_type grammar_triggers preserved_tokens", _TOOLS, []),
+    *_refused(
+        GENERATION, "stream_options.continuous_usage_stats", "usage comes once, at the end", False
+    ),
+    *_refused(GENERATION, "functions", _TOOLS, []),
+    *_refused(GENERATION, "function_call", _TOOLS, "none", "auto"),
+    *_refused(GENERATION, "modalities", _TEXT_ONLY, ["text"]),
+    *_refused(GENERATION, "audio prediction web_search_options moderation", "OpenAI has them"),
+    *_refused(GENERATION, "chat_template", _TEMPLATE),
+    *_refused(_TOKENIZE, "chat_template", _TEMPLATE),
+    *_refused(GENERATION, "documents", "write them into a message", []),
+    *_refused(GENERATION, "add_generation_prompt", "leave it out", True),
+    *_refused(GENERATION, "continue_final_message", "leave it out", False, ""),
+    *_refused(GENERATION, "add_special_tokens", "send the prompt as token ids, from /tokenize"),
+    *_refused(
+        GENERATION,
+        "media_io_kwargs mm_processor_kwargs images_config video_config max_dynamic_patch "
+        "min_dynamic_patch",
+        _TEXT_ONLY,
+        {},
+    ),
+    *_refused(GENERATION, "use_audio_in_video return_mm_kwargs", _TEXT_ONLY, False),
+    *_refused(_TOKENIZE, "media_io_kwargs mm_processor_kwargs", _TEXT_ONLY, {}),
+    *_refused(GENERATION, "lora lora_path", _NO_LORA, []),
+    *_refused(GENERATION, "kv_transfer_params ec_transfer_params", _ONE_CORE, {}),
+    *_refused(
+        GENERATION,
+        "bootstrap_host bootstrap_port bootstrap_room disagg_prefill_dp_rank routed_dp_rank "
+        "data_parallel_rank",
+        "the server chooses the rank",
+    ),
+    *_refused(
+        GENERATION,
+        "return_weight_versions return_hidden_states return_routed_experts return_sampling_mask "
+        "return_meta_info return_spec_tokens_details return_flat_raw_output_top_logprobs verbose "
+        "timings_per_token return_progress",
+        _NO_TAPS,
+        False,
+    ),
+    *_refused(GENERATION, "routed_experts_prompt_start routed_experts_start_len", _NO_TAPS, 0),
+    *_refused(GENERATION, "sampling_logprobs_mode response_fields", _NO_TAPS, []),
+    *_refused(GENERATION, "vllm_xargs custom_params custom_logit_processor", _OWN_CODE, {}),
+    *_refused(GENERATION, "session_params", "send the whole prompt: its beginning is cached", {}),
+    *_refused(GENERATION, "extra_key", "send cache_salt"),
+    *_refused(GENERATION, "watermarking watermark", "answers are not marked", False),
+    *_refused(GENERATION, "repetition_detection", _PENALTY),
+    *_refused(GENERATION, "repeat_penalty", _PENALTY, 1, 1.0),
+    *_refused(
+        GENERATION, "dry_multiplier xtc_probability dynatemp_range mirostat", _SAMPLERS, 0, 0.0
+    ),
+    *_refused(GENERATION, "top_n_sigma adaptive_target", _SAMPLERS, -1, -1.0),
+    *_refused(GENERATION, "typical_p", _SAMPLERS, 1, 1.0),
+    *_refused(GENERATION, "top_a min_keep", _SAMPLERS, 0, 0.0),
+    *_refused(GENERATION, "samplers", _SAMPLERS),
+    *_refused(GENERATION, "n_indent", "send a regex or a grammar", 0),
+    *_refused(GENERATION, "chat_format chat_parser", _PARSERS),
+    *_refused(GENERATION, "generation_prompt", _TEMPLATE, ""),
+    *_refused(GENERATION, "reasoning_format", _PARSERS, "auto", "deepseek"),
+    *_refused(GENERATION, "parse_tool_calls separate_reasoning stream_reasoning", _PARSERS, True),
+    *_refused(GENERATION, "reasoning_control", "send max_tokens", False),
+    *_refused(
+        GENERATION,
+        "reasoning_budget_start_tag reasoning_budget_end_tag reasoning_budget_end_tags "
+        "reasoning_budget_message",
+        _PARSERS,
+        "",
+    ),
+    *_refused(GENERATION, "thinking", "send chat_template_kwargs"),
+    *_refused(GENERATION, "task", "write the task into a message"),
+    *_refused(
+        CONVERSATION,
+        "messages[].content[].image_url messages[].content[].input_audio "
+        "messages[].content[].audio_url messages[].content[].video_url messages[].content[].file "
+        "messages[].content[].image_pil messages[].content[].image_embeds "
+        "messages[].content[].audio_embeds messages[].content[].video_embeds "
+        "messages[].content[].data messages[].content[].uuid messages[].content[].modalities",
+        _TEXT_ONLY,
+    ),
+    *_refused(
+        CONVERSATION,
+        "messages[].content[].thinking messages[].content[].closed",
+        "send messages[].reasoning",
+    ),
+    *_refused(CONVERSATION, "messages[].content[].refusal", "send it as content"),
+    *_refused(CONVERSATION, "messages[].content[].name", _TOOLS),
+    *_refused(CONVERSATION, "messages[].audio", _TEXT_ONLY),
+    *_refused(CONVERSATION, "messages[].function_call", "send messages[].tool_calls"),
+    *_refused(CONVERSATION, "messages[].tool_calls[].custom", "tools are functions here"),
+    *_refused(CONVERSATION, "messages[].tools", "send tools beside messages", []),
+    *_refused(CONVERSATION, "messages[].task", "write the task into the message"),
+    *_refused(CONVERSATION, "messages[].prefix", "send the beginning to /v1/completions", False),
+    *_refused(CONVERSATION, "messages[].refusal", "send it as content", ""),
+    *_refused(CONVERSATION, "tool_choice.custom", "tools are functions here"),
+    *_refused(CONVERSATION, "tool_choice.allowed_tools", "send only the tools that may be called"),
+    *_refused(_TOKENIZE, "return_token_strs with_pieces", "ask /detokenize", False),
+    *_refused(_TOKENIZE, "content", "send prompt"),
+    *_refused(_TOKENIZE, "add_special", "send add_special_tokens", False),
+    *_refused(_TOKENIZE, "add_generation_prompt", "leave it out", True),
+    *_refused(_TOKENIZE, "continue_final_message", "leave it out", False),
+    *_refused(_DETOKENIZE, "skip_special_tokens", "special tokens are not shown", True),
+)
+
+_HARMLESS: tuple[FieldRow, ...] = (
+    *_harmless(GENERATION, "user safety_identifier metadata", "names a person; nobody here asks"),
+    *_harmless(GENERATION, "store service_tier", _FOR_OPENAI),
+    *_harmless(
+        GENERATION,
+        "prompt_cache_key prompt_cache_options prompt_cache_retention cache_prompt n_cache_reuse",
+        "prompts' beginnings are cached in any case; cache_salt keeps tenants apart",
+    ),
+    *_harmless(
+        CONVERSATION,
+        "messages[].content[].prompt_cache_breakpoint messages[].content[].cache_control",
+        "prompts' beginnings are cached in any case",
+    ),
+    *_harmless(GENERATION, "verbosity", "no open model knows it; say it in a message"),
+    *_harmless(GENERATION, "stream_options.include_obfuscation", "events are never padded"),
+    *_harmless(GENERATION, "stream_interval sse_ping_interval", "of how events are sent"),
+    *_harmless(GENERATION, "return_cached_tokens_details", "usage has them in any case"),
+    *_harmless(GENERATION, "spaces_between_special_tokens", "nothing is put between tokens"),
+    *_harmless(
+        GENERATION,
+        "mm_payload return_flat_raw_top_logprobs_b64",
+        "the form of what is not asked for",
+    ),
+    *_harmless(GENERATION, "session_id custom_labels id_slot", "for routers and figures of theirs"),
+    *_harmless(GENERATION, "request_id rid", "send the header X-Request-Id"),
+    *_harmless(
+        GENERATION,
+        "n_keep n_discard",
+        "a prompt is never shifted: one that is too long is refused",
+    ),
+    *_harmless(
+        GENERATION,
+        "repeat_last_n xtc_threshold dynatemp_exponent dry_base dry_allowed_length "
+        "dry_penalty_last_n dry_sequence_breakers mirostat_tau mirostat_eta adaptive_decay",
+        "belongs to a sampler that is refused where it is on",
+    ),
+    *_harmless(GENERATION, "backend_sampling", "where tokens are drawn does not change them"),
+    *_harmless(GENERATION, "guided_decoding_backend", "there is one"),
+    *_harmless(GENERATION, "models route transforms provider", "of OpenRouter's routing"),
+    *_harmless(_COMPLETIONS, "tools tool_choice parallel_tool_calls", "a text has no tools"),
+    *_harmless(
+        CONVERSATION,
+        "messages[].phase messages[].annotations messages[].content[].annotations messages[].id "
+        "messages[].reasoning_details",
+        "templates know no place for it",
+    ),
+    *_harmless(CONVERSATION, "messages[].tool_calls[].index", "calls come in their order"),
+    *_harmless(_TOKENIZE, "parse_special", "marks of special tokens are always read as them"),
+)
+
+TABLE: tuple[FieldRow, ...] = (*HONOURED, *_REFUSED, *_HARMLESS)

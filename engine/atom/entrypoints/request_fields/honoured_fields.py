@@ -1,0 +1,74 @@
+"""Request fields that have their effect, by endpoint. What `protocol.py` declares and nothing else:
+a test holds the two together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from atom.entrypoints.request_fields.field_row import (
+    CONVERSATION,
+    GENERATION,
+    Endpoint,
+    FieldRow,
+    Verdict,
+)
+
+_EVERYWHERE = tuple(Endpoint)
+_CHAT = (Endpoint.CHAT,)
+_COMPLETIONS = (Endpoint.COMPLETIONS,)
+_TOKENIZE = (Endpoint.TOKENIZE,)
+
+
+def _plain(endpoints: Sequence[Endpoint], names: str) -> tuple[FieldRow, ...]:
+    return tuple(FieldRow(name, tuple(endpoints), Verdict.HONOURED) for name in names.split())
+
+
+def _noted(
+    endpoints: Sequence[Endpoint], path: str, note: str = "", *, opaque: bool = False
+) -> FieldRow:
+    return FieldRow(path, tuple(endpoints), Verdict.HONOURED, note, opaque=opaque)
+
+
+HONOURED: tuple[FieldRow, ...] = (
+    *_plain(_EVERYWHERE, "model"),
+    *_plain(
+        GENERATION,
+        "n temperature top_p top_k min_p seed max_tokens max_completion_tokens n_predict "
+        "min_tokens repetition_penalty "
+        "presence_penalty frequency_penalty allowed_token_ids bad_words stop stop_token_ids "
+        "ignore_eos priority cache_salt timeout_seconds timeout stream stream_options "
+        "stream_options.include_usage logprobs prompt_logprobs",
+    ),
+    _noted(GENERATION, "logit_bias", opaque=True),
+    *_plain(GENERATION, "response_format response_format.type response_format.json_schema"),
+    _noted(GENERATION, "response_format.json_schema.name", "for people; not shown to the model"),
+    _noted(GENERATION, "response_format.json_schema.description", "likewise"),
+    _noted(GENERATION, "response_format.json_schema.schema", opaque=True),
+    _noted(GENERATION, "response_format.json_schema.strict", "the schema is kept to either way"),
+    *_plain(
+        GENERATION,
+        "structured_outputs structured_outputs.json_object structured_outputs.regex "
+        "structured_outputs.grammar structured_outputs.choice "
+        "structured_outputs.disable_any_whitespace structured_outputs.disable_fallback "
+        "guided_regex guided_grammar guided_choice",
+    ),
+    _noted(GENERATION, "structured_outputs.json", opaque=True),
+    _noted(GENERATION, "guided_json", opaque=True),
+    *_plain(_CHAT, "top_logprobs include_reasoning"),
+    *_plain(_COMPLETIONS, "prompt echo"),
+    *_plain(
+        CONVERSATION,
+        "messages messages[].role messages[].content messages[].content[].type "
+        "messages[].content[].text messages[].name messages[].reasoning "
+        "messages[].reasoning_content messages[].tool_calls messages[].tool_calls[].id "
+        "messages[].tool_calls[].type messages[].tool_calls[].function "
+        "messages[].tool_calls[].function.name messages[].tool_call_id "
+        "tool_choice tool_choice.type tool_choice.function tool_choice.function.name "
+        "parallel_tool_calls reasoning_effort",
+    ),
+    _noted(CONVERSATION, "messages[].tool_calls[].function.arguments", opaque=True),
+    _noted(CONVERSATION, "tools", "go to the chat template as they are sent", opaque=True),
+    _noted(CONVERSATION, "chat_template_kwargs", opaque=True),
+    *_plain(_TOKENIZE, "prompt add_special_tokens"),
+    *_plain((Endpoint.DETOKENIZE,), "tokens"),
+)

@@ -1,0 +1,139 @@
+"""The table of request fields is whole: every field of other servers is in it, and what it calls
+honoured is what the request models read."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import (
+    Annotated,
+    Any,
+    NotRequired,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import pytest
+from openai.types import completion_create_params as openai_text
+from openai.types.chat import completion_create_params as openai_chat
+from pydantic import BaseModel
+from typing_extensions import is_typeddict
+
+from atom.entrypoints.openai.protocol import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    RequestBody,
+    TokenizeRequest,
+)
+from atom.entrypoints.request_fields.field_row import Endpoint, FieldRow, Verdict
+from atom.entrypoints.request_fields.field_table import TABLE
+from tests.support.peers import FIELD_LISTS, fields_of
+
+MODELS = (ChatCompletionRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+_WRAPPERS = (Annotated, Required, NotRequired)
+
+
+def rows_of(endpoint: Endpoint) -> dict[str, FieldRow]:
+    return {row.path: row for row in TABLE if endpoint in row.endpoints}
+
+
+def ancestors(path: str) -> Iterator[str]:
+    """The field itself and the ones it is in."""
+    parts = path.split(".")
+    for count in range(len(parts), 0, -1):
+        outer = ".".join(parts[:count])
+        yield outer
+        yield outer.removesuffix("[]")
+
+
+def is_said(path: str, rows: dict[str, FieldRow]) -> bool:
+    """Whether the table says what becomes of a field: itself, or what holds it and is refused, or
+    belongs whole to its sender."""
+    if path in rows:
+        return True
+    outer = (rows[each] for each in ancestors(path) if each in rows)
+    return any(row.opaque or row.verdict is not Verdict.HONOURED for row in outer)
+
+
+def objects_in(kind: Any) -> Iterator[tuple[str, Any]]:
+    """Every typed object that a value of this type may hold, and the brackets of its lists."""
+    if is_typeddict(kind) or (isinstance(kind, type) and issubclass(kind, BaseModel)):
+        yield "", kind
+        return
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        for choice in get_args(kind):
+            yield from objects_in(choice)
+    elif origin in _WRAPPERS:
+        yield from objects_in(get_args(kind)[0])
+    elif origin is not None and origin is not dict:
+        for item in get_args(kind):
+            for brackets, found in objects_in(item):
+                yield f"[]{brackets}", found
+
+
+def members_of(kind: Any) -> Iterator[tuple[str, Any]]:
+    if is_typeddict(kind):
+        yield from get_type_hints(kind).items()
+        return
+    for name, field in kind.model_fields.items():
+        yield field.alias or name, field.annotation
+
+
+def paths_of(kind: Any, prefix: str = "", outer: tuple[Any, ...] = ()) -> Iterator[str]:
+    for name, annotation in members_of(kind):
+        yield prefix + name
+        for brackets, found in objects_in(annotation):
+            if found not in outer:
+                yield from paths_of(found, f"{prefix}{name}{brackets}.", (*outer, kind))
+
+
+@pytest.mark.parametrize("peer", FIELD_LISTS)
+def test_every_field_of_another_server_is_in_the_table(peer: str) -> None:
+    tables = {endpoint: rows_of(endpoint) for endpoint in Endpoint}
+    fields = fields_of(peer)
+    assert fields
+    missing = [
+        f"{endpoint} {path}"
+        for endpoint, path in fields
+        if not is_said(path, tables[Endpoint(endpoint)])
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    ("kind", "endpoint"),
+    [
+        (openai_chat.CompletionCreateParamsStreaming, Endpoint.CHAT),
+        (openai_text.CompletionCreateParamsStreaming, Endpoint.COMPLETIONS),
+    ],
+)
+def test_every_field_of_the_installed_openai_package_is_in_the_table(
+    kind: Any, endpoint: Endpoint
+) -> None:
+    rows, paths = rows_of(endpoint), set(paths_of(kind))
+    assert len(paths) > 15
+    assert not [path for path in sorted(paths) if not is_said(path, rows)]
+
+
+@pytest.mark.parametrize("kind", MODELS, ids=lambda kind: kind.endpoint)
+def test_what_the_table_calls_honoured_is_what_the_request_models_read(
+    kind: type[RequestBody],
+) -> None:
+    honoured = {
+        path for path, row in rows_of(kind.endpoint).items() if row.verdict is Verdict.HONOURED
+    }
+    declared = set(paths_of(kind))
+    assert declared - honoured == set()
+    assert honoured - declared == set()
+
+
+def test_each_field_of_an_endpoint_has_one_row_that_says_why() -> None:
+    for endpoint in Endpoint:
+        paths = [row.path for row in TABLE if endpoint in row.endpoints]
+        assert len(paths) == len(set(paths)), sorted(p for p in paths if paths.count(p) > 1)
+    assert all(row.note for row in TABLE if row.verdict is not Verdict.HONOURED)
