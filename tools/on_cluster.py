@@ -92,6 +92,8 @@ def install_operator(kube: Kube, images: Images) -> None:
         "image.repository": repository,
         "image.tag": tag,
         "defaultEngineImages.cpu": images.engine,
+        # The thin engine image has its packages from a folder of the node.
+        "template.allowed": "{hostPath}",
     }
     content = _content_of(images.operator)
     if content is not None:

@@ -15,7 +15,7 @@ from typing import Any
 from atom_operator.admission.parsing import parse_spec
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.api.v1alpha1.atomdeployment import RolloutSpec
-from atom_operator.children.overlay import OverlayError, overlay_paths
+from atom_operator.children.overlay import overlay_paths
 from atom_operator.children.render import plan_of, render
 from atom_operator.children.workload import pod_revision, workload_kind
 from atom_operator.cluster.engines import EnginePort
@@ -199,21 +199,18 @@ class Decider:
         spec_seen: bool,
     ) -> Decision:
         """The children of a plan, its rollout chosen; none when it is sure not to fit."""
-        overlay = overlay_paths(plan.template or {})
+        overlay = (*overlay_paths(plan.template or {}), *plan.template_removed)
         if not plan.may_start:
             return Decision(plan=plan, overlay=overlay)
         may_roll_back = asked.auto_rollback is not False
         claim = await check_claims(self.port, self.fleet, plan)
         if claim.problem is not None:
             return Decision(problems=(claim.problem,))
-        try:
-            plan, wanted = with_budget_of(observed, plan, pod_revision(plan))
-            plan, wanted = as_it_runs(
-                observed, plan, wanted, spec_seen=spec_seen, may_roll_back=may_roll_back
-            )
-            weights = await fetch_weights(self.port, self.engines, plan)
-        except OverlayError as error:
-            return Decision(problems=(FieldProblem("spec.template", str(error)),))
+        plan, wanted = with_budget_of(observed, plan, pod_revision(plan))
+        plan, wanted = as_it_runs(
+            observed, plan, wanted, spec_seen=spec_seen, may_roll_back=may_roll_back
+        )
+        weights = await fetch_weights(self.port, self.engines, plan)
         plan = replace(
             plan,
             learned=learn(plan, engines.of(wanted.name).measured, observed.learned),

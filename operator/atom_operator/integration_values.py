@@ -32,11 +32,18 @@ class TemplateFeature(StrEnum):
     HOST_PID = "hostPID"
     HOST_IPC = "hostIPC"
     HOST_NETWORK = "hostNetwork"
-    PRIVILEGED = "privileged"
+    HOST_PORT = "hostPort"
     HOST_PATH = "hostPath"
+    PRIVILEGED = "privileged"
+    CAPABILITIES = "capabilities"  # added to what a container has
+    RUN_AS_ROOT = "runAsRoot"  # uid 0, or whichever user the image says
+    UNCONFINED = "unconfined"  # without a seccomp or AppArmor profile, or with all of /proc
+    SYSCTLS = "sysctls"
+    NODE_NAME = "nodeName"  # past the scheduler
+    PRIORITY_CLASS = "priorityClassName"  # one of Kubernetes' own, system-…
 
 
-FORBIDDEN_BY_DEFAULT = frozenset(TemplateFeature) - {TemplateFeature.HOST_PATH}
+FORBIDDEN_BY_DEFAULT = frozenset(TemplateFeature)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,8 @@ import yaml
 from atom_operator import constants
 from atom_operator.admission.parsing import parse_spec
 from atom_operator.children.config import plan_config_map
-from atom_operator.children.overlay import OverlayError
 from atom_operator.children.workload import pod_template
-from atom_operator.domain import FieldProblem, Manifest, ObjectKey, Owner, Plan, Supply
+from atom_operator.domain import Manifest, ObjectKey, Owner, Plan, Supply
 from atom_operator.integration_values import Site
 from atom_operator.plan.inventory import PodsAsked, survey
 from atom_operator.plan_arithmetic import terms
@@ -100,11 +99,7 @@ def _report(
     plan = considered.plan
     if plan is None:
         return PlanReport(key, considered.problems)
-    try:
-        template = pod_template(plan)
-    except OverlayError as error:
-        return PlanReport(key, (FieldProblem("spec.template", str(error)),))
-    supply = None if fleet is None else _supply(plan, template["spec"], fleet)
+    supply = None if fleet is None else _supply(plan, pod_template(plan)["spec"], fleet)
     return PlanReport(key, considered.problems, plan, supply)
 
 

@@ -25,7 +25,8 @@ class ValuesError(ValueError):
 def site_of_values(values: Mapping[str, Any]) -> Site:
     """What `values` set of a Site; the chart's defaults for the rest. Raises ValuesError."""
     engine, scaling = _section(values, "engine"), _section(values, "autoscaling")
-    forbidden = _section(values, "template").get("forbidden", FORBIDDEN_BY_DEFAULT)
+    template = _section(values, "template")
+    forbidden = template.get("forbidden", FORBIDDEN_BY_DEFAULT)
     try:
         return Site(
             prometheus_address=scaling.get("prometheusAddress") or None,
@@ -33,7 +34,8 @@ def site_of_values(values: Mapping[str, Any]) -> Site:
             engine_multi_node=bool(engine.get("multiNode", True)),
             engine_architectures=tuple(map(str, engine.get("architectures") or ())),
             engine_features=frozenset(map(EngineFeature, engine.get("features") or ())),
-            template_forbidden=frozenset(map(TemplateFeature, forbidden)),
+            template_forbidden=frozenset(map(TemplateFeature, forbidden))
+            - frozenset(map(TemplateFeature, template.get("allowed") or ())),
         )
     except (TypeError, ValueError) as error:
         raise ValuesError(f"{error}; see the chart's README") from error

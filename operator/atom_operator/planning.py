@@ -19,9 +19,9 @@ from atom_operator.admission.engine_limits import (
     validate_unknown_family,
 )
 from atom_operator.admission.surroundings import validate_surroundings
-from atom_operator.admission.template_guard import validate_template
 from atom_operator.admission.validation import validate, validate_against_model
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.children.template_guard import template_problems
 from atom_operator.constants import Reason
 from atom_operator.domain import (
     Capacity,
@@ -103,7 +103,6 @@ def consider(owner: Owner, spec: AtomDeploymentSpec, around: Surroundings) -> Co
         *validate(spec),
         *validate_surroundings(spec, around.served, around.site),
         *validate_engine_features(spec, around.site),
-        *validate_template(spec, around.site),
     ]
     image = spec.engine.image or around.images.get(spec.accelerator.type)
     if image is None:
@@ -122,7 +121,10 @@ def consider(owner: Owner, spec: AtomDeploymentSpec, around: Surroundings) -> Co
     problems.extend(validate_against_model(options, lookup.facts))
     if any(problem.reason not in _ENGINE_LIMITS for problem in problems):
         return Considered(tuple(problems))
-    return Considered(tuple(problems), _plan(owner, spec, options, lookup, around))
+    plan = _plan(owner, spec, options, lookup, around)
+    if found := template_problems(plan, around.site):
+        return Considered((*problems, *found))
+    return Considered(tuple(problems), plan)
 
 
 def _plan(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from atom_operator.children.job import inspection_job, weights_job
-from atom_operator.children.overlay import OverlayError
 from atom_operator.cluster.engines import EnginePort
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.jobs import read_job
@@ -43,16 +42,13 @@ async def look_at_model(port: ClusterPort, plan: Plan) -> Step:
     """Ask the model itself for its shape, where neither the spec nor the catalogue tells it."""
     if plan.capacity.reason is not Reason.MODEL_FACTS_UNKNOWN:
         return NOTHING
-    try:
-        job = inspection_job(plan)
-    except OverlayError:
-        return NOTHING  # a problem that is reported with the pods
+    job = inspection_job(plan)
     state = await read_job(port, plan.key.namespace, job)
     return Step(job, waiting_for_inspection(job.name, state), inspected_config(state))
 
 
 async def fetch_weights(port: ClusterPort, engines: EnginePort, plan: Plan) -> Step:
-    """The download of a hub model into its claim; raises OverlayError."""
+    """The download of a hub model into its claim."""
     job = weights_job(plan)
     if job is None:
         return NOTHING

@@ -154,13 +154,18 @@ def _features(environ: Mapping[str, str]) -> frozenset[EngineFeature]:
 
 
 def _forbidden(environ: Mapping[str, str]) -> frozenset[TemplateFeature]:
-    if f"{PREFIX}TEMPLATE_FORBIDDEN" not in environ:
-        return FORBIDDEN_BY_DEFAULT
+    forbidden = FORBIDDEN_BY_DEFAULT
+    if f"{PREFIX}TEMPLATE_FORBIDDEN" in environ:
+        forbidden = _template_features(environ, "TEMPLATE_FORBIDDEN")
+    return forbidden - _template_features(environ, "TEMPLATE_ALLOWED")
+
+
+def _template_features(environ: Mapping[str, str], name: str) -> frozenset[TemplateFeature]:
     try:
-        return frozenset(map(TemplateFeature, _names(environ, "TEMPLATE_FORBIDDEN")))
+        return frozenset(map(TemplateFeature, _names(environ, name)))
     except ValueError as error:
         known = ", ".join(TemplateFeature)
-        raise SettingsError(f"{PREFIX}TEMPLATE_FORBIDDEN: {error}; known: {known}") from error
+        raise SettingsError(f"{PREFIX}{name}: {error}; known: {known}") from error
 
 
 def _number(

@@ -17,6 +17,7 @@ from atom.sizing import (
     valid_tensor_parallel_sizes,
 )
 from atom_operator import constants
+from atom_operator.admission.template_shape import shape_problems
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
 from atom_operator.domain import EngineOptions, FieldProblem
@@ -200,9 +201,7 @@ def _template_is_a_pod_template(spec: AtomDeploymentSpec) -> Iterator[FieldProbl
             yield FieldProblem(
                 f"spec.template.{key}", "unknown; a pod template has metadata and spec"
             )
-    for key in ("metadata", "spec"):
-        if not isinstance(template.get(key, {}), Mapping):
-            yield FieldProblem(f"spec.template.{key}", "must be an object")
+    yield from shape_problems(template)
 
 
 def _template_leaves_our_labels(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:

@@ -16,6 +16,7 @@ from atom_operator.children.engine_container import PRE_STOP_SECONDS, engine_con
 from atom_operator.children.group import group_annotations, leader_worker_set
 from atom_operator.children.overlay import OverlayError, merge_pod_template
 from atom_operator.children.preflight import preflight_container
+from atom_operator.children.template_removal import remove_fields
 from atom_operator.children.volumes import volumes
 from atom_operator.domain import (
     DEPLOYMENT,
@@ -94,12 +95,24 @@ def pod_template(plan: Plan) -> Manifest:
     Raises OverlayError when spec.template cannot be merged.
     """
     template = merge_pod_template(_pod_template(plan), plan.template or {})
-    containers = template.get("spec", {}).get("containers") or ()
+    template = remove_fields(template, plan.template_removed)
+    _check_still_ours(template, plan.key.name)
+    return template
+
+
+def _check_still_ours(template: Manifest, name: str) -> None:
+    """Raise OverlayError where the template has lost what makes its pods this AtomDeployment's."""
+    containers = (template.get("spec") or {}).get("containers") or ()
     if not any(item.get("name") == constants.ENGINE_CONTAINER for item in containers):
         raise OverlayError(
             f"spec.containers: container {constants.ENGINE_CONTAINER} is what serves; leave it in"
         )
-    return template
+    labels = (template.get("metadata") or {}).get("labels") or {}
+    for label, value in naming.selector_labels(name).items():
+        if labels.get(label) != value:
+            raise OverlayError(
+                f"metadata.labels[{label}]: the operator selects pods by it; leave it as it is"
+            )
 
 
 def pod_revision(plan: Plan) -> PodRevision:
@@ -127,7 +140,7 @@ def template_revision(template: Manifest) -> str:
 def _pod_template(plan: Plan) -> Manifest:
     stop_seconds = PRE_STOP_SECONDS + plan.engine.drain_seconds + _STOP_MARGIN_SECONDS
     spec: dict[str, Any] = {
-        "serviceAccountName": plan.key.name,
+        "serviceAccountName": plan.service_account,
         "automountServiceAccountToken": False,
         # A Service named "atom" would otherwise inject ATOM_PORT and the like.
         "enableServiceLinks": False,

@@ -30,6 +30,8 @@ class Plan:
     startup_budget_seconds: int
     progress_deadline_seconds: int  # of a rollout without any progress
     template: Mapping[str, Any] | None
+    template_removed: tuple[str, ...] = ()  # paths that are taken out of the pod template
+    own_account: str | None = None  # the ServiceAccount that the spec names; None: we make one
     learning_key: str = ""  # names the kind of engine that evidence is about
     learned: tuple[Evidence, ...] = ()  # kept for the next plans
     integrations: Integrations = field(default_factory=Integrations)
@@ -42,6 +44,11 @@ class Plan:
     image_waits: str | None = None  # why a new default is not taken yet
     changes_kind: bool = False  # pods of the other kind of workload serve until these are ready
     keeps_rendering: bool = False  # pods stay as another version of the operator made them
+
+    @property
+    def service_account(self) -> str:
+        """Of the pods, and of the Jobs that prepare their model."""
+        return self.own_account or self.key.name
 
     @property
     def may_start(self) -> bool:

@@ -77,6 +77,7 @@ def build_plan(
             or progress_deadline_seconds(budget, options.drain_seconds)
         ),
         template=spec.template,
+        template_removed=tuple(spec.template_remove or ()),
         learning_key=key,
         learned=learned,
     )

@@ -14,7 +14,6 @@ from typing import Any
 
 from atom_operator.admission.parsing import parse_spec
 from atom_operator.admission.review import ReviewRequest, Verdict
-from atom_operator.children.overlay import OverlayError
 from atom_operator.children.workload import pod_template
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.observe import observe
@@ -155,13 +154,7 @@ def faults_of(key: ObjectKey, manifest: Manifest) -> tuple[FieldProblem, ...]:
     if isinstance(spec, tuple):
         return ()
     result = _alone(key, manifest, _ANYWHERE)
-    if isinstance(result, tuple):
-        return result
-    try:
-        pod_template(result)
-    except OverlayError as error:
-        return (FieldProblem("spec.template", str(error)),)
-    return ()
+    return result if isinstance(result, tuple) else ()
 
 
 def _alone(

@@ -11,7 +11,7 @@ import yaml
 
 from atom.sizing import ModelFacts
 from atom_operator.domain import ATOM_DEPLOYMENT, DEPLOYMENT, ObjectKey
-from atom_operator.integration_values import Site
+from atom_operator.integration_values import FORBIDDEN_BY_DEFAULT, Site, TemplateFeature
 from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.plan.model_facts import facts_from_catalogue
 from tests.support.builders_operator import reconciler
@@ -53,7 +53,8 @@ def test_there_are_examples() -> None:
 async def test_an_example_is_accepted_planned_and_rendered_for_images_that_can_do_it(
     path: Path,
 ) -> None:
-    """Some examples ask for more than this repository's image can do: here a site announces it.
+    """Some examples ask for more than this repository's image can do, or than templates may by
+    default: here a site announces and allows it.
     No engine is started."""
     manifest = load(path)
     manifest["metadata"]["namespace"] = "default"
@@ -65,6 +66,7 @@ async def test_an_example_is_accepted_planned_and_rendered_for_images_that_can_d
         engine_tensor_parallel=16,
         engine_multi_node=True,
         engine_architectures=("DeepseekV3ForCausalLM",),
+        template_forbidden=FORBIDDEN_BY_DEFAULT - {TemplateFeature.HOST_PATH},
     )
     await reconciler(cluster, site=able).reconcile(ObjectKey("default", name))
     status = cluster.find(ATOM_DEPLOYMENT, name)["status"]
@@ -95,7 +97,10 @@ async def test_an_example_that_this_versions_engine_refuses_says_so(path: Path) 
     cluster = FakeCluster()
     cluster.create(ATOM_DEPLOYMENT, manifest)
     name = manifest["metadata"]["name"]
-    await reconciler(cluster, site=Site()).reconcile(ObjectKey("default", name))
+    allowed = "template.allowed={hostPath}" in comment(path)
+    features = {TemplateFeature.HOST_PATH} if allowed else set()
+    site = Site(template_forbidden=FORBIDDEN_BY_DEFAULT - features)
+    await reconciler(cluster, site=site).reconcile(ObjectKey("default", name))
     conditions = cluster.find(ATOM_DEPLOYMENT, name)["status"]["conditions"]
     (accepted,) = [item for item in conditions if item["type"] == "Accepted"]
     refused = accepted["status"] == "False"

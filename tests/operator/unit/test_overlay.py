@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,12 @@ from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from atom_operator.children.overlay import OverlayError, merge_pod_template, overlay_paths
+from atom_operator.children.template_removal import remove_fields
 
+COMMAND: dict[str, Any] = {"exec": {"command": ["x"]}}
+LIVE: dict[str, Any] = {"httpGet": {"path": "/live", "port": "http"}, "periodSeconds": 10}
+LIVE_BY_COMMAND = {**COMMAND, "periodSeconds": 10}
+STOP_BY_COMMAND = {"preStop": COMMAND}
 BASE: dict[str, Any] = {
     "metadata": {"labels": {"app": "atom"}},
     "spec": {
@@ -23,6 +29,8 @@ BASE: dict[str, Any] = {
                 "env": [{"name": "HOME", "value": "/cache"}],
                 "ports": [{"containerPort": 8000, "name": "http"}],
                 "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+                "livenessProbe": LIVE,
+                "lifecycle": {"preStop": {"sleep": {"seconds": 5}}},
             }
         ],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
@@ -46,8 +54,9 @@ def test_a_container_is_merged_by_name_and_others_are_added() -> None:
     result = merged(
         containers=[{"name": "sidecar", "image": "s:1"}, {"name": "engine", "tty": True}]
     )
-    assert [item["name"] for item in result["containers"]] == ["engine", "sidecar"]
-    assert result["containers"][0]["tty"] is True
+    # In the order asked for, as the API server orders what a patch names.
+    assert [item["name"] for item in result["containers"]] == ["sidecar", "engine"]
+    assert result["containers"][1]["tty"] is True
 
 
 @pytest.mark.parametrize(
@@ -56,7 +65,7 @@ def test_a_container_is_merged_by_name_and_others_are_added() -> None:
         (
             {"volumeMounts": [{"name": "venv", "mountPath": "/venv"}]},
             "volumeMounts",
-            [{"name": "tmp", "mountPath": "/tmp"}, {"name": "venv", "mountPath": "/venv"}],
+            [{"name": "venv", "mountPath": "/venv"}, {"name": "tmp", "mountPath": "/tmp"}],
         ),
         (
             {"volumeMounts": [{"name": "fast", "mountPath": "/tmp"}]},
@@ -75,6 +84,13 @@ def test_a_container_is_merged_by_name_and_others_are_added() -> None:
             [{"containerPort": 8000, "name": "http", "protocol": "TCP", "hostPort": 80}],
         ),
         ({"args": ["--help"]}, "args", ["--help"]),
+        # Fields that exclude each other: the rendered one goes.
+        ({"livenessProbe": {"exec": {"command": ["x"]}}}, "livenessProbe", LIVE_BY_COMMAND),
+        ({"lifecycle": {"preStop": {"exec": {"command": ["x"]}}}}, "lifecycle", STOP_BY_COMMAND),
+        ({"livenessProbe": {"periodSeconds": 9}}, "livenessProbe", {**LIVE, "periodSeconds": 9}),
+        ({"livenessProbe": {"$patch": "replace", **COMMAND}}, "livenessProbe", COMMAND),
+        ({"args": ["--model", "y"], "$setElementOrder/args": []}, "args", ["--model", "y"]),
+        ({"$deleteFromPrimitiveList/args": ["--model"]}, "args", ["x"]),
     ],
 )
 def test_lists_of_a_container_merge_by_their_keys(
@@ -101,11 +117,78 @@ def test_tolerations_are_added_once() -> None:
 
 def test_volumes_merge_by_name() -> None:
     result = merged(volumes=[{"name": "venv", "hostPath": {"path": "/opt"}}])
-    assert [item["name"] for item in result["volumes"]] == ["tmp", "venv"]
+    assert [item["name"] for item in result["volumes"]] == ["venv", "tmp"]
+
+
+def test_a_volume_of_another_source_loses_the_rendered_one() -> None:
+    claim = {"claimName": "big"}
+    result = merged(volumes=[{"name": "tmp", "persistentVolumeClaim": claim}])
+    assert result["volumes"] == [{"name": "tmp", "persistentVolumeClaim": claim}]
+    sized = merged(volumes=[{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}])
+    assert sized["volumes"] == [{"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}}]
+
+
+@pytest.mark.parametrize(
+    ("overlay", "words"),
+    [
+        ({"securityContext": {"$patch": "sideways"}}, "spec.securityContext.$patch must be merge"),
+        ({"securityContext": {"$retain": []}}, "spec.securityContext.$retain is no directive"),
+        ({"securityContext": {"$retainKeys": "all"}}, "spec.securityContext.$retainKeys must be"),
+        ({"securityContext": {"$retainKeys": [], "fsGroup": 1}}, "must name every field here: fsG"),
+        ({"$setElementOrder/volumes": "up"}, "spec.$setElementOrder/volumes must be a list"),
+    ],
+)
+def test_a_directive_that_means_nothing_is_refused_by_name(
+    overlay: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(OverlayError, match=re.escape(words)):
+        merged(**overlay)
+
+
+@pytest.mark.parametrize(
+    ("path", "gone"),
+    [
+        ("spec.securityContext.runAsUser", lambda t: "runAsUser" not in t["securityContext"]),
+        ("spec.securityContext", lambda t: "securityContext" not in t),
+        ("spec.volumes[tmp]", lambda t: t["volumes"] == []),
+        ("spec.containers[engine].livenessProbe", lambda t: "livenessProbe" not in _first(t)),
+        ("spec.containers[engine].livenessProbe.httpGet", lambda t: _first(t)["livenessProbe"]),
+        ("spec.containers[engine].ports[8000].name", lambda t: "name" not in _first(t)["ports"][0]),
+        ("spec.tolerations", lambda t: "tolerations" not in t),
+        ("spec.nodeSelector[zone]", lambda t: True),  # not rendered: nothing to do
+        ("spec.affinity.nodeAffinity", lambda t: True),
+    ],
+)
+def test_a_path_takes_its_field_out(path: str, gone: Callable[[dict[str, Any]], Any]) -> None:
+    before = copy.deepcopy(BASE)
+    assert gone(remove_fields(BASE, [path])["spec"])
+    assert before == BASE
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("spec.securityContex", "securityContex is no field here; there are"),
+        ("spec.affinity.nodeAfinity", "nodeAfinity is no field here"),
+        ("spec.containers[other].livenesProbe", "livenesProbe is no field here"),
+        ("spec.tolerations[0]", "items of this list have no key"),
+        ("spec[hostPID]", "chooses an item, and there is no list here"),
+        ("spec.volumes[tmp", "is no path"),
+        ("metadata.labels[app].x", "x is below a value that has no fields"),
+    ],
+)
+def test_a_path_that_no_pod_has_is_refused_by_name(path: str, words: str) -> None:
+    with pytest.raises(OverlayError, match=re.escape(words)) as error:
+        remove_fields(BASE, ["metadata.labels[team]", path])
+    assert str(error.value).startswith("spec.templateRemove[1] ")
+
+
+def _first(pod_spec: dict[str, Any]) -> dict[str, Any]:
+    return pod_spec["containers"][0]  # type: ignore[no-any-return]
 
 
 def test_an_item_without_its_key_is_refused_by_name() -> None:
-    with pytest.raises(OverlayError, match="an item of volumes lacks name"):
+    with pytest.raises(OverlayError, match=r"an item of spec\.volumes lacks name"):
         merged(volumes=[{"emptyDir": {}}])
 
 

@@ -20,7 +20,7 @@ from atom_operator.domain import (
     Rollout,
     RolloutStrategy,
 )
-from atom_operator.integration_values import Site
+from atom_operator.integration_values import FORBIDDEN_BY_DEFAULT, Site, TemplateFeature
 from atom_operator.kinds import LEADER_WORKER_SET, NETWORK_POLICY
 from tests.support.builders_operator import plan
 
@@ -339,7 +339,8 @@ def test_a_group_carries_what_a_fast_network_needs_where_it_is_asked_for() -> No
         "template": {"spec": {"containers": [container]}},
         "engine": {"env": [{"name": "NCCL_IB_HCA", "value": "mlx5_0:1"}]},
     }
-    groups = render(plan(site=SITE, **asked))[ChildKey(LEADER_WORKER_SET, "chat")]
+    site = replace(SITE, template_forbidden=FORBIDDEN_BY_DEFAULT - {TemplateFeature.CAPABILITIES})
+    groups = render(plan(site=site, **asked))[ChildKey(LEADER_WORKER_SET, "chat")]
     for role in ("leaderTemplate", "workerTemplate"):
         spec = groups["spec"]["leaderWorkerTemplate"][role]["spec"]
         (engine,) = spec["containers"]

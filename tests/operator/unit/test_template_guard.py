@@ -19,6 +19,12 @@ from tests.support.builders_operator import (
 )
 
 PRIVILEGED = {"name": "engine", "securityContext": {"privileged": True}}
+
+
+def _context(**rights: Any) -> dict[str, Any]:
+    return {"containers": [{"name": "engine", "securityContext": rights}]}
+
+
 USES: dict[TemplateFeature, dict[str, Any]] = {
     TemplateFeature.SERVICE_ACCOUNT: {"serviceAccountName": "cluster-admin"},
     TemplateFeature.HOST_PID: {"hostPID": True},
@@ -26,7 +32,33 @@ USES: dict[TemplateFeature, dict[str, Any]] = {
     TemplateFeature.HOST_NETWORK: {"hostNetwork": True},
     TemplateFeature.PRIVILEGED: {"containers": [PRIVILEGED]},
     TemplateFeature.HOST_PATH: {"volumes": [{"name": "root", "hostPath": {"path": "/"}}]},
+    TemplateFeature.HOST_PORT: {
+        "containers": [{"name": "engine", "ports": [{"containerPort": 8000, "hostPort": 80}]}]
+    },
+    TemplateFeature.CAPABILITIES: _context(capabilities={"add": ["SYS_ADMIN"]}),
+    TemplateFeature.RUN_AS_ROOT: {"securityContext": {"runAsUser": 0}},
+    TemplateFeature.UNCONFINED: {"securityContext": {"seccompProfile": {"type": "Unconfined"}}},
+    TemplateFeature.SYSCTLS: {"securityContext": {"sysctls": [{"name": "a.b", "value": "1"}]}},
+    TemplateFeature.NODE_NAME: {"nodeName": "mi300-7"},
+    TemplateFeature.PRIORITY_CLASS: {"priorityClassName": "system-node-critical"},
 }
+# The same said otherwise.
+FURTHER_USES: list[tuple[TemplateFeature, dict[str, Any]]] = [
+    (TemplateFeature.SERVICE_ACCOUNT, {"serviceAccount": "cluster-admin"}),
+    (TemplateFeature.PRIVILEGED, {"initContainers": [{**PRIVILEGED, "name": "first"}]}),
+    (TemplateFeature.PRIVILEGED, {"ephemeralContainers": [{**PRIVILEGED, "name": "look"}]}),
+    (TemplateFeature.PRIVILEGED, _context(windowsOptions={"hostProcess": True})),
+    (TemplateFeature.RUN_AS_ROOT, _context(runAsUser=0)),
+    (TemplateFeature.RUN_AS_ROOT, _context(runAsNonRoot=False)),
+    (TemplateFeature.RUN_AS_ROOT, {"securityContext": {"runAsNonRoot": None}}),
+    (TemplateFeature.RUN_AS_ROOT, {"securityContext": {"$patch": "delete"}}),
+    (TemplateFeature.UNCONFINED, _context(procMount="Unmasked")),
+    (TemplateFeature.UNCONFINED, _context(appArmorProfile={"type": "Unconfined"})),
+    (
+        TemplateFeature.HOST_PATH,
+        {"volumes": [{"name": "tmp", "$patch": "replace"}, {"name": "tmp", "hostPath": {}}]},
+    ),
+]
 
 
 @pytest.mark.parametrize("feature", TemplateFeature)
@@ -48,9 +80,42 @@ async def test_what_the_site_allows_is_rendered(feature: TemplateFeature) -> Non
     assert condition(cluster, "Accepted")["status"] == "True"
 
 
-def test_by_default_a_template_takes_no_other_account_and_nothing_of_the_host() -> None:
+@pytest.mark.parametrize(("feature", "overlay"), FURTHER_USES)
+async def test_it_is_refused_whichever_way_it_is_said(
+    feature: TemplateFeature, overlay: dict[str, Any]
+) -> None:
+    cluster = cluster_with(template={"spec": overlay})
+    await reconciler(cluster, site=Site(template_forbidden=frozenset({feature}))).reconcile(KEY)
+    accepted = condition(cluster, "Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("False", "TemplateForbidden")
+    assert f"{feature.value} is not allowed here" in accepted["message"]
+
+
+async def test_the_guard_against_root_cannot_be_taken_out() -> None:
+    cluster = cluster_with(templateRemove=["spec.securityContext.runAsNonRoot"])
+    await reconciler(cluster).reconcile(KEY)
+    assert condition(cluster, "Accepted")["reason"] == "TemplateForbidden"
+
+
+async def test_a_user_id_can_be_taken_out_for_a_cluster_that_gives_them() -> None:
+    paths = [f"spec.securityContext.{name}" for name in ("runAsUser", "runAsGroup", "fsGroup")]
+    cluster = cluster_with(templateRemove=paths)
+    await reconciler(cluster).reconcile(KEY)
+    accepted = condition(cluster, "Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("True", "OverlayInEffect")
+    assert "spec.securityContext.runAsUser" in accepted["message"]
+    template = cluster.find(DEPLOYMENT, "chat")["spec"]["template"]
+    assert set(template["spec"]["securityContext"]) == {"runAsNonRoot", "seccompProfile"}
+
+
+def test_by_default_a_template_takes_no_rights_that_its_author_was_not_given() -> None:
     forbidden = OperatorSettings.from_env({}).site.template_forbidden
-    assert forbidden == frozenset(TemplateFeature) - {TemplateFeature.HOST_PATH}
+    assert forbidden == frozenset(TemplateFeature)
+    some = {"ATOM_OPERATOR_TEMPLATE_ALLOWED": "hostPath, capabilities"}
+    assert OperatorSettings.from_env(some).site.template_forbidden == forbidden - {
+        TemplateFeature.HOST_PATH,
+        TemplateFeature.CAPABILITIES,
+    }
     allowed = {"ATOM_OPERATOR_TEMPLATE_FORBIDDEN": "hostPath, hostPID"}
     assert OperatorSettings.from_env(allowed).site.template_forbidden == frozenset(
         {TemplateFeature.HOST_PATH, TemplateFeature.HOST_PID}

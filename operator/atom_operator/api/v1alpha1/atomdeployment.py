@@ -26,6 +26,9 @@ SOURCE_PATTERN = (
     r"|path://(/[^/:\s]+)+)$"
 )
 
+# Of spec.templateRemove: names after dots, items of a list or map in brackets.
+REMOVED_PATTERN = r"^(metadata|spec)((\.[A-Za-z][A-Za-z0-9]*)|(\[[^\[\]]+\]))+$"
+
 # The products of plan/accelerators.py (a test compares); for another device set memory and
 # select its nodes by spec.template.
 ProductName = Literal[
@@ -384,5 +387,13 @@ class AtomDeploymentSpec(ApiModel):
     cache: CacheSpec = Field(default_factory=CacheSpec)
     """What outlives a pod."""
     template: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
-    """PodTemplateSpec laid over the rendered one by strategic merge (lists by their merge keys);
-    it wins, and the Accepted condition says that it is in effect."""
+    """PodTemplateSpec laid over the rendered one by strategic merge, as Kubernetes defines it
+    (lists by their merge keys, $patch and the other directives); it wins, and the Accepted
+    condition says that it is in effect."""
+    template_remove: Annotated[
+        list[Annotated[str, Field(min_length=6, max_length=512, pattern=REMOVED_PATTERN)]] | None,
+        Field(max_length=64),
+    ] = None
+    """Paths that are taken out of the pod template last, such as spec.securityContext.runAsUser,
+    spec.containers[engine].livenessProbe or metadata.labels[team]. A null in template says the
+    same, and is lost on its way through kubectl apply."""
