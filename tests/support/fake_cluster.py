@@ -8,7 +8,7 @@ the n-th write raise, `controllers` plays the Deployment controller.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -57,6 +57,10 @@ class FakeCluster:
     reads: list[str] = field(default_factory=list)  # the log of every request that only reads
     node_reads: int = 0
     pod_reads: int = 0
+    # Tells the time of what is created; without one objects are a second apart.
+    clock: Callable[[], datetime] | None = None
+    # Raises RefusedError where an object may not be created.
+    admit: Callable[[Kind, Manifest], None] | None = None
 
     def __post_init__(self) -> None:
         self._version = 0
@@ -118,6 +122,8 @@ class FakeCluster:
         if kind in self.spoilt_kinds:
             raise RefusedError("spec.ports[1].name: Duplicate value", 422)
         key = (kind, metadata["namespace"], metadata["name"])
+        if self.admit is not None and key not in self.objects:
+            self.admit(kind, manifest)
         return self.apply_as(constants.FIELD_MANAGER, key, manifest)
 
     async def hand_over_replicas(
@@ -235,7 +241,7 @@ class FakeCluster:
 
     def apply_as(self, manager: str, key: _Key, manifest: Manifest) -> Manifest:
         existing = self.objects.get(key)
-        stored = copied(existing) if existing else _new_object(key, self._next_number())
+        stored = copied(existing) if existing else self._new_object(key)
         wanted = {"metadata": _applied_metadata(manifest), **_payload(manifest)}
         paths = set(_leaves(wanted))
         for path in self.owned_fields.get((key, manager), set()) - paths:
@@ -252,6 +258,12 @@ class FakeCluster:
             self.touch(stored)
             self.objects[key] = stored
         return copied(stored)
+
+    def _new_object(self, key: _Key) -> Manifest:
+        made = _new_object(key, self._next_number())
+        if self.clock is not None:
+            made["metadata"]["creationTimestamp"] = self.clock().strftime("%Y-%m-%dT%H:%M:%SZ")
+        return made
 
     def _owned_by_others(self, key: _Key, manager: str, path: Path) -> bool:
         return any(

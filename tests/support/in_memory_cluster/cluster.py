@@ -1,0 +1,124 @@
+"""InMemoryCluster: everything that goes on in a cluster beside the operator, on one clock.
+
+`act` lets every controller look once; `settle` until nothing changes any more, which for real ones
+takes moments; `advance` goes on to whatever is due next. Deterministic: the order is written here.
+The operator is another client (`operator_client.py`), and so are people (`api`, `state`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from atom_operator.domain import POD, SERVICE, Manifest
+from tests.support.fake_cluster import FakeCluster
+from tests.support.in_memory_cluster.admission import check, update_quotas
+from tests.support.in_memory_cluster.autoscalers import sync_autoscalers
+from tests.support.in_memory_cluster.deployment_controller import sync_deployments
+from tests.support.in_memory_cluster.garbage_collector import collect
+from tests.support.in_memory_cluster.gitops import GitOps
+from tests.support.in_memory_cluster.job_controller import sync_jobs
+from tests.support.in_memory_cluster.kubelet import Kubelets
+from tests.support.in_memory_cluster.leader_worker_set import sync_leader_worker_sets
+from tests.support.in_memory_cluster.node_controller import sync_nodes
+from tests.support.in_memory_cluster.replica_set import sync_replica_sets
+from tests.support.in_memory_cluster.scheduler import schedule
+from tests.support.in_memory_cluster.state import ClusterState, active, is_ready
+from tests.support.in_memory_cluster.stateful_set import sync_stateful_sets
+
+_MOST_ROUNDS = 60  # of controllers at one moment
+
+
+class InMemoryCluster:
+    """`api` is what the operator talks to."""
+
+    def __init__(self, api: FakeCluster | None = None, nodes: Iterable[Manifest] = ()) -> None:
+        self.api = api or FakeCluster()
+        self.api.nodes = [*(self.api.nodes or []), *nodes]
+        self.state = ClusterState(self.api)
+        self.kubelets = Kubelets(self.state)
+        self.gitops = GitOps(self.state)
+        self.clients: list[Callable[[], None]] = []  # who else looks in every round
+        self.api.clock = self.state.now
+        self.api.admit = lambda kind, item: check(self.state, kind, item)
+
+    # --- time --------------------------------------------------------------------------------
+
+    def act(self) -> None:
+        """Every controller looks once."""
+        state = self.state
+        self.gitops.sync()
+        collect(state)
+        sync_nodes(state)
+        self.kubelets.sync()
+        sync_jobs(state)
+        sync_leader_worker_sets(state)
+        sync_stateful_sets(state)
+        sync_autoscalers(state)
+        sync_deployments(state)
+        sync_replica_sets(state)
+        schedule(state)
+        update_quotas(state)
+        for client in self.clients:
+            client()
+
+    def settle(self) -> None:
+        """Let all of them look until nobody writes; whoever fights another for ever is told."""
+        for _ in range(_MOST_ROUNDS):
+            before = self._versions()
+            self.act()
+            if self._versions() == before:
+                return
+        raise AssertionError(f"it does not come to rest: {self.api.writes[-12:]}")
+
+    def advance(self, seconds: float) -> None:
+        """Time passes: from one thing that is due to the next."""
+        end = self.state.time + seconds
+        self.settle()
+        while (due := self.state.next_due()) is not None and due <= end:
+            self.state.time = due
+            self.settle()
+        self.state.time = end
+        self.settle()
+
+    def _versions(self) -> list[object]:
+        objects = self.api.objects.items()
+        return [(key, item["metadata"].get("resourceVersion")) for key, item in objects]
+
+    # --- what is there -----------------------------------------------------------------------
+
+    @property
+    def pods(self) -> list[Manifest]:
+        """Those that neither ended nor are to end."""
+        return active(self.state.all(POD))
+
+    def serving(self, name: str, namespace: str = "default") -> list[Manifest]:
+        """Pods to which the Service of that name leads, and which answer."""
+        service = self.api.objects.get((SERVICE, namespace, name))
+        if service is None:
+            return []
+        wanted = service["spec"]["selector"].items()
+        return [
+            pod
+            for pod in self.pods
+            if is_ready(pod)
+            and pod["spec"]["nodeName"] not in self.state.lost
+            and wanted <= pod["metadata"]["labels"].items()
+        ]
+
+    def node(self, name: str) -> Manifest:
+        (found,) = [item for item in self.api.nodes or [] if item["metadata"]["name"] == name]
+        return found
+
+    # --- what happens ------------------------------------------------------------------------
+
+    def lose_node(self, name: str) -> None:
+        self.state.lost.add(name)
+
+    def return_node(self, name: str) -> None:
+        """It reports again, and is open again."""
+        self.state.lost.discard(name)
+        self.state.draining.discard(name)
+        self.node(name)["spec"]["unschedulable"] = False
+
+    def drain(self, name: str) -> None:
+        self.state.draining.add(name)

@@ -1,0 +1,313 @@
+"""The controller of Deployments: a ReplicaSet per template, rolling updates within their bounds,
+Recreate, pausing, the deadline, and the conditions by which all that is told.
+
+After kubernetes/pkg/controller/deployment (rolling.go, recreate.go, sync.go, progress.go) of
+1.34. What it does in several looks there it does in several calls here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atom_operator.domain import DEPLOYMENT, POD, Manifest
+from tests.support.fake_cluster import copied
+from tests.support.in_memory_cluster.kinds import REPLICA_SET
+from tests.support.in_memory_cluster.replica_set import HASH_LABEL
+from tests.support.in_memory_cluster.state import (
+    ClusterState,
+    condition_of,
+    hash_of,
+    is_terminal,
+)
+
+_DESIRED = "deployment.kubernetes.io/desired-replicas"
+_DEADLINE_SECONDS = 600
+_COMPLETE = "NewReplicaSetAvailable"
+
+
+def sync_deployments(state: ClusterState) -> None:
+    for item in state.all(DEPLOYMENT):
+        _Deployment(state, item).sync()
+
+
+class _Deployment:
+    """One look at one Deployment."""
+
+    def __init__(self, state: ClusterState, item: Manifest) -> None:
+        self.state, self.item, self.spec = state, item, item["spec"]
+        self.replicas: int = item["spec"].get("replicas", 1)
+        owned = state.owned(REPLICA_SET, item)
+        digest = _digest(item)
+        self.new = next((one for one in owned if _hash(one) == digest), None)
+        self.old = [one for one in owned if one is not self.new]
+        self.made_new = False
+
+    def sync(self) -> None:
+        if self.spec.get("paused") or self._was_scaled():
+            self._scale_all()
+        elif self.spec.get("strategy", {}).get("type") == "Recreate":
+            self._recreate()
+        else:
+            self._roll()
+        self._report()
+
+    # --- ReplicaSets -------------------------------------------------------------------------
+
+    @property
+    def sets(self) -> list[Manifest]:
+        return [*self.old, *([self.new] if self.new else [])]
+
+    def _was_scaled(self) -> bool:
+        return any(
+            one["spec"]["replicas"]
+            and int(one["metadata"]["annotations"][_DESIRED]) != self.replicas
+            for one in self.sets
+        )
+
+    def _scale_all(self) -> None:
+        """Scale what is there; of several ReplicaSets each by its share."""
+        running = [one for one in self.sets if one["spec"]["replicas"]]
+        if len(running) <= 1:
+            for one in running or ([self.new] if self.new else []):
+                self._scale(one, self.replicas)
+        elif self.new is not None and self._is_saturated(self.new):
+            for one in self.old:
+                self._scale(one, 0)
+        else:
+            self._scale_by_share(running)
+        for one in self.sets:
+            one["metadata"]["annotations"][_DESIRED] = str(self.replicas)
+
+    def _scale_by_share(self, running: list[Manifest]) -> None:
+        allowed = self.replicas + self._surge() if self.replicas else 0
+        total = sum(one["spec"]["replicas"] for one in running)
+        left = allowed - total
+        ordered = sorted(running, key=lambda one: -one["spec"]["replicas"])
+        for one in ordered:
+            before = one["spec"]["replicas"]
+            wanted = round(before * allowed / total) - before
+            share = max(min(wanted, left), 0) if left > 0 else min(max(wanted, left), 0)
+            left -= share
+            self._scale(one, before + share)
+        if left:
+            self._scale(ordered[0], max(0, ordered[0]["spec"]["replicas"] + left))
+
+    def _is_saturated(self, one: Manifest) -> bool:
+        ready = (one.get("status") or {}).get("availableReplicas", 0)
+        return bool(one["spec"]["replicas"] == self.replicas == ready)
+
+    def _scale(self, one: Manifest, replicas: int) -> bool:
+        one["metadata"]["annotations"][_DESIRED] = str(self.replicas)
+        if one["spec"]["replicas"] == replicas:
+            return False
+        one["spec"]["replicas"] = replicas
+        one["metadata"]["generation"] += 1
+        self.state.api.touch(one)
+        return True
+
+    def _ensure_new(self, replicas: int) -> Manifest:
+        if self.new is None:
+            template = copied(self.spec["template"])
+            digest = _digest(self.item)
+            template["metadata"].setdefault("labels", {})[HASH_LABEL] = digest
+            metadata = self.item["metadata"]
+            manifest = {
+                "metadata": {
+                    "name": f"{metadata['name']}-{digest}",
+                    "namespace": metadata["namespace"],
+                    "labels": dict(template["metadata"]["labels"]),
+                    "annotations": {_DESIRED: str(self.replicas)},
+                },
+                "spec": {"replicas": replicas, "template": template},
+            }
+            self.new = self.state.create(REPLICA_SET, manifest, self.item)
+            self.made_new = True
+        return self.new
+
+    # --- strategies --------------------------------------------------------------------------
+
+    def _recreate(self) -> None:
+        scaled = [self._scale(one, 0) for one in self.old]
+        if any(scaled):
+            return
+        pods = [pod for one in self.old for pod in self.state.owned(POD, one)]
+        if any(not is_terminal(pod) for pod in pods):
+            return
+        self._scale(self._ensure_new(self.replicas), self.replicas)
+
+    def _roll(self) -> None:
+        before = sum(one["spec"]["replicas"] for one in self.old)
+        most = self.replicas + self._surge()
+        room = max(0, min(most - before, self.replicas))
+        made = self.new is None
+        new = self._ensure_new(room)
+        if made:
+            return
+        if new["spec"]["replicas"] > self.replicas:
+            self._scale(new, self.replicas)
+            return
+        more = min(most - before - new["spec"]["replicas"], self.replicas - new["spec"]["replicas"])
+        if more > 0:
+            self._scale(new, new["spec"]["replicas"] + more)
+            return
+        self._shrink_old(new, before)
+
+    def _shrink_old(self, new: Manifest, before: int) -> None:
+        least = self.replicas - self._unavailable()
+        new_unready = new["spec"]["replicas"] - _available(new)
+        spare = before + new["spec"]["replicas"] - least - new_unready
+        for one in self.old:  # those that do not serve first
+            unready = one["spec"]["replicas"] - _available(one)
+            gone = max(0, min(unready, spare))
+            self._scale(one, one["spec"]["replicas"] - gone)
+            spare -= gone
+        spare = sum(map(_available, self.sets)) - least
+        for one in self.old:
+            gone = max(0, min(one["spec"]["replicas"], spare))
+            self._scale(one, one["spec"]["replicas"] - gone)
+            spare -= gone
+
+    def _surge(self) -> int:
+        return _bound(self._steps().get("maxSurge", "25%"), self.replicas, up=True)
+
+    def _unavailable(self) -> int:
+        away = _bound(self._steps().get("maxUnavailable", "25%"), self.replicas, up=False)
+        if not away and not self._surge():
+            away = 1
+        return min(away, self.replicas)
+
+    def _steps(self) -> Manifest:
+        strategy = self.spec.get("strategy") or {}
+        if strategy.get("type") == "Recreate":
+            return {"maxSurge": 0, "maxUnavailable": 0}
+        return dict(strategy.get("rollingUpdate") or {})
+
+    # --- status ------------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        counts = {name: sum(_count(one, name) for one in self.sets) for name in _COUNTS}
+        updated = _count(self.new, "replicas") if self.new else 0
+        before: Manifest = self.item.get("status") or {}
+        status: dict[str, Any] = {
+            **counts,
+            "updatedReplicas": updated,
+            "observedGeneration": self.item["metadata"]["generation"],
+            "conditions": before.get("conditions") or [],
+        }
+        least = self.replicas - self._unavailable()
+        served = counts["availableReplicas"] >= least
+        words = ("MinimumReplicasAvailable", "Deployment has minimum availability.")
+        lacks = ("MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
+        self._say(status, "Available", str(served), words if served else lacks)
+        self._report_progress(status, before)
+        failure = next(
+            (found for one in self.sets if (found := condition_of(one, "ReplicaFailure"))), None
+        )
+        kept = [one for one in status["conditions"] if one["type"] != "ReplicaFailure"]
+        status["conditions"] = [*kept, *([dict(failure)] if failure else [])]
+        status["conditions"].sort(key=lambda one: str(one["type"]))
+        self.state.set_status(self.item, status)
+        self._forget_sets(complete=self._is_complete(status))
+
+    def _is_complete(self, status: Manifest) -> bool:
+        counts = {status["updatedReplicas"], status["replicas"], status["availableReplicas"]}
+        return counts == {self.replicas}
+
+    def _report_progress(self, status: Manifest, before: Manifest) -> None:
+        if self.spec.get("paused"):
+            self._say(status, "Progressing", "Unknown", ("DeploymentPaused", "is paused"))
+            return
+        name = self.new["metadata"]["name"] if self.new else self.item["metadata"]["name"]
+        known = condition_of(self.item, "Progressing")
+        if self.made_new or known is None or known["status"] == "Unknown":
+            self._progress(status, "NewReplicaSetCreated", f'Created new replica set "{name}"')
+            return
+        if known.get("revision", _digest(self.item)) != _digest(self.item):
+            self._progress(status, "FoundNewReplicaSet", f'Found new replica set "{name}"')
+            return
+        done = status["replicas"] == status["updatedReplicas"] and known["reason"] == _COMPLETE
+        if done:
+            return
+        if self._is_complete(status):
+            words = f'ReplicaSet "{name}" has successfully progressed.'
+            self._progress(status, _COMPLETE, words)
+        elif _moved(before, status):
+            self._progress(status, "ReplicaSetUpdated", f'ReplicaSet "{name}" is progressing.')
+        else:
+            self._keep_deadline(status, known, name)
+
+    def _keep_deadline(self, status: Manifest, known: Manifest, name: str) -> None:
+        if known["reason"] in (_COMPLETE, "ProgressDeadlineExceeded"):
+            return
+        deadline = self.spec.get("progressDeadlineSeconds", _DEADLINE_SECONDS)
+        waited = self.state.seconds_since(known["lastUpdateTime"])
+        if waited <= deadline:
+            self.state.look_after(deadline - waited + 1)
+            return
+        words = f'ReplicaSet "{name}" has timed out progressing.'
+        self._say(status, "Progressing", "False", ("ProgressDeadlineExceeded", words))
+
+    def _progress(self, status: Manifest, reason: str, message: str) -> None:
+        self._say(status, "Progressing", "True", (reason, message))
+        (found,) = [one for one in status["conditions"] if one["type"] == "Progressing"]
+        found["lastUpdateTime"] = self.state.stamp()
+
+    def _say(self, status: Manifest, kind: str, value: str, words: tuple[str, str]) -> None:
+        known = condition_of({"status": status}, kind)
+        found = {"type": kind, "status": value, "reason": words[0], "message": words[1]}
+        if known is not None and all(known.get(name) == text for name, text in found.items()):
+            return
+        moved = known is None or known["status"] != value
+        stamp = self.state.stamp()
+        found["lastTransitionTime"] = (
+            stamp if known is None or moved else known["lastTransitionTime"]
+        )
+        found["lastUpdateTime"] = stamp
+        if kind == "Progressing":
+            found["revision"] = _digest(self.item)
+        kept = [one for one in status["conditions"] if one["type"] != kind]
+        status["conditions"] = [*kept, found]
+
+    def _forget_sets(self, *, complete: bool) -> None:
+        limit = self.spec.get("revisionHistoryLimit", 10)
+        idle = [one for one in self.old if not one["spec"]["replicas"]]
+        if complete:
+            for one in idle[: max(0, len(idle) - limit)]:
+                self.state.remove(REPLICA_SET, one)
+
+
+_COUNTS = ("replicas", "readyReplicas", "availableReplicas")
+
+
+def _moved(before: Manifest, status: Manifest) -> bool:
+    """Whether the rollout is further than at the last look."""
+    old = status["replicas"] - status["updatedReplicas"]
+    return (
+        status["updatedReplicas"] > before.get("updatedReplicas", 0)
+        or old < before.get("replicas", 0) - before.get("updatedReplicas", 0)
+        or any(status[name] > before.get(name, 0) for name in _COUNTS[1:])
+    )
+
+
+def _digest(item: Manifest) -> str:
+    return f"{hash_of(item['spec']['template']):08x}"
+
+
+def _hash(one: Manifest) -> str:
+    return str(one["spec"]["template"]["metadata"]["labels"][HASH_LABEL])
+
+
+def _available(one: Manifest) -> int:
+    return _count(one, "availableReplicas")
+
+
+def _count(one: Manifest, name: str) -> int:
+    return int((one.get("status") or {}).get(name, 0))
+
+
+def _bound(value: Any, replicas: int, *, up: bool) -> int:
+    text = str(value)
+    if not text.endswith("%"):
+        return int(text)
+    share = replicas * int(text[:-1])
+    return -(-share // 100) if up else share // 100

@@ -1,0 +1,98 @@
+"""The operator as a client of the in-memory cluster: it looks when something that it follows has
+changed, when it asked to be called again, and at every resync, and at no other time.
+
+So a change that nothing announces to it is not seen here either. Restarts forget what it knew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from atom_operator.cluster.errors import ClusterError
+from atom_operator.cluster.fleet import FleetReader
+from atom_operator.cluster.port import ClusterPort
+from atom_operator.decider import Decider
+from atom_operator.domain import ATOM_DEPLOYMENT, ObjectKey
+from atom_operator.handlers.runtime import FOLLOWED
+from atom_operator.integration_values import Site
+from atom_operator.reconcile import Reconciler
+from atom_operator.settings import OperatorSettings
+from tests.support.fake_engines import FakeEngines
+from tests.support.in_memory_cluster.cluster import InMemoryCluster
+
+_RESYNC_SECONDS = 300.0
+_RETRY_SECONDS = 5.0
+IMAGES: dict[Any, str] = {"amd": "registry.test/atom:1", "cpu": "registry.test/atom:1"}
+
+
+@dataclass
+class OperatorClient:
+    """Reconciles what there is in `cluster`; `images` and `site` are its settings."""
+
+    cluster: InMemoryCluster
+    images: dict[Any, str] = field(default_factory=lambda: dict(IMAGES))
+    site: Site = field(default_factory=Site)
+    running: bool = True
+    passes: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.engines = FakeEngines()
+        self.restart()
+        self.cluster.clients.append(self.look)
+
+    def close(self) -> None:
+        self.loop.close()
+
+    def restart(self, port: ClusterPort | None = None) -> None:
+        """Another process takes over: it knows nothing, and looks at everything."""
+        api, state = port or self.cluster.api, self.cluster.state
+        fleet = FleetReader(api, lambda: state.time)
+        settings = OperatorSettings(engine_images=self.images, site=self.site)
+        decider = Decider(api, fleet, self.engines, settings)
+        self.reconciler = Reconciler(api, self.engines, decider, clock=state.now)
+        self.seen: dict[ObjectKey, list[Any]] = {}
+        self.due: dict[ObjectKey, float] = {}
+
+    def look(self) -> None:
+        """Reconcile whoever something has happened to."""
+        if not self.running:
+            return
+        state = self.cluster.state
+        for _, namespace, name in [
+            key for key in self.cluster.api.objects if key[0] == ATOM_DEPLOYMENT
+        ]:
+            key = ObjectKey(namespace, name)
+            follows = self._followed(key)
+            if follows == self.seen.get(key) and self.due.get(key, 0.0) > state.time:
+                continue
+            self.seen[key] = follows
+            self._reconcile(key)
+
+    def _reconcile(self, key: ObjectKey) -> None:
+        state = self.cluster.state
+        self.passes[key.name] += 1
+        try:
+            outcome = self.loop.run_until_complete(self.reconciler.reconcile(key))
+            again = outcome.requeue_after_seconds
+        except ClusterError:
+            again = _RETRY_SECONDS
+        seconds = min(again or _RESYNC_SECONDS, _RESYNC_SECONDS)
+        self.due[key] = state.time + seconds
+        state.look_after(seconds)
+
+    def _followed(self, key: ObjectKey) -> list[Any]:
+        """The versions of what watches tell about: everything that names the AtomDeployment."""
+        found: list[Any] = []
+        for (kind, namespace, name), item in self.cluster.api.objects.items():
+            if kind not in FOLLOWED or namespace != key.namespace:
+                continue
+            labels: Mapping[str, str] = item["metadata"].get("labels") or {}
+            named = labels.get(FOLLOWED[kind]) if FOLLOWED[kind] else name
+            if named == key.name:
+                found.append((kind, name, item["metadata"].get("resourceVersion")))
+        return found

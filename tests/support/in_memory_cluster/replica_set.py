@@ -1,0 +1,100 @@
+"""ReplicaSets: as many pods as asked for, made from the template; the least useful go first.
+
+A pod that ended is no replica and stays until somebody deletes it. A refusal of the API server is
+told in the condition ReplicaFailure and in an Event, and tried again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atom_operator.cluster.errors import RefusedError
+from atom_operator.domain import POD, Manifest
+from tests.support.in_memory_cluster.admission import create_pod
+from tests.support.in_memory_cluster.kinds import REPLICA_SET
+from tests.support.in_memory_cluster.state import ClusterState, active, condition_of, is_ready
+
+HASH_LABEL = "pod-template-hash"
+_RETRY_SECONDS = 15.0
+
+
+def sync_replica_sets(state: ClusterState) -> None:
+    for item in state.all(REPLICA_SET):
+        _sync(state, item)
+
+
+def _sync(state: ClusterState, item: Manifest) -> None:
+    pods = active(state.owned(POD, item))
+    missing = item["spec"]["replicas"] - len(pods)
+    failure = None
+    if missing > 0:
+        failure = _create(state, item, missing) if _may_try(state, item) else _known(item)
+    for pod in sorted(pods, key=_usefulness)[: max(0, -missing)]:
+        state.delete_pod(pod)
+    _report(state, item, failure)
+
+
+def _may_try(state: ClusterState, item: Manifest) -> bool:
+    return bool(state.time >= state.first_note(item, "tries again at", 0.0))
+
+
+def _known(item: Manifest) -> str | None:
+    """The failure that was told last."""
+    found = condition_of(item, "ReplicaFailure")
+    return str(found["message"]) if found else None
+
+
+def _create(state: ClusterState, item: Manifest, count: int) -> str | None:
+    """Why a pod could not be created; the others are then not tried."""
+    for _ in range(count):
+        template = item["spec"]["template"]
+        name = state.unused_name(item["metadata"]["name"])
+        metadata = {**template["metadata"], "name": name}
+        metadata["namespace"] = item["metadata"]["namespace"]
+        try:
+            create_pod(state, {"metadata": metadata, "spec": template["spec"]}, item)
+        except RefusedError as error:
+            state.record(item, "FailedCreate", f"Error creating: {error}")
+            state.note(item, "tries again at", state.time + _RETRY_SECONDS)
+            state.look_after(_RETRY_SECONDS)
+            return str(error)
+    return None
+
+
+def _usefulness(pod: Manifest) -> tuple[Any, ...]:
+    """Those without a node go first, then those that do not serve, then the youngest."""
+    phase = (pod.get("status") or {}).get("phase")
+    serves = condition_of(pod, "Ready") or {}
+    return (
+        bool(pod["spec"].get("nodeName")),
+        ("Pending", "Unknown", "Running").index(phase or "Pending"),
+        is_ready(pod),
+        [-ord(letter) for letter in serves.get("lastTransitionTime", "")],
+        [-ord(letter) for letter in pod["metadata"]["name"]],
+    )
+
+
+def _report(state: ClusterState, item: Manifest, failure: str | None) -> None:
+    pods = active(state.owned(POD, item))
+    ready = sum(map(is_ready, pods))
+    status: dict[str, Any] = {
+        "replicas": len(pods),
+        "readyReplicas": ready,
+        "availableReplicas": ready,
+        "observedGeneration": item["metadata"]["generation"],
+    }
+    if failure is not None:
+        before = condition_of(item, "ReplicaFailure")
+        # Written once: the name in the message is that of the first pod that was refused.
+        status["conditions"] = [before or _failure(state, failure)]
+    state.set_status(item, status)
+
+
+def _failure(state: ClusterState, words: str) -> Manifest:
+    return {
+        "type": "ReplicaFailure",
+        "status": "True",
+        "reason": "FailedCreate",
+        "message": words,
+        "lastTransitionTime": state.stamp(),
+    }
