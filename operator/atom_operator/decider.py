@@ -41,14 +41,17 @@ from atom_operator.domain import (
     Observed,
     Owner,
     Plan,
+    PodRevision,
     RolloutStrategy,
     Supply,
     Target,
 )
 from atom_operator.domain.preparation import JobRequest, Waiting
+from atom_operator.domain.resources import quota_usage
 from atom_operator.kinds import OPTIONAL_KINDS, Kind
-from atom_operator.plan.inventory import PodsAsked, survey
+from atom_operator.plan.inventory import PodsAsked, pods_asked, survey
 from atom_operator.plan.learning import evidence_for, learn
+from atom_operator.plan.quota import QuotaRefusal, quota_refusal
 from atom_operator.plan.resolve_integrations import asked_kinds
 from atom_operator.plan.rollback import choose_target
 from atom_operator.plan.rollout import RolloutQuestion, choose_rollout, is_changing, needs_supply
@@ -63,6 +66,7 @@ from atom_operator.planning import (
 from atom_operator.prerequisites import (
     Step,
     check_claims,
+    claim_not_shared,
     evidence_of_others,
     fetch_weights,
     look_at_model,
@@ -145,8 +149,7 @@ class Decider:
         target = target_in_force(
             pods, observed, may_roll_back=may_roll_back, engine_words=engines.words
         )
-        claim = await check_claims(self.port, self.fleet, plan)
-        plan, _ = await self._roll_out(plan, accepted.rollout, target, observed, claim.one_node)
+        plan, _ = await self._roll_out(plan, accepted.rollout, target, observed)
         # What a kind's CRD took with it cannot be kept up; the rest can.
         desired = {
             child: manifest
@@ -203,9 +206,9 @@ class Decider:
         if not plan.may_start:
             return Decision(plan=plan, overlay=overlay)
         may_roll_back = asked.auto_rollback is not False
-        claim = await check_claims(self.port, self.fleet, plan)
-        if claim.problem is not None:
-            return Decision(problems=(claim.problem,))
+        unshareable = await check_claims(self.port, self.fleet, plan)
+        if unshareable is not None:
+            return Decision(problems=(unshareable,))
         plan, wanted = with_budget_of(observed, plan, pod_revision(plan))
         plan, wanted = as_it_runs(
             observed, plan, wanted, spec_seen=spec_seen, may_roll_back=may_roll_back
@@ -222,7 +225,7 @@ class Decider:
         target = choose_target(
             wanted, observed, may_roll_back=may_roll_back, engine_words=engines.words
         )
-        plan, supply = await self._roll_out(plan, asked, target, observed, claim.one_node)
+        plan, supply = await self._roll_out(plan, asked, target, observed)
         kept = _kept(plan, observed)
         desired = render(plan, target)
         return replace(decision, plan=plan, supply=supply, desired=desired, kept=kept)
@@ -233,12 +236,12 @@ class Decider:
         asked: RolloutSpec,
         target: Target,
         observed: Observed,
-        one_node_claim: str | None,
     ) -> tuple[Plan, Supply | None]:
         """The plan with its rollout and number of replicas, and what of the nodes they follow."""
         plan = plan_of(plan, target)
         kind = workload_kind(plan)
         own, retiring = observed.workload_of(kind), observed.retiring(kind)
+        pod_spec, namespace = target.pods.template["spec"], plan.key.namespace
         question = RolloutQuestion(
             asked=asked.strategy or "Auto",
             accelerator=plan.accelerator,
@@ -248,42 +251,52 @@ class Decider:
             unschedulable=unschedulable(observed),
             leaving=observed.leaving,
             supply=None,
-            one_node_claim=one_node_claim,
+            claim_not_shared=await claim_not_shared(self.port, self.fleet, namespace, pod_spec),
             in_groups=plan.engine.nodes > 1,
+            refusal=_quota_refusal(observed, own, target.pods),
         )
         scaled = plan.integrations.autoscaling is not None
         supply: Supply | None = None
         now = needs_supply(question) or question.unschedulable is not None
-        if now or scaled:
-            pod_spec = target.pods.template["spec"]
-            supply = await self.supply(plan, pod_spec, target.pods.name, now=now)
+        if now or (scaled and plan.accelerator.resource_name is not None):
+            asked_pods = pods_asked(plan, target.pods.template, target.pods.name, observed)
+            supply = await self._survey(plan, asked_pods, now=now)
         rollout = choose_rollout(replace(question, supply=supply))
         if question.in_groups:
             rollout = replace(rollout, asked_at=_asked_at(own, question.revision) or observed.at)
         surges = rollout.strategy is RolloutStrategy.SURGE
         plan = replace(plan, rollout=rollout, changes_kind=surges and is_changing(question))
-        plan = leave_to_autoscaler(plan, supply, observed)
-        return plan, supply
+        bound = supply if plan.accelerator.resource_name is not None else None
+        return leave_to_autoscaler(plan, bound, observed), supply
 
-    async def supply(
-        self,
-        plan: Plan,
-        pod_spec: Mapping[str, Any],
-        revision: str | None = None,
-        *,
-        now: bool = True,
-    ) -> Supply | None:
-        """What the nodes have for such pods; None where nodes cannot be read, or for cpu. Unless it
-        has to be known `now`, it may be a minute old."""
-        resource, fleet = plan.accelerator.resource_name, self.fleet
-        if resource is None:
+    async def supply(self, plan: Plan, template: Manifest) -> Supply | None:
+        """What the nodes have for pods that need devices; None where nodes cannot be read, or for
+        cpu."""
+        if plan.accelerator.resource_name is None:
             return None
+        return await self._survey(plan, pods_asked(plan, template), now=True)
+
+    async def _survey(self, plan: Plan, asked: PodsAsked, *, now: bool) -> Supply | None:
+        """Unless it has to be known `now`, it may be a minute old."""
+        fleet = self.fleet
         nodes = await (fleet.nodes() if now else fleet.known_nodes())
         pods = await (fleet.pods() if now else fleet.known_pods())
         if nodes is None or pods is None:
             return None
-        supply = survey(nodes, pods, PodsAsked(plan.key, resource, pod_spec, revision))
-        return replace(supply, pods_per_replica=plan.engine.nodes)
+        return replace(survey(nodes, pods, asked), pods_per_replica=plan.engine.nodes)
+
+
+def _quota_refusal(
+    observed: Observed, running: DeploymentState | None, wanted: PodRevision
+) -> QuotaRefusal | None:
+    """What a quota says against the wanted pods, beside what an old one of them counts as."""
+    if running is None or running.revision != wanted.name:
+        return None
+    before = observed.last_ready
+    known = before is not None and before.name != wanted.name
+    return quota_refusal(
+        running.refused_message, quota_usage(before.template["spec"]) if known and before else None
+    )
 
 
 def _asked_at(running: DeploymentState | None, revision: str) -> datetime | None:

@@ -38,7 +38,10 @@ def look_again(
     waits_for_config = (
         decision.plan is not None and decision.plan.capacity.reason is Reason.MODEL_CONFIG_NOT_FOUND
     )
-    stuck = unschedulable(observed) is not None
+    # A controller that a quota or an admission refuses tries again, ever more rarely.
+    running = observed.deployment
+    refused = running is not None and running.refused_message is not None and not running.complete
+    stuck = unschedulable(observed) is not None or refused
     waits = bool(report.refused) or waits_for_config or stuck
     if waits or _depends_on_others(decision, report):
         return _LOOK_AGAIN_SECONDS

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,8 +21,9 @@ from atom_operator.admission.parsing import parse_spec
 from atom_operator.children.config import plan_config_map
 from atom_operator.children.workload import pod_template
 from atom_operator.domain import Manifest, ObjectKey, Owner, Plan, Supply
+from atom_operator.domain.placed_pods import placed_pods
 from atom_operator.integration_values import Site
-from atom_operator.plan.inventory import PodsAsked, survey
+from atom_operator.plan.inventory import pods_asked, survey
 from atom_operator.plan_arithmetic import terms
 from atom_operator.plan_report import PlanReport, lines
 from atom_operator.plan_site import ValuesError, site_of_values
@@ -99,16 +100,15 @@ def _report(
     plan = considered.plan
     if plan is None:
         return PlanReport(key, considered.problems)
-    supply = None if fleet is None else _supply(plan, pod_template(plan)["spec"], fleet)
+    supply = None if fleet is None else _supply(plan, pod_template(plan), fleet)
     return PlanReport(key, considered.problems, plan, supply)
 
 
-def _supply(plan: Plan, pod_spec: Mapping[str, Any], fleet: Sequence[Manifest]) -> Supply | None:
-    resource = plan.accelerator.resource_name
-    if resource is None:
+def _supply(plan: Plan, template: Manifest, fleet: Sequence[Manifest]) -> Supply | None:
+    if plan.accelerator.resource_name is None:
         return None
-    asked = PodsAsked(plan.key, resource, pod_spec)
-    supply = survey(_of_kind(fleet, "Node"), _of_kind(fleet, "Pod"), asked)
+    pods = placed_pods(_of_kind(fleet, "Pod"))
+    supply = survey(_of_kind(fleet, "Node"), pods, pods_asked(plan, template))
     return replace(supply, pods_per_replica=plan.engine.nodes)
 
 

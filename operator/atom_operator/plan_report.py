@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.domain import Capacity, FieldProblem, ObjectKey, Plan, Supply
 from atom_operator.integration_values import Autoscaling
-from atom_operator.plan.inventory import shortage
+from atom_operator.plan.room import placeable, shortage
 from atom_operator.plan_arithmetic import arithmetic
 from atom_operator.sizes import size_text
 
@@ -35,14 +35,6 @@ class PlanReport:
         if self.problems or self.plan is None or not self.plan.may_start:
             return False
         return self.supply is None or placeable(self.supply) >= self.plan.replicas
-
-
-def placeable(supply: Supply) -> int:
-    """Replicas that the free devices of eligible nodes hold."""
-    if not supply.demand:
-        return 0
-    open_nodes = (node for node in supply.nodes if not node.blockers)
-    return sum(node.free // supply.demand for node in open_nodes) // supply.pods_per_replica
 
 
 def lines(report: PlanReport) -> Iterator[str]:

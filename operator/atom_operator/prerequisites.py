@@ -6,7 +6,9 @@ made by the reconciler. Called by the Decider.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from atom_operator.children.job import inspection_job, weights_job
 from atom_operator.cluster.engines import EnginePort
@@ -17,7 +19,14 @@ from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import LABEL_LEARNED, Reason
 from atom_operator.domain import CONFIG_MAP, VOLUME_CLAIM, Evidence, FieldProblem, Plan
 from atom_operator.domain.preparation import JobRequest, Waiting
-from atom_operator.plan.claims import access_modes, claim_problem, claims_of, is_for_one_node
+from atom_operator.plan.claims import (
+    access_modes,
+    claim_problem,
+    claims_of,
+    is_for_one_node,
+    is_for_one_pod,
+    mounted_claims,
+)
 from atom_operator.plan.learning import evidence_for
 from atom_operator.plan.waiting import (
     inspected_config,
@@ -69,24 +78,29 @@ async def evidence_of_others(port: ClusterPort, plan: Plan) -> Evidence | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRule:
-    """What the claims of the pods allow. `one_node`: one that pods of one node can mount."""
+async def claim_not_shared(
+    port: ClusterPort, fleet: FleetReader, namespace: str, pod_spec: Mapping[str, Any]
+) -> str | None:
+    """What of the pods' claims a spare pod may not be able to mount beside an old one, in words;
+    None where nothing says so, as where a claim does not exist yet: its pods will say that."""
+    for name in mounted_claims(pod_spec):
+        modes = access_modes(await port.get(VOLUME_CLAIM, namespace, name))
+        if is_for_one_pod(modes):
+            return f"claim {name} can be mounted by one pod only"
+        nodes = await fleet.nodes() if is_for_one_node(modes) else None
+        if is_for_one_node(modes) and (nodes is None or len(nodes) != 1):
+            why = "can be mounted on one node only, which need not be a spare pod's"
+            return f"claim {name} {why}"
+    return None
 
-    problem: FieldProblem | None = None
-    one_node: str | None = None
 
-
-async def check_claims(port: ClusterPort, fleet: FleetReader, plan: Plan) -> ClaimRule:
-    """No rule without a claim, or where it does not exist yet: its pods will say so."""
-    one_node: str | None = None
+async def check_claims(port: ClusterPort, fleet: FleetReader, plan: Plan) -> FieldProblem | None:
+    """Why the replicas cannot share their claims; None where they can, or where that is unknown."""
     for use in claims_of(plan):
         modes = access_modes(await port.get(VOLUME_CLAIM, plan.key.namespace, use.name))
         nodes = await fleet.nodes() if is_for_one_node(modes) else None
         count = None if nodes is None else len(nodes)
         problem = claim_problem(plan, use, modes, count)
         if problem is not None:
-            return ClaimRule(problem)
-        if is_for_one_node(modes) and count != 1:
-            one_node = one_node or use.name
-    return ClaimRule(one_node=one_node)
+            return problem
+    return None

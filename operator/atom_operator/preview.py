@@ -18,8 +18,8 @@ from atom_operator.domain import (
     RolloutStrategy,
     Supply,
 )
-from atom_operator.plan.inventory import shortage
-from atom_operator.plan_report import facts, placeable
+from atom_operator.plan.room import placeable, shortage
+from atom_operator.plan_report import facts
 from atom_operator.sizes import size_text
 
 

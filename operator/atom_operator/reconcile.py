@@ -38,7 +38,7 @@ from atom_operator.image_turns import ImageTurns
 from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.look_again import look_again
 from atom_operator.plan.group_deadline import with_deadline
-from atom_operator.plan.inventory import shortage
+from atom_operator.plan.room import lacks_devices, shortage
 from atom_operator.status.capacity import measured_before
 from atom_operator.status.events import event, event_name, happenings
 from atom_operator.status.rollup import Situation, roll_up
@@ -141,7 +141,7 @@ class Reconciler:
             selector=naming.selector_text(key.name, groups=_in_groups(decision, observed)),
             url=naming.service_url(key),
             engines=_of_the_spec(engines, observed),
-            shortage=shortage(decision.supply) if decision.supply else None,
+            shortage=_shortage(decision),
             waiting=decision.waiting,
         )
         previous: Mapping[str, Any] = parent.get("status") or {}
@@ -172,6 +172,12 @@ def _in_groups(decision: Decision, observed: Observed) -> bool:
     if decision.plan is not None:
         return decision.plan.engine.nodes > 1
     return any(child.kind == LEADER_WORKER_SET for child in observed.children)
+
+
+def _shortage(decision: Decision) -> str | None:
+    """Why no node takes one more pod, where devices are the cause."""
+    supply = decision.supply
+    return shortage(supply) if supply is not None and lacks_devices(supply) else None
 
 
 def _of_the_spec(engines: EngineView, observed: Observed) -> EngineView:

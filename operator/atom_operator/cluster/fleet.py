@@ -10,50 +10,55 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
 
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import Manifest
+from atom_operator.domain.placed_pods import PlacedPods, placed_pods
 
 _logger = logging.getLogger(__name__)
 _FRESH_SECONDS = 5.0
 _KNOWN_SECONDS = 60.0
 _FORBIDDEN_SECONDS = 300.0
-_List = list[Manifest] | None
+_T = TypeVar("_T")
 
 
 class FleetReader:
     """`monotonic` is a clock in seconds."""
 
     def __init__(self, port: ClusterPort, monotonic: Callable[[], float]) -> None:
-        self._nodes = _Shared(port.list_nodes, "nodes", monotonic)
-        self._pods = _Shared(port.list_placed_pods, "pods of all namespaces", monotonic)
+        async def summed() -> PlacedPods:
+            return placed_pods(await port.list_placed_pods())
 
-    async def nodes(self) -> _List:
+        self._nodes = _Shared(port.list_nodes, "nodes", monotonic)
+        self._pods = _Shared(summed, "pods of all namespaces", monotonic)
+
+    async def nodes(self) -> list[Manifest] | None:
         """Every node; None where reading them is forbidden."""
         return await self._nodes.read(_FRESH_SECONDS)
 
-    async def known_nodes(self) -> _List:
+    async def known_nodes(self) -> list[Manifest] | None:
         """Read every node, up to a minute old: for what hardly changes (which devices there are),
         and for what is asked on behalf of many objects all the time (an autoscaler's bound). None
         where reading them is forbidden."""
         return await self._nodes.read(_KNOWN_SECONDS)
 
-    async def pods(self) -> _List:
+    async def pods(self) -> PlacedPods | None:
         """Every pod on a node; None where reading them is forbidden."""
         return await self._pods.read(_FRESH_SECONDS)
 
-    async def known_pods(self) -> _List:
+    async def known_pods(self) -> PlacedPods | None:
         """Every pod on a node, up to a minute old."""
         return await self._pods.read(_KNOWN_SECONDS)
 
 
-class _Shared:
+class _Shared(Generic[_T]):
     """One list and its age; concurrent readers wait for the same request."""
 
     def __init__(
         self,
-        read: Callable[[], Awaitable[list[Manifest]]],
+        read: Callable[[], Awaitable[_T]],
         what: str,
         monotonic: Callable[[], float],
     ) -> None:
@@ -61,10 +66,10 @@ class _Shared:
         self._what = what
         self._monotonic = monotonic
         self._lock = asyncio.Lock()
-        self._value: _List = None
+        self._value: _T | None = None
         self._read_at = float("-inf")
 
-    async def read(self, fresh_seconds: float) -> _List:
+    async def read(self, fresh_seconds: float) -> _T | None:
         async with self._lock:
             age = self._monotonic() - self._read_at
             if age < (_FORBIDDEN_SECONDS if self._value is None else fresh_seconds):

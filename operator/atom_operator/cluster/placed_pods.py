@@ -21,15 +21,25 @@ class _Metadata(msgspec.Struct, omit_defaults=True):
     deletionTimestamp: str | None = None  # noqa: N815
 
 
+class _Port(msgspec.Struct, omit_defaults=True):
+    hostPort: int | None = None  # noqa: N815
+    containerPort: int | None = None  # noqa: N815
+    protocol: str | None = None
+
+
 class _Container(msgspec.Struct, omit_defaults=True):
     resources: dict[str, Any] | None = None
     restartPolicy: str | None = None  # noqa: N815
+    ports: list[_Port] | None = None
 
 
 class _Spec(msgspec.Struct, omit_defaults=True):
     nodeName: str | None = None  # noqa: N815
     containers: list[_Container] | None = None
     initContainers: list[_Container] | None = None  # noqa: N815
+    resources: dict[str, Any] | None = None
+    overhead: dict[str, Any] | None = None
+    hostNetwork: bool | None = None  # noqa: N815
 
 
 class PlacedPod(msgspec.Struct):

@@ -13,6 +13,7 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.domain import EndedPod, Manifest, PodState
+from atom_operator.domain.resources import Resources, requests_of
 
 _MESSAGE_LIMIT = 300
 # A waiting container that will start by itself is no problem.
@@ -91,7 +92,15 @@ def pod_state(manifest: Manifest) -> PodState:
         gated=bool(_gates(manifest)),
         created_at=created_at(manifest),
         was_ready=_was_ready(status, ready),
+        requests=_requests(manifest, scheduled),
     )
+
+
+def _requests(manifest: Manifest, scheduled: Mapping[str, Any]) -> Resources | None:
+    """Of a pod that no node has room for: admission may have made them more than we asked for."""
+    if scheduled.get("reason") != "Unschedulable":
+        return None
+    return requests_of(manifest.get("spec") or {})
 
 
 def annotation(manifest: Manifest, name: str) -> str | None:

@@ -68,6 +68,7 @@ from atom_operator.domain.rollout import (
     Target,
 )
 from atom_operator.domain.supply import (
+    Amount,
     NodeSupply,
     Supply,
 )
@@ -89,6 +90,7 @@ __all__ = [
     "VOLUME_CLAIM",
     "WORKLOAD_KINDS",
     "Accelerator",
+    "Amount",
     "ApplyReport",
     "Capacity",
     "CapacityVerdict",

@@ -10,6 +10,7 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.domain.capacity import Evidence, InspectedConfig
 from atom_operator.domain.objects import ChildKey, Manifest
+from atom_operator.domain.resources import Resources
 from atom_operator.domain.rollout import PodRevision, Rollback, Rollout
 from atom_operator.kinds import Kind
 
@@ -61,6 +62,7 @@ class PodState:
     gated: bool = False  # the scheduler does not look at it: a quota has not admitted it
     created_at: datetime | None = None
     was_ready: bool = False  # and is no more
+    requests: Resources | None = None  # of one that finds no node
 
     @property
     def serves(self) -> bool:

@@ -1,35 +1,83 @@
-"""Devices on nodes, as far as the pods of one AtomDeployment are concerned."""
+"""What nodes have for the pods of one AtomDeployment, resource by resource."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from atom_operator.domain.resources import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """One resource of one node."""
+
+    allocatable: int | None  # None: the node does not tell, so it is not judged
+    requested: int = 0  # by every pod on the node, ours included
+    held: int = 0  # by pods of ours there, of whatever revision, those that end included
+
+    @property
+    def free(self) -> int | None:
+        """What no pod has requested; None where it is not judged."""
+        rest = self.free_after(0)
+        return None if rest is None else max(0, rest)
+
+    def free_after(self, given_back: int) -> int | None:
+        """What would be free then. Pods may hold more than there is, of devices that have become
+        unhealthy: what they give back of those is not free."""
+        return None if self.allocatable is None else self.allocatable - self.requested + given_back
+
+
+_NOTHING = Amount(0)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeSupply:
-    """Devices of one resource on one node, as far as one AtomDeployment's pods are concerned."""
+    """One node, as far as one AtomDeployment's pods are concerned."""
 
     name: str
-    allocatable: int
-    requested: int  # by every pod on the node, ours included
+    amounts: Mapping[str, Amount]  # of every resource that a pod needs, and of the device
+    resource: str | None  # the device's; None where pods need none
     ours: int  # pods of this AtomDeployment there that a rollout would replace
-    held: int = 0  # devices of all its pods there, of whatever revision, those that end included
     placed: int = 0  # its pods there that do not end
     blockers: tuple[str, ...] = ()  # why no pod of ours may go there, whatever is free
     unhealthy: int = 0  # devices that the node has and no pod is given
 
     @property
+    def device(self) -> Amount:
+        """The device's amount; nothing where pods need none."""
+        return self.amounts.get(self.resource or "", _NOTHING)
+
+    @property
+    def allocatable(self) -> int:
+        """Devices that pods may be given."""
+        return self.device.allocatable or 0
+
+    @property
+    def requested(self) -> int:
+        """Devices that pods have."""
+        return self.device.requested
+
+    @property
     def free(self) -> int:
-        return max(0, self.allocatable - self.requested)
+        """Devices that no pod has."""
+        return self.device.free or 0
 
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """Where `demand` devices of `resource` for one pod could come from."""
+    """Where what one pod needs (`demand`) could come from. `resource` is the device's, None where
+    pods need none."""
 
-    resource: str
-    demand: int
+    resource: str | None
+    demand: Resources
     nodes: tuple[NodeSupply, ...]
-    released: int = 0  # devices that one running pod of ours gives back when it goes
+    # What one running pod of ours gives back when it goes, at least.
+    released: Resources = field(default_factory=dict)
     stuck: int = 0  # pods of ours that are to end on nodes that are lost or take no pod
     pods_per_replica: int = 1
+
+    @property
+    def devices(self) -> int:
+        """Devices that one pod needs."""
+        return self.demand.get(self.resource or "", 0)

@@ -40,6 +40,20 @@ def access_modes(claim: Mapping[str, Any] | None) -> frozenset[str]:
     return frozenset(bound or (claim.get("spec") or {}).get("accessModes") or ())
 
 
+def is_for_one_pod(modes: frozenset[str]) -> bool:
+    """Whether one pod at a time can mount it, wherever that is."""
+    return modes == {_ONE_POD_MODE}
+
+
+def mounted_claims(pod_spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """Every claim that pods with this spec share, those of the user's overlay included."""
+    volumes = pod_spec.get("volumes")
+    items = [item for item in volumes if isinstance(item, Mapping)] if volumes else []
+    sources = [item.get("persistentVolumeClaim") for item in items]
+    names = [found.get("claimName") for found in sources if isinstance(found, Mapping)]
+    return tuple(dict.fromkeys(str(name) for name in names if name))
+
+
 def is_for_one_node(modes: frozenset[str]) -> bool:
     """Whether only pods of one node can mount it; a claim that is unknown is not judged."""
     return bool(modes) and not modes & _SHARED_MODES
@@ -69,7 +83,7 @@ def claim_problem(
     pods = _most_pods(plan)
     if pods < 2 or not is_for_one_node(modes):
         return None
-    one_pod = modes == {_ONE_POD_MODE}
+    one_pod = is_for_one_pod(modes)
     if not one_pod and (nodes == 1 or _is_on_one_host(plan.template)):
         return None
     where = "one pod" if one_pod else "one node"

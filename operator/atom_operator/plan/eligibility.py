@@ -10,6 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
+_HOST = "kubernetes.io/hostname"
+# Fields of an anti-affinity term that make it about other pods than all of one name.
+_NARROWING = ("matchLabelKeys", "mismatchLabelKeys", "namespaceSelector", "namespaces")
 
 
 def node_blockers(node: Mapping[str, Any], pod_spec: Mapping[str, Any]) -> tuple[str, ...]:
@@ -89,3 +92,23 @@ def _matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     if operator in ("Gt", "Lt") and actual.lstrip("-").isdigit():
         return int(actual) > int(values[0]) if operator == "Gt" else int(actual) < int(values[0])
     return False
+
+
+def own_selectors_apart(
+    pod_spec: Mapping[str, Any], labels: Mapping[str, str]
+) -> tuple[Mapping[str, str], ...]:
+    """The labels by which pods keep others of their own kind from their host, where they do."""
+    affinity = _map(_map(pod_spec.get("affinity")).get("podAntiAffinity"))
+    terms = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    found = []
+    for term in terms if isinstance(terms, list) else ():
+        selector = _map(_map(term).get("labelSelector"))
+        wanted = _map(selector.get("matchLabels"))
+        narrowed = any(term.get(name) for name in _NARROWING) or selector.get("matchExpressions")
+        if term.get("topologyKey") == _HOST and wanted and not narrowed:
+            found.append(wanted)
+    return tuple(wanted for wanted in found if wanted.items() <= labels.items())
+
+
+def _map(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -8,113 +8,160 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from atom_operator import constants
-from atom_operator.domain import Manifest, NodeSupply, ObjectKey, Supply
-from atom_operator.plan.eligibility import node_blockers
+from atom_operator.domain import Amount, Manifest, NodeSupply, ObjectKey, Observed, Plan, Supply
+from atom_operator.domain.placed_pods import PlacedPod, PlacedPods
+from atom_operator.domain.resources import (
+    NATIVE,
+    Resources,
+    allocatable_of,
+    is_host_port,
+    requests_of,
+)
+from atom_operator.plan.eligibility import node_blockers, own_selectors_apart
 from atom_operator.plan.node_labels import label_values, memory_share_bytes, unhealthy_devices
 
 _ACCELERATOR = re.compile(r"^amd\.com/(gpu|(spx|dpx|qpx|cpx)_nps[124])$")
-_NAMED_NODES = 8  # of each sort in a message, which is limited
+_APART = "host of its own (podAntiAffinity)"
 
 
 @dataclass(frozen=True, slots=True)
 class PodsAsked:
-    """Pods that want devices: of an AtomDeployment (`key`), with this pod spec, each some of
-    `resource`. revision: those that have it already make no room for others of it."""
+    """Pods that want room: of an AtomDeployment (`key`), with this pod spec, each with devices of
+    `resource` (None: without any). revision: those that have it already make no room for others of
+    it. labels: of such a pod. at_least: what a pod of them was seen to request, which LimitRanges
+    and injected sidecars make more than the spec says."""
 
     key: ObjectKey
-    resource: str
+    resource: str | None
     pod_spec: Mapping[str, Any]
     revision: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    at_least: Resources = field(default_factory=dict)
 
 
-def survey(nodes: Iterable[Manifest], pods: Iterable[Manifest], asked: PodsAsked) -> Supply:
-    """What the cluster has for pods that are asked for; nodes without any AMD device are left
-    out."""
-    resource = asked.resource
-    requested, held = Counter[str](), Counter[str]()
-    ours, placed, leaving = Counter[str](), Counter[str](), Counter[str]()
-    released = 0
-    for pod in pods:
-        node = (pod.get("spec") or {}).get("nodeName")
-        if not node or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
-            continue
-        amount = requested_devices(pod["spec"], resource)
-        requested[node] += amount
-        if not _is_of(pod, asked.key):
-            continue
-        held[node] += amount
-        ends = bool(pod["metadata"].get("deletionTimestamp"))
-        (leaving if ends else placed)[node] += 1
-        if not _has_revision(pod, asked.revision):
-            ours[node] += 1
-            released = min(released, amount) if released else amount
-    supplies = (
-        NodeSupply(
-            name=node["metadata"]["name"],
-            allocatable=_allocatable(node, resource),
-            requested=requested[node["metadata"]["name"]],
-            ours=ours[node["metadata"]["name"]],
-            held=held[node["metadata"]["name"]],
-            placed=placed[node["metadata"]["name"]],
-            unhealthy=_unhealthy(node, resource),
-            blockers=(*_lacks(node, resource), *node_blockers(node, asked.pod_spec)),
-        )
-        for node in nodes
-        if amd_resources(node)
+def pods_asked(
+    plan: Plan,
+    template: Manifest,
+    revision: str | None = None,
+    observed: Observed | None = None,
+) -> PodsAsked:
+    """The pods of a plan by their finished template; `observed`: some that find no node."""
+    at_least: Counter[str] = Counter()
+    for pod in observed.pods if observed is not None else ():
+        if pod.requests is not None and pod.revision == revision:
+            at_least |= Counter(pod.requests)
+    return PodsAsked(
+        plan.key,
+        plan.accelerator.resource_name,
+        template.get("spec") or {},
+        revision,
+        labels=(template.get("metadata") or {}).get("labels") or {},
+        at_least=at_least,
     )
-    demand = requested_devices(asked.pod_spec, resource)
+
+
+def survey(nodes: Iterable[Manifest], pods: PlacedPods, asked: PodsAsked) -> Supply:
+    """What the cluster has for pods that are asked for; of those that need devices, nodes without
+    any AMD device are left out."""
+    demand = requests_of(asked.pod_spec) | Counter(asked.at_least)
+    apart = own_selectors_apart(asked.pod_spec, asked.labels)
+    ours = pods.of(asked.key)
+    if apart:
+        demand[_APART] = 1
+    supplies = (
+        _node_supply(node, demand, pods.requested, _there(node, ours), asked)
+        for node in nodes
+        if asked.resource is None or amd_resources(node)
+    )
     ordered = tuple(sorted(supplies, key=lambda supply: supply.name))
-    stuck = sum(leaving[node.name] for node in ordered if node.blockers)
-    return Supply(resource, demand, ordered, released, stuck)
+    if apart:
+        ordered = _kept_apart(ordered, pods, ours, asked, apart)
+    blocked = {node.name for node in ordered if node.blockers}
+    return Supply(
+        asked.resource,
+        demand,
+        ordered,
+        _released([pod for pod in ours if _makes_room(pod, asked)], demand),
+        stuck=sum(pod.ends and pod.node in blocked for pod in ours),
+    )
 
 
-def requested_devices(pod_spec: Mapping[str, Any], resource: str) -> int:
-    """Devices of `resource` that a pod occupies: containers together, or its largest init step."""
-    together = sum(_request(item, resource) for item in pod_spec.get("containers") or ())
-    largest = 0
-    for item in pod_spec.get("initContainers") or ():
-        if item.get("restartPolicy") == "Always":  # a sidecar runs as long as the pod
-            together += _request(item, resource)
-        else:
-            largest = max(largest, _request(item, resource))
-    return max(together, largest)
+def _there(node: Manifest, pods: Iterable[PlacedPod]) -> list[PlacedPod]:
+    return [pod for pod in pods if pod.node == node["metadata"]["name"]]
 
 
-def can_take_one(supply: Supply) -> NodeSupply | None:
-    """The node with the most free devices that can take one more pod; none where the nodes cannot
-    take every pod of one more replica."""
-    candidates = [n for n in supply.nodes if not n.blockers and n.free >= supply.demand]
-    places = sum(node.free // supply.demand for node in candidates) if supply.demand else 1
-    if places < supply.pods_per_replica:
-        return None
-    return max(candidates, key=lambda node: node.free, default=None)
+def _makes_room(pod: PlacedPod, asked: PodsAsked) -> bool:
+    return asked.revision is None or pod.revision != asked.revision
 
 
-def shortage(supply: Supply) -> str | None:
-    """Why not one more pod finds a node: what is free where, and what blocks the others."""
-    if can_take_one(supply) is not None:
-        return None
-    each = f"{supply.demand} {supply.resource} on one node"
-    pods = supply.pods_per_replica
-    wanted = f"a pod needs {each}" if pods == 1 else f"each of {pods} pods needs {each}"
-    if not supply.nodes:
-        return f"{wanted}, and no node of the cluster has AMD devices; is the device plugin running"
-    free = [_free(node) for node in supply.nodes if not node.blockers]
-    blocked = [f"{n.name}: {', '.join(n.blockers)}" for n in supply.nodes if n.blockers]
-    parts = [f"free: {_some(free)}"] if free else ["no eligible node"]
-    if blocked:
-        parts.append(f"blocked: {_some(blocked, '; ')}")
-    return f"{wanted}; {'; '.join(parts)}"
+def _released(replaced: Iterable[PlacedPod], demand: Resources) -> dict[str, int]:
+    """The least that a pod of ours gives back when it is replaced."""
+    given = [pod.requests for pod in replaced]
+    if not given:
+        return {}
+    least = {name: min(amounts.get(name, 0) for amounts in given) for name in demand}
+    return {**least, **({_APART: 1} if _APART in demand else {})}
 
 
-def _free(node: NodeSupply) -> str:
-    lost = f" ({node.unhealthy} unhealthy)" if node.unhealthy else ""
-    return f"{node.name} {node.free} of {node.allocatable}{lost}"
+def _node_supply(
+    node: Manifest,
+    demand: Resources,
+    requested: Mapping[str, Resources],
+    ours: Sequence[PlacedPod],
+    asked: PodsAsked,
+) -> NodeSupply:
+    offered, resource = allocatable_of(node), asked.resource
+    taken = requested.get(node["metadata"]["name"], {})
+    lacks = _lacks(node, resource) if resource else ()
+    return NodeSupply(
+        name=node["metadata"]["name"],
+        amounts={
+            name: Amount(
+                allocatable=_offered(offered, name),
+                requested=taken.get(name, 0),
+                held=sum(pod.requests.get(name, 0) for pod in ours),
+            )
+            for name in (*demand, *((resource,) if resource else ()))
+        },
+        resource=resource,
+        ours=sum(_makes_room(pod, asked) for pod in ours),
+        placed=sum(not pod.ends for pod in ours),
+        unhealthy=_unhealthy(node, resource) if resource else 0,
+        blockers=(*lacks, *node_blockers(node, asked.pod_spec)),
+    )
+
+
+def _offered(offered: Mapping[str, int], name: str) -> int | None:
+    if name == _APART or is_host_port(name):
+        return 1
+    return offered.get(name) if name in NATIVE else offered.get(name, 0)
+
+
+def _kept_apart(
+    nodes: Iterable[NodeSupply],
+    pods: PlacedPods,
+    ours: Sequence[PlacedPod],
+    asked: PodsAsked,
+    selectors: Sequence[Mapping[str, str]],
+) -> tuple[NodeSupply, ...]:
+    """The nodes with the one place that pods leave on a host whose own required anti-affinity keeps
+    them apart: an old pod of a rollout holds it like a device."""
+    found = []
+    for node in nodes:
+        near = [
+            pod
+            for pod in pods.pods
+            if pod.node == node.name
+            and pod.namespace == asked.key.namespace
+            and any(selector.items() <= pod.labels.items() for selector in selectors)
+        ]
+        place = Amount(1, len(near), sum(pod in ours for pod in near))
+        found.append(replace(node, amounts={**node.amounts, _APART: place}))
+    return tuple(found)
 
 
 def memory_per_device(
@@ -175,30 +222,6 @@ def _lacks(node: Manifest, resource: str) -> tuple[str, ...]:
     return (f"has {others} and no {resource}" if others else f"has no {resource}",)
 
 
-def _request(container: Mapping[str, Any], resource: str) -> int:
-    resources = container.get("resources")
-    if not isinstance(resources, Mapping):  # an overlay may say anything
-        return 0
-    return _count(resources.get("requests"), resource) or _count(resources.get("limits"), resource)
-
-
 def _count(quantities: object, resource: str) -> int:
     text = str(quantities.get(resource, 0)) if isinstance(quantities, Mapping) else ""
     return int(text) if text.isdigit() else 0  # extended resources are whole numbers
-
-
-def _has_revision(pod: Manifest, revision: str | None) -> bool:
-    annotations = pod["metadata"].get("annotations") or {}
-    return revision is not None and annotations.get(constants.ANNOTATION_REVISION) == revision
-
-
-def _is_of(pod: Manifest, key: ObjectKey) -> bool:
-    metadata = pod["metadata"]
-    label = (metadata.get("labels") or {}).get(constants.LABEL_DEPLOYMENT)
-    return metadata.get("namespace") == key.namespace and label == key.name
-
-
-def _some(names: list[str], separator: str = ", ") -> str:
-    rest = len(names) - _NAMED_NODES
-    more = f"{separator}{rest} more" if rest > 0 else ""
-    return separator.join(names[:_NAMED_NODES]) + more

@@ -1,28 +1,39 @@
 """How pods are replaced when the revision changes: chosen once per rollout, kept until the next.
 
-Pure. A spare pod is best where a device is free for it; where none is, it would stay Pending for
-ever and the rollout behind it with it. So the choice is made from the free devices of the exact
-resource on eligible nodes, and made again only when the rollout waits for devices that its own old
-pods hold. Old pods never go for new ones that no node could take. Groups of pods have no spare one:
-LeaderWorkerSet v0.7.0 does not finish a rollout with a group more
-(https://github.com/kubernetes-sigs/lws/issues/688).
+Pure. A spare pod is best where there is room for it; where there is none, it would stay Pending or
+refused for ever and the rollout behind it with it. So the choice is made from what is free of every
+resource on eligible nodes, and made again only when the rollout waits for what its own old pods
+hold: devices, memory, host ports, room in a quota. Old pods never go for new ones that no node or
+quota could take. Groups of pods have no spare one: LeaderWorkerSet v0.7.0 does not finish a rollout
+with a group more (https://github.com/kubernetes-sigs/lws/issues/688).
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from atom_operator.domain import (
     Accelerator,
     DeploymentState,
-    NodeSupply,
     Rollout,
     RolloutStrategy,
     Supply,
 )
-from atom_operator.plan.inventory import can_take_one
+from atom_operator.plan.quota import QuotaRefusal
+from atom_operator.plan.room import (
+    can_take_one,
+    needed_text,
+    released_text,
+    short_everywhere,
+    takes_one,
+)
 
 _SURGE, _IN_PLACE, _RECREATE = RolloutStrategy
+# What the scheduler says of nodes that other pods fill.
+_HELD_BY_PODS = re.compile(
+    r"Insufficient |Too many pods|free ports|anti-affinity|ReadWriteOncePod|max volume count"
+)
 
 
 _ASKED = "spec.rollout.strategy is "
@@ -32,7 +43,8 @@ _NO_SPARE_GROUP = "LeaderWorkerSet replaces groups in place: with a spare one it
 
 @dataclass(frozen=True, slots=True)
 class RolloutQuestion:
-    """What the choice depends on. `supply` is None for cpu, and where nodes cannot be read."""
+    """What the choice depends on. `supply` is None where nodes cannot be read, and for cpu as long
+    as every pod finds a node."""
 
     asked: str  # spec.rollout.strategy
     accelerator: Accelerator
@@ -41,9 +53,10 @@ class RolloutQuestion:
     unschedulable: str | None  # the scheduler's words about a pod of ours without a node
     supply: Supply | None
     leaving: int = 0  # pods of ours that end and may still hold what others wait for
-    one_node_claim: str | None = None  # a claim that a spare pod on another node could not mount
+    claim_not_shared: str | None = None  # a claim that a spare pod could not mount, and why
     in_groups: bool = False  # a replica has several pods
     retiring: DeploymentState | None = None  # what of the other kind of workload still runs
+    refusal: QuotaRefusal | None = None  # of pods of the wanted revision, by a ResourceQuota
 
 
 def needs_supply(question: RolloutQuestion) -> bool:
@@ -76,24 +89,33 @@ def is_changing(question: RolloutQuestion) -> bool:
 
 def _choose_across_kinds(question: RolloutQuestion, retiring: DeploymentState) -> Rollout:
     """Keep what serves until its successor does; let it go first where it holds what that needs."""
-    resource, running = question.accelerator.resource_name or "memory", question.running
+    running = question.running
     if question.asked == _RECREATE:
         return Rollout(_RECREATE, f"{_ASKED}{question.asked}")
     if not retiring.ready:
         return Rollout(_RECREATE, f"{_OTHER_KIND}, and none of those before serves")
     if running is not None and running.revision == question.revision:
-        waits = question.unschedulable is not None and "Insufficient" in question.unschedulable
-        if not waits:
+        waits = _waits_for(question)
+        if waits is None:
             return Rollout(_SURGE, f"{_OTHER_KIND}; those before serve until they are ready")
-        return Rollout(_RECREATE, f"{_OTHER_KIND}, and wait for {resource} that those before hold")
+        return Rollout(_RECREATE, f"{_OTHER_KIND}, and wait for {waits} that those before hold")
     supply = question.supply
     if supply is None or can_take_one(supply) is not None:
         return Rollout(_SURGE, f"{_OTHER_KIND}; those before serve until they are ready")
     chosen = _without_spare(supply)
     if chosen.strategy is _SURGE:
         return Rollout(_SURGE, f"{_OTHER_KIND}: {chosen.reason}")
-    lacking = f"no eligible node has {supply.demand} {supply.resource} free beside those before"
+    lacking = f"{_lacking(supply)} beside those before"
     return Rollout(_RECREATE, f"{_OTHER_KIND}, and {lacking}")
+
+
+def _waits_for(question: RolloutQuestion) -> str | None:
+    """What the new pods wait for that pods before them may hold."""
+    if question.refusal is not None:
+        return f"room in quota {question.refusal.name}"
+    if question.unschedulable is None or not _HELD_BY_PODS.search(question.unschedulable):
+        return None
+    return question.accelerator.resource_name or "memory"
 
 
 def _asked(question: RolloutQuestion) -> str:
@@ -109,8 +131,12 @@ def _choose_for_pods(question: RolloutQuestion) -> Rollout:
         return Rollout(_default(question), "there are no pods to replace yet")
     if running.rollout is None or _is_open(question, running):
         return _choose(question)
-    if question.unschedulable is not None and running.replicas > running.updated:
+    if running.replicas <= running.updated:
+        return running.rollout  # no old pod is left
+    if question.unschedulable is not None:
         return _unblock(question, running.rollout, question.unschedulable)
+    if question.refusal is not None:
+        return _unblock_quota(question, running, question.refusal)
     return running.rollout
 
 
@@ -122,15 +148,14 @@ def _is_open(question: RolloutQuestion, running: DeploymentState) -> bool:
 
 
 def _default(question: RolloutQuestion) -> RolloutStrategy:
-    if question.one_node_claim is not None:
+    if question.claim_not_shared is not None:
         return _IN_PLACE
     return _SURGE if question.accelerator.type == "cpu" else _IN_PLACE
 
 
 def _choose(question: RolloutQuestion) -> Rollout:
-    if question.one_node_claim is not None:
-        why = "can be mounted on one node only, which need not be a spare pod's"
-        return Rollout(_IN_PLACE, f"claim {question.one_node_claim} {why}")
+    if question.claim_not_shared is not None:
+        return Rollout(_IN_PLACE, question.claim_not_shared)
     if question.accelerator.type == "cpu":
         return Rollout(_SURGE, "a spare pod takes no accelerator")
     supply = question.supply
@@ -138,32 +163,31 @@ def _choose(question: RolloutQuestion) -> Rollout:
         return Rollout(_IN_PLACE, "nodes cannot be read, so no accelerator is assumed free")
     node = can_take_one(supply)
     if node is not None:
-        what = f"{node.free} {supply.resource} free, and a pod needs {supply.demand}"
+        what = f"{node.free} {supply.resource} free, and a pod needs {supply.devices}"
         return Rollout(_SURGE, f"node {node.name} has {what}")
     return _without_spare(supply)
 
 
+def _lacking(supply: Supply) -> str:
+    return f"no eligible node has {needed_text(supply, short_everywhere(supply))} free"
+
+
 def _without_spare(supply: Supply) -> Rollout:
-    lacking = f"no eligible node has {supply.demand} {supply.resource} free"
+    lacking = _lacking(supply)
     homes = [node for node in supply.nodes if node.ours]
     # A home that is lost or cordoned takes no pod back; that is no reason to stop all the others.
     open_homes = [node for node in homes if not node.blockers]
-    takes_turns = all(_takes_one_after(node, 1, supply) for node in open_homes)
+    takes_turns = all(takes_one(node, supply, 1) for node in open_homes)
     if takes_turns and (open_homes or not homes):
         # Whichever old pod the Deployment stops, a new one fits in its place.
         return Rollout(_IN_PLACE, f"{lacking}; a new pod takes the place of an old one")
-    if any(_takes_one_after(node, node.ours, supply) for node in homes):
+    if any(takes_one(node, supply, node.ours) for node in homes):
+        given = released_text(supply, short_everywhere(supply))
         return Rollout(
-            _RECREATE,
-            f"{lacking}, and the {supply.released} that one old pod gives back are not enough",
+            _RECREATE, f"{lacking}, and the {given} that one old pod gives back are not enough"
         )
     waiting = "even if every old pod went, so the old ones serve until a node can take a new one"
     return Rollout(_SURGE, f"{lacking}, {waiting}")
-
-
-def _takes_one_after(node: NodeSupply, stopped: int, supply: Supply) -> bool:
-    """Whether `node` can take a new pod once so many old pods of ours have left it."""
-    return not node.blockers and node.free + stopped * supply.released >= supply.demand
 
 
 def _wider(running: DeploymentState | None, current: Rollout) -> Rollout:
@@ -183,7 +207,7 @@ def _unblock(question: RolloutQuestion, current: Rollout, words: str) -> Rollout
     supply = question.supply
     if supply is not None:
         if can_take_one(supply) is not None:
-            return current  # something else is missing, which old pods do not hold
+            return current  # what is missing is not counted, and old pods need not hold it
         if question.leaving > supply.stuck:
             return current  # the place of an old pod comes free yet
         chosen = _without_spare(supply)
@@ -192,7 +216,25 @@ def _unblock(question: RolloutQuestion, current: Rollout, words: str) -> Rollout
         if chosen.strategy is not _IN_PLACE:
             return current
         return _wider(question.running, current)
-    resource = question.accelerator.resource_name or ""
-    if current.strategy is _SURGE and f"Insufficient {resource}" in words:
+    if current.strategy is _SURGE and _HELD_BY_PODS.search(words):
         return Rollout(_IN_PLACE, "the spare pod of a surge found no node, so old pods go first")
     return current
+
+
+def _unblock_quota(
+    question: RolloutQuestion, running: DeploymentState, refusal: QuotaRefusal
+) -> Rollout:
+    """The quota has no room for more pods: let old ones make room, if that would do."""
+    current = running.rollout
+    assert current is not None
+    if question.leaving:
+        return current  # what ends counts in the quota until it has gone
+    old, missing = running.replicas - running.updated, running.desired - running.updated
+    if not refusal.has_room_after(old, missing):
+        return current  # it would end with fewer pods than serve now
+    if current.strategy is _IN_PLACE:
+        return _wider(running, current)
+    full = f"quota {refusal.name} has no room for {refusal.lacking}"
+    if refusal.has_room_after(1):
+        return Rollout(_IN_PLACE, f"{full}; a new pod takes the place of an old one")
+    return Rollout(_RECREATE, f"{full}, and what one old pod gives back is not enough")

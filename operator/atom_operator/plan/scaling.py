@@ -11,6 +11,7 @@ from dataclasses import replace
 from atom_operator.api.v1alpha1.integration_fields import AutoscalingSpec
 from atom_operator.domain import Capacity, EngineOptions, NodeSupply, Observed, Plan, Supply
 from atom_operator.integration_values import ReplicaLimit, ScalingTargets
+from atom_operator.plan.room import bounded_by, needed_text, places
 
 _TYPICAL_CONTEXT_TOKENS = 4096
 # A new replica takes minutes to load: it is asked for before the running ones are full.
@@ -52,13 +53,15 @@ def replica_limit(supply: Supply, running: int) -> ReplicaLimit:
     read. A node that takes no new pod keeps the ones it has. Of a group every pod needs its own
     place.
     """
-    held = [(node.name, _holds(node, supply.demand)) for node in supply.nodes]
+    held = [(node.name, _holds(node, supply)) for node in supply.nodes]
     total = max(running, sum(count for _, count in held) // supply.pods_per_replica)
     places = [f"{name} {count}" for name, count in held if count]
     rest = len(places) - _NAMED_NODES
     more = f" and {rest} more nodes" if rest > 0 else ""
     where = f": {', '.join(places[:_NAMED_NODES])}{more}" if places else ""
-    what = f"{supply.demand} {supply.resource} per pod"
+    scarce = [name for name in _scarce(supply) if name != supply.resource]
+    also = f" and {needed_text(supply, scarce)}" if scarce else ""
+    what = f"{supply.devices} {supply.resource}{also} per pod"
     return ReplicaLimit(total, f"the nodes hold {total} replicas ({what}){where}")
 
 
@@ -81,9 +84,19 @@ def leave_to_autoscaler(plan: Plan, supply: Supply | None, observed: Observed) -
     )
 
 
-def _holds(node: NodeSupply, demand: int) -> int:
+def _holds(node: NodeSupply, supply: Supply) -> int:
     """Places for our pods on a node: those that they have, and what is free."""
-    if node.blockers or not demand:
+    if node.blockers or not supply.devices:
         return node.placed
     # What our own pods hold is there for them and their successors.
-    return (node.free + node.held) // demand
+    return places(node, supply, with_ours=True)
+
+
+def _scarce(supply: Supply) -> list[str]:
+    """What bounds the places on some node, where that is not its devices."""
+    found = {
+        bound
+        for node in supply.nodes
+        if not node.blockers and (bound := bounded_by(node, supply)) is not None
+    }
+    return [name for name in supply.demand if name in found]

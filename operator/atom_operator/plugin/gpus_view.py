@@ -12,12 +12,13 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.domain import Manifest, ObjectKey
+from atom_operator.domain.placed_pods import placed_pods
+from atom_operator.domain.resources import requests_of
 from atom_operator.plan.accelerators import shares_memory
 from atom_operator.plan.inventory import (
     PodsAsked,
     amd_resources,
     device_conditions,
-    requested_devices,
     survey,
 )
 from atom_operator.plan.node_labels import (
@@ -56,7 +57,7 @@ def _rows(
     """Nodes that have the resource; a pod is one as we render it, without further demands."""
     tolerations = [{"key": resource, "operator": "Exists", "effect": "NoSchedule"}]
     pod_spec: Mapping[str, Any] = {"tolerations": tolerations}
-    supply = survey(nodes, pods, PodsAsked(_NOBODY, resource, pod_spec))
+    supply = survey(nodes, placed_pods(pods), PodsAsked(_NOBODY, resource, pod_spec))
     by_name = {node["metadata"]["name"]: node for node in nodes}
     for item in supply.nodes:
         node = by_name[item.name]
@@ -91,7 +92,7 @@ def _holders(node: str, resource: str, pods: Iterable[Manifest]) -> str:
     held: dict[str, int] = {}
     for pod in pods:
         spec, status = pod.get("spec") or {}, pod.get("status") or {}
-        amount = requested_devices(spec, resource)
+        amount = requests_of(spec)[resource]
         ended = status.get("phase") in ("Succeeded", "Failed")
         if spec.get("nodeName") != node or not amount or ended:
             continue

@@ -122,7 +122,7 @@ class Reviewer:
         plan = decision.plan
         supply = decision.supply
         if supply is None and plan.may_start:
-            supply = await self._decider.supply(plan, pod_template(plan)["spec"])
+            supply = await self._decider.supply(plan, pod_template(plan))
         return Preview(
             after=plan,
             before=before.plan if before else None,

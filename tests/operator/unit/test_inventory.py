@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from atom_operator.domain import ObjectKey
+from atom_operator.domain.placed_pods import placed_pods
+from atom_operator.domain.resources import requests_of
 from atom_operator.plan.inventory import (
     PodsAsked,
-    can_take_one,
     memory_per_device,
-    requested_devices,
-    shortage,
     survey,
 )
 from atom_operator.plan.node_labels import label_values, memory_share_bytes, products_of
+from atom_operator.plan.room import can_take_one, shortage
 from tests.support.builders_operator import gpu_node, gpu_pod
 
 GIB = 1024**3
@@ -24,7 +24,9 @@ POD = {"containers": [{"name": "engine", "resources": {"limits": {"amd.com/gpu":
 
 
 def supply(nodes: list[Any], pods: list[Any] | None = None, **pod_spec: Any) -> Any:
-    return survey(nodes, pods or [], PodsAsked(KEY, "amd.com/gpu", {**POD, **pod_spec}))
+    return survey(
+        nodes, placed_pods(pods or []), PodsAsked(KEY, "amd.com/gpu", {**POD, **pod_spec})
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_free_is_allocatable_minus_what_every_running_pod_requests() -> None:
         ("a", 3, 1),
         ("b", 8, 0),
     ]
-    assert found.released == 2
+    assert found.released["amd.com/gpu"] == 2
     best = can_take_one(found)
     assert best is not None
     assert best.name == "b"
@@ -108,10 +110,10 @@ def test_a_pod_takes_its_sidecars_together_and_init_containers_one_by_one() -> N
         "containers": [container("1"), container("2")],
         "initContainers": [container("8"), container("1", restartPolicy="Always")],
     }
-    assert requested_devices(spec, "amd.com/gpu") == 8
+    assert requests_of(spec)["amd.com/gpu"] == 8
     spec["initContainers"] = spec["initContainers"][1:]
-    assert requested_devices(spec, "amd.com/gpu") == 4
-    assert requested_devices(spec, "amd.com/cpx_nps1") == 0
+    assert requests_of(spec)["amd.com/gpu"] == 4
+    assert requests_of(spec)["amd.com/cpx_nps1"] == 0
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import msgspec
 
 from atom_operator.cluster.placed_pods import PlacedPod
 from atom_operator.constants import ANNOTATION_REVISION
+from atom_operator.domain.placed_pods import placed_pods
 from atom_operator.plan.inventory import PodsAsked, survey
 from tests.support.builders_operator import KEY, gpu_node, gpu_pod
 
@@ -41,8 +42,8 @@ def test_the_devices_of_pods_count_as_if_they_had_been_read_whole() -> None:
     pods = [ours, steps, bare]
     nodes = [gpu_node("one"), gpu_node("two")]
     asked = PodsAsked(KEY, "amd.com/gpu", ours["spec"], "new")
-    expected = survey(nodes, pods, asked)
+    expected = survey(nodes, placed_pods(pods), asked)
     assert [node.free for node in expected.nodes] == [6, 4]
     kept = [msgspec.json.decode(shown(pod), type=PlacedPod).manifest() for pod in pods]
-    assert survey(nodes, kept, asked) == expected
+    assert survey(nodes, placed_pods(kept), asked) == expected
     assert "tolerations" not in kept[0]["spec"]

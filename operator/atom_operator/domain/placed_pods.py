@@ -1,0 +1,72 @@
+"""The pods that are on nodes, and what they take there: read once, asked by many.
+
+A thousand AtomDeployments ask about the same list, most of which is not theirs: sums by node and
+the pods of each are made when it is read. Pods that have ended take nothing and are left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from atom_operator import constants
+from atom_operator.domain.objects import Manifest, ObjectKey
+from atom_operator.domain.resources import Resources, requests_of
+
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPod:
+    """One pod on a node."""
+
+    namespace: str
+    node: str
+    labels: Mapping[str, str]
+    revision: str | None  # of our pod templates
+    ends: bool  # it is to be deleted, and takes what it takes until it has gone
+    requests: Resources
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPods:
+    """All of them, by who asks."""
+
+    pods: tuple[PlacedPod, ...] = ()
+    requested: Mapping[str, Resources] = field(default_factory=dict)  # by node
+    _ours: Mapping[ObjectKey, tuple[PlacedPod, ...]] = field(default_factory=dict)
+
+    def of(self, key: ObjectKey) -> tuple[PlacedPod, ...]:
+        """The pods of one AtomDeployment."""
+        return self._ours.get(key, ())
+
+
+def placed_pods(manifests: Iterable[Manifest]) -> PlacedPods:
+    """Sum up pods, of which those without a node take nothing yet."""
+    pods = tuple(_placed(manifests))
+    requested: dict[str, Counter[str]] = {}
+    ours: dict[ObjectKey, list[PlacedPod]] = {}
+    for pod in pods:
+        requested.setdefault(pod.node, Counter()).update(pod.requests)
+        name = pod.labels.get(constants.LABEL_DEPLOYMENT)
+        if name is not None:
+            ours.setdefault(ObjectKey(pod.namespace, name), []).append(pod)
+    return PlacedPods(pods, requested, {key: tuple(found) for key, found in ours.items()})
+
+
+def _placed(manifests: Iterable[Manifest]) -> Iterator[PlacedPod]:
+    for manifest in manifests:
+        spec, metadata = manifest.get("spec") or {}, manifest["metadata"]
+        node = spec.get("nodeName")
+        if not node or (manifest.get("status") or {}).get("phase") in _ENDED:
+            continue
+        annotations = metadata.get("annotations") or {}
+        yield PlacedPod(
+            namespace=str(metadata.get("namespace")),
+            node=str(node),
+            labels=metadata.get("labels") or {},
+            revision=annotations.get(constants.ANNOTATION_REVISION),
+            ends=bool(metadata.get("deletionTimestamp")),
+            requests=requests_of(spec),
+        )

@@ -1,0 +1,151 @@
+"""What pods take: of a node, resource by resource, and of a ResourceQuota. Whole numbers, pure.
+
+cpu is in thousandths of a core; everything else in its own unit (bytes, devices, pods). A host port
+is a resource of which every node has one. What a user wrote wrongly counts as nothing: the API
+server refuses it. See https://kubernetes.io/docs/concepts/policy/resource-quotas for the names.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from atom_operator.api.v1alpha1.common import memory_quantity
+
+Resources = Mapping[str, int]
+CPU, MEMORY, EPHEMERAL_STORAGE, PODS = "cpu", "memory", "ephemeral-storage", "pods"
+_HOST_PORT = "host port "
+# Every node has these; a report that leaves one out says nothing about it.
+NATIVE = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE, PODS})
+_SIZES = (MEMORY, EPHEMERAL_STORAGE, "hugepages-")
+_QUANTITY = re.compile(
+    r"([0-9]+\.?[0-9]*|\.[0-9]+)(?:([eE][+-]?[0-9]{1,3})|([numkMGTPE]|[KMGTPE]i))?"
+)
+_POWERS = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = "KMGTPE"
+
+
+@lru_cache(maxsize=4096)
+def amount(resource: str, quantity: str) -> int:
+    """A Kubernetes quantity of a resource, rounded up; 0 of what is none."""
+    match = _QUANTITY.fullmatch(quantity)
+    if match is None:
+        return 0
+    number, exponent, unit = match.groups()
+    value = Fraction(number)
+    if exponent:
+        value *= Fraction(10) ** int(exponent[1:])
+    elif unit and unit.endswith("i"):
+        value *= 1024 ** (_BINARY.index(unit[0]) + 1)
+    elif unit:
+        value *= Fraction(10) ** _POWERS[unit]
+    return math.ceil(value * 1000 if _is_cpu(resource) else value)
+
+
+def requests_of(pod_spec: Mapping[str, Any]) -> Counter[str]:
+    """What the scheduler reserves for a pod: its containers and sidecars together, or its largest
+    init step with the sidecars that run by then; the pod's place itself; its host ports."""
+    return _of_pod(pod_spec, "requests")
+
+
+def quota_usage(pod_spec: Mapping[str, Any]) -> Counter[str]:
+    """What a pod counts as in a ResourceQuota, under every name that one may use."""
+    usage = Counter({"pods": 1, "count/pods": 1})
+    for name, taken in _of_pod(pod_spec, "requests").items():
+        if name == PODS or is_host_port(name):
+            continue
+        usage[f"requests.{name}"] = taken
+        if name in NATIVE or name.startswith("hugepages-"):
+            usage[name] = taken
+    for name, taken in _of_pod(pod_spec, "limits").items():
+        if name != PODS and not is_host_port(name):
+            usage[f"limits.{name}"] = taken
+    return usage
+
+
+def allocatable_of(node: Mapping[str, Any]) -> dict[str, int]:
+    """What a node offers to pods."""
+    return _amounts(_map(node.get("status")).get("allocatable"))
+
+
+def amount_text(resource: str, taken: int) -> str:
+    """An amount with its resource, for people."""
+    if is_host_port(resource):
+        return resource
+    if _is_cpu(resource):
+        return f"{taken / 1000:g} {resource}"
+    if any(
+        resource.removeprefix("requests.").removeprefix("limits.").startswith(name)
+        for name in _SIZES
+    ):
+        return f"{memory_quantity(taken)} {resource}"
+    return f"{taken} {resource}"
+
+
+def _of_pod(pod_spec: Mapping[str, Any], field: str) -> Counter[str]:
+    together: Counter[str] = Counter()
+    for container in _items(pod_spec.get("containers")):
+        together.update(_of_container(container, field))
+    sidecars, largest = Counter[str](), Counter[str]()
+    for container in _items(pod_spec.get("initContainers")):
+        own = Counter(_of_container(container, field))
+        if container.get("restartPolicy") == "Always":  # a sidecar runs as long as the pod
+            sidecars.update(own)
+            largest |= sidecars
+        else:
+            largest |= sidecars + own
+    total = (together + sidecars) | largest
+    # The pod's own amounts, where it has some, stand for those of its containers.
+    total |= Counter(_amounts(_map(pod_spec.get("resources")).get(field)))
+    total.update(_amounts(pod_spec.get("overhead")))
+    total[PODS] = 1
+    total.update(_host_ports(pod_spec))
+    return total
+
+
+def _of_container(container: Mapping[str, Any], field: str) -> dict[str, int]:
+    """What has a limit and no request requests its limit."""
+    resources = _map(container.get("resources"))
+    limits = _amounts(resources.get("limits"))
+    return limits if field == "limits" else {**limits, **_amounts(resources.get("requests"))}
+
+
+def _host_ports(pod_spec: Mapping[str, Any]) -> Iterator[str]:
+    taken = set()
+    for container in _items(pod_spec.get("containers")):
+        for port in _items(container.get("ports")):
+            number = port.get("hostPort")
+            if pod_spec.get("hostNetwork") is True:
+                number = number or port.get("containerPort")
+            if number:
+                taken.add(f"{_HOST_PORT}{port.get('protocol', 'TCP')}/{number}")
+    yield from sorted(taken)
+
+
+def is_host_port(resource: str) -> bool:
+    """Whether it stands for a port of the node, which one pod can have."""
+    return resource.startswith(_HOST_PORT)
+
+
+def _amounts(quantities: object) -> dict[str, int]:
+    if not isinstance(quantities, Mapping):
+        return {}
+    return {str(name): amount(str(name), str(value)) for name, value in quantities.items()}
+
+
+def _is_cpu(resource: str) -> bool:
+    return resource in (CPU, "requests.cpu", "limits.cpu")
+
+
+def _map(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _items(value: object) -> Sequence[Mapping[str, Any]]:
+    found = value if isinstance(value, list | tuple) else ()
+    return [item for item in found if isinstance(item, Mapping)]

@@ -1,0 +1,70 @@
+"""What a ResourceQuota's refusal says, and whether old pods that go would make room. Pure.
+
+The API server's words are the only place where a quota's numbers stand beside the request that they
+refused: "exceeded quota: one, requested: pods=1, used: pods=1, limited: pods=1". A refusal by a
+LimitRange or another admission names no use, and no pod that goes would mend it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from atom_operator.domain.resources import Resources, amount, amount_text
+
+_REFUSAL = re.compile(
+    r"exceeded quota: (?P<name>[^,\s]+), requested: (?P<requested>\S+), "
+    r"used: (?P<used>\S+), limited: (?P<limited>[^\s;]+)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaRefusal:
+    """What one more pod asks of a quota that has no room for it."""
+
+    name: str
+    requested: Resources
+    used: Resources
+    limited: Resources
+    released: Resources  # what one old pod gives back
+
+    @property
+    def lacking(self) -> str:
+        """What does not fit, beside what is used of how much."""
+        return " and ".join(
+            f"{amount_text(name, asked)} ({self._of(self.used, name)} of "
+            f"{self._of(self.limited, name)} used)"
+            for name, asked in self.requested.items()
+        )
+
+    def has_room_after(self, stopped: int, started: int = 1) -> bool:
+        """Whether so many new pods fit once so many old ones have gone."""
+        return all(
+            self._rest(name, stopped) + started * asked <= self.limited.get(name, 0)
+            for name, asked in self.requested.items()
+        )
+
+    def _rest(self, name: str, stopped: int) -> int:
+        given = self.released.get(name, self.requested[name])
+        return max(0, self.used.get(name, 0) - stopped * given)
+
+    def _of(self, amounts: Resources, name: str) -> str:
+        return amount_text(name, amounts.get(name, 0)).removesuffix(f" {name}")
+
+
+def quota_refusal(message: str | None, released: Resources | None) -> QuotaRefusal | None:
+    """The refusal in a controller's message, None where it is no quota's. `released`: what one old
+    pod counts as; None where that is unknown, and taken for as much as a new one."""
+    match = _REFUSAL.search(message or "")
+    if match is None:
+        return None
+    requested, used, limited = (
+        _amounts(match.group(field)) for field in ("requested", "used", "limited")
+    )
+    return QuotaRefusal(match.group("name"), requested, used, limited, released or {})
+
+
+def _amounts(text: str) -> Mapping[str, int]:
+    pairs = (item.partition("=") for item in text.split(","))
+    return {name: amount(name, quantity) for name, _, quantity in pairs}

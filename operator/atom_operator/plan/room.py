@@ -1,0 +1,136 @@
+"""Whether nodes have room for one more pod, in every resource that it needs. Pure.
+
+The scheduler decides; this says beforehand, and in words, what is short where, and what it would be
+like once pods of ours had gone. Called by the choice of a rollout, the autoscaler's ceiling, and
+whatever tells users about nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from atom_operator.domain import NodeSupply, Supply
+from atom_operator.domain.resources import amount_text
+
+_NAMED_NODES = 8  # of each sort in a message, which is limited
+
+
+def short_of(node: NodeSupply, supply: Supply, stopped: int = 0) -> tuple[str, ...]:
+    """What the node lacks for one more pod once so many pods of ours have left it."""
+    return tuple(
+        name
+        for name, needed in supply.demand.items()
+        if (free := node.amounts[name].free_after(stopped * supply.released.get(name, 0)))
+        is not None
+        and free < needed
+    )
+
+
+def takes_one(node: NodeSupply, supply: Supply, stopped: int = 0) -> bool:
+    """Whether a new pod may go there and finds room, once so many pods of ours have left it."""
+    return not node.blockers and not short_of(node, supply, stopped)
+
+
+def places(node: NodeSupply, supply: Supply, *, with_ours: bool = False) -> int:
+    """Pods for which the node has room; `with_ours`: in what pods of ours hold there, too."""
+    counts = _counts(node, supply, with_ours=with_ours)
+    return min(counts.values(), default=1)
+
+
+def bounded_by(node: NodeSupply, supply: Supply) -> str | None:
+    """What but devices leaves the node fewer places for our pods than its devices would."""
+    counts = _counts(node, supply, with_ours=True)
+    name = min(counts, key=lambda each: (counts[each], each != supply.resource), default=None)
+    return name if name != supply.resource else None
+
+
+def _counts(node: NodeSupply, supply: Supply, *, with_ours: bool) -> dict[str, int]:
+    """Pods for which each resource alone would do."""
+    return {
+        name: max(0, free) // needed
+        for name, needed in supply.demand.items()
+        if needed
+        and (free := node.amounts[name].free_after(node.amounts[name].held if with_ours else 0))
+        is not None
+    }
+
+
+def placeable(supply: Supply) -> int:
+    """Replicas for which eligible nodes have room."""
+    if supply.resource is not None and not supply.devices:
+        return 0
+    open_nodes = (node for node in supply.nodes if not node.blockers)
+    return sum(places(node, supply) for node in open_nodes) // supply.pods_per_replica
+
+
+def can_take_one(supply: Supply) -> NodeSupply | None:
+    """The node with the most free devices that can take one more pod; none where the nodes cannot
+    take every pod of one more replica."""
+    candidates = [node for node in supply.nodes if takes_one(node, supply)]
+    room = sum(places(node, supply) for node in candidates)
+    if room < supply.pods_per_replica and (supply.devices or supply.resource is None):
+        return None
+    return max(candidates, key=lambda node: node.free, default=None)
+
+
+def short_everywhere(supply: Supply) -> tuple[str, ...]:
+    """What every eligible node lacks; where none is lacking everywhere, what any of them lacks."""
+    lacks = [set(short_of(node, supply)) for node in supply.nodes if not node.blockers]
+    if not lacks:
+        return (supply.resource,) if supply.resource else ()
+    found = set.intersection(*lacks) or set.union(*lacks)
+    return tuple(name for name in supply.demand if name in found)
+
+
+def needed_text(supply: Supply, names: Iterable[str]) -> str:
+    """What one pod needs of these."""
+    return " and ".join(amount_text(name, supply.demand.get(name, 0)) for name in names)
+
+
+def released_text(supply: Supply, names: Iterable[str]) -> str:
+    """What one old pod gives back of these."""
+    return " and ".join(amount_text(name, supply.released.get(name, 0)) for name in names)
+
+
+def lacks_devices(supply: Supply) -> bool:
+    """Whether it is devices that keep one more replica out, where something does."""
+    names = short_everywhere(supply)
+    return supply.resource is not None and (not names or supply.resource in names)
+
+
+def shortage(supply: Supply) -> str | None:
+    """Why not one more pod finds a node: what is free where, and what blocks the others."""
+    if can_take_one(supply) is not None:
+        return None
+    device = (supply.resource,) if supply.resource is not None else ()
+    others = tuple(name for name in short_everywhere(supply) if name not in device)
+    each = f"{needed_text(supply, (*device, *others))} on one node"
+    pods = supply.pods_per_replica
+    wanted = f"a pod needs {each}" if pods == 1 else f"each of {pods} pods needs {each}"
+    if not supply.nodes:
+        return f"{wanted}, and no node of the cluster has AMD devices; is the device plugin running"
+    free = [_free(node, others) for node in supply.nodes if not node.blockers]
+    blocked = [f"{n.name}: {', '.join(n.blockers)}" for n in supply.nodes if n.blockers]
+    parts = [f"free: {_some(free)}"] if free else ["no eligible node"]
+    if blocked:
+        parts.append(f"blocked: {_some(blocked, '; ')}")
+    return f"{wanted}; {'; '.join(parts)}"
+
+
+def _free(node: NodeSupply, others: Iterable[str]) -> str:
+    parts = []
+    if node.resource is not None:
+        lost = f" ({node.unhealthy} unhealthy)" if node.unhealthy else ""
+        parts.append(f"{node.free} of {node.allocatable}{lost}")
+    for name in others:
+        found = node.amounts[name]
+        if found.allocatable is not None:
+            free = amount_text(name, found.free or 0)
+            parts.append(f"{free} of {amount_text(name, found.allocatable)}")
+    return f"{node.name} {' and '.join(parts)}"
+
+
+def _some(names: list[str], separator: str = ", ") -> str:
+    rest = len(names) - _NAMED_NODES
+    more = f"{separator}{rest} more" if rest > 0 else ""
+    return separator.join(names[:_NAMED_NODES]) + more
