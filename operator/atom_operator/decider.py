@@ -8,7 +8,7 @@ by the webhook, which tells.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -72,6 +72,7 @@ from atom_operator.prerequisites import (
     look_at_model,
 )
 from atom_operator.settings import OperatorSettings
+from atom_operator.template_judge import AcceptedTemplates, judge_template
 from atom_operator.upkeep import plan_of_pods, pods_in_force, target_in_force
 
 # Whether it is this one's turn to take a new default image; otherwise why it waits.
@@ -100,6 +101,7 @@ class Decider:
     fleet: FleetReader
     engines: EnginePort
     settings: OperatorSettings
+    templates: AcceptedTemplates = field(default_factory=AcceptedTemplates)
 
     async def decide(
         self,
@@ -118,6 +120,8 @@ class Decider:
         plan = plan_spec(owner, spec, around)
         if isinstance(plan, tuple):
             return Decision(problems=plan)
+        if refused := await self._judge_template(plan, observed):
+            return Decision(problems=(refused,))
         look = await look_at_model(self.port, plan)
         if look.waiting is not None:
             return Decision(plan=plan, jobs=_jobs(look), waiting=look.waiting)
@@ -157,6 +161,13 @@ class Decider:
             if child.kind not in observed.unserved
         }
         return Decision(desired=desired, kept=_kept(plan, observed))
+
+    async def _judge_template(self, plan: Plan, observed: Observed) -> FieldProblem | None:
+        """Nothing is asked about what its pods already came from."""
+        running = observed.deployment
+        if running is not None and running.spec_digest == plan.spec_digest:
+            return None
+        return await judge_template(self.port, plan, self.templates)
 
     async def _surroundings(
         self, key: ObjectKey, spec: AtomDeploymentSpec, observed: Observed, engines: EngineView

@@ -73,6 +73,7 @@ class Reconciler:
             self.applied.forget(key)
             self.optional.forget(key)
             self.turns.forget(key)
+            self.decider.templates.forget(key)
             return Outcome()  # garbage collection removes the children through their owner
         look = await self.optional.begin(key, optional_kinds(parent))
         observed = await observe(self.port, key, parent["metadata"]["uid"], look.kinds)

@@ -50,6 +50,7 @@ class FakeCluster:
     writes: list[str] = field(default_factory=list)
     failures: dict[int, ClusterError] = field(default_factory=dict)
     refused_kinds: dict[Kind, str] = field(default_factory=dict)
+    refused_dry_run: RefusedError | None = None
     # Kinds in whose objects somebody put an entry that makes every apply invalid.
     spoilt_kinds: set[Kind] = field(default_factory=set)
     unserved_kinds: set[Kind] = field(default_factory=set)  # whose CRD nobody has installed
@@ -125,6 +126,12 @@ class FakeCluster:
         if self.admit is not None and key not in self.objects:
             self.admit(kind, manifest)
         return self.apply_as(constants.FIELD_MANAGER, key, manifest)
+
+    async def dry_run(self, kind: Kind, manifest: Manifest) -> Manifest:
+        self.reads.append(f"dry run {kind.kind}")
+        if self.refused_dry_run is not None:
+            raise self.refused_dry_run
+        return manifest
 
     async def hand_over_replicas(
         self, kind: Kind, namespace: str, name: str, replicas: int

@@ -21,7 +21,7 @@ class Killed(BaseException):
 
 @dataclass
 class FaultyCluster:
-    """`writes` counts all attempts. Whatever neither gets nor lists is a write."""
+    """`writes` counts all attempts. Whatever neither gets, lists nor only tries is a write."""
 
     inner: FakeCluster
     kill_after: int | None = None
@@ -30,7 +30,7 @@ class FaultyCluster:
     writes: int = 0
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith(("get", "list")):
+        if name.startswith(("get", "list", "dry_run")):
             return getattr(self.stale or self.inner, name)
         return self._write(getattr(self.inner, name))
 

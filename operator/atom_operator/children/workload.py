@@ -191,16 +191,19 @@ def _spread_over_hosts(plan: Plan) -> dict[str, Any]:
 def _product_affinity(accelerator: Accelerator) -> dict[str, Any]:
     """Nodes whose device id is the product's: virtual functions carry no product-name label.
 
-    The terms are alternatives: the node labeller's stable label, and its older family.
+    The terms are alternatives: the node labeller's stable label and its older family, of nodes
+    whose devices all have one id, and the counted labels of nodes with several ids.
     """
-    terms = [
-        {
-            "matchExpressions": [
-                {"key": label, "operator": "In", "values": list(accelerator.device_ids)}
-            ]
-        }
+    wanted: list[dict[str, Any]] = [
+        {"key": label, "operator": "In", "values": list(accelerator.device_ids)}
         for label in _DEVICE_ID_LABELS
     ]
+    wanted += [
+        {"key": f"{label}.{device_id}", "operator": "Exists"}
+        for label in _DEVICE_ID_LABELS
+        for device_id in accelerator.device_ids
+    ]
+    terms = [{"matchExpressions": [requirement]} for requirement in wanted]
     return {
         "nodeAffinity": {
             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}

@@ -56,6 +56,9 @@ class CachedCluster:
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         return self._keep(kind, await self._port.apply(kind, manifest))
 
+    async def dry_run(self, kind: Kind, manifest: Manifest) -> Manifest:
+        return await self._port.dry_run(kind, manifest)
+
     async def hand_over_replicas(
         self, kind: Kind, namespace: str, name: str, replicas: int
     ) -> None:

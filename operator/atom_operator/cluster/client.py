@@ -21,6 +21,11 @@ PAGE_SIZE = 250
 _FORBIDDEN = 403
 _PLACED = "spec.nodeName!=,status.phase!=Failed,status.phase!=Succeeded"
 _APPLIED = {"fieldManager": constants.FIELD_MANAGER, "force": "true"}
+_DRY_RUN = {
+    "fieldManager": constants.FIELD_MANAGER,
+    "dryRun": "All",
+    "fieldValidation": "Strict",
+}
 
 T = TypeVar("T")
 Count = Callable[[str, str], None]
@@ -148,6 +153,12 @@ class ApiCluster:
             return await self._connection.request(
                 "PATCH", path, query=_APPLIED, body=manifest, content=APPLY
             )
+
+    async def dry_run(self, kind: Kind, manifest: Manifest) -> Manifest:
+        namespace = manifest["metadata"]["namespace"]
+        with self._request("dry_run", kind, f"dry run of {kind.kind} in {namespace}"):
+            path = object_path(kind, namespace)
+            return await self._connection.request("POST", path, query=_DRY_RUN, body=manifest)
 
     async def hand_over_replicas(
         self, kind: Kind, namespace: str, name: str, replicas: int

@@ -47,6 +47,9 @@ class FencedCluster:
         self._check(f"apply {kind.kind}/{manifest['metadata']['name']}")
         return await self._port.apply(kind, manifest)
 
+    async def dry_run(self, kind: Kind, manifest: Manifest) -> Manifest:
+        return await self._port.dry_run(kind, manifest)
+
     async def hand_over_replicas(
         self, kind: Kind, namespace: str, name: str, replicas: int
     ) -> None:

@@ -41,6 +41,11 @@ class ClusterPort(Protocol):
     async def apply(self, kind: Kind, manifest: Manifest) -> Manifest:
         """Server-side apply with our field manager, forced; the object as it is now."""
 
+    async def dry_run(self, kind: Kind, manifest: Manifest) -> Manifest:
+        """Ask what would be stored of a new object: nothing is. RefusedError, with the API
+        server's words, where it could not, or where it has a field that the server does not know.
+        """
+
     async def hand_over_replicas(
         self, kind: Kind, namespace: str, name: str, replicas: int
     ) -> None:

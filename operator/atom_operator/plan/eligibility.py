@@ -9,39 +9,45 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from atom_operator.plan.node_labels import label_values
+from atom_operator.plan.placement import Placement, Requirement, Toleration
+
 _BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
 _HOST = "kubernetes.io/hostname"
 # Fields of an anti-affinity term that make it about other pods than all of one name.
 _NARROWING = ("matchLabelKeys", "mismatchLabelKeys", "namespaceSelector", "namespaces")
+_DEVICE_ID = "gpu.device-id"
+_NAMED_REQUIREMENTS = 3
 
 
-def node_blockers(node: Mapping[str, Any], pod_spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """Why no pod with `pod_spec` goes to `node`; empty when one may."""
-    return tuple(_blockers(node, pod_spec))
+def node_blockers(node: Mapping[str, Any], placement: Placement) -> tuple[str, ...]:
+    """Why no pod with this placement goes to `node`; empty when one may."""
+    return tuple(_blockers(node, placement))
 
 
-def _blockers(node: Mapping[str, Any], pod_spec: Mapping[str, Any]) -> Iterator[str]:
+def _blockers(node: Mapping[str, Any], placement: Placement) -> Iterator[str]:
     spec: Mapping[str, Any] = node.get("spec") or {}
+    name = str(node["metadata"]["name"])
     if spec.get("unschedulable"):
         yield "cordoned"
     if not _is_ready(node):
         yield "not ready"
-    tolerations = pod_spec.get("tolerations") or ()
+    if placement.node_name not in (None, name):
+        yield f"nodeName wants {placement.node_name}"
     for taint in spec.get("taints") or ():
         if taint.get("effect") not in _BLOCKING_EFFECTS:
             continue
         # The cordon's and the node controller's own taints repeat what was said above.
         if str(taint.get("key", "")).startswith("node.kubernetes.io/"):
             continue
-        if not any(_tolerates(toleration, taint) for toleration in tolerations):
+        if not any(_tolerates(toleration, taint) for toleration in placement.tolerations):
             value = f"={taint['value']}" if taint.get("value") else ""
             yield f"taint {taint['key']}{value}:{taint['effect']}"
     labels: Mapping[str, str] = node["metadata"].get("labels") or {}
-    for key, value in (pod_spec.get("nodeSelector") or {}).items():
+    for key, value in placement.node_selector:
         if labels.get(key) != value:
             yield f"nodeSelector wants {key}={value}"
-    if not _affinity_matches(node, labels, pod_spec):
-        yield "required node affinity (product or spec.template) does not match"
+    yield from _unmet_affinity(name, labels, placement)
 
 
 def _is_ready(node: Mapping[str, Any]) -> bool:
@@ -51,47 +57,38 @@ def _is_ready(node: Mapping[str, Any]) -> bool:
     return False
 
 
-def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    effect, key = toleration.get("effect"), toleration.get("key")
-    if effect and effect != taint.get("effect"):
+def _tolerates(toleration: Toleration, taint: Mapping[str, Any]) -> bool:
+    if toleration.effect and toleration.effect != taint.get("effect"):
         return False
-    if key and key != taint.get("key"):
+    if toleration.key and toleration.key != taint.get("key"):
         return False
-    if toleration.get("operator", "Equal") == "Exists":
+    if toleration.operator == "Exists":
         return True
-    return bool(key) and (toleration.get("value") or "") == (taint.get("value") or "")
+    return bool(toleration.key) and toleration.value == (taint.get("value") or "")
 
 
-def _affinity_matches(
-    node: Mapping[str, Any], labels: Mapping[str, str], pod_spec: Mapping[str, Any]
-) -> bool:
-    affinity = (pod_spec.get("affinity") or {}).get("nodeAffinity") or {}
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
-    if not required:
-        return True
-    fields = {"metadata.name": str(node["metadata"]["name"])}
-    return any(
-        (term.get("matchExpressions") or term.get("matchFields"))
-        and all(_matches(item, labels) for item in term.get("matchExpressions") or ())
-        and all(_matches(item, fields) for item in term.get("matchFields") or ())
-        for term in required.get("nodeSelectorTerms") or ()
-    )
-
-
-def _matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    actual = labels.get(str(expression.get("key")))
-    operator, values = expression.get("operator"), list(expression.get("values") or ())
-    if operator in ("Exists", "DoesNotExist"):
-        return (actual is not None) is (operator == "Exists")
-    if operator == "NotIn":
-        return actual not in values
-    if actual is None:
-        return False
-    if operator == "In":
-        return actual in values
-    if operator in ("Gt", "Lt") and actual.lstrip("-").isdigit():
-        return int(actual) > int(values[0]) if operator == "Gt" else int(actual) < int(values[0])
-    return False
+def _unmet_affinity(name: str, labels: Mapping[str, str], placement: Placement) -> Iterator[str]:
+    """What no alternative of the required affinity gets from the node, in one sentence."""
+    if placement.terms is None:
+        return
+    failing: list[Requirement] = []
+    for term in placement.terms:
+        unmet = None if term.is_empty else term.failing(name, labels)
+        if unmet is None and not term.is_empty:
+            return
+        failing += [unmet] if unmet is not None else []
+    devices = [item for item in failing if _DEVICE_ID in item.key]
+    others = [str(item) for item in failing if _DEVICE_ID not in item.key]
+    if devices:
+        found = ", ".join(label_values(labels, "device-id"))
+        wanted = ", ".join(dict.fromkeys(id for item in devices for id in item.values))
+        yield f"its device id is {found or 'not labelled'}, the product's are {wanted}"
+    elif others:
+        more = "" if len(others) <= _NAMED_REQUIREMENTS else " …"
+        wanted = " or ".join(others[:_NAMED_REQUIREMENTS])
+        yield f"required node affinity of spec.template wants {wanted}{more}"
+    else:
+        yield "required node affinity of spec.template names no node: its terms are empty"
 
 
 def own_selectors_apart(

@@ -23,6 +23,7 @@ from atom_operator.domain.resources import (
 )
 from atom_operator.plan.eligibility import node_blockers, own_selectors_apart
 from atom_operator.plan.node_labels import label_values, memory_share_bytes, unhealthy_devices
+from atom_operator.plan.placement import Placement, placement_of
 
 _ACCELERATOR = re.compile(r"^amd\.com/(gpu|(spx|dpx|qpx|cpx)_nps[124])$")
 _APART = "host of its own (podAntiAffinity)"
@@ -41,6 +42,10 @@ class PodsAsked:
     revision: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     at_least: Resources = field(default_factory=dict)
+    placement: Placement = field(init=False)  # of the pod spec, read once
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "placement", placement_of(self.pod_spec))
 
 
 def pods_asked(
@@ -131,7 +136,7 @@ def _node_supply(
         ours=sum(_makes_room(pod, asked) for pod in ours),
         placed=sum(not pod.ends for pod in ours),
         unhealthy=_unhealthy(node, resource) if resource else 0,
-        blockers=(*lacks, *node_blockers(node, asked.pod_spec)),
+        blockers=(*lacks, *node_blockers(node, asked.placement)),
     )
 
 

@@ -19,7 +19,7 @@ from atom_operator.cluster.fleet import FleetReader
 from atom_operator.constants import FIELD_MANAGER
 from atom_operator.decider import Decider
 from atom_operator.domain import ObjectKey
-from atom_operator.integration_values import Site
+from atom_operator.integration_values import FORBIDDEN_BY_DEFAULT, Site, TemplateFeature
 from atom_operator.kinds import OPTIONAL_KINDS
 from atom_operator.reconcile import Reconciler
 from atom_operator.settings import OperatorSettings
@@ -38,6 +38,7 @@ SITE = Site(
     engine_tensor_parallel=16,
     engine_multi_node=True,
     engine_architectures=("DeepseekV3ForCausalLM",),
+    template_forbidden=FORBIDDEN_BY_DEFAULT - {TemplateFeature.HOST_PATH},
 )
 # A group of nodes is too large for any cluster of ours; everything else at once.
 EVERYTHING: dict[str, Any] = {

@@ -33,6 +33,8 @@ READS: dict[str, Callable[[FencedCluster], Any]] = {
     "list_if_served": lambda fenced: fenced.list_if_served(SERVICE, "default", {}),
     "list_deployments": lambda fenced: fenced.list_deployments(),
     "list_nodes": lambda fenced: fenced.list_nodes(),
+    # Nothing is stored.
+    "dry_run": lambda fenced: fenced.dry_run(DEPLOYMENT, _SERVICE),
     "list_placed_pods": lambda fenced: fenced.list_placed_pods(),
 }
 
