@@ -67,8 +67,8 @@ def pod_spec(cluster: LiveCluster) -> dict[str, Any]:
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a range": (
-        {"terminationGracePeriodSeconds": -7},
-        "spec.template.spec.terminationGracePeriodSeconds: Invalid value",
+        {"hostname": "-"},
+        "spec.template.spec.hostname: Invalid value",
     ),
     "a word": ({"dnsPolicy": "Sometimes"}, 'spec.template.spec.dnsPolicy: Unsupported value: "So'),
     "a typo": (
