@@ -32,12 +32,15 @@ _UNIONS = {
     "EnvVar": {"value", "valueFrom"},
     "Probe": {"exec", "grpc", "httpGet", "tcpSocket"},
 }
-# Our tolerations are kept, which is the one deviation; what no template may say; and the two names of
-# the account, which the API server keeps equal.
+# Our tolerations are kept, which is the one deviation; what no template may say; and the two names
+# of the account, which the API server keeps equal.
 _LEFT_OUT = {"tolerations", "ephemeralContainers", "ownerReferences", "managedFields"}
 _LEFT_OUT |= {"serviceAccount", "serviceAccountName"}
 _DEPTH = 6
-_ODD: tuple[Any, ...] = (7, -1, 1.5, True, "", "r7", "x" * 300, [], [7], ["a"], {}, {"a": 1}, [[]])
+_ODD: tuple[Any, ...] = (
+    *(7, -1, 1.5, True, "", "r7", "1e999999999", "x" * 300),
+    *([], [7], ["a"], {}, {"a": 1}, [[]]),
+)
 
 
 def overlay(chance: random.Random, base: Mapping[str, Any]) -> dict[str, Any]:

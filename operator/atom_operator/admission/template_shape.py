@@ -15,7 +15,7 @@ from atom_operator.api.pod_schema import ROOT, PodField, field_of
 from atom_operator.domain import FieldProblem
 
 _QUANTITY = re.compile(
-    r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
+    r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?$"
 )
 _MOST_DEPTH = 40
 
