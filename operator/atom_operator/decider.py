@@ -21,6 +21,7 @@ from atom_operator.children.workload import pod_revision, workload_kind
 from atom_operator.cluster.engines import EnginePort
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.port import ClusterPort
+from atom_operator.cluster.template_judge import AcceptedTemplates, judge_template
 from atom_operator.continuity import (
     as_it_runs,
     engine_image,
@@ -72,7 +73,6 @@ from atom_operator.prerequisites import (
     look_at_model,
 )
 from atom_operator.settings import OperatorSettings
-from atom_operator.template_judge import AcceptedTemplates, judge_template
 from atom_operator.upkeep import plan_of_pods, pods_in_force, target_in_force
 
 # Whether it is this one's turn to take a new default image; otherwise why it waits.
@@ -163,11 +163,14 @@ class Decider:
         return Decision(desired=desired, kept=_kept(plan, observed))
 
     async def _judge_template(self, plan: Plan, observed: Observed) -> FieldProblem | None:
-        """Nothing is asked about what its pods already came from."""
+        """Nothing is asked about pods as we render them, nor about what those that run came
+        from."""
         running = observed.deployment
+        if plan.template is None and not plan.template_removed:
+            return None
         if running is not None and running.spec_digest == plan.spec_digest:
             return None
-        return await judge_template(self.port, plan, self.templates)
+        return await judge_template(self.port, plan.key, pod_revision(plan), self.templates)
 
     async def _surroundings(
         self, key: ObjectKey, spec: AtomDeploymentSpec, observed: Observed, engines: EngineView
