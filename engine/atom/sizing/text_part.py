@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from atom.sizing.config_fields import Config, mapping
+from atom.sizing.config_schema import checked
 from atom.sizing.errors import ModelFactsError
 from atom.sizing.layers import ExpertsBlock, Stacking
 
@@ -126,20 +127,56 @@ _TEXT_NAMES = {
 _OTHER_PARTS = ("vision_tower.", "vision_model.", "visual.", "multi_modal_projector.")
 
 
+# Where config.json names no architecture, what transformers makes of its model_type.
+ARCHITECTURES: dict[str, str] = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "mistral3": "Mistral3ForConditionalGeneration",
+    "mixtral": "MixtralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "qwen3_vl": "Qwen3VLForConditionalGeneration",
+    "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
+    "glm4_moe": "Glm4MoeForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "gemma3": "Gemma3ForConditionalGeneration",
+    "llama4_text": "Llama4ForCausalLM",
+    "llama4": "Llama4ForConditionalGeneration",
+    "deepseek_v2": "DeepseekV2ForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
+    "deepseek_v32": "DeepseekV32ForCausalLM",
+}
+
+
+def architectures_of(config: Config) -> object:
+    """What `architectures` names, or the one of `model_type` where it is null, empty or absent."""
+    named = config.get("architectures")
+    kind = config.get("model_type")
+    if not named and isinstance(kind, str) and kind in ARCHITECTURES:
+        return [ARCHITECTURES[kind]]
+    return named
+
+
 def wrapper_of(config: Config) -> str | None:
     """The architecture of a multimodal config.json whose text part is known; None of others."""
-    names = config.get("architectures")
+    names = architectures_of(config)
     if isinstance(names, (list, tuple)) and len(names) == 1 and str(names[0]) in WRAPPERS:
         return str(names[0])
     return None
 
 
 def text_part(config: Config) -> dict[str, object]:
-    """The config.json of the decoder: a copy where there is nothing around it. Raises
-    ModelFactsError for a decoder that the wrapper is not known with."""
+    """The config.json of the decoder, every value of it checked (config_schema.py). Raises
+    ModelFactsError for a decoder that the wrapper is not known with, and for a nonsensical value.
+    """
+    config = checked(config)
     name = wrapper_of(config)
     if name is None:
-        return dict(config)
+        return {**config, "architectures": architectures_of(config)}
     wrapper, text = WRAPPERS[name], mapping(config, "text_config")
     kind = str(text.get("model_type") or next(iter(wrapper.text)))
     if kind not in wrapper.text:
@@ -148,9 +185,10 @@ def text_part(config: Config) -> dict[str, object]:
             f"supported: {', '.join(wrapper.text)}",
             field="text_config",
         )
+    text = checked(text)
     whole = {key: config[key] for key in _OF_THE_WHOLE if config.get(key) is not None}
     named = {"architectures": [wrapper.text[kind]]}
-    return {**wrapper.defaults, **_said(text), **whole, **wrapper.fixed, **named}
+    return {**wrapper.defaults, **text, **whole, **wrapper.fixed, **named}
 
 
 def text_name(name: str) -> str | None:
@@ -167,10 +205,3 @@ def layer_names(index: int, wrapper: str | None) -> tuple[str, ...]:
     unquantised have any of them."""
     begins = ("model.",) if wrapper is None else ("model.", *_DECODER_NAMES)
     return tuple(f"{begin}layers.{index}" for begin in begins)
-
-
-def _said(text: Config) -> dict[str, object]:
-    """What the text part says; null means nothing but for a window, which it turns off."""
-    return {
-        key: value for key, value in text.items() if value is not None or key == "sliding_window"
-    }

@@ -1,0 +1,311 @@
+"""Type and range of every value of a config.json that sizes or computes anything.
+
+A checkpoint's author is not always the one who serves it: a value that is of another type, not
+finite or outside any published model's range is a ModelFactsError that names the key, before
+anything reads it, and so is a size at which reading alone would not end. null is as if the key were
+absent, but for windows, which it turns off. Pure; called by text_part.py on every config.json that
+the engine or the operator reads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from atom.sizing.errors import ModelFactsError
+
+Config = Mapping[str, object]
+
+_MOST_LAYERS = 4096
+_MOST_WIDTH = 1 << 22  # elements of a hidden state, rows of a matrix
+_MOST_EXPERTS = 1 << 16
+_MOST_TOKENS = 1 << 31  # ids and positions are int32
+_MOST_THETA = 1e15
+_KEEPS_NULL = ("sliding_window", "attention_chunk_size")
+
+
+class Kind(Protocol):
+    """What a value may be."""
+
+    @property
+    def accepted(self) -> str:
+        """What is accepted, in words."""
+        ...
+
+    def takes(self, value: object) -> bool:
+        """Tell whether the value is one of these."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number from `least` to `most`, which JSON tools may have written as 8.0."""
+
+    least: int
+    most: int
+
+    @property
+    def accepted(self) -> str:
+        """The range in words."""
+        return f"a whole number from {self.least} to {self.most}"
+
+    def takes(self, value: object) -> bool:
+        """Tell whether the value is a whole number of the range."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        return self.least <= value <= self.most and value == int(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A finite number above `above`, or equal to it where `inclusive`, up to `most`."""
+
+    above: float
+    most: float
+    inclusive: bool = False
+
+    @property
+    def accepted(self) -> str:
+        """The range in words."""
+        least = "from" if self.inclusive else "above"
+        return f"a number {least} {self.above:g} up to {self.most:g}"
+
+    def takes(self, value: object) -> bool:
+        """Tell whether the value is a number of the range."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        if not math.isfinite(value):
+            return False
+        return self.above < value <= self.most or (self.inclusive and value == self.above)
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """true or false."""
+
+    accepted: str = "true or false"
+
+    def takes(self, value: object) -> bool:
+        """Tell whether the value is one of the two."""
+        return isinstance(value, bool)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text."""
+
+    accepted: str = "a text"
+
+    def takes(self, value: object) -> bool:
+        """Tell whether the value is a text."""
+        return isinstance(value, str)
+
+
+@dataclass(frozen=True, slots=True)
+class ListOf:
+    """A list of at most `most` values of one kind, or a single value where `alone`."""
+
+    item: Kind
+    most: int = _MOST_LAYERS
+    alone: bool = False
+
+    @property
+    def accepted(self) -> str:
+        """The items in words."""
+        many = f"a list of up to {self.most} items, each {self.item.accepted}"
+        return f"{self.item.accepted}, or {many}" if self.alone else many
+
+    def takes(self, value: object) -> bool:
+        """Tell whether the value is such a list."""
+        if self.alone and self.item.takes(value):
+            return True
+        if not isinstance(value, (list, tuple)) or len(value) > self.most:
+            return False
+        return all(self.item.takes(item) for item in value)
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """A value of one of two kinds."""
+
+    one: Kind
+    other: Kind
+
+    @property
+    def accepted(self) -> str:
+        """Both kinds in words."""
+        return f"{self.one.accepted}, or {self.other.accepted}"
+
+    def takes(self, value: object) -> bool:
+        """Tell whether the value is of one of the kinds."""
+        return self.one.takes(value) or self.other.takes(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """An object, whose own keys are checked by whoever reads them."""
+
+    accepted: str = "an object"
+
+    def takes(self, value: object) -> bool:
+        """Tell whether the value is an object."""
+        return isinstance(value, Mapping)
+
+
+_WIDTH, _HEADS = Whole(1, _MOST_WIDTH), Whole(1, 1 << 16)
+_TOKENS, _LAYERS = Whole(1, _MOST_TOKENS), Whole(0, _MOST_LAYERS)
+_EXPERTS = Whole(1, _MOST_EXPERTS)
+_IDS = ListOf(Whole(0, _MOST_TOKENS), most=1024, alone=True)
+_NAMES = ListOf(Text())
+_LARGE = Number(0.0, 1e9)
+_THETA = Number(0.0, _MOST_THETA)
+
+FIELDS: dict[str, Kind] = {
+    "architectures": ListOf(Text(), most=16),
+    "model_type": Text(),
+    "text_config": Object(),
+    "quantization_config": Object(),
+    "hidden_act": Text(),
+    "hidden_activation": Text(),
+    "layer_types": _NAMES,
+    # sizes
+    "hidden_size": _WIDTH,
+    "target_hidden_size": _WIDTH,
+    "intermediate_size": _WIDTH,
+    "intermediate_size_mlp": _WIDTH,
+    "moe_intermediate_size": _WIDTH,
+    "shared_expert_intermediate_size": _WIDTH,
+    "vocab_size": Whole(1, 1 << 24),
+    "draft_vocab_size": Whole(1, 1 << 24),
+    "num_hidden_layers": Whole(1, _MOST_LAYERS),
+    "num_nextn_predict_layers": Whole(0, 64),
+    "num_attention_heads": _HEADS,
+    "num_key_value_heads": _HEADS,
+    "head_dim": _HEADS,
+    "q_lora_rank": _WIDTH,
+    "kv_lora_rank": _WIDTH,
+    "qk_nope_head_dim": _HEADS,
+    "qk_rope_head_dim": _HEADS,
+    "v_head_dim": _HEADS,
+    "index_n_heads": _HEADS,
+    "index_head_dim": _HEADS,
+    "index_topk": _TOKENS,
+    "max_position_embeddings": _TOKENS,
+    "original_max_position_embeddings": _TOKENS,
+    "sliding_window": Whole(0, _MOST_TOKENS),  # 0: of models that have none
+    "sliding_window_pattern": Whole(1, _MOST_LAYERS),
+    "attention_chunk_size": _TOKENS,
+    # which layers are what
+    "max_window_layers": _LAYERS,
+    "first_k_dense_replace": _LAYERS,
+    "moe_layer_freq": Either(Whole(1, _MOST_LAYERS), ListOf(Whole(0, 1))),
+    "decoder_sparse_step": _LAYERS,
+    "mlp_only_layers": ListOf(_LAYERS),
+    "moe_layers": ListOf(_LAYERS),
+    "no_rope_layers": ListOf(Whole(0, 1)),
+    "no_rope_layer_interval": Whole(1, _MOST_LAYERS),
+    "interleave_moe_layer_step": Whole(1, _MOST_LAYERS),
+    "eagle_aux_hidden_state_layer_ids": ListOf(_LAYERS),
+    "eagle_config": Object(),
+    # experts and how they are chosen
+    "num_experts": _EXPERTS,
+    "num_local_experts": _EXPERTS,
+    "n_routed_experts": _EXPERTS,
+    "num_experts_per_tok": _EXPERTS,
+    "n_shared_experts": Whole(0, _MOST_EXPERTS),
+    "n_group": _EXPERTS,
+    "topk_group": _EXPERTS,
+    "topk_method": Text(),
+    "scoring_func": Text(),
+    "routed_scaling_factor": Number(0.0, 1e6),
+    "norm_topk_prob": Flag(),
+    # what is computed by
+    "rms_norm_eps": Number(0.0, 1.0),
+    "rope_theta": _THETA,
+    "rope_local_base_freq": _THETA,
+    "partial_rotary_factor": Number(0.0, 1.0),
+    "query_pre_attn_scalar": _LARGE,
+    "final_logit_softcapping": _LARGE,
+    "attn_logit_softcapping": _LARGE,
+    "swiglu_alpha": _LARGE,
+    "swiglu_limit": _LARGE,
+    "floor_scale": _LARGE,
+    "attn_scale": Number(0.0, 1e9, inclusive=True),
+    "attn_temperature_tuning": Either(Flag(), Number(0.0, 1e9, inclusive=True)),
+    "attention_bias": Flag(),
+    "mlp_bias": Flag(),
+    "qkv_bias": Flag(),
+    "use_qk_norm": Flag(),
+    "use_sliding_window": Flag(),
+    "tie_word_embeddings": Flag(),
+    "rope_interleave": Flag(),
+    # end and beginning
+    "eos_token_id": _IDS,
+    "bos_token_id": _IDS,
+}
+ROPE_FIELDS: dict[str, Kind] = {
+    "rope_type": Text(),
+    "type": Text(),
+    "rope_theta": _THETA,
+    "partial_rotary_factor": Number(0.0, 1.0),
+    "factor": Number(0.0, 1e6),
+    "original_max_position_embeddings": _TOKENS,
+    "low_freq_factor": Number(0.0, 1e6),
+    "high_freq_factor": Number(0.0, 1e6),
+    "beta_fast": _LARGE,
+    "beta_slow": _LARGE,
+    "mscale": Number(0.0, 1e3, inclusive=True),
+    "mscale_all_dim": Number(0.0, 1e3, inclusive=True),
+    "attention_factor": Number(0.0, 1e3),
+    "truncate": Flag(),
+    "short_factor": ListOf(_LARGE, most=1 << 16),
+    "long_factor": ListOf(_LARGE, most=1 << 16),
+}
+_ROPES = ("rope_parameters", "rope_scaling")
+
+
+def checked(config: Config) -> dict[str, object]:
+    """Leave out what is null, and raise ModelFactsError for a value that no model has."""
+    said = {key: value for key, value in config.items() if value is not None or key in _KEEPS_NULL}
+    _check(said, FIELDS, "")
+    for key in _ROPES:
+        ropes = said.get(key)
+        if ropes is None:
+            continue
+        if not isinstance(ropes, Mapping):
+            raise _wrong(key, ropes, "an object")
+        said[key] = _checked_ropes(ropes, key)
+    return said
+
+
+def _checked_ropes(ropes: Config, place: str) -> dict[str, object]:
+    """The parameters of one rope, or an object of several by kind."""
+    found = {key: value for key, value in ropes.items() if value is not None}
+    _check(found, ROPE_FIELDS, f"{place}.")
+    low, high = found.get("low_freq_factor"), found.get("high_freq_factor")
+    if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low >= high:
+        accepted = f"a number above low_freq_factor, which is {low!r}"
+        raise _wrong(f"{place}.high_freq_factor", high, accepted)
+    for key, value in found.items():
+        if isinstance(value, Mapping):
+            found[key] = _checked_ropes(value, f"{place}.{key}")
+    return found
+
+
+def _check(said: Config, fields: Mapping[str, Kind], place: str) -> None:
+    for key, value in said.items():
+        kind = fields.get(key)
+        if kind is not None and value is not None and not kind.takes(value):
+            raise _wrong(f"{place}{key}", value, kind.accepted)
+
+
+def _wrong(key: str, value: object, accepted: str) -> ModelFactsError:
+    shown = repr(value)
+    shown = shown if len(shown) <= 80 else f"{shown[:77]}…"
+    return ModelFactsError(
+        f"config.json: {key} is {shown}; it must be {accepted}: correct it, or use the config.json "
+        "that came with the weights",
+        field=key.partition(".")[0],
+    )
