@@ -32,6 +32,7 @@ from atom.config_values import (
     SchedulerConfig,
     SchedulingPolicy,
 )
+from atom.end_tokens import end_token_ids
 from atom.errors import ConfigError, ModelError, RequestError
 from atom.sampling_params import SamplingParams
 from atom.sizing.drafting import eagle3_problems, mtp_problems, spread_problems
@@ -295,7 +296,7 @@ def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig
         dtype=options.dtype,
         max_model_len=_context_length(options.max_model_len, facts),
         vocab_size=facts.vocab_size,
-        eos_token_ids=_ids_that_exist(_eos_token_ids(checkpoint), facts, checkpoint),
+        eos_token_ids=_ids_that_exist(end_token_ids(checkpoint), facts, checkpoint),
         generation=_generation_defaults(checkpoint.generation_config),
         load_dummy=options.load_dummy,
     )
@@ -364,17 +365,6 @@ def _context_length(asked: int | None, facts: ModelFacts) -> int:
     return asked
 
 
-def _eos_token_ids(checkpoint: Checkpoint) -> tuple[int, ...]:
-    """End-of-text tokens: the generation config's, else the model config's (int, list or none)."""
-    for source in (checkpoint.generation_config, text_part(checkpoint.config)):
-        value = source.get("eos_token_id")
-        if isinstance(value, int):
-            return (value,)
-        if isinstance(value, list) and value:
-            return tuple(int(token) for token in value)
-    return ()
-
-
 def _ids_that_exist(
     end_ids: tuple[int, ...], facts: ModelFacts, checkpoint: Checkpoint
 ) -> tuple[int, ...]:
@@ -383,7 +373,8 @@ def _ids_that_exist(
     if impossible:
         logger.warning(
             "%s: eos_token_id %s is outside the vocabulary (vocab_size %d in config.json) and ends "
-            "no answer; correct eos_token_id in generation_config.json and config.json",
+            "no answer; correct eos_token_id in generation_config.json and config.json, or the "
+            "tokenizer's eos_token",
             checkpoint.path, ", ".join(map(str, impossible)), facts.vocab_size,
         )  # fmt: skip
     return tuple(end for end in end_ids if end not in impossible)

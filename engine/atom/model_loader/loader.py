@@ -28,6 +28,7 @@ Progress = Callable[[float], None]
 
 # Enough that one reads while another waits for a disk or a device.
 _READERS = 4
+_SAMPLE = 256  # values of a part that are looked at
 _DUMMY_EXPONENT = 121  # 2 to the power of -6
 
 
@@ -100,8 +101,23 @@ def _fill(wanted: _Part) -> int:
             "check the disk or the network share, then copy or download the file again"
         ) from error
     with torch.inference_mode():  # of each thread its own
+        _refuse_no_numbers(wanted, part)
         wanted.placement.fill(part)
     return wanted.placement.target.nbytes
+
+
+def _refuse_no_numbers(wanted: _Part, part: torch.Tensor) -> None:
+    """Weights that are all NaN answer nonsense without a word. A sample of each part tells them
+    from sound ones: reading all of it once more would take as long as loading."""
+    if not part.is_floating_point() or not part.numel():
+        return
+    flat = part.reshape(-1) if part.is_contiguous() else part.flatten()
+    step = max(1, flat.numel() // _SAMPLE)
+    if bool(torch.isnan(flat[::step].float()).all()):
+        raise ModelError(
+            f"{wanted.file}: {wanted.name} holds no numbers: every value that was looked at is "
+            "NaN; the checkpoint was written by a run that failed: use another one"
+        )
 
 
 def _read(shard: Any, name: str, placement: Placement) -> torch.Tensor:

@@ -145,7 +145,7 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Object:
-    """An object, whose own keys are checked by whoever reads them."""
+    """An object, whose own keys are checked by their readers."""
 
     accepted: str = "an object"
 
@@ -157,7 +157,7 @@ class Object:
 _WIDTH, _HEADS = Whole(1, _MOST_WIDTH), Whole(1, 1 << 16)
 _TOKENS, _LAYERS = Whole(1, _MOST_TOKENS), Whole(0, _MOST_LAYERS)
 _EXPERTS = Whole(1, _MOST_EXPERTS)
-_IDS = ListOf(Whole(0, _MOST_TOKENS), most=1024, alone=True)
+_IDS = ListOf(Whole(-_MOST_TOKENS, _MOST_TOKENS), most=1024, alone=True)  # -1: none
 _NAMES = ListOf(Text())
 _LARGE = Number(0.0, 1e9)
 _THETA = Number(0.0, _MOST_THETA)

@@ -143,7 +143,8 @@ def test_it_tells_that_chats_cannot_be_served(
 ) -> None:
     write_model_folder(tmp_path)
     edit(tmp_path / "config.json", lambda content: content.update(vocab_size=280, eos_token_id=2))
-    (message,) = misfits_of(tmp_path, caplog)
+    end, message = misfits_of(tmp_path, caplog)
+    assert "eos_token_id 293 is outside the vocabulary" in end, "the tokenizer's own end token"
     assert "every chat" in message
     assert repr(TURN_START) in message
 
@@ -154,7 +155,7 @@ def test_end_tokens_that_the_model_has_not_end_nothing_and_are_named(
     write_model_folder(tmp_path, eos_token_id=[5, 294, -1, 10**9])
     with caplog.at_level(logging.WARNING):
         config: Config = build_config(EngineOptions(model=str(tmp_path), device="cpu"))
-    assert config.model.eos_token_ids == (5,)
+    assert config.model.eos_token_ids == (5, 293, 291), "config.json's, too"
     (record,) = caplog.records
     for told in ("294, -1, 1000000000", "vocab_size 294", "generation_config.json"):
         assert told in record.getMessage()

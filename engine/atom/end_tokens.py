@@ -1,0 +1,106 @@
+"""End-of-text tokens of a checkpoint: what its generation_config.json, its config.json and its
+tokenizer name, together.
+
+Fine-tunes of base models rely on it: their turns end with the tokenizer's `eos_token`, and the
+configuration that came with the base model still names another. Torch-free; called once by
+atom.config, before a process starts. Which of them the model can generate is said there.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from atom.checkpoint import Checkpoint
+from atom.errors import ModelError
+from atom.sizing.text_part import text_part
+
+_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json")
+
+
+class _AddedToken(msgspec.Struct):
+    id: int
+    content: str
+
+
+class _Vocabulary(msgspec.Struct):
+    vocab: dict[str, int] | list[Any] | None = None
+
+
+class _Added(msgspec.Struct):
+    added_tokens: list[_AddedToken] | None = None
+
+
+class _Model(msgspec.Struct):
+    model: _Vocabulary | None = None
+
+
+def end_token_ids(checkpoint: Checkpoint) -> tuple[int, ...]:
+    """Every end token once, the generation config's first. Raises `ModelError` for a value that is
+    neither an id nor a list of ids."""
+    found: dict[int, None] = {}
+    for file, source in (
+        ("generation_config.json", checkpoint.generation_config),
+        ("config.json", text_part(checkpoint.config)),
+    ):
+        found.update(dict.fromkeys(_ids(checkpoint.path / file, source.get("eos_token_id"))))
+    own = tokenizer_end_token(checkpoint.path)
+    if own is not None:
+        found[own] = None
+    return tuple(found)
+
+
+def tokenizer_end_token(folder: Path) -> int | None:
+    """Id of the tokenizer's `eos_token`; None where it names none, or one that it does not have."""
+    text = next(filter(None, map(_eos_text, map(folder.joinpath, _SETTINGS))), None)
+    if text is None:
+        return None
+    decoder = _read(folder / _SETTINGS[0]).get("added_tokens_decoder")
+    for token_id, token in decoder.items() if isinstance(decoder, dict) else ():
+        if isinstance(token, dict) and token.get("content") == text and token_id.isdecimal():
+            return int(token_id)
+    return _id_in_tokenizer(folder / "tokenizer.json", text)
+
+
+def _ids(file: Path, value: Any) -> list[int]:
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    for token_id in ids:
+        if not isinstance(token_id, int) or isinstance(token_id, bool):
+            raise ModelError(
+                f"{file}: eos_token_id is {value!r}; it must be a token's id or a list of ids: "
+                "correct it, or download the file again"
+            )
+    return ids
+
+
+def _eos_text(file: Path) -> str | None:
+    """What a file of the tokenizer names as `eos_token`, a text or an object with its content."""
+    value = _read(file).get("eos_token")
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else None
+
+
+def _id_in_tokenizer(file: Path, text: str) -> int | None:
+    """Look among the added tokens first: the vocabulary takes a hundred times as long to read."""
+    try:
+        data = file.read_bytes()
+        for token in msgspec.json.decode(data, type=_Added).added_tokens or []:
+            if token.content == text:
+                return token.id
+        model = msgspec.json.decode(data, type=_Model).model
+    except (OSError, msgspec.DecodeError):
+        return None  # the tokenizer's loader says what is wrong with it
+    vocab = None if model is None else model.vocab
+    return vocab.get(text) if isinstance(vocab, dict) else None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """A JSON object; {} where there is none, of which the tokenizer's loader tells."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
