@@ -7,14 +7,13 @@ trained on. Reasoning is free; where the answer may begin with it, the structure
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from atom.answer_parsing.families import CallFormat
 from atom.answer_parsing.reasoning import CLOSING, OPENING, ReasoningStart
 
-# White space between two parts of JSON; an answer must not be white space to its end.
-_MOST_BLANKS = 10
 _LINES_AFTER_REASONING = {"type": "regex", "pattern": r"\n{0,4}"}
 
 Format = dict[str, Any]
@@ -52,8 +51,10 @@ def calls(family: CallFormat, schemas: Mapping[str, Any], *, several: bool) -> F
     }
 
 
-def json_value(schema: Any) -> Format:
-    return {"type": "json_schema", "json_schema": schema, "max_whitespace_cnt": _MOST_BLANKS}
+def json_value(schema: Any, *, one_line: bool = False) -> Format:
+    """schema: as JSON text, which keeps its numbers exact, or the value itself."""
+    text = schema if isinstance(schema, str) else json.dumps(schema, ensure_ascii=False)
+    return {"type": "json_schema", "json_schema": text, "one_line": one_line}
 
 
 def _thought(opening: str) -> Format:

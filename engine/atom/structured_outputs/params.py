@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from atom.errors import RequestError
-from atom.structured_outputs.json_schema import check_schema, parse_schema
+from atom.structured_outputs.json_schema import schema_to_grammar
 
 MAX_SCHEMA_CHARS = 64 * 1024
 MAX_GRAMMAR_CHARS = 64 * 1024
@@ -103,8 +103,9 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
         return RequestError(f"{self.field}: {reason}", param=self.field)
 
     def check_schema(self) -> None:
-        """Raises `RequestError` when the JSON schema has what would not be enforced. Apart from
-        the other checks because it reads the whole schema: once, before the request is queued."""
+        """Raises `RequestError` when the JSON schema has what is not kept, or no value that fits.
+        Apart from the other checks because it reads the whole schema: once, before the request is
+        queued."""
         if self.json is not None:
             try:
                 _check_schema_text(self._schema_text())
@@ -143,7 +144,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=64)
 def _check_schema_text(text: str) -> None:
-    check_schema(parse_schema(text))
+    schema_to_grammar(text)
 
 
 def _grammar_of_choices(choices: Sequence[str]) -> str:

@@ -1,15 +1,19 @@
-"""The JSON schemas inside of xgrammar's structural tags. Pure; used by the compile server."""
+"""The schemas and expressions inside of xgrammar's structural tags. Pure; used by the compile
+server."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from atom.structured_outputs.json_schema import with_lengths_as_patterns
+from atom.structured_outputs.json_schema import schema_to_grammar
+from atom.structured_outputs.regex import regex_to_grammar
 
 
-def tag_with_lengths_as_patterns(text: str) -> str:
-    """Write a structural tag with its schemas as `with_lengths_as_patterns` makes them."""
+def tag_with_grammars(text: str) -> str:
+    """Write a structural tag with a grammar for each schema and expression in it.
+
+    Raises ValueError for one that is not kept."""
     return json.dumps(_changed(json.loads(text)), ensure_ascii=False)
 
 
@@ -19,5 +23,8 @@ def _changed(part: Any) -> Any:
     if not isinstance(part, dict):
         return part
     if part.get("type") == "json_schema":
-        return {**part, "json_schema": with_lengths_as_patterns(part["json_schema"])}
+        grammar = schema_to_grammar(part["json_schema"], one_line=part["one_line"])
+        return {"type": "grammar", "grammar": grammar}
+    if part.get("type") == "regex":
+        return {"type": "grammar", "grammar": regex_to_grammar(part["pattern"])}
     return {key: _changed(value) for key, value in part.items()}

@@ -12,7 +12,7 @@ import jsonschema
 import numpy as np
 import pytest
 import xgrammar
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from atom.model_engine.batch import ScheduledBatch
@@ -136,6 +136,7 @@ SCHEMAS = st.recursive(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(schema=SCHEMAS, seed=st.integers(0, 2**32))
+@example(schema={"enum": [9223372036854775809]}, seed=0)
 def test_whatever_is_drawn_fits_the_schema(guided: Guided, schema: Any, seed: int) -> None:
     StructuredOutputsParams(json=schema).check_schema()
     answer = guided.draw(seed, json=schema, disable_any_whitespace=bool(seed % 2))

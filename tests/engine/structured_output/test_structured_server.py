@@ -105,7 +105,7 @@ def test_plain_text_completions_take_it_too(client: OpenAI) -> None:
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "x"}}}},
             "response_format",
-            'Unsupported type "x"',
+            "type at $ must be one or more of",
         ),
     ],
 )

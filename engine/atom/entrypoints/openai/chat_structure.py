@@ -47,7 +47,7 @@ def _behind_reasoning(
     spec = asked.spec()
     structure: dict[str, Any] = {"type": "grammar", "grammar": spec.text}
     if spec.kind == "json":
-        structure = json_value(json.loads(spec.text))
+        structure = json_value(spec.text, one_line=spec.compact)
     elif spec.kind == "regex":
         structure = {"type": "regex", "pattern": spec.text}
     text = json.dumps(after_reasoning(parsing.reasoning, structure), ensure_ascii=False)

@@ -8,7 +8,6 @@ Started by GrammarCompiler; ends when its standard input closes. Loads no torch.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import resource
@@ -30,14 +29,13 @@ from atom.model_engine.structured_output.compile_messages import (
 from atom.model_engine.structured_output.token_info import build_token_info
 from atom.model_engine.structured_output.xgrammar_import import import_xgrammar
 from atom.structured_outputs import GrammarSpec
-from atom.structured_outputs.json_schema import with_lengths_as_patterns
-from atom.structured_outputs.structural_tag import tag_with_lengths_as_patterns
+from atom.structured_outputs.json_schema import schema_to_grammar
+from atom.structured_outputs.regex import regex_to_grammar
+from atom.structured_outputs.structural_tag import tag_with_grammars
 from atom.tokenizer import Tokenizer
 
 _BACKLOG = 64
 _LOG_PREFIX = re.compile(r"^\[[\d:]+\] \S+?:\d+: ")
-# Blanks and line breaks in a row: an answer must not be white space to its end.
-_MAX_WHITESPACE = 10
 
 
 def main() -> int:
@@ -122,16 +120,13 @@ def _compile(xgrammar: Any, info: Any, spec: GrammarSpec, setup: CompilerSetup) 
 
 
 def _compile_kind(compiler: Any, spec: GrammarSpec) -> Any:
-    if spec.kind == "regex":
-        return compiler.compile_regex(spec.text)
-    if spec.kind == "grammar":
-        return compiler.compile_grammar(spec.text)
     if spec.kind == "structural_tag":
-        return compiler.compile_structural_tag(tag_with_lengths_as_patterns(spec.text))
-    schema = json.dumps(with_lengths_as_patterns(json.loads(spec.text)), ensure_ascii=False)
-    if spec.compact:
-        return compiler.compile_json_schema(schema, any_whitespace=False)
-    return compiler.compile_json_schema(schema, max_whitespace_cnt=_MAX_WHITESPACE)
+        return compiler.compile_structural_tag(tag_with_grammars(spec.text))
+    if spec.kind == "json":
+        return compiler.compile_grammar(schema_to_grammar(spec.text, one_line=spec.compact))
+    if spec.kind == "regex":
+        return compiler.compile_grammar(regex_to_grammar(spec.text))
+    return compiler.compile_grammar(spec.text)
 
 
 if __name__ == "__main__":

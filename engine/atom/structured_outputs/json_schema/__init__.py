@@ -1,0 +1,54 @@
+"""JSON schemas as grammars of the answers that fit them.
+
+A schema is read exactly, its references are followed, its keywords are laid out as cases, cases
+without a value are dropped, and what is left is written as a grammar. Each keyword is kept or
+refused by name; nothing is passed over. Pure; raises ValueError with the reason.
+"""
+
+from __future__ import annotations
+
+from atom.structured_outputs import exact_json
+from atom.structured_outputs.grammar_writer import GrammarWriter
+from atom.structured_outputs.json_schema.cases import Conjunction, Place
+from atom.structured_outputs.json_schema.expansion import Expansion
+from atom.structured_outputs.json_schema.inhabitation import Inhabitation
+from atom.structured_outputs.json_schema.keywords import KEPT, SchemaError, place
+from atom.structured_outputs.json_schema.references import SchemaDocument
+from atom.structured_outputs.json_schema.schema_grammar import SchemaGrammar
+from atom.structured_outputs.json_schema.spacing import LOOSE, ONE_LINE
+
+__all__ = ["schema_to_grammar"]
+
+
+def schema_to_grammar(text: str, *, one_line: bool = False) -> str:
+    """The grammar (EBNF, root rule `root`) of a schema given as JSON text.
+
+    Raises ValueError: what is not kept, where, and what to write instead."""
+    schema = exact_json.read(text)
+    if not isinstance(schema, (dict, bool)):
+        raise SchemaError("the JSON schema at $ must be an object, true or false")
+    root = (Place(()),)
+    try:
+        expansion = Expansion(SchemaDocument(schema))
+        inhabitation = Inhabitation(expansion, root)
+        if root not in inhabitation.inhabited:
+            raise _nothing_fits(inhabitation, root)
+        writer = GrammarWriter()
+        grammar = SchemaGrammar(inhabitation, ONE_LINE if one_line else LOOSE, writer)
+        return writer.text(grammar.value(root))
+    except RecursionError:
+        raise SchemaError(
+            "the JSON schema leads through too many references in a row; flatten it"
+        ) from None
+
+
+def _nothing_fits(inhabitation: Inhabitation, root: Conjunction) -> SchemaError:
+    """The error that names the deepest place without a value, and what it says."""
+    expansion = inhabitation.expansion
+    path = expansion.place_of(inhabitation.emptiest(root))
+    schema = expansion.document.at(path)
+    said = [keyword for keyword in schema if keyword in KEPT] if isinstance(schema, dict) else []
+    return SchemaError(
+        f"the JSON schema's {', '.join(said) or 'false'} at {place(path)} leaves no value that "
+        f"fits: it contradicts itself or what is asked elsewhere, or recurs without an end; mend it"
+    )

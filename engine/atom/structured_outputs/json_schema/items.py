@@ -1,0 +1,48 @@
+"""What becomes of an array's items: those at the front, each its own, and those behind. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from atom.structured_outputs.json_schema.cases import Conjunction, Items, join
+
+
+@dataclass(frozen=True, slots=True)
+class ItemPlan:
+    """low to high items: first those of the prefix, then any number of the rest."""
+
+    prefix: tuple[Conjunction, ...]
+    rest: Conjunction
+    low: int
+    high: int | None
+
+
+def plan_items(items: Items, nothing: Callable[[Conjunction], bool]) -> ItemPlan:
+    """nothing: that no value fits, for sure.
+
+    A prefix is given in full, and nothing behind it, where no schema speaks of more items."""
+    longest = max((len(layer.prefix) for layer in items.layers), default=0)
+    prefix = tuple(
+        join(
+            *(layer.prefix[at] if at < len(layer.prefix) else layer.rest for layer in items.layers)
+        )
+        for at in range(longest)
+    )
+    rest = join(*(layer.rest for layer in items.layers))
+    high = items.high
+    if longest and not any(layer.given for layer in items.layers):
+        high = _lesser(high, max(longest, items.low))
+    for at, one in enumerate(prefix):
+        if nothing(one):
+            high, prefix = _lesser(high, at), prefix[:at]
+            break
+    if nothing(rest):
+        high = _lesser(high, len(prefix))
+    if high is not None:
+        prefix = prefix[:high]
+    return ItemPlan(prefix, rest, max(items.low, len(prefix)), high)
+
+
+def _lesser(bound: int | None, limit: int) -> int:
+    return limit if bound is None else min(bound, limit)

@@ -1,0 +1,215 @@
+"""The numbers of a case as languages of digits: bounds of any size, divisors, values left out.
+
+Whole numbers are written without fraction or exponent. A fraction beside a bound has so few digits
+that a validator which reads it as a double still finds it on the right side. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+from fractions import Fraction
+from math import ceil, floor, gcd, lcm
+
+from atom.structured_outputs import exact_json
+from atom.structured_outputs.json_schema.cases import Case, Number, Numbers
+from atom.structured_outputs.json_schema.digits import (
+    at_least,
+    at_most,
+    spellings,
+    whole_range,
+)
+from atom.structured_outputs.json_schema.keywords import UnkeptError
+from atom.structured_outputs.json_schema.texts import TextLanguage
+from atom.structured_outputs.regex.automaton import (
+    Automaton,
+    Condition,
+    Divisible,
+    Expression,
+    build_automaton,
+)
+from atom.structured_outputs.regex.search import matched
+from atom.structured_outputs.regex.syntax import Node, RegexError, choice, literal
+
+_DOUBLE_DIGITS = 15  # a decimal of so many digits is told from all others by a double
+_MAX_LISTED = 1000
+_MAX_DIVISOR = 1000
+_HALF_UNIT = Fraction(1, 2**54)
+_ANY_NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d{1,2})?"
+
+
+def number_languages(case: Case) -> list[TextLanguage]:
+    """One of them has the number. Raises `SchemaError`."""
+    if case.numbers.is_empty:
+        return []
+    try:
+        found = list(_languages(case))
+    except RegexError:
+        raise UnkeptError(
+            "multipleOf", "is too large to be kept beside these bounds; leave one of them out"
+        ) from None
+    return [language for language in found if not language.is_empty]
+
+
+def _languages(case: Case) -> Iterator[TextLanguage]:
+    numbers = case.numbers
+    excluded = [
+        value for value in case.excluded if exact_json.kind(value) in ("integer", "fraction")
+    ]
+    divisor = _divisor(numbers)
+    free = numbers == Numbers() and not excluded
+    if free and {"integer", "fraction"} <= case.types:
+        yield TextLanguage(node=matched(_ANY_NUMBER))
+        return
+    if "integer" in case.types:
+        yield _whole(numbers, divisor, excluded)
+    if "fraction" in case.types and (divisor is None or divisor.denominator > 1):
+        alone = "integer" not in case.types
+        yield from _fractions(numbers, divisor, excluded, alone=alone)
+
+
+def _divisor(numbers: Numbers) -> Fraction | None:
+    """What a multiple of all divisors is a multiple of."""
+    if not numbers.divisors:
+        return None
+    found = [Fraction(one) for one in numbers.divisors]
+    return Fraction(
+        lcm(*(one.numerator for one in found)), gcd(*(one.denominator for one in found))
+    )
+
+
+def _whole(numbers: Numbers, divisor: Fraction | None, excluded: list[Number]) -> TextLanguage:
+    low, high = _whole_bounds(numbers)
+    if low is not None and high is not None and low > high:
+        return TextLanguage(automaton=Automaton((), frozenset()))
+    step = 1 if divisor is None else divisor.numerator
+    node = whole_range(low, high)
+    if step == 1 and not excluded:
+        _check_binary(numbers)
+        return TextLanguage(node=node)
+    conditions: list[Condition] = [Expression(node)]
+    if step > 1:
+        _check_binary(numbers)
+        if low is not None and high is not None and high // step - low // step <= _MAX_LISTED:
+            first = -(-low // step) * step
+            multiples = (literal(str(one)) for one in range(first, high + 1, step))
+            conditions = [Expression(choice(*multiples))]
+        elif step > _MAX_DIVISOR:
+            raise _not_kept(step)
+        else:
+            conditions.append(Divisible(step))
+    if excluded:
+        conditions.append(Expression(choice(*map(spellings, excluded)), wanted=False))
+    return TextLanguage(automaton=build_automaton(conditions))
+
+
+def _whole_bounds(numbers: Numbers) -> tuple[int | None, int | None]:
+    low = None if numbers.low is None else ceil(numbers.low)
+    high = None if numbers.high is None else floor(numbers.high)
+    if low is not None and low == numbers.low and numbers.low_open:
+        low += 1
+    if high is not None and high == numbers.high and numbers.high_open:
+        high -= 1
+    return low, high
+
+
+def _check_binary(numbers: Numbers) -> None:
+    """Validators divide doubles: a divisor that is none exactly must be near enough to one."""
+    for one in numbers.divisors:
+        if isinstance(one, Decimal) and abs(Fraction(float(one)) / Fraction(one) - 1) > _HALF_UNIT:
+            raise _not_kept(one)
+
+
+def _not_kept(divisor: Number) -> UnkeptError:
+    return UnkeptError(
+        "multipleOf",
+        f"{divisor} is not kept by this server: validators divide doubles, and only whole numbers "
+        f"up to {_MAX_DIVISOR} and sums of halves are exact; use an integer of a smaller unit, or "
+        f"leave it out",
+    )
+
+
+def _fractions(
+    numbers: Numbers, divisor: Fraction | None, excluded: list[Number], *, alone: bool
+) -> Iterator[TextLanguage]:
+    """Numbers with a fraction; alone: those that are whole do not count."""
+    places = _places(numbers)
+    if divisor is not None:
+        power = divisor.denominator.bit_length() - 1
+        if divisor.denominator != 1 << power or power > 6 or len(numbers.divisors) > 1:
+            yield _listed(numbers, divisor)
+            return
+        places = power
+    if places < 1 or (alone and places > 6):
+        places = 6 if alone and places > 0 else places
+    if places < 1:
+        return
+    digits = rf"\d{{{places}}}" if divisor is not None else rf"\d{{1,{places}}}"
+    if alone:
+        digits = rf"\d{{0,{places - 1}}}[1-9]"
+    whole = r"\d{0,8}" if alone or divisor is not None else r"\d*"
+    conditions: list[Condition] = [Expression(matched(rf"-?(?:0|[1-9]{whole})\.{digits}"))]
+    if divisor is not None:
+        step = divisor * 10**places
+        if step > _MAX_DIVISOR:
+            raise _not_kept(numbers.divisors[0])
+        conditions.append(Divisible(int(step)))
+    if numbers.low is not None:
+        conditions.append(Expression(at_least(numbers.low, strict=numbers.low_open)))
+    if numbers.high is not None:
+        conditions.append(Expression(at_most(numbers.high, strict=numbers.high_open)))
+    if excluded:
+        conditions.append(Expression(choice(*map(spellings, excluded)), wanted=False))
+    yield TextLanguage(automaton=build_automaton(conditions))
+
+
+def _places(numbers: Numbers) -> int:
+    """Digits that a fraction may have beside these bounds."""
+    bounds = [bound for bound in (numbers.low, numbers.high) if bound is not None]
+    return _DOUBLE_DIGITS - max((len(str(abs(int(bound)))) for bound in bounds), default=1)
+
+
+def _listed(numbers: Numbers, divisor: Fraction) -> TextLanguage:
+    """Every multiple in a short range, but those that validators' arithmetic does not find."""
+    if numbers.low is None or numbers.high is None:
+        raise _not_kept(numbers.divisors[0])
+    first, last = ceil(Fraction(numbers.low) / divisor), floor(Fraction(numbers.high) / divisor)
+    if last - first > _MAX_LISTED:
+        raise _not_kept(numbers.divisors[0])
+    nodes: list[Node] = []
+    for count in range(first, last + 1):
+        value = _decimal(count * divisor)
+        if value is None:
+            raise _not_kept(numbers.divisors[0])
+        if is_multiple(value, numbers) and not outside(value, numbers):
+            nodes.append(literal(exact_json.write(value)))
+    return TextLanguage(node=choice(*nodes))
+
+
+def _decimal(value: Fraction) -> Number | None:
+    if value.denominator == 1:
+        return int(value)
+    for places in range(1, 31):
+        if 10**places % value.denominator == 0:
+            return Decimal(int(value * 10**places)).scaleb(-places)
+    return None
+
+
+def is_multiple(value: Number, numbers: Numbers) -> bool:
+    """Whether exact arithmetic and that of doubles both find it a multiple of each divisor."""
+    for one in numbers.divisors:
+        if Fraction(value) % Fraction(one):
+            return False
+        if isinstance(one, Decimal):
+            quotient = float(value) / float(one)
+            if quotient != int(quotient):
+                return False
+    return True
+
+
+def outside(value: Number, numbers: Numbers) -> bool:
+    """Whether a bound leaves the number out."""
+    low, high = numbers.low, numbers.high
+    if low is not None and (value < low or (numbers.low_open and value == low)):
+        return True
+    return high is not None and (value > high or (numbers.high_open and value == high))

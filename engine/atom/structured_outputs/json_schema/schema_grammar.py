@@ -1,0 +1,193 @@
+"""SchemaGrammar: the grammar of the JSON texts whose values fit a schema.
+
+A rule for each conjunction that an answer may reach; cases without a value are left out. Members
+come in the schema's order. Pure; the last step of `schema_to_grammar`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from atom.structured_outputs import exact_json
+from atom.structured_outputs.grammar_writer import GrammarWriter, counted, one_of, quoted
+from atom.structured_outputs.json_schema.cases import Case, Conjunction
+from atom.structured_outputs.json_schema.inhabitation import Inhabitation, literals
+from atom.structured_outputs.json_schema.items import ItemPlan
+from atom.structured_outputs.json_schema.keywords import UnkeptError
+from atom.structured_outputs.json_schema.members import Extras
+from atom.structured_outputs.json_schema.numbers import number_languages
+from atom.structured_outputs.json_schema.rows import Part, Row, write_row
+from atom.structured_outputs.json_schema.sets import write_set
+from atom.structured_outputs.json_schema.spacing import Spacing
+from atom.structured_outputs.json_schema.texts import TextLanguage, text_language
+from atom.structured_outputs.regex.grammar import Encoding, automaton_expression, expression
+
+_HEX = "[0-9A-Fa-f]"
+# One character of a text, whatever JSON escape it comes as; no half of a surrogate pair.
+_PLAIN = r"[\u0020\u0021\u0023-\u005b\u005d-\ud7ff\ue000-\U0010ffff]"
+_UNIT = f'"u" ([0-9A-CEFa-cef] {_HEX}{{3}} | [Dd] [0-7] {_HEX}{{2}})'
+_PAIR = f'"u" [Dd] [89ABab] {_HEX}{{2}} "\\\\u" [Dd] [C-Fc-f] {_HEX}{{2}}'
+_ESCAPE = rf"[\u0022\u005c\u002fbfnrt] | {_UNIT} | {_PAIR}"
+_BEHIND_TEXT = r"(=[ \n\r\t]{0,10} [,}\]:])"  # only quickens the masks
+
+
+class SchemaGrammar:
+    def __init__(self, inhabitation: Inhabitation, spacing: Spacing, writer: GrammarWriter) -> None:
+        self._inhabitation = inhabitation
+        self._spacing = spacing
+        self._writer = writer
+        self._rules: dict[Conjunction, str] = {}
+        self._free = ""
+
+    def value(self, conjunction: Conjunction) -> str:
+        """The rule of a conjunction that some value fits. Raises `SchemaError`."""
+        name = self._rules.get(conjunction)
+        if name is None:
+            name = self._rules[conjunction] = self._writer.reserve("v")
+            options: list[str] = []
+            with self._inhabitation.expansion.placing(conjunction):
+                for case in self._inhabitation.live_cases(conjunction):
+                    options.extend(self._options(case))
+            self._writer.write(name, " | ".join(dict.fromkeys(options)))
+        return name
+
+    def _options(self, case: Case) -> Iterator[str]:
+        if case.values is not None:
+            yield from (
+                quoted(exact_json.write(value)) for value in self._inhabitation.values(case)
+            )
+            return
+        live = self._inhabitation.live_types(case)
+        self._check_excluded(case, live)
+        for kind in ("null", "boolean"):
+            if kind in live:
+                yield from map(quoted, literals(case, kind))
+        if live & {"integer", "fraction"}:
+            for language in number_languages(case):
+                yield self._language(language, Encoding.TEXT, "")
+        if "string" in live:
+            yield self._text(case)
+        if "array" in live:
+            yield self._array(case)
+        if "object" in live:
+            yield self._object(case)
+
+    def _check_excluded(self, case: Case, live: frozenset[str]) -> None:
+        for value in case.excluded:
+            if exact_json.kind(value) in live & {"array", "object"}:
+                raise UnkeptError(
+                    "not, if or oneOf",
+                    f"excludes a whole {exact_json.kind(value)}, which is not kept by this server; "
+                    f"exclude by a member of it",
+                )
+
+    def _language(self, language: TextLanguage, encoding: Encoding, closing: str) -> str:
+        if language.automaton is not None:
+            return automaton_expression(language.automaton, encoding, self._writer, closing)
+        assert language.node is not None
+        body = expression(language.node, encoding)
+        return f"{body} {quoted(closing)}" if closing else body
+
+    def _text(self, case: Case) -> str:
+        language = text_language(case)
+        if language.node is None and language.automaton is None:
+            return self._plain_text(language.low, language.high)
+        return f'"\\"" {self._language(language, Encoding.JSON, chr(34))}'
+
+    def _plain_text(self, low: int, high: int | None) -> str:
+        if low == 0 and high is None:
+            return f'"\\"" {self._free_characters()}'
+        one = self._writer.rule("c", f'{_PLAIN} | "\\\\" ({_ESCAPE})')
+        return f'"\\"" {counted(one, low, high)} "\\""'
+
+    def _free_characters(self) -> str:
+        """The rest of a text behind its opening quotation mark."""
+        name = self._free
+        if not name:
+            name = self._free = self._writer.reserve("t")
+            body = f'"\\"" | {_PLAIN} {name} | "\\\\" ({_ESCAPE}) {name}'
+            self._writer.write(name, f"({body}) {_BEHIND_TEXT}")
+        return name
+
+    def _array(self, case: Case) -> str:
+        plan, within = self._inhabitation.items(case), self._spacing.within
+        if case.items.unique and (plan.high is None or plan.high > 1):
+            body = self._set(plan)
+        elif case.items.contains:
+            body = self._containing(case, plan)
+        else:
+            parts = [Part(self.value(one), required=True) for one in plan.prefix]
+            more = self.value(plan.rest) if plan.rest in self._inhabitation.inhabited else None
+            high = plan.high
+            if more is None:
+                high = len(parts)
+            body = write_row(Row(parts, more, plan.low, high), self._spacing.comma, self._writer)
+        return f'"[" {within} {body} {within} "]"'
+
+    def _set(self, plan: ItemPlan) -> str:
+        """Different items, of which there are few."""
+        found: list[str] = []
+        for case in self._inhabitation.live_cases(plan.rest):
+            if case.values is None and not case.types <= {"null", "boolean"}:
+                raise UnkeptError(
+                    "uniqueItems",
+                    "is kept by this server for items of an enum only; leave it out, and check the "
+                    "answer for it yourself",
+                )
+            found.extend(self._options(case))
+        unique = list(dict.fromkeys(found))
+        if plan.prefix:
+            raise UnkeptError(
+                "uniqueItems", "is not kept by this server beside prefixItems; leave it out"
+            )
+        if plan.low > len(unique):
+            raise UnkeptError(
+                "minItems", f"asks for {plan.low} different items, of which there are {len(unique)}"
+            )
+        return write_set(unique, (plan.low, plan.high), self._spacing.comma, self._writer)
+
+    def _containing(self, case: Case, plan: ItemPlan) -> str:
+        """One item at least that fits `contains`; where their number is bounded it comes first."""
+        if plan.prefix or len(case.items.contains) > 1:
+            raise UnkeptError(
+                "contains",
+                "is not kept by this server beside prefixItems or another contains; leave it out",
+            )
+        item = self.value(plan.rest)
+        wanted = self.value((*plan.rest, *case.items.contains[0]))
+        comma = self._spacing.comma
+        before = f"({item} {comma})*" if plan.high is None else '""'
+        least = max(plan.low - 1, 0)
+        most = None if plan.high is None else plan.high - 1
+        after = '""' if most == 0 else counted(f"({comma} {item})", least, most)
+        return f"{before} {wanted} {after}"
+
+    def _object(self, case: Case) -> str:
+        plan, within = self._inhabitation.members(case), self._spacing.within
+        live = self._inhabitation.inhabited
+        parts = [
+            Part(self._member(quoted(exact_json.write(member.name)), member.value), member.required)
+            for member in plan.named
+            if member.value in live
+        ]
+        more = [
+            self._extras(extras)
+            for extras in plan.extras
+            if extras.value in live and not text_language(extras.keys).is_empty
+        ]
+        high = case.members.high
+        if case.members.low > len(parts) + 1 and more:
+            raise UnkeptError(
+                "minProperties",
+                f"{case.members.low} is more than the members it names, and keys of an answer "
+                f"might be the same; name them in properties",
+            )
+        row = Row(parts, one_of(more) if more else None, case.members.low, high)
+        body = write_row(row, self._spacing.comma, self._writer)
+        return f'"{{" {within} {body} {within} "}}"'
+
+    def _extras(self, extras: Extras) -> str:
+        return self._member(self._text(extras.keys), extras.value)
+
+    def _member(self, key: str, value: Conjunction) -> str:
+        return f"{key} {self._spacing.colon} {self.value(value)}"

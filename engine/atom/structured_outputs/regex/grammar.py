@@ -1,0 +1,158 @@
+"""Writes languages of texts in the grammar, as they stand (TEXT) or as JSON writes them (JSON).
+
+A JSON string holds a quotation mark, a backslash or a control character only as an escape: each
+character of the value is written in the one way that JSON's writers have for it. Pure.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from atom.structured_outputs.grammar_writer import GrammarWriter, counted, one_of, quoted
+from atom.structured_outputs.regex.automaton import Automaton
+from atom.structured_outputs.regex.character_set import CharacterSet, of_ranges, of_text
+from atom.structured_outputs.regex.syntax import (
+    Anchor,
+    Characters,
+    Choice,
+    Node,
+    Repeat,
+    Sequence,
+)
+
+_SHORT = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
+_CONTROLS = of_ranges([(0, 31)])
+_ESCAPED = _CONTROLS | of_text('"\\')
+_LONG = _CONTROLS - of_text("\b\f\n\r\t")
+_NUL = of_ranges([(0, 0)])
+_MAX_INLINED = 40
+
+
+class Encoding(Enum):
+    TEXT = "text"
+    JSON = "json"
+
+
+def expression(node: Node, encoding: Encoding) -> str:
+    """One element of the grammar for an expression without anchors."""
+    match node:
+        case Characters():
+            return characters(node.allowed, encoding)
+        case Sequence():
+            parts = _sequence(node, encoding)
+            return parts[0] if len(parts) == 1 else "(" + " ".join(parts) + ")"
+        case Choice():
+            return one_of([expression(option, encoding) for option in node.options])
+        case Repeat():
+            return _repeated(node, encoding)
+        case Anchor():
+            raise AssertionError("anchors are worked out before")
+
+
+def _repeated(node: Repeat, encoding: Encoding) -> str:
+    inner = expression(node.node, encoding)
+    if isinstance(node.node, Repeat):
+        inner = f"({inner})"
+    return counted(inner, node.low, node.high)
+
+
+def _sequence(node: Sequence, encoding: Encoding) -> list[str]:
+    """Single characters in a row become one literal."""
+    found, run = [], ""
+    for part in (*node.parts, None):
+        only = part.allowed.only if isinstance(part, Characters) else None
+        if only is not None:
+            run += chr(only)
+            continue
+        if run:
+            found.append(literal(run, encoding))
+            run = ""
+        if part is not None:
+            found.append(expression(part, encoding))
+    return found or ['""']
+
+
+def literal(text: str, encoding: Encoding) -> str:
+    """A literal of the grammar."""
+    return quoted(text if encoding is Encoding.TEXT else quoted(text)[1:-1])
+
+
+def characters(allowed: CharacterSet, encoding: Encoding) -> str:
+    """One character of a set."""
+    if allowed.only is not None:
+        return literal(chr(allowed.only), encoding)
+    if encoding is Encoding.TEXT:
+        return _class((allowed - _NUL) or allowed)
+    options = []
+    plain = allowed - _ESCAPED
+    if plain:
+        options.append(_class(plain))
+    short = "".join(letter for of, letter in _SHORT.items() if ord(of) in allowed)
+    if short:
+        options.append(f'"\\\\" {_class(of_text(short))}')
+    for high in (0, 1):
+        digits = [code for code in range(16) if high * 16 + code in (allowed & _LONG)]
+        if digits:
+            options.append(f'"\\\\u00{high}" {_class(of_text("".join(f"{d:x}" for d in digits)))}')
+    return options[0] if len(options) == 1 and plain else "(" + " | ".join(options) + ")"
+
+
+def _class(allowed: CharacterSet) -> str:
+    parts = []
+    for first, last in allowed.ranges:
+        parts.append(_code(first))
+        if last > first:
+            parts.append(("" if last == first + 1 else "-") + _code(last))
+    return "[" + "".join(parts) + "]"
+
+
+def _code(code: int) -> str:
+    character = chr(code)
+    if character.isascii() and character.isalnum():
+        return character
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def automaton_expression(
+    automaton: Automaton, encoding: Encoding, writer: GrammarWriter, closing: str
+) -> str:
+    """An element of the grammar; closing: the literal behind each text, so that a rule ends where
+    the text does."""
+    return _States(automaton, encoding, writer, closing).element(0, 0)
+
+
+class _States:
+    """A rule for each state that several lead to; others stand where they are reached."""
+
+    def __init__(
+        self, automaton: Automaton, encoding: Encoding, writer: GrammarWriter, closing: str
+    ) -> None:
+        self._automaton = automaton
+        self._encoding = encoding
+        self._writer = writer
+        self._closing = quoted(closing)
+        self._names: dict[int, str] = {}
+        reached = [to for at, moves in enumerate(automaton.moves) for to in moves if to != at]
+        self._shared = {to for to in reached if reached.count(to) > 1}
+
+    def element(self, state: int, depth: int) -> str:
+        if state not in self._shared and depth < _MAX_INLINED:
+            return self._body(state, depth + 1)
+        if state not in self._names:
+            self._names[state] = name = self._writer.reserve("s")
+            self._writer.write(name, self._body(state, 0))
+        return self._names[state]
+
+    def _body(self, state: int, depth: int) -> str:
+        moves = self._automaton.moves[state]
+        options = [
+            f"{characters(allowed, self._encoding)} {self.element(target, depth)}"
+            for target, allowed in moves.items()
+            if target != state
+        ]
+        if state in self._automaton.accepting:
+            options.append(self._closing)
+        rest = options[0] if len(options) == 1 else "(" + " | ".join(options) + ")"
+        if state not in moves:
+            return f"({rest})"
+        return f"({characters(moves[state], self._encoding)}* {rest})"

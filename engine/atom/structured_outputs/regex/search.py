@@ -1,0 +1,144 @@
+"""Anchors worked out: the whole texts in which an expression is found, or that it spans.
+
+JSON schema's `pattern` is searched for, not matched whole. Anchors in the middle count: what stands
+before a start, or behind an end, must be empty. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+from atom.structured_outputs.regex.parser import parse
+from atom.structured_outputs.regex.syntax import (
+    ANY_TEXT,
+    EMPTY,
+    Anchor,
+    Characters,
+    Choice,
+    Node,
+    RegexError,
+    Repeat,
+    Sequence,
+    choice,
+    literal,
+    nullable,
+    repeat,
+    sequence,
+)
+
+_MAX_BRANCHES = 64
+
+
+@lru_cache(maxsize=512)
+def searched(text: str, *, loose: bool = False) -> Node:
+    """All texts in which the expression is found somewhere. Raises `RegexError`."""
+    found = []
+    for branch in _branches(parse(text, loose=loose)):
+        if nullable(branch.body) and not (branch.at_start and branch.at_end):
+            return ANY_TEXT
+        # To Python a text's end is also before a line feed that ends it.
+        end = repeat(literal("\n"), 0, 1) if loose else EMPTY
+        found.append(_between(branch, end))
+    return choice(*found)
+
+
+def matched(text: str) -> Node:
+    """All texts that the expression spans from start to end. Raises `RegexError`."""
+    return choice(*(branch.body for branch in _branches(parse(text))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """One way through: without anchors, but with those at its ends."""
+
+    at_start: bool
+    body: Node
+    at_end: bool
+
+
+def _between(branch: _Branch, end: Node) -> Node:
+    """With free text where no anchor is; what borders on it need not be repeated."""
+    parts = list(branch.body.parts if isinstance(branch.body, Sequence) else [branch.body])
+    if not branch.at_start:
+        parts = _least(parts)
+    if not branch.at_end:
+        parts = _least(parts[::-1])[::-1]
+    start = EMPTY if branch.at_start else ANY_TEXT
+    return sequence(start, *parts, end if branch.at_end else ANY_TEXT)
+
+
+def _least(parts: list[Node]) -> list[Node]:
+    while parts and isinstance(parts[0], Repeat):
+        first = parts[0]
+        if first.low > 1 and not isinstance(first.node, Characters):
+            break
+        rest = [repeat(first.node, first.low, first.low)] if first.low else []
+        if rest:
+            return [*rest, *parts[1:]]
+        parts = parts[1:]
+    return parts
+
+
+def _branches(node: Node) -> list[_Branch]:
+    """Raises `RegexError` for anchors within a repetition, or too many ways."""
+    if not _has_anchor(node):
+        return [_Branch(False, node, False)]
+    match node:
+        case Anchor():
+            return [_Branch(node.at_start, EMPTY, not node.at_start)]
+        case Choice():
+            found = [branch for option in node.options for branch in _branches(option)]
+        case Sequence():
+            found = [_Branch(False, EMPTY, False)]
+            for part in node.parts:
+                pairs = product(found, _branches(part))
+                found = [both for pair in pairs if (both := _joined(*pair)) is not None]
+                _check_count(found)
+        case Repeat() if (node.low, node.high) == (0, 1):
+            found = [_Branch(False, EMPTY, False), *_branches(node.node)]
+        case _:
+            raise RegexError(
+                "an anchor (^ or $) within a repetition is not kept by this server; write the "
+                "expression without it"
+            )
+    _check_count(found)
+    return found
+
+
+def _check_count(found: list[_Branch]) -> None:
+    if len(found) > _MAX_BRANCHES:
+        raise RegexError(
+            f"its anchors make more than {_MAX_BRANCHES} expressions of it; write ^ and $ once, "
+            f"around a group"
+        )
+
+
+def _joined(left: _Branch, right: _Branch) -> _Branch | None:
+    """One after the other; None when an anchor in the middle cannot hold."""
+    before, after = left.body, right.body
+    if right.at_start:
+        if not nullable(before):
+            return None
+        before = EMPTY
+    if left.at_end:
+        if not nullable(after):
+            return None
+        after = EMPTY
+    at_start, at_end = left.at_start or right.at_start, left.at_end or right.at_end
+    return _Branch(at_start, sequence(before, after), at_end)
+
+
+def _has_anchor(node: Node) -> bool:
+    match node:
+        case Anchor():
+            return True
+        case Sequence():
+            return any(map(_has_anchor, node.parts))
+        case Choice():
+            return any(map(_has_anchor, node.options))
+        case Repeat():
+            return _has_anchor(node.node)
+        case _:
+            return False
