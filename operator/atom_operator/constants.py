@@ -139,6 +139,7 @@ class Reason(StrEnum):
     NOT_STARTED = "NotStarted"
     HELD_BACK = "HeldBack"
     ROLLED_BACK = "RolledBack"
+    PAUSED = "Paused"
     # Available and Ready
     SERVING = "Serving"
     NOTHING_READY = "NothingReady"

@@ -54,6 +54,8 @@ def lines(report: PlanReport) -> Iterator[str]:
 
 def facts(plan: Plan) -> Iterator[tuple[str, str]]:
     """Label and text of everything that the plan says."""
+    for warning in plan.warnings:
+        yield "warning", warning
     yield "model", plan.model.argument
     yield "replicas", str(plan.replicas)
     if plan.integrations.autoscaling is not None:

@@ -56,7 +56,7 @@ def essentials(preview: Preview) -> tuple[str, ...]:
     concerns = [] if verdict.fits == "True" else [f"fits: {verdict.fits}, {verdict.message}"]
     if shortage(preview.supply) if preview.supply else None:
         concerns.extend(_places(plan, preview))
-    return (*concerns, *_changes(plan, preview))
+    return (*plan.warnings, *concerns, *_changes(plan, preview))
 
 
 def _problems(problems: tuple[FieldProblem, ...]) -> Iterator[str]:

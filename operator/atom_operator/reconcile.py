@@ -133,6 +133,7 @@ class Reconciler:
         metadata = parent["metadata"]
         key = ObjectKey(metadata["namespace"], metadata["name"])
         situation = Situation(
+            name=key.name,
             generation=metadata.get("generation", 1),
             problems=decision.problems,
             overlay=decision.overlay,

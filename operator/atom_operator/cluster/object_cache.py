@@ -14,15 +14,16 @@ from dataclasses import dataclass
 import msgspec
 
 from atom_operator import constants
+from atom_operator.cluster.foreign_edits import fields_of_others
 from atom_operator.domain import Manifest
 
 # What objects can be asked for by.
 INDEXED_LABELS = frozenset(
     {constants.LABEL_DEPLOYMENT, constants.LABEL_LEARNED, constants.LABEL_JOB_FOR}
 )
-# The items of a list do not say their kind; who wrote which field when is never asked.
+# The items of a list do not say their kind.
 _NOT_KEPT = ("apiVersion", "kind")
-_NOT_KEPT_OF_METADATA = ("managedFields",)
+_WRITERS = "managedFields"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,12 @@ class StoredObject:
         """From an object as the API server shows it, by whichever request."""
         metadata = manifest["metadata"]
         kept = {name: value for name, value in manifest.items() if name not in _NOT_KEPT}
-        kept["metadata"] = {
-            name: value for name, value in metadata.items() if name not in _NOT_KEPT_OF_METADATA
-        }
+        kept["metadata"] = {name: value for name, value in metadata.items() if name != _WRITERS}
         labels = metadata.get("labels") or {}
+        # Of who wrote which field when, only what others than we did to a child is asked.
+        if constants.LABEL_DEPLOYMENT in labels:
+            others = fields_of_others(metadata.get(_WRITERS))
+            kept["metadata"] |= {_WRITERS: others} if others else {}
         return cls(
             metadata["namespace"],
             metadata["name"],

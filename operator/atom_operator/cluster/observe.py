@@ -13,6 +13,7 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.cluster.errors import RefusedError
+from atom_operator.cluster.foreign_edits import foreign_edits
 from atom_operator.cluster.pod_state import (
     annotation,
     ended_pod,
@@ -220,6 +221,8 @@ def deployment_state(manifest: Manifest, pods: Sequence[PodState]) -> Deployment
         image_before=annotation(manifest, constants.ANNOTATION_IMAGE_BEFORE),
         in_groups=groups,
         pods_agree=not groups or _groups_run(manifest, pods),
+        paused=spec.get("paused") is True,
+        edits=foreign_edits(manifest),
         progress_deadline_seconds=_whole(annotation(manifest, constants.ANNOTATION_DEADLINE)),
     )
 

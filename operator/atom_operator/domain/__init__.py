@@ -42,6 +42,7 @@ from atom_operator.domain.objects import (
 from atom_operator.domain.observed import (
     DeploymentState,
     EndedPod,
+    ForeignEdit,
     Observed,
     PodState,
 )
@@ -106,6 +107,7 @@ __all__ = [
     "Evidence",
     "FactsLookup",
     "FieldProblem",
+    "ForeignEdit",
     "InspectedConfig",
     "Kind",
     "LoadProgress",

@@ -16,6 +16,14 @@ from atom_operator.kinds import Kind
 
 
 @dataclass(frozen=True, slots=True)
+class ForeignEdit:
+    """A field that a client other than we has set, by the name that it gave itself."""
+
+    manager: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeploymentState:
     """The Deployment as its controller reports it."""
 
@@ -37,6 +45,8 @@ class DeploymentState:
     in_groups: bool = False  # a LeaderWorkerSet, whose replicas are groups of pods
     pods_agree: bool = True  # all of its pods are there, of its revision and ready, where we count
     progress_deadline_seconds: int | None = None  # where only we keep it
+    paused: bool = False  # its controller replaces no pods
+    edits: tuple[ForeignEdit, ...] = ()  # what others have set in its spec
 
     @property
     def complete(self) -> bool:

@@ -22,7 +22,11 @@ from atom_operator.integration_values import Site
 from atom_operator.plan.accelerators import choose_accelerator
 from atom_operator.plan.capacity import judge_capacity
 from atom_operator.plan.learning import evidence_for, learning_key
-from atom_operator.plan.startup import progress_deadline_seconds, startup_budget_seconds
+from atom_operator.plan.startup import (
+    deadline_warnings,
+    progress_deadline_seconds,
+    startup_budget_seconds,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ def build_plan(
     budget = startup_budget_seconds(
         lookup.facts, model.kind, accelerator, times, options.draft_facts
     )
+    needed = progress_deadline_seconds(budget, options.drain_seconds)
+    asked_deadline = spec.rollout.progress_deadline_seconds
     return Plan(
         key=owner.key,
         uid=owner.uid,
@@ -72,10 +78,8 @@ def build_plan(
             "there are no pods to replace yet",
         ),
         startup_budget_seconds=budget,
-        progress_deadline_seconds=(
-            spec.rollout.progress_deadline_seconds
-            or progress_deadline_seconds(budget, options.drain_seconds)
-        ),
+        progress_deadline_seconds=asked_deadline or needed,
+        warnings=deadline_warnings(asked_deadline, budget, options.drain_seconds),
         template=spec.template,
         template_removed=tuple(spec.template_remove or ()),
         learning_key=key,

@@ -59,3 +59,17 @@ def progress_deadline_seconds(startup_seconds: int, drain_seconds: int) -> int:
     """Seconds without progress after which a rollout has failed: an old pod may have to drain
     before a new one has its devices, the image has to come, and the pod to start."""
     return drain_seconds + _IMAGE_PULL_SECONDS + startup_seconds
+
+
+def deadline_warnings(
+    asked: int | None, startup_seconds: int, drain_seconds: int
+) -> tuple[str, ...]:
+    """What is wrong with a deadline that is shorter than a rollout may take with nothing amiss."""
+    least = drain_seconds + startup_seconds
+    if asked is None or asked >= least:
+        return ()
+    return (
+        f"spec.rollout.progressDeadlineSeconds: {asked} is less than the {least} s that an old pod "
+        f"may drain ({drain_seconds} s) and a new one start ({startup_seconds} s), so a change may "
+        "be given up that would have succeeded; set at least that, or leave it out",
+    )

@@ -22,6 +22,7 @@ from atom_operator.domain import (
     Plan,
 )
 from atom_operator.domain.preparation import Waiting
+from atom_operator.status.by_hand import edited, paused, scaled_to_zero
 from atom_operator.status.capacity import capacity_matched, capacity_status
 from atom_operator.status.conditions import Verdict, stamp
 from atom_operator.status.ended_pods import ended_verdict
@@ -48,6 +49,7 @@ _KEPT = (
 class Situation:
     """Everything that the status is made of. `plan` is None when the spec is not accepted."""
 
+    name: str
     generation: int
     problems: tuple[FieldProblem, ...]
     overlay: tuple[str, ...]
@@ -72,6 +74,15 @@ class Situation:
     @property
     def capacity(self) -> CapacityVerdict:
         return self.plan.capacity if self.plan else _NOT_PLANNED
+
+    @property
+    def rolled_out(self) -> bool:
+        """Whether every replica has the newest revision, which was ready once: one that is not
+        ready now is none that is being rolled out."""
+        state, recorded = self.deployment, self.observed.last_ready
+        counts = {state.updated, state.replicas, state.desired}
+        whole = state.up_to_date and len(counts) == 1 and state.rollback is None
+        return whole and recorded is not None and recorded.name == state.revision
 
     @property
     def held_back(self) -> bool:
@@ -153,11 +164,12 @@ def _accepted(situation: Situation) -> Verdict:
     if situation.problems:
         message = "; ".join(str(problem) for problem in situation.problems)
         return Verdict(kind, "False", situation.problems[0].reason, message)
+    warnings = "".join(f"; {text}" for text in (situation.plan.warnings if situation.plan else ()))
     if situation.overlay:
         paths = ", ".join(situation.overlay)
-        message = f"the spec is valid; spec.template overlays {paths}"
+        message = f"the spec is valid; spec.template overlays {paths}{warnings}"
         return Verdict(kind, "True", Reason.OVERLAY_IN_EFFECT, message)
-    return Verdict(kind, "True", Reason.VALID, "the spec is valid")
+    return Verdict(kind, "True", Reason.VALID, f"the spec is valid{warnings}")
 
 
 def _scheduled(situation: Situation) -> Verdict:
@@ -195,21 +207,36 @@ def _progressing(situation: Situation) -> Verdict:
         message = f"revision {deployment.revision} runs again; see Degraded"
         return Verdict(kind, "False", Reason.ROLLED_BACK, message)
     if deployment.complete:
-        message = f"{deployment.desired} of {deployment.desired} replicas are rolled out"
-        if situation.plan is not None and situation.plan.keeps_rendering:
-            message = f"{message}{_KEPT}"
-        if situation.plan is not None and situation.plan.image_waits:
-            message = f"{message}; {situation.plan.image_waits}"
-        return Verdict(kind, "False", Reason.COMPLETE, message)
+        return _complete(situation)
     if deployment.refused_message:
         return Verdict(kind, "False", Reason.PODS_REFUSED, deployment.refused_message)
     if deployment.stalled_message and deployment.up_to_date:
         return Verdict(kind, "False", Reason.DEADLINE_EXCEEDED, deployment.stalled_message)
+    if situation.rolled_out:
+        return _complete(situation)
+    if (stopped := paused(deployment, situation.name)) is not None:
+        return Verdict(kind, "False", Reason.PAUSED, stopped)
     message = (
         f"{deployment.updated} of {deployment.desired} replicas have the new revision, "
-        f"{deployment.ready} are ready, {deployment.replicas} exist"
+        f"{deployment.ready} are ready, {deployment.replicas} exist{edited(deployment)}"
     )
     return Verdict(kind, "True", Reason.ROLLING_OUT, message)
+
+
+def _complete(situation: Situation) -> Verdict:
+    """Nothing is rolled out; with what is to be known about the next time."""
+    deployment, plan = situation.deployment, situation.plan
+    message = f"{deployment.desired} of {deployment.desired} replicas are rolled out"
+    if not deployment.complete:
+        message = f"{message}, {deployment.ready} are ready"
+    message = f"{message}{edited(deployment)}"
+    if (stopped := paused(deployment, situation.name)) is not None:
+        message = f"{message}; {stopped}"
+    if plan is not None and plan.keeps_rendering:
+        message = f"{message}{_KEPT}"
+    if plan is not None and plan.image_waits:
+        message = f"{message}; {plan.image_waits}"
+    return Verdict(ConditionType.PROGRESSING, "False", Reason.COMPLETE, message)
 
 
 def _available(situation: Situation) -> Verdict:
@@ -259,17 +286,20 @@ def _ready(situation: Situation, others: Mapping[ConditionType, Verdict]) -> Ver
         if blocking.status == "False":
             return Verdict(kind, "False", blocking.reason, blocking.message)
     progressing = others[ConditionType.PROGRESSING]
-    if progressing.reason is not Reason.COMPLETE:
+    missing = deployment.ready < deployment.desired
+    if progressing.reason is not Reason.COMPLETE or missing:
         degraded, scheduled = others[ConditionType.DEGRADED], others[ConditionType.SCHEDULED]
         cause = progressing
         if degraded.status == "True":
             cause = degraded
         elif scheduled.status == "False":
             cause = scheduled
+        elif progressing.reason is Reason.COMPLETE:
+            message = f"{deployment.ready} of {deployment.desired} replicas are ready"
+            return Verdict(kind, "False", Reason.REPLICAS_NOT_READY, message)
         return Verdict(kind, "False", cause.reason, cause.message)
+    if (taken := scaled_to_zero(deployment, situation.plan)) is not None:
+        return Verdict(kind, "False", Reason.SCALED_TO_ZERO, taken)
     if deployment.desired == 0:
         return Verdict(kind, "True", Reason.SCALED_TO_ZERO, "there are 0 replicas, as asked")
-    if deployment.ready < deployment.desired:
-        message = f"{deployment.ready} of {deployment.desired} replicas are ready"
-        return Verdict(kind, "False", Reason.REPLICAS_NOT_READY, message)
     return Verdict(kind, "True", Reason.SERVING, f"{deployment.ready} replicas serve")

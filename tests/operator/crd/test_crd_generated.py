@@ -52,7 +52,7 @@ def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[st
 
 def test_every_node_is_typed_described_and_without_json_schema_leftovers() -> None:
     for path, node in nodes(version()["schema"]["openAPIV3Schema"]):
-        assert "type" in node, path
+        assert "type" in node or node.get("x-kubernetes-int-or-string"), path
         assert not node.keys() & {"anyOf", "$ref", "$defs", "title", "const"}, path
         if path.startswith(".spec."):
             assert node.get("description") or path.endswith("[]"), path
@@ -66,7 +66,12 @@ def test_only_replicas_is_defaulted_at_the_top_of_the_spec() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [("4Gi", 4 * 2**30), ("1.5G", 1_500_000_000), ("7", 7), ("3072Mi", 3 * 2**30)]
+    ("text", "size"),
+    [
+        *[("4Gi", 4 * 2**30), ("1.5G", 1_500_000_000), ("7", 7), ("3072Mi", 3 * 2**30)],
+        *[("0.5Gi", 2**29), ("1Pi", 2**50), ("4e9", 4 * 10**9), ("1E3", 1000), ("2E", 2 * 10**18)],
+        *[(".5Ki", 512), ("5.Ki", 5120), ("+1k", 1000), ("0.1Ki", 103), ("9e99", 2**63 - 1)],
+    ],
 )
 def test_memory_quantities(text: str, size: int) -> None:
     assert quantity_bytes(text) == size
@@ -74,5 +79,6 @@ def test_memory_quantities(text: str, size: int) -> None:
 
 
 def test_a_quantity_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match="4Gi"):
-        quantity_bytes("lots")
+    for text in ("lots", "", ".", "500m", "-1Gi", "1 Gi", "1KI", "1e", "1e999"):
+        with pytest.raises(ValueError, match="4Gi"):
+            quantity_bytes(text)

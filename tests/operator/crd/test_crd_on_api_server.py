@@ -45,6 +45,10 @@ ACCEPTED: dict[str, dict[str, Any]] = {
         }
     },
     "product": {"accelerator": {"type": "amd", "product": "MI355X", "memory": "288Gi"}},
+    **{
+        f"{memory} of memory": {"accelerator": {"type": "cpu", "memory": memory}}
+        for memory in ("0.5Gi", "1Pi", "4e9", 4_000_000_000, ".5Gi", "+4Gi")
+    },
     "partition": {"accelerator": {"type": "amd", "resourceName": "amd.com/cpx_nps4"}},
     "zero replicas": {"replicas": 0},
     "no drain": {"rollout": {"drainSeconds": 0}},
@@ -175,6 +179,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "product and resourceName apply to type amd only",
     ),
     ({"accelerator": {"type": "cpu", "memory": "lots"}}, "spec.accelerator.memory"),
+    ({"accelerator": {"type": "cpu", "memory": "0Gi"}}, "must be more than 0"),
+    ({"accelerator": {"type": "cpu", "memory": -1}}, "must be more than 0"),
+    ({"accelerator": {"type": "cpu", "memory": "500m"}}, "spec.accelerator.memory"),
     ({"rollout": {"drainSeconds": -5}}, "greater than or equal to 0"),
     ({"rollout": {"strategy": "Rolling"}}, '"Auto", "Surge", "InPlace", "Recreate"'),
     ({"speculative": {}}, 'unknown field "spec.speculative"'),

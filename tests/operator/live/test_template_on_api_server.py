@@ -113,6 +113,25 @@ async def test_a_claim_takes_the_place_of_a_volume_and_paths_survive_an_apply(
     assert "livenessProbe" not in found["containers"][0]
 
 
+async def test_who_paused_and_who_edited_a_workload_is_told(
+    namespaced: LiveCluster, worker: Reconciler
+) -> None:
+    await accepted(namespaced, worker)
+    variable = {"name": "FOO", "value": "bar"}
+    edit = {"spec": {"template": {"spec": {"containers": [{"name": "engine", "env": [variable]}]}}}}
+    namespaced.kubectl("patch", "deployment", "chat", "--patch", json.dumps(edit))
+    namespaced.kubectl("scale", "deployment", "chat", "--replicas=0")
+    namespaced.kubectl("rollout", "restart", "deployment/chat")
+    namespaced.kubectl("rollout", "pause", "deployment/chat")
+    await worker.reconcile(ObjectKey(namespaced.namespace, "chat"))
+    found = namespaced.get("atomd", "chat")
+    assert found is not None
+    told = {item["type"]: item["message"] for item in found["status"]["conditions"]}["Progressing"]
+    assert "kubectl-patch also set spec.template.spec.containers[engine].env[FOO]" in told
+    assert "is paused by kubectl-rollout" in told
+    assert "restartedAt" not in told
+
+
 @pytest.mark.slow
 def test_the_api_server_merges_generated_overlays_alike(namespaced: LiveCluster) -> None:
     """Patches that it refuses are refused for what comes of our merge, too."""

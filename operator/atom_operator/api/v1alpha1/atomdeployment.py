@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from atom_operator.api.v1alpha1.cache import CacheSpec
 from atom_operator.api.v1alpha1.common import PRESERVE, QUANTITY_PATTERN, ApiModel, cel
@@ -42,6 +42,20 @@ ProductName = Literal[
     "MI325X",
     "MI350X",
     "MI355X",
+]
+# A whole number of bytes may stand without quotes, as in a pod.
+MemoryQuantity = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if type(value) is int else value),
+    Field(max_length=32, pattern=QUANTITY_PATTERN),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "maxLength": 32,
+            "pattern": QUANTITY_PATTERN,
+            **cel(("quantity(string(self)).isGreaterThan(quantity('0'))", "must be more than 0")),
+        }
+    ),
 ]
 ResourceName = Annotated[str, Field(min_length=1, max_length=253)]
 
@@ -310,7 +324,7 @@ class AcceleratorSpec(ApiModel):
         Annotated[str, Field(max_length=128, pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$")] | None
     ) = None
     """Extended resource of one device; default: amd.com/gpu."""
-    memory: Annotated[str, Field(max_length=32, pattern=QUANTITY_PATTERN)] | None = None
+    memory: MemoryQuantity | None = None
     """amd: memory of one device, where product does not tell it; cpu: memory of the container,
     its limit and the base of the plan, default 4Gi."""
     device_groups: Annotated[

@@ -6,24 +6,19 @@ are written for `kubectl explain`.
 
 from __future__ import annotations
 
+import math
 import re
+from fractions import Fraction
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-QUANTITY_PATTERN = r"^[1-9][0-9]*(\.[0-9]+)?(Ki|Mi|Gi|Ti|k|M|G|T)?$"
-_QUANTITY_UNITS = {
-    "": 1,
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "Ki": 2**10,
-    "Mi": 2**20,
-    "Gi": 2**30,
-    "Ti": 2**40,
-}
+# As Kubernetes reads a size; parts of a byte (500m) are none.
+QUANTITY_PATTERN = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[kMGTPE]|[eE]\+?[0-9]{1,2})?$"
+_QUANTITY = re.compile(r"^\+?([0-9.]+)([KMGTPE]i|[kMGTPE]|[eE]\+?[0-9]+)?$")
+_POWERS = {unit: power for power, unit in enumerate("kMGTPE", start=1)}
+_LARGEST = 2**63 - 1  # of a quantity
 
 
 class ApiModel(BaseModel):
@@ -53,17 +48,29 @@ PRESERVE: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 
 
 def quantity_bytes(quantity: str) -> int:
-    """Bytes of a Kubernetes memory quantity such as 4Gi or 1.5G."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(Ki|Mi|Gi|Ti|k|M|G|T)?", quantity)
+    """Bytes of a Kubernetes memory quantity such as 4Gi, 0.5G or 4e9, rounded up as there."""
+    match = _QUANTITY.match(quantity) if re.match(QUANTITY_PATTERN, quantity) else None
     if match is None:
         raise ValueError(f"{quantity!r} is not a memory quantity; write it like 4Gi")
     number, unit = match.groups()
-    return int(float(number) * _QUANTITY_UNITS[unit or ""])
+    whole, _, part = number.partition(".")
+    exact = Fraction(f"{whole or 0}.{part or 0}") * _factor(unit)
+    return min(_LARGEST, math.ceil(exact))
+
+
+def _factor(unit: str | None) -> Fraction:
+    if not unit:
+        return Fraction(1)
+    if unit.endswith("i"):
+        return Fraction(1024) ** _POWERS["k" if unit == "Ki" else unit[0]]
+    if unit[0] in "eE" and len(unit) > 1:
+        return Fraction(10) ** int(unit[1:])
+    return Fraction(1000) ** _POWERS[unit]
 
 
 def memory_quantity(size_bytes: int) -> str:
     """The shortest exact quantity of a size, as a user would write it."""
-    for unit in ("Gi", "Mi", "Ki"):
-        if size_bytes % _QUANTITY_UNITS[unit] == 0:
-            return f"{size_bytes // _QUANTITY_UNITS[unit]}{unit}"
+    for power, unit in ((3, "Gi"), (2, "Mi"), (1, "Ki")):
+        if size_bytes % 1024**power == 0:
+            return f"{size_bytes // 1024**power}{unit}"
     return str(size_bytes)

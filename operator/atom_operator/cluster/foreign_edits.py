@@ -1,0 +1,83 @@
+"""Who else has set fields of an object of ours: what metadata.managedFields says, reduced to that.
+
+A field that we set ourselves is put right at once; what another client added stays, as server-side
+apply has it, and is only told. Controllers that move a number through a subresource, and the
+controller of the object itself, work by right. Pure; called by observe, and by the cache, which
+keeps no more than this of who wrote what.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from atom_operator import constants
+from atom_operator.domain import ForeignEdit, Manifest
+
+_OURS = (constants.FIELD_MANAGER, constants.HANDOVER_MANAGER)
+_CONTROLLERS = ("kube-controller-manager", "manager")  # of Deployments, and of LeaderWorkerSets
+_ITSELF = "."
+# What `kubectl rollout restart` writes, which is asked of us to keep.
+_RESTARTED = "f:kubectl.kubernetes.io/restartedAt"
+
+
+def foreign_edits(manifest: Manifest) -> tuple[ForeignEdit, ...]:
+    """Every field of the spec that somebody else alone has set."""
+    entries = manifest["metadata"].get("managedFields")
+    return tuple(
+        ForeignEdit(entry["manager"], path)
+        for entry in fields_of_others(entries)
+        for path in _paths(entry["fieldsV1"]["f:spec"], "spec")
+    )
+
+
+def fields_of_others(entries: Any) -> list[dict[str, Any]]:
+    """The entries of other managers, with the fields of the spec that are not ours too."""
+    known = [item for item in entries if isinstance(item, Mapping)] if entries else []
+    ours = [_spec(item) for item in known if item.get("manager") in _OURS]
+    found = []
+    for item in known:
+        name = str(item.get("manager"))
+        if name in (*_OURS, *_CONTROLLERS) or item.get("subresource"):
+            continue
+        rest = _without(_spec(item), ours)
+        if rest:
+            found.append({"manager": name, "fieldsV1": {"f:spec": rest}})
+    return found
+
+
+def _spec(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    fields = entry.get("fieldsV1")
+    spec = fields.get("f:spec") if isinstance(fields, Mapping) else None
+    return spec if isinstance(spec, Mapping) else {}
+
+
+def _without(fields: Mapping[str, Any], ours: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What of `fields` none of `ours` has; a struct of which nothing is left is left out."""
+    rest: dict[str, Any] = {}
+    for name, inner in fields.items():
+        known = [item[name] for item in ours if name in item]
+        left = _without(inner, known)
+        if left or not (inner or known or name == _RESTARTED):
+            rest[name] = left
+    return rest
+
+
+def _paths(fields: Mapping[str, Any], path: str) -> Iterator[str]:
+    """Fields as a user would name them; of an item that is new as a whole, the item."""
+    if not fields or _ITSELF in fields:
+        yield path
+        return
+    for name, inner in fields.items():
+        kind, _, text = name.partition(":")
+        yield from _paths(inner, f"{path}.{text}" if kind == "f" else f"{path}[{_identity(text)}]")
+
+
+def _identity(text: str) -> str:
+    """Of a list's item: the values of its keys, or the value that it is."""
+    try:
+        keys = json.loads(text)
+    except ValueError:
+        return text
+    return "/".join(map(str, keys.values())) if isinstance(keys, dict) else str(keys)
