@@ -1,6 +1,6 @@
 """What people or other programs did to a workload past its AtomDeployment, in words. Pure.
 
-It is told and not undone: a pause may be somebody's decision, and a field that we do not set is not
+It is told and not undone: a pause may be a user's decision, and a field that we do not set is not
 ours to remove. Called by the roll-up.
 """
 
@@ -14,7 +14,7 @@ _NAMED_FIELDS = 4
 
 
 def paused(deployment: DeploymentState, name: str) -> str | None:
-    """Why a change does not reach the pods; None where nobody paused the Deployment."""
+    """Why a change does not reach the pods; None where the Deployment is not paused."""
     if not deployment.paused:
         return None
     return (
@@ -24,7 +24,7 @@ def paused(deployment: DeploymentState, name: str) -> str | None:
 
 
 def edited(deployment: DeploymentState) -> str:
-    """What others have set in the workload, to be put behind a message; empty where nobody has."""
+    """What others have set in the workload, to be put behind a message; empty where that is nothing."""
     found: dict[str, list[str]] = {}
     for edit in deployment.edits:
         if edit.path not in (_PAUSED, _REPLICAS):
