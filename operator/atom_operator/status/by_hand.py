@@ -24,7 +24,7 @@ def paused(deployment: DeploymentState, name: str) -> str | None:
 
 
 def edited(deployment: DeploymentState) -> str:
-    """What others have set in the workload, to be put behind a message; empty where that is nothing."""
+    """What others have set in the workload, to be put behind a message; empty for none."""
     found: dict[str, list[str]] = {}
     for edit in deployment.edits:
         if edit.path not in (_PAUSED, _REPLICAS):
