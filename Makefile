@@ -54,8 +54,9 @@ layers: $(STAMP) ## Import contracts between the layers
 	$(BIN)/lint-imports --no-cache
 
 .PHONY: generate
-generate: $(STAMP) ## Write generated files anew (CRD and its copy in the chart)
+generate: $(STAMP) ## Write generated files anew (CRD and its copy in the chart, reference pages)
 	$(PY) -m tools.generate_crds
+	$(PY) -m tools.generate_reference
 
 .PHONY: docs
 docs: $(STAMP) ## Build the documentation site into site/; a missing page or a dead link fails

@@ -18,6 +18,7 @@ from atom.errors import ModelError
 
 INDEX_FILE = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"
+GENERATION_FILE = "generation_config.json"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # What serving needs of a hub repository; never code, never other weight formats.
 HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
@@ -43,7 +44,7 @@ class Checkpoint:
         """The safetensors shards in a fixed order; raises `ModelError` when any is missing."""
         index = self.path / INDEX_FILE
         if index.exists():
-            weight_map = _read_json(index).get("weight_map")
+            weight_map = read_json(index).get("weight_map")
             if not isinstance(weight_map, dict) or not weight_map:
                 raise ModelError(f"{index}: has no weight_map; download the file again")
             names = set(map(str, weight_map.values()))
@@ -140,9 +141,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
             f"{path}: has no config.json, so it is not a Hugging Face checkpoint folder; "
             f"give the folder that holds config.json and *.safetensors"
         )
-    generation_file = path / "generation_config.json"
-    generation = _read_json(generation_file) if generation_file.is_file() else {}
-    return Checkpoint(path=path, config=_read_json(config_file), generation_config=generation)
+    generation_file = path / GENERATION_FILE
+    generation = read_json(generation_file) if generation_file.is_file() else {}
+    return Checkpoint(path=path, config=read_json(config_file), generation_config=generation)
 
 
 def weights_bytes_on_disk(path: Path) -> int:
@@ -150,7 +151,8 @@ def weights_bytes_on_disk(path: Path) -> int:
     return sum(file.stat().st_size for file in path.glob("*.safetensors"))
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object. Raises `ModelError`."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

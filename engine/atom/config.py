@@ -11,11 +11,18 @@ import logging
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from atom.checkpoint import Checkpoint, find_checkpoint, open_checkpoint
+from atom.checkpoint import (
+    GENERATION_FILE,
+    Checkpoint,
+    find_checkpoint,
+    open_checkpoint,
+    read_json,
+)
 from atom.config_values import (
     GENERATION_FIELDS,
     KV_CACHE_DTYPES,
@@ -297,8 +304,11 @@ def _model_config(options: EngineOptions, checkpoint: Checkpoint) -> ModelConfig
         max_model_len=_context_length(options.max_model_len, facts),
         vocab_size=facts.vocab_size,
         eos_token_ids=_ids_that_exist(end_token_ids(checkpoint), facts, checkpoint),
-        generation=_generation_defaults(checkpoint.generation_config),
+        generation=_generation_defaults(_generation_config(options, checkpoint)),
         load_dummy=options.load_dummy,
+        tokenizer_path=(
+            checkpoint.path if options.tokenizer is None else find_checkpoint(options.tokenizer)
+        ),
     )
 
 
@@ -333,12 +343,17 @@ def _quantised(facts: ModelFacts, options: EngineOptions, checkpoint: Checkpoint
             "quantization and online_quant_config both say how matrices are stored; give one of "
             "them: online_quant_config's global_quant_config is the other's value"
         )
-    if method is not None and method not in ONLINE:
-        raise ConfigError(f"unknown quantization {method!r}; use one of {', '.join(ONLINE)}")
     if facts.quantization is not None:
+        if method is not None and _same_method(method, checkpoint):
+            return facts
         raise ConfigError(
             f"quantization {method or by_layer}: {checkpoint.path} is quantised already, as "
             f"{facts.quantization}; leave the option out, or use the plain checkpoint"
+        )
+    if method is not None and method not in ONLINE:
+        raise ConfigError(
+            f"quantization {method}: {checkpoint.path} is a plain checkpoint, which is stored as "
+            f"{', '.join(ONLINE)}; use one of these, or a checkpoint that is quantised so"
         )
     try:
         stored = facts.stored_as(
@@ -350,6 +365,13 @@ def _quantised(facts: ModelFacts, options: EngineOptions, checkpoint: Checkpoint
     if refusals:
         raise ConfigError("; ".join(refusal.message for refusal in refusals))
     return stored
+
+
+def _same_method(method: str, checkpoint: Checkpoint) -> bool:
+    """Whether a checkpoint names this method itself, by vLLM's names of its kernels too."""
+    named: Any = text_part(checkpoint.config).get("quantization_config")
+    own = str((named or {}).get("quant_method") or "").replace("_", "-")
+    return bool(own) and method.replace("_", "-").removesuffix("-marlin") == own
 
 
 def _context_length(asked: int | None, facts: ModelFacts) -> int:
@@ -378,6 +400,29 @@ def _ids_that_exist(
             checkpoint.path, ", ".join(map(str, impossible)), facts.vocab_size,
         )  # fmt: skip
     return tuple(end for end in end_ids if end not in impossible)
+
+
+def _generation_config(options: EngineOptions, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Raises `ConfigError` for a folder without one, and for an unknown field."""
+    source, found = options.generation_config, checkpoint.generation_config
+    if source == "vllm":
+        found = {}
+    elif source != "auto":
+        file = Path(source).expanduser() / GENERATION_FILE
+        if not file.is_file():
+            raise ConfigError(
+                f"generation_config {source}: there is no {file}; give auto, vllm for none, or a "
+                f"folder with that file"
+            )
+        found = read_json(file)
+    override = dict(options.override_generation_config or {})
+    unknown = sorted(override.keys() - {*GENERATION_FIELDS, "do_sample"})
+    if unknown:
+        raise ConfigError(
+            f"override_generation_config: {', '.join(unknown)} is no sampling default here; use "
+            f"{', '.join(GENERATION_FIELDS)}"
+        )
+    return found | ({"do_sample": True} if override else {}) | override
 
 
 def _generation_defaults(config: dict[str, Any]) -> GenerationDefaults:

@@ -31,6 +31,9 @@ class EngineOptions:
     model: str
     revision: str | None = None
     served_model_name: str | None = None
+    tokenizer: str | None = None
+    generation_config: str = "auto"
+    override_generation_config: Mapping[str, Any] | None = None
     dtype: str = "auto"
     quantization: str | None = None
     online_quant_config: Mapping[str, Any] | None = None
@@ -84,7 +87,8 @@ GENERATION_FIELDS = tuple(field.name for field in fields(GenerationDefaults))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """max_model_len: most tokens of prompt and answer together. dtype: "auto" or a torch name."""
+    """max_model_len: most tokens of prompt and answer together. dtype: "auto" or a torch name.
+    tokenizer_path: the folder with the tokenizer, which is `path` unless another was asked for."""
 
     path: Path
     served_name: str
@@ -97,6 +101,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     generation: GenerationDefaults
     load_dummy: bool
+    tokenizer_path: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -167,7 +167,9 @@ async def _listen(
     listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
     port = listener.getsockname()[1]
     settings = uvicorn.Config(
-        build_app(state, api_key=api_key, allowed_origins=allowed_origins),
+        build_app(
+            state, api_keys=() if api_key is None else (api_key,), allowed_origins=allowed_origins
+        ),
         log_config=None,
         access_log=False,
         http=BoundedHttpProtocol,

@@ -47,10 +47,11 @@ class ServerProcess:
     process: subprocess.Popen[str]
     port: int
     log_path: Path
+    scheme: str = "http"
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     @property
     def log(self) -> str:
@@ -149,7 +150,8 @@ def server_process(
                 text=True,
             )
         try:
-            yield ServerProcess(process, port, log_path)
+            scheme = "https" if "--ssl-certfile" in flags else "http"
+            yield ServerProcess(process, port, log_path, scheme)
         finally:
             with contextlib.suppress(psutil.NoSuchProcess):
                 for child in psutil.Process(process.pid).children(recursive=True):

@@ -13,12 +13,16 @@ from collections.abc import Sequence
 
 import atom
 from atom.entrypoints.bench import add_bench_commands
-from atom.entrypoints.flags.engine_args import FlagParser
+from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.generate import add_generate_arguments, run_generate
 from atom.entrypoints.process.logs import LEVELS, print_error
 from atom.entrypoints.serve import add_serve_arguments, run_serve
 from atom.errors import AtomError
 
+_DESCRIPTION = (
+    "LLM inference on AMD Instinct and NVIDIA GPUs, and on CPUs: an OpenAI-compatible server, "
+    "answers offline, and benchmarks."
+)
 _INTERRUPTED = 130  # what shells expect after Ctrl-C
 _PIPE_CLOSED = 141  # and after SIGPIPE
 
@@ -27,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code: 0 done, 1 an error (one line on stderr), 2 wrong usage, 130
     interrupted, 141 the reader of what is printed has gone."""
     args = build_parser().parse_args(argv)
+    if getattr(args, "download_dir", None):
+        # Before the hub's library is loaded, which reads it once; our processes inherit it.
+        os.environ["HF_HUB_CACHE"] = args.download_dir
     try:
         return int(args.run(args))
     except AtomError as error:
@@ -42,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = FlagParser(prog="atom", description="LLM inference for AMD Instinct GPUs")
+    parser = FlagParser(prog="atom", description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"atom {atom.__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from atom.entrypoints.flags.engine_args import FlagParser
+from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.process.logs import LEVELS, configure_logging, print_error
 from atom.entrypoints.process.process_conduct import leave_message
 from atom.entrypoints.startup.progress_server import ProgressServer

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from atom.checkpoint import open_checkpoint
-from atom.entrypoints.flags.engine_args import FlagParser
+from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.process.logs import print_error
 from atom.entrypoints.process.process_conduct import MOST_MESSAGE_BYTES, leave_message
 from atom.errors import AtomError, ModelError

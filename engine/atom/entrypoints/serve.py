@@ -10,7 +10,6 @@ import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from atom.answer_parsing.families import AUTO, CALL_PARSERS, REASONING_PARSERS
 from atom.entrypoints.flags.engine_args import (
@@ -18,15 +17,29 @@ from atom.entrypoints.flags.engine_args import (
     config_from_args,
     options_from_args,
 )
-from atom.entrypoints.http.api_key import API_KEY_VARIABLE, read_api_key
+from atom.entrypoints.flags.flag_parser import FlagParser
+from atom.entrypoints.flags.flag_values import json_object
+from atom.entrypoints.http.api_key import read_api_keys
 from atom.entrypoints.http.body_budget import DEFAULT_BYTES
 from atom.entrypoints.process.logs import configure_logging
+from atom.entrypoints.server_args import add_access_flags, add_tls_flags, tls_files
 from atom.errors import ConfigError
 
 if TYPE_CHECKING:
     from atom.entrypoints.server.server_options import ServerOptions
 
 HTTP_PORT = 8000
+_EXAMPLES = (
+    "atom serve Qwen/Qwen3-0.6B",
+    "atom serve ./my-model --served-model-name small --port 9000 --api-key-file key",
+    "atom serve Qwen/Qwen3-32B -tp 4 --max-model-len 32k",
+    "atom serve --config server.yaml",
+)
+_MOST_USED = (
+    "--served-model-name", "--max-model-len", "--tensor-parallel-size", "--data-parallel-size",
+    "--gpu-memory-utilization", "--max-num-seqs", "--kv-cache-dtype", "--device", "--host",
+    "--port", "--api-key-file", "--chat-template", "--config", "--log-level",
+)  # fmt: skip
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}")  # RFC 9110's token
 _MOST_SECONDS = 24 * 3600
 _MOST_API_SERVERS = 64
@@ -36,7 +49,10 @@ _MOST_BODY_MEMORY_MIB = 2**20
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_arguments(parser)
-    add = parser.add_argument_group("server").add_argument
+    if isinstance(parser, FlagParser):
+        parser.examples, parser.most_used = _EXAMPLES, _MOST_USED
+    group = parser.add_argument_group("server")
+    add = group.add_argument
     add("--host", default="0.0.0.0", help="address to listen on; :: for every one of IPv6 and IPv4")
     add(
         "--port",
@@ -67,6 +83,14 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--chat-template", type=Path, default=None, help="Jinja file used instead of the model's")
     add(
+        "--default-chat-template-kwargs",
+        type=json_object,
+        default={},
+        metavar="JSON",
+        help="variables for the chat template where a request has none, such as "
+        """'{"enable_thinking": false}'""",
+    )
+    add(
         "--request-timeout-seconds",
         type=_seconds,
         default=0.0,
@@ -86,21 +110,6 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         "more get HTTP 503; 0: any",
     )
     add(
-        "--api-key-file",
-        type=Path,
-        default=None,
-        help=f"file with the key that clients must send (default: ${API_KEY_VARIABLE}, else none)",
-    )
-    add(
-        "--allowed-origins",
-        type=_origin,
-        nargs="+",
-        default=[],
-        metavar="ORIGIN",
-        help="web pages that may ask this server from a browser (CORS), such as "
-        "https://chat.example.com; * for all (default: none)",
-    )
-    add(
         "--timeout-keep-alive",
         type=_whole_seconds,
         default=75,
@@ -115,7 +124,14 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="header by which a gateway in front names the client of each request, such as "
         "x-tenant; only with a gateway that sets it itself (default: none is believed)",
     )
-    add("--disable-access-log", action="store_true", help="no log line per HTTP request")
+    add(
+        "--disable-access-log",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="no log line per HTTP request",
+    )
+    add_access_flags(group)
+    add_tls_flags(parser.add_argument_group("TLS"))
     _add_parser_flags(parser)
 
 
@@ -135,7 +151,8 @@ def _add_parser_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--enable-auto-tool-choice",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
+        default=False,
         help="taken for vLLM's sake: here a tool call parser is enough",
     )
 
@@ -161,7 +178,11 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
     from atom.entrypoints.server.server_options import ServerOptions
 
     return ServerOptions(
-        api_key=read_api_key(args.api_key_file, os.environ),
+        api_keys=read_api_keys(args.api_key, args.api_key_file, os.environ),
+        tls=tls_files(args),
+        root_path=args.root_path,
+        served_names=tuple(args.served_model_name or ()),
+        template_kwargs=args.default_chat_template_kwargs,
         engine=options_from_args(args),
         host=args.host,
         port=_http_port(args),
@@ -175,7 +196,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
         access_log=not args.disable_access_log,
         request_timeout_seconds=args.request_timeout_seconds or None,
         reader_timeout_seconds=args.reader_timeout_seconds or None,
-        allowed_origins=tuple(args.allowed_origins),
+        allowed_origins=tuple(each for given in args.allowed_origins for each in given),
         fairness_header=args.fairness_header,
         body_memory_bytes=args.body_memory_mib * 2**20,
     )
@@ -221,16 +242,6 @@ def _header_name(text: str) -> str:
             f"{text!r} is no name of an HTTP header; give one such as x-tenant"
         )
     return text.lower()
-
-
-def _origin(text: str) -> str:
-    parts = urlsplit(text)
-    if text != "*" and text != f"{parts.scheme}://{parts.netloc}":
-        raise argparse.ArgumentTypeError(
-            f"{text} is neither * nor an origin such as https://chat.example.com, without a path "
-            f"or a slash at its end"
-        )
-    return text
 
 
 def _whole_seconds(text: str) -> int:

@@ -201,7 +201,7 @@ def build_guided(config: Config) -> GuidedRequests:
     model = config.model
     return GuidedRequests(
         CompilerSetup(
-            tokenizer_folder=str(model.path),
+            tokenizer_folder=str(model.tokenizer_path),
             vocab_size=model.vocab_size,
             end_token_ids=list(model.eos_token_ids),
         )

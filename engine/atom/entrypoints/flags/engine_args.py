@@ -8,16 +8,23 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
+import logging
 import os
-import re
-import sys
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from atom.balance_config import balance_config
-from atom.config import KV_CACHE_DTYPES, Config, EngineOptions, build_config, check_kv_cache_dtype
-from atom.entrypoints.flags.upstream_flags import remedy_of
+from atom.config import KV_CACHE_DTYPES, Config, EngineOptions, build_config
+from atom.entrypoints.flags.flag_parser import FlagParser
+from atom.entrypoints.flags.flag_values import (
+    DTYPES,
+    context_length,
+    dtype,
+    is_dummy,
+    json_object,
+    kv_cache_dtype,
+    token_count,
+)
 from atom.entrypoints.flags.upstream_switches import (
     EAGER_VARIABLE,
     PROFILER_VARIABLE,
@@ -26,11 +33,11 @@ from atom.entrypoints.flags.upstream_switches import (
 )
 from atom.errors import ConfigError
 from atom.sizing.engine_support import SUPPORTED_DRAFT_METHODS
-from atom.sizing.online_quantization import ONLINE, ONLINE_NAMES
+from atom.sizing.online_quantization import ONLINE_NAMES
 from atom.speculative_config import speculative_config
 
-_SNAKE_FLAG = re.compile(r"(--[a-z0-9_-]*_[a-z0-9_-]*)(=.*)?", re.DOTALL)
-DTYPES = ("auto", "float32", "bfloat16", "float16")
+logger = logging.getLogger(__name__)
+
 DEVICES = ("auto", "cpu", "cuda", "rocm")
 BACKENDS = ("auto", "triton", "native_cpu", "torch_cpu", "torch_ref")
 POLICIES = ("mixed", "prefill_first")
@@ -38,62 +45,10 @@ ROUTING_POLICIES = ("least_tokens", "round_robin")
 EXPERT_TRANSPORTS = ("torch", "mori")
 
 
-def json_object(text: str) -> dict[str, Any]:
-    """Read an option's value that is a JSON object."""
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"is not JSON ({error}): {text!r}") from error
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"must be a JSON object, got {text!r}")
-    return value
-
-
-class _Help(argparse.HelpFormatter):
-    """Shows a default where there is one worth showing."""
-
-    def _get_help_string(self, action: argparse.Action) -> str:
-        text = action.help or ""
-        silent = action.default in (None, False, argparse.SUPPRESS) or action.default == []
-        return text if silent or "(default:" in text else f"{text} (default: %(default)s)"
-
-
-class FlagParser(argparse.ArgumentParser):
-    """Takes snake case as kebab case; never guesses an abbreviated flag."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        options.setdefault("formatter_class", _Help)
-        options.setdefault("allow_abbrev", False)
-        super().__init__(*args, **options)
-
-    def parse_known_args(  # type: ignore[override]
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
-    ) -> tuple[argparse.Namespace, list[str]]:
-        given = sys.argv[1:] if args is None else list(args)
-        return super().parse_known_args([_kebab(word) for word in given], namespace)
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {_with_remedies(message)}\nTry '{self.prog} --help'.\n")
-
-
-def _with_remedies(message: str) -> str:
-    """argparse's words, and what to use instead of each flag that another server has."""
-    _, unknown, words = message.partition("unrecognized arguments: ")
-    if not unknown:
-        return message
-    found = {word: remedy for word in words.split() if (remedy := remedy_of(word)) is not None}
-    return "\n".join([message, *(f"  {word}: {remedy}" for word, remedy in found.items())])
-
-
-def _kebab(word: str) -> str:
-    match = _SNAKE_FLAG.fullmatch(word)
-    if match is None:
-        return word
-    return match[1].replace("_", "-") + (match[2] or "")
-
-
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     """Every flag of EngineOptions, with its default."""
+    if isinstance(parser, FlagParser):
+        parser.takes_model = True
     _add_model_flags(parser.add_argument_group("model"))
     _add_scheduling_flags(parser.add_argument_group("scheduling and KV cache"))
     _add_speculation_flags(parser.add_argument_group("speculation"))
@@ -107,18 +62,65 @@ def _default(name: str) -> Any:
 
 def _add_model_flags(group: Any) -> None:
     add = group.add_argument
-    add("--model", required=True, help="checkpoint folder, or hub id such as Qwen/Qwen3-0.6B")
-    add("--revision", default=None, help="branch, tag or commit of a hub id")
-    add("--served-model-name", default=None, help="name in the API (default: what --model says)")
     add(
-        "--dtype", choices=DTYPES, default=_default("dtype"), help="type of weights and activations"
+        "--model",
+        default=None,
+        help="checkpoint folder, or hub id such as Qwen/Qwen3-0.6B; also as a word of its own",
+    )
+    add(
+        "--config",
+        default=None,
+        metavar="FILE",
+        help="YAML file with flags, as flag: value; what is on the line wins",
+    )
+    add("--revision", default=None, help="branch, tag or commit of a hub id")
+    add(
+        "--download-dir",
+        default=None,
+        metavar="FOLDER",
+        help="where models of the hub are kept (default: the hub's cache, $HF_HUB_CACHE)",
+    )
+    add(
+        "--tokenizer",
+        default=None,
+        metavar="FOLDER",
+        help="folder or hub id of another tokenizer, with its chat template (default: the model's)",
+    )
+    add(
+        "--generation-config",
+        default=_default("generation_config"),
+        metavar="{auto,vllm,FOLDER}",
+        help="whose generation_config.json gives sampling defaults: auto, the model's; vllm, none; "
+        "or a folder's",
+    )
+    add(
+        "--override-generation-config",
+        type=json_object,
+        default=None,
+        metavar="JSON",
+        help='sampling defaults over those, such as {"temperature": 0.6, "top_p": 0.95}',
+    )
+    add(
+        "--served-model-name",
+        nargs="+",
+        default=None,
+        metavar="NAME",
+        help="names in the API; answers tell the first (default: what --model says)",
+    )
+    add(
+        "--dtype",
+        type=dtype,
+        default=_default("dtype"),
+        metavar=f"{{{','.join(DTYPES)}}}",
+        help="type of weights and activations",
     )
     add(
         "--quantization",
-        choices=tuple(ONLINE),
         default=None,
+        metavar="METHOD",
         help="store a plain checkpoint's matrices so as they are loaded: fp8 in blocks of 128 x "
-        "128, int8 by output, mxfp4 in groups of 32 (default: as the checkpoint has them)",
+        "128, int8 by output, mxfp4 in groups of 32; or what a quantised checkpoint names itself "
+        "(default: as the checkpoint has them)",
     )
     add(
         "--online-quant-config",
@@ -131,19 +133,22 @@ def _add_model_flags(group: Any) -> None:
     )
     add(
         "--max-model-len",
-        type=int,
+        type=context_length,
         default=None,
-        help="most tokens of prompt and answer together (default: the model's own)",
+        metavar="N",
+        help="most tokens of prompt and answer together, such as 32768 or 32k (default: auto, the "
+        "model's own)",
     )
     add(
         "--load-dummy",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
+        default=False,
         help="random weights, for benchmarks: needs config.json only",
     )
     add(
         "--load-format",
         dest="load_dummy",
-        type=_load_format,
+        type=is_dummy,
         default=argparse.SUPPRESS,
         metavar="{auto,dummy}",
         help="dummy is --load-dummy, auto reads safetensors",
@@ -154,12 +159,15 @@ def _add_model_flags(group: Any) -> None:
 def _add_scheduling_flags(group: Any) -> None:
     add = group.add_argument
 
-    def add_number(name: str, help_text: str, kind: type = int) -> None:
+    def add_number(name: str, help_text: str, kind: Callable[[str], float] = int) -> None:
         flag = "--" + name.replace("_", "-")
-        add(flag, type=kind, default=_default(name), help=help_text)
+        metavar = "NUMBER" if kind is float else "N"
+        add(flag, type=kind, default=_default(name), metavar=metavar, help=help_text)
 
     add_number("max_num_seqs", "most requests that generate at once")
-    add_number("max_num_batched_tokens", "most tokens per step, prompts and answers together")
+    add_number(
+        "max_num_batched_tokens", "most tokens per step, prompts and answers together", token_count
+    )
     add_number("long_prefill_token_threshold", "most prompt tokens of one request per step; 0: any")
     add(
         "--scheduling-policy",
@@ -176,7 +184,7 @@ def _add_scheduling_flags(group: Any) -> None:
     add_number("gpu_memory_utilization", "share of the device's memory to use", float)
     add(
         "--kv-cache-dtype",
-        type=_kv_cache_dtype,
+        type=kv_cache_dtype,
         default=_default("kv_cache_dtype"),
         metavar=f"{{{','.join(KV_CACHE_DTYPES)}}}",
         help="type of the KV cache; auto is the model's",
@@ -231,7 +239,7 @@ def _add_device_flags(group: Any) -> None:
     )
     add(
         "--enforce-eager",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
         default=asks_for_eager(os.environ),
         help=f"never record steps as device graphs (also by ${EAGER_VARIABLE}=1)",
     )
@@ -258,13 +266,15 @@ def _add_parallel_flags(group: Any) -> None:
     )
     add(
         "--enable-expert-parallel",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
+        default=False,
         help="ranks have whole experts each, instead of a part of each: those of "
         "--tensor-parallel-size, or with --enable-dp-attention those of --data-parallel-size",
     )
     add(
         "--enable-dp-attention",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
+        default=False,
         help="ranks of --data-parallel-size share one model's experts, and have all else each",
     )
     add(
@@ -276,7 +286,8 @@ def _add_parallel_flags(group: Any) -> None:
     )
     add(
         "--enable-eplb",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
+        default=False,
         help="move experts between these ranks, so that each has as many tokens",
     )
     add(
@@ -314,11 +325,14 @@ def options_from_args(args: argparse.Namespace) -> EngineOptions:
     """Raises `ConfigError` on a malformed --op-backend, or speculation that there is not. Warns of
     variables without effect."""
     warn_of_switches(os.environ)
+    for flag in args.unneeded_flags:
+        logger.warning("the flag %s has no effect: %s", flag.flag, flag.note)
     names = [field.name for field in dataclasses.fields(EngineOptions)]
-    derived = ("op_backends", "speculative", "balance")
+    derived = ("op_backends", "speculative", "balance", "served_model_name")
     values = {name: getattr(args, name) for name in names if name not in derived}
     return EngineOptions(
         **values,
+        served_model_name=args.served_model_name[0] if args.served_model_name else None,
         op_backends=_op_backends(args.op_backend),
         balance=balance_config(args.enable_eplb, args.eplb_config),
         speculative=speculative_config(
@@ -330,22 +344,6 @@ def options_from_args(args: argparse.Namespace) -> EngineOptions:
 def config_from_args(args: argparse.Namespace) -> Config:
     """Opens the model. Raises `ConfigError` or `ModelError`."""
     return build_config(options_from_args(args))
-
-
-def _load_format(name: str) -> bool:
-    if name not in ("auto", "safetensors", "dummy"):
-        raise argparse.ArgumentTypeError(
-            f"unknown load format {name!r}; use auto, which reads safetensors, or dummy"
-        )
-    return name == "dummy"
-
-
-def _kv_cache_dtype(name: str) -> str:
-    try:
-        check_kv_cache_dtype(name)
-    except ConfigError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return name
 
 
 def _op_backends(pairs: Sequence[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Who may call what: the optional API key, and routes that always need one.
+"""Who may call what: the optional API keys, and routes that always need one.
 
 Pure ASGI, so that event streams pass untouched. With a key set, every route needs it but those
 that probes, scrapers and the operator read, and those say nothing of what is asked or answered.
@@ -8,6 +8,7 @@ Control routes change the server for every client: without a key set, none may c
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -22,11 +23,12 @@ CONTROL_PATHS = frozenset({"/reset_prefix_cache", "/start_profile", "/stop_profi
 
 
 class ApiKeyCheck:
-    """Middleware. api_key: None lets everybody call everything but the control routes."""
+    """Middleware. api_keys: any of them will do; none lets everybody call everything but the
+    control routes."""
 
-    def __init__(self, app: ASGIApp, api_key: str | None) -> None:
+    def __init__(self, app: ASGIApp, api_keys: Sequence[str]) -> None:
         self._app = app
-        self._api_key = None if api_key is None else api_key.encode()
+        self._api_keys = [key.encode() for key in api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope) if scope["type"] == "http" else None
@@ -41,7 +43,7 @@ class ApiKeyCheck:
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         path = scope["path"]
-        if self._api_key is None:
+        if not self._api_keys:
             if path in CONTROL_PATHS:
                 return 403, (
                     f"{path} is off in a server without an API key; start it with "
@@ -56,9 +58,9 @@ class ApiKeyCheck:
         )
 
     def _is_key(self, header: str) -> bool:
-        assert self._api_key is not None
-        scheme, _, given = header.partition(" ")
-        # Headers are Latin-1 on the wire; the time that comparing takes must not tell the key.
-        return scheme.lower() == "bearer" and hmac.compare_digest(
-            given.strip().encode("latin-1"), self._api_key
-        )
+        scheme, _, text = header.partition(" ")
+        # Headers are Latin-1 on the wire; the time that comparing takes must not tell a key, so
+        # that all are compared.
+        given = text.strip().encode("latin-1")
+        found = [hmac.compare_digest(given, key) for key in self._api_keys]
+        return scheme.lower() == "bearer" and any(found)

@@ -27,6 +27,7 @@ from atom.entrypoints.http.response_headers import (
     IGNORED_HEADER,
     ResponseHeaders,
 )
+from atom.entrypoints.http.root_path import RootPath
 from atom.entrypoints.openai.control import control_routes
 from atom.entrypoints.openai.generation import generation_handlers
 from atom.entrypoints.openai.health import health_routes
@@ -35,15 +36,22 @@ from atom.entrypoints.openai.openapi import answers_of, document_bodies
 from atom.entrypoints.openai.responses import ModelCard, ModelList
 from atom.entrypoints.openai.state import ServerState
 from atom.entrypoints.openai.tokens import token_routes
-from atom.errors import AtomError, RequestError
+from atom.errors import AtomError
 
 
 def build_app(
-    state: ServerState, *, api_key: str | None = None, allowed_origins: Sequence[str] = ()
+    state: ServerState,
+    *,
+    api_keys: Sequence[str] = (),
+    allowed_origins: Sequence[str] = (),
+    root_path: str = "",
 ) -> ASGIApp:
-    """allowed_origins: web pages' that browsers may let ask this server; "*" for all."""
+    """allowed_origins: web pages' that browsers may let ask this server; "*" for all. root_path: a
+    prefix under which a proxy shows it."""
     # Its pages /docs and /redoc ask no other server for their scripts.
-    app = FastAPIOffline(title="ATOM", version=atom.__version__, redirect_slashes=False)
+    app = FastAPIOffline(
+        title="ATOM", version=atom.__version__, redirect_slashes=False, root_path=root_path
+    )
     handlers = generation_handlers(app, state)
     _add_model_routes(app, state)
     app.include_router(health_routes(state))
@@ -53,7 +61,7 @@ def build_app(
     _add_error_handlers(app)
     document_bodies(app)
     endpoints = {path: Endpoint(handle) for path, handle in handlers.items()}
-    checked: ASGIApp = ApiKeyCheck(Dispatch(app, endpoints), api_key)
+    checked: ASGIApp = ApiKeyCheck(Dispatch(app, endpoints), api_keys)
     if allowed_origins:
         # Before the key: browsers ask without it whether they may send it.
         checked = CORSMiddleware(
@@ -63,15 +71,17 @@ def build_app(
             allow_headers=["*"],
             expose_headers=[ID_HEADER, IGNORED_HEADER, "retry-after"],
         )
+    if root_path:
+        checked = RootPath(checked, root_path)
     # Outermost: refusals carry the headers too.
     return ResponseHeaders(checked, is_ending=lambda: state.is_ending)
 
 
 def _add_model_routes(app: FastAPI, state: ServerState) -> None:
-    def card() -> ModelCard:
+    def card(name: str) -> ModelCard:
         model = state.started_engine().config.model
         return ModelCard(
-            id=model.served_name,
+            id=name,
             created=state.created,
             max_model_len=model.max_model_len,
             vocab_size=model.vocab_size,
@@ -79,20 +89,15 @@ def _add_model_routes(app: FastAPI, state: ServerState) -> None:
 
     @app.get("/v1/models", responses=answers_of(ModelList), tags=["models"])
     async def list_models() -> Response:
-        return Response(to_json(ModelList(data=[card()])), media_type="application/json")
+        names = state.served_names(state.started_engine())
+        cards = [card(name) for name in names]
+        return Response(to_json(ModelList(data=cards)), media_type="application/json")
 
     # A model's name may hold slashes: org/name, or the folder it was loaded from.
     @app.get("/v1/models/{name:path}", responses=answers_of(ModelCard), tags=["models"])
     async def get_model(name: str) -> Response:
-        found = card()
-        if name != found.id:
-            raise RequestError(
-                f"the model {shortened(name)!r} is not served here; this server has {found.id!r}",
-                param="model",
-                status=404,
-                code="model_not_found",
-            )
-        return Response(to_json(found), media_type="application/json")
+        state.check_name(name, state.started_engine())
+        return Response(to_json(card(name)), media_type="application/json")
 
 
 def _add_error_handlers(app: FastAPI) -> None:

@@ -25,9 +25,11 @@ class ServerState:
     stopping: a signal came before the engine existed. timeline: of the start-up. waits_for: what
     else /health waits for once the engine here serves, such as other processes on the same port.
     exchange: with those processes, where there are any. bodies: what requests' bodies may take of
-    this process's memory. clients: whose a request is."""
+    this process's memory. names: that requests
+    may name the model by; none for its own. clients: whose a request is."""
 
     phase: str = "opening the model"
+    names: tuple[str, ...] = ()
     engine: AsyncLLMEngine | None = None
     stopping: bool = False
     waits_for: str = ""
@@ -77,16 +79,26 @@ class ServerState:
             raise RequestError(
                 f"the server is {status.state}: {status.reason}; try again soon", status=503
             )
-        served = self.engine.config.model.served_name
-        if model is not None and model != served:
+        if model is not None:
+            self.check_name(model, self.engine)
+        self.engine.check_serving()
+        return self.engine
+
+    def served_names(self, engine: AsyncLLMEngine) -> tuple[str, ...]:
+        """By which requests may name the model."""
+        return self.names or (engine.config.model.served_name,)
+
+    def check_name(self, model: str, engine: AsyncLLMEngine) -> None:
+        """Raises `RequestError` (404) for a model that is not served."""
+        names = self.served_names(engine)
+        if model not in names:
+            has = " and ".join(map(repr, names))
             raise RequestError(
-                f"the model {shortened(model)!r} is not served here; this server has {served!r}",
+                f"the model {shortened(model)!r} is not served here; this server has {has}",
                 param="model",
                 status=404,
                 code="model_not_found",
             )
-        self.engine.check_serving()
-        return self.engine
 
     def started_engine(self) -> AsyncLLMEngine:
         """The engine whose start-up is complete, whatever it does now."""

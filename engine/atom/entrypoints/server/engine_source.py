@@ -59,6 +59,7 @@ def _processor_of(config: Config, options: ServerOptions) -> InputOutputProcesso
         chat_template_file=options.chat_template,
         tool_call_parser=options.tool_call_parser,
         reasoning_parser=options.reasoning_parser,
+        template_kwargs=options.template_kwargs,
     )
 
 

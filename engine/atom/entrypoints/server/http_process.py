@@ -96,17 +96,20 @@ class HttpProcess:
             created=options.created or int(time.time()),
             waits_for="" if alone else "waiting for the other API servers",
             bodies=BodyBudget(options.body_memory_bytes),
+            names=options.served_names,
             clients=ClientIdentity(
-                header=options.fairness_header, checks_key=options.api_key is not None
+                header=options.fairness_header, checks_key=len(options.api_keys) == 1
             ),
         )
         self._http = _HttpServer(
             uvicorn.Config(
                 build_app(
                     self._state,
-                    api_key=options.api_key,
+                    api_keys=options.api_keys,
                     allowed_origins=options.allowed_origins,
+                    root_path=options.root_path,
                 ),
+                **(options.tls.uvicorn_settings() if options.tls is not None else {}),
                 log_config=None,
                 access_log=options.access_log,
                 http=BoundedHttpProtocol,

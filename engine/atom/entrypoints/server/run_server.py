@@ -54,7 +54,9 @@ def run_server(options: ServerOptions) -> int:
 
 
 async def _run(options: ServerOptions, listeners: list[socket.socket]) -> int:
-    url = url_of(listeners[0])  # while they are open here: several processes take them over
+    url = url_of(
+        listeners[0], tls=options.tls is not None
+    )  # while they are open here: several processes take them over
 
     def announce(report: EngineReport) -> None:
         print_startup_table(report, url)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from atom.answer_parsing.families import AUTO
 from atom.config import EngineOptions
 from atom.entrypoints.http.body_budget import DEFAULT_BYTES
+from atom.entrypoints.http.tls import TlsFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +22,10 @@ class ServerOptions:
     web pages whose requests browsers are told to let through. keep_alive_seconds: longer than
     clients keep a connection that is idle (5 to 60 s), which they would find closed as they use
     it again. fairness_header: of requests, that a gateway in front sets to name the client; None to
-    believe none. tool_call_parser, reasoning_parser: names out of `answer_parsing.families`."""
+    believe none. root_path: prefix that a
+    proxy shows it under. served_names: that requests may name the model by; none for its own.
+    template_kwargs: variables of the chat template where a request has none. tool_call_parser,
+    reasoning_parser: names out of `answer_parsing.families`."""
 
     engine: EngineOptions
     host: str = "0.0.0.0"
@@ -38,7 +43,11 @@ class ServerOptions:
     body_memory_bytes: int = DEFAULT_BYTES
     allowed_origins: tuple[str, ...] = ()
     fairness_header: str | None = None
-    api_key: str | None = field(default=None, repr=False)
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    tls: TlsFiles | None = None
+    root_path: str = ""
+    served_names: tuple[str, ...] = ()
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
     created: int | None = None
 
     def to_json(self) -> bytes:

@@ -35,19 +35,24 @@ class InputOutputProcessor:
         chat_template_file: Path | None = None,
         tool_call_parser: str = AUTO,
         reasoning_parser: str = AUTO,
+        template_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         """Loads the tokenizer and the chat template; raises `ModelError` or `ConfigError`.
 
         A model with random weights (load_dummy) may lack a tokenizer: token-id prompts only. The
-        parsers are names out of `answer_parsing.families`.
+        parsers are names out of `answer_parsing.families`. template_kwargs: variables of the chat
+        template where a conversation has none of its own.
         """
         self._served_name = config.model.served_name
         self.tokenizer = _load_tokenizer(config)
+        self._template_kwargs = dict(template_kwargs or {})
         self._chat_template: ChatTemplate | None = None
         if self.tokenizer is not None:
-            self._chat_template = load_chat_template(
-                config.model.path, self.tokenizer, chat_template_file
+            folders = dict.fromkeys((config.model.tokenizer_path, config.model.path))
+            found = (
+                load_chat_template(each, self.tokenizer, chat_template_file) for each in folders
             )
+            self._chat_template = next((template for template in found if template), None)
         template = self._chat_template
         self.answer_formats: AnswerFormats = resolve_formats(
             tool_call_parser, reasoning_parser, None if template is None else template.source
@@ -78,11 +83,15 @@ class InputOutputProcessor:
                 param="messages",
             )
         return self._chat_template.render(
-            messages, tools=tools, add_generation_prompt=add_generation_prompt, extra=extra
+            messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            extra={**self._template_kwargs, **(extra or {})},
         )
 
 
 def _load_tokenizer(config: Config) -> Tokenizer | None:
-    if config.model.load_dummy and not has_tokenizer(config.model.path):
+    folder = config.model.tokenizer_path
+    if config.model.load_dummy and not has_tokenizer(folder):
         return None
-    return Tokenizer(config.model.path)
+    return Tokenizer(folder)

@@ -57,7 +57,7 @@ class Vocabulary:
         tokenizer = self._tokenizer
         if tokenizer is None:
             return []
-        file = self._model.path / TOKENIZER_FILE
+        file = self._model.tokenizer_path / TOKENIZER_FILE
         found = [
             f"{file}: added_tokens gives {token!r} the id {asked}, and texts get {given} for it, "
             "as in transformers; if the model was trained with another, its answers are wrong"
@@ -87,8 +87,9 @@ class Vocabulary:
                 f"and probably every chat, since the chat template writes {written[0]!r}"
             )
         return (
-            f"{self._model.path / TOKENIZER_FILE} has tokens that the model has no embedding "
-            f"for: {named}{more}, {len(beyond)} in all; config.json says vocab_size {self.size}. "
+            f"{self._model.tokenizer_path / TOKENIZER_FILE} has tokens that the model has no "
+            f"embedding for: {named}{more}, {len(beyond)} in all; config.json says vocab_size "
+            f"{self.size}. "
             f"{', '.join(consequences).capitalize()}. Use the tokenizer that the weights were "
             "saved with, or resize the model's embeddings and save it again"
         )

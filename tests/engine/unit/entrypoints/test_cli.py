@@ -12,7 +12,8 @@ import pytest
 
 from atom.config import EngineOptions, GenerationDefaults, build_config
 from atom.entrypoints.cli import build_parser, main
-from atom.entrypoints.flags.engine_args import FlagParser, add_engine_arguments, options_from_args
+from atom.entrypoints.flags.engine_args import add_engine_arguments, options_from_args
+from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.generate import print_in_order, sampling_from_args
 from atom.entrypoints.process.logs import flush_logs
 from atom.entrypoints.serve import server_options
@@ -46,6 +47,8 @@ def test_the_flags_defaults_are_the_options_defaults() -> None:
 
 def test_every_option_has_a_flag() -> None:
     given = options(
+        "--tokenizer", "t", "--generation-config", "vllm",
+        "--override-generation-config", '{"top_k": 5}',
         "--revision", "r", "--served-model-name", "s", "--dtype", "float32", "--device", "cpu",
         "--backend", "torch_ref", "--op-backend", "attention=torch_ref", "--op-backend", "a=b",
         "--load-dummy", "--seed", "1", "--max-model-len", "2", "--max-num-seqs", "3",
@@ -136,10 +139,12 @@ TAKEN = [
     "--quantization=fp8", "--load_format=dummy", "--method=ngram", "--num-speculative-tokens=1",
     '--speculative-config={"method": "ngram"}',
     "--enable-expert-parallel", "--enable-dp-attention", "--enable-eplb", "--eplb-config={}",
+    "--trust-remote-code", "--enable_chunked_prefill", "--eplb-enable",
+    "--disable-uvicorn-access-log", "--default-chat-template-kwargs={}",
     "--server-port=1", "--port=8006", "--timeout-keep-alive=1", "--chat-template=t",
 ]  # fmt: skip
 REFUSED = [
-    "--trust-remote-code", "--pipeline-parallel-size=1", "-pp=1", "-pcp=1", "-dcp=1",
+    "--pipeline-parallel-size=1", "-pp=1", "-pcp=1", "-dcp=1",
     "--prefill-context-parallel-size=1", "--decode-context-parallel-size=1",
     "--index_cache_dtype=fp8", "--cudagraph-capture-sizes=[1,2]", "--level=3",
     "--cudagraph-mode=FULL", "--fake-eplb",
@@ -147,11 +152,10 @@ REFUSED = [
     "--moe-backend=mega",
     "--spec-decode-acceptance-length=1", "--spec-decode-acceptance-rate=1",
     "--attn-prefill-chunk-size=16", "--state-checkpoint-interval-tokens=16",
-    "--enable_chunked_prefill", "--no-enable_chunked_prefill", "--kv-transfer-config={}",
+    "--no-enable_chunked_prefill", "--kv-transfer-config={}",
     "--mark-trace", "--enable-rapidserve", "--disagg-prefill-max-num-seqs=1",
     "--disagg-constrained", "--hf-overrides={}", "--dspark-config={}",
-    "--dcp-config={}", "--eplb-enable",
-    "--disable-uvicorn-access-log", "--default-chat-template-kwargs={}", "--request-log=l",
+    "--dcp-config={}", "--request-log=l",
 ]  # fmt: skip
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from atom.config import EngineOptions, build_config
-from atom.entrypoints.flags.engine_args import FlagParser, add_engine_arguments, options_from_args
+from atom.entrypoints.flags.engine_args import add_engine_arguments, options_from_args
+from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.flags.upstream_switches import HONOURED, INSTEAD, OF_AITER
 from tests.support.front_half import write_model_folder
 

@@ -185,4 +185,4 @@ def test_a_missing_key_file_is_an_error_not_an_open_server(tmp_path: Path) -> No
 
 
 def test_the_key_is_not_shown_with_the_options() -> None:
-    assert KEY not in repr(ServerOptions(engine=EngineOptions(model="m"), api_key=KEY))
+    assert KEY not in repr(ServerOptions(engine=EngineOptions(model="m"), api_keys=(KEY,)))

@@ -1,0 +1,109 @@
+"""FlagParser: argparse with the conduct of our commands.
+
+Snake case is kebab case, no flag is guessed from its beginning, a misspelled one or command is told
+with the one that was meant, and every wrong flag of a line at once. A parser that `takes_model`
+reads `atom serve MODEL`, --config FILE, and the flags of other servers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NoReturn
+
+from atom.entrypoints.flags.config_file import with_config_file
+from atom.entrypoints.flags.flag_help import Help, page_of, short_page
+from atom.entrypoints.flags.flag_words import FlagNote, kebab, read_words
+from atom.entrypoints.flags.other_flags import ROW_OF
+from atom.errors import ConfigError
+
+_CHOICE = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)", re.DOTALL)
+_LIKE = 0.6
+
+
+class FlagParser(argparse.ArgumentParser):
+    """takes_model: of a command that opens a model, by a word of its own or by --model. examples,
+    most_used: of the short page that --help shows; none shows all."""
+
+    takes_model = False
+    examples: Sequence[str] = ()
+    most_used: Sequence[str] = ()
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        options.setdefault("formatter_class", Help)
+        options.setdefault("allow_abbrev", False)
+        super().__init__(*args, **options)
+        self._refused: tuple[FlagNote, ...] = ()
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        words = [kebab(word) for word in (sys.argv[1:] if args is None else args)]
+        if not self.takes_model:
+            return super().parse_known_args(words, namespace)
+        self._show_page_asked_for(words)
+        try:
+            words = with_config_file(_with_model_flag(words), self._option_string_actions)
+        except ConfigError as error:
+            self.error(str(error))
+        read = read_words(words)
+        self._refused = read.refused
+        found, rest = super().parse_known_args(_with_model_flag(read.words), namespace)
+        if found.model is None and rest and not rest[0].startswith("-"):
+            found.model = rest.pop(0)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        if self._refused:
+            self.error("not every flag of this line is taken here")
+        if found.model is None:
+            self.error(f"which model? {self.prog} MODEL: a checkpoint folder, or a hub id")
+        found.unneeded_flags = read.unneeded
+        return found, rest
+
+    def format_help(self) -> str:
+        if not self.most_used:
+            return super().format_help()
+        return short_page(self, self.examples, self.most_used)
+
+    def error(self, message: str) -> NoReturn:
+        told = [f"error: {message}", *(f"  {note.flag}: {note.note}" for note in self._refused)]
+        told += self._suggestions(message)
+        self.exit(2, "\n".join(told) + f"\nTry '{self.prog} --help'.\n")
+
+    def _show_page_asked_for(self, words: Sequence[str]) -> None:
+        asked = next((word for word in words if word.startswith("--help=")), None)
+        if asked is None:
+            return
+        name = asked.removeprefix("--help=")
+        page = super().format_help() if name == "all" else page_of(self, name)
+        if page is None:
+            self.error(f"{asked}: there is no such group or flag; --help lists the groups")
+        self._print_message(page, sys.stdout)
+        self.exit(0)
+
+    def _suggestions(self, message: str) -> Iterator[str]:
+        _, unknown, words = message.partition("unrecognized arguments: ")
+        for word in words.split() if unknown else ():
+            name = word.partition("=")[0]
+            near = _nearest(name, self._option_string_actions) or _nearest(name, ROW_OF)
+            if name.startswith("-") and near:
+                yield f"  {name}: did you mean {near}?"
+        choice = _CHOICE.search(message)
+        if choice is not None:
+            near = _nearest(choice[1], [each.strip("' ") for each in choice[2].split(",")])
+            if near:
+                yield f"  did you mean {near}?"
+
+
+def _nearest(word: str, known: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(word, list(known), 1, _LIKE)), None)
+
+
+def _with_model_flag(words: Sequence[str]) -> list[str]:
+    """`atom serve MODEL …` as `atom serve --model MODEL …`."""
+    if words and not words[0].startswith("-"):
+        return ["--model", *words]
+    return list(words)

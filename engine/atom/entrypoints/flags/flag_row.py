@@ -1,0 +1,29 @@
+"""A row of the table of other servers' flags: what their users type, and what becomes of it here.
+
+Knows no flag; `other_flags` and `refused_flags` have the rows, `flag_words` applies them to a line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FlagVerdict(StrEnum):
+    """SAME: another name of a flag of ours. UNNEEDED: taken, and changes nothing. REFUSED: an error
+    with the remedy."""
+
+    SAME = "same"
+    UNNEEDED = "unneeded"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class FlagRow:
+    """note: our flag, or why nothing changes, or the remedy. values: of an UNNEEDED flag, those
+    that change nothing, where it has one; empty for a switch."""
+
+    flags: tuple[str, ...]
+    verdict: FlagVerdict
+    note: str
+    values: tuple[str, ...] = ()

@@ -1,0 +1,75 @@
+"""Values of flags as people write them, vLLM's spellings too: text to value, or what is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from typing import Any
+
+from atom.config import check_kv_cache_dtype
+from atom.errors import ConfigError
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+_DTYPE_NAMES = {"half": "float16", "float": "float32", "fp16": "float16", "bf16": "bfloat16"}
+_KV_NAMES = {
+    "fp8_e4m3": "fp8",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float32": "fp32",
+    "float": "fp32",
+}
+_LOAD_FORMATS = ("auto", "safetensors", "hf", "dummy")
+# vLLM's: k, m and g count thousands, K, M and G count 1024s.
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG]?)")
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def dtype(text: str) -> str:
+    found = _DTYPE_NAMES.get(text, text)
+    if found not in DTYPES:
+        raise argparse.ArgumentTypeError(f"unknown type {text!r}; use {', '.join(DTYPES)}")
+    return found
+
+
+def kv_cache_dtype(text: str) -> str:
+    found = _KV_NAMES.get(text, text)
+    try:
+        check_kv_cache_dtype(found)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return found
+
+
+def token_count(text: str) -> int:
+    """32768, 32k (32,000), 32K (32,768), 1M."""
+    match = _COUNT.fullmatch(text)
+    count = float(match[1]) * _UNITS[match[2]] if match else -1.0
+    if count != int(count) or count < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no count of tokens; use 32768, 32k or 32K")
+    return int(count)
+
+
+def context_length(text: str) -> int | None:
+    """auto and -1: the model's own."""
+    return None if text in ("auto", "-1") else token_count(text)
+
+
+def is_dummy(text: str) -> bool:
+    if text not in _LOAD_FORMATS:
+        raise argparse.ArgumentTypeError(
+            f"unknown load format {text!r}; use auto, which reads safetensors, or dummy"
+        )
+    return text == "dummy"
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Read an option's value that is a JSON object."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"is not JSON ({error}): {text!r}") from error
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, got {text!r}")
+    return value

@@ -1,0 +1,134 @@
+"""Flags of the server's port: keys, TLS, the prefix behind a proxy, pages that may ask it.
+
+Argparse and values alone; what they do is entrypoints/http's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from atom.entrypoints.http.api_key import API_KEY_VARIABLE
+from atom.entrypoints.http.tls import CLIENT_CERTIFICATES, TlsFiles
+from atom.errors import ConfigError
+
+_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
+_PASSWORD_VARIABLE = "ATOM_SSL_KEYFILE_PASSWORD"
+
+
+def add_access_flags(group: Any) -> None:
+    add = group.add_argument
+    add(
+        "--api-key-file",
+        type=Path,
+        default=None,
+        help=f"file with the key that clients must send (default: ${API_KEY_VARIABLE}, else none)",
+    )
+    add(
+        "--api-key",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY",
+        help="keys of which clients must send one; everybody on this machine sees them (ps), so "
+        "rather use --api-key-file",
+    )
+    add(
+        "--allowed-origins",
+        type=origins,
+        nargs="+",
+        default=[],
+        metavar="ORIGIN",
+        help="web pages that may ask this server from a browser (CORS), such as "
+        "https://chat.example.com; * for all; as words, or a JSON list (default: none)",
+    )
+    add(
+        "--root-path",
+        type=_prefix,
+        default="",
+        metavar="/PREFIX",
+        help="prefix under which a proxy in front shows this server (default: none)",
+    )
+
+
+def add_tls_flags(group: Any) -> None:
+    add = group.add_argument
+    add("--ssl-certfile", default=None, metavar="FILE", help="PEM certificate: the port is HTTPS")
+    add("--ssl-keyfile", default=None, metavar="FILE", help="its private key, if not in that file")
+    add(
+        "--ssl-keyfile-password",
+        default=os.environ.get(_PASSWORD_VARIABLE),
+        metavar="TEXT",
+        help=f"of the key; rather use ${_PASSWORD_VARIABLE}, which ps does not show",
+    )
+    add("--ssl-ca-certs", default=None, metavar="FILE", help="whose certificates clients may have")
+    add(
+        "--ssl-cert-reqs",
+        type=_client_certificates,
+        default=0,
+        metavar="{none,optional,required}",
+        help="whether clients need a certificate; also 0, 1, 2 (default: none)",
+    )
+    add("--ssl-ciphers", default="TLSv1", metavar="TEXT", help="OpenSSL's list of ciphers")
+
+
+def tls_files(args: argparse.Namespace) -> TlsFiles | None:
+    """Raises `ConfigError` for files that cannot be used."""
+    if args.ssl_certfile is None:
+        if args.ssl_keyfile or args.ssl_ca_certs or args.ssl_cert_reqs:
+            raise ConfigError("TLS needs --ssl-certfile FILE, the server's own certificate")
+        return None
+    if args.ssl_cert_reqs and args.ssl_ca_certs is None:
+        raise ConfigError("--ssl-cert-reqs needs --ssl-ca-certs FILE, to check certificates by")
+    files = TlsFiles(
+        certfile=args.ssl_certfile,
+        keyfile=args.ssl_keyfile,
+        keyfile_password=args.ssl_keyfile_password,
+        ca_certs=args.ssl_ca_certs,
+        cert_reqs=args.ssl_cert_reqs,
+        ciphers=args.ssl_ciphers,
+    )
+    files.check()
+    return files
+
+
+def origins(text: str) -> list[str]:
+    """One origin, or vLLM's JSON list of them."""
+    found: Any = [text]
+    if text.startswith("["):
+        try:
+            found = json.loads(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"is no JSON list ({error}): {text!r}") from error
+    return [_origin(each) for each in found]
+
+
+def _origin(text: object) -> str:
+    parts = urlsplit(text) if isinstance(text, str) else urlsplit("")
+    if text != "*" and text != f"{parts.scheme}://{parts.netloc}":
+        raise argparse.ArgumentTypeError(
+            f"{text} is neither * nor an origin such as https://chat.example.com, without a path "
+            f"or a slash at its end"
+        )
+    return str(text)
+
+
+def _prefix(text: str) -> str:
+    prefix = text.rstrip("/")
+    if prefix and not _PREFIX.fullmatch(prefix):
+        raise argparse.ArgumentTypeError(f"{text!r} is no prefix of paths such as /models/small")
+    return prefix
+
+
+def _client_certificates(text: str) -> int:
+    named = CLIENT_CERTIFICATES.get(text)
+    if named is not None:
+        return int(named)
+    if text not in ("0", "1", "2"):
+        raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(CLIENT_CERTIFICATES)}")
+    return int(text)
