@@ -79,10 +79,12 @@ class OfflineEngine:
         return self.pipeline.step(time.monotonic())
 
     def has_work(self) -> bool:
-        """Whether requests are open; waits for a grammar when they all do."""
+        """Whether requests are open; waits for a grammar or a mask when they all do."""
+        if not self.pipeline.has_requests():
+            return False
         if not self.pipeline.has_work():
             self.guided.wait()
-        return self.pipeline.has_work() or self.guided.num_held > 0
+        return True
 
     def run(self) -> int:
         """Step until all requests have ended; the tokens that came out."""

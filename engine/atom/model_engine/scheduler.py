@@ -75,6 +75,7 @@ class Scheduler:
         # `mixed` computes prompts beside decodes: there is nothing to gather them for.
         self._delay = PromptDelay(config.delay_factor if config.policy == "prefill_first" else 0.0)
         self._seeds = random.Random(seed)
+        self._held: set[int] = set()  # ids of sequences that take part in no batch
         self._outstanding = 0  # batches scheduled and not updated yet
         self._preemptions = 0
         self._prompt_tokens = 0
@@ -106,12 +107,41 @@ class Scheduler:
                 ended.append(self._finish(sequence, reason, detail))
         return ended
 
+    def hold(self, request_ids: Iterable[int]) -> None:
+        """Keep these, which decode, out of batches until `resume`; they keep what they have."""
+        self._held.update(request_ids)
+
+    def set_back(self, request_ids: Iterable[int]) -> None:
+        """Keep these out of batches until `resume`, and drop the token that the one batch gives
+        them which is outstanding: it must have been updated before `resume`. They give back slot
+        and blocks, as if preempted."""
+        for request_id in request_ids:
+            sequence = self._sequences[request_id]
+            self.rows.num_tokens[sequence.slot] -= 1
+            self._held.add(request_id)
+            self._preempt(sequence)
+
+    def resume(self, request_ids: Iterable[int]) -> None:
+        """These take part in batches again; ids of others are ignored."""
+        for request_id in request_ids:
+            if request_id in self._held:
+                self._held.remove(request_id)
+                sequence = self._sequences[request_id]
+                if sequence.status is SequenceStatus.WAITING:
+                    self.waiting.add(sequence)
+
     def exit_engine(self) -> int:
         """End every request, since the engine shuts down; how many there were."""
         return len(self.abort(list(self._sequences)))
 
     def has_work(self) -> bool:
-        return bool(self._sequences)
+        """Whether a sequence is there that is not held."""
+        return len(self._sequences) > len(self._held)
+
+    @property
+    def num_requests(self) -> int:
+        """All that have not ended."""
+        return len(self._sequences)
 
     @property
     def num_running(self) -> int:
@@ -149,7 +179,7 @@ class Scheduler:
         """Schedule although nothing could run. Prompts that share a window's blocks give back fewer
         than they were promised when it moves on, and so may wait for each other: who is due last
         makes room."""
-        if self._outstanding or self.num_running < 2:
+        if self._outstanding or len(self._not_held(self._order)) < 2:
             return None
         self._preempt_one()
         return self.schedule(now)
@@ -166,6 +196,8 @@ class Scheduler:
                 slots = slots[able]
         if self._prefilling:
             slots = slots[rows.num_computed[slots] >= rows.num_given[slots]]
+        if self._held:
+            slots = self._not_held(slots)
         while len(full := self._row_blocks.full(slots)):
             if self._row_blocks.can_append(len(full)):
                 self._append_blocks(full)
@@ -179,6 +211,9 @@ class Scheduler:
             ):  # one more block is enough for one more token
                 break
         return slots
+
+    def _not_held(self, slots: Slots) -> Slots:
+        return slots[~np.isin(self.rows.request_ids[slots], list(self._held))]
 
     def _append_blocks(self, slots: Slots) -> None:
         """One more block for each; there are enough."""
@@ -270,11 +305,14 @@ class Scheduler:
     def _preempt_one(self) -> None:
         """Send who is due last of the running back to wait; its tokens will be computed again."""
         running = (self.rows.sequences[slot] for slot in self._order.tolist())
-        last = max((sequence for sequence in running if sequence is not None), key=rank_of)
-        self._release(last)
-        last.status = SequenceStatus.WAITING
-        self.waiting.add(last)
+        self._preempt(max((sequence for sequence in running if sequence is not None), key=rank_of))
         self._preemptions += 1
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._release(sequence)
+        sequence.status = SequenceStatus.WAITING
+        if sequence.id not in self._held:
+            self.waiting.add(sequence)
 
     def _build_batch(self, decodes: Slots, chunks: list[Chunk], drafted: bool) -> ScheduledBatch:
         batch = self._batches.build(decodes, chunks, drafted=drafted)
@@ -334,8 +372,9 @@ class Scheduler:
         """It ends, wherever it is."""
         if sequence.status is SequenceStatus.RUNNING:
             self._release(sequence)
-        else:
+        elif sequence.id not in self._held:
             self.waiting.remove(sequence)
+        self._held.discard(sequence.id)
 
     def _release(self, sequence: Sequence) -> None:
         slot = sequence.slot
@@ -354,7 +393,7 @@ class Scheduler:
         drafts = self._tokens.counts
         return StatsBody(
             requests_running=self.num_running,
-            requests_waiting=len(self.waiting),
+            requests_waiting=self.num_requests - self.num_running,
             requests_partial_prefill=len(self._prefilling),
             kv_blocks_used=self.blocks.pool.num_held,
             kv_blocks_indexed=self.blocks.pool.num_indexed,

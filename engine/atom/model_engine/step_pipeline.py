@@ -6,7 +6,9 @@ each step. The same tokens come out either way.
 
 Only a step that holds guided rows (structured output) waits in between: its layers are submitted,
 then the tokens of the step before are taken in, which decide what its rows may choose from, and
-then it is sampled. Used by EngineCore, benchmarks and tests; knows no sockets.
+then it is sampled. A row whose mask is late is set back: its token of this step is dropped, and it
+takes part in no other until the mask is there. Used by EngineCore, benchmarks and tests; knows no
+sockets.
 """
 
 from __future__ import annotations
@@ -26,13 +28,12 @@ from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.scheduler import Scheduler
 from atom.model_engine.structured_output.compile_messages import CompilerSetup
-from atom.model_engine.structured_output.guided_requests import GuidedRequests
+from atom.model_engine.structured_output.guided_requests import GRAMMAR_COMPLETE, GuidedRequests
+from atom.model_engine.structured_output.guided_rows import GuidedEnd
 from atom.model_engine.wire.engine_protocol import EngineReport, FinishedRow, StatsBody
 from atom.speculation.draft_lengths import draft_lengths
 from atom.speculation.measured_cost import MeasuredCost, Timed
 from atom.speculation.step_cost import Costs, DraftingLayers, step_cost
-
-GRAMMAR_COMPLETE = "grammar_complete"
 
 _SEEDS_APART = 2**32
 
@@ -55,6 +56,8 @@ class StepPipeline:
         self._guided = guided
         self._join = join
         self._submitted: deque[tuple[ScheduledBatch, int]] = deque()
+        self._set_back: dict[int, int] = {}  # request ids, and the ticket that drops their token
+        self._resumed: set[int] = set()  # of these, whose mask has come before the ticket's tokens
 
     # ---- requests -----------------------------------------------------------------------------
 
@@ -69,33 +72,42 @@ class StepPipeline:
         numbers = list(request_ids)
         if self._guided is None:
             return self._scheduler.abort(numbers)
-        self._guided.rows.leave(numbers)
         return self._guided.drop(numbers) + self._scheduler.abort(numbers)
 
     def has_work(self) -> bool:
-        """Whether a step has something to do. Requests that wait for their grammar are no work;
-        `GuidedRequests.wake_fd` tells when one of them is."""
-        return bool(self._submitted) or self._scheduler.has_work()
+        """Whether a step has something to do. Requests that wait for their grammar or a mask are no
+        work; `GuidedRequests.wake_fd` tells when one of them is."""
+        if self._submitted or self._scheduler.has_work():
+            return True
+        return self._guided is not None and self._guided.has_news
+
+    def has_requests(self) -> bool:
+        """Whether a request is open, were it only one that waits for its grammar or a mask."""
+        held = 0 if self._guided is None else self._guided.num_held
+        return bool(self._submitted) or self._scheduler.num_requests + held > 0
 
     def stats(self) -> StatsBody:
         """The scheduler's, those counted as waiting that wait for their grammar."""
         stats = self._scheduler.stats()
-        if self._guided is None or not self._guided.num_held:
+        if self._guided is None:
             return stats
         waiting = stats.requests_waiting + self._guided.num_held
-        return msgspec.structs.replace(stats, requests_waiting=waiting)
+        ended = self._guided.ended_for_work
+        return msgspec.structs.replace(
+            stats, requests_waiting=waiting, guided_ended_for_work_total=ended
+        )
 
     # ---- steps --------------------------------------------------------------------------------
 
     def step(self, now: float) -> StepResult | None:
         """Submit what can run; the result of the oldest step that is due, None if none is."""
-        refused = self._admit_guided()
+        finished = self._turn_guided()
         batch = self._scheduler.schedule(now)
         if batch is not None and self._guided is not None and self._guided.rows.holds_any(batch):
             result = self._step_guided(replace(batch, samples_later=True), self._guided)
         else:
             result = self._step_plain(batch)
-        return _with_finished(result, refused) if refused else result
+        return _with_finished(result, finished) if finished else result
 
     def _step_plain(self, batch: ScheduledBatch | None) -> StepResult | None:
         if batch is not None:
@@ -111,14 +123,38 @@ class StepPipeline:
         ticket = self._executor.submit(batch)
         result = self._take_in() if self._submitted else None
         self._submitted.append((batch, ticket))
-        self._executor.sample(ticket, guided.rows.mask(batch))
-        return self._take_in() if self._depth == 0 else result
+        chosen = guided.rows.mask(batch)
+        ended = self._end(chosen.ends, guided)
+        self._scheduler.hold(chosen.apart)
+        self._scheduler.set_back(chosen.late)
+        self._set_back.update(dict.fromkeys(chosen.late, ticket))
+        self._executor.sample(ticket, chosen.mask)
+        if self._depth == 0:
+            result = self._take_in()
+        return _with_finished(result, ended) if ended else result
 
     def _take_in(self) -> StepResult:
         """The oldest step's tokens."""
         batch, ticket = self._submitted.popleft()
         result = self._scheduler.update(batch, self._executor.collect(ticket))
-        return result if self._guided is None else self._follow(result, self._guided)
+        if self._guided is None:
+            return result
+        if self._set_back:
+            result = self._drop_set_back(result, ticket)
+        return self._follow(result, self._guided)
+
+    def _drop_set_back(self, result: StepResult, ticket: int) -> StepResult:
+        """Let rows go on whose token of this step was dropped, once their mask is there; nothing is
+        told of that token."""
+        dropped = {number for number, of in self._set_back.items() if of == ticket}
+        for number in dropped:
+            del self._set_back[number]
+        self._scheduler.resume(self._resumed & dropped)
+        self._resumed -= dropped
+        if not dropped or result.logprobs is None:
+            return result
+        kept = ~np.isin(result.logprobs.request_ids, list(dropped))
+        return replace(result, logprobs=result.logprobs.where(kept))
 
     def _follow(self, result: StepResult, guided: GuidedRequests) -> StepResult:
         """Let the guided rows see their tokens, and end those that must end of it."""
@@ -127,10 +163,9 @@ class StepPipeline:
         if not ends:
             return result
         finished = {row.request_id: row for row in result.finished}
+        for row in self._end(ends, guided):
+            finished[row.request_id] = row
         for end in ends:
-            guided.rows.leave([end.request_id])
-            for row in self._scheduler.end([end.request_id], FinishReason.STOP, GRAMMAR_COMPLETE):
-                finished[row.request_id] = row
             if end.error is not None:  # also of one that ended by the very token it may not have
                 finished[end.request_id] = msgspec.structs.replace(
                     finished[end.request_id],
@@ -140,14 +175,32 @@ class StepPipeline:
                 )
         return replace(result, finished=list(finished.values()))
 
-    def _admit_guided(self) -> list[FinishedRow]:
-        """Schedule those whose grammar is there; who was refused."""
+    def _end(self, ends: Iterable[GuidedEnd], guided: GuidedRequests) -> list[FinishedRow]:
+        """End these rows, those of them that have not ended otherwise."""
+        finished = []
+        for end in ends:
+            guided.rows.leave([end.request_id])
+            for row in self._scheduler.end([end.request_id], FinishReason.STOP, GRAMMAR_COMPLETE):
+                if end.error is not None:
+                    row = msgspec.structs.replace(
+                        row, reason=FinishReason.ERROR.value, detail=end.error, param=end.param
+                    )
+                finished.append(row)
+        return finished
+
+    def _turn_guided(self) -> list[FinishedRow]:
+        """Schedule those whose grammar or mask is there; who ended meanwhile."""
         if self._guided is None:
             return []
-        admitted, refused = self._guided.take()
-        for request in admitted:
+        turn = self._guided.take()
+        for request in turn.admitted:
             self._scheduler.add(request)
-        return refused
+        for number in turn.resumed:
+            if number in self._set_back:
+                self._resumed.add(number)
+            else:
+                self._scheduler.resume([number])
+        return turn.finished + self._end(turn.ends, self._guided)
 
 
 def _with_finished(result: StepResult | None, finished: list[FinishedRow]) -> StepResult:

@@ -5,6 +5,7 @@ float32 throughout, so that a difference is a fault and not rounding.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from atom.model_engine.structured_output.grammar import Grammar
+from atom.model_engine.structured_output.guided_rows import GuidedRows
+from atom.model_engine.structured_output.matcher_messages import MaskState
+from atom.model_engine.structured_output.matcher_pool import MaskNews
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs import StructuredOutputsParams
 from tests.support.core_driver import CoreDriver
@@ -33,24 +38,34 @@ ASKED = StructuredOutputsParams(choice=["what a grammar would say"])
 
 
 class EveryFifth:
-    """Allows the tokens whose id leaves the answer's length so far as remainder by five."""
+    """Masks that allow the tokens whose id leaves the answer's length so far as remainder by five,
+    made at once."""
 
-    def __init__(self) -> None:
-        self.length = 0
+    def __init__(self, vocab_size: int) -> None:
+        self._tokens = np.arange(-(-vocab_size // 32) * 32)
+        self._lengths: dict[int, int] = {}
+        self._ready: list[MaskNews] = []
 
-    def fill_next_token_bitmask(self, bitmask: NDArray[np.int32], index: int) -> bool:
-        tokens = np.arange(bitmask.shape[1] * 32)
-        bits = np.packbits(tokens % 5 == self.length % 5, bitorder="little")
-        bitmask[index] = bits.view(np.int32)
-        return True
+    def enter(self, request_id: int, grammar: Grammar) -> None:
+        self._lengths[request_id] = 0
+        self._ready.append(MaskNews(request_id, MaskState.READY))
 
-    def accept_token(self, token_id: int) -> bool:
-        fits = token_id % 5 == self.length % 5
-        self.length += 1
-        return fits
+    def accept(self, tokens: Iterable[tuple[int, int]]) -> None:
+        for request_id, _ in tokens:
+            self._lengths[request_id] += 1
+            self._ready.append(MaskNews(request_id, MaskState.READY))
 
-    def is_terminated(self) -> bool:
-        return False
+    def leave(self, request_ids: Iterable[int]) -> None:
+        for request_id in request_ids:
+            del self._lengths[request_id]
+
+    def mask(self, request_id: int) -> NDArray[np.int32]:
+        allowed = self._tokens % 5 == self._lengths[request_id] % 5
+        return np.packbits(allowed, bitorder="little").view(np.int32)
+
+    def poll(self, timeout_seconds: float) -> list[MaskNews]:
+        news, self._ready = self._ready, []
+        return news
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +76,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answers(checkpoint: Path, *, guided: bool, **options: Any) -> list[list[int]]:
     """Of 17 prompts, drawn and greedy; every third is masked when `guided`."""
     driver = CoreDriver(str(checkpoint), **{**OPTIONS, **options})
+    driver.guided.rows = GuidedRows(driver.vocab_size, [], EveryFifth(driver.vocab_size))
     draw = np.random.default_rng(3)
     tokens: dict[int, list[int]] = {}
     for index, length in enumerate(draw.integers(1, 60, 17)):
@@ -70,7 +86,8 @@ def answers(checkpoint: Path, *, guided: bool, **options: Any) -> list[list[int]
         tokens[number] = []
         if guided and index % 3 == 0:
             params_of_rows = SamplingParams(structured_outputs=ASKED)
-            driver.guided.rows.enter(number, EveryFifth(), params_of_rows)
+            driver.guided.rows.enter(number, Grammar(""), params_of_rows)
+    driver.guided.rows.news()  # all have their first mask
     while driver.has_work():
         result = driver.step()
         if result is not None:

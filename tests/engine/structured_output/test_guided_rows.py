@@ -9,91 +9,27 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
-import xgrammar
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from atom.model_engine.batch import ScheduledBatch
-from atom.model_engine.structured_output.compile_messages import CompilerSetup
-from atom.model_engine.structured_output.grammar_compiler import GrammarCompiler
-from atom.model_engine.structured_output.guided_rows import GuidedEnd, GuidedRows
-from atom.sampling_params import SamplingParams
+from atom.model_engine.structured_output.guided_rows import GuidedEnd
 from atom.structured_outputs import StructuredOutputsParams
-from atom.tokenizer import Tokenizer
-from tests.support.byte_tokenizer import TURN_END, write_byte_tokenizer
-from tests.support.waiting import HANG_SECONDS
-
-VOCAB = 320  # some ids more than the tokenizer has, as padded models have
-MOST_TOKENS = 3000
-
-
-class Guided:
-    """One compiler, and sequences that draw at random from what their masks allow."""
-
-    def __init__(self, folder: Path) -> None:
-        write_byte_tokenizer(folder)
-        self.tokenizer = Tokenizer(folder)
-        (self.end,) = self.tokenizer.encode(TURN_END, add_special_tokens=False)
-        setup = CompilerSetup(
-            tokenizer_folder=str(folder), vocab_size=VOCAB, end_token_ids=[self.end]
-        )
-        self.compiler = GrammarCompiler(setup, lambda: None)
-
-    def rows(self, request_id: int, *, clock: Any = lambda: 0.0, **params: Any) -> GuidedRows:
-        """With one sequence in it."""
-        sampling = SamplingParams(**params)
-        assert sampling.structured_outputs is not None
-        grammar = self.compiler.compile(sampling.structured_outputs.spec()).result(HANG_SECONDS)
-        rows = GuidedRows(VOCAB, [self.end], clock=clock)
-        rows.enter(request_id, xgrammar.GrammarMatcher(grammar), sampling)
-        return rows
-
-    def draw(self, seed: int, **kind: Any) -> str:
-        """A whole answer, each token drawn evenly from those allowed."""
-        random = np.random.default_rng(seed)
-        rows = self.rows(7, structured_outputs=StructuredOutputsParams(**kind))
-        tokens: list[int] = []
-        for _ in range(MOST_TOKENS):
-            tokens.append(int(random.choice(allowed(rows, 7))))
-            if accept(rows, 7, tokens[-1]):
-                assert tokens.pop() == self.end
-                return b"".join(self.tokenizer.token_bytes(token) for token in tokens).decode()
-        raise AssertionError("the answer had no end")
-
-
-def batch_of(*request_ids: int, samples: list[bool] | None = None) -> ScheduledBatch:
-    count = len(request_ids)
-    return ScheduledBatch(
-        new_rows=(),
-        block_appends=np.zeros((0, 3), dtype=np.int32),
-        slots=np.arange(count, dtype=np.intp),
-        req_ids=np.array(request_ids, dtype=np.int64),
-        num_computed_tokens=np.zeros(count, dtype=np.int32),
-        num_scheduled_tokens=np.ones(count, dtype=np.int32),
-        samples=np.array(samples or [True] * count),
-        num_decodes=count,
-    )
-
-
-def allowed(rows: GuidedRows, request_id: int) -> list[int]:
-    """Token ids that the next mask of a sequence leaves."""
-    (bits,) = rows.mask(batch_of(request_id)).bits
-    found = np.unpackbits(bits.view(np.uint8), bitorder="little").nonzero()[0].tolist()
-    assert max(found) < VOCAB
-    return list(found)
-
-
-def accept(rows: GuidedRows, request_id: int, token: int) -> list[GuidedEnd]:
-    return rows.accept([(request_id, [token])])
+from tests.support.guided_sequences import (
+    VOCAB,
+    GuidedSequences,
+    accept,
+    allowed,
+    batch_of,
+    masked,
+)
 
 
 @pytest.fixture(scope="module")
-def guided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guided]:
-    guided = Guided(tmp_path_factory.mktemp("tokenizer"))
+def guided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuidedSequences]:
+    guided = GuidedSequences(tmp_path_factory.mktemp("tokenizer"))
     yield guided
-    guided.compiler.close()
+    guided.close()
 
 
 def objects(schemas: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -137,7 +73,7 @@ SCHEMAS = st.recursive(
 )
 @given(schema=SCHEMAS, seed=st.integers(0, 2**32))
 @example(schema={"enum": [9223372036854775809]}, seed=0)
-def test_whatever_is_drawn_fits_the_schema(guided: Guided, schema: Any, seed: int) -> None:
+def test_whatever_is_drawn_fits_the_schema(guided: GuidedSequences, schema: Any, seed: int) -> None:
     StructuredOutputsParams(json=schema).check_schema()
     answer = guided.draw(seed, json=schema, disable_any_whitespace=bool(seed % 2))
     jsonschema.validate(
@@ -154,26 +90,28 @@ def test_whatever_is_drawn_fits_the_schema(guided: Guided, schema: Any, seed: in
     seed=st.integers(0, 2**32),
 )  # fmt: skip
 def test_whatever_is_drawn_is_one_of_the_choices(
-    guided: Guided, choices: list[str], seed: int
+    guided: GuidedSequences, choices: list[str], seed: int
 ) -> None:
     assert guided.draw(seed, choice=choices) in choices
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whatever_is_drawn_matches_the_expression(guided: Guided, seed: int) -> None:
+def test_whatever_is_drawn_matches_the_expression(guided: GuidedSequences, seed: int) -> None:
     expression = r"(\d{3}-){2}[A-Z]+ (one|two|три)?"
     assert re.fullmatch(expression, guided.draw(seed, regex=expression))
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whatever_is_drawn_follows_the_grammar(guided: Guided, seed: int) -> None:
+def test_whatever_is_drawn_follows_the_grammar(guided: GuidedSequences, seed: int) -> None:
     grammar = 'root ::= sum "="\nsum ::= term | term "+" sum\nterm ::= [0-9] | "(" term ")"'
     answer = guided.draw(seed, grammar=grammar)
     assert answer.endswith("=")
     assert isinstance(eval(answer.removesuffix("=")), int)
 
 
-def test_ids_that_only_pad_the_logits_and_special_tokens_are_never_allowed(guided: Guided) -> None:
+def test_ids_that_only_pad_the_logits_and_special_tokens_are_never_allowed(
+    guided: GuidedSequences,
+) -> None:
     rows = guided.rows(1, structured_outputs=StructuredOutputsParams(regex="(.|\\n)*"))
     found = allowed(rows, 1)
     texts = guided.tokenizer.text_bytes(VOCAB)
@@ -181,19 +119,21 @@ def test_ids_that_only_pad_the_logits_and_special_tokens_are_never_allowed(guide
     assert guided.end in found  # the empty answer fits
 
 
-def test_only_guided_rows_that_sample_are_masked(guided: Guided) -> None:
+def test_only_guided_rows_that_sample_are_masked(guided: GuidedSequences) -> None:
     rows = guided.rows(5, structured_outputs=StructuredOutputsParams(choice=["a"]))
     assert rows.holds_any(batch_of(1, 5))
     assert not rows.holds_any(batch_of(1, 2))
     assert not rows.holds_any(batch_of(1, 5, samples=[True, False]))
-    mask = rows.mask(batch_of(9, 1, 5, samples=[False, True, True]))
+    mask = masked(rows, batch_of(9, 1, 5, samples=[False, True, True])).mask
     assert mask.rows.tolist() == [1]
     assert mask.bits.shape == (1, VOCAB // 32)
     rows.leave([5])
     assert not rows.holds_any(batch_of(5))
 
 
-def test_after_a_complete_text_only_an_end_token_is_allowed_and_it_ends(guided: Guided) -> None:
+def test_after_a_complete_text_only_an_end_token_is_allowed_and_it_ends(
+    guided: GuidedSequences,
+) -> None:
     rows = guided.rows(1, structured_outputs=StructuredOutputsParams(choice=["a"]))
     (letter,) = guided.tokenizer.encode("a", add_special_tokens=False)
     assert allowed(rows, 1) == [letter]
@@ -202,7 +142,9 @@ def test_after_a_complete_text_only_an_end_token_is_allowed_and_it_ends(guided: 
     assert accept(rows, 1, guided.end) == [GuidedEnd(1)]
 
 
-def test_min_tokens_keeps_ends_out_until_the_grammar_leaves_nothing_else(guided: Guided) -> None:
+def test_min_tokens_keeps_ends_out_until_the_grammar_leaves_nothing_else(
+    guided: GuidedSequences,
+) -> None:
     (letter,) = guided.tokenizer.encode("a", add_special_tokens=False)
     asked = StructuredOutputsParams(regex="a{0,2}")
     rows = guided.rows(1, structured_outputs=asked, min_tokens=5)
@@ -215,7 +157,9 @@ def test_min_tokens_keeps_ends_out_until_the_grammar_leaves_nothing_else(guided:
     assert allowed(free, 1) == sorted([letter, guided.end])
 
 
-def test_a_token_that_the_mask_forbids_ends_the_sequence_with_an_error(guided: Guided) -> None:
+def test_a_token_that_the_mask_forbids_ends_the_sequence_with_an_error(
+    guided: GuidedSequences,
+) -> None:
     rows = guided.rows(
         1, structured_outputs=StructuredOutputsParams(choice=["a"], field="guided_x")
     )
@@ -224,28 +168,10 @@ def test_a_token_that_the_mask_forbids_ends_the_sequence_with_an_error(guided: G
     assert "leave no token" in str(end.error)
 
 
-def test_a_grammar_that_is_slow_to_follow_ends_with_an_error(guided: Guided) -> None:
-    ticks = iter(range(1000))
-    asked = StructuredOutputsParams(regex="a*")
-    rows = guided.rows(1, clock=lambda: float(next(ticks)), structured_outputs=asked)
-    (letter,) = guided.tokenizer.encode("a", add_special_tokens=False)
-    ends = []
-    for _ in range(4):
-        allowed(rows, 1)  # a second each, by this clock
-        ends += accept(rows, 1, letter)
-    assert "less ambiguous" in str(ends[0].error)
-
-
 def test_without_end_tokens_a_text_ends_where_it_first_may(tmp_path: Path) -> None:
-    write_byte_tokenizer(tmp_path)
-    tokenizer = Tokenizer(tmp_path)
-    setup = CompilerSetup(tokenizer_folder=str(tmp_path), vocab_size=VOCAB, end_token_ids=[])
-    compiler = GrammarCompiler(setup, lambda: None)
-    params = SamplingParams(structured_outputs=StructuredOutputsParams(regex="[0-9]{2,4}"))
-    grammar = compiler.compile(params.structured_outputs.spec()).result(HANG_SECONDS)
-    rows = GuidedRows(VOCAB, [])
-    rows.enter(1, xgrammar.GrammarMatcher(grammar, terminate_without_stop_token=True), params)
-    (digit,) = tokenizer.encode("7", add_special_tokens=False)
+    guided = GuidedSequences(tmp_path, ends=False)
+    rows = guided.rows(1, structured_outputs=StructuredOutputsParams(regex="[0-9]{2,4}"))
+    (digit,) = guided.tokenizer.encode("7", add_special_tokens=False)
     assert accept(rows, 1, digit) == []
     assert accept(rows, 1, digit) == [GuidedEnd(1)]
-    compiler.close()
+    guided.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,12 +13,9 @@ from atom.answer_parsing import AnswerParsing, Content, Reasoning
 from atom.answer_parsing.families import HERMES, LLAMA3_JSON, CallFormat
 from atom.answer_parsing.reasoning import ReasoningStart
 from atom.answer_parsing.structural_tag import after_reasoning, calls, json_value
-from atom.model_engine.structured_output.compile_messages import CompilerSetup
-from atom.model_engine.structured_output.grammar_compiler import GrammarCompiler
 from atom.structured_outputs import GrammarSpec
 from tests.engine.answer_parsing.pieces import calls_of, events_of
-from tests.support.byte_tokenizer import TURN_END, write_byte_tokenizer
-from tests.support.waiting import HANG_SECONDS
+from tests.support.guided_sequences import GuidedSequences
 
 SCHEMAS = {
     "weather": {
@@ -35,22 +31,13 @@ Writable = Callable[[dict[str, Any], str], bool]
 @pytest.fixture(scope="module")
 def writable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Writable]:
     """Whether a text is a whole answer under a structural tag."""
-    folder: Path = tmp_path_factory.mktemp("tokenizer")
-    tokenizer = write_byte_tokenizer(folder)
-    end = tokenizer.token_to_id(TURN_END)
-    setup = CompilerSetup(tokenizer_folder=str(folder), vocab_size=320, end_token_ids=[end])
-    compiler = GrammarCompiler(setup, lambda: None)
+    guided = GuidedSequences(tmp_path_factory.mktemp("tokenizer"))
 
     def check(tag: dict[str, Any], text: str) -> bool:
-        from xgrammar import GrammarMatcher
-
-        spec = GrammarSpec("structural_tag", json.dumps(tag))
-        matcher = GrammarMatcher(compiler.compile(spec).result(HANG_SECONDS))
-        tokens = tokenizer.encode(text, add_special_tokens=False).ids
-        return all(matcher.accept_token(token) for token in (*tokens, end))
+        return guided.writes(GrammarSpec("structural_tag", json.dumps(tag)), text)
 
     yield check
-    compiler.close()
+    guided.close()
 
 
 def call(family: CallFormat, tool: str, arguments: str) -> str:

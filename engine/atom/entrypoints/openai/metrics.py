@@ -212,6 +212,10 @@ def _counters(stats: StatsBody, name: str) -> Iterator[Metric]:
             "Prompt tokens of these requests.",
             stats.cache_full_tokens_total,
         ),
+        "guided_requests_ended_for_work": (
+            "Requests that were ended because following their grammar took too much.",
+            stats.guided_ended_for_work_total,
+        ),
         "engine_steps": ("Steps of the engine.", stats.steps_total),
         "spec_decode_num_drafts": (
             "Times that a request carried drafts in a step.",

@@ -1,17 +1,22 @@
 """What the engine core and its compile server say to each other, and the bounds they agree on.
 
 The set-up goes over the server's standard input as one line of JSON, the vocabulary comes back over
-its standard output; then every compilation is one connection: a GrammarSpec in, a CompileReply out.
+its standard output. Then every connection begins with a ServerOrder: compile a grammar, which a
+CompileReply answers, or follow one, which matcher_messages.py goes on with.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from atom.structured_outputs import GrammarSpec
+
 
 class CompilerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """tokenizer_folder: of the checkpoint; vocab_size: width of the model's logits, which may
-    exceed the tokenizer's vocabulary. The limits hold for each compilation."""
+    exceed the tokenizer's vocabulary. The first limits hold for each compilation;
+    limit_call_cpu_seconds: for each call that follows a compiled grammar by one token.
+    limit_memory_bytes: of each process. masks_fd: of the memory that masks are written to."""
 
     tokenizer_folder: str
     vocab_size: int
@@ -20,15 +25,30 @@ class CompilerSetup(msgspec.Struct, frozen=True, kw_only=True):
     limit_wall_seconds: float = 30.0
     limit_memory_bytes: int = 1 << 30
     limit_result_bytes: int = 32 << 20
+    limit_call_cpu_seconds: float = 0.1
+    masks_fd: int = -1
 
 
 class CompilerReady(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's first and only words on its standard output. vocabulary: bytes of each token,
-    empty for those that stand for no text. error: why there will be no server; empty if there is
-    one."""
+    """The server's first and only word on its standard output. error: why there will be no server;
+    empty if there is one."""
 
-    vocabulary: list[bytes] = []
     error: str = ""
+
+
+class FollowOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """Follow sequences by this grammar (xgrammar's serialised form). rows: the first of them, each
+    the slot of its mask and the tokens that it has already."""
+
+    grammar: str
+    rows: list[tuple[int, list[int]]]
+
+
+class ServerOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What a connection is for: one of the two."""
+
+    compile: GrammarSpec | None = None
+    follow: FollowOrder | None = None
 
 
 class CompileReply(msgspec.Struct, frozen=True, kw_only=True):

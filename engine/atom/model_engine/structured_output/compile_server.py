@@ -1,9 +1,10 @@
 """The compile server: `python -m atom.model_engine.structured_output.compile_server SOCKET`.
 
-Grammars come from clients, and a short one may take minutes or all memory to compile. So each is
-compiled in a process of its own, forked from this one where library and vocabulary are loaded, with
-limits that the kernel enforces: whatever it does, it ends, and the engine core never notices.
-Started by GrammarCompiler; ends when its standard input closes. Loads no torch.
+Grammars come from clients, and a short one may take minutes or all memory, to compile as to follow.
+So each is compiled, and followed (matcher_process.py), in processes forked from this one where
+library and vocabulary are loaded, with limits that the kernel enforces: whatever they do, they end,
+and the engine core never notices. Started by GrammarCompiler; ends when its standard input closes.
+Loads no torch.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from atom.model_engine.structured_output.compile_messages import (
     CompileReply,
     CompilerReady,
     CompilerSetup,
+    ServerOrder,
 )
+from atom.model_engine.structured_output.frames import FrameReader, framed
+from atom.model_engine.structured_output.matcher_process import follow_grammar
 from atom.model_engine.structured_output.token_info import build_token_info
 from atom.model_engine.structured_output.xgrammar_import import import_xgrammar
 from atom.structured_outputs import GrammarSpec
@@ -41,7 +45,7 @@ _LOG_PREFIX = re.compile(r"^\[[\d:]+\] \S+?:\d+: ")
 def main() -> int:
     setup = msgspec.json.decode(sys.stdin.buffer.readline(), type=CompilerSetup)
     try:
-        xgrammar = import_xgrammar(without=("torch", "transformers"))
+        xgrammar = import_xgrammar()
         tokenizer = Tokenizer(Path(setup.tokenizer_folder))
         vocabulary = tokenizer.text_bytes(setup.vocab_size)
         info = build_token_info(xgrammar, vocabulary, setup)
@@ -51,7 +55,7 @@ def main() -> int:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(sys.argv[1])
         listener.listen(_BACKLOG)
-        _say(CompilerReady(vocabulary=vocabulary))
+        _say(CompilerReady())
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them
         _serve(listener, xgrammar, info, setup)
     return 0
@@ -73,6 +77,7 @@ def _serve(listener: socket.socket, xgrammar: Any, info: Any, setup: CompilerSet
         connection, _ = listener.accept()
         with connection:
             if os.fork() == 0:
+                listener.close()  # else clients of a server that has died wait for this child
                 _answer_and_exit(connection, xgrammar, info, setup)
 
 
@@ -82,22 +87,29 @@ def _answer_and_exit(
     """The child: never returns. Dying without an answer is an answer too."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # the library's warnings quote the client
-        _limit(setup)
-        with connection.makefile("rb") as received:
-            spec = msgspec.msgpack.decode(received.read(), type=GrammarSpec)
-        reply = _compile(xgrammar, info, spec, setup)
-        connection.sendall(msgspec.msgpack.encode(reply))
+        _limit_memory(setup)
+        frames = FrameReader(connection)
+        order = msgspec.msgpack.decode(frames.wait() or b"", type=ServerOrder)
+        if order.follow is not None:
+            follow_grammar(frames, connection, order.follow, xgrammar, info, setup)
+        elif order.compile is not None:
+            _limit_time(setup)
+            reply = _compile(xgrammar, info, order.compile, setup)
+            connection.sendall(framed(msgspec.msgpack.encode(reply)))
     finally:
         os._exit(0)
 
 
-def _limit(setup: CompilerSetup) -> None:
+def _limit_memory(setup: CompilerSetup) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    cpu = setup.limit_cpu_seconds
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + setup.limit_memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _limit_time(setup: CompilerSetup) -> None:
+    cpu = setup.limit_cpu_seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, setup.limit_wall_seconds)
 

@@ -2,7 +2,8 @@
 
 The engine core's side of the compile server: starts it with the first grammar, asks it from a few
 threads that only wait, and keeps what came back, grammars and refusals both, within a bound of
-memory. The same grammar is compiled once, however many ask for it. `compile` belongs to the core's
+memory. The same grammar is compiled once, however many ask for it, and clients share the threads
+out among them. The processes that follow grammars start here too. `compile` belongs to the core's
 thread; the futures it gives are done on others.
 """
 
@@ -17,8 +18,9 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -27,18 +29,20 @@ from atom.model_engine.structured_output.compile_messages import (
     CompileReply,
     CompilerReady,
     CompilerSetup,
+    FollowOrder,
+    ServerOrder,
 )
-from atom.model_engine.structured_output.token_info import build_token_info
-from atom.model_engine.structured_output.xgrammar_import import (
-    XGrammarMissingError,
-    import_xgrammar,
-)
+from atom.model_engine.structured_output.fair_threads import FairThreads, Task
+from atom.model_engine.structured_output.frames import FrameReader, framed
+from atom.model_engine.structured_output.grammar import Grammar
+from atom.model_engine.structured_output.xgrammar_import import XGrammarMissingError
 from atom.structured_outputs import GrammarSpec
 from atom.utils.socket_folder import make_socket_folder
 
 CACHE_BYTES = 256 << 20
 _CACHED_REFUSALS = 256
 _THREADS = 4
+_LOST = "the grammar compiler ended while this request waited for it; send it again"
 _SERVER_MODULE = "atom.model_engine.structured_output.compile_server"
 
 
@@ -55,26 +59,30 @@ class GrammarCompiler:
         """on_done: called from a thread of the compiler when a grammar is there, or refused."""
         self._setup = setup
         self._on_done = on_done
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="grammar")
-        self._known: OrderedDict[GrammarSpec, Future[Any]] = OrderedDict()
+        self._threads = FairThreads(_THREADS, "grammar")
+        self._known: OrderedDict[GrammarSpec, _Compilation] = OrderedDict()
         self._server: _CompileServer | None = None
         self._closed = False
         self._server_lock = threading.Lock()
 
-    def compile(self, spec: GrammarSpec) -> Future[Any]:
-        """xgrammar's CompiledGrammar, or `GrammarRefusedError`, `XGrammarMissingError` or
-        `CompilerLostError`."""
-        future = self._known.get(spec)
-        if future is None or _failed_by_chance(future):
+    def compile(self, spec: GrammarSpec, client: str) -> Future[Grammar]:
+        """The compiled grammar, or `GrammarRefusedError`, `XGrammarMissingError` or
+        `CompilerLostError`. client: whose turn it takes."""
+        known = self._known.get(spec)
+        if known is None or _failed_by_chance(known.future):
             self._forget_oldest()
-            future = self._known[spec] = self._pool.submit(self._compile, spec)
-            future.add_done_callback(lambda _: self._on_done())
+            known = self._known[spec] = _Compilation(Task(partial(self._compile, spec)), set())
+            known.future.add_done_callback(lambda _: self._on_done())
+        if client not in known.clients and not known.future.done():
+            # Also in this client's turn: who asked first may have much else before it.
+            known.clients.add(client)
+            self._threads.submit(client, known.task)
         self._known.move_to_end(spec)
-        return future
+        return known.future
 
     def close(self) -> None:
         """End the server; compilations that run are given up."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         with self._server_lock:
             self._closed = True  # a thread that waits for the lock must not start another
             if self._server is not None:
@@ -82,21 +90,29 @@ class GrammarCompiler:
 
     def _forget_oldest(self) -> None:
         """Keep what is kept within its bounds; those still compiling stay."""
-        done = [(spec, future) for spec, future in self._known.items() if future.done()]
+        done = [(spec, known.future) for spec, known in self._known.items() if known.future.done()]
         grammars = [(spec, future) for spec, future in done if future.exception() is None]
         refused = [spec for spec, future in done if future.exception() is not None]
-        size_bytes = sum(future.result().memory_size_bytes for _, future in grammars)
+        size_bytes = sum(future.result().size_bytes for _, future in grammars)
         for spec, future in grammars:
             if size_bytes <= CACHE_BYTES:
                 break
-            size_bytes -= future.result().memory_size_bytes
+            size_bytes -= future.result().size_bytes
             del self._known[spec]
         for spec in refused[: max(0, len(refused) - _CACHED_REFUSALS)]:
             del self._known[spec]
 
-    # ---- on the pool's threads ----------------------------------------------------------------
+    # ---- on other threads ----------------------------------------------------------------
 
-    def _compile(self, spec: GrammarSpec) -> Any:
+    def open_process(self, order: FollowOrder) -> socket.socket:
+        """The connection of a new process that follows a grammar. Raises `XGrammarMissingError` or
+        `CompilerLostError`."""
+        return self._running_server().follow(order)
+
+    def _compile(self, spec: GrammarSpec) -> Grammar:
+        return self._running_server().compile(spec)
+
+    def _running_server(self) -> _CompileServer:
         with self._server_lock:
             if self._closed:
                 raise CompilerLostError("the grammar compiler has ended, with its engine")
@@ -105,21 +121,31 @@ class GrammarCompiler:
                 self._server = None
             if self._server is None:
                 self._server = _CompileServer(self._setup)
-            server = self._server
-        return server.compile(spec)
+            return self._server
 
 
-def _failed_by_chance(future: Future[Any]) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Compilation:
+    """clients: in whose turns it may come."""
+
+    task: Task
+    clients: set[str]
+
+    @property
+    def future(self) -> Future[Grammar]:
+        return self.task.future
+
+
+def _failed_by_chance(future: Future[Grammar]) -> bool:
     return future.done() and isinstance(future.exception(), CompilerLostError)
 
 
 class _CompileServer:
-    """The running process, and the vocabulary that its grammars are for."""
+    """The running process."""
 
     def __init__(self, setup: CompilerSetup) -> None:
         """Raises `XGrammarMissingError`."""
         self._setup = setup
-        self._xgrammar = import_xgrammar()
         self._folder = make_socket_folder("atom-grammar-")
         self._address = str(self._folder / "socket")
         self._process = subprocess.Popen(
@@ -127,12 +153,12 @@ class _CompileServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=_without_threads(),
+            pass_fds=[setup.masks_fd] if setup.masks_fd >= 0 else [],
         )
         ready = self._shake_hands()
         if ready.error:
             self.close()
             raise XGrammarMissingError(ready.error)
-        self._token_info = build_token_info(self._xgrammar, ready.vocabulary, setup)
 
     def _shake_hands(self) -> CompilerReady:
         assert self._process.stdin is not None
@@ -155,32 +181,40 @@ class _CompileServer:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def compile(self, spec: GrammarSpec) -> Any:
+    def compile(self, spec: GrammarSpec) -> Grammar:
         """Raises `GrammarRefusedError` or `CompilerLostError`."""
-        try:
-            reply = msgspec.msgpack.decode(self._ask(spec), type=CompileReply)
-        except OSError as error:
-            raise CompilerLostError(
-                "the grammar compiler ended while this request waited for it; send it again"
-            ) from error
-        except msgspec.DecodeError:  # its process was ended, by the kernel or by a crash
+        with self._connect(ServerOrder(compile=spec)) as connection:
+            try:
+                answer = FrameReader(connection).wait()
+            except OSError as error:
+                raise CompilerLostError(_LOST) from error
+        if answer is None:  # its process was ended, by the kernel or by a crash
             raise GrammarRefusedError(
                 f"compiling it takes more than {self._setup.limit_cpu_seconds} s or "
                 f"{self._setup.limit_memory_bytes >> 20} MiB; make it smaller: fewer optional "
                 f"parts, and smaller repetition counts"
-            ) from None
+            )
+        reply = msgspec.msgpack.decode(answer, type=CompileReply)
         if reply.refused:
             raise GrammarRefusedError(reply.refused)
-        return self._xgrammar.CompiledGrammar.deserialize_json(reply.grammar, self._token_info)
+        return Grammar(reply.grammar)
 
-    def _ask(self, spec: GrammarSpec) -> bytes:
-        """Its answer; empty when the process that compiled did not live to give one."""
-        with socket.socket(socket.AF_UNIX) as connection:
+    def follow(self, order: FollowOrder) -> socket.socket:
+        """The connection of a new process that does. Raises `CompilerLostError`."""
+        return self._connect(ServerOrder(follow=order))
+
+    def _connect(self, order: ServerOrder) -> socket.socket:
+        try:
+            connection = socket.socket(socket.AF_UNIX)
+        except OSError as error:  # no descriptor is left
+            raise CompilerLostError(f"{_LOST} ({error})") from error
+        try:
             connection.connect(self._address)
-            connection.sendall(msgspec.msgpack.encode(spec))
-            connection.shutdown(socket.SHUT_WR)
-            with connection.makefile("rb") as received:
-                return received.read()
+            connection.sendall(framed(msgspec.msgpack.encode(order)))
+        except OSError as error:
+            connection.close()
+            raise CompilerLostError(_LOST) from error
+        return connection
 
     def close(self) -> None:
         assert self._process.stdin is not None

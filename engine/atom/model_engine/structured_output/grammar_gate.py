@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
 from atom.errors import AtomError
 from atom.model_engine.request import Request
+from atom.model_engine.structured_output.grammar import Grammar
 from atom.model_engine.structured_output.grammar_compiler import GrammarCompiler
 
 logger = logging.getLogger(__name__)
@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A request whose grammar (xgrammar's CompiledGrammar) is there."""
+    """A request whose grammar is there."""
 
     request: Request
-    grammar: Any
+    grammar: Grammar
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,22 @@ class Refused:
 class GrammarGate:
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
-        self._held: dict[int, tuple[Request, Future[Any]]] = {}
+        self._held: dict[int, tuple[Request, Future[Grammar]]] = {}
 
     def __len__(self) -> int:
         """How many wait here."""
         return len(self._held)
 
+    @property
+    def has_any_ready(self) -> bool:
+        """Whether `take` has something to give."""
+        return any(future.done() for _, future in self._held.values())
+
     def hold(self, request: Request) -> None:
         """Take a request that asks for structured output; `take` gives it back."""
         asked = request.params.structured_outputs
         assert asked is not None
-        self._held[request.id] = request, self._compiler.compile(asked.spec())
+        self._held[request.id] = request, self._compiler.compile(asked.spec(), request.client_id)
 
     def take(self) -> list[Passed | Refused]:
         """Those that need not wait any longer, in the order they came."""
@@ -61,13 +66,8 @@ class GrammarGate:
         """Forget these; returns those that were here. Their grammars are finished all the same."""
         return [number for number in request_ids if self._held.pop(number, None) is not None]
 
-    def wait(self) -> None:
-        """Block until one of them need not wait, for callers without a loop of their own; return
-        at once when there is none."""
-        wait([future for _, future in self._held.values()], return_when=FIRST_COMPLETED)
 
-
-def _outcome(request: Request, future: Future[Any]) -> Passed | Refused:
+def _outcome(request: Request, future: Future[Grammar]) -> Passed | Refused:
     try:
         return Passed(request, future.result())
     except AtomError as error:

@@ -1,17 +1,15 @@
 """GuidedRequests: requests for structured output, from arrival to their last token.
 
-Composes the compiler, the gate that holds a request until its grammar is there, and the rows that
-follow its tokens. Costs nothing until the first such request comes: no thread, no process, no
-import. Owned by StepPipeline; belongs to the engine core's thread.
+Composes the compiler, the gate that holds a request until its grammar is there, the processes that
+follow grammars and the rows that wait for their masks. Costs nothing until the first such request
+comes: no thread, no process, no import. Owned by StepPipeline; belongs to the engine core's thread.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import weakref
+from collections import deque
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -19,79 +17,128 @@ from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.structured_output.compile_messages import CompilerSetup
 from atom.model_engine.structured_output.grammar_compiler import GrammarCompiler
 from atom.model_engine.structured_output.grammar_gate import GrammarGate, Passed
-from atom.model_engine.structured_output.guided_rows import GuidedRows, Matcher
+from atom.model_engine.structured_output.guided_rows import GuidedEnd, GuidedRows
+from atom.model_engine.structured_output.mask_arena import MaskArena
+from atom.model_engine.structured_output.matcher_pool import MatcherPool
 from atom.model_engine.wire.engine_protocol import FinishedRow
+
+GRAMMAR_COMPLETE = "grammar_complete"
+
+
+@dataclass(frozen=True, slots=True)
+class GuidedTurn:
+    """What a step begins with. admitted: requests that may be scheduled now; finished: those that
+    ended before they could be; resumed: sequences that may take part in steps again; ends: those
+    that end now."""
+
+    admitted: list[Request] = field(default_factory=list)
+    finished: list[FinishedRow] = field(default_factory=list)
+    resumed: list[int] = field(default_factory=list)
+    ends: list[GuidedEnd] = field(default_factory=list)
+
+
+_NOTHING = GuidedTurn()
 
 
 class GuidedRequests:
-    """rows: those that generate. wake_fd: readable when `take` has something to give, for a loop
-    that sleeps."""
+    """rows: those whose grammar is there. wake_fd: readable when `take` has something to give, for
+    a loop that sleeps."""
 
     def __init__(self, setup: CompilerSetup) -> None:
-        self.wake_fd, self._notify_fd = os.pipe()
-        os.set_blocking(self.wake_fd, False)
-        os.set_blocking(self._notify_fd, False)
-        for fd in (self.wake_fd, self._notify_fd):
-            weakref.finalize(self, os.close, fd)
-        self.rows = GuidedRows(setup.vocab_size, setup.end_token_ids)
-        self._has_ends = bool(setup.end_token_ids)
-        self._compiler = GrammarCompiler(setup, self._notify)
+        arena = MaskArena(setup.vocab_size)
+        setup = msgspec.structs.replace(setup, masks_fd=arena.fd)
+        self._compiler = GrammarCompiler(setup, lambda: self._pool.notify())
+        self._pool = MatcherPool(arena, self._compiler.open_process)
+        self.rows = GuidedRows(setup.vocab_size, setup.end_token_ids, self._pool)
         self._gate = GrammarGate(self._compiler)
+        self._passed: deque[Passed] = deque()  # for whom there is no room yet
+        self._entered: dict[int, Request] = {}  # whose first mask is not there yet
+
+    @property
+    def wake_fd(self) -> int:
+        return self._pool.wake_fd
 
     @property
     def num_held(self) -> int:
-        """How many wait for their grammar."""
-        return len(self._gate)
+        """How many wait for their grammar, or their first mask."""
+        return len(self._gate) + len(self._passed) + len(self._entered)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `take` has something to give that `wake_fd` says nothing of any more: a step that
+        waits for masks hears of all else too."""
+        if self.rows.has_news or self._gate.has_any_ready:
+            return True
+        return bool(self._passed) and self._pool.has_room
+
+    @property
+    def ended_for_work(self) -> int:
+        """How many sequences were ended because following their grammar took too much."""
+        return self.rows.ended_for_work
 
     def hold(self, request: Request) -> None:
         """Take a request that asks for structured output; `take` gives it back."""
         self._gate.hold(request)
 
-    def take(self) -> tuple[list[Request], list[FinishedRow]]:
-        """Requests that may be scheduled now, and those that ended because of their grammar."""
-        if not len(self._gate):
-            return [], []
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.wake_fd, 4096)
-        admitted, refused = [], []
-        for outcome in self._gate.take():
-            if isinstance(outcome, Passed):
-                admitted.append(self._enter(outcome))
-            else:
-                refused.append(refused_row(outcome.request, outcome.reason))
-        return admitted, refused
+    def take(self) -> GuidedTurn:
+        """What has become known since the last time. Rows that end have left."""
+        if not len(self.rows) and not self.num_held:
+            return _NOTHING
+        turn = GuidedTurn()
+        self._take_news(turn)
+        if len(self._gate) or self._passed:
+            self._let_in(turn)
+        return turn
 
     def drop(self, request_ids: Iterable[int]) -> list[FinishedRow]:
-        """Abort those that wait for their grammar."""
-        dropped = self._gate.drop(request_ids)
-        return [FinishedRow(number, FinishReason.ABORT.value, "aborted", 0) for number in dropped]
+        """Abort these; those among them that the scheduler does not know."""
+        numbers = set(request_ids)
+        dropped = set(self._gate.drop(numbers)) | (numbers & self._entered.keys())
+        dropped |= {passed.request.id for passed in self._passed} & numbers
+        self._passed = deque(item for item in self._passed if item.request.id not in numbers)
+        for number in numbers:
+            self._entered.pop(number, None)
+        self.rows.leave(numbers)
+        aborted = FinishReason.ABORT.value
+        return [FinishedRow(number, aborted, "aborted", 0) for number in sorted(dropped)]
 
     def wait(self) -> None:
-        """Block until `take` has something to give, if anything is held."""
-        self._gate.wait()
+        """Block until `take` has something to give; for callers without a loop of their own, who
+        have nothing else to do."""
+        self._pool.wait()
 
     def close(self) -> None:
-        """End the compiler. Nothing else may be called afterwards."""
+        """End the processes. Nothing else may be called afterwards."""
+        self._pool.close()
         self._compiler.close()
 
-    def _enter(self, passed: Passed) -> Request:
-        """The masks see to min_tokens, which gives way to a grammar that is complete."""
-        request = passed.request
-        self.rows.enter(request.id, self._matcher(passed.grammar), request.params)
-        params = msgspec.structs.replace(request.params, min_tokens=0)
-        return msgspec.structs.replace(request, params=params)
+    def _take_news(self, turn: GuidedTurn) -> None:
+        news = self.rows.news()
+        for number in news.resumed:
+            request = self._entered.pop(number, None)
+            if request is None:
+                turn.resumed.append(number)
+            else:
+                # The masks see to min_tokens, which gives way to a grammar that is complete.
+                params = msgspec.structs.replace(request.params, min_tokens=0)
+                turn.admitted.append(msgspec.structs.replace(request, params=params))
+        for end in news.ends:
+            if self._entered.pop(end.request_id, None) is None:
+                turn.ends.append(end)
+            else:
+                turn.finished.append(_finished(end))
+        self.rows.leave(end.request_id for end in news.ends)
 
-    def _matcher(self, grammar: Any) -> Matcher:
-        from xgrammar import GrammarMatcher  # loaded by now: it made the grammar
-
-        # A model without end tokens stops where the grammar first may.
-        matcher: Matcher = GrammarMatcher(grammar, terminate_without_stop_token=not self._has_ends)
-        return matcher
-
-    def _notify(self) -> None:
-        """On a thread of the compiler. A full pipe is readable anyway."""
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._notify_fd, b"\0")
+    def _let_in(self, turn: GuidedTurn) -> None:
+        for outcome in self._gate.take():
+            if isinstance(outcome, Passed):
+                self._passed.append(outcome)
+            else:
+                turn.finished.append(refused_row(outcome.request, outcome.reason))
+        while self._passed and self._pool.has_room:
+            passed = self._passed.popleft()
+            self._entered[passed.request.id] = passed.request
+            self.rows.enter(passed.request.id, passed.grammar, passed.request.params)
 
 
 def refused_row(request: Request, reason: str) -> FinishedRow:
@@ -99,6 +146,12 @@ def refused_row(request: Request, reason: str) -> FinishedRow:
     asked = request.params.structured_outputs
     assert asked is not None
     error = asked.refusal(reason)
-    return FinishedRow(
-        request.id, FinishReason.ERROR.value, str(error), num_cached_tokens=0, param=error.param
-    )
+    return _finished(GuidedEnd(request.id, str(error), error.param))
+
+
+def _finished(end: GuidedEnd) -> FinishedRow:
+    """The end of a request that was never scheduled."""
+    if end.error is None:
+        return FinishedRow(end.request_id, FinishReason.STOP.value, GRAMMAR_COMPLETE, 0)
+    reason = FinishReason.ERROR.value
+    return FinishedRow(end.request_id, reason, end.error, num_cached_tokens=0, param=end.param)

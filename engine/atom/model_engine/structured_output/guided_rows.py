@@ -1,14 +1,16 @@
 """GuidedRows: which tokens each guided sequence may get next, step after step.
 
-One matcher (xgrammar's) per sequence follows its tokens as they become known and fills the mask of
-its next one. Preemption does not concern it: no token is forgotten then. Knows neither scheduler
-nor device. Belongs to the engine core's thread.
+The masks are made elsewhere (MatcherPool) while the engine goes on; a step waits for those of its
+rows, but never long. A sequence whose mask is late loses its place in the step and comes back once
+the mask is there; one that was slow of late is only scheduled with its mask; one that takes too
+much altogether ends with an error. Preemption does not concern masks: no token is forgotten then.
+Knows neither scheduler nor device. Belongs to the engine core's thread.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,13 +18,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atom.model_engine.batch import ScheduledBatch, TokenMask
+from atom.model_engine.structured_output.grammar import Grammar
+from atom.model_engine.structured_output.matcher_messages import MaskState
+from atom.model_engine.structured_output.matcher_pool import TOO_SLOW, MaskNews
+from atom.model_engine.structured_output.patience import Patience
 from atom.sampling_params import SamplingParams
 from atom.structured_outputs import StructuredOutputsParams
 
-# A grammar can be small and yet slow to follow (very ambiguous ones). Such a sequence would slow
-# all others down; it ends once its masks have cost this much, plus a share per token.
-_MASK_SECONDS = 2.0
-_MASK_SECONDS_PER_TOKEN = 0.002
+# What a sequence's masks may cost, of processor time, and what one may until nobody waits for the
+# sequence's next ones.
+_TOTAL_SECONDS = 2.0
+_TOTAL_SECONDS_PER_TOKEN = 0.002
+_SLOW_SECONDS = 0.004
+_SLOW_TOKENS = 16
+_NO_TOKEN = (
+    "the grammar and the request's other limits (allowed_token_ids, logit_bias, bad_words) "
+    "together leave no token to go on with"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,34 +47,63 @@ class GuidedEnd:
     param: str | None = None
 
 
-class Matcher(Protocol):
-    """What is used of xgrammar's GrammarMatcher."""
+@dataclass(frozen=True, slots=True)
+class StepMask:
+    """What a step's guided rows may get. late: sequences whose mask is not there, and whose token
+    of this step is to be dropped; apart: those that are to take part in no further step before
+    `resumed` names them, and `late` ones likewise; ends: those that end now."""
 
-    def fill_next_token_bitmask(self, bitmask: NDArray[np.int32], index: int) -> bool:
-        """Row `index` of bitmask [rows, words] becomes what may come next."""
-        ...
+    mask: TokenMask
+    late: Sequence[int] = ()
+    apart: Sequence[int] = ()
+    ends: Sequence[GuidedEnd] = ()
 
-    def accept_token(self, token_id: int) -> bool:
-        """Go on by this token; False, and nothing else, when it may not come."""
-        ...
 
-    def is_terminated(self) -> bool: ...
+@dataclass(frozen=True, slots=True)
+class GuidedNews:
+    """Since the last time: sequences whose mask is there and that had been kept apart, and those
+    that end now."""
+
+    resumed: Sequence[int] = ()
+    ends: Sequence[GuidedEnd] = ()
+
+
+_NO_NEWS = GuidedNews()
+
+
+class MaskSource(Protocol):
+    """Who makes the masks; MatcherPool has the words."""
+
+    def enter(self, request_id: int, grammar: Grammar) -> None: ...
+
+    def accept(self, tokens: Iterable[tuple[int, int]]) -> None: ...
+
+    def leave(self, request_ids: Iterable[int]) -> None: ...
+
+    def mask(self, request_id: int) -> NDArray[np.int32]: ...
+
+    def poll(self, timeout_seconds: float) -> list[MaskNews]: ...
 
 
 @dataclass(slots=True)
 class _Guide:
-    """early_ends: tokens that may not come before `min_tokens` tokens are there."""
+    """early_ends: tokens that may not come before `min_tokens` tokens are there. ready: its next
+    mask is there. apart: it takes part in no step. slow_until: number of tokens up to which its
+    masks are not waited for."""
 
     asked: StructuredOutputsParams
-    matcher: Matcher
     min_tokens: int
     early_ends: NDArray[np.int64]
     num_tokens: int = 0
-    mask_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    slow_until: int = 0
+    ready: bool = False
+    apart: bool = True
+    end: GuidedEnd | None = None
 
     @property
     def too_slow(self) -> bool:
-        return self.mask_seconds > _MASK_SECONDS + _MASK_SECONDS_PER_TOKEN * self.num_tokens
+        return self.cpu_seconds > _TOTAL_SECONDS + _TOTAL_SECONDS_PER_TOKEN * self.num_tokens
 
 
 class GuidedRows:
@@ -70,30 +111,39 @@ class GuidedRows:
         self,
         vocab_size: int,
         end_token_ids: Iterable[int],
+        source: MaskSource,
         *,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """ended_for_work: how many sequences were ended because their masks took too much."""
         self._words = -(-vocab_size // 32)
         self._end_token_ids = tuple(end_token_ids)
+        self._source = source
         self._clock = clock
+        self._patience = Patience(clock)
         self._guides: dict[int, _Guide] = {}
+        self._resumed: list[int] = []
+        self._ends: list[GuidedEnd] = []
+        self.ended_for_work = 0
 
     def __len__(self) -> int:
         return len(self._guides)
 
-    def enter(self, request_id: int, matcher: Matcher, params: SamplingParams) -> None:
-        """Follow a new sequence, at whose beginning the matcher stands."""
+    # ---- sequences ----------------------------------------------------------------------------
+
+    def enter(self, request_id: int, grammar: Grammar, params: SamplingParams) -> None:
+        """Follow a new sequence. It is apart until its first mask is there."""
         asked = params.structured_outputs
         assert asked is not None
         ends = [*self._end_token_ids, *params.stop_token_ids]
-        self._guides[request_id] = _Guide(
-            asked, matcher, params.min_tokens, np.array(ends, dtype=np.int64)
-        )
+        self._guides[request_id] = _Guide(asked, params.min_tokens, np.array(ends, dtype=np.int64))
+        self._source.enter(request_id, grammar)
 
     def leave(self, request_ids: Iterable[int]) -> None:
         """These have ended; others than guided ones are ignored."""
-        for request_id in request_ids:
-            self._guides.pop(request_id, None)
+        left = [number for number in request_ids if self._guides.pop(number, None) is not None]
+        if left:
+            self._source.leave(left)
 
     def holds_any(self, batch: ScheduledBatch) -> bool:
         """Whether a guided sequence gets a token in this batch."""
@@ -105,54 +155,134 @@ class GuidedRows:
         """Follow the tokens of a step, by request; who must end now. Call `leave` for these too."""
         if not self._guides:
             return []
-        ends = []
+        ends, accepted = [], []
         for request_id, token_ids in runs:
             guide = self._guides.get(request_id)
-            if guide is not None:
-                (token_id,) = token_ids  # a mask says nothing of the token behind the next
-                end = self._accept(request_id, guide, token_id)
-                ends += [] if end is None else [end]
+            if guide is None:
+                continue
+            (token_id,) = token_ids  # a mask says nothing of the token behind the next
+            # Only when nothing was allowed: other limits of the request forbade all that was left.
+            if guide.ready and not _allows(self._source.mask(request_id), token_id):
+                ends.append(_end(request_id, guide, _NO_TOKEN))
+                continue
+            guide.num_tokens += 1
+            guide.ready = False
+            accepted.append((request_id, token_id))
+        if accepted:
+            self._source.accept(accepted)
         return ends
 
-    def _accept(self, request_id: int, guide: _Guide, token_id: int) -> GuidedEnd | None:
-        guide.num_tokens += 1
-        if not guide.matcher.accept_token(token_id):
-            # Only when nothing was allowed: other limits of the request forbade all that was left.
-            return _error(
-                request_id,
-                guide,
-                "the grammar and the request's other limits (allowed_token_ids, logit_bias, "
-                "bad_words) together leave no token to go on with",
-            )
-        if guide.too_slow:
-            return _error(
-                request_id,
-                guide,
-                "following the grammar takes too long per token; make it less ambiguous: fewer "
-                "nested repetitions",
-            )
-        return GuidedEnd(request_id) if guide.matcher.is_terminated() else None
+    @property
+    def has_news(self) -> bool:
+        """Whether `news` has some at once, without word from the masks' source."""
+        return bool(self._resumed or self._ends)
 
-    def mask(self, batch: ScheduledBatch) -> TokenMask:
-        """For the batch's rows that sample and are guided, when all their tokens are known."""
+    # ---- masks --------------------------------------------------------------------------------
+
+    def news(self) -> GuidedNews:
+        """What has become known. Call `leave` for those that end."""
+        if self._guides:
+            self._poll(0.0)
+        if not self.has_news:
+            return _NO_NEWS
+        resumed, self._resumed = self._resumed, []
+        return GuidedNews(list(filter(self._is_there, resumed)), self._take_ends())
+
+    def mask(self, batch: ScheduledBatch) -> StepMask:
+        """For the batch's rows that sample and are guided, when all their tokens are known. Call
+        `leave` for those that end."""
         guided = [
-            (row, self._guides[request_id])
+            (row, request_id, guide)
             for row, request_id in enumerate(batch.req_ids[batch.samples].tolist())
-            if request_id in self._guides
+            if (guide := self._guides.get(request_id)) is not None
         ]
-        bits = np.empty((len(guided), self._words), dtype=np.int32)
-        for index, (_, guide) in enumerate(guided):
-            started = self._clock()
-            guide.matcher.fill_next_token_bitmask(bits, index)
-            guide.mask_seconds += self._clock() - started
+        self._wait_for([guide for _, _, guide in guided])
+        late, apart = [], []
+        masked: list[tuple[int, NDArray[np.int32], _Guide]] = []
+        for row, request_id, guide in guided:
+            if guide.end is not None:
+                continue
+            if not guide.ready:
+                guide.apart = True
+                late.append(request_id)
+                continue
+            masked.append((row, self._source.mask(request_id), guide))
+            if guide.num_tokens < guide.slow_until:
+                guide.apart = True
+                apart.append(request_id)
+        return StepMask(self._packed(masked), late, apart, self._take_ends())
+
+    def _packed(self, masked: Sequence[tuple[int, NDArray[np.int32], _Guide]]) -> TokenMask:
+        bits = np.empty((len(masked), self._words), dtype=np.int32)
+        for index, (_, allowed, guide) in enumerate(masked):
+            bits[index] = allowed
             if guide.num_tokens < guide.min_tokens:
                 _forbid_unless_last(bits[index], guide.early_ends)
-        return TokenMask(np.array([row for row, _ in guided], dtype=np.int32), bits)
+        return TokenMask(np.array([row for row, _, _ in masked], dtype=np.int32), bits)
+
+    def _wait_for(self, guides: Sequence[_Guide]) -> None:
+        """Until all are ready or end, or the step has waited enough."""
+
+        def open_ones() -> bool:
+            return any(not guide.ready and guide.end is None for guide in guides)
+
+        self._poll(0.0)
+        if not open_ones():
+            return
+        with self._patience.wait() as left:
+            while open_ones() and (seconds := left()) > 0:
+                self._poll(seconds)
+
+    def _poll(self, timeout_seconds: float) -> None:
+        for news in self._source.poll(timeout_seconds):
+            guide = self._guides.get(news.request_id)
+            if guide is not None and guide.end is None:
+                self._take(guide, news)
+
+    def _take(self, guide: _Guide, news: MaskNews) -> None:
+        guide.ready = news.state is MaskState.READY
+        guide.cpu_seconds += news.cpu_seconds
+        if news.cpu_seconds > _SLOW_SECONDS:
+            guide.slow_until = guide.num_tokens + _SLOW_TOKENS
+        reason = _fault(guide, news)
+        if reason is not None or news.state is MaskState.COMPLETE:
+            self.ended_for_work += reason == TOO_SLOW
+            guide.end = _end(news.request_id, guide, reason)
+            self._ends.append(guide.end)
+        elif guide.ready and guide.apart:
+            guide.apart = False
+            self._resumed.append(news.request_id)
+
+    def _is_there(self, request_id: int) -> bool:
+        guide = self._guides.get(request_id)
+        return guide is not None and guide.end is None
+
+    def _take_ends(self) -> list[GuidedEnd]:
+        """Of those that are still here."""
+        ends, self._ends = self._ends, []
+        return [end for end in ends if end.request_id in self._guides]
 
 
-def _error(request_id: int, guide: _Guide, reason: str) -> GuidedEnd:
+def _fault(guide: _Guide, news: MaskNews) -> str | None:
+    """Why the sequence cannot go on, if it cannot."""
+    if news.error is not None:
+        return news.error
+    if guide.too_slow:
+        return TOO_SLOW
+    if news.state is MaskState.REFUSED:
+        return _NO_TOKEN if guide.num_tokens else "no text satisfies it"
+    return None
+
+
+def _end(request_id: int, guide: _Guide, reason: str | None) -> GuidedEnd:
+    if reason is None:
+        return GuidedEnd(request_id)
     error = guide.asked.refusal(reason)
     return GuidedEnd(request_id, str(error), error.param)
+
+
+def _allows(mask: NDArray[np.int32], token_id: int) -> bool:
+    return bool(int(mask[token_id >> 5]) >> (token_id & 31) & 1)
 
 
 def _forbid_unless_last(bits: NDArray[np.int32], token_ids: NDArray[np.int64]) -> None:

@@ -1,4 +1,4 @@
-"""The vocabulary as xgrammar wants it; the same in the compile server and in the engine core."""
+"""The vocabulary as xgrammar wants it."""
 
 from __future__ import annotations
 

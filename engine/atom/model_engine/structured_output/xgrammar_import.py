@@ -2,8 +2,8 @@
 
 xgrammar's package imports transformers (for tokenizer objects; ours gives it bytes) and torch (for
 mask tensors; numpy arrays serve as well): seconds and half a gigabyte for names that are never
-called. While it is imported, empty modules stand in for them; afterwards they are gone. Only this
-package imports xgrammar, and only once a request asks for structured output.
+called. While it is imported, empty modules stand in for them; afterwards they are gone. Only the
+compile server imports xgrammar.
 """
 
 from __future__ import annotations
@@ -22,19 +22,16 @@ class XGrammarMissingError(AtomError):
     """xgrammar cannot be imported here; structured output is refused, all else works."""
 
 
-def import_xgrammar(*, without: tuple[str, ...] = ("transformers",)) -> Any:
-    """The module xgrammar; `without`: imports to do without, where they are not loaded yet.
-
-    Leave torch out only in a process that never loads it. Raises `XGrammarMissingError`."""
+def import_xgrammar() -> Any:
+    """The module xgrammar, in a process that never loads torch or transformers. Raises
+    `XGrammarMissingError`."""
     try:
-        if "torch" in without and "tvm_ffi" not in sys.modules:
-            # Its binding layer asks whether there is a torch at all; a stand-in would mislead it.
-            with _replaced("torch", None):
-                importlib.import_module("tvm_ffi")
+        # Its binding layer asks whether there is a torch at all; a stand-in would mislead it.
+        with _replaced("torch", None):
+            importlib.import_module("tvm_ffi")
         with contextlib.ExitStack() as stack:
-            for name in without:
-                if name not in sys.modules:
-                    stack.enter_context(_replaced(name, _StandIn(name)))
+            for name in ("torch", "transformers"):
+                stack.enter_context(_replaced(name, _StandIn(name)))
             return importlib.import_module("xgrammar")
     except Exception as error:  # a library that fails while loading may raise anything
         raise XGrammarMissingError(

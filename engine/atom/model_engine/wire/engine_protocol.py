@@ -193,6 +193,7 @@ class StatsBody(msgspec.Struct, frozen=True):
     expert_tokens_mean: int = 0
     expert_tokens_most: int = 0
     expert_moves_total: int = 0
+    guided_ended_for_work_total: int = 0  # sequences whose grammar took too much to follow
     accepted_at_totals: tuple[int, ...] = ()  # drafts whose first, second and so on token held
 
 

@@ -1,0 +1,116 @@
+"""FairThreads: a few threads whose work is shared out among clients.
+
+The next task is one of the client that has the fewest under way, and among these of the one that
+has waited longest since its last; a client's own tasks go in their order. One client never holds
+all threads: with one left over, another's first task begins at once, however many hopeless ones
+the one has queued. Knows nothing of what the tasks do. Used by GrammarCompiler.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class Task:
+    """Work that is done once, whichever of its clients' turn comes first."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.future: Future[Any] = Future()
+        self._work = work
+
+    def run(self) -> None:
+        """On a thread of the pool."""
+        try:
+            result = self._work()
+        except BaseException as error:
+            self.future.set_exception(error)
+        else:
+            self.future.set_result(result)
+
+
+@dataclass(slots=True)
+class _Client:
+    """last_turn: when its last task began, counted in tasks."""
+
+    queue: deque[Task] = field(default_factory=deque)
+    running: int = 0
+    last_turn: int = 0
+
+
+class FairThreads:
+    def __init__(self, num_threads: int, name: str) -> None:
+        """Threads start with the first task, and are no reason for the process to stay."""
+        self._num_threads = num_threads
+        self._name = name
+        self._threads: list[threading.Thread] = []
+        self._changed = threading.Condition()
+        self._clients: dict[str, _Client] = {}
+        self._turns = 0
+        self._closed = False
+
+    def submit(self, client: str, task: Task) -> None:
+        """Queue a task for a client; one may be queued for several. Its future is cancelled when
+        the threads end before its turn."""
+        with self._changed:
+            if self._closed:
+                task.future.cancel()
+                return
+            self._clients.setdefault(client, _Client()).queue.append(task)
+            if len(self._threads) < self._num_threads:
+                name = f"{self._name}-{len(self._threads)}"
+                thread = threading.Thread(target=self._serve, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Take up nothing more; tasks under way are finished."""
+        with self._changed:
+            self._closed = True
+            waiting = [task for client in self._clients.values() for task in client.queue]
+            self._clients.clear()
+            self._changed.notify_all()
+        for task in waiting:
+            task.future.cancel()
+
+    def _serve(self) -> None:
+        while (turn := self._next()) is not None:
+            client, task = turn
+            task.run()
+            with self._changed:
+                client.running -= 1
+                self._changed.notify()
+
+    def _next(self) -> tuple[_Client, Task] | None:
+        """The next task whose turn it is, begun; None when the threads end."""
+        with self._changed:
+            while not self._closed:
+                client = self._whose_turn()
+                if client is None:
+                    self._changed.wait()
+                    continue
+                task = client.queue.popleft()
+                if task.future.running() or task.future.done():
+                    continue  # another client's turn came first
+                task.future.set_running_or_notify_cancel()
+                self._turns += 1
+                client.last_turn = self._turns
+                client.running += 1
+                return client, task
+        return None
+
+    def _whose_turn(self) -> _Client | None:
+        """Clients without tasks are forgotten on the way."""
+        self._clients = {
+            name: client for name, client in self._clients.items() if client.queue or client.running
+        }
+        most = max(self._num_threads - 1, 1)
+        able = [
+            client for client in self._clients.values() if client.queue and client.running < most
+        ]
+        return min(able, key=lambda client: (client.running, client.last_turn), default=None)

@@ -1,0 +1,62 @@
+"""MatcherLink: one matcher process as the engine core sees it.
+
+Sends it jobs and reads its replies, never waiting. Knows which rows are in it, not why. Owned by
+MatcherPool.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+import msgspec
+
+from atom.model_engine.structured_output.frames import FrameReader, framed
+from atom.model_engine.structured_output.matcher_messages import MatcherJobs, RowReply
+
+_DECODER = msgspec.msgpack.Decoder(list[RowReply])
+
+
+class MatcherLink:
+    """rows: request ids by the slot of their mask, also of rows that are told to leave."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self._connection = connection
+        self._frames = FrameReader(connection)
+        self.rows: dict[int, int] = {}
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def send(self, jobs: MatcherJobs) -> None:
+        """A process that cannot take them is as good as lost: `receive` will say that it is."""
+        payload = framed(msgspec.msgpack.encode(jobs))
+        try:
+            sent = self._connection.send(payload)
+        except OSError:
+            sent = 0
+        if sent < len(payload):
+            self.abandon()
+
+    def receive(self) -> tuple[list[RowReply], bool]:
+        """What it has told, and whether the process is still there."""
+        alive = True
+        with contextlib.suppress(BlockingIOError):
+            try:
+                alive = self._frames.read()
+            except ConnectionError:
+                alive = False
+        replies: list[RowReply] = []
+        while (payload := self._frames.take()) is not None:
+            replies += _DECODER.decode(payload)
+        return replies, alive
+
+    def abandon(self) -> None:
+        """Let the process end, at the latest when its call has used up its time. It is gone, and
+        writes no masks any more, when `receive` says so."""
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,38 @@
+"""What the engine core and a matcher process say to each other, after the process was told its
+grammar (compile_messages.FollowOrder).
+
+One MatcherJobs per step goes out, and a list of RowReply comes back, perhaps in parts: what is done
+is told within milliseconds, so that one slow row hides no other.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class MaskState(enum.IntEnum):
+    """How a row of a matcher process stands after a job.
+
+    READY: its mask is written. COMPLETE: its text is complete, nothing may follow. REFUSED: the
+    grammar does not allow the token, or nothing at all. LEFT: it is forgotten, and its slot free.
+    """
+
+    READY = 0
+    COMPLETE = 1
+    REFUSED = 2
+    LEFT = 3
+
+
+class MatcherJobs(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """accept: rows, by the slot of their mask, that go on by a token. enter: new rows, each with
+    the tokens that it has already. leave: rows to forget."""
+
+    accept: list[tuple[int, int]] = []
+    enter: list[tuple[int, list[int]]] = []
+    leave: list[int] = []
+
+
+# Slot, MaskState, and the microseconds of processor time that the job took.
+RowReply = tuple[int, int, int]

@@ -1,0 +1,135 @@
+"""The matcher process: follows the sequences of one grammar and writes their masks.
+
+A child of the compile server, so that no call into the grammar library runs in the engine core:
+following a small grammar may take minutes a token (very ambiguous ones), and a call cannot be
+stopped, but a process can. Each call gets so much processor time; the kernel ends the process that
+takes more. Ends when the core closes the connection. Loads no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from atom.model_engine.structured_output.compile_messages import CompilerSetup, FollowOrder
+from atom.model_engine.structured_output.frames import FrameReader, framed
+from atom.model_engine.structured_output.mask_arena import map_masks
+from atom.model_engine.structured_output.matcher_messages import MaskState, MatcherJobs, RowReply
+
+_TELL_EVERY_NS = 2_000_000
+_TOKENS_PER_CALL = 64  # of those that a new row has already
+
+
+def follow_grammar(
+    frames: FrameReader,
+    connection: socket.socket,
+    order: FollowOrder,
+    xgrammar: Any,
+    info: Any,
+    setup: CompilerSetup,
+) -> None:
+    """Serve until the connection ends."""
+    with _processor_time(setup.limit_cpu_seconds):
+        grammar = xgrammar.CompiledGrammar.deserialize_json(order.grammar, info)
+    rows = _Rows(xgrammar, grammar, setup)
+    jobs = MatcherJobs(enter=order.rows)
+    decoder = msgspec.msgpack.Decoder(MatcherJobs)
+    while True:
+        _answer(connection, rows.work(jobs))
+        payload = frames.wait()
+        if payload is None:
+            return
+        jobs = decoder.decode(payload)
+
+
+def _answer(connection: socket.socket, replies: Iterator[RowReply]) -> None:
+    """Tell what is done: all at once where it is quick, else every few milliseconds."""
+    done: list[RowReply] = []
+    told = time.monotonic_ns()
+    for reply in replies:
+        done.append(reply)
+        if (now := time.monotonic_ns()) - told > _TELL_EVERY_NS:
+            connection.sendall(framed(msgspec.msgpack.encode(done)))
+            done, told = [], now
+    if done:
+        connection.sendall(framed(msgspec.msgpack.encode(done)))
+
+
+class _Rows:
+    """The matchers, by the slot of their mask."""
+
+    def __init__(self, xgrammar: Any, grammar: Any, setup: CompilerSetup) -> None:
+        self._new_matcher = xgrammar.GrammarMatcher
+        self._grammar = grammar
+        # A model without end tokens stops where the grammar first may.
+        self._stops_itself = not setup.end_token_ids
+        self._limit_seconds = setup.limit_call_cpu_seconds
+        self._masks = map_masks(setup.masks_fd, setup.vocab_size)
+        self._matchers: dict[int, Any] = {}
+
+    def work(self, jobs: MatcherJobs) -> Iterator[RowReply]:
+        """Do them; how each row stands, as soon as it is known."""
+        with _processor_time(self._limit_seconds) as begin_call:
+            before = time.thread_time_ns()
+            for slot, token in jobs.accept:
+                begin_call()
+                state = self._follow(slot, [token])
+                after = time.thread_time_ns()
+                yield slot, state, (after - before) // 1000
+                before = after
+            for slot, tokens in jobs.enter:
+                state = self._enter(slot, tokens, begin_call)
+                after = time.thread_time_ns()
+                yield slot, state, (after - before) // 1000
+                before = after
+        for slot in jobs.leave:
+            self._matchers.pop(slot, None)
+            yield slot, MaskState.LEFT, 0
+
+    def _enter(self, slot: int, tokens: Sequence[int], begin_call: Callable[[], None]) -> MaskState:
+        begin_call()
+        self._matchers[slot] = self._new_matcher(
+            self._grammar, terminate_without_stop_token=self._stops_itself
+        )
+        last = max(len(tokens) - _TOKENS_PER_CALL, 0)
+        for start in range(0, last, _TOKENS_PER_CALL):
+            begin_call()
+            for token in tokens[start : min(start + _TOKENS_PER_CALL, last)]:
+                if not self._matchers[slot].accept_token(token):
+                    return MaskState.REFUSED
+        begin_call()
+        state = self._follow(slot, tokens[last:])
+        if state is MaskState.READY and not self._masks[slot].any():
+            return MaskState.REFUSED
+        return state
+
+    def _follow(self, slot: int, tokens: Sequence[int]) -> MaskState:
+        matcher = self._matchers[slot]
+        for token in tokens:
+            if not matcher.accept_token(token):
+                return MaskState.REFUSED
+        if matcher.is_terminated():
+            return MaskState.COMPLETE
+        matcher.fill_next_token_bitmask(self._masks, slot)
+        return MaskState.READY
+
+
+@contextlib.contextmanager
+def _processor_time(seconds: float) -> Iterator[Callable[[], None]]:
+    """Within it the kernel ends this process once it has computed for so long since the last call
+    of what this gives. SIGPROF's own action is the end."""
+
+    def begin() -> None:
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+
+    begin()
+    try:
+        yield begin
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
