@@ -56,7 +56,10 @@ ANNOTATION_APPLIED: Final = f"{GROUP}/applied"  # digest of the manifest that wa
 ANNOTATION_DEFAULT_IMAGE: Final = f"{GROUP}/default-image"
 ANNOTATION_IMAGE_BEFORE: Final = f"{GROUP}/default-image-before"
 ANNOTATION_MODEL: Final = f"{GROUP}/model"
-ANNOTATION_JOB_DIGEST: Final = f"{GROUP}/job-digest"
+# Of a Job's spec; under the name job-digest older operators wrote one of its pods alone.
+ANNOTATION_JOB_DIGEST: Final = f"{GROUP}/job-spec-digest"
+# Of a Job that has done its work while something else in its pod goes on: what it reported.
+ANNOTATION_JOB_RESULT: Final = f"{GROUP}/job-result"
 
 # Service names must be DNS labels; 40 characters leave room for the suffixes of children.
 MAX_NAME_LENGTH: Final = 40

@@ -19,7 +19,7 @@ from atom_operator.cluster.apply import ChildrenState, apply_children
 from atom_operator.cluster.engines import EnginePort, ask_drafts, ask_engines
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.jobs import ensure_jobs
-from atom_operator.cluster.observe import describe, observe
+from atom_operator.cluster.observe import describe, observe, with_refusal
 from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.cluster.replicas import give_up_replicas
@@ -33,6 +33,7 @@ from atom_operator.domain import (
     ObjectKey,
     Observed,
     Owner,
+    Refusal,
 )
 from atom_operator.image_turns import ImageTurns
 from atom_operator.kinds import LEADER_WORKER_SET
@@ -92,7 +93,8 @@ class Reconciler:
             todo = await self.decider.keep_up(key, parent, observed, engines)
         report, observed = await self._carry_out(key, todo, observed)
         observed = with_deadline(observed, now, failure)
-        await self._ensure_jobs(key, parent, decision)
+        refused = await self._ensure_jobs(key, parent, decision)
+        report = replace(report, refused=(*report.refused, *refused))
         self.optional.remember(key, look, observed.children)
         if decision.plan is not None and decision.plan.engine.speculative_method is not None:
             engines = replace(engines, drafts=await ask_drafts(self.engines, observed))
@@ -108,18 +110,20 @@ class Reconciler:
         await give_up_replicas(self.port, key, desired, observed.children)
         state = ChildrenState(desired, observed.children, todo.kept)
         report, children = await apply_children(self.port, key, state, self.applied)
-        now = describe(children, observed.pods)
+        now = with_refusal(describe(children, observed.pods), observed.group_refusal)
         return report, replace(now, leaving=observed.leaving, ended=observed.ended)
 
-    async def _ensure_jobs(self, key: ObjectKey, parent: Manifest, decision: Decision) -> None:
+    async def _ensure_jobs(
+        self, key: ObjectKey, parent: Manifest, decision: Decision
+    ) -> tuple[Refusal, ...]:
         """A spec that is not accepted says nothing about Jobs: those that run go on."""
         if decision.plan is None:
-            return
+            return ()
         metadata = parent["metadata"]
         seen = (parent.get("status") or {}).get("observedGeneration")
         changed = seen is not None and seen != metadata.get("generation")
         owner = Owner(key, metadata["uid"])
-        await ensure_jobs(self.port, owner, decision.jobs, self.clock(), prune=changed)
+        return await ensure_jobs(self.port, owner, decision.jobs, self.clock(), prune=changed)
 
     async def _report(
         self,

@@ -20,6 +20,7 @@ from atom_operator.cluster.errors import ClusterError, RefusedError, TransientEr
 from atom_operator.domain import (
     ATOM_DEPLOYMENT,
     DEPLOYMENT,
+    EVENT,
     POD,
     WORKLOAD_KINDS,
     Kind,
@@ -94,6 +95,16 @@ class FakeCluster:
         if kind in self.unserved_kinds:
             return None
         return await self.list_labelled(kind, namespace, labels)
+
+    async def list_events(self, namespace: str, kind: str, name: str) -> list[Manifest]:
+        self.reads.append("list Event")
+        events = [item for key, item in self.objects.items() if key[:2] == (EVENT, namespace)]
+        return [
+            copied(item)
+            for item in events
+            if item.get("involvedObject", {}).get("kind") == kind
+            and item["involvedObject"].get("name") == name
+        ]
 
     async def list_deployments(self) -> list[ObjectKey]:
         keys = (key for key in self.objects if key[0] == ATOM_DEPLOYMENT)

@@ -124,17 +124,18 @@ of the same objects would undo each other's writes for ever. Of single namespace
 # The download of weights and the look at a model run as Jobs; claims are read for their modes.
 - apiGroups: [batch]
   resources: [jobs]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [get, list, watch, create, update, patch, delete]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get]
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
-# The same condition flipping again counts up its Event, which is read for that.
+# The same condition flipping again counts up its Event, which is read for that. Of Jobs and groups
+# whose pods are refused only Events say why.
 - apiGroups: [""]
   resources: [events]
-  verbs: [get, create, patch]
+  verbs: [get, list, create, patch]
 {{- end -}}
 
 {{/* Of the whole cluster only: free devices for the choice of a rollout, and why a pod waits. */}}

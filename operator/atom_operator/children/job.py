@@ -1,6 +1,8 @@
 """The Jobs that prepare a model: the download into a claim, and the look at its config.json. Pure.
 
-Both run the engine's own image. A download is named after what it fetches and where to, so that
+Both run the engine's own image, in a pod made from the engine's finished template: what
+spec.template says of metadata, placement, security, variables and mounts holds for them too, and
+spec.jobs is laid over that. A download is named after what it fetches and where to, so that
 AtomDeployments of the same model find one Job. Their pods carry none of the labels that a Service,
 a Deployment or a disruption budget selects by.
 """
@@ -14,21 +16,44 @@ from typing import Any
 
 from atom_operator import constants
 from atom_operator.children import naming
-from atom_operator.children.volumes import CACHE_ENVIRONMENT
+from atom_operator.children.engine_container import engine_container
+from atom_operator.children.overlay import OverlayError, merge_pod_template
+from atom_operator.children.volumes import CACHE_ENVIRONMENT, volumes
 from atom_operator.children.workload import pod_template
 from atom_operator.constants import MODELS_DIRECTORY
 from atom_operator.domain import Manifest, Plan, SourceKind
 from atom_operator.domain.preparation import JobPurpose, JobRequest
 
-_WEIGHTS_RETRIES = 4
-_INSPECTION_RETRIES = 1
-# The image of an engine is large, and the node may not have it yet.
-_INSPECTION_SECONDS = 1800
+_RETRIES = {JobPurpose.WEIGHTS: 4, JobPurpose.INSPECTION: 1}
+# A pod that never starts is told of at once; this ends what goes on without an end. The image of an
+# engine is large, and the node may not have it yet.
+_DEADLINE_SECONDS = {JobPurpose.WEIGHTS: 86_400, JobPurpose.INSPECTION: 1800}
 # What it found is kept in a ConfigMap.
 _INSPECTION_KEPT_SECONDS = 3600
-_REQUESTS = {"cpu": "250m", "memory": "512Mi"}
-# Where a pod may go is the user's overlay, for Jobs too.
-_PLACEMENT = ("nodeSelector", "affinity", "tolerations", "imagePullSecrets", "priorityClassName")
+# Quotas and policies of many namespaces want limits; the page cache of what is written gives way.
+_RESOURCES: Mapping[str, Mapping[str, str]] = {
+    "requests": {"cpu": "250m", "memory": "512Mi"},
+    "limits": {"cpu": "4", "memory": "4Gi"},
+}
+# Of the engine's pod, whatever its overlay made of it. Of affinity only that to nodes: engines that
+# keep away from each other need not keep away from this.
+_OF_THE_POD = (
+    "nodeSelector",
+    "tolerations",
+    "imagePullSecrets",
+    "priorityClassName",
+    "preemptionPolicy",
+    "schedulerName",
+    "runtimeClassName",
+    "hostAliases",
+    "hostUsers",
+    "dnsPolicy",
+    "dnsConfig",
+    "securityContext",
+)
+_OF_THE_CONTAINER = ("imagePullPolicy", "envFrom", "securityContext")
+# A Job needs no accelerators, which is what queues are about.
+_NOT_OF_JOBS = ("kueue.x-k8s.io/",)
 
 
 def weights_job(plan: Plan) -> JobRequest | None:
@@ -41,8 +66,8 @@ def weights_job(plan: Plan) -> JobRequest | None:
         command += ["--revision", download.revision]
     command += ["--folder", plan.model.argument, "--status-port", str(constants.ENGINE_PORT)]
     name = f"atom-weights-{_hash(plan.model.claim, download.repository, download.revision)}"
-    spec = _pod_spec(plan, command, download.token_secret, writable=True)
-    return _request(plan, JobPurpose.WEIGHTS, name, spec, retries=_WEIGHTS_RETRIES)
+    template = _template(plan, command, download.token_secret, writable=True)
+    return _request(plan, JobPurpose.WEIGHTS, name, template)
 
 
 def inspection_job(plan: Plan) -> JobRequest:
@@ -56,37 +81,35 @@ def inspection_job(plan: Plan) -> JobRequest:
     if revision:
         command += ["--revision", revision]
     name = f"{plan.key.name}-inspect-{_hash(source, revision)}"
-    spec = _pod_spec(plan, command, token, writable=False)
-    seconds = _INSPECTION_SECONDS
-    return _request(
-        plan, JobPurpose.INSPECTION, name, spec, retries=_INSPECTION_RETRIES, seconds=seconds
-    )
+    template = _template(plan, command, token, writable=False)
+    return _request(plan, JobPurpose.INSPECTION, name, template)
 
 
-def _request(
-    plan: Plan,
-    purpose: JobPurpose,
-    name: str,
-    pod_spec: Manifest,
-    *,
-    retries: int,
-    seconds: int | None = None,
-) -> JobRequest:
-    digest = _hash(json.dumps(pod_spec, sort_keys=True))
-    labels = {
+def _request(plan: Plan, purpose: JobPurpose, name: str, template: Manifest) -> JobRequest:
+    own = {
         constants.LABEL_NAME: f"atom-{purpose.value}",
         constants.LABEL_PART_OF: "atom-platform",
         constants.LABEL_MANAGED_BY: constants.FIELD_MANAGER,
         constants.LABEL_JOB_FOR: plan.key.name,
     }
-    metadata = naming.metadata(plan, name, {constants.ANNOTATION_JOB_DIGEST: digest})
+    template = merge_pod_template(template, plan.jobs.template or {})
+    containers = template["spec"].get("containers") or ()
+    if not any(item.get("name") == constants.JOB_CONTAINER for item in containers):
+        raise OverlayError(
+            f"spec.containers: container {constants.JOB_CONTAINER} does the work; leave it in"
+        )
+    labels = {**(template["metadata"].get("labels") or {}), **own}
+    template["metadata"]["labels"] = labels
+    seconds = plan.jobs.active_deadline_seconds or _DEADLINE_SECONDS[purpose]
     spec: dict[str, Any] = {
-        "backoffLimit": retries,
-        "template": {"metadata": {"labels": labels}, "spec": pod_spec},
+        "backoffLimit": _RETRIES[purpose],
+        "activeDeadlineSeconds": seconds,
+        "template": template,
     }
-    if seconds is not None:
-        spec["activeDeadlineSeconds"] = seconds
+    if purpose is JobPurpose.INSPECTION:
         spec["ttlSecondsAfterFinished"] = _INSPECTION_KEPT_SECONDS
+    digest = _hash(json.dumps(spec, sort_keys=True))
+    metadata = naming.metadata(plan, name, {constants.ANNOTATION_JOB_DIGEST: digest})
     manifest = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -96,24 +119,54 @@ def _request(
     return JobRequest(purpose, name, digest, manifest)
 
 
-def _pod_spec(
+def _template(
     plan: Plan, command: list[str], token: tuple[str, str] | None, *, writable: bool
 ) -> Manifest:
-    engine_pod: Mapping[str, Any] = pod_template(plan)["spec"]
-    placement = {key: engine_pod[key] for key in _PLACEMENT if key in engine_pod}
-    return {
-        **placement,
+    """The pod template before spec.jobs; raises OverlayError where that of engines cannot be."""
+    finished = pod_template(plan)
+    engine_pod: Mapping[str, Any] = finished["spec"]
+    (engine,) = [
+        item for item in engine_pod["containers"] if item["name"] == constants.ENGINE_CONTAINER
+    ]
+    container = _container(plan, engine, command, token, writable=writable)
+    spec: dict[str, Any] = {
+        **{key: engine_pod[key] for key in _OF_THE_POD if key in engine_pod},
         "restartPolicy": "Never",  # the last pod of a failed Job keeps its log
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": engine_pod["securityContext"],
-        "containers": [_container(plan, command, token, writable=writable)],
-        "volumes": _volumes(plan, writable=writable),
+        "containers": [container],
+        "volumes": [
+            *_volumes(plan, writable=writable),
+            *_added_volumes(plan, engine_pod, container),
+        ],
     }
+    if plan.own_account is not None:
+        spec["serviceAccountName"] = plan.own_account
+    nodes = (engine_pod.get("affinity") or {}).get("nodeAffinity")
+    if nodes:
+        spec["affinity"] = {"nodeAffinity": nodes}
+    return {"metadata": _metadata(plan, finished["metadata"]), "spec": spec}
+
+
+def _metadata(plan: Plan, engine: Mapping[str, Any]) -> dict[str, Any]:
+    """What people have put on the engine's pods, without what those are selected by."""
+    ours = naming.child_labels(plan.key.name)
+    labels = {
+        name: value
+        for name, value in (engine.get("labels") or {}).items()
+        if name not in ours and not name.startswith(_NOT_OF_JOBS)
+    }
+    annotations = engine.get("annotations") or {}
+    return {"labels": labels, **({"annotations": dict(annotations)} if annotations else {})}
 
 
 def _container(
-    plan: Plan, command: list[str], token: tuple[str, str] | None, *, writable: bool
+    plan: Plan,
+    engine: Mapping[str, Any],
+    command: list[str],
+    token: tuple[str, str] | None,
+    *,
+    writable: bool,
 ) -> dict[str, Any]:
     mounts: list[dict[str, Any]] = [
         {"name": "cache", "mountPath": "/cache"},
@@ -122,32 +175,40 @@ def _container(
     if _mounts_claim(plan, writable=writable):
         path = f"{MODELS_DIRECTORY}/{plan.model.claim}"
         mounts.append({"name": "models", "mountPath": path, "readOnly": not writable})
+    rendered = engine_container(plan)
+    known = [mount["mountPath"] for mount in rendered["volumeMounts"]]
+    added = [mount for mount in engine.get("volumeMounts") or () if mount["mountPath"] not in known]
     return {
+        **{key: engine[key] for key in _OF_THE_CONTAINER if key in engine},
         "name": constants.JOB_CONTAINER,
-        "image": plan.engine.image,
+        "image": engine["image"],
         "command": command,
-        "env": _environment(plan, token),
+        "env": _environment(plan, engine, rendered, token),
         "ports": [{"name": constants.ENGINE_PORT_NAME, "containerPort": constants.ENGINE_PORT}],
-        "resources": {"requests": dict(_REQUESTS)},
-        "volumeMounts": mounts,
+        "resources": {kind: dict(amounts) for kind, amounts in _RESOURCES.items()},
+        "volumeMounts": [*mounts, *added],
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
     }
 
 
 def _volumes(plan: Plan, *, writable: bool) -> list[dict[str, Any]]:
-    volumes: list[dict[str, Any]] = [
+    found: list[dict[str, Any]] = [
         {"name": "cache", "emptyDir": {}},
         {"name": "tmp", "emptyDir": {}},
     ]
     if _mounts_claim(plan, writable=writable):
         claim = {"claimName": plan.model.claim, "readOnly": not writable}
-        volumes.append({"name": "models", "persistentVolumeClaim": claim})
-    return volumes
+        found.append({"name": "models", "persistentVolumeClaim": claim})
+    return found
+
+
+def _added_volumes(
+    plan: Plan, engine_pod: Mapping[str, Any], container: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Volumes of the overlay that the container mounts, such as certificates of a proxy."""
+    ours = {volume["name"] for volume in volumes(plan)} | {"models"}
+    mounted = {mount["name"] for mount in container["volumeMounts"]} - ours
+    return [volume for volume in engine_pod.get("volumes") or () if volume["name"] in mounted]
 
 
 def _mounts_claim(plan: Plan, *, writable: bool) -> bool:
@@ -155,22 +216,29 @@ def _mounts_claim(plan: Plan, *, writable: bool) -> bool:
     return plan.model.kind is SourceKind.CLAIM and (writable or plan.model.download is None)
 
 
-def _environment(plan: Plan, token: tuple[str, str] | None) -> list[dict[str, Any]]:
-    """The engine's own: HF_ENDPOINT and proxies are needed here more than there."""
-    rendered: dict[str, dict[str, Any]] = {
+def _environment(
+    plan: Plan,
+    engine: Mapping[str, Any],
+    rendered: Mapping[str, Any],
+    token: tuple[str, str] | None,
+) -> list[dict[str, Any]]:
+    """The engine's own: HF_ENDPOINT and proxies are needed here more than there. Of what is
+    rendered for an engine only the caches."""
+    found: dict[str, dict[str, Any]] = {
         name: {"name": name, "value": value} for name, value in CACHE_ENVIRONMENT.items()
     }
-    rendered["HF_HUB_DISABLE_PROGRESS_BARS"] = {
-        "name": "HF_HUB_DISABLE_PROGRESS_BARS",
-        "value": "1",
-    }
+    quiet = {"name": "HF_HUB_DISABLE_PROGRESS_BARS", "value": "1"}
+    found[quiet["name"]] = quiet
     if token is not None:
         secret, key = token
         reference = {"secretKeyRef": {"name": secret, "key": key}}
-        rendered["HF_TOKEN"] = {"name": "HF_TOKEN", "valueFrom": reference}
+        found["HF_TOKEN"] = {"name": "HF_TOKEN", "valueFrom": reference}
     for variable in plan.engine.env:
-        rendered[variable["name"]] = dict(variable)
-    return list(rendered.values())
+        found[variable["name"]] = dict(variable)
+    for variable in engine.get("env") or ():
+        if variable not in rendered["env"]:  # the overlay's
+            found[variable["name"]] = dict(variable)
+    return list(found.values())
 
 
 def _hash(*parts: str | None) -> str:

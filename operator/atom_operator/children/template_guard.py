@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from atom_operator.children.job import inspection_job, weights_job
 from atom_operator.children.overlay import OverlayError
 from atom_operator.children.workload import pod_template
 from atom_operator.constants import Reason
@@ -30,26 +31,57 @@ _Use = tuple[str, TemplateFeature]
 
 
 def template_problems(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
-    """Why the plan's pods cannot be what spec.template makes of them."""
+    """Why the plan's pods cannot be what spec.template and spec.jobs.template make of them."""
+    found = _of_engines(plan, site)
+    if found or plan.jobs.template is None:
+        return found
+    return _of_jobs(plan, site)
+
+
+def _of_engines(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
     if plan.template is None and not plan.template_removed:
         return ()
     try:
         template = pod_template(plan)
     except OverlayError as error:
         return (FieldProblem("spec.template", str(error)),)
+    uses = _uses(template["spec"], plan.service_account)
     return tuple(
-        FieldProblem(
-            f"spec.template.spec.{path}",
-            f"{feature.value} is not allowed here (template.forbidden in the operator's chart); "
-            "leave it out, or ask whoever runs the operator",
-            Reason.TEMPLATE_FORBIDDEN,
-        )
-        for path, feature in _uses(template["spec"], plan.service_account)
+        _forbidden(f"spec.template.spec.{path}", feature)
+        for path, feature in uses
         if feature in site.template_forbidden
     )
 
 
-def _uses(pod: Mapping[str, Any], account: str) -> Iterator[_Use]:
+def _of_jobs(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
+    """Judge spec.jobs.template, which is laid over what comes of spec.template."""
+    place = "spec.jobs.template"
+    try:
+        jobs = [job for job in (weights_job(plan), inspection_job(plan)) if job is not None]
+    except OverlayError as error:
+        return (FieldProblem(place, str(error)),)
+    uses = dict.fromkeys(
+        use
+        for job in jobs
+        for use in _uses(job.manifest["spec"]["template"]["spec"], plan.own_account)
+    )
+    return tuple(
+        _forbidden(f"{place}.spec.{path}", feature)
+        for path, feature in uses
+        if feature in site.template_forbidden
+    )
+
+
+def _forbidden(path: str, feature: TemplateFeature) -> FieldProblem:
+    return FieldProblem(
+        path,
+        f"{feature.value} is not allowed here (template.forbidden in the operator's chart); "
+        "leave it out, or ask whoever runs the operator",
+        Reason.TEMPLATE_FORBIDDEN,
+    )
+
+
+def _uses(pod: Mapping[str, Any], account: str | None) -> Iterator[_Use]:
     for name, feature in _HOST.items():
         if pod.get(name):
             yield name, feature

@@ -44,6 +44,9 @@ class CachedCluster:
             informer.notice_served()
         return found
 
+    async def list_events(self, namespace: str, kind: str, name: str) -> list[Manifest]:
+        return await self._port.list_events(namespace, kind, name)
+
     async def list_deployments(self) -> list[ObjectKey]:
         return await self._port.list_deployments()
 

@@ -14,8 +14,8 @@ import msgspec
 from atom_operator import constants
 from atom_operator.cluster.api_connection import APPLY, ApiConnection, object_path
 from atom_operator.cluster.errors import NotFoundError, RefusedError, doing
-from atom_operator.cluster.placed_pods import PlacedPod
-from atom_operator.domain import ATOM_DEPLOYMENT, NODE, POD, Kind, Manifest, ObjectKey
+from atom_operator.cluster.pods.placed_pods import PlacedPod
+from atom_operator.domain import ATOM_DEPLOYMENT, EVENT, NODE, POD, Kind, Manifest, ObjectKey
 
 PAGE_SIZE = 250
 _FORBIDDEN = 403
@@ -111,6 +111,15 @@ class ApiCluster:
             return await self._list(kind, namespace, _labels(labels), _MANIFESTS)
         except NotFoundError:
             return None
+
+    async def list_events(self, namespace: str, kind: str, name: str) -> list[Manifest]:
+        about = f"involvedObject.kind={kind},involvedObject.name={name}"
+        try:
+            return await self._list(EVENT, namespace, {"fieldSelector": about}, _MANIFESTS)
+        except RefusedError as error:
+            if error.code != _FORBIDDEN:
+                raise
+            return []  # a chart of before has no right to it
 
     async def list_deployments(self) -> list[ObjectKey]:
         keys: list[ObjectKey] = []

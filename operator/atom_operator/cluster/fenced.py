@@ -34,6 +34,9 @@ class FencedCluster:
     ) -> list[Manifest] | None:
         return await self._port.list_if_served(kind, namespace, labels)
 
+    async def list_events(self, namespace: str, kind: str, name: str) -> list[Manifest]:
+        return await self._port.list_events(namespace, kind, name)
+
     async def list_deployments(self) -> list[ObjectKey]:
         return await self._port.list_deployments()
 

@@ -1,7 +1,9 @@
-"""Jobs that prepare a model: read how they stand, create what is missing, clear what is spent.
+"""Jobs that prepare a model: read how they stand, create what is missing, replace what is spent.
 
-A failed Job is made again after a while, or at once when what is asked for has changed: nothing
-announces that a Secret, a claim or the hub has been put right. Idempotent, as all of cluster/.
+A Job's own status says little: pods that a quota or an admission refuses show only in its Events,
+and a sidecar that goes on keeps it from ending. A Job is made again when what it was made from has
+changed, whatever it does, and a failed one after a while too: nothing announces that a Secret, a
+claim or the hub has been put right. What is fetched stays fetched. Idempotent, as all of cluster/.
 """
 
 from __future__ import annotations
@@ -11,10 +13,21 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from atom_operator import constants
+from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.observe import belongs_to
-from atom_operator.cluster.pod_state import last_words
+from atom_operator.cluster.pods.events import newest_refusal
+from atom_operator.cluster.pods.pod_state import (
+    annotation,
+    container_problem,
+    created_at,
+    has_ended,
+    last_words,
+    pod_state,
+    time_of,
+)
 from atom_operator.cluster.port import ClusterPort
-from atom_operator.domain import JOB, POD, Manifest, Owner
+from atom_operator.constants import Reason
+from atom_operator.domain import JOB, POD, ChildKey, Manifest, Owner, Refusal
 from atom_operator.domain.preparation import JobPurpose, JobRequest, JobState
 
 RETRY_AFTER = timedelta(minutes=10)
@@ -23,13 +36,12 @@ RETRY_AFTER = timedelta(minutes=10)
 async def read_job(port: ClusterPort, namespace: str, request: JobRequest) -> JobState | None:
     """Read the Job, whichever AtomDeployment asked for it first; None when there is none."""
     job = await port.get(JOB, namespace, request.name)
-    if job is None:
+    if job is None or job["metadata"].get("deletionTimestamp"):
         return None
     ended = _ended(job)
     if ended and ended["type"] == "Complete" and request.purpose is JobPurpose.WEIGHTS:
         return job_state(job, ())  # its pods have nothing more to say
-    pods = await port.list_labelled(POD, namespace, {"job-name": request.name})
-    return job_state(job, pods)
+    return await _look_at(port, job)
 
 
 async def ensure_jobs(
@@ -39,40 +51,130 @@ async def ensure_jobs(
     now: datetime,
     *,
     prune: bool,
-) -> None:
-    """Create the Jobs that are missing, remove failed ones that are due; `prune` removes those
-    of ours that are not asked for."""
+) -> tuple[Refusal, ...]:
+    """Create the Jobs that are missing and replace those that are spent; `prune` removes those of
+    ours that are not asked for. What the API server refuses comes back."""
     wanted, key = {request.name: request for request in requests}, owner.key
+    refused: list[Refusal] = []
     for request in wanted.values():
         job = await port.get(JOB, key.namespace, request.name)
-        if job is None:
-            await port.apply(JOB, request.manifest)
-        elif _is_spent(job, request, now):
-            await port.delete(JOB, key.namespace, request.name)
+        try:
+            if job is None:
+                await port.apply(JOB, request.manifest)
+            else:
+                await _keep_up(port, owner, job, request, now)
+        except RefusedError as error:
+            child = ChildKey(JOB, request.name)
+            refused.append(Refusal(child, Reason.APPLY_REFUSED, str(error)))
     if not prune:
-        return
+        return tuple(refused)
     for job in await port.list_labelled(JOB, key.namespace, {constants.LABEL_JOB_FOR: key.name}):
         name = job["metadata"]["name"]
         if name not in wanted and belongs_to(job, owner.uid):
             await port.delete(JOB, key.namespace, name)
+    return tuple(refused)
 
 
-def job_state(job: Manifest, pods: Iterable[Manifest]) -> JobState:
-    """The typed view of a Job and its pods."""
+async def _keep_up(
+    port: ClusterPort, owner: Owner, job: Manifest, request: JobRequest, now: datetime
+) -> None:
+    """Replace a Job that is spent; end what outlasts its work."""
+    if _is_done(job) or job["metadata"].get("deletionTimestamp"):
+        return
+    state = await _look_at(port, job)
+    if state.lingers:
+        await port.replace(JOB, _as_done(job, state))
+    elif _is_spent(job, state, request, owner, now):
+        await port.delete(JOB, owner.key.namespace, request.name)
+        # At once, or another AtomDeployment that waits for the same may make it as it was.
+        if await port.get(JOB, owner.key.namespace, request.name) is None:
+            await port.apply(JOB, request.manifest)
+
+
+async def _look_at(port: ClusterPort, job: Manifest) -> JobState:
+    namespace, name = job["metadata"]["namespace"], job["metadata"]["name"]
+    found = await port.list_labelled(POD, namespace, {"job-name": name})
+    # A pod of the Job that had this name before may still be about to end.
+    uid = job["metadata"].get("uid")
+    pods = [
+        pod
+        for pod in found
+        if belongs_to(pod, str(uid)) or not pod["metadata"].get("ownerReferences")
+    ]
+    refused = None
+    if not _is_done(job) and _ended(job) is None and all(has_ended(pod) for pod in pods):
+        events = await port.list_events(namespace, JOB.kind, name)
+        made = [time for pod in pods if (time := created_at(pod)) is not None]
+        refused = newest_refusal(events, after=max(made, default=None))
+    return job_state(job, pods, refused)
+
+
+def job_state(job: Manifest, pods: Iterable[Manifest], refused: str | None = None) -> JobState:
+    """The typed view of a Job and its pods; `refused`: why it gets no pod."""
     latest = max(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp")), default=None)
+    if _is_done(job):
+        return JobState(
+            "Succeeded", result=annotation(job, constants.ANNOTATION_JOB_RESULT) or None
+        )
     ended = _ended(job)
     if ended is None:
-        message = last_words(latest) if latest else ""
-        address = ((latest or {}).get("status") or {}).get("podIP")
-        return JobState("Running", message, address=address or None)
+        return _running(latest, refused)
     failed = ended["type"] == "Failed"
-    words = (last_words(latest) if latest else "") or str(ended.get("message") or "")
+    words = (_words(latest) if latest else "") or str(ended.get("message") or "")
     return JobState(
         phase="Failed" if failed else "Succeeded",
         message=words if failed else "",
         result=None if failed or latest is None else _result(latest),
-        finished_at=_time(ended.get("lastTransitionTime")),
+        finished_at=time_of(ended.get("lastTransitionTime")),
     )
+
+
+def _running(pod: Manifest | None, refused: str | None) -> JobState:
+    """A Job that has not ended, by the pod that it made last."""
+    if refused is not None:
+        words = f"its pods are refused: {refused}"
+        return JobState("Running", words, problem=words, refused=True)
+    if pod is None:
+        return JobState("Running", "it has no pod yet")
+    address = (pod.get("status") or {}).get("podIP")
+    if has_ended(pod):
+        return JobState("Running", f"pod {pod['metadata']['name']} ended: {_words(pod)}")
+    ended = _end_of_work(pod)
+    if ended is not None and _others_go_on(pod):
+        at = time_of(ended.get("finishedAt"))
+        if ended.get("exitCode") == 0:
+            return JobState("Succeeded", result=_result(pod), finished_at=at, lingers=True)
+        return JobState("Failed", _words(pod), finished_at=at)
+    state, words = pod_state(pod), _words(pod)
+    named = f"pod {pod['metadata']['name']}: {words}" if words else ""
+    works = ended is not None or _runs(_work(pod) or {})
+    return JobState(
+        "Running",
+        named,
+        address=address or None,
+        problem=named if words and state.unschedulable_message is None and not works else None,
+        unschedulable=named if state.unschedulable_message is not None else None,
+    )
+
+
+def _is_done(job: Manifest) -> bool:
+    """Whether it was put down as done; its controller will never say so of one that lingered."""
+    return annotation(job, constants.ANNOTATION_JOB_RESULT) is not None
+
+
+def _as_done(job: Manifest, state: JobState) -> Manifest:
+    """Suspended, which ends what else runs in its pod, and with what it reported."""
+    metadata = job["metadata"]
+    annotations = {
+        **(metadata.get("annotations") or {}),
+        constants.ANNOTATION_JOB_RESULT: state.result or "",
+    }
+    kept = {name: value for name, value in metadata.items() if name != "managedFields"}
+    return {
+        **job,
+        "metadata": {**kept, "annotations": annotations},
+        "spec": {**job["spec"], "suspend": True},
+    }
 
 
 def _ended(job: Manifest) -> Mapping[str, Any] | None:
@@ -82,27 +184,52 @@ def _ended(job: Manifest) -> Mapping[str, Any] | None:
     return None
 
 
+def _work(pod: Manifest) -> Mapping[str, Any] | None:
+    """The status of the container that does the work; what is injected beside it is not ours."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return next((item for item in statuses if item["name"] == constants.JOB_CONTAINER), None)
+
+
+def _words(pod: Manifest) -> str:
+    """What the working container says first, then what anything else in the pod does."""
+    work = _work(pod)
+    own = container_problem(work) if work is not None else None
+    return own or last_words(pod)
+
+
+def _end_of_work(pod: Manifest) -> Mapping[str, Any] | None:
+    return ((_work(pod) or {}).get("state") or {}).get("terminated")
+
+
+def _others_go_on(pod: Manifest) -> bool:
+    """Whether a container beside the working one runs, which keeps the pod from ending."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return any(_runs(item) for item in statuses if item["name"] != constants.JOB_CONTAINER)
+
+
+def _runs(container: Mapping[str, Any]) -> bool:
+    return (container.get("state") or {}).get("running") is not None
+
+
 def _result(pod: Manifest) -> str | None:
-    for status in (pod.get("status") or {}).get("containerStatuses") or ():
-        ended = (status.get("state") or {}).get("terminated")
-        if ended and ended.get("exitCode") == 0:
-            return ended.get("message") or None
-    return None
+    ended = _end_of_work(pod)
+    return ended.get("message") or None if ended and ended.get("exitCode") == 0 else None
 
 
-def _is_spent(job: Manifest, request: JobRequest, now: datetime) -> bool:
-    ended = _ended(job)
-    if ended is None or ended["type"] != "Failed":
+def _is_spent(
+    job: Manifest, state: JobState, request: JobRequest, owner: Owner, now: datetime
+) -> bool:
+    """Whether another Job is due. One that another AtomDeployment made, which may ask for the same
+    otherwise, is left to it for a while: two that differ would replace each other for ever."""
+    if state.phase == "Succeeded":
         return False
-    annotations = job["metadata"].get("annotations") or {}
-    if annotations.get(constants.ANNOTATION_JOB_DIGEST) != request.digest:
-        return True
-    since = _time(ended.get("lastTransitionTime"))
+    failed = state.phase == "Failed"
+    made_for = (job["metadata"].get("labels") or {}).get(constants.LABEL_JOB_FOR)
+    digest = annotation(job, constants.ANNOTATION_JOB_DIGEST)
+    hangs = state.problem is not None or state.unschedulable is not None
+    if made_for == owner.key.name and digest != request.digest:
+        return failed or hangs or digest is not None  # None: an older operator's, and it works
+    if not failed and (made_for == owner.key.name or not hangs):
+        return False
+    since = state.finished_at if failed else created_at(job)
     return since is None or now - since >= RETRY_AFTER
-
-
-def _time(text: Any) -> datetime | None:
-    try:
-        return datetime.fromisoformat(str(text).replace("Z", "+00:00"))
-    except ValueError:
-        return None

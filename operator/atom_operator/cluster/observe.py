@@ -14,7 +14,8 @@ from typing import Any
 from atom_operator import constants
 from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.foreign_edits import foreign_edits
-from atom_operator.cluster.pod_state import (
+from atom_operator.cluster.pods.events import newest_refusal
+from atom_operator.cluster.pods.pod_state import (
     annotation,
     ended_pod,
     has_ended,
@@ -42,9 +43,12 @@ from atom_operator.domain import (
     RolloutStrategy,
     StartupTimes,
 )
+from atom_operator.kinds import LEADER_WORKER_SET as _GROUPS
 from atom_operator.kinds import Kind
 
 _logger = logging.getLogger(__name__)
+# Of many groups whose pods are refused a few say why.
+_MOST_GROUPS_ASKED = 3
 
 
 async def observe(
@@ -72,11 +76,43 @@ async def observe(
     live = [pod for pod in pods if not has_ended(pod)]
     running = (pod for pod in live if not pod["metadata"].get("deletionTimestamp"))
     states = tuple(pod_state(pod) for pod in running)
-    return replace(
+    observed = replace(
         describe(children, states),
         unserved=frozenset(unserved),
         leaving=len(live) - len(states),
         ended=tuple(ended_pod(pod) for pod in pods if has_ended(pod)),
+    )
+    return with_refusal(observed, await _group_refusal(port, key, observed))
+
+
+async def _group_refusal(port: ClusterPort, key: ObjectKey, observed: Observed) -> str | None:
+    """Why pods of groups are not made. A LeaderWorkerSet has no condition for that: its pods are of
+    StatefulSets, one of its own name and one for each leader, and only their Events tell."""
+    groups = next((item for at, item in observed.children.items() if at.kind == _GROUPS), None)
+    if groups is None or len(observed.pods) >= _pods_wanted(groups):
+        return None
+    leaders = sorted(pod.name for pod in observed.pods if pod.role == constants.ROLE_LEADER)
+    events: list[Manifest] = []
+    for name in (key.name, *leaders[:_MOST_GROUPS_ASKED]):
+        events += await port.list_events(key.namespace, "StatefulSet", name)
+    made = [pod.created_at for pod in observed.pods if pod.created_at is not None]
+    return newest_refusal(events, after=max(made, default=None))
+
+
+def with_refusal(observed: Observed, words: str | None) -> Observed:
+    """What is observed, and why pods of groups are not made."""
+    if words is None:
+        return observed
+
+    def told(state: DeploymentState) -> DeploymentState:
+        return replace(state, refused_message=words) if state.in_groups else state
+
+    running = observed.deployment
+    return replace(
+        observed,
+        deployment=told(running) if running is not None else None,
+        workloads={key: told(state) for key, state in observed.workloads.items()},
+        group_refusal=words,
     )
 
 
@@ -239,10 +275,16 @@ def _has_groups(manifest: Manifest) -> bool:
 def _groups_run(manifest: Manifest, pods: Sequence[PodState]) -> bool:
     """Whether every pod of a LeaderWorkerSet is there, of its revision and ready: its controller's
     counts alone may be those of the spec before."""
-    spec, revision = manifest["spec"], annotation(manifest, constants.ANNOTATION_REVISION)
-    wanted = spec.get("replicas", 1) * spec["leaderWorkerTemplate"].get("size", 1)
+    revision = annotation(manifest, constants.ANNOTATION_REVISION)
     own = [pod for pod in pods if pod.role is not None]  # others are a Deployment's
-    return len(own) == wanted and all(pod.ready and pod.revision == revision for pod in own)
+    return len(own) == _pods_wanted(manifest) and all(
+        pod.ready and pod.revision == revision for pod in own
+    )
+
+
+def _pods_wanted(groups: Manifest) -> int:
+    spec = groups["spec"]
+    return int(spec.get("replicas", 1)) * int(spec["leaderWorkerTemplate"].get("size", 1))
 
 
 def _rollback(manifest: Manifest) -> Rollback | None:

@@ -29,6 +29,9 @@ class ClusterPort(Protocol):
         """List objects as `list_labelled` does, of a kind that the cluster may lack; None when it
         does."""
 
+    async def list_events(self, namespace: str, kind: str, name: str) -> list[Manifest]:
+        """List the Events about one object; none where we may not read them."""
+
     async def list_deployments(self) -> list[ObjectKey]:
         """Every AtomDeployment that this operator watches."""
 

@@ -51,6 +51,7 @@ from atom_operator.domain.options import (
     Download,
     EngineOptions,
     FieldProblem,
+    JobOptions,
     ModelLocation,
     SourceKind,
 )
@@ -109,6 +110,7 @@ __all__ = [
     "FieldProblem",
     "ForeignEdit",
     "InspectedConfig",
+    "JobOptions",
     "Kind",
     "LoadProgress",
     "Manifest",

@@ -41,6 +41,14 @@ class Download:
 
 
 @dataclass(frozen=True, slots=True)
+class JobOptions:
+    """What is asked of the Jobs that prepare a model. `template` is laid over theirs."""
+
+    template: Mapping[str, Any] | None = None
+    active_deadline_seconds: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelLocation:
     """Where the pods find the weights, and what the engine's --model says."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from atom.sizing import ModelFacts
 from atom_operator.domain.capacity import CapacityVerdict, Evidence, InspectedConfig
 from atom_operator.domain.objects import ObjectKey
-from atom_operator.domain.options import Accelerator, EngineOptions, ModelLocation
+from atom_operator.domain.options import Accelerator, EngineOptions, JobOptions, ModelLocation
 from atom_operator.domain.rollout import Rollout
 from atom_operator.integration_values import Integrations
 
@@ -45,6 +45,8 @@ class Plan:
     changes_kind: bool = False  # pods of the other kind of workload serve until these are ready
     warnings: tuple[str, ...] = ()  # about what is accepted all the same
     keeps_rendering: bool = False  # pods stay as another version of the operator made them
+
+    jobs: JobOptions = field(default_factory=JobOptions)
 
     @property
     def service_account(self) -> str:

@@ -40,6 +40,10 @@ class JobState:
     phase: Literal["Running", "Succeeded", "Failed"]
     message: str = ""  # how a container ended, or what it waits for
     result: str | None = None  # what it left when it succeeded
+    problem: str | None = None  # why nothing works at it, and nothing will by itself
+    refused: bool = False  # the problem is that its pods are refused
+    unschedulable: str | None = None  # why its pod finds no node
+    lingers: bool = False  # its work is done; something else in its pod goes on
     address: str | None = None
     finished_at: datetime | None = None
 
@@ -52,3 +56,4 @@ class Waiting:
     message: str
     failed: bool = False
     progress: LoadProgress | None = None
+    unschedulable: str | None = None  # why the Job's pod finds no node

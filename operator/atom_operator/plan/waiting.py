@@ -29,19 +29,37 @@ def waiting_for_weights(
     if state.phase == "Failed":
         message = f"Job {name} failed: {state.message}. {_RETRY}"
         return Waiting(Reason.DOWNLOAD_FAILED, message, failed=True)
+    if state.problem is not None:
+        return _blocked(name, state)
     progress = health.progress if health else None
     words = f" ({state.message})" if state.message else ""
     stalled = progress is not None and progress.stalled
     reason = Reason.DOWNLOAD_STALLED if stalled else Reason.DOWNLOADING_WEIGHTS
-    return Waiting(reason, f"Job {name} runs{words}", progress=progress)
+    message, lost = f"Job {name} runs{words}", state.unschedulable
+    return Waiting(reason, message, progress=progress, unschedulable=_named(name, lost))
+
+
+def _blocked(name: str, state: JobState) -> Waiting:
+    """Wait for a Job at which nothing works: it goes on when a user puts right what it says."""
+    reason = Reason.PODS_REFUSED if state.refused else Reason.POD_FAILING
+    message = f"Job {name}: {state.problem}. It goes on when that is put right"
+    return Waiting(reason, message, failed=True)
+
+
+def _named(name: str, words: str | None) -> str | None:
+    return f"Job {name}: {words}" if words else None
 
 
 def waiting_for_inspection(name: str, state: JobState | None) -> Waiting | None:
     """None when there is nothing left to wait for, whether the look succeeded or not."""
     if state is not None and state.phase != "Running":
         return None
+    if state is not None and state.problem is not None:
+        return _blocked(name, state)
     words = f": {state.message}" if state and state.message else ""
-    return Waiting(Reason.INSPECTING_MODEL, f"Job {name} reads the model's config.json{words}")
+    message = f"Job {name} reads the model's config.json{words}"
+    lost = _named(name, state.unschedulable if state else None)
+    return Waiting(Reason.INSPECTING_MODEL, message, unschedulable=lost)
 
 
 def inspected_config(state: JobState | None) -> str | None:

@@ -174,6 +174,9 @@ def _accepted(situation: Situation) -> Verdict:
 
 def _scheduled(situation: Situation) -> Verdict:
     kind, observed = ConditionType.SCHEDULED, situation.observed
+    waiting = situation.waiting
+    if not observed.pods and waiting is not None and waiting.unschedulable:
+        return Verdict(kind, "False", Reason.UNSCHEDULABLE, waiting.unschedulable)
     if not observed.pods:
         return Verdict(kind, "Unknown", Reason.NO_PODS, "there are no pods to schedule")
     for pod in observed.pods:
@@ -183,9 +186,9 @@ def _scheduled(situation: Situation) -> Verdict:
         if pod.unschedulable_message:
             message = f"pod {pod.name}: {pod.unschedulable_message}"
             return Verdict(kind, "False", Reason.UNSCHEDULABLE, message)
-    waiting = sum(not pod.scheduled for pod in observed.pods)
-    if waiting:
-        message = f"pods without a node: {waiting}"
+    pending = sum(not pod.scheduled for pod in observed.pods)
+    if pending:
+        message = f"pods without a node: {pending}"
         return Verdict(kind, "Unknown", Reason.PODS_PENDING, message)
     return Verdict(kind, "True", Reason.ALL_PODS_SCHEDULED, "every pod has a node")
 
@@ -196,11 +199,11 @@ def _progressing(situation: Situation) -> Verdict:
         serving = "what runs goes on" if situation.observed.deployment else "nothing is started"
         blocking = "CapacityFits" if situation.plan else "Accepted"
         return Verdict(kind, "False", Reason.HELD_BACK, f"see {blocking}; {serving}")
-    if situation.waiting is not None:
-        return waits(situation.waiting, serving=situation.observed.deployment is not None)
     for refusal in situation.report.refused:
         child = f"{refusal.child.kind.kind} {refusal.child.name}"
         return Verdict(kind, "False", refusal.reason, f"{child}: {refusal.message}")
+    if situation.waiting is not None:
+        return waits(situation.waiting, serving=situation.observed.deployment is not None)
     if situation.observed.deployment is None:
         return Verdict(kind, "True", Reason.ROLLING_OUT, "the Deployment is being created")
     if deployment.complete and deployment.rollback is not None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from atom_operator.api.v1alpha1.cache import CacheSpec
+from atom_operator.api.v1alpha1.cache import CacheSpec, JobsSpec
 from atom_operator.api.v1alpha1.common import PRESERVE, QUANTITY_PATTERN, ApiModel, cel
 from atom_operator.api.v1alpha1.integration_fields import (
     AutoscalingSpec,
@@ -400,6 +400,8 @@ class AtomDeploymentSpec(ApiModel):
     """Renders a NetworkPolicy; absent: none, and whatever else applies decides."""
     cache: CacheSpec = Field(default_factory=CacheSpec)
     """What outlives a pod."""
+    jobs: JobsSpec = Field(default_factory=JobsSpec)
+    """The Jobs that prepare the model."""
     template: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
     """PodTemplateSpec laid over the rendered one by strategic merge, as Kubernetes defines it
     (lists by their merge keys, $patch and the other directives); it wins, and the Accepted

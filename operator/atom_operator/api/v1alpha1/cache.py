@@ -1,12 +1,12 @@
-"""The part of a spec about what outlives a pod."""
+"""The parts of a spec about what outlives a pod, and what prepares it."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from atom_operator.api.v1alpha1.common import ApiModel
+from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel
 
 _ClaimName = Annotated[str, Field(min_length=1, max_length=253)]
 
@@ -25,6 +25,18 @@ class WeightsCacheSpec(ApiModel):
     claim: _ClaimName
     """Name of a PersistentVolumeClaim in the same namespace. Engine pods mount it read-only; with
     more than one replica it must allow that (ReadWriteMany)."""
+
+
+class JobsSpec(ApiModel):
+    """The Jobs that prepare a model: its download into a claim, and a look at its config.json."""
+
+    template: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None
+    """PodTemplateSpec laid over the one of the Jobs by strategic merge, such as resources of the
+    container prepare, labels, or tolerations. Metadata, placement, security, variables and mounts
+    of spec.template hold for Jobs without a word here."""
+    active_deadline_seconds: Annotated[int, Field(ge=60, le=2_592_000)] | None = None
+    """How long a Job may take with all its retries before it has failed; it is tried again later.
+    Default: a day for a download, half an hour for a look."""
 
 
 class CacheSpec(ApiModel):

@@ -1,0 +1,44 @@
+"""What Events say where no status does: whose pods the API server refuses. Pure.
+
+Neither a Job nor a StatefulSet (the pods of a group are of several) has a condition for a pod that
+a quota, a LimitRange or an admission webhook keeps from being made. Called by jobs and observe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from atom_operator.cluster.pods.pod_state import time_of
+
+_REFUSED = "FailedCreate"
+
+
+def newest_refusal(
+    events: Iterable[Mapping[str, Any]], after: datetime | None = None
+) -> str | None:
+    """The words of the last refusal; None where a pod was made `after` it."""
+    found = [(event_time(item), item) for item in events if item.get("reason") == _REFUSED]
+    told = [(time, item) for time, item in found if time is not None]
+    if not told:
+        return None
+    time, newest = max(told, key=lambda each: each[0])
+    if after is not None and time < after:
+        return None
+    return str(newest.get("message") or "").removeprefix("Error creating: ").strip()
+
+
+def event_time(event: Mapping[str, Any]) -> datetime | None:
+    """When an Event was last seen, of either form of the API."""
+    series = event.get("series") or {}
+    for text in (
+        series.get("lastObservedTime"),
+        event.get("lastTimestamp"),
+        event.get("eventTime"),
+        event.get("firstTimestamp"),
+    ):
+        found = time_of(text) if text else None
+        if found is not None:
+            return found
+    return None
