@@ -12,10 +12,12 @@ import datetime
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, NoReturn
 
 import jinja2
 from jinja2.ext import loopcontrols
+from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from atom.errors import ConfigError, ModelError, RequestError
@@ -43,6 +45,7 @@ class ChatTemplate:
         self._template = _compile(source)
         self._tool_template = _compile(tool_source) if tool_source else self._template
         self._special_tokens = dict(special_tokens)
+        self.variables = _variables_of(source) | _variables_of(tool_source or "")
 
     def render(
         self,
@@ -50,9 +53,11 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         extra: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt's text. extra: more variables (chat_template_kwargs).
+        """The prompt's text. continue_final_message: it ends within the last message, as far as
+        that came. extra: more variables (chat_template_kwargs).
 
         Raises `RequestError` when the template refuses the conversation or cannot render it."""
         for name in sorted(RESERVED_NAMES.intersection(extra or {})):
@@ -60,12 +65,16 @@ class ChatTemplate:
                 f"chat_template_kwargs may not set {name!r}", param="chat_template_kwargs"
             )
         template = self._tool_template if tools else self._template
+        mark = token_hex(16) if continue_final_message else ""
+        shown = [_with_reasoning(message) for message in messages]
+        if mark:
+            shown[-1] = {**shown[-1], "content": f"{shown[-1]['content']}{mark}"}
         try:
-            return template.render(
+            text = template.render(
                 {
                     **self._special_tokens,
                     **(extra or {}),
-                    "messages": [_with_reasoning(message) for message in messages],
+                    "messages": shown,
                     "tools": tools or None,
                     "add_generation_prompt": add_generation_prompt,
                 }
@@ -76,6 +85,19 @@ class ChatTemplate:
                 f"the model's chat template cannot render these messages: {error}",
                 param="messages",
             ) from error
+        return text if not mark else _before(mark, text)
+
+
+def _before(mark: str, text: str) -> str:
+    """What is behind the mark ends the last message, which is to go on."""
+    before, found, _ = text.rpartition(mark)
+    if not found:
+        raise RequestError(
+            "continue_final_message: the model's chat template does not show the last message as "
+            "it is",
+            param="continue_final_message",
+        )
+    return before
 
 
 def _with_reasoning(message: Message) -> Message:
@@ -127,20 +149,29 @@ def _read_override(path: Path) -> str:
         raise ConfigError(f"--chat-template {path}: cannot be read ({error})") from error
 
 
+def _variables_of(source: str) -> frozenset[str]:
+    """The names that a template reads and does not set itself."""
+    return frozenset(find_undeclared_variables(_environment().parse(source)))
+
+
 def _compile(source: str) -> jinja2.Template:
+    try:
+        return _environment().from_string(source)
+    except jinja2.TemplateError as error:
+        raise ModelError(
+            f"the chat template has a syntax error ({error}); "
+            f"correct it, or pass another one with --chat-template"
+        ) from error
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlocks]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
-    try:
-        return environment.from_string(source)
-    except jinja2.TemplateError as error:
-        raise ModelError(
-            f"the chat template has a syntax error ({error}); "
-            f"correct it, or pass another one with --chat-template"
-        ) from error
+    return environment
 
 
 class _GenerationBlocks(jinja2.ext.Extension):

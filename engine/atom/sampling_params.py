@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
@@ -57,6 +58,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: report for every generated token its log-probability and those of so many most likely
     tokens (0: only its own); None reports nothing. Taken from the model's raw logits.
     prompt_logprobs: the same for the prompt's tokens.
+    include_stop_str_in_output: the stop string or stop token that ends an answer is part of it.
+    skip_special_tokens: false shows them as they are written.
+    truncate_prompt_tokens: a longer prompt loses its beginning (truncation_side left) or its end;
+    -1 keeps as much as leaves room for max_tokens.
+    return_prompt_token_ids: the prompt's tokens are kept for who reads the answer.
     structured_outputs: the shape that the answer must have. Its end is the grammar's: min_tokens
     gives way to a complete grammar, and ignore_eos does not go on past it.
     """
@@ -81,6 +87,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     bad_words_token_ids: tuple[tuple[int, ...], ...] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    truncate_prompt_tokens: int | None = None
+    truncation_side: Literal["left", "right"] = "left"
+    return_prompt_token_ids: bool = False
     structured_outputs: StructuredOutputsParams | None = None
 
     def __post_init__(self) -> None:
@@ -101,6 +112,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         for name, count in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
             if count is not None:
                 _within(name, count, 0, MAX_LOGPROBS)
+        kept = self.truncate_prompt_tokens
+        if kept is not None and (kept < -1 or kept == 0):
+            raise RequestError(
+                f"truncate_prompt_tokens must be -1 (what fits) or at least 1, got {kept}",
+                param="truncate_prompt_tokens",
+            )
         self._check_lengths()
         self._check_stops()
         self._check_tokens()

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -100,14 +101,16 @@ class Tokenizer:
                 return True
         return False
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The whole text, without special tokens; ids outside the vocabulary give nothing."""
-        return self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The whole text; ids outside the vocabulary give nothing."""
+        return self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
 
-    def stream(self) -> TokenStream:
+    def stream(self, *, skip_special_tokens: bool = True) -> TokenStream:
         """A fresh stream; pushing ids, then flushing, gives `decode` of them. (Where bytes make no
         character at all, the window kind may show fewer or more U+FFFD.)"""
-        return _ByteStream(self) if self._byte_level else _WindowStream(self)
+        if self._byte_level:
+            return _ByteStream(self) if skip_special_tokens else _ByteStreamWithSpecials(self)
+        return _WindowStream(self, skip_special_tokens=skip_special_tokens)
 
     def special_tokens(self) -> dict[str, str]:
         """bos_token, eos_token and so on as the chat template sees them; only those that exist."""
@@ -124,6 +127,10 @@ class Tokenizer:
         """Of the special token that is written like this; None when it is ordinary text."""
         token_id = self._tokenizer.token_to_id(text)
         return token_id if token_id in self._special_ids else None
+
+    def special_text(self, token_id: int) -> str | None:
+        """How a special token is written; None for others."""
+        return self._tokenizer.id_to_token(token_id) if token_id in self._special_ids else None
 
     def token_bytes(self, token_id: int) -> bytes:
         """Bytes that a token stands for, for vocabularies of bytes; empty for special tokens."""
@@ -210,6 +217,16 @@ class _ByteStream:
         return "" if self._decoder is None else self._decoder.decode(b"", True)
 
 
+class _ByteStreamWithSpecials(_ByteStream):
+    """Shows special tokens too, as they are written."""
+
+    __slots__ = ()
+
+    def push(self, token_id: int) -> str:
+        special = self._tokenizer.special_text(token_id)
+        return super().push(token_id) if special is None else self.flush() + special
+
+
 class _WindowStream:
     """For every other vocabulary: decodes the last few tokens with and without the new one.
 
@@ -217,26 +234,26 @@ class _WindowStream:
     it comes first (a leading space is dropped) and on its neighbours (byte fallback).
     """
 
-    __slots__ = ("_ids", "_shown", "_shown_text", "_tokenizer")
+    __slots__ = ("_decode", "_ids", "_shown", "_shown_text")
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool) -> None:
+        self._decode = partial(tokenizer.decode, skip_special_tokens=skip_special_tokens)
         self._ids: list[int] = []
         self._shown = 0  # how many of the window's tokens have been shown
         self._shown_text = ""
 
     def push(self, token_id: int) -> str:
         self._ids.append(token_id)
-        text = self._tokenizer.decode(self._ids)
+        text = self._decode(self._ids)
         if not text.endswith(_REPLACEMENT):
             return self._show(text, len(self._ids))
         settled = len(self._ids) - (_LONGEST_CHARACTER_TOKENS - 1)
         if settled <= self._shown:
             return ""
-        return self._show(self._tokenizer.decode(self._ids[:settled]), settled)
+        return self._show(self._decode(self._ids[:settled]), settled)
 
     def flush(self) -> str:
-        return self._show(self._tokenizer.decode(self._ids), len(self._ids))
+        return self._show(self._decode(self._ids), len(self._ids))
 
     def _show(self, text: str, count: int) -> str:
         """Show `text`, which is what the first `count` tokens of the window read as."""
@@ -246,7 +263,7 @@ class _WindowStream:
             return ""
         del self._ids[: self._shown]
         self._shown = count - self._shown
-        self._shown_text = self._tokenizer.decode(self._ids[: self._shown])
+        self._shown_text = self._decode(self._ids[: self._shown])
         return new
 
 

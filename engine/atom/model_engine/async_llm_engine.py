@@ -250,9 +250,11 @@ class AsyncLLMEngine:
         )
         return token_ids
 
-    async def detokenize(self, token_ids: Sequence[int]) -> str:
-        """The text of these tokens, without special ones. Raises `RequestError`."""
-        return await self._text.detokenize(token_ids)
+    async def detokenize(
+        self, token_ids: Sequence[int], *, skip_special_tokens: bool = True
+    ) -> str:
+        """The text of these tokens. Raises `RequestError`."""
+        return await self._text.detokenize(token_ids, skip_special_tokens=skip_special_tokens)
 
     async def call_utility(self, method: str, *args: Any) -> list[Any]:
         """What the engine cores' utility of this name returns, by rank. Raises `EngineDeadError`

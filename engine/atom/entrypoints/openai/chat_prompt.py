@@ -21,12 +21,48 @@ from atom.model_engine.async_llm_engine import AsyncLLMEngine
 
 
 def chat_prompt(engine: AsyncLLMEngine, request: ChatCompletionRequest | TokenizeRequest) -> str:
-    """The conversation as the model reads it."""
+    """The conversation as the model reads it. Raises `RequestError`."""
+    messages = request.messages or []
+    continues = continues_message(request)
+    if request.documents and not engine.processor.template_names("documents"):
+        raise RequestError(
+            "documents: the chat template of this model has no place for them; write them into a "
+            "message",
+            param="documents",
+        )
     return engine.processor.render_chat(
-        [_template_message(index, item) for index, item in enumerate(request.messages or ())],
+        [_template_message(index, item) for index, item in enumerate(messages)],
         tools=_template_tools(request),
+        add_generation_prompt=request.add_generation_prompt is not False and not continues,
+        continue_final_message=continues,
         extra=_template_variables(request),
     )
+
+
+def continues_message(request: ChatCompletionRequest | TokenizeRequest) -> bool:
+    """Whether the answer goes on with the last message. Raises `RequestError` where it cannot."""
+    messages = request.messages or []
+    for index, message in enumerate(messages[:-1]):
+        if message.prefix:
+            raise RequestError(
+                f"messages[{index}].prefix: only the last message can be the beginning of the "
+                f"answer",
+                param="messages",
+            )
+    asked = bool(request.continue_final_message or (messages and messages[-1].prefix))
+    if asked and request.add_generation_prompt:
+        raise RequestError(
+            "continue_final_message and add_generation_prompt cannot both be true: the answer goes "
+            "on with the last message, or is one of its own",
+            param="continue_final_message",
+        )
+    if asked and (not messages or messages[-1].role != "assistant" or not messages[-1].content):
+        raise RequestError(
+            "continue_final_message: the last message must be the assistant's, with a content to "
+            "go on with",
+            param="continue_final_message",
+        )
+    return asked
 
 
 def _template_message(index: int, message: ChatMessage) -> dict[str, Any]:
@@ -85,6 +121,8 @@ def _template_variables(request: TemplateFields) -> dict[str, Any]:
     variables = dict(request.chat_template_kwargs or {})
     if request.reasoning_effort is not None:
         variables.setdefault("reasoning_effort", request.reasoning_effort)
+    if request.documents:
+        variables.setdefault("documents", request.documents)
     choice = request.tool_choice
     if choice is not None:
         plain = choice.model_dump() if isinstance(choice, NamedTool) else choice

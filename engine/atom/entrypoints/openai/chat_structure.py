@@ -48,6 +48,8 @@ def _behind_reasoning(
     structure: dict[str, Any] = {"type": "grammar", "grammar": spec.text}
     if spec.kind == "json":
         structure = json_value(spec.text, one_line=spec.compact)
+    elif spec.kind == "structural_tag":
+        structure = json.loads(spec.text)["format"]
     elif spec.kind == "regex":
         structure = {"type": "regex", "pattern": spec.text}
     text = json.dumps(after_reasoning(parsing.reasoning, structure), ensure_ascii=False)

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from atom.answer_parsing import AnswerParsing
 from atom.entrypoints.openai.logprobs import (
@@ -47,14 +48,17 @@ class Shown:
     """How the choices of a request are shown.
 
     n: choices per prompt. logprobs: with the tokens' log-probabilities. prompt_logprobs: with the
-    prompt's, in a field of their own. echoes: the text to put before the choices of each prompt;
-    empty for none. prompt_only: the answer itself is left out. holds_back: stop strings may hold
-    text back. parsing: what is to be found in the text; None where it is all content.
+    prompt's, in a field of their own. token_ids: with the ids of tokens, the prompt's too.
+    skips_special_tokens: they are no text. echoes: the text to put before the choices of each
+    prompt; empty for none. prompt_only: the answer itself is left out. holds_back: stop strings may
+    hold text back. parsing: what is to be found in the text; None where it is all content.
     """
 
     n: int = 1
     logprobs: bool = False
     prompt_logprobs: bool = False
+    token_ids: bool = False
+    skips_special_tokens: bool = True
     echoes: tuple[str, ...] = ()
     prompt_only: bool = False
     holds_back: bool = False
@@ -69,6 +73,12 @@ class Piece(msgspec.Struct, frozen=True):
     logprobs: list[PlacedLogprobs] | None
     prompt: Sequence[TokenLogprobs | None] | None
     output: RequestOutput
+    token_ids: list[int] | UnsetType = UNSET
+
+    @property
+    def tells_more(self) -> bool:
+        """Whether there is something beside the text, and the end."""
+        return bool(self.logprobs or self.prompt or (self.token_ids or None))
 
 
 @dataclass(slots=True)
@@ -78,11 +88,13 @@ class Choice:
     texts: list[str] = field(default_factory=list)
     logprobs: list[PlacedLogprobs] = field(default_factory=list)
     prompt: Sequence[TokenLogprobs | None] | None = None
+    token_ids: list[int] = field(default_factory=list)
 
     def add(self, piece: Piece) -> None:
         self.texts.append(piece.text)
         self.logprobs += piece.logprobs or ()
         self.prompt = self.prompt or piece.prompt
+        self.token_ids += piece.token_ids or ()
 
 
 class ChoiceReader:
@@ -102,14 +114,17 @@ class ChoiceReader:
         self._feed: LogprobFeed | None = None
         if shown.logprobs:
             self._feed = LogprobFeed(
-                tokenizer, holds_back=shown.holds_back, shown_characters=len(echo)
+                tokenizer,
+                holds_back=shown.holds_back,
+                shown_characters=len(echo),
+                skip_special_tokens=shown.skips_special_tokens,
             )
 
     @property
     def shows_text_alone(self) -> bool:
         """Whether of an output that does not end the choice nothing is shown but its own text."""
         shown = self._shown
-        aside = shown.logprobs or shown.prompt_logprobs or shown.prompt_only
+        aside = shown.logprobs or shown.prompt_logprobs or shown.prompt_only or shown.token_ids
         return not (aside or self._echoes)
 
     def read(self, output: RequestOutput) -> Piece:
@@ -130,7 +145,10 @@ class ChoiceReader:
                 )
                 logprobs = before + logprobs
         prompt = output.prompt_logprobs if self._shown.prompt_logprobs else None
-        return Piece(text, logprobs, prompt, output)
+        ids: list[int] | UnsetType = UNSET
+        if self._shown.token_ids:
+            ids = [] if self._shown.prompt_only else output.output_tokens
+        return Piece(text, logprobs, prompt, output, ids)
 
 
 class Answers:
@@ -142,6 +160,7 @@ class Answers:
         self.group = group
         self.shown = shown
         self.names = names
+        self._prompts_told: set[int] = set()
         self.readers = [
             ChoiceReader(
                 shown,
@@ -151,6 +170,12 @@ class Answers:
             )
             for index, prompt_token_ids in enumerate(group.prompt_token_ids)
         ]
+
+    def tells_prompt_tokens(self, index: int) -> bool:
+        """Whether this is the first that is told of a choice: its prompt's tokens come with it."""
+        first = index not in self._prompts_told
+        self._prompts_told.add(index)
+        return first
 
     async def collect(self) -> list[Choice]:
         """Every choice to its end. Raises what the streams raise."""

@@ -109,7 +109,8 @@ async def _begin(
     request = await read_body(http, dialect.request, share)
     engine = state.serving_engine(request.model)
     name = engine.config.model.served_name
-    head = AnswerHead(f"{dialect.id_prefix}-{token_hex(16)}", int(time.time()), name)
+    number = request.own_id or token_hex(16)
+    head = AnswerHead(f"{dialect.id_prefix}-{number}", int(time.time()), name)
     answers = await dialect.start(
         engine,
         request,

@@ -98,10 +98,17 @@ class LogprobFeed:
     of a stop string is told by its tokens either."""
 
     def __init__(
-        self, tokenizer: Tokenizer | None, *, holds_back: bool, shown_characters: int = 0
+        self,
+        tokenizer: Tokenizer | None,
+        *,
+        holds_back: bool,
+        shown_characters: int = 0,
+        skip_special_tokens: bool = True,
     ) -> None:
         """shown_characters: of the text that stands before the answer."""
-        self._stream = None if tokenizer is None else tokenizer.stream()
+        self._stream = None
+        if tokenizer is not None:
+            self._stream = tokenizer.stream(skip_special_tokens=skip_special_tokens)
         self._holds_back = holds_back
         self._characters = self._shown = shown_characters
         self._waiting: list[PlacedLogprobs] = []

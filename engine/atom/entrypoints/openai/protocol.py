@@ -23,6 +23,8 @@ MAX_PRIORITY = 100
 MAX_SALT_CHARS = 256
 MAX_TIMEOUT_SECONDS = 24 * 3600
 MAX_TEMPLATE_ARGUMENTS = 32
+MAX_DOCUMENTS = 256
+ID_PATTERN = r"^[A-Za-z0-9._:/+=-]{1,128}$"  # of what may stand in a header, too
 DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's, for /v1/completions only
 
 _STRICT = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
@@ -85,6 +87,17 @@ class GenerationRequest(StructuredFields, RequestBody):
     stop: _TextOrTexts | None = None
     stop_token_ids: Annotated[list[int], Field(fail_fast=True)] | None = None
     ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    no_stop_trim: bool | None = None  # SGLang's name of it
+    skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: _Whole | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    # The answer's id ends with it, as with the header X-Request-Id; `rid` is SGLang's name.
+    request_id: Annotated[str, Field(pattern=ID_PATTERN)] | None = None
+    rid: Annotated[str, Field(pattern=ID_PATTERN)] | None = None
     # Lower is served sooner; one step is worth a second of waiting.
     priority: Annotated[_Whole, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)] | None = None
     # Only requests of the same salt share cached prompts: one per tenant hides them by time too.
@@ -98,6 +111,19 @@ class GenerationRequest(StructuredFields, RequestBody):
     def compiles_grammar(self) -> bool:
         """Whether the engine may yet refuse what is asked for."""
         return self.asks_for_structure
+
+    @property
+    def own_id(self) -> str | None:
+        """The client's name of the request."""
+        return self.rid if self.request_id is None else self.request_id
+
+    @property
+    def includes_stop(self) -> bool:
+        return bool(self.include_stop_str_in_output or self.no_stop_trim)
+
+    @property
+    def hides_special_tokens(self) -> bool:
+        return self.skip_special_tokens is not False
 
     def most_tokens(self, default: int | None) -> int | None:
         """Of an answer, by whichever name it is sent; None for as many as the context allows."""
@@ -143,6 +169,7 @@ class ChatMessage(BaseModel):
     reasoning_content: str | None = None  # the same
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True, max_length=MAX_TOOLS)] | None = None
     tool_call_id: str | None = None
+    prefix: bool | None = None  # the last message is the beginning of the answer
 
 
 _Messages = Annotated[
@@ -159,6 +186,10 @@ class TemplateFields(ToolFields):
         Annotated[dict[str, Any], Field(max_length=MAX_TEMPLATE_ARGUMENTS)] | None
     ) = None
     reasoning_effort: str | None = None  # for templates that know it
+    documents: Annotated[list[dict[str, Any]], Field(max_length=MAX_DOCUMENTS)] | None = None
+    add_generation_prompt: bool | None = None
+    # The answer goes on with the last message, which is not ended.
+    continue_final_message: bool | None = None
 
 
 class ChatCompletionRequest(GenerationRequest, TemplateFields):
@@ -205,7 +236,8 @@ class CompletionRequest(GenerationRequest):
 
 
 class TokenizeRequest(TemplateFields, RequestBody):
-    """prompt or messages. add_special_tokens: for a prompt; true unless it is false."""
+    """prompt or messages. add_special_tokens: true for a prompt, false for messages, unless it is
+    said. return_token_strs: the tokens' texts too."""
 
     endpoint: ClassVar = Endpoint.TOKENIZE
 
@@ -213,6 +245,7 @@ class TokenizeRequest(TemplateFields, RequestBody):
     prompt: str | None = None
     messages: _Messages | None = None
     add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
 
 
 class DetokenizeRequest(RequestBody):
@@ -220,3 +253,4 @@ class DetokenizeRequest(RequestBody):
 
     model: str | None = None
     tokens: _Tokens
+    skip_special_tokens: bool | None = None

@@ -5,6 +5,8 @@ Knows the API's shapes and the engine's stream; no HTTP, no tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
@@ -70,7 +72,8 @@ async def start_chat(
             [prompt],
             params,
             request_id=request_id,
-            add_special_tokens=False,  # the template writes special tokens itself
+            # The template writes special tokens itself.
+            add_special_tokens=bool(request.add_special_tokens),
             priority=request.priority or 0,
             timeout_seconds=timeout_seconds,
             cache_salt=request.cache_salt or "",
@@ -84,11 +87,14 @@ async def start_chat(
         n=params.n,
         logprobs=params.logprobs is not None,
         prompt_logprobs=params.prompt_logprobs is not None,
+        token_ids=bool(request.return_token_ids),
         holds_back=bool(params.stop_strings),
+        skips_special_tokens=params.skip_special_tokens,
         parsing=parsing,
     )
     tokenizer = engine.processor.tokenizer
-    return Answers(group, shown, tokenizer, TokenNames(tokenizer))
+    names = TokenNames(None if request.return_tokens_as_token_ids else tokenizer)
+    return Answers(group, shown, tokenizer, names)
 
 
 def _asked_logprobs(request: ChatCompletionRequest) -> int | None:
@@ -113,6 +119,7 @@ async def complete_chat(answers: Answers, head: AnswerHead) -> bytes:
                 choices=[_whole(answers, index, choice) for index, choice in enumerate(choices)],
                 usage=answers.usage(),
                 prompt_logprobs=UNSET if prompt is None else prompt_logprobs(prompt, answers.names),
+                prompt_token_ids=_prompt_ids(answers),
             )
         )
 
@@ -132,7 +139,13 @@ def _whole(answers: Answers, index: int, choice: Choice) -> ChatChoice:
         str(last.finish_detail),
         last.stop_reason,
         shown,
+        choice.token_ids if answers.shown.token_ids else UNSET,
     )
+
+
+def _prompt_ids(answers: Answers) -> Sequence[int] | UnsetType:
+    """Of the one prompt, if tokens are told."""
+    return answers.group.prompt_token_ids[0] if answers.shown.token_ids else UNSET
 
 
 class ChatEvents:
@@ -149,7 +162,11 @@ class ChatEvents:
     def opening(self) -> bytes:
         role = Delta(role="assistant", content="")
         choices = range(len(self._answers.readers))
-        return b"".join(self._event([ChatChunkChoice(index, role)]) for index in choices)
+        first = _prompt_ids(self._answers)
+        return b"".join(
+            self._event([ChatChunkChoice(index, role)], prompt_token_ids=UNSET if index else first)
+            for index in choices
+        )
 
     def shows_as_is(self, index: int) -> bool:
         return not self._parsers or self._parsers[index].passes_on
@@ -162,7 +179,7 @@ class ChatEvents:
             return self._parsed(index, piece, self._parsers[index])
         output = piece.output
         events = []
-        if piece.text or piece.logprobs or piece.prompt:
+        if piece.text or piece.tells_more:
             events.append(self._addition(index, piece, Delta(content=piece.text)))
         if output.finished:
             events.append(self._event([_end_choice(index, output)]))
@@ -175,7 +192,7 @@ class ChatEvents:
         if output.finished:
             found += parser.finish()
         events = []
-        if piece.logprobs or piece.prompt:
+        if piece.tells_more:
             first = delta_of(found.pop(0)) if found else Delta()
             events.append(self._addition(index, piece, first))
         events += (self._told(index, event) for event in found)
@@ -204,7 +221,7 @@ class ChatEvents:
     def _addition(self, index: int, piece: Piece, delta: Delta) -> bytes:
         names = self._answers.names
         logprobs = None if piece.logprobs is None else chat_logprobs(piece.logprobs, names)
-        choice = ChatChunkChoice(index, delta, logprobs=logprobs)
+        choice = ChatChunkChoice(index, delta, logprobs=logprobs, token_ids=piece.token_ids)
         if piece.prompt is None or index > 0:
             return self._event([choice])
         return self._event([choice], prompt_logprobs(piece.prompt, names))
@@ -214,6 +231,7 @@ class ChatEvents:
         choices: list[ChatChunkChoice],
         prompt: PromptLogprobs | UnsetType = UNSET,
         usage: Usage | None = None,
+        prompt_token_ids: Sequence[int] | UnsetType = UNSET,
     ) -> bytes:
         return frame(
             ChatChunk(
@@ -223,6 +241,7 @@ class ChatEvents:
                 choices=choices,
                 usage=usage if self._with_usage else UNSET,
                 prompt_logprobs=prompt,
+                prompt_token_ids=prompt_token_ids,
             )
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.http.sse import frame
@@ -62,18 +62,22 @@ async def start_completion(
         priority=request.priority or 0,
         timeout_seconds=timeout_seconds,
         cache_salt=request.cache_salt or "",
+        add_special_tokens=request.add_special_tokens is not False,
         client_id=client_id,
     )
     shown = Shown(
         n=params.n,
         logprobs=request.logprobs is not None,
         prompt_logprobs=request.prompt_logprobs is not None,
+        token_ids=bool(request.return_token_ids),
+        skips_special_tokens=params.skip_special_tokens,
         echoes=tuple(echoes),
         prompt_only=prompt_only,
         holds_back=bool(params.stop_strings),
     )
     tokenizer = engine.processor.tokenizer
-    return Answers(group, shown, tokenizer, TokenNames(tokenizer))
+    names = TokenNames(None if request.return_tokens_as_token_ids else tokenizer)
+    return Answers(group, shown, tokenizer, names)
 
 
 def prompts_of(request: CompletionRequest) -> Sequence[Prompt]:
@@ -110,7 +114,8 @@ async def complete_text(answers: Answers, head: AnswerHead) -> bytes:
 
 def _whole(answers: Answers, index: int, choice: Choice) -> TextChoice:
     logprobs = choice.logprobs if answers.shown.logprobs else None
-    piece = Piece("".join(choice.texts), logprobs, choice.prompt, answers.lasts[index])
+    ids = choice.token_ids if answers.shown.token_ids else UNSET
+    piece = Piece("".join(choice.texts), logprobs, choice.prompt, answers.lasts[index], ids)
     return _text_choice(answers, index, piece)
 
 
@@ -119,12 +124,21 @@ def _text_choice(answers: Answers, index: int, piece: Piece) -> TextChoice:
     output = piece.output
     logprobs = None if piece.logprobs is None else text_logprobs(piece.logprobs, answers.names)
     prompt = UNSET if piece.prompt is None else prompt_logprobs(piece.prompt, answers.names)
+    ids = piece.token_ids
+    of_prompt: Sequence[int] | UnsetType = UNSET
+    if ids is not UNSET and answers.tells_prompt_tokens(index):
+        of_prompt = answers.group.prompt_token_ids[index]
     if not output.finished:
-        return TextChoice(index, piece.text, None, logprobs, prompt_logprobs=prompt)
+        return TextChoice(
+            index, piece.text, None, logprobs,
+            prompt_logprobs=prompt, token_ids=ids, prompt_token_ids=of_prompt,
+        )  # fmt: skip
     reason, detail, stop = output.finish_reason, output.finish_detail, output.stop_reason
     if answers.shown.prompt_only:
         reason, detail, stop = FinishReason.LENGTH, "max_tokens", None
-    return TextChoice(index, piece.text, reason, logprobs, str(detail), stop, prompt)
+    return TextChoice(
+        index, piece.text, reason, logprobs, str(detail), stop, prompt, ids, of_prompt
+    )
 
 
 class TextEvents:
@@ -145,7 +159,7 @@ class TextEvents:
         return self._event([TextChoice(index, text)])
 
     def piece(self, index: int, piece: Piece) -> bytes:
-        if piece.text or piece.logprobs or piece.output.finished:
+        if piece.text or piece.tells_more or piece.output.finished:
             return self._event([_text_choice(self._answers, index, piece)])
         return b""
 

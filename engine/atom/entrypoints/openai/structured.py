@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from atom.errors import RequestError
 from atom.structured_outputs import StructuredOutputsParams
+from atom.structured_outputs.client_tag import MAX_TAGS, client_tag
 from atom.structured_outputs.params import MAX_CHOICES
 
 _STRICT = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
@@ -32,21 +33,31 @@ class JsonSchemaFormat(BaseModel):
 
 
 class ResponseFormat(BaseModel):
+    """OpenAI's three types, with a schema where llama.cpp, Together and Fireworks put it as well;
+    Fireworks' grammar, Together's regex, and vLLM's and SGLang's structural_tag."""
+
     model_config = _STRICT
-    type: Literal["text", "json_object", "json_schema"]
+    type: Literal["text", "json_object", "json_schema", "grammar", "regex", "structural_tag"]
     json_schema: JsonSchemaFormat | None = None
+    schema_: dict[str, Any] | bool | None = Field(default=None, alias="schema")
+    grammar: str | None = None
+    pattern: str | None = None
+    format: dict[str, Any] | None = None
+    structures: Annotated[list[dict[str, Any]], Field(max_length=MAX_TAGS)] | None = None
+    triggers: Annotated[list[str], Field(max_length=MAX_TAGS)] | None = None
+    at_least_one: bool | None = None
 
 
 class StructuredOutputs(BaseModel):
-    """vLLM's: exactly one of the first five. Unknown keys are refused: they would change the answer
-    if they were known."""
+    """vLLM's: exactly one of the first six."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    model_config = _STRICT
     json_: _Schema | None = Field(default=None, alias="json")
     json_object: bool | None = None
     regex: str | None = None
     grammar: str | None = None
     choice: _Choices | None = None
+    structural_tag: str | dict[str, Any] | None = None
     disable_any_whitespace: bool | None = None
     disable_fallback: bool | None = None  # there is one way to do it here
 
@@ -62,6 +73,11 @@ class StructuredFields(BaseModel):
     guided_regex: str | None = None
     guided_grammar: str | None = None
     guided_choice: _Choices | None = None
+    json_schema: _Schema | None = None  # llama.cpp's and SGLang's
+    grammar: str | None = None  # llama.cpp's
+    ebnf: str | None = None  # SGLang's, in the same notation
+    regex: str | None = None  # SGLang's
+    structural_tag: str | dict[str, Any] | None = None
 
     def structured_outputs_params(self) -> StructuredOutputsParams | None:
         """Raises `RequestError` naming the field that cannot be served; None when none asks."""
@@ -78,7 +94,11 @@ class StructuredFields(BaseModel):
             return _of_format(self.response_format)
         if name == "structured_outputs":
             return _of_structured(self.structured_outputs)
-        kind = name.removeprefix("guided_")
+        if name == "structural_tag":
+            return StructuredOutputsParams(
+                structural_tag=client_tag(self.structural_tag, name), field=name
+            )
+        kind = _KINDS.get(name) or name.removeprefix("guided_")
         return StructuredOutputsParams(**{kind: getattr(self, name)}, field=name)
 
     @property
@@ -98,21 +118,37 @@ class StructuredFields(BaseModel):
         return [name for name in _FIELDS if name in given and _asks(getattr(self, name))]
 
 
+_KINDS = {"json_schema": "json", "ebnf": "grammar"}
+_TAG_FIELDS = {"type", "format", "structures", "triggers", "at_least_one"}
 _FIELDS = tuple(StructuredFields.model_fields)
 
 
 def _asks(value: object) -> bool:
-    return value is not None and not (isinstance(value, ResponseFormat) and value.type == "text")
+    # llama.cpp's clients send an empty grammar for none.
+    return value not in (None, "") and not (
+        isinstance(value, ResponseFormat) and value.type == "text"
+    )
 
 
-def _of_format(response_format: ResponseFormat | None) -> StructuredOutputsParams:
-    assert response_format is not None
+def _of_format(asked: ResponseFormat | None) -> StructuredOutputsParams:
+    assert asked is not None
     field = "response_format"
-    if response_format.type == "json_object":
-        return StructuredOutputsParams(json_object=True, field=field)
-    described = response_format.json_schema
-    schema = None if described is None else described.schema_
+    if asked.type in ("grammar", "regex"):
+        kind, place = ("grammar", "grammar") if asked.type == "grammar" else ("regex", "pattern")
+        text = getattr(asked, place)
+        if text is None:
+            raise RequestError(
+                f"response_format.{place}: is required for type {asked.type}", param=field
+            )
+        return StructuredOutputsParams(**{kind: text}, field=field)
+    if asked.type == "structural_tag":
+        tag = asked.model_dump(include=_TAG_FIELDS, exclude_none=True)
+        return StructuredOutputsParams(structural_tag=client_tag(tag, field), field=field)
+    described = asked.json_schema
+    schema = asked.schema_ if described is None else described.schema_
     if schema is None:
+        if asked.type == "json_object":
+            return StructuredOutputsParams(json_object=True, field=field)
         raise RequestError(
             "response_format.json_schema.schema: is required for type json_schema", param=field
         )
@@ -121,7 +157,9 @@ def _of_format(response_format: ResponseFormat | None) -> StructuredOutputsParam
 
 def _of_structured(asked: StructuredOutputs | None) -> StructuredOutputsParams:
     assert asked is not None
+    tag = asked.structural_tag
     return StructuredOutputsParams(
+        structural_tag=None if tag is None else client_tag(tag, "structured_outputs"),
         json=asked.json_,
         json_object=bool(asked.json_object),
         regex=asked.regex,

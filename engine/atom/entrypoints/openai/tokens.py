@@ -11,12 +11,14 @@ from collections.abc import Iterator
 
 import msgspec
 from fastapi import APIRouter
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
 from atom.entrypoints.http.json_body import to_json
 from atom.entrypoints.openai.body import read_body
 from atom.entrypoints.openai.chat_prompt import chat_prompt
+from atom.entrypoints.openai.logprobs import TokenNames
 from atom.entrypoints.openai.openapi import answers_of, body_of
 from atom.entrypoints.openai.protocol import DetokenizeRequest, TokenizeRequest
 from atom.entrypoints.openai.responses import Text, Tokens
@@ -36,13 +38,15 @@ def token_routes(state: ServerState) -> APIRouter:
                 raise RequestError("give prompt or messages, one of them", param="prompt")
             if request.messages is not None:
                 # The template writes special tokens itself.
-                text, special = chat_prompt(engine, request), False
+                text, special = chat_prompt(engine, request), bool(request.add_special_tokens)
             else:
                 assert request.prompt is not None
                 text, special = request.prompt, request.add_special_tokens is not False
             with _naming("prompt" if request.messages is None else "messages"):
                 tokens = await engine.tokenize(text, add_special_tokens=special)
-        return _json(Tokens(len(tokens), engine.config.model.max_model_len, tokens))
+            names = TokenNames(engine.processor.tokenizer)
+        strs = [names.of(token)[0] for token in tokens] if request.return_token_strs else UNSET
+        return _json(Tokens(len(tokens), engine.config.model.max_model_len, tokens, strs))
 
     @router.post(
         "/detokenize", openapi_extra=body_of(DetokenizeRequest), responses=answers_of(Text)
@@ -52,7 +56,10 @@ def token_routes(state: ServerState) -> APIRouter:
             request = await read_body(http, DetokenizeRequest, share)
             engine = state.serving_engine(request.model)
             with _naming("tokens"):
-                return _json(Text(await engine.detokenize(request.tokens)))
+                text = await engine.detokenize(
+                    request.tokens, skip_special_tokens=request.skip_special_tokens is not False
+                )
+            return _json(Text(text))
 
     return router
 

@@ -31,11 +31,13 @@ _list = msgspec.json.Decoder(list[msgspec.Raw])
 @dataclass(slots=True)
 class _Level:
     """The fields of one object. plain: nothing is to be said of them. rows: refused ones. levels:
-    ones that are objects, or lists of objects, with fields that the table knows."""
+    ones that are objects, or lists of objects, with fields that the table knows. closed: others are
+    refused."""
 
     plain: set[str] = field(default_factory=set)
     rows: dict[str, FieldRow] = field(default_factory=dict)
     levels: dict[str, _Level] = field(default_factory=dict)
+    closed: bool = False
 
     @property
     def names(self) -> Iterator[str]:
@@ -66,6 +68,12 @@ def _check_object(
             _check_value(memoryview(found[name]), level.levels[name], path, unknown)
         elif len(unknown) < MOST_UNKNOWN:
             _refuse_if_misspelled(name, level, path)
+            if level.closed:
+                raise RequestError(
+                    f"{path} is no field of this request; leave it out",
+                    param=_top(path),
+                    code="unknown_parameter",
+                )
             unknown.append(path[:_LONGEST_PATH])
 
 
@@ -159,4 +167,7 @@ def _levels_of(endpoint: Endpoint) -> _Level:
             level.rows[name] = row
         else:
             level.plain.add(name)
+        if row.closed:
+            level.levels[name] = _Level(closed=True)
+            level.plain.discard(name)
     return top

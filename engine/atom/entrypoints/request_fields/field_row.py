@@ -35,7 +35,8 @@ class Verdict(StrEnum):
 class FieldRow:
     """note: of a refused field the remedy, of a harmless one the reason, of an honoured one what is
     particular here. nothing: values of a refused field that ask for nothing, besides null. opaque:
-    an object whose keys are its sender's own."""
+    an object whose keys are its sender's own. closed: one in which unknown fields are refused,
+    since they would have changed the answer."""
 
     path: str
     endpoints: tuple[Endpoint, ...]
@@ -43,3 +44,4 @@ class FieldRow:
     note: str = ""
     nothing: tuple[Any, ...] = ()
     opaque: bool = False
+    closed: bool = False

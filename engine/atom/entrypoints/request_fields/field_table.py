@@ -67,44 +67,22 @@ _REFUSED: tuple[FieldRow, ...] = (
     *_refused(GENERATION, "prompt_embeds", "send the prompt as text or token ids"),
     *_refused(GENERATION, "input_ids", "send token ids as the prompt of /v1/completions"),
     *_refused(GENERATION, "t_max_predict_ms t_max_prompt_ms", "send timeout, in seconds", -1, 0),
-    *_refused(
-        GENERATION, "include_stop_str_in_output", "the stop string is told as stop_reason", False
-    ),
-    *_refused(GENERATION, "no_stop_trim", "the stop string is told as stop_reason", False),
     *_refused(GENERATION, "stop_regex", "send stop, or a regex that the whole answer has"),
-    *_refused(GENERATION, "skip_special_tokens", "special tokens are not shown", True),
-    *_refused(GENERATION, "truncate_prompt_tokens truncation_side", "shorten the prompt"),
     *_refused(
         GENERATION,
-        "return_token_ids return_tokens return_output_ids_in_sglext",
-        "send logprobs",
+        "return_tokens return_output_ids_in_sglext",
+        "send return_token_ids",
         False,
     ),
     *_refused(
         GENERATION, "return_prompt_token_ids return_input_ids_in_sglext", "ask /tokenize", False
     ),
-    *_refused(GENERATION, "return_tokens_as_token_ids", "send logprobs", False),
     *_refused(GENERATION, "return_prompt_text return_token_offsets", "ask /tokenize", False),
     *_refused(
         GENERATION,
         "thinking_token_budget reasoning_budget_tokens thinking_budget_tokens",
         "send max_tokens",
         -1,
-    ),
-    *_refused(
-        GENERATION, "json_schema regex ebnf grammar structural_tag", "send structured_outputs"
-    ),
-    *_refused(
-        GENERATION,
-        "response_format.schema response_format.pattern response_format.grammar "
-        "response_format.format response_format.structures response_format.triggers "
-        "response_format.at_least_one response_format.value",
-        "send response_format.json_schema, or structured_outputs",
-    ),
-    *_refused(
-        GENERATION,
-        "structured_outputs.structural_tag",
-        "send structured_outputs.json, regex or grammar",
     ),
     *_refused(
         GENERATION,
@@ -128,10 +106,6 @@ _REFUSED: tuple[FieldRow, ...] = (
     *_refused(GENERATION, "audio prediction web_search_options moderation", "OpenAI has them"),
     *_refused(GENERATION, "chat_template", _TEMPLATE),
     *_refused(_TOKENIZE, "chat_template", _TEMPLATE),
-    *_refused(GENERATION, "documents", "write them into a message", []),
-    *_refused(GENERATION, "add_generation_prompt", "leave it out", True),
-    *_refused(GENERATION, "continue_final_message", "leave it out", False, ""),
-    *_refused(GENERATION, "add_special_tokens", "send the prompt as token ids, from /tokenize"),
     *_refused(
         GENERATION,
         "media_io_kwargs mm_processor_kwargs images_config video_config max_dynamic_patch "
@@ -208,16 +182,12 @@ _REFUSED: tuple[FieldRow, ...] = (
     *_refused(CONVERSATION, "messages[].tool_calls[].custom", "tools are functions here"),
     *_refused(CONVERSATION, "messages[].tools", "send tools beside messages", []),
     *_refused(CONVERSATION, "messages[].task", "write the task into the message"),
-    *_refused(CONVERSATION, "messages[].prefix", "send the beginning to /v1/completions", False),
     *_refused(CONVERSATION, "messages[].refusal", "send it as content", ""),
     *_refused(CONVERSATION, "tool_choice.custom", "tools are functions here"),
     *_refused(CONVERSATION, "tool_choice.allowed_tools", "send only the tools that may be called"),
-    *_refused(_TOKENIZE, "return_token_strs with_pieces", "ask /detokenize", False),
+    *_refused(_TOKENIZE, "with_pieces", "send return_token_strs", False),
     *_refused(_TOKENIZE, "content", "send prompt"),
     *_refused(_TOKENIZE, "add_special", "send add_special_tokens", False),
-    *_refused(_TOKENIZE, "add_generation_prompt", "leave it out", True),
-    *_refused(_TOKENIZE, "continue_final_message", "leave it out", False),
-    *_refused(_DETOKENIZE, "skip_special_tokens", "special tokens are not shown", True),
 )
 
 _HARMLESS: tuple[FieldRow, ...] = (
@@ -244,7 +214,6 @@ _HARMLESS: tuple[FieldRow, ...] = (
         "the form of what is not asked for",
     ),
     *_harmless(GENERATION, "session_id custom_labels id_slot", "for routers and figures of theirs"),
-    *_harmless(GENERATION, "request_id rid", "send the header X-Request-Id"),
     *_harmless(
         GENERATION,
         "n_keep n_discard",
@@ -259,6 +228,11 @@ _HARMLESS: tuple[FieldRow, ...] = (
     *_harmless(GENERATION, "backend_sampling", "where tokens are drawn does not change them"),
     *_harmless(GENERATION, "guided_decoding_backend", "there is one"),
     *_harmless(GENERATION, "models route transforms provider", "of OpenRouter's routing"),
+    *_harmless(
+        _COMPLETIONS,
+        "continue_final_message add_generation_prompt",
+        "an answer always goes on with its prompt",
+    ),
     *_harmless(_COMPLETIONS, "tools tool_choice parallel_tool_calls", "a text has no tools"),
     *_harmless(
         CONVERSATION,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence, Sized
+from functools import partial
 
 from atom.model_engine.front.input_output_processor import InputOutputProcessor
 from atom.model_engine.front.input_processor import Prompt
@@ -41,9 +42,11 @@ class AsyncText:
             return await asyncio.to_thread(work)
         return work()
 
-    async def detokenize(self, token_ids: Sequence[int]) -> str:
-        """The text of these tokens, without special ones. Raises `RequestError`."""
-        detokenize = self._processor.inputs.detokenize
+    async def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """The text of these tokens. Raises `RequestError`."""
+        detokenize = partial(
+            self._processor.inputs.detokenize, skip_special_tokens=skip_special_tokens
+        )
         if len(token_ids) > _LONG_TEXT_CHARACTERS:
             return await asyncio.to_thread(detokenize, token_ids)
         return detokenize(token_ids)

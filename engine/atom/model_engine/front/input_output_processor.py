@@ -67,12 +67,17 @@ class InputOutputProcessor:
         for misfit in self.inputs.vocabulary.misfits(None if template is None else template.source):
             logger.warning("%s", misfit)
 
+    def template_names(self, variable: str) -> bool:
+        """Whether the chat template reads a variable of this name."""
+        return self._chat_template is not None and variable in self._chat_template.variables
+
     def render_chat(
         self,
         messages: Sequence[Message],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         extra: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt of a conversation (special tokens included: encode it without adding any)."""
@@ -86,6 +91,7 @@ class InputOutputProcessor:
             messages,
             tools=tools,
             add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
             extra={**self._template_kwargs, **(extra or {})},
         )
 

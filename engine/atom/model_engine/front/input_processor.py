@@ -62,12 +62,12 @@ class InputProcessor:
         self.vocabulary.check_encoded(token_ids, "prompt")
         return token_ids
 
-    def detokenize(self, token_ids: Sequence[int]) -> str:
-        """The text of these tokens, without special ones."""
+    def detokenize(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """The text of these tokens."""
         ids = self._checked_ids(token_ids)
         if self._tokenizer is None:
             raise RequestError(f"{self._model.path} has no tokenizer", param="tokens")
-        return self._tokenizer.decode(ids)
+        return self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
     def prepare(self, params: SamplingParams) -> SamplingParams:
         """Bring every number inside what the wire and a device hold, and bad words to token ids;
@@ -130,6 +130,21 @@ class InputProcessor:
             )
             for params in params_of_each_answer(fitting)
         ]
+
+    def truncated(self, token_ids: list[int], params: SamplingParams) -> list[int]:
+        """The part of a prompt that is kept (truncate_prompt_tokens)."""
+        most = params.truncate_prompt_tokens
+        if most is None:
+            return token_ids
+        if most > self._model.max_model_len:
+            raise RequestError(
+                f"truncate_prompt_tokens is {most}, more than the context of "
+                f"{self._model.served_name}, {self._model.max_model_len} tokens",
+                param="truncate_prompt_tokens",
+            )
+        if most == -1:
+            most = max(1, self._model.max_model_len - (params.max_tokens or 1))
+        return token_ids[:most] if params.truncation_side == "right" else token_ids[-most:]
 
     def _room_behind(self, token_ids: list[int]) -> int:
         if not token_ids:

@@ -69,6 +69,7 @@ class OpenRequest:
     prompt_logprobs: PromptEntries | None
     num_prompt_tokens: int
     arrive_time: float
+    shows_stop_token: bool = False
     num_output_tokens: int = 0
     last_token_time: float | None = None
     stopped: bool = False
@@ -97,8 +98,9 @@ class OpenRequest:
         """Count the tokens that the engine ended the answer with, as far as they are shown, and
         complete its text. None are shown behind a stop string.
 
-        The token that ended generation by its id is not part of the text, special token or not; an
-        error wins over a stop string that the very token at fault completes."""
+        The token that ended generation by its id is not part of the text, special token or not,
+        unless `shows_stop_token`; an error wins over a stop string that the very token at
+        fault completes."""
         if self.stopped:
             return [], ""
         if row.reason == FinishReason.ERROR:
@@ -108,7 +110,8 @@ class OpenRequest:
         ended_by_token = row.reason == FinishReason.STOP and (
             row.detail == _END_OF_TEXT or row.detail.startswith(STOP_TOKEN_PREFIX)
         )
-        shown, last = (tokens[:-1], tokens[-1:]) if ended_by_token else (tokens, [])
+        hidden = ended_by_token and not self.shows_stop_token
+        shown, last = (tokens[:-1], tokens[-1:]) if hidden else (tokens, [])
         shown, text = self.take(shown, times)
         if self.matcher is not None and self.matcher.found is not None:
             return shown, text

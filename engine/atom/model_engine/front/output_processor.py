@@ -57,8 +57,15 @@ class OutputProcessor:
             name=name,
             group=group,
             index=index,
-            detokenizer=self._tokenizer.stream() if self._tokenizer else _NoText(),
-            matcher=StopMatcher(stops) if stops else None,
+            detokenizer=(
+                self._tokenizer.stream(skip_special_tokens=params.skip_special_tokens)
+                if self._tokenizer
+                else _NoText()
+            ),
+            matcher=(
+                StopMatcher(stops, included=params.include_stop_str_in_output) if stops else None
+            ),
+            shows_stop_token=params.include_stop_str_in_output,
             min_tokens=params.min_tokens,
             logprobs=params.logprobs,
             prompt_logprobs=None if scores is None else PromptEntries(scores),

@@ -44,7 +44,13 @@ class RequestIntake:
         `RequestError`."""
         arrive_time = self._clock()
         prepared = self._inputs.prepare(params)
-        tokens = await self._text.tokenize(prompts, add_special_tokens=add_special_tokens)
+        # A prompt that is to be cut may be longer than the context.
+        whole = await self._text.tokenize(
+            prompts,
+            add_special_tokens=add_special_tokens,
+            for_answer=params.truncate_prompt_tokens is None,
+        )
+        tokens = [self._inputs.truncated(token_ids, prepared) for token_ids in whole]
         check_size(tokens, prepared)
         return [
             request

@@ -50,7 +50,7 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
         self.num_prompt_tokens = [len(request.prompt_token_ids) for request in requests]
         # Prompts may be long: they are kept only where something is said of them.
         self.prompt_token_ids: list[Sequence[int]] = [
-            () if request.params.prompt_logprobs is None else request.prompt_token_ids
+            request.prompt_token_ids if _is_told_of_its_prompt(request) else ()
             for request in requests
         ]
         self._leave = leave
@@ -207,3 +207,8 @@ def _as_one(unread: Sequence[RequestOutput]) -> RequestOutput:
             None,
         ),
     )
+
+
+def _is_told_of_its_prompt(request: Request) -> bool:
+    params = request.params
+    return params.return_prompt_token_ids or params.prompt_logprobs is not None

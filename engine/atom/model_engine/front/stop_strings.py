@@ -18,10 +18,20 @@ class StopMatcher:
     longer, so that no part of either shows. The result does not depend on how the text was cut.
     """
 
-    __slots__ = ("_failures", "_first_characters", "_held", "_matched", "_stops", "found")
+    __slots__ = (
+        "_failures",
+        "_first_characters",
+        "_held",
+        "_included",
+        "_matched",
+        "_stops",
+        "found",
+    )
 
-    def __init__(self, stops: Sequence[str]) -> None:
+    def __init__(self, stops: Sequence[str], *, included: bool = False) -> None:
+        """included: the stop string that ends the text is part of it."""
         self._stops = tuple(stops)
+        self._included = included
         self._failures = tuple(_failure_table(stop) for stop in self._stops)
         self._first_characters = frozenset(stop[0] for stop in self._stops)
         self._matched = [0] * len(self._stops)  # characters of each stop that the text ends with
@@ -38,7 +48,7 @@ class StopMatcher:
             if length:
                 self.found = text[position + 1 - length : position + 1]
                 self._held = ""
-                return text[: position + 1 - length], True
+                return text[: position + 1 - (0 if self._included else length)], True
         certain = len(text) - max(self._matched)
         self._held = text[certain:]
         return text[:certain], False

@@ -225,9 +225,9 @@ async def test_a_list_of_many_wrong_items_costs_one_error(rig: AppRig) -> None:
 
 
 async def test_remedies_are_spelled_as_the_client_would_send_them(rig: AppRig) -> None:
-    refused = {"skip_special_tokens": False, "modalities": ["audio"], "suffix": "x"}
+    refused = {"use_beam_search": True, "modalities": ["audio"], "suffix": "x"}
     said = [(await refusal(rig, TEXT, {"prompt": "a", key: refused[key]}))[1] for key in refused]
-    for error, remedy in zip(said, ("true", '["text"]', '""'), strict=True):
+    for error, remedy in zip(said, ("false", '["text"]', '""'), strict=True):
         assert error["message"].endswith(f"send {remedy}")
 
 
@@ -239,7 +239,6 @@ async def test_remedies_are_spelled_as_the_client_would_send_them(rig: AppRig) -
         ("use_beam_search", True),
         ("guided_whitespace_pattern", "[ ]?"),
         ("chat_template", "{{ 1 }}"),
-        ("continue_final_message", True),
         ("moderation", {"model": "omni-moderation-latest"}),
     ],
 )
