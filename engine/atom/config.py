@@ -97,6 +97,8 @@ def build_config(options: EngineOptions) -> Config:
             long_prefill_token_threshold=options.long_prefill_token_threshold,
             delay_factor=options.scheduler_delay_factor,
             max_waiting_requests=options.max_waiting_requests,
+            fairness=options.fairness,
+            client_weights=options.client_weights,
             num_speculative_tokens=options.speculative.num_tokens if options.speculative else 0,
         ),
         parallel=ParallelConfig(

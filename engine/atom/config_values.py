@@ -17,6 +17,7 @@ from atom.sizing.model_facts import ModelFacts
 from atom.speculative_config import SpeculativeConfig
 
 SchedulingPolicy = Literal["mixed", "prefill_first"]
+Fairness = Literal["clients", "off"]
 RoutingPolicy = Literal["least_tokens", "round_robin"]
 ExpertTransport = Literal["torch", "mori"]
 
@@ -49,6 +50,8 @@ class EngineOptions:
     scheduling_policy: SchedulingPolicy = "mixed"
     scheduler_delay_factor: float = 0.0
     max_waiting_requests: int = 4096
+    fairness: Fairness = "clients"
+    client_weights: Mapping[str, float] = field(default_factory=dict)
     block_size: int = 16
     num_kv_blocks: int | None = None
     gpu_memory_utilization: float = 0.9
@@ -120,7 +123,9 @@ class SchedulerConfig:
     """long_prefill_token_threshold: most prompt tokens of one request per step; 0 for no bound.
     delay_factor: prefill_first waits this many prompt latencies to batch prompts; 0 never waits.
     max_waiting_requests: a server refuses more that have no token yet; 0 for no bound.
-    num_speculative_tokens: drafts per sequence and step that blocks are kept for."""
+    num_speculative_tokens: drafts per sequence and step that blocks are kept for.
+    fairness: by whose shares requests that wait are served; client_weights: of these shares, by
+    what `Request.client_id` has before or behind its slash; 1 for every other."""
 
     policy: SchedulingPolicy
     max_num_seqs: int
@@ -129,6 +134,8 @@ class SchedulerConfig:
     delay_factor: float
     max_waiting_requests: int = 0
     num_speculative_tokens: int = 0
+    fairness: Fairness = "clients"
+    client_weights: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from atom.config import SchedulerConfig
+from atom.config_values import Fairness
 from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.request import Request
@@ -30,6 +31,7 @@ def make_scheduler(
     prefix_caching: bool = True,
     num_speculative_tokens: int = 0,
     windows: tuple[int | None, ...] = (None,),
+    fairness: Fairness = "clients",
     blocks_type: type[BlockManager] = BlockManager,
 ) -> Scheduler:
     config = SchedulerConfig(
@@ -39,6 +41,7 @@ def make_scheduler(
         long_prefill_token_threshold=threshold,
         delay_factor=delay_factor,
         num_speculative_tokens=num_speculative_tokens,
+        fairness=fairness,
     )
     blocks = blocks_type(
         num_blocks, block_size, enable_prefix_caching=prefix_caching, windows=windows
@@ -54,6 +57,7 @@ def make_request(
     arrive_time: float = 0.0,
     priority: int = 0,
     cache_salt: str = "",
+    client_id: str = "",
     **params: object,
 ) -> Request:
     """prompt: token ids, or how many distinct ones (from 10 on)."""
@@ -66,6 +70,7 @@ def make_request(
         arrive_time=arrive_time,
         priority=priority,
         cache_salt=cache_salt,
+        client_id=client_id,
     )
 
 

@@ -32,13 +32,13 @@ from atom.model_engine.batch import ScheduledBatch, ScheduledBatchOutput, Slots
 from atom.model_engine.block_manager import BlockManager
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.schedule.batch_builder import BatchBuilder, Chunk
+from atom.model_engine.schedule.fair_queue import FairQueue
 from atom.model_engine.schedule.prompt_delay import PromptDelay
 from atom.model_engine.schedule.row_blocks import RowBlocks
 from atom.model_engine.schedule.row_table import RowTable
 from atom.model_engine.schedule.step_result import StepResult
 from atom.model_engine.schedule.stop_conditions import StopConditions
 from atom.model_engine.schedule.token_runs import SingleTokens, TokenRuns
-from atom.model_engine.schedule.waiting_queue import WaitingQueue, rank_of
 from atom.model_engine.sequence import Sequence, SequenceStatus
 from atom.model_engine.wire.engine_protocol import FinishedRow, StatsBody
 from atom.speculation.draft_lengths import DraftLengths, FixedDraftLengths
@@ -59,7 +59,9 @@ class Scheduler:
         self._config = config
         self.blocks = blocks
         self.rows = RowTable(config.max_num_seqs, max_model_len)
-        self.waiting = WaitingQueue()
+        self.waiting = FairQueue(
+            self.rows, weights=config.client_weights, fair=config.fairness == "clients"
+        )
         self._sequences: dict[int, Sequence] = {}
         self._order = np.zeros(0, dtype=np.intp)  # running slots, oldest admission first
         self._blocked: Sequence | None = None  # first in the queue, and blocks are short for it
@@ -244,6 +246,8 @@ class Scheduler:
         for slot in self._prefilling:
             budget = self._add_chunk(chunks, slot, budget)
         if self._delay.passed(now, self.waiting, others_run=self.num_running > 0):
+            if self.waiting and self.rows.has_free_slot:
+                self.waiting.settle()
             while budget > 0 and self.waiting and self.rows.has_free_slot:
                 sequence = self.waiting.first
                 if not self._admit(sequence, now):
@@ -273,10 +277,11 @@ class Scheduler:
         if match is None:
             self._blocked = sequence
             return False
-        self.waiting.remove(sequence)
         slot = self.rows.enter(sequence)
         cached = self._row_blocks.allocate(sequence, match)
-        if sequence.seed is None:
+        begins = sequence.seed is None  # no preemption was before
+        self.waiting.admit(sequence, sequence.num_tokens - cached if begins else 0)
+        if begins:
             self._enter_first_time(sequence, cached, now)
         sequence.status = SequenceStatus.RUNNING
         self._order = np.append(self._order, slot)
@@ -305,14 +310,18 @@ class Scheduler:
     def _preempt_one(self) -> None:
         """Send who is due last of the running back to wait; its tokens will be computed again."""
         running = (self.rows.sequences[slot] for slot in self._order.tolist())
-        self._preempt(max((sequence for sequence in running if sequence is not None), key=rank_of))
+        self._preempt(
+            self.waiting.last_due(sequence for sequence in running if sequence is not None)
+        )
         self._preemptions += 1
 
     def _preempt(self, sequence: Sequence) -> None:
+        if sequence.id in self._held:
+            self.waiting.end(sequence)  # until it comes back by `resume`
+        else:
+            self.waiting.preempt(sequence)
         self._release(sequence)
         sequence.status = SequenceStatus.WAITING
-        if sequence.id not in self._held:
-            self.waiting.add(sequence)
 
     def _build_batch(self, decodes: Slots, chunks: list[Chunk], drafted: bool) -> ScheduledBatch:
         batch = self._batches.build(decodes, chunks, drafted=drafted)
@@ -370,10 +379,11 @@ class Scheduler:
 
     def _leave(self, sequence: Sequence) -> None:
         """It ends, wherever it is."""
-        if sequence.status is SequenceStatus.RUNNING:
+        runs = sequence.status is SequenceStatus.RUNNING
+        if runs or sequence.id not in self._held:
+            self.waiting.end(sequence)
+        if runs:
             self._release(sequence)
-        elif sequence.id not in self._held:
-            self.waiting.remove(sequence)
         self._held.discard(sequence.id)
 
     def _release(self, sequence: Sequence) -> None:

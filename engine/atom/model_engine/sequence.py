@@ -49,6 +49,7 @@ class Sequence:
         "block_tables",
         "cache_salt",
         "chain_hash",
+        "client_id",
         "first_blocks",
         "id",
         "max_total_tokens",
@@ -73,6 +74,7 @@ class Sequence:
         self.arrive_time = request.arrive_time
         self.priority = request.priority
         self.cache_salt = request.cache_salt
+        self.client_id = request.client_id
         self.num_cached_tokens = 0
         self.block_tables: tuple[list[int], ...] = ()
         self.first_blocks: list[int] = []

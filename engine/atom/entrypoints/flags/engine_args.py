@@ -11,10 +11,12 @@ import dataclasses
 import logging
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from atom.balance_config import balance_config
 from atom.config import KV_CACHE_DTYPES, Config, EngineOptions, build_config
+from atom.entrypoints.flags.client_weights import read_client_weights
 from atom.entrypoints.flags.flag_parser import FlagParser
 from atom.entrypoints.flags.flag_values import (
     DTYPES,
@@ -179,6 +181,20 @@ def _add_scheduling_flags(group: Any) -> None:
     add_number(
         "max_waiting_requests", "most requests without a token yet; more get HTTP 429; 0: no bound"
     )
+    add(
+        "--fairness",
+        choices=("clients", "off"),
+        default=_default("fairness"),
+        help="clients: those that wait are served by equal shares of tokens, whatever each of them "
+        "sends; off: first come, first served",
+    )
+    add(
+        "--fairness-weights",
+        type=Path,
+        default=None,
+        metavar="FILE",
+        help='JSON file of clients that get more or less than others, such as {"header:team-a": 4}',
+    )
     add_number("block_size", "tokens per KV block")
     add("--num-kv-blocks", type=int, default=None, help="KV blocks (default: what memory allows)")
     add_number("gpu_memory_utilization", "share of the device's memory to use", float)
@@ -328,12 +344,13 @@ def options_from_args(args: argparse.Namespace) -> EngineOptions:
     for flag in args.unneeded_flags:
         logger.warning("the flag %s has no effect: %s", flag.flag, flag.note)
     names = [field.name for field in dataclasses.fields(EngineOptions)]
-    derived = ("op_backends", "speculative", "balance", "served_model_name")
+    derived = ("op_backends", "speculative", "balance", "served_model_name", "client_weights")
     values = {name: getattr(args, name) for name in names if name not in derived}
     return EngineOptions(
         **values,
         served_model_name=args.served_model_name[0] if args.served_model_name else None,
         op_backends=_op_backends(args.op_backend),
+        client_weights=read_client_weights(args.fairness_weights),
         balance=balance_config(args.enable_eplb, args.eplb_config),
         speculative=speculative_config(
             args.speculative_config, args.method, args.num_speculative_tokens, args.draft_model

@@ -9,15 +9,10 @@ nothing of queues; called by the routes that generate.
 
 from __future__ import annotations
 
-import ipaddress
-from hashlib import sha256
-
 from starlette.types import Scope
 
+from atom.client_label import address_name, client_label
 from atom.entrypoints.http.response_headers import header_of
-
-_DIGITS = 12  # of a hash: 48 bits, so that two of a million clients hardly ever share one
-_IPV6_SITE_BITS = 64  # one subscriber has all addresses of such a network
 
 
 class ClientIdentity:
@@ -42,25 +37,9 @@ class ClientIdentity:
         return f"{label}/{client_label('key', key)}" if key else label
 
 
-def client_label(kind: str, name: str) -> str:
-    """What stands for `name` wherever clients are told of."""
-    return f"{kind}-{sha256(name.encode()).hexdigest()[:_DIGITS]}"
-
-
 def _address(scope: Scope) -> str | None:
-    """The peer's, or its network where one sender has very many."""
     client = scope.get("client")
-    if client is None:
-        return None
-    try:
-        address = ipaddress.ip_address(client[0].partition("%")[0])
-    except ValueError:
-        return str(client[0])
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((address, _IPV6_SITE_BITS), strict=False))
+    return None if client is None else address_name(str(client[0]))
 
 
 def _bearer(scope: Scope) -> str:

@@ -45,7 +45,9 @@ def test_the_flags_defaults_are_the_options_defaults() -> None:
     assert options() == EngineOptions(model="m")
 
 
-def test_every_option_has_a_flag() -> None:
+def test_every_option_has_a_flag(tmp_path: Path) -> None:
+    weights = tmp_path / "weights.json"
+    weights.write_text('{"header:team-a": 4}')
     given = options(
         "--tokenizer", "t", "--generation-config", "vllm",
         "--override-generation-config", '{"top_k": 5}',
@@ -62,7 +64,8 @@ def test_every_option_has_a_flag() -> None:
         "--online-quant-config", '{"global_quant_config": "fp8"}', "--method", "ngram",
         "--enable-expert-parallel", "--enable-dp-attention", "--enable-eplb",
         "--expert-exchange", "mori", "--nnodes", "2", "--node-rank", "1",
-        "--master-addr", "10.0.0.1", "--master-port", "29501",
+        "--master-addr", "10.0.0.1", "--master-port", "29501", "--fairness", "off",
+        "--fairness-weights", str(weights),
     )  # fmt: skip
     unchanged = [
         field.name

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from atom.entrypoints.http.client_identity import ClientIdentity, client_label
+from atom.client_label import client_label
+from atom.entrypoints.http.client_identity import ClientIdentity
 from atom.model_engine.request import MOST_CLIENT_CHARACTERS
 
 HERE = client_label("addr", "127.0.0.1")

@@ -37,12 +37,13 @@ class Arrival:
     priority: int
     ends: frozenset[int]
     salt: str
+    client: str
 
 
 # Prompts begin alike, so that the prefix cache has something to share.
 ARRIVALS = st.builds(
-    lambda kind, shared, own, new_tokens, priority, ends, salt: Arrival(
-        [10 + kind] * shared + list(range(50, 50 + own)), new_tokens, priority, ends, salt
+    lambda kind, shared, own, new_tokens, priority, ends, salt, client: Arrival(
+        [10 + kind] * shared + list(range(50, 50 + own)), new_tokens, priority, ends, salt, client
     ),
     kind=st.integers(0, 1),
     shared=st.integers(0, 20),
@@ -51,6 +52,7 @@ ARRIVALS = st.builds(
     priority=st.integers(-3, 3),
     ends=st.frozensets(st.sampled_from([EOS, STOP_TOKEN])),
     salt=st.sampled_from(["", "", "a"]),
+    client=st.sampled_from(["", "", "one", "two/x", "two/y"]),
 )
 
 
@@ -67,10 +69,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         drafts=st.sampled_from([0, 0, 1, 3]),
         block_size=st.sampled_from([4, 4, 1, 16]),
         windows=st.sampled_from(WINDOWS),
+        fairness=st.sampled_from(["clients", "clients", "off"]),
     )
     def build(
         self, policy, depth, spare_blocks, max_num_seqs, budget, threshold, delay_factor,
-        prefix_caching, drafts, block_size, windows,
+        prefix_caching, drafts, block_size, windows, fairness,
     ) -> None:  # fmt: skip
         groups = [CacheGroup((), window) for window in windows]
         num_blocks = spare_blocks + sum(
@@ -93,6 +96,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             prefix_caching=prefix_caching,
             num_speculative_tokens=drafts,
             windows=windows,
+            fairness=fairness,
         )
         self.model = PagedModel(
             block_size,
@@ -124,6 +128,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                     ignore_eos=EOS not in arrival.ends,
                     stop_token_ids=tuple(arrival.ends - {EOS}),
                     cache_salt=arrival.salt,
+                    client_id=arrival.client,
                 )
             )
 

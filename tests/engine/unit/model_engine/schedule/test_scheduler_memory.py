@@ -23,7 +23,15 @@ def serve(scheduler: Scheduler, waves: int, numbers: itertools.count[int]) -> No
         ids = list(itertools.islice(numbers, WAVE))
         for number in ids:
             prompt = draw.integers(10, 10_000, size=30).tolist()
-            scheduler.add(make_request(number, prompt, max_tokens=12, priority=number % 5))
+            scheduler.add(
+                make_request(
+                    number,
+                    prompt,
+                    max_tokens=12,
+                    priority=number % 5,
+                    client_id=f"{number % 3}/{number}",
+                )
+            )
         scheduler.abort(ids[::10])
         FakeModel(scheduler).run(limit=5000)
 

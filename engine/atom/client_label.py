@@ -1,0 +1,33 @@
+"""The names by which clients are told of: in requests, in weights and in metrics.
+
+A name that a client goes by (a key, a gateway's header, an address) becomes the start of its
+SHA-256, so that no secret is told and every process of a server, and every server, says the same.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from hashlib import sha256
+
+KINDS = ("addr", "header", "key")
+_DIGITS = 12  # of a hash: 48 bits, so that two of a million clients hardly ever share one
+_IPV6_SITE_BITS = 64  # one subscriber has all addresses of such a network
+
+
+def client_label(kind: str, name: str) -> str:
+    """kind: one of `KINDS`."""
+    return f"{kind}-{sha256(name.encode()).hexdigest()[:_DIGITS]}"
+
+
+def address_name(text: str) -> str:
+    """The address as it counts: of IPv6 its network, since one sender has very many; a text that is
+    no address as it is."""
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return text
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, _IPV6_SITE_BITS), strict=False))

@@ -1,0 +1,161 @@
+"""FairQueue: which request is served next, of all that wait, whatever its client and others send.
+
+Clients are served by fair shares of tokens (fair_shares.py): prompt tokens that are to be computed
+count when a request begins, generated ones as they come. Clients whose id has a slash are a group
+by what stands before it, and all of them together get one client's share. Within a client the
+order is WaitingQueue's, by priority and arrival; with one client that is the order of all. A
+preempted request returns to its place there and is charged for nothing twice. Used by Scheduler
+only; reads no clock.
+
+Who makes room is decided here too: of the group, and in it of the client, that runs most requests
+by its weight, the one that is due last. So a client's first request never makes room for another's
+fiftieth, and no two make room for each other in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import numpy as np
+
+from atom.model_engine.schedule.fair_shares import Account, FairShares
+from atom.model_engine.schedule.row_table import RowTable
+from atom.model_engine.schedule.waiting_queue import Rank, WaitingQueue, rank_of
+from atom.model_engine.sequence import Sequence
+
+Clients = FairShares[WaitingQueue]
+Client = Account[WaitingQueue]
+
+
+class FairQueue:
+    def __init__(
+        self, rows: RowTable, *, weights: Mapping[str, float] | None = None, fair: bool = True
+    ) -> None:
+        """weights: by name of a group, or of a client in its group. fair: False to take all
+        requests for one client's: first come, first served."""
+        self._rows = rows
+        self._weights = weights or {}
+        self._fair = fair
+        self._groups: FairShares[Clients] = FairShares(self._weights)
+        self._clients: dict[int, Client] = {}  # of each request, by id
+        self._num_waiting = 0
+        self._num_active = 0  # clients
+        self._runs: dict[int, Client] = {}  # by slot
+        self._charged = np.zeros_like(rows.num_tokens)  # how many of each row's tokens
+
+    def __len__(self) -> int:
+        """How many wait."""
+        return self._num_waiting
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """All that wait, in no particular order."""
+        for group in self._groups:
+            for client in group.holder:
+                yield from client.holder
+
+    @property
+    def first(self) -> Sequence:
+        """The sequence that is served next, by what was charged so far; at least one must wait."""
+        return self._groups.next().holder.next().holder.first
+
+    # ---- what becomes of a request ------------------------------------------------------------
+
+    def add(self, sequence: Sequence) -> None:
+        """It comes."""
+        client = self._client_of(sequence)
+        self._clients[sequence.id] = client
+        if not client.open:
+            self.settle(entering=True)
+        self._wait(sequence, client)
+
+    def admit(self, sequence: Sequence, computed_tokens: int) -> None:
+        """The first has a slot; so many of its tokens are to be computed that were not charged
+        before."""
+        client = self._clients[sequence.id]
+        client.holder.remove(sequence)
+        self._num_waiting -= 1
+        client.pick()
+        self._move(client, waiting=-1, running=1)
+        self._runs[sequence.slot] = client
+        self._charged[sequence.slot] = sequence.num_tokens
+        client.charge(computed_tokens)
+
+    def preempt(self, sequence: Sequence) -> None:
+        """It is about to leave its slot, and waits again."""
+        client = self._clients[sequence.id]
+        self._wait(sequence, client)
+        self._leave(sequence, client)
+
+    def end(self, sequence: Sequence) -> None:
+        """It waits no more, or is about to leave its slot."""
+        client = self._clients.pop(sequence.id)
+        if sequence.slot in self._runs:
+            self._leave(sequence, client)
+            return
+        if client.open == 1:
+            self.settle()
+        client.holder.remove(sequence)
+        self._num_waiting -= 1
+        self._move(client, waiting=-1)
+
+    def _client_of(self, sequence: Sequence) -> Client:
+        group_name, _, name = sequence.client_id.partition("/") if self._fair else ("", "", "")
+        group = self._groups.get(group_name)
+        if group is None:
+            group = self._groups.open(group_name, FairShares(self._weights))
+        client = group.holder.get(name)
+        return client or group.holder.open(name, WaitingQueue(), group)
+
+    def _wait(self, sequence: Sequence, client: Client) -> None:
+        client.holder.add(sequence)
+        self._num_waiting += 1
+        self._move(client, waiting=1)
+
+    def _leave(self, sequence: Sequence, client: Client) -> None:
+        if client.open == 1:
+            self.settle()
+        else:
+            self._settle_row(sequence.slot, client)
+        del self._runs[sequence.slot]
+        self._move(client, running=-1)
+
+    def _move(self, client: Client, *, waiting: int = 0, running: int = 0) -> None:
+        if not client.open:
+            self._num_active += 1
+        client.move(waiting=waiting, running=running)
+        if not client.open:
+            self._num_active -= 1
+
+    # ---- what they were given -----------------------------------------------------------------
+
+    def settle(self, *, entering: bool = False) -> None:
+        """Charge what running rows have generated since they were charged last; what a client that
+        is alone is given changes nothing, unless another is `entering`."""
+        if not self._runs or not (entering or self._num_active > 1):
+            return
+        slots = np.fromiter(self._runs, dtype=np.intp, count=len(self._runs))
+        tokens, charged = self._rows.num_tokens[slots], self._charged[slots]
+        self._charged[slots] = np.maximum(tokens, charged)
+        due: dict[Client, int] = {}
+        for client, count in zip(self._runs.values(), (tokens - charged).tolist(), strict=True):
+            if count > 0:  # fewer where drafts were counted on that did not hold
+                due[client] = due.get(client, 0) + count
+        for client, count in due.items():
+            client.charge(count)
+
+    def _settle_row(self, slot: int, client: Client) -> None:
+        if self._num_active > 1:
+            count = int(self._rows.num_tokens[slot] - self._charged[slot])
+            if count > 0:
+                client.charge(count)
+
+    # ---- who makes room -----------------------------------------------------------------------
+
+    def last_due(self, running: Iterable[Sequence]) -> Sequence:
+        """Of these, one at least, the one that makes room for the others."""
+        return max(running, key=self._dueness)
+
+    def _dueness(self, sequence: Sequence) -> tuple[float, float, Rank]:
+        client = self._clients[sequence.id]
+        assert client.parent is not None
+        return client.parent.load, client.load, rank_of(sequence)

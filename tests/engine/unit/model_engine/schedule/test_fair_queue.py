@@ -1,0 +1,374 @@
+"""Each client gets its part of the engine, whatever the others send."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atom.model_engine.schedule.fair_queue import FairQueue
+from atom.model_engine.schedule.fair_shares import MOST_DEPARTED, FairShares
+from atom.model_engine.schedule.row_table import RowTable
+from atom.model_engine.schedule.waiting_queue import rank_of
+from atom.model_engine.sequence import Sequence
+from tests.support.builders_engine import FakeModel, make_request, make_scheduler
+
+MAX_MODEL_LEN = 256
+
+
+class Slots:
+    """An engine that is nothing but slots: each step every row gets a token, then free slots go to
+    who is next. begun: requests in the order they began; given: tokens by client."""
+
+    def __init__(
+        self, slots: int, *, weights: Mapping[str, float] | None = None, fair: bool = True
+    ) -> None:
+        self.rows = RowTable(slots, MAX_MODEL_LEN)
+        self.queue = FairQueue(self.rows, weights=weights, fair=fair)
+        self.numbers = itertools.count()
+        self.begun: list[Sequence] = []
+        self.given: Counter[str] = Counter()
+        self.clock = 0.0
+
+    def ask(self, client: str, prompt: int = 5, answer: int = 5, priority: int = 0) -> Sequence:
+        sequence = Sequence(
+            make_request(
+                next(self.numbers), prompt, max_tokens=answer, arrive_time=self.clock,
+                priority=priority, client_id=client,
+            )
+        )  # fmt: skip
+        self.queue.add(sequence)
+        return sequence
+
+    @property
+    def running(self) -> list[Sequence]:
+        return [sequence for sequence in self.rows.sequences if sequence is not None]
+
+    def step(self) -> None:
+        self.clock += 1.0
+        for sequence in self.running:
+            self.rows.num_tokens[sequence.slot] += 1
+            self.given[sequence.client_id] += 1
+            if self.rows.num_tokens[sequence.slot] > self.rows.last_position[sequence.slot]:
+                self.leave(sequence)
+        self.queue.settle()
+        while self.queue and self.rows.has_free_slot:
+            self.begin(self.queue.first)
+
+    def begin(self, sequence: Sequence) -> None:
+        self.rows.enter(sequence)
+        again = sequence.seed is not None
+        sequence.seed = 0
+        self.queue.admit(sequence, 0 if again else sequence.num_prompt_tokens)
+        self.given[sequence.client_id] += 0 if again else sequence.num_prompt_tokens
+        self.begun.append(sequence)
+
+    def leave(self, sequence: Sequence) -> None:
+        self.queue.end(sequence)
+        self.rows.leave(sequence)
+
+    def preempt(self, sequence: Sequence) -> None:
+        self.queue.preempt(sequence)
+        self.rows.leave(sequence)
+
+    def until(self, condition: Callable[[], bool], steps: int = 20_000) -> None:
+        for _ in range(steps):
+            if condition():
+                return
+            self.step()
+        raise AssertionError("it never came to that")
+
+    def clients(self, first: int = 0) -> list[str]:
+        """Of those that began from the `first` on."""
+        return [sequence.client_id for sequence in self.begun[first:]]
+
+
+# ---- the promises -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slots", [1, 4, 64])
+@pytest.mark.parametrize("steps", [0, 1, 40])
+def test_a_newcomer_is_next_however_many_of_another_wait(slots: int, steps: int) -> None:
+    engine = Slots(slots)
+    for _ in range(300 + slots):
+        engine.ask("many", prompt=20, answer=30)
+    for _ in range(1 + steps):
+        engine.step()
+    begun = len(engine.begun)
+    newcomer = engine.ask("one")
+    engine.until(lambda: newcomer in engine.begun)
+    assert engine.begun[begun] is newcomer
+
+
+def test_a_client_that_asks_one_at_a_time_is_next_every_time() -> None:
+    engine = Slots(2)
+    for _ in range(300):
+        engine.ask("many", prompt=20, answer=30)
+    for _ in range(20):
+        engine.step()
+        begun = len(engine.begun)
+        mine = engine.ask("one", prompt=3, answer=2)
+        engine.until(lambda mine=mine: mine in engine.begun)  # type: ignore[misc]
+        assert engine.begun.index(mine) == begun
+
+
+def test_without_fairness_the_first_that_came_is_served_first() -> None:
+    engine = Slots(1, fair=False)
+    asked = [engine.ask(client) for client in ("a", "a", "b", "a", "c", "b")]
+    engine.until(lambda: len(engine.begun) == len(asked))
+    assert engine.begun == asked
+
+
+def test_priority_counts_within_a_client_only() -> None:
+    engine = Slots(1)
+    engine.ask("a")
+    engine.step()
+    last = engine.ask("a", priority=5)
+    urgent = engine.ask("a", priority=-100)
+    other = engine.ask("b", priority=50)
+    engine.until(lambda: len(engine.begun) == 4)
+    assert engine.begun[1:] == [other, urgent, last]
+
+
+def test_all_keys_of_one_address_have_one_share_together() -> None:
+    engine = Slots(1)
+    for number in range(100):
+        engine.ask(f"crowd/{number}")
+    for _ in range(100):
+        engine.ask("alone")
+    engine.until(lambda: len(engine.begun) == 100)
+    shares = Counter(client.partition("/")[0] for client in engine.clients())
+    assert abs(shares["crowd"] - shares["alone"]) <= 1
+    inside = [client for client in engine.clients() if client != "alone"]
+    assert len(set(inside)) == len(inside), "each of them once"
+
+
+def test_who_comes_back_is_owed_nothing_for_having_been_away() -> None:
+    engine = Slots(1)
+    engine.ask("b")
+    for _ in range(400):
+        engine.ask("a")
+    engine.until(lambda: len(engine.begun) == 100)
+    for _ in range(100):
+        engine.ask("b")
+    first = len(engine.begun)
+    engine.until(lambda: len(engine.begun) == first + 40)
+    assert abs(engine.clients(first).count("b") - 20) <= 1
+
+
+# ---- whatever comes -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_tokens_are_shared_by_weight_among_those_that_always_wait(seed: int) -> None:
+    """As far as requests can be told apart: none is cut, and as many run as there are slots."""
+    draw = random.Random(seed)
+    names = "abcde"[: draw.randint(2, 5)]
+    weights = {name: draw.choice([0.5, 1.0, 1.0, 2.0, 4.0]) for name in names}
+    slots = draw.choice([1, 2, 7])
+    engine = Slots(slots, weights=weights)
+    sizes = {name: (draw.randint(1, 120), draw.randint(1, 120)) for name in names}
+    waiting = dict.fromkeys(names, 0)
+
+    def refill() -> None:
+        for sequence in engine.begun[counted[0] :]:
+            waiting[sequence.client_id] -= 1
+        counted[0] = len(engine.begun)
+        for name in names:
+            while waiting[name] < slots + 1:
+                waiting[name] += 1
+                most_prompt, most_answer = sizes[name]
+                engine.ask(name, draw.randint(1, most_prompt), draw.randint(1, most_answer))
+
+    counted = [0]
+    before: Counter[str] = Counter()
+    for turn in range(6000):
+        refill()
+        engine.step()
+        if turn == 500:
+            before = Counter(engine.given)
+    got = {name: (engine.given[name] - before[name]) / weights[name] for name in names}
+    largest = 240 / min(weights.values())
+    assert max(got.values()) - min(got.values()) <= 2 * (slots + 1) * largest
+
+
+class Adversary:
+    """Sends what could keep another waiting: bursts, long and short requests, urgent ones, ever new
+    clients and keys, aborts, and what makes others be preempted."""
+
+    def __init__(self, engine: Slots, draw: random.Random) -> None:
+        self.engine, self.draw = engine, draw
+        self.names = itertools.count()
+        self.open: deque[Sequence] = deque(maxlen=50)
+
+    def act(self) -> None:
+        draw, engine = self.draw, self.engine
+        for _ in range(draw.choice([0, 1, 1, 3]) if len(engine.queue) < 400 else 0):
+            client = draw.choice(["a", "a", "b", f"c/{next(self.names)}", f"n{next(self.names)}"])
+            size = draw.choice([(1, 1), (1, 100), (100, 1), (100, 100)])
+            self.open.append(engine.ask(client, *size, priority=draw.choice([0, 0, -100])))
+        chance = draw.random()
+        running = engine.running
+        if chance < 0.05 and running:
+            engine.preempt(engine.queue.last_due(running))
+        elif chance < 0.1 and self.open:
+            sequence = draw.choice(self.open)
+            self.open.remove(sequence)
+            known = sequence in running or any(sequence is each for each in engine.queue)
+            if known:
+                engine.queue.end(sequence)
+                if sequence in running:
+                    engine.rows.leave(sequence)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nothing_that_others_send_keeps_a_client_waiting_beyond_its_turn(seed: int) -> None:
+    """When it comes, each client that is there may be owed no more than what was running for others
+    meanwhile; who comes later is not served before it more than that."""
+    draw = random.Random(seed)
+    slots = draw.choice([1, 2, 5])
+    engine = Slots(slots)
+    adversary = Adversary(engine, draw)
+    for _ in range(draw.choice([0, 30, 300])):
+        engine.ask("a", draw.randint(1, 100), draw.randint(1, 100))
+    for number in range(12):
+        for _ in range(draw.randint(1, 60)):
+            adversary.act()
+            engine.step()
+        there = {sequence.client_id.partition("/")[0] for sequence in engine.queue}
+        there |= {sequence.client_id.partition("/")[0] for sequence in engine.running}
+        begun = len(engine.begun)
+        mine = engine.ask(f"victim {number}", 3, 2)
+        for _ in range(3000):
+            if mine in engine.begun[begun:]:
+                break
+            adversary.act()
+            engine.step()
+        else:
+            raise AssertionError("it starved")
+        before = engine.clients(begun)[: engine.begun[begun:].index(mine)]
+        passed = Counter(client.partition("/")[0] for client in before)
+        assert set(passed) <= there, "one that came later went before"
+        assert len(before) <= (len(there) + 1) * (slots + 1)
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_ever_new_clients_cannot_starve_one_that_waits(slots: int) -> None:
+    engine = Slots(slots)
+    for _ in range(50):
+        engine.ask("patient", 50, 50)
+    for number in range(4000):
+        engine.ask(f"new{number}", 50, 50)
+        if number % 20 == 0:
+            engine.step()
+        while len(engine.queue) > 60:
+            engine.step()
+    engine.until(lambda: not engine.queue)
+    assert engine.clients().count("patient") == 50
+    last = max(at for at, client in enumerate(engine.clients()) if client == "patient")
+    assert last < len(engine.begun) - 1000
+
+
+ARRIVALS = st.lists(
+    st.tuples(st.floats(0, 50), st.integers(-20, 20), st.integers(0, 2)), min_size=1, max_size=25
+)
+
+
+@given(ARRIVALS, st.integers(1, 3), st.integers(0, 99))
+def test_one_client_alone_is_served_as_without_fairness(arrivals, slots, choices) -> None:
+    """Whatever becomes of its requests."""
+    fair, plain = Slots(slots), Slots(slots, fair=False)
+    for engine, client in ((fair, "a/k"), (plain, "x")):
+        source = random.Random(choices)
+        for number, (arrive_time, priority, disturbance) in enumerate(arrivals):
+            engine.clock = arrive_time
+            engine.ask(client, 3, 1 + number % 4, priority)
+            if disturbance == 1 and engine.running:
+                engine.preempt(max(engine.running, key=rank_of))
+            if disturbance == 2 and len(engine.queue):
+                engine.queue.end(source.choice(sorted(engine.queue, key=rank_of)))
+            engine.step()
+        engine.until(lambda engine=engine: not engine.queue)
+    assert [sequence.id for sequence in fair.begun] == [sequence.id for sequence in plain.begun]
+
+
+# ---- preemption ---------------------------------------------------------------------------------
+
+
+def test_a_preempted_request_returns_to_its_place_and_is_not_charged_again() -> None:
+    engine = Slots(2)
+    first, second = engine.ask("a", 100, 50), engine.ask("b", 100, 50)
+    engine.step()
+    later = [engine.ask(client, 100, 50) for client in ("a", "b", "a", "b")]
+    engine.preempt(second)
+    engine.step()
+    assert engine.running == [first, second], "before the other requests of its client"
+    engine.preempt(first)
+    engine.step()
+    assert set(engine.running) == {first, second}
+    engine.until(lambda: not engine.queue)
+    for client in "ab":
+        mine = [sequence for sequence in engine.begun if sequence.client_id == client]
+        assert mine[-2:] == [each for each in later if each.client_id == client]
+
+
+def test_who_runs_most_makes_room_and_its_newest_request_first() -> None:
+    engine = Slots(6, weights={"c": 4.0})
+    asked = [engine.ask(client) for client in ("a", "a", "a", "b", "c", "c")]
+    engine.step()
+    order = []
+    while engine.running:
+        last = engine.queue.last_due(engine.running)
+        order.append(asked.index(last))
+        engine.leave(last)
+    assert order == [2, 1, 3, 0, 5, 4]
+
+
+def test_a_pool_that_is_short_takes_from_the_client_with_most_requests() -> None:
+    """The scheduler's own preemption: what "b" has begun goes on."""
+    scheduler = make_scheduler(num_blocks=16, block_size=4, max_num_seqs=8, max_model_len=64)
+    model = FakeModel(scheduler)
+    for number in range(5):
+        scheduler.add(make_request(number, 8, max_tokens=40, client_id="a", ignore_eos=True))
+    model.step()
+    scheduler.add(make_request(9, 8, max_tokens=40, client_id="b", ignore_eos=True))
+    while scheduler.stats().preemptions_total < 3:
+        model.step()
+        waiting = {sequence.id for sequence in scheduler.waiting}
+        assert 9 not in waiting or 9 not in model.tokens
+    model.run()
+    assert sorted(model.finished) == [0, 1, 2, 3, 4, 9]
+
+
+# ---- memory -------------------------------------------------------------------------------------
+
+
+def test_what_is_remembered_of_clients_that_left_is_bounded() -> None:
+    shares: FairShares[None] = FairShares({})
+    patient = shares.open("patient", None)
+    patient.move(waiting=1)
+    most = 0
+    for number in range(5 * MOST_DEPARTED):
+        account = shares.open(f"client {number}", None)
+        account.move(running=1)
+        account.charge(10 + number % 7)  # more than its part: ahead of the virtual time
+        account.move(running=-1)
+        most = max(most, len(shares))
+    assert most <= MOST_DEPARTED + 2
+    assert shares.next() is patient
+
+
+def test_nothing_is_remembered_once_nothing_is_left_to_do() -> None:
+    engine = Slots(3)
+    for number in range(500):
+        engine.ask(f"{number % 7}/{number}", 4, 3)
+    engine.until(lambda: not engine.queue and not engine.running)
+    assert len(list(engine.queue)) == 0
+    assert vars(engine.queue)["_num_active"] == 0
+    assert len(vars(engine.queue)["_groups"]) == 0
+    assert not vars(engine.queue)["_clients"]
