@@ -1,4 +1,4 @@
-"""`python -m atom_operator`, also installed as `atom-operator`: flags, settings, then kopf.
+"""`python -m atom_operator`, also installed as `atom-operator`: flags, settings, then the process.
 
 Two commands run nothing: `plan` prints what the operator would decide, `check` whether an installed
 one works.
@@ -7,15 +7,12 @@ one works.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import dataclasses
 import logging
 import os
-import socket
 import sys
 from collections.abc import Sequence
-from typing import Any, cast
-
-import kopf
 
 from atom_operator import check_command, constants, plan_command
 from atom_operator.settings import PREFIX, OperatorSettings, SettingsError
@@ -60,24 +57,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(settings: OperatorSettings) -> None:
-    # Importing the handlers registers them with kopf, and creates API resource classes.
-    from atom_operator.handlers import lifecycle  # noqa: F401
+    # kopf and the client take a while to import, and the other commands need neither.
+    from atom_operator.handlers import lifecycle
     from atom_operator.handlers.runtime import Runtime
 
     logging.basicConfig(
         level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    # At INFO these log every request, event and probe.
-    for noisy in ("kopf.objects", "aiohttp.access"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-    kopf.run(
-        clusterwide=not settings.namespaces,
-        namespaces=settings.namespaces,
-        standalone=True,
-        # Otherwise kopf asks for the user's name, and a container's numeric user has none.
-        identity=cast("Any", socket.gethostname()),
-        memo=Runtime(settings),
-    )
+    # At INFO it logs every probe.
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+    # kopf warns that it handles no signals in its thread, as it should not.
+    logging.getLogger("kopf").setLevel(logging.ERROR)
+    asyncio.run(lifecycle.run(Runtime(settings)))
 
 
 if __name__ == "__main__":

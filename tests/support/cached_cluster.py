@@ -8,12 +8,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from atom_operator.cluster.cached import CachedCluster
-from atom_operator.cluster.informer import Informers, scopes_of
+from atom_operator.cluster.informer import Informers, Scope, scopes_of
+from atom_operator.cluster.known_deployments import KnownDeployments
 from atom_operator.cluster.port import ClusterPort
+from atom_operator.domain import ATOM_DEPLOYMENT
+from atom_operator.handlers.deployments import DeploymentEvent
 from atom_operator.handlers.runtime import FOLLOWED
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_watch import FakeWatch
 from tests.support.waiting import HANG_SECONDS
+
+_DEPLOYMENTS = Scope(ATOM_DEPLOYMENT, None, "")
 
 
 @dataclass
@@ -41,14 +46,28 @@ async def followed(
     informers = Informers(
         watch,
         scopes_of(FOLLOWED),
-        lambda _, name, urgent=False: announced.append(name),
+        lambda _, name: announced.append(name),
         period_seconds=300.0,
     )
-    task = asyncio.create_task(informers.run())
+    known = KnownDeployments()
+
+    async def hear() -> None:
+        """As kopf's handler does."""
+        listing = await watch.list_scope(_DEPLOYMENTS)
+        async with watch.watch_scope(_DEPLOYMENTS, listing.version, HANG_SECONDS) as changes:
+            async for change in changes:
+                assert change.item is not None
+                event = DeploymentEvent.of(change.item.manifest())
+                if known.is_news(event.key, event.version):
+                    announced.append(event.key.name)
+
+    tasks = [asyncio.create_task(informers.run()), asyncio.create_task(hear())]
+    port = CachedCluster(behind or cluster, informers, known)
     try:
         assert await informers.wait_tried(HANG_SECONDS)
         announced.clear()
-        yield Followed(cluster, watch, CachedCluster(behind or cluster, informers), announced)
+        yield Followed(cluster, watch, port, announced)
     finally:
-        task.cancel()
-        await asyncio.wait([task])
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

@@ -1,9 +1,9 @@
 """ApiConnection: requests to the API server through the official client's asyncio transport.
 
 Configuration, credentials, TLS and connections are the package's own (`kubernetes.aio`); paths,
-bodies and answers are plain, so that manifests reach the server exactly as rendered. The one module
-that knows the package, and the one place where an answer becomes an error of cluster/errors.py.
-Knows no policy. Called by the client, the watch, the Lease and the webhook's objects.
+bodies and answers are plain, so that manifests reach the server exactly as rendered. The one place
+where an answer becomes an error of cluster/errors.py. Knows no policy. Called by the client, the
+watch, the Lease and the webhook's objects.
 """
 
 from __future__ import annotations

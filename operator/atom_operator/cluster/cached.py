@@ -1,4 +1,5 @@
-"""CachedCluster: a ClusterPort that reads children and pods from informers.
+"""CachedCluster: a ClusterPort that reads children and pods from informers, and notes which version
+of an AtomDeployment was read.
 
 What people write (the AtomDeployment, what it refers to) is still read from the API server, and so
 is everything while no watch is open: the cache saves requests and is never needed. What a write
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from atom_operator.cluster.informer import Informers
+from atom_operator.cluster.known_deployments import KnownDeployments
 from atom_operator.cluster.object_cache import INDEXED_LABELS
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.domain import ATOM_DEPLOYMENT, Kind, Manifest, ObjectKey
@@ -19,12 +21,21 @@ from atom_operator.domain import ATOM_DEPLOYMENT, Kind, Manifest, ObjectKey
 class CachedCluster:
     """In front of `port`."""
 
-    def __init__(self, port: ClusterPort, informers: Informers) -> None:
+    def __init__(
+        self, port: ClusterPort, informers: Informers, deployments: KnownDeployments
+    ) -> None:
         self._port = port
         self._informers = informers
+        self._deployments = deployments
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
-        return await self._port.get(kind, namespace, name)
+        found = await self._port.get(kind, namespace, name)
+        if kind == ATOM_DEPLOYMENT:
+            if found is None:
+                self._deployments.forget(ObjectKey(namespace, name))
+            else:
+                self._deployments.read(found)
+        return found
 
     async def list_labelled(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]
@@ -75,7 +86,9 @@ class CachedCluster:
 
     async def apply_status(self, key: ObjectKey, status: Mapping[str, Any]) -> Manifest | None:
         answer = await self._port.apply_status(key, status)
-        return None if answer is None else self._keep(ATOM_DEPLOYMENT, answer)
+        if answer is not None:
+            self._deployments.reported(answer)
+        return answer
 
     def _select(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]

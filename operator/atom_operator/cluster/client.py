@@ -121,6 +121,16 @@ class ApiCluster:
                 raise
             return []  # a chart of before has no right to it
 
+    async def serves(self, kind: Kind) -> bool:
+        """Whether the cluster has the kind."""
+        path = f"/apis/{kind.group}/{kind.version}"
+        with self._request("get", kind, f"look for {kind.kind}"):
+            try:
+                found = await self._connection.request("GET", path)
+            except NotFoundError:
+                return False
+        return any(item["name"] == kind.plural for item in found.get("resources") or ())
+
     async def list_deployments(self) -> list[ObjectKey]:
         keys: list[ObjectKey] = []
         for namespace in self._namespaces:

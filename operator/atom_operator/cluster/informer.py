@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence, Set
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -31,15 +31,13 @@ _LEAST_WATCH_SECONDS = 1.0  # an API server that ends every watch at once is lef
 _SPREAD = 0.25
 
 
-class Announce(Protocol):
-    """Told of an AtomDeployment that should be looked at; urgent: its spec is new."""
-
-    def __call__(self, namespace: str, name: str, *, urgent: bool = False) -> None: ...
+# Told the namespace and name of an AtomDeployment that should be looked at.
+Announce = Callable[[str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Objects of one kind that name an AtomDeployment in `label`; without one, AtomDeployments.
+    """Objects of one kind that name an AtomDeployment in `label`.
 
     In all namespaces where `namespace` is None. Changes in a scope that does not wake are kept, and
     not announced.
@@ -51,8 +49,8 @@ class Scope:
     wakes: bool = True
 
     def deployment_of(self, item: StoredObject) -> str | None:
-        """Name of the AtomDeployment that an object of this scope says it belongs to, or is."""
-        return dict(item.labels).get(self.label) if self.label else item.name
+        """Name of the AtomDeployment that an object of this scope says it belongs to."""
+        return dict(item.labels).get(self.label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +116,8 @@ class Informer:
 
     def keep(self, manifest: Manifest) -> None:
         """What the API server answered to a write of ours: no news, when the watch shows it."""
-        if self.scope.label:
-            if self.scope.label in (manifest["metadata"].get("labels") or {}):
-                self.cache.put(StoredObject.of(manifest))
-        else:
-            # Of an AtomDeployment we write the status alone: what else is new in the answer is
-            # another client's, and the watch shall tell of it.
-            self.cache.put_status(StoredObject.of(manifest))
+        if self.scope.label in (manifest["metadata"].get("labels") or {}):
+            self.cache.put(StoredObject.of(manifest))
 
     async def run(self) -> None:
         """Until cancelled; the cache is empty afterwards."""
@@ -193,8 +186,7 @@ class Informer:
         for item in items if self.scope.wakes else ():
             name = self.scope.deployment_of(item)
             if name:
-                urgent = not self.scope.label and item.is_unreported()
-                self._announce(item.namespace, name, urgent=urgent)
+                self._announce(item.namespace, name)
 
 
 def scopes_of(

@@ -60,12 +60,6 @@ class StoredObject:
         found: Manifest = msgspec.json.decode(self.body)
         return found
 
-    def is_unreported(self) -> bool:
-        """Whether its status does not speak of its newest spec."""
-        found = self.manifest()
-        seen = (found.get("status") or {}).get("observedGeneration")
-        return bool(seen != found["metadata"].get("generation"))
-
 
 class ObjectCache:
     """By namespace and name; all methods take time in proportion to what they touch."""
@@ -88,12 +82,6 @@ class ObjectCache:
         for label, value in item.labels:
             self._names.setdefault((item.namespace, label, value), set()).add(item.name)
         return True
-
-    def put_status(self, item: StoredObject) -> None:
-        """Keep a version that differs in its status alone from the one that we have; no other."""
-        known = self._objects.get((item.namespace, item.name))
-        if known is not None and _without_status(known) == _without_status(item):
-            self.put(item)
 
     def remove(self, item: StoredObject) -> bool:
         """It was deleted, in the version of `item`; whether that is news."""
@@ -142,13 +130,6 @@ class ObjectCache:
             names.discard(known.name)
             if not names:
                 del self._names[known.namespace, label, value]
-
-
-def _without_status(item: StoredObject) -> Manifest:
-    found = item.manifest()
-    found.pop("status", None)
-    found["metadata"].pop("resourceVersion", None)
-    return found
 
 
 def is_newer(version: str, than: str) -> bool:

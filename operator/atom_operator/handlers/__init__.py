@@ -1,5 +1,5 @@
-"""The operator's process: kopf starts and stops it, and the runtime is what runs in between.
+"""The operator's process: start and end, terms, and kopf, by which AtomDeployments come in.
 
-kopf watches nothing here and keeps no progress, so the operator writes neither annotations nor
-finalizers to an AtomDeployment; the informers tell what has changed.
+kopf runs for a term and keeps nothing on the objects, neither annotations nor finalizers; the
+informers tell what has changed of everything else.
 """

@@ -1,36 +1,57 @@
-"""Start and stop: kopf's process holds the runtime, and logs in by its own defaults."""
+"""The process: it starts the runtime, tries again while the API server or the CRD is missing, and
+ends in good order at a signal. Called by the command line; decides nothing.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
-import kopf
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable
+from typing import Protocol
 
 from atom_operator.cluster.errors import ClusterError
-from atom_operator.handlers.runtime import Runtime
 
+_logger = logging.getLogger(__name__)
 _RETRY_SECONDS = 5.0
 
 
-@kopf.on.startup()
-async def start(settings: kopf.OperatorSettings, memo: Runtime, **_: Any) -> None:
-    """Configure kopf and start the workers; waits for the API server and the CRD."""
-    configure(settings)
+class Startable(Protocol):
+    """What the process runs. `start` returns when it is under way."""
+
+    def start(self) -> Awaitable[None]: ...
+
+    def stop(self) -> Awaitable[None]: ...
+
+
+async def run(runtime: Startable) -> None:
+    """Until SIGTERM or SIGINT; returns when the requests in flight are answered."""
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    starting = asyncio.create_task(_start(runtime))
+    ending = asyncio.create_task(ended.wait())
     try:
-        await memo.start()
-    except ClusterError as error:
-        message = f"cannot list AtomDeployments: {error}; is the CRD installed?"
-        raise kopf.TemporaryError(message, delay=_RETRY_SECONDS) from error
+        await asyncio.wait([starting, ending], return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+        await ending
+    finally:
+        starting.cancel()
+        ending.cancel()
+        await asyncio.wait([starting, ending])
+        await runtime.stop()
 
 
-def configure(settings: kopf.OperatorSettings) -> None:
-    """kopf is the process alone: no events, no peering, no discovery of new CRDs."""
-    settings.posting.enabled = False
-    settings.scanning.disabled = True
-    settings.peering.standalone = True
-
-
-@kopf.on.cleanup()
-async def stop(memo: Runtime, **_: Any) -> None:
-    """Stop the workers and close the connections."""
-    await memo.stop()
+async def _start(runtime: Startable) -> None:
+    while True:
+        try:
+            return await runtime.start()
+        except ClusterError as error:
+            _logger.warning(
+                "cannot list AtomDeployments: %s; is the CRD installed? Again in %gs",
+                error,
+                _RETRY_SECONDS,
+            )
+        await asyncio.sleep(_RETRY_SECONDS)

@@ -1,4 +1,4 @@
-"""Runtime: the running parts of the operator, wired together. Handed to every handler as `memo`.
+"""Runtime: the running parts of the operator, wired together.
 
 Owns the client, the elector with the term it leads, the webhook and the metrics endpoint; decides
 nothing.
@@ -21,11 +21,13 @@ from atom_operator.cluster.engine_http import HttpEngines
 from atom_operator.cluster.fenced import FencedCluster
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.informer import Informers, scopes_of
+from atom_operator.cluster.known_deployments import KnownDeployments
 from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.cluster.patience import PatientEngines
 from atom_operator.cluster.watch_client import ApiWatch
 from atom_operator.decider import Decider
 from atom_operator.domain import ATOM_DEPLOYMENT, CHILD_KINDS, JOB, POD, ObjectKey
+from atom_operator.handlers.deployments import DeploymentEvent, DeploymentHandlers
 from atom_operator.handlers.term import Term
 from atom_operator.image_turns import ImageTurns
 from atom_operator.kinds import AUTOSCALER_KINDS, LEADER_WORKER_SET, NETWORK_POLICY
@@ -38,10 +40,9 @@ from atom_operator.settings import OperatorSettings
 from atom_operator.webhook.service import WebhookService
 
 _logger = logging.getLogger(__name__)
-# What is followed, with the label by which it names an AtomDeployment. Of AtomDeployments the
-# change alone counts: they are read from the API server. Others' kinds where they are served.
+# What informers follow, with the label by which it names an AtomDeployment; others' kinds where
+# they are served. AtomDeployments come by kopf: of them the change alone counts.
 FOLLOWED = {
-    ATOM_DEPLOYMENT: "",
     JOB: constants.LABEL_JOB_FOR,
     **dict.fromkeys(
         (*CHILD_KINDS, NETWORK_POLICY, LEADER_WORKER_SET, *AUTOSCALER_KINDS, POD),
@@ -53,7 +54,7 @@ _CACHES_SECONDS = 30.0
 
 
 class Runtime:
-    """Started and stopped by the lifecycle handlers, inside kopf's event loop."""
+    """Started and stopped by the lifecycle, inside the process's event loop."""
 
     def __init__(self, settings: OperatorSettings) -> None:
         self.settings = settings
@@ -70,7 +71,11 @@ class Runtime:
             self.enqueue,
             settings.resync_seconds,
         )
-        cached = CachedCluster(self._cluster, self._informers)
+        self._known = KnownDeployments()
+        self._handlers = DeploymentHandlers(
+            settings.namespaces, self._hear, lambda: self._cluster.serves(ATOM_DEPLOYMENT)
+        )
+        cached = CachedCluster(self._cluster, self._informers, self._known)
         fenced = FencedCluster(cached, self._may_write)
         self._optional = OptionalKinds(self._cluster.list_holders)
         self._applied = AppliedChildren()
@@ -128,11 +133,15 @@ class Runtime:
         if self._lease is not None:
             await self._lease.close()
 
-    def enqueue(self, namespace: str, name: str, *, urgent: bool = False) -> None:
-        """Something about this AtomDeployment or its children changed; urgent: a spec
-        that no status speaks of yet."""
+    def enqueue(self, namespace: str, name: str) -> None:
+        """Something that belongs to this AtomDeployment changed."""
         if self._term is not None:
-            self._term.add(ObjectKey(namespace, name), urgent=urgent)
+            self._term.add(ObjectKey(namespace, name))
+
+    def _hear(self, event: DeploymentEvent) -> None:
+        """An AtomDeployment changed; a spec that no status speaks of yet comes first."""
+        if self._term is not None and self._known.is_news(event.key, event.version):
+            self._term.add(event.key, urgent=event.is_unreported)
 
     def check_alive(self) -> int:
         """Length of the queue; raises when a loop has ended, which only a bug can cause."""
@@ -146,6 +155,7 @@ class Runtime:
         self._optional.forget_all()
         self._applied.forget_all()
         self._turns.forget_all()
+        self._known.forget_all()
         self._term = Term(
             self._reconcile,
             self._list_keys,
@@ -154,13 +164,17 @@ class Runtime:
         )
         try:
             async with asyncio.TaskGroup() as tasks:
-                following = tasks.create_task(self._informers.run())
+                watching = [
+                    tasks.create_task(self._informers.run()),
+                    tasks.create_task(self._handlers.run()),
+                ]
                 try:
                     if not await self._informers.wait_tried(_CACHES_SECONDS):
                         _logger.warning("not everything is listed yet; reading without caches")
                     await self._term.run()
                 finally:
-                    following.cancel()
+                    for task in watching:
+                        task.cancel()
         finally:
             self._term = None
 

@@ -10,9 +10,8 @@ from typing import Any
 from atom_operator.cluster.errors import TransientError
 from atom_operator.cluster.informer import Informer, Informers, Scope, scopes_of
 from atom_operator.constants import LABEL_DEPLOYMENT, LABEL_JOB_FOR
-from atom_operator.domain import ATOM_DEPLOYMENT, CONFIG_MAP, JOB, POD, SERVICE
+from atom_operator.domain import CONFIG_MAP, JOB, POD, SERVICE
 from atom_operator.kinds import LEADER_WORKER_SET, Kind
-from tests.support.builders_operator import KEY, atom_deployment
 from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_watch import FakeWatch
 from tests.support.virtual_time import run_virtually
@@ -39,8 +38,8 @@ class World:
         scope = Scope(kind, None, label, wakes)
         self.informer = Informer(self.watch, scope, self._announce, PERIOD)
 
-    def _announce(self, namespace: str, name: str, *, urgent: bool = False) -> None:
-        self.announced.append(f"{namespace}/{name}{' at once' if urgent else ''}")
+    def _announce(self, namespace: str, name: str) -> None:
+        self.announced.append(f"{namespace}/{name}")
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
@@ -87,47 +86,6 @@ def test_changes_and_deletions_are_followed_and_announced() -> None:
             await world.tell()
             assert world.seen() == {}
             assert world.announced == ["default/chat", "default/other", "default/chat"]
-
-    run_virtually(main())
-
-
-def test_a_new_spec_is_announced_as_urgent_and_what_was_reported_is_not() -> None:
-    async def main() -> None:
-        world = World(ATOM_DEPLOYMENT, label="")
-        world.cluster.create(ATOM_DEPLOYMENT, atom_deployment())
-        async with world.following():
-            assert world.announced == ["default/chat at once"]
-            await world.cluster.apply_status(KEY, {"observedGeneration": 1})
-            await world.tell()
-            assert world.announced[1:] == ["default/chat"], "another's status is looked at"
-            world.cluster.change_spec(ATOM_DEPLOYMENT, "chat", replicas=3)
-            await world.tell()
-            assert world.announced[2:] == ["default/chat at once"]
-            del world.cluster.objects[ATOM_DEPLOYMENT, *KEY]
-            await world.tell()
-            assert len(world.announced) == 4, "nobody is told that it is gone"
-
-    run_virtually(main())
-
-
-def test_a_status_that_we_wrote_is_announced_to_nobody_unless_more_is_new() -> None:
-    async def main() -> None:
-        world = World(ATOM_DEPLOYMENT, label="")
-        world.cluster.create(ATOM_DEPLOYMENT, atom_deployment())
-        async with world.following():
-            world.announced.clear()
-            answer = await world.cluster.apply_status(KEY, {"observedGeneration": 1})
-            assert answer is not None
-            world.informer.keep(answer)
-            await world.tell()
-            assert world.announced == []
-            # Somebody's change comes between our look and our write.
-            world.cluster.change_spec(ATOM_DEPLOYMENT, "chat", replicas=3)
-            answer = await world.cluster.apply_status(KEY, {"observedGeneration": 1})
-            assert answer is not None
-            world.informer.keep(answer)
-            await world.tell()
-            assert world.announced == ["default/chat at once"]
 
     run_virtually(main())
 
@@ -325,21 +283,6 @@ def test_what_goes_with_its_crd_is_announced_and_what_comes_with_the_next_one_to
     run_virtually(main())
 
 
-def test_a_crd_of_ours_that_is_gone_is_asked_for_as_what_is_out_of_order() -> None:
-    """Nobody else would find it served again."""
-
-    async def main() -> None:
-        world = World(ATOM_DEPLOYMENT, label="")
-        async with world.following():
-            world.watch.remove_crd(ATOM_DEPLOYMENT)
-            await asyncio.sleep(PERIOD / 3)
-            world.cluster.unserved_kinds.clear()
-            await asyncio.sleep(PERIOD / 3)
-            assert world.informer.is_current
-
-    run_virtually(main())
-
-
 def test_nothing_is_kept_after_its_end() -> None:
     async def main() -> None:
         world = World()
@@ -358,7 +301,7 @@ def test_informers_stand_for_their_own_kinds_and_namespaces_and_do_not_list_toge
         informers = Informers(
             watch,
             scopes_of(dict.fromkeys((CONFIG_MAP, SERVICE), LABEL_DEPLOYMENT), ("a", "b")),
-            lambda namespace, name, urgent=False: None,
+            lambda namespace, name: None,
             period_seconds=PERIOD,
         )
         assert informers.find(POD, "a") is None

@@ -41,18 +41,6 @@ def test_only_a_newer_version_is_news(version: str, news: bool, kept: str) -> No
     assert versions(cache) == {"one": kept}
 
 
-def test_a_status_is_kept_only_where_nothing_else_is_new() -> None:
-    cache = ObjectCache()
-    cache.put_status(item("9", spec={"replicas": 1}))
-    assert versions(cache) == {}, "it is not known yet"
-    cache.put(item("10", spec={"replicas": 1}))
-    cache.put_status(item("11", spec={"replicas": 1}, status={"ready": 1}))
-    assert versions(cache) == {"one": "11"}
-    cache.put_status(item("13", spec={"replicas": 2}, status={"ready": 1}))
-    assert versions(cache) == {"one": "11"}
-    assert cache.put(item("12", spec={"replicas": 2})), "somebody's change is news"
-
-
 def test_a_deletion_that_comes_late_does_not_take_away_the_namesake() -> None:
     cache = ObjectCache()
     cache.put(item("12"))  # made anew, as the answer to our write told

@@ -1,0 +1,71 @@
+"""KnownDeployments: which version of each AtomDeployment has been read, so that hearing of it is no
+news.
+
+A reconcile reads its AtomDeployment first, and what it writes into it is a status: a watch that
+shows a version so old, or our own report, need wake nobody. Knows no API. Filled by CachedCluster,
+asked by the runtime for every event.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import msgspec
+
+from atom_operator.cluster.object_cache import is_newer
+from atom_operator.domain import Manifest, ObjectKey
+
+# The generation in the rest of it grows with every spec.
+_NOT_CONTENT = ("resourceVersion", "managedFields")
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    version: str
+    content: bytes
+
+
+class KnownDeployments:
+    """A few hundred bytes for each."""
+
+    def __init__(self) -> None:
+        self._known: dict[ObjectKey, _Known] = {}
+
+    def read(self, manifest: Manifest) -> None:
+        """A reconcile that has just begun looks at this: whatever it is, it is the newest."""
+        self._known[_key(manifest)] = _Known(_version(manifest), _content(manifest))
+
+    def reported(self, answer: Manifest) -> None:
+        """The answer to a status of ours: known as well, unless anything else in it is new."""
+        known = self._known.get(_key(answer))
+        if known is not None and known.content == _content(answer):
+            self.read(answer)
+
+    def is_news(self, key: ObjectKey, version: str) -> bool:
+        """Whether nobody has looked at this version, or a newer one."""
+        known = self._known.get(key)
+        return known is None or is_newer(version, known.version)
+
+    def forget(self, key: ObjectKey) -> None:
+        """It is gone."""
+        self._known.pop(key, None)
+
+    def forget_all(self) -> None:
+        """A new term: another replica may have reconciled since."""
+        self._known.clear()
+
+
+def _key(manifest: Manifest) -> ObjectKey:
+    return ObjectKey(manifest["metadata"]["namespace"], manifest["metadata"]["name"])
+
+
+def _version(manifest: Manifest) -> str:
+    return str(manifest["metadata"].get("resourceVersion", ""))
+
+
+def _content(manifest: Manifest) -> bytes:
+    metadata = manifest["metadata"]
+    kept = {name: value for name, value in metadata.items() if name not in _NOT_CONTENT}
+    text = msgspec.json.encode(kept, order="deterministic")
+    return hashlib.blake2b(text, digest_size=16).digest()
