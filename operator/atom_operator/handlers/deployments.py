@@ -89,7 +89,7 @@ def deployment_registry() -> kopf.OperatorRegistry:
 
 
 def connection_info(configuration: Configuration) -> kopf.ConnectionInfo:
-    """The same server and credentials as the client's, in kopf's words."""
+    """Name the client's server and credentials in kopf's words."""
     scheme, _, token = configuration.api_key.get("BearerToken", "").partition(" ")
     return kopf.ConnectionInfo(
         server=configuration.host,
