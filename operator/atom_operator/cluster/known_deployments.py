@@ -43,7 +43,7 @@ class KnownDeployments:
             self.read(answer)
 
     def is_news(self, key: ObjectKey, version: str) -> bool:
-        """Whether nobody has looked at this version, or a newer one."""
+        """Whether this version is newer than what a reconcile has looked at."""
         known = self._known.get(key)
         return known is None or is_newer(version, known.version)
 
