@@ -1,9 +1,8 @@
-"""KnownDeployments: which version of each AtomDeployment has been read, so that hearing of it is no
-news.
+"""KnownDeployments: which version of each AtomDeployment a reconcile has read or written.
 
-A reconcile reads its AtomDeployment first, and what it writes into it is a status: a watch that
-shows a version so old, or our own report, need wake nobody. Knows no API. Filled by CachedCluster,
-asked by the runtime for every event.
+A reconcile reads its AtomDeployment first, and what it writes into it is a status. An event of a
+version so old, or of our own report, is no news. Knows no API. Filled by CachedCluster, asked by
+the runtime for every event.
 """
 
 from __future__ import annotations
