@@ -10,6 +10,7 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.children.workload import pod_revision
 from atom_operator.constants import ENGINE_CONTAINER
 from atom_operator.domain import CapacityVerdict, Observed, Plan, PodRevision
+from atom_operator.domain.resources import EPHEMERAL_STORAGE, amount
 from atom_operator.plan.spec_digest import spec_digest
 
 
@@ -32,14 +33,25 @@ def is_in_place(observed: Observed, wanted: PodRevision) -> bool:
 
 
 def with_budget_of(observed: Observed, plan: Plan, wanted: PodRevision) -> tuple[Plan, PodRevision]:
-    """Keep the running pods' start-up budget when nothing else differs: a better estimate is for
-    the next rollout, and no reason for one."""
+    """Keep the running pods' start-up budget and disk when nothing else differs: a better estimate
+    is for the next rollout, and no reason for one."""
     running = observed.deployment
     if running is None or running.startup_budget_seconds is None or is_in_place(observed, wanted):
         return plan, wanted
-    same = replace(plan, startup_budget_seconds=running.startup_budget_seconds)
-    pods = pod_revision(same)
-    return (same, pods) if is_in_place(observed, pods) else (plan, wanted)
+    for disk in dict.fromkeys((plan.disk_bytes, _disk_of(observed.running))):
+        same = replace(plan, startup_budget_seconds=running.startup_budget_seconds, disk_bytes=disk)
+        pods = pod_revision(same)
+        if is_in_place(observed, pods):
+            return same, pods
+    return plan, wanted
+
+
+def _disk_of(pods: PodRevision | None) -> int | None:
+    for container in pods.template["spec"]["containers"] if pods else ():
+        requests = (container.get("resources") or {}).get("requests") or {}
+        if container["name"] == ENGINE_CONTAINER and EPHEMERAL_STORAGE in requests:
+            return amount(EPHEMERAL_STORAGE, str(requests[EPHEMERAL_STORAGE]))
+    return None
 
 
 def as_it_runs(

@@ -66,6 +66,7 @@ from atom_operator.planning import (
 )
 from atom_operator.prerequisites import (
     Step,
+    account_secrets,
     check_claims,
     claim_not_shared,
     evidence_of_others,
@@ -172,6 +173,11 @@ class Decider:
             return None
         return await judge_template(self.port, plan.key, pod_revision(plan), self.templates)
 
+    async def _with_pull_secrets(self, plan: Plan, observed: Observed, *, spec_seen: bool) -> Plan:
+        site = self.settings.site
+        found = await account_secrets(self.port, plan, observed, site, spec_seen=spec_seen)
+        return replace(plan, pull_secrets=found)
+
     async def _surroundings(
         self, key: ObjectKey, spec: AtomDeploymentSpec, observed: Observed, engines: EngineView
     ) -> Surroundings:
@@ -228,6 +234,7 @@ class Decider:
             observed, plan, wanted, spec_seen=spec_seen, may_roll_back=may_roll_back
         )
         weights = await fetch_weights(self.port, self.engines, plan)
+        plan = await self._with_pull_secrets(plan, observed, spec_seen=spec_seen)
         plan = replace(
             plan,
             learned=learn(plan, engines.of(wanted.name).measured, observed.learned),

@@ -43,6 +43,7 @@ class TemplateFeature(StrEnum):
     PRIORITY_CLASS = "priorityClassName"  # one of Kubernetes' own, system-…
 
 
+ENGINE_USER_ID = 65532
 FORBIDDEN_BY_DEFAULT = frozenset(TemplateFeature)
 
 
@@ -60,6 +61,31 @@ class Site:
     engine_architectures: tuple[str, ...] = ()
     engine_features: frozenset[EngineFeature] = frozenset()
     template_forbidden: frozenset[TemplateFeature] = FORBIDDEN_BY_DEFAULT
+    user_id: int | None = (
+        ENGINE_USER_ID  # that pods run as; None: the cluster gives each namespace some
+    )
+    pull_secrets: tuple[str, ...] = ()  # of the registry, in every namespace
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """Labels and annotations of an object."""
+
+    labels: Labels = field(default_factory=dict)
+    annotations: Labels = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMetadata:
+    """What a spec puts on the objects beside the pods: on all, and by kind."""
+
+    common: Words = field(default_factory=Words)
+    kinds: Mapping[str, Words] = field(default_factory=dict)  # by a kind's name
+
+    def of(self, kind: str) -> Words:
+        own = self.kinds.get(kind, Words())
+        labels = {**self.common.labels, **own.labels}
+        return Words(labels, {**self.common.annotations, **own.annotations})
 
 
 # For plans that say what a model needs, whichever engine runs it.

@@ -17,8 +17,19 @@ from atom_operator.cluster.jobs import read_job
 from atom_operator.cluster.observe import evidence_in
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.constants import LABEL_LEARNED, Reason
-from atom_operator.domain import CONFIG_MAP, VOLUME_CLAIM, Evidence, FieldProblem, Plan
+from atom_operator.domain import (
+    CONFIG_MAP,
+    SERVICE_ACCOUNT,
+    VOLUME_CLAIM,
+    ChildKey,
+    Evidence,
+    FieldProblem,
+    Manifest,
+    Observed,
+    Plan,
+)
 from atom_operator.domain.preparation import JobRequest, Waiting
+from atom_operator.integration_values import Site
 from atom_operator.plan.claims import (
     access_modes,
     claim_problem,
@@ -33,6 +44,9 @@ from atom_operator.plan.waiting import (
     waiting_for_inspection,
     waiting_for_weights,
 )
+
+_NAMESPACES_ACCOUNT = "default"
+_PULL = "ImagePull"  # ErrImagePull, ImagePullBackOff
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +118,28 @@ async def check_claims(port: ClusterPort, fleet: FleetReader, plan: Plan) -> Fie
         if problem is not None:
             return problem
     return None
+
+
+async def account_secrets(
+    port: ClusterPort, plan: Plan, observed: Observed, site: Site, *, spec_seen: bool
+) -> tuple[str, ...]:
+    """The pull secrets of the ServiceAccount that we make: the site's, and those that the namespace
+    gives its own pods through the account named default. They are looked up when something depends
+    on it: a new account or spec, or an image that cannot be pulled."""
+    if plan.own_account is not None:
+        return ()
+    ours = observed.children.get(ChildKey(SERVICE_ACCOUNT, plan.key.name))
+    known = _pull_secrets(ours or {})
+    is_whole = ours is not None and {*site.pull_secrets} <= {*known}
+    if is_whole and spec_seen and not _cannot_pull(observed):
+        return known
+    given = await port.get(SERVICE_ACCOUNT, plan.key.namespace, _NAMESPACES_ACCOUNT)
+    return tuple(dict.fromkeys([*site.pull_secrets, *_pull_secrets(given or {})]))
+
+
+def _cannot_pull(observed: Observed) -> bool:
+    return any(_PULL in (pod.problem or "") for pod in observed.pods)
+
+
+def _pull_secrets(account: Manifest) -> tuple[str, ...]:
+    return tuple(str(item["name"]) for item in account.get("imagePullSecrets") or ())

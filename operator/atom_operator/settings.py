@@ -11,6 +11,7 @@ from typing import Literal
 
 from atom.sizing import MAX_TENSOR_PARALLEL
 from atom_operator.integration_values import (
+    ENGINE_USER_ID,
     FORBIDDEN_BY_DEFAULT,
     EngineFeature,
     Site,
@@ -136,7 +137,16 @@ def _site(environ: Mapping[str, str]) -> Site:
         engine_architectures=_names(environ, "ENGINE_ARCHITECTURES"),
         engine_features=_features(environ),
         template_forbidden=_forbidden(environ),
+        user_id=_user_id(environ),
+        pull_secrets=_names(environ, "ENGINE_PULL_SECRETS"),
     )
+
+
+def _user_id(environ: Mapping[str, str]) -> int | None:
+    """Read which user pods run as; an empty variable leaves it to the cluster."""
+    if environ.get(f"{PREFIX}ENGINE_USER_ID") == "":
+        return None
+    return int(_number(environ, "ENGINE_USER_ID", ENGINE_USER_ID, 1, 2_147_483_647))
 
 
 def _names(environ: Mapping[str, str], name: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ import uvicorn
 from openai import AsyncOpenAI
 
 from atom.config import Config
+from atom.entrypoints.http.api_key import FollowedKeys
 from atom.entrypoints.http.http_protocol import BoundedHttpProtocol
 from atom.entrypoints.http.listener import BACKLOG
 from atom.entrypoints.openai.api_server import build_app
@@ -168,7 +169,9 @@ async def _listen(
     port = listener.getsockname()[1]
     settings = uvicorn.Config(
         build_app(
-            state, api_keys=() if api_key is None else (api_key,), allowed_origins=allowed_origins
+            state,
+            api_keys=FollowedKeys(() if api_key is None else (api_key,)),
+            allowed_origins=allowed_origins,
         ),
         log_config=None,
         access_log=False,

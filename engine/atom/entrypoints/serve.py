@@ -179,6 +179,7 @@ def server_options(args: argparse.Namespace) -> ServerOptions:
 
     return ServerOptions(
         api_keys=read_api_keys(args.api_key, args.api_key_file, os.environ),
+        api_key_file=args.api_key_file and args.api_key_file.absolute(),
         tls=tls_files(args),
         root_path=args.root_path,
         served_names=tuple(args.served_model_name or ()),

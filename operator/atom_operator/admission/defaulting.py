@@ -10,7 +10,7 @@ import re
 from typing import Any, TypeVar
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
-from atom_operator.api.v1alpha1.atomdeployment import EnvVar, SpeculativeSpec
+from atom_operator.api.v1alpha1.atomdeployment import ApiKeySecretRef, EnvVar, SpeculativeSpec
 from atom_operator.constants import MODELS_DIRECTORY
 from atom_operator.domain import Download, EngineOptions, ModelLocation, SourceKind
 
@@ -77,7 +77,13 @@ def resolve_options(spec: AtomDeploymentSpec, *, image: str) -> EngineOptions:
         speculative_method=engine.speculative.method if engine.speculative else None,
         speculative_adaptive=engine.speculative is None or _or(engine.speculative.adaptive, True),
         draft_model=_draft_model(engine.speculative),
+        pull_secrets=tuple(item.name for item in engine.image_pull_secrets or ()),
+        api_key_secret=_api_key(engine.api_key_secret_ref),
     )
+
+
+def _api_key(reference: ApiKeySecretRef | None) -> tuple[str, str] | None:
+    return (reference.name, reference.key) if reference else None
 
 
 def _speculative_tokens(speculative: SpeculativeSpec | None) -> int:

@@ -6,6 +6,7 @@ check by itself.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -22,6 +23,10 @@ from atom_operator.api.v1alpha1 import AtomDeploymentSpec
 from atom_operator.constants import Reason
 from atom_operator.domain import EngineOptions, FieldProblem
 
+_LABEL = re.compile(r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")
+_DOMAIN = re.compile(
+    r"^(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+)
 _MOST_DEVICES = 8  # of one pod
 Rule = Callable[[AtomDeploymentSpec], Iterator[FieldProblem]]
 
@@ -215,7 +220,51 @@ def _template_leaves_our_labels(spec: AtomDeploymentSpec) -> Iterator[FieldProbl
             )
 
 
+def _words_are_labels(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
+    asked = spec.objects
+    if asked is None:
+        return
+    parts = {
+        "spec.objects": asked,
+        "spec.objects.service": asked.service,
+        "spec.objects.serviceAccount": asked.service_account,
+        "spec.objects.job": asked.job,
+        "spec.objects.podDisruptionBudget": asked.pod_disruption_budget,
+    }
+    for path, words in parts.items():
+        for key, value in ((words.labels if words else None) or {}).items():
+            yield from _label_problems(f"{path}.labels[{key}]", key, value)
+        for key in (words.annotations if words else None) or {}:
+            yield from _label_problems(f"{path}.annotations[{key}]", key, "")
+
+
+def _label_problems(path: str, key: str, value: str) -> Iterator[FieldProblem]:
+    prefix, _, name = key.rpartition("/")
+    if prefix == constants.GROUP or key in _OWNED_LABELS:
+        yield FieldProblem(path, "the operator sets it; use one of your own")
+    elif not (_LABEL.match(name) and (not prefix or _DOMAIN.match(prefix)) and "//" not in key):
+        yield FieldProblem(path, "is no name such as team or example.org/team; rename it")
+    if value and not _LABEL.match(value):
+        yield FieldProblem(
+            path, f"{value!r} is no label; use at most 63 of A-Z, a-z, 0-9, '-', '_', '.'"
+        )
+
+
+def _api_key_is_said_once(spec: AtomDeploymentSpec) -> Iterator[FieldProblem]:
+    if spec.engine.api_key_secret_ref is None:
+        return
+    for position, argument in enumerate(spec.engine.extra_args or ()):
+        if argument.lstrip("-").partition("=")[0].replace("_", "-") == "api-key-file":
+            yield FieldProblem(
+                f"spec.engine.extraArgs[{position}]",
+                "--api-key-file belongs to spec.engine.apiKeySecretRef, which is set; leave it out",
+                Reason.RESERVED_ARGUMENT,
+            )
+
+
 _RULES: tuple[Rule, ...] = (
+    _words_are_labels,
+    _api_key_is_said_once,
     _extra_args_are_not_owned,
     _copies_have_their_devices,
     _batch_holds_every_sequence,

@@ -95,6 +95,8 @@ def engine_args(plan: Plan) -> list[str]:
         args.extend(["--speculative-config", '{"adaptive": false}'])
     if engine.draft_model is not None:
         args.extend(["--draft-model", engine.draft_model])
+    if engine.api_key_secret is not None:
+        args.extend(["--api-key-file", volumes.API_KEY_PATH])
     return [*args, *group_arguments(plan), *engine.extra_args]
 
 

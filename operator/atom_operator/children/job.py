@@ -21,7 +21,7 @@ from atom_operator.children.overlay import OverlayError, merge_pod_template
 from atom_operator.children.volumes import CACHE_ENVIRONMENT, volumes
 from atom_operator.children.workload import pod_template
 from atom_operator.constants import MODELS_DIRECTORY
-from atom_operator.domain import Manifest, Plan, SourceKind
+from atom_operator.domain import JOB, Manifest, Plan, SourceKind
 from atom_operator.domain.preparation import JobPurpose, JobRequest
 
 _RETRIES = {JobPurpose.WEIGHTS: 4, JobPurpose.INSPECTION: 1}
@@ -114,9 +114,18 @@ def _request(plan: Plan, purpose: JobPurpose, name: str, template: Manifest) -> 
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {**metadata, "labels": labels},
-        "spec": spec,
+        "spec": {**spec, "template": _with_words(plan, template)},
     }
-    return JobRequest(purpose, name, digest, manifest)
+    return JobRequest(purpose, name, digest, naming.with_words(plan, manifest))
+
+
+def _with_words(plan: Plan, template: Manifest) -> Manifest:
+    """With what spec.objects.job puts on pods, which makes no other Job of it; ours win."""
+    words, metadata = plan.objects.of(JOB.kind), template["metadata"]
+    both: Manifest = {**metadata, "labels": {**words.labels, **metadata["labels"]}}
+    if words.annotations:
+        both["annotations"] = {**words.annotations, **(metadata.get("annotations") or {})}
+    return {**template, "metadata": both}
 
 
 def _template(

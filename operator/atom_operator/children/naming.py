@@ -9,7 +9,7 @@ import hashlib
 from typing import Any
 
 from atom_operator import constants
-from atom_operator.domain import ObjectKey, Plan
+from atom_operator.domain import Manifest, ObjectKey, Plan
 
 
 def config_map_name(key: ObjectKey) -> str:
@@ -89,3 +89,14 @@ def metadata(plan: Plan, name: str, annotations: dict[str, str] | None = None) -
     if annotations:
         result["annotations"] = annotations
     return result
+
+
+def with_words(plan: Plan, manifest: Manifest) -> Manifest:
+    """The manifest with the labels and annotations that the spec asks for; ours win."""
+    words, metadata = plan.objects.of(str(manifest["kind"])), manifest["metadata"]
+    if words.labels:
+        metadata = {**metadata, "labels": {**words.labels, **metadata["labels"]}}
+    if words.annotations:
+        ours = metadata.get("annotations") or {}
+        metadata = {**metadata, "annotations": {**words.annotations, **ours}}
+    return {**manifest, "metadata": metadata}

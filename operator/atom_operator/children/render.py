@@ -13,6 +13,7 @@ from atom_operator.children.disruption import disruption_budget
 from atom_operator.children.gateway import http_route, inference_pool
 from atom_operator.children.learned import learned_config_map
 from atom_operator.children.monitoring import pod_monitor, prometheus_rule
+from atom_operator.children.naming import with_words
 from atom_operator.children.network import network_policy
 from atom_operator.children.ready_revision import ready_revision
 from atom_operator.children.service import service, service_account
@@ -50,7 +51,7 @@ def render(plan: Plan, target: Target | None = None) -> dict[ChildKey, Manifest]
     plan = plan_of(plan, target)
     ready = target.last_ready
     manifests: tuple[tuple[Kind, Manifest | None], ...] = (
-        (SERVICE_ACCOUNT, service_account(plan)),
+        (SERVICE_ACCOUNT, service_account(plan) if plan.own_account is None else None),
         (CONFIG_MAP, plan_config_map(plan)),
         (CONFIG_MAP, inspected_config_map(plan)),
         (CONFIG_MAP, learned_config_map(plan)),
@@ -64,7 +65,7 @@ def render(plan: Plan, target: Target | None = None) -> dict[ChildKey, Manifest]
         *_autoscaler(plan),
     )
     return {
-        ChildKey(kind, str(manifest["metadata"]["name"])): manifest
+        ChildKey(kind, str(manifest["metadata"]["name"])): with_words(plan, manifest)
         for kind, manifest in manifests
         if manifest is not None
     }

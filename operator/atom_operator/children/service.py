@@ -30,9 +30,12 @@ def service(plan: Plan) -> Manifest:
 
 def service_account(plan: Plan) -> Manifest:
     """An identity without rights: the engine never talks to the API server."""
-    return {
+    account: Manifest = {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
         "metadata": naming.metadata(plan, plan.key.name),
         "automountServiceAccountToken": False,
     }
+    if plan.pull_secrets:
+        account["imagePullSecrets"] = [{"name": name} for name in plan.pull_secrets]
+    return account

@@ -32,6 +32,9 @@ _Use = tuple[str, TemplateFeature]
 
 def template_problems(plan: Plan, site: Site) -> tuple[FieldProblem, ...]:
     """Why the plan's pods cannot be what spec.template and spec.jobs.template make of them."""
+    account = TemplateFeature.SERVICE_ACCOUNT
+    if plan.own_account is not None and account in site.template_forbidden:
+        return (_forbidden("spec.serviceAccountName", account),)
     found = _of_engines(plan, site)
     if found or plan.jobs.template is None:
         return found

@@ -6,11 +6,14 @@ from typing import Any
 
 from atom_operator.api.v1alpha1.common import memory_quantity
 from atom_operator.children import naming
-from atom_operator.constants import MODELS_DIRECTORY
-from atom_operator.domain import Plan, SourceKind
+from atom_operator.constants import ENGINE_CONTAINER, MODELS_DIRECTORY
+from atom_operator.domain import Manifest, Plan, SourceKind
+from atom_operator.domain.resources import EPHEMERAL_STORAGE
 
 _CACHE = "/cache"
 _COMPILED = "/compile-cache"  # where a claim keeps what was compiled
+_API_KEY_FOLDER, _API_KEY_FILE = "/etc/atom/api-key", "key"
+API_KEY_PATH = f"{_API_KEY_FOLDER}/{_API_KEY_FILE}"
 # Everything that writes below a home directory by default: downloads and the like.
 CACHE_ENVIRONMENT = {
     "HOME": f"{_CACHE}/home",
@@ -56,6 +59,9 @@ def mounts(plan: Plan) -> list[dict[str, Any]]:
         {"name": "tmp", "mountPath": "/tmp"},
         {"name": "shm", "mountPath": "/dev/shm"},
     ]
+    if plan.engine.api_key_secret is not None:
+        mount = {"name": "api-key", "mountPath": _API_KEY_FOLDER, "readOnly": True}
+        result.append(mount)
     if plan.integrations.compile_cache_claim is not None:
         result.append({"name": "compile-cache", "mountPath": _COMPILED})
     if plan.model.kind is SourceKind.CLAIM:
@@ -88,6 +94,11 @@ def volumes(plan: Plan) -> list[dict[str, Any]]:
         {"name": "tmp", "emptyDir": {}},
         {"name": "shm", "emptyDir": memory},
     ]
+    if plan.engine.api_key_secret is not None:
+        name, key = plan.engine.api_key_secret
+        # As a whole folder, which the kubelet renews; a single file of it would stay as it was.
+        items = [{"key": key, "path": _API_KEY_FILE}]
+        result.append({"name": "api-key", "secret": {"secretName": name, "items": items}})
     if plan.integrations.compile_cache_claim is not None:
         kept = {"claimName": plan.integrations.compile_cache_claim}
         result.append({"name": "compile-cache", "persistentVolumeClaim": kept})
@@ -95,3 +106,30 @@ def volumes(plan: Plan) -> list[dict[str, Any]]:
         claim = {"claimName": plan.model.claim, "readOnly": True}
         result.append({"name": "models", "persistentVolumeClaim": claim})
     return result
+
+
+def with_disk(plan: Plan, template: Manifest) -> Manifest:
+    """The finished template with a request for the node's disk, where its caches are there and
+    nothing else was said: an overlay may have put them on a claim or in memory."""
+    pod = template["spec"]
+    (cache,) = [item for item in pod.get("volumes") or () if item.get("name") == "cache"] or [{}]
+    on_disk = cache.get("emptyDir") is not None and not cache["emptyDir"].get("medium")
+    if plan.disk_bytes is None or not (on_disk or plan.disk_is_stated):
+        return template
+    asked = memory_quantity(plan.disk_bytes)
+    containers = [
+        _asking(item, asked) if item.get("name") == ENGINE_CONTAINER else item
+        for item in pod["containers"]
+    ]
+    return {**template, "spec": {**pod, "containers": containers}}
+
+
+def _asking(container: Manifest, amount: str) -> Manifest:
+    resources = container.get("resources") or {}
+    requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+    if EPHEMERAL_STORAGE in requests or EPHEMERAL_STORAGE in limits:
+        return container
+    return {
+        **container,
+        "resources": {**resources, "requests": {**requests, EPHEMERAL_STORAGE: amount}},
+    }

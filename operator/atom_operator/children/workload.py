@@ -17,7 +17,7 @@ from atom_operator.children.group import group_annotations, leader_worker_set
 from atom_operator.children.overlay import OverlayError, merge_pod_template
 from atom_operator.children.preflight import preflight_container
 from atom_operator.children.template_removal import remove_fields
-from atom_operator.children.volumes import volumes
+from atom_operator.children.volumes import volumes, with_disk
 from atom_operator.domain import (
     DEPLOYMENT,
     Accelerator,
@@ -32,7 +32,6 @@ from atom_operator.kinds import LEADER_WORKER_SET, Kind
 
 # After draining the server still has to close its engine process.
 _STOP_MARGIN_SECONDS = 15
-_USER_ID = 65532
 _DEVICE_ID_LABELS = ("amd.com/gpu.device-id", "beta.amd.com/gpu.device-id")
 
 
@@ -97,7 +96,7 @@ def pod_template(plan: Plan) -> Manifest:
     template = merge_pod_template(_pod_template(plan), plan.template or {})
     template = remove_fields(template, plan.template_removed)
     _check_still_ours(template, plan.key.name)
-    return template
+    return with_disk(plan, template)
 
 
 def _check_still_ours(template: Manifest, name: str) -> None:
@@ -154,6 +153,8 @@ def _pod_template(plan: Plan) -> Manifest:
         "containers": [engine_container(plan)],
         "volumes": volumes(plan),
     }
+    if plan.engine.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in plan.engine.pull_secrets]
     if plan.integrations.preflight:
         spec["initContainers"] = [preflight_container(plan)]
     if plan.accelerator.type == "amd":
@@ -165,13 +166,10 @@ def _pod_template(plan: Plan) -> Manifest:
 
 
 def _security_context(plan: Plan) -> dict[str, Any]:
-    context: dict[str, Any] = {
-        "runAsNonRoot": True,
-        "runAsUser": _USER_ID,
-        "runAsGroup": _USER_ID,
-        "fsGroup": _USER_ID,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
+    context: dict[str, Any] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    if plan.user_id is not None:
+        ids = dict.fromkeys(("runAsUser", "runAsGroup", "fsGroup"), plan.user_id)
+        context = {"runAsNonRoot": True, **ids, "seccompProfile": context["seccompProfile"]}
     if plan.accelerator.device_groups:
         context["supplementalGroups"] = list(plan.accelerator.device_groups)
     return context

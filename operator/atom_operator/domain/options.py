@@ -93,6 +93,8 @@ class EngineOptions:
     speculative_adaptive: bool = True  # as many as pay, at most so many
     draft_model: str | None = None  # that drafts, of method eagle3
     draft_facts: ModelFacts | None = None  # its shape, where it is known
+    pull_secrets: tuple[str, ...] = ()  # that the spec names
+    api_key_secret: tuple[str, str] | None = None  # name, key
 
     @property
     def argument_words(self) -> list[str]:

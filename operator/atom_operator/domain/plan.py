@@ -11,7 +11,7 @@ from atom_operator.domain.capacity import CapacityVerdict, Evidence, InspectedCo
 from atom_operator.domain.objects import ObjectKey
 from atom_operator.domain.options import Accelerator, EngineOptions, JobOptions, ModelLocation
 from atom_operator.domain.rollout import Rollout
-from atom_operator.integration_values import Integrations
+from atom_operator.integration_values import ENGINE_USER_ID, Integrations, ObjectMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,11 @@ class Plan:
     template: Mapping[str, Any] | None
     template_removed: tuple[str, ...] = ()  # paths that are taken out of the pod template
     own_account: str | None = None  # the ServiceAccount that the spec names; None: we make one
+    pull_secrets: tuple[str, ...] = ()  # of the ServiceAccount that we make
+    user_id: int | None = ENGINE_USER_ID  # of the pods' processes; None: the cluster gives them one
+    disk_bytes: int | None = None  # of its node that each pod asks for
+    disk_is_stated: bool = False  # by the spec, wherever the caches are
+    objects: ObjectMetadata = field(default_factory=ObjectMetadata)  # of what is made beside pods
     learning_key: str = ""  # names the kind of engine that evidence is about
     learned: tuple[Evidence, ...] = ()  # kept for the next plans
     integrations: Integrations = field(default_factory=Integrations)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from atom_operator.api.v1alpha1 import AtomDeploymentSpec
+from atom_operator.api.v1alpha1.common import quantity_bytes
+from atom_operator.api.v1alpha1.object_metadata import ObjectMetadataSpec, ObjectsSpec
 from atom_operator.domain import (
     EngineOptions,
     Evidence,
@@ -19,9 +21,10 @@ from atom_operator.domain import (
     Rollout,
     RolloutStrategy,
 )
-from atom_operator.integration_values import Site
+from atom_operator.integration_values import ObjectMetadata, Site, Words
 from atom_operator.plan.accelerators import choose_accelerator
 from atom_operator.plan.capacity import judge_capacity
+from atom_operator.plan.disk import disk_bytes
 from atom_operator.plan.learning import evidence_for, learning_key
 from atom_operator.plan.startup import (
     deadline_warnings,
@@ -82,8 +85,35 @@ def build_plan(
         progress_deadline_seconds=asked_deadline or needed,
         warnings=deadline_warnings(asked_deadline, budget, options.drain_seconds),
         template=spec.template,
+        own_account=spec.service_account_name,
+        user_id=findings.site.user_id,
+        disk_bytes=disk_bytes(
+            quantity_bytes(stated) if (stated := spec.cache.ephemeral_storage) else None,
+            model,
+            lookup.facts,
+            accelerator.type,
+        ),
+        disk_is_stated=spec.cache.ephemeral_storage is not None,
+        objects=_objects(spec.objects),
         jobs=JobOptions(spec.jobs.template, spec.jobs.active_deadline_seconds),
         template_removed=tuple(spec.template_remove or ()),
         learning_key=key,
         learned=learned,
     )
+
+
+def _objects(asked: ObjectsSpec | None) -> ObjectMetadata:
+    if asked is None:
+        return ObjectMetadata()
+    kinds = {
+        "Service": asked.service,
+        "ServiceAccount": asked.service_account,
+        "Job": asked.job,
+        "PodDisruptionBudget": asked.pod_disruption_budget,
+    }
+    own = {kind: _words(words) for kind, words in kinds.items() if words is not None}
+    return ObjectMetadata(_words(asked), own)
+
+
+def _words(asked: ObjectMetadataSpec) -> Words:
+    return Words(dict(asked.labels or {}), dict(asked.annotations or {}))

@@ -8,12 +8,11 @@ Control routes change the server for every client: without a key set, none may c
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from atom.entrypoints.http.api_key import API_KEY_VARIABLE
+from atom.entrypoints.http.api_key import API_KEY_VARIABLE, FollowedKeys
 from atom.entrypoints.http.errors import http_error
 
 OPEN_PATHS = frozenset(
@@ -26,9 +25,9 @@ class ApiKeyCheck:
     """Middleware. api_keys: any of them will do; none lets everybody call everything but the
     control routes."""
 
-    def __init__(self, app: ASGIApp, api_keys: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, api_keys: FollowedKeys) -> None:
         self._app = app
-        self._api_keys = [key.encode() for key in api_keys]
+        self._api_keys = api_keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refusal = self._refusal(scope) if scope["type"] == "http" else None
@@ -62,5 +61,5 @@ class ApiKeyCheck:
         # Headers are Latin-1 on the wire; the time that comparing takes must not tell a key, so
         # that all are compared.
         given = text.strip().encode("latin-1")
-        found = [hmac.compare_digest(given, key) for key in self._api_keys]
+        found = [hmac.compare_digest(given, key) for key in self._api_keys.current()]
         return scheme.lower() == "bearer" and any(found)

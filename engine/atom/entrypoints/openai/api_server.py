@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 
 import atom
 from atom.entrypoints.http.access import ApiKeyCheck
+from atom.entrypoints.http.api_key import FollowedKeys
 from atom.entrypoints.http.dispatch import Dispatch, Endpoint, response_for_fault
 from atom.entrypoints.http.errors import http_error, response_for, shortened
 from atom.entrypoints.http.json_body import to_json
@@ -42,7 +43,7 @@ from atom.errors import AtomError
 def build_app(
     state: ServerState,
     *,
-    api_keys: Sequence[str] = (),
+    api_keys: FollowedKeys | None = None,
     allowed_origins: Sequence[str] = (),
     root_path: str = "",
 ) -> ASGIApp:
@@ -61,7 +62,7 @@ def build_app(
     _add_error_handlers(app)
     document_bodies(app)
     endpoints = {path: Endpoint(handle) for path, handle in handlers.items()}
-    checked: ASGIApp = ApiKeyCheck(Dispatch(app, endpoints), api_keys)
+    checked: ASGIApp = ApiKeyCheck(Dispatch(app, endpoints), api_keys or FollowedKeys(()))
     if allowed_origins:
         # Before the key: browsers ask without it whether they may send it.
         checked = CORSMiddleware(

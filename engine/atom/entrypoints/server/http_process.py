@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 import uvicorn
 
 from atom.checkpoint import weights_bytes_on_disk
+from atom.entrypoints.http.api_key import FollowedKeys
 from atom.entrypoints.http.body_budget import BodyBudget
 from atom.entrypoints.http.client_identity import ClientIdentity
 from atom.entrypoints.http.http_protocol import BoundedHttpProtocol
@@ -105,7 +106,7 @@ class HttpProcess:
             uvicorn.Config(
                 build_app(
                     self._state,
-                    api_keys=options.api_keys,
+                    api_keys=FollowedKeys(options.api_keys, options.api_key_file),
                     allowed_origins=options.allowed_origins,
                     root_path=options.root_path,
                 ),

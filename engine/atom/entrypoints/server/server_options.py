@@ -44,6 +44,7 @@ class ServerOptions:
     allowed_origins: tuple[str, ...] = ()
     fairness_header: str | None = None
     api_keys: tuple[str, ...] = field(default=(), repr=False)
+    api_key_file: Path | None = None  # that the last of them is followed in
     tls: TlsFiles | None = None
     root_path: str = ""
     served_names: tuple[str, ...] = ()

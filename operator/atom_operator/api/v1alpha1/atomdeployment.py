@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import ConfigDict, Field
 
 from atom_operator.api.v1alpha1.cache import CacheSpec, JobsSpec
-from atom_operator.api.v1alpha1.common import PRESERVE, QUANTITY_PATTERN, ApiModel, cel
+from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel, MemoryQuantity, cel
 from atom_operator.api.v1alpha1.integration_fields import (
     AutoscalingSpec,
     GatewaySpec,
     MonitoringSpec,
     NetworkPolicySpec,
 )
+from atom_operator.api.v1alpha1.object_metadata import ObjectsSpec
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 SOURCE_PATTERN = (
@@ -43,20 +44,6 @@ ProductName = Literal[
     "MI350X",
     "MI355X",
 ]
-# A whole number of bytes may stand without quotes, as in a pod.
-MemoryQuantity = Annotated[
-    str,
-    BeforeValidator(lambda value: str(value) if type(value) is int else value),
-    Field(max_length=32, pattern=QUANTITY_PATTERN),
-    WithJsonSchema(
-        {
-            "x-kubernetes-int-or-string": True,
-            "maxLength": 32,
-            "pattern": QUANTITY_PATTERN,
-            **cel(("quantity(string(self)).isGreaterThan(quantity('0'))", "must be more than 0")),
-        }
-    ),
-]
 ResourceName = Annotated[str, Field(min_length=1, max_length=253)]
 
 
@@ -66,6 +53,24 @@ class SecretKeyRef(ApiModel):
     name: ResourceName
     """Name of the Secret."""
     key: Annotated[str, Field(min_length=1, max_length=253)] = "token"
+    """Key in the Secret."""
+
+
+class LocalRef(ApiModel):
+    """An object in the same namespace."""
+
+    name: ResourceName
+    """Its name."""
+
+
+class ApiKeySecretRef(ApiModel):
+    """One key of a Secret in the same namespace."""
+
+    name: ResourceName
+    """Name of the Secret."""
+    key: Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")] = (
+        "api-key"
+    )
     """Key in the Secret."""
 
 
@@ -182,6 +187,24 @@ class EngineSpec(ApiModel):
 
     image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     """Engine image; default: the operator's setting for the accelerator type."""
+    image_pull_secrets: (
+        Annotated[
+            list[LocalRef],
+            Field(
+                max_length=16,
+                json_schema_extra={
+                    "x-kubernetes-list-type": "map",
+                    "x-kubernetes-list-map-keys": ["name"],
+                },
+            ),
+        ]
+        | None
+    ) = None
+    """Secrets of the image's registry in the same namespace. Default: those of the namespace's
+    ServiceAccount named default, and the operator's setting."""
+    api_key_secret_ref: ApiKeySecretRef | None = None
+    """The key that clients must send. Pods read it from a mounted file: a new key counts in those
+    that run within about a minute, and none is restarted. Default: none is needed."""
     max_model_len: Annotated[int, Field(ge=1, le=10_485_760)] | None = None
     """Longest context in tokens; default: the model's own maximum."""
     max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = None
@@ -399,7 +422,12 @@ class AtomDeploymentSpec(ApiModel):
     network_policy: NetworkPolicySpec | None = None
     """Renders a NetworkPolicy; absent: none, and whatever else applies decides."""
     cache: CacheSpec = Field(default_factory=CacheSpec)
-    """What outlives a pod."""
+    """What outlives a pod, and the disk of those that do not."""
+    service_account_name: ResourceName | None = None
+    """ServiceAccount that the pods run as, where the operator's chart allows one
+    (template.allowed: serviceAccountName). Default: one without rights is made."""
+    objects: ObjectsSpec | None = None
+    """Labels and annotations of the objects that are made beside the pods."""
     jobs: JobsSpec = Field(default_factory=JobsSpec)
     """The Jobs that prepare the model."""
     template: Annotated[dict[str, Any] | None, Field(json_schema_extra=PRESERVE)] = None

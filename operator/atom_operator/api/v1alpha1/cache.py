@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel
+from atom_operator.api.v1alpha1.common import PRESERVE, ApiModel, MemoryQuantity
 
 _ClaimName = Annotated[str, Field(min_length=1, max_length=253)]
 
@@ -46,3 +46,6 @@ class CacheSpec(ApiModel):
     """Compiled kernels; default: they live as long as the pod."""
     weights: WeightsCacheSpec | None = None
     """The weights of an hf:// model; default: every pod downloads them for itself."""
+    ephemeral_storage: MemoryQuantity | None = None
+    """Disk of its node that each pod asks for, for what it downloads and compiles. Default: by the
+    size of the weights where pods download them, and a few GiB for the rest."""

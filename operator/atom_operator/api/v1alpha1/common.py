@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import re
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 # As Kubernetes reads a size; parts of a byte (500m) are none.
@@ -44,6 +44,20 @@ def cel(*rules: tuple[str, str]) -> dict[str, Any]:
     return {"x-kubernetes-validations": [cel_rule(rule, message) for rule, message in rules]}
 
 
+# A whole number of bytes may stand without quotes, as in a pod.
+MemoryQuantity = Annotated[
+    str,
+    BeforeValidator(lambda value: str(value) if type(value) is int else value),
+    Field(max_length=32, pattern=QUANTITY_PATTERN),
+    WithJsonSchema(
+        {
+            "x-kubernetes-int-or-string": True,
+            "maxLength": 32,
+            "pattern": QUANTITY_PATTERN,
+            **cel(("quantity(string(self)).isGreaterThan(quantity('0'))", "must be more than 0")),
+        }
+    ),
+]
 PRESERVE: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}
 
 

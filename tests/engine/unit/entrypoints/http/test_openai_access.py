@@ -10,7 +10,7 @@ import pytest
 
 from atom.config import Config, EngineOptions
 from atom.entrypoints.http.access import OPEN_PATHS
-from atom.entrypoints.http.api_key import read_api_key
+from atom.entrypoints.http.api_key import FollowedKeys, read_api_key, read_api_keys
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.errors import AtomError, ConfigError
 from tests.support.front_half import build_test_config, write_model_folder
@@ -186,3 +186,37 @@ def test_a_missing_key_file_is_an_error_not_an_open_server(tmp_path: Path) -> No
 
 def test_the_key_is_not_shown_with_the_options() -> None:
     assert KEY not in repr(ServerOptions(engine=EngineOptions(model="m"), api_keys=(KEY,)))
+
+
+def test_a_key_is_followed_in_its_file(tmp_path: Path) -> None:
+    """As a mounted Secret changes: another file takes the place of the one before."""
+    now, file = [0.0], tmp_path / "key"
+
+    def put(text: str) -> None:
+        other = tmp_path / "other"
+        other.write_text(text)
+        other.replace(file)
+
+    put("first")
+    keys = read_api_keys(["of-the-line"], file, {})
+    key = FollowedKeys(keys, file, monotonic=lambda: now[0])
+    assert key.current() == [b"of-the-line", b"first"]
+    put("second")
+    assert key.current() == [b"of-the-line", b"first"], "looked at once a second"
+    now[0] += 1
+    assert key.current() == [b"of-the-line", b"second"]
+    for text in ("", "two words", "schlüssel"):
+        put(text)
+        now[0] += 1
+        assert key.current()[1:] == [b"second"], "it counts until there is another"
+    file.unlink()
+    now[0] += 1
+    assert key.current()[1:] == [b"second"]
+    put("third\n")
+    now[0] += 1
+    assert key.current()[1:] == [b"third"]
+
+
+def test_keys_without_a_file_stay() -> None:
+    assert FollowedKeys(("a", "b")).current() == [b"a", b"b"]
+    assert not FollowedKeys(())

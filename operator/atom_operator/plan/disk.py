@@ -1,0 +1,30 @@
+"""How much of its node's disk a pod asks for: downloads, compiled kernels, temporary files. Pure.
+
+A pod that asks for nothing is placed where its download does not fit, and evicted half way through
+it. What is asked is what is expected, so that a node is not filled; no limit is set.
+"""
+
+from __future__ import annotations
+
+from atom.sizing import ModelFacts
+from atom_operator.domain import ModelLocation, SourceKind
+
+_GIB = 1024**3
+# Kernels and graphs of a GPU's compilers; on a CPU next to nothing is compiled.
+_COMPILED_BYTES = {"amd": 8 * _GIB, "cpu": _GIB}
+# A hub's client keeps parts of files until they are whole, and tokenizers and configs beside them.
+_DOWNLOAD_PERCENT = 110
+_UNKNOWN_DOWNLOAD_BYTES = 16 * _GIB
+
+
+def disk_bytes(
+    stated: int | None, model: ModelLocation, facts: ModelFacts | None, accelerator: str
+) -> int:
+    """For one pod, rounded up to a GiB; `stated` wins."""
+    if stated is not None:
+        return stated
+    total = _COMPILED_BYTES[accelerator]
+    if model.kind is SourceKind.HUB:
+        weights = facts.weight_bytes(drafts=True) if facts else _UNKNOWN_DOWNLOAD_BYTES
+        total += weights * _DOWNLOAD_PERCENT // 100
+    return -(-total // _GIB) * _GIB
