@@ -20,6 +20,7 @@ from atom.answer_parsing.events import (
 )
 from atom.answer_parsing.families import CallFormat
 from atom.answer_parsing.reasoning import ReasoningSplitter, ReasoningStart
+from atom.answer_parsing.trailing_calls import TrailingCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +41,23 @@ class AnswerParsing:
         return self.calls is not None or self.reasoning is not ReasoningStart.OVER
 
     def parser(self) -> AnswerParser:
-        calls = None if self.calls is None else self.calls.parser(self.tools)
-        return AnswerParser(self, ReasoningSplitter(self.reasoning), calls)
+        return AnswerParser(self)
 
 
 class AnswerParser:
     """One answer's. called: whether it holds a call."""
 
-    def __init__(
-        self, parsing: AnswerParsing, reasoning: ReasoningSplitter, calls: CallParser | None
-    ) -> None:
+    def __init__(self, parsing: AnswerParsing) -> None:
         self._parsing = parsing
-        self._reasoning = reasoning
-        self._calls = calls
+        self._reasoning = ReasoningSplitter(parsing.reasoning)
+        self._calls: CallParser | None = None
+        self._trailing: TrailingCalls | None = None
         self.called = False
+        family = parsing.calls
+        if family is not None:
+            self._calls = family.parser(parsing.tools)
+            if family.mark and parsing.reasoning is not ReasoningStart.OVER:
+                self._trailing = TrailingCalls(family.mark, lambda: family.parser(parsing.tools))
 
     @property
     def passes_on(self) -> bool:
@@ -62,12 +66,26 @@ class AnswerParser:
 
     def feed(self, piece: str) -> list[Event]:
         reasoning, text = self._reasoning.feed(piece)
+        if self._trailing is not None:
+            reasoning = self._trailing.feed(reasoning)
+            if self._reasoning.is_closed:
+                reasoning += self._trailing.release()
+                self._trailing = None
         return self._events(reasoning, text)
 
-    def finish(self) -> list[Event]:
-        """What was held back; nothing is fed afterwards."""
-        events = self._events(*self._reasoning.finish())
-        return events if self._calls is None else [*events, *self._counted(self._calls.finish())]
+    def finish(self, *, ended: bool) -> list[Event]:
+        """What was held back; nothing is fed afterwards. ended: the model ended the answer, which
+        was not cut."""
+        reasoning, text = self._reasoning.finish()
+        calls: Sequence[CallEvent] = ()
+        if self._trailing is not None:
+            shown = self._trailing.feed(reasoning)
+            held, calls = self._trailing.finish(ended=ended)
+            reasoning = shown + held
+        events = [*self._events(reasoning, text), *self._counted(calls)]
+        if self._calls is None:
+            return events
+        return [*events, *self._counted(self._calls.finish(ended=ended))]
 
     def _events(self, reasoning: str, text: str) -> list[Event]:
         shown = reasoning and self._parsing.shows_reasoning

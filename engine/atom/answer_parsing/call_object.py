@@ -1,8 +1,9 @@
 """A call as a JSON object, {"name": …, "arguments": {…}}, that arrives in pieces.
 
-The name is known before the arguments are shown, and these then come as they are written, to the
-letter. Families differ in their keys, and in how sure one may be that an object is a call
-(`CallKeys`). What stands around the object is the parsers' business (hermes.py, llama3_json.py).
+The name is known before the arguments are shown, and these then come as they are written, but for
+what is no JSON (json_value.py). Families differ in their keys, and in how sure one may be that an
+object is a call (`CallKeys`). What stands around the object is the parsers' business (hermes.py,
+llama3_json.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from atom.answer_parsing.json_value import ValueEnd
+from atom.answer_parsing.json_value import JsonValue, json_text
 
 _BLANKS = " \t\r\n"
 _ARGUMENTS = ("arguments", "parameters")
@@ -44,7 +45,7 @@ class CallObject:
     def __init__(self, keys: CallKeys) -> None:
         self._keys = keys
         self._expects = _Expects.OBJECT
-        self._value: ValueEnd | None = None
+        self._value: JsonValue | None = None
         self._parts: list[str] = []  # of a key, or of a value that must be whole
         self._key = ""
         self._found_name = ""
@@ -61,6 +62,12 @@ class CallObject:
         """No call; or one whose object goes wrong behind its arguments."""
         return self._expects is _Expects.REFUSED
 
+    def give_up(self) -> None:
+        """The answer has ended by itself: arguments that are open are closed."""
+        if self.name and self._value is not None and self._expects is _Expects.VALUE:
+            self._arguments.append(self._value.closing())
+        self._expects = _Expects.REFUSED
+
     def take_arguments(self) -> str:
         """What there is to show of them since the last time."""
         arguments, self._arguments = "".join(self._arguments), []
@@ -74,7 +81,7 @@ class CallObject:
             elif text[position] in _BLANKS:
                 position += 1
             elif self._begins_value(text[position]):
-                self._value = ValueEnd(text[position])
+                self._value = JsonValue(text[position])
             else:
                 position += self._take_sign(text[position])
         return position
@@ -99,28 +106,29 @@ class CallObject:
             return 0
         return 1
 
-    def _within_value(self, value: ValueEnd, text: str, position: int) -> int:
-        end = value.find(text, position)
-        part = text[position:] if end < 0 else text[position:end]
+    def _within_value(self, value: JsonValue, text: str, position: int) -> int:
+        end, part = value.feed(text, position)
         if self._expects is _Expects.VALUE and self._shows(value):
             self._arguments.append(part)
         else:
             self._parts.append(part)
         if end < 0:
             return len(text)
+        if value.broken and not self.name:
+            self._expects = _Expects.REFUSED
         self._value = None
         self._take_whole(value, "".join(self._parts))
         self._parts.clear()
         return end
 
-    def _shows(self, value: ValueEnd) -> bool:
+    def _shows(self, value: JsonValue) -> bool:
         """Whether the value is shown as it comes."""
         if self._key not in _ARGUMENTS or self._has_arguments or not value.is_nested:
             return False
         self._become_call()
         return True
 
-    def _take_whole(self, value: ValueEnd, text: str) -> None:
+    def _take_whole(self, value: JsonValue, text: str) -> None:
         """A key or value has ended; text: of it, unless it was shown as it came."""
         if self._expects is _Expects.KEY:
             self._take_key(text)
@@ -175,5 +183,5 @@ def _unwrapped(text: str) -> str:
     """Arguments that are no object: some models write them as a text that holds the object, or as
     null for none."""
     if text.startswith('"'):
-        text = _text_of(text)
+        text = json_text(_text_of(text).strip())
     return "{}" if text in ("", "null") else text

@@ -37,7 +37,14 @@ class CallScanner(ABC):
             pass
         return self._found.take()
 
-    def finish(self) -> list[CallEvent]:
+    @property
+    def within_call(self) -> bool:
+        """Whether an object has begun and not ended."""
+        return self._object is not None
+
+    def finish(self, *, ended: bool) -> list[CallEvent]:
+        if ended and self._object is not None and self._object.name:
+            self._found.give_up(self._object)
         self._found.content(self._text)
         return self._found.end()
 
@@ -66,5 +73,5 @@ class CallScanner(ABC):
             self._text, self._position = self._text[self._position :], 0
         if not (call.complete or call.failed):
             return False
-        self._object, self._behind_call = None, call.complete
+        self._object, self._behind_call = None, call.complete or bool(call.name)
         return True

@@ -27,7 +27,7 @@ class CallStart(msgspec.Struct, frozen=True):
 
 
 class CallArguments(msgspec.Struct, frozen=True):
-    """A piece of the JSON text of a call's arguments, as the model wrote it."""
+    """A piece of the JSON text of a call's arguments."""
 
     index: int
     text: str
@@ -45,6 +45,12 @@ class CallParser(Protocol):
         """What is certain now."""
         ...
 
-    def finish(self) -> list[CallEvent]:
-        """What was held back. Nothing is fed afterwards."""
+    def finish(self, *, ended: bool) -> list[CallEvent]:
+        """What was held back. Nothing is fed afterwards. ended: the answer was not cut, so that
+        what its last call lacks is added."""
+        ...
+
+    @property
+    def within_call(self) -> bool:
+        """Whether a call has begun and not ended."""
         ...

@@ -21,7 +21,8 @@ NONE = "none"
 @dataclass(frozen=True, slots=True)
 class CallFormat:
     """How a family writes calls. before: the name; between: name and arguments; after: them.
-    separator: between calls. parser: of an answer to a request with tools of these names."""
+    separator: between calls. parser: of an answer to a request with tools of these names. mark:
+    that every call begins with, "" where calls are bare objects."""
 
     name: str
     before: str
@@ -29,6 +30,7 @@ class CallFormat:
     after: str
     separator: str
     parser: Callable[[Collection[str]], CallParser]
+    mark: str = ""
 
     def opening(self, tool: str) -> str:
         """A call of this tool up to its arguments."""
@@ -63,6 +65,7 @@ HERMES = CallFormat(
     after="}\n</tool_call>",
     separator="\n",
     parser=lambda tools: HermesParser(),
+    mark="<tool_call>",
 )
 LLAMA3_JSON = CallFormat(
     name="llama3_json",

@@ -39,10 +39,18 @@ class FoundCalls:
                 self._blanks.drop()
                 self._events.append(CallStart(self._count, call.name))
                 self._count += 1
-            arguments = call.take_arguments()
-            if arguments:
-                self._events.append(CallArguments(self._count - 1, arguments))
+            self._take_arguments(call)
         return position
+
+    def give_up(self, call: CallObject) -> None:
+        """Close the arguments of the call that is followed: nothing comes any more."""
+        call.give_up()
+        self._take_arguments(call)
+
+    def _take_arguments(self, call: CallObject) -> None:
+        arguments = call.take_arguments()
+        if arguments:
+            self._events.append(CallArguments(self._count - 1, arguments))
 
     def take(self) -> list[CallEvent]:
         events, self._events = self._events, []

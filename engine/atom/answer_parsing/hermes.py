@@ -27,10 +27,10 @@ class HermesParser(CallScanner):
     def __init__(self) -> None:
         super().__init__(_KEYS, begins_with=OPENING[0])
 
-    def finish(self) -> list[CallEvent]:
+    def finish(self, *, ended: bool) -> list[CallEvent]:
         if self._behind_call:  # a part of the closing mark, if anything
             self._text = ""
-        return super().finish()
+        return super().finish(ended=ended)
 
     def _seek(self) -> bool:
         return self._close() if self._behind_call else self._open()

@@ -53,6 +53,11 @@ class ReasoningSplitter:
         """Whether all that comes is content, to the letter."""
         return self._within is _Within.CONTENT and not self._at_start
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether no reasoning comes any more."""
+        return self._within is _Within.CONTENT
+
     def feed(self, piece: str) -> tuple[str, str]:
         if self.is_over:
             return "", piece

@@ -47,10 +47,11 @@ def cut(draw: st.DrawFn, text: str) -> list[str]:
     return [text[start:end] for start, end in pairwise(bounds)]
 
 
-def events_of(parsing: AnswerParsing, pieces: Iterable[str]) -> list[Event]:
+def events_of(parsing: AnswerParsing, pieces: Iterable[str], *, ended: bool = False) -> list[Event]:
+    """ended: by the model, and not cut."""
     parser = parsing.parser()
     found = [event for piece in pieces for event in parser.feed(piece)]
-    return joined(found + parser.finish())
+    return joined(found + parser.finish(ended=ended))
 
 
 def joined(events: Sequence[Event]) -> list[Event]:

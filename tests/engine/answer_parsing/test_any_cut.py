@@ -32,13 +32,13 @@ arguments = st.dictionaries(st.text(max_size=6), json_values, max_size=3)
 
 
 @settings(max_examples=600)
-@given(st.data(), parsings, answers)
+@given(st.data(), parsings, answers, st.booleans())
 def test_pieces_give_the_events_of_the_whole(
-    data: st.DataObject, parsing: AnswerParsing, answer: str
+    data: st.DataObject, parsing: AnswerParsing, answer: str, ended: bool
 ) -> None:
-    whole = events_of(parsing, [answer])
-    assert events_of(parsing, data.draw(cut(answer))) == whole
-    assert events_of(parsing, answer) == whole  # character by character
+    whole = events_of(parsing, [answer], ended=ended)
+    assert events_of(parsing, data.draw(cut(answer)), ended=ended) == whole
+    assert events_of(parsing, answer, ended=ended) == whole  # character by character
 
 
 @given(st.data(), parsings, st.text())
@@ -95,3 +95,79 @@ def test_reasoning_and_content_are_told_apart_by_the_closing_mark(
     shown = answer.lstrip("\r\n")
     expected = [Reasoning(thoughts), *([Content(shown)] if shown else [])]
     assert events_of(parsing, data.draw(cut(text))) == expected
+
+
+def damaged(text: str) -> str:
+    """JSON with its control characters raw, as models write them."""
+    for escape, sign in (("\\n", "\n"), ("\\t", "\t"), ("\\r", "\r"), ("\\u0007", "\a")):
+        text = text.replace(escape, sign)
+    return text
+
+
+raw_texts = st.lists(
+    st.sampled_from(["a", '"', "\n", "\t", "\r", "\a", "}", "]", "{", "</tool_call>", " ", "é"]),
+    max_size=8,
+).map("".join)
+raw_arguments = st.dictionaries(
+    st.sampled_from(["a", "b c", "d"]),
+    st.recursive(
+        raw_texts | st.integers() | st.none() | st.booleans(),
+        lambda values: (
+            st.lists(values, max_size=2) | st.dictionaries(raw_texts, values, max_size=2)
+        ),
+        max_leaves=4,
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@given(st.data(), st.sampled_from([HERMES, LLAMA3_JSON]), raw_arguments, st.integers(0, 3))
+def test_arguments_are_json_whatever_is_raw_in_them_or_missing_at_their_end(
+    data: st.DataObject, family: CallFormat, values: dict[str, Any], missing: int
+) -> None:
+    """What is missing is told by a mark, or by the end of the answer."""
+    text = damaged(json.dumps(values, ensure_ascii=False))
+    brackets = len(text) - len(text.rstrip("]}"))
+    whole = family.opening("weather") + text + family.after.partition("\n")[0]
+    # One more is missing than the call's own object; with a number at the end, it is another one.
+    cut_off = min(missing, brackets + 1)
+    answer = whole[: len(whole) - cut_off]
+    if family.mark and data.draw(st.booleans()):
+        answer += "\n</tool_call>"
+    events = events_of(AnswerParsing(calls=family, tools=TOOLS), data.draw(cut(answer)), ended=True)
+    ((name, arguments),) = calls_of(events)
+    assert name == "weather"
+    assert json.loads(arguments) == values
+    assert content_of(events) == ""
+
+
+@given(st.data(), st.lists(raw_arguments, min_size=1, max_size=2), st.sampled_from([0, 1, 2, 3, 4]))
+def test_a_whole_call_at_the_end_of_reasoning_that_was_never_closed_counts(
+    data: st.DataObject, calls: list[dict[str, Any]], case: int
+) -> None:
+    marked = "\n".join(
+        HERMES.opening("time") + json.dumps(values) + HERMES.after for values in calls
+    )
+    thoughts = data.draw(st.sampled_from(["so", "<tool_call> is what I write", "<tool_call>{}"]))
+    behind, ended = [
+        ("", True),
+        (" \n", True),
+        ("", False),
+        (" I think", True),
+        ("</think>", True),
+    ][case]
+    parsing = AnswerParsing(reasoning=ReasoningStart.POSSIBLE, calls=HERMES, tools=TOOLS)
+    events = events_of(
+        parsing, data.draw(cut(f"<think>\n{thoughts}\n{marked}{behind}")), ended=ended
+    )
+    reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
+    assert content_of(events) == ""
+    if case < 2:
+        assert [json.loads(text) for _, text in calls_of(events)] == calls
+        assert reasoning == thoughts
+    else:
+        assert calls_of(events) == []
+        assert (
+            reasoning.rstrip() == f"{thoughts}\n{marked}{behind.removesuffix('</think>')}".rstrip()
+        )

@@ -95,7 +95,7 @@ def test_a_call_is_told_as_soon_as_it_is_certain_and_then_piece_by_piece() -> No
     assert parser.feed('"}"') == [CallArguments(0, '"}"')]
     assert parser.feed("}}</tool") == [CallArguments(0, "}")]
     assert parser.feed("_call>\n") == []
-    assert parser.finish() == []
+    assert parser.finish(ended=True) == []
 
 
 def test_only_the_first_call_counts_where_one_was_asked_for() -> None:

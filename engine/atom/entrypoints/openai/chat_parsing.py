@@ -63,13 +63,13 @@ def answer_parsing(
     return parsing if parsing.needed else None
 
 
-def message_of(parsing: AnswerParsing, text: str) -> ChatAnswer:
-    """A whole answer's."""
+def message_of(parsing: AnswerParsing, text: str, reason: str) -> ChatAnswer:
+    """A whole answer's; reason: why it ended."""
     parser = parsing.parser()
     events: list[Event] = []
     for start in range(0, len(text), _PART_CHARACTERS):  # what is held back is small then
         events += parser.feed(text[start : start + _PART_CHARACTERS])
-    events += parser.finish()
+    events += parser.finish(ended=reason == FinishReason.STOP)
     content = "".join(event.text for event in events if isinstance(event, Content))
     reasoning = "".join(event.text for event in events if isinstance(event, Reasoning))
     calls = _calls_of(events)

@@ -42,7 +42,7 @@ from atom.entrypoints.openai.responses import (
 from atom.entrypoints.openai.sampling import sampling_params_of
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
-from atom.model_engine.request import RequestOutput
+from atom.model_engine.request import FinishReason, RequestOutput
 
 
 async def start_chat(
@@ -131,7 +131,7 @@ def _whole(answers: Answers, index: int, choice: Choice) -> ChatChoice:
     shown = chat_logprobs(choice.logprobs, answers.names) if answers.shown.logprobs else None
     text, reason = "".join(choice.texts), str(last.finish_reason)
     parsing = answers.shown.parsing
-    message = ChatAnswer(text) if parsing is None else message_of(parsing, text)
+    message = ChatAnswer(text) if parsing is None else message_of(parsing, text, reason)
     return ChatChoice(
         index,
         message,
@@ -190,7 +190,7 @@ class ChatEvents:
         output = piece.output
         found = parser.feed(piece.text)
         if output.finished:
-            found += parser.finish()
+            found += parser.finish(ended=output.finish_reason == FinishReason.STOP)
         events = []
         if piece.tells_more:
             first = delta_of(found.pop(0)) if found else Delta()
