@@ -1,26 +1,30 @@
 """A conversation to the prompt its model was trained on: the checkpoint's own Jinja template.
 
-Runs in Jinja's immutable sandbox with exactly the environment transformers gives a template, so
-that a template behaves the same here; the values it sees are plain JSON. Templates come with the
-model or from the operator of the server, never from a request. Called by the chat endpoint and the
-offline API; knows nothing of tokens.
+Runs in the environment that transformers gives a template, within bounds (template_sandbox.py), and
+gets messages in the shape that it shows whole (message_shape.py). Templates come with the model or
+from the operator of the server, never from a request. Called by the chat endpoint and the offline
+API; knows nothing of tokens.
 """
 
 from __future__ import annotations
 
-import datetime
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, NoReturn
+from typing import Any
 
 import jinja2
-from jinja2.ext import loopcontrols
 from jinja2.meta import find_undeclared_variables
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from atom.errors import ConfigError, ModelError, RequestError
+from atom.message_shape import DroppedTextError, MessageShape, find_shape
+from atom.template_sandbox import (
+    OWN_NAMES,
+    mentions,
+    render_within_bounds,
+    template_environment,
+)
 from atom.tokenizer import SETTINGS_FILE, Tokenizer, read_object
 
 TEMPLATE_FILE = "chat_template.jinja"
@@ -28,57 +32,59 @@ TOOL_TEMPLATE_FILE = "additional_chat_templates/tool_use.jinja"
 PROCESSOR_FILE = "chat_template.json"
 # What the renderer itself provides; extra arguments of a request may not replace them.
 RESERVED_NAMES = frozenset({"messages", "tools", "add_generation_prompt"})
-
-Message = Mapping[str, Any]
+_KEY = "chat_template"
 
 
 class ChatTemplate:
     """A compiled template with the model's special tokens. Thread-safe."""
 
     def __init__(
-        self, source: str, special_tokens: Mapping[str, str], *, tool_source: str | None = None
+        self,
+        source: str,
+        special_tokens: Mapping[str, str],
+        *,
+        tool_source: str | None = None,
+        place: str = "the chat template",
     ) -> None:
-        """tool_source: the template for conversations with tools, where a model has its own.
+        """tool_source: the template for conversations with tools, where a model has its own;
+        place: of the template, for errors.
 
-        Raises `ModelError` on a syntax error."""
+        Raises `ModelError` on a syntax error, and for a template that would leave out what the user
+        says, or a call."""
         self.source = tool_source or source  # of conversations with tools
-        self._template = _compile(source)
-        self._tool_template = _compile(tool_source) if tool_source else self._template
+        self._place = place
         self._special_tokens = dict(special_tokens)
+        self._plain = self._shaped(source)
+        self._with_tools = self._shaped(tool_source) if tool_source else self._plain
         self.variables = _variables_of(source) | _variables_of(tool_source or "")
 
     def render(
         self,
-        messages: Sequence[Message],
+        messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         extra: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt's text. continue_final_message: it ends within the last message, as far as
-        that came. extra: more variables (chat_template_kwargs).
+        """The prompt's text. Arguments of calls may be objects or whatever text a client sends
+        back. continue_final_message: it ends within the last message, as far as that came. extra:
+        more variables (chat_template_kwargs).
 
         Raises `RequestError` when the template refuses the conversation or cannot render it."""
         for name in sorted(RESERVED_NAMES.intersection(extra or {})):
             raise RequestError(
                 f"chat_template_kwargs may not set {name!r}", param="chat_template_kwargs"
             )
-        template = self._tool_template if tools else self._template
+        found = self._with_tools if tools else self._plain
         mark = token_hex(16) if continue_final_message else ""
         shown = [_with_reasoning(message) for message in messages]
         if mark:
             shown[-1] = {**shown[-1], "content": f"{shown[-1]['content']}{mark}"}
+        variables = {**(extra or {}), "add_generation_prompt": add_generation_prompt}
+        shaped = found.shape.shaped(shown)
         try:
-            text = template.render(
-                {
-                    **self._special_tokens,
-                    **(extra or {}),
-                    "messages": shown,
-                    "tools": tools or None,
-                    "add_generation_prompt": add_generation_prompt,
-                }
-            )
+            text = self._render(found.template, shaped, tools, variables)
         # A template is a program of the model's author: whatever it raises is about this input.
         except Exception as error:
             raise RequestError(
@@ -86,6 +92,44 @@ class ChatTemplate:
                 param="messages",
             ) from error
         return text if not mark else _before(mark, text)
+
+    def _render(
+        self,
+        template: jinja2.Template,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        variables: Mapping[str, Any],
+    ) -> str:
+        return render_within_bounds(
+            template,
+            {**self._special_tokens, **variables, "messages": messages, "tools": tools or None},
+        )
+
+    def _shaped(self, source: str) -> _ShapedTemplate:
+        template = _compile(source)
+
+        def render(
+            messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+        ) -> str | None:
+            try:
+                return self._render(template, messages, tools, {"add_generation_prompt": True})
+            except Exception:  # of a template's own kind, as above
+                return None
+
+        try:
+            with_calls = mentions(source, "tool_calls")
+            return _ShapedTemplate(template, find_shape(render, mentions_calls=with_calls))
+        except DroppedTextError as error:
+            raise ModelError(
+                f"{self._place} {error}: no form of a message is shown whole; correct it, or pass "
+                "another one with --chat-template"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _ShapedTemplate:
+    template: jinja2.Template
+    shape: MessageShape
 
 
 def _before(mark: str, text: str) -> str:
@@ -100,7 +144,7 @@ def _before(mark: str, text: str) -> str:
     return before
 
 
-def _with_reasoning(message: Message) -> Message:
+def _with_reasoning(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Templates know an answer's reasoning by one of its names, clients send another."""
     names = ("reasoning_content", "thinking", "reasoning")
     found = next((message[name] for name in names if message.get(name) is not None), None)
@@ -114,32 +158,67 @@ def load_chat_template(
 ) -> ChatTemplate | None:
     """The template of `override`, else the folder's chat_template.jinja, else the one in
     chat_template.json (of multimodal models), else that in tokenizer_config.json; None when the
-    model has none (a base model)."""
+    model has none (a base model). Raises `ModelError` or `ConfigError` naming the file."""
     special_tokens = tokenizer.special_tokens()
     if override is not None:
-        return ChatTemplate(_read_override(override), special_tokens)
+        place = f"--chat-template {override}"
+        return ChatTemplate(_read_override(override), special_tokens, place=place)
     file, with_tools = folder / TEMPLATE_FILE, folder / TOOL_TEMPLATE_FILE
     if file.is_file():
-        tool_source = with_tools.read_text(encoding="utf-8") if with_tools.is_file() else None
-        plain = file.read_text(encoding="utf-8")
-        return ChatTemplate(plain, special_tokens, tool_source=tool_source)
-    processor = read_object(folder / PROCESSOR_FILE)
-    source = processor.get("chat_template") or tokenizer.settings.get("chat_template")
-    if isinstance(source, list):  # several templates by name, such as "default" and "tool_use"
-        named = {item["name"]: item["template"] for item in source}
-        return ChatTemplate(
-            _default_of(named, folder), special_tokens, tool_source=named.get("tool_use")
+        tool_source = _read_template(with_tools) if with_tools.is_file() else None
+        plain = _read_template(file)
+        return ChatTemplate(plain, special_tokens, tool_source=tool_source, place=str(file))
+    for settings_file, source in (
+        (folder / PROCESSOR_FILE, read_object(folder / PROCESSOR_FILE).get(_KEY)),
+        (folder / SETTINGS_FILE, tokenizer.settings.get(_KEY)),
+    ):
+        if source:
+            one = isinstance(source, str)
+            named = {"default": source} if one else _named_templates(source, settings_file)
+            return ChatTemplate(
+                _default_of(named, settings_file),
+                special_tokens,
+                tool_source=named.get("tool_use"),
+                place=f"{settings_file}: {_KEY}",
+            )
+    return None
+
+
+def _named_templates(source: Any, place: Path) -> dict[str, str]:
+    """Several templates by name, such as "default" and "tool_use"."""
+    items = source if isinstance(source, list) else [source]
+    found: dict[str, str] = {}
+    for item in items:
+        name, template = (
+            (item.get("name"), item.get("template")) if isinstance(item, dict) else (None, None)
         )
-    return ChatTemplate(source, special_tokens) if isinstance(source, str) else None
+        if not isinstance(name, str) or not isinstance(template, str):
+            raise ModelError(
+                f"{place}: {_KEY} must be a text, or a list of objects with the texts name and "
+                f"template, and it holds {str(item)[:60]!r}; correct it, or pass a template with "
+                "--chat-template"
+            )
+        found[name] = template
+    return found
 
 
-def _default_of(named: Mapping[str, str], folder: Path) -> str:
+def _default_of(named: Mapping[str, str], place: Path) -> str:
     if "default" not in named:
         raise ModelError(
-            f"{folder / SETTINGS_FILE}: its chat templates are {', '.join(sorted(named))}, none is "
+            f"{place}: its chat templates are {', '.join(sorted(named))}, none is "
             f"named default; pass one with --chat-template"
         )
     return named["default"]
+
+
+def _read_template(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{file}: cannot be read as UTF-8 text ({error}); download it again, or pass a "
+            "template with --chat-template"
+        ) from error
 
 
 def _read_override(path: Path) -> str:
@@ -151,55 +230,15 @@ def _read_override(path: Path) -> str:
 
 def _variables_of(source: str) -> frozenset[str]:
     """The names that a template reads and does not set itself."""
-    return frozenset(find_undeclared_variables(_environment().parse(source)))
+    names = find_undeclared_variables(template_environment().parse(source))
+    return frozenset(name for name in names if not name.startswith(OWN_NAMES))
 
 
 def _compile(source: str) -> jinja2.Template:
     try:
-        return _environment().from_string(source)
-    except jinja2.TemplateError as error:
+        return template_environment().from_string(source)
+    except (jinja2.TemplateError, RecursionError) as error:
         raise ModelError(
             f"the chat template has a syntax error ({error}); "
             f"correct it, or pass another one with --chat-template"
         ) from error
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationBlocks]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
-
-
-class _GenerationBlocks(jinja2.ext.Extension):
-    """{% generation %} … {% endgeneration %}: marks for training, transparent here."""
-
-    tags = {"generation"}  # noqa: RUF012 (the base class declares it so)
-
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Jinja's own filter escapes HTML, which no model was trained on."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _strftime_now(format: str) -> str:
-    return datetime.datetime.now().strftime(format)

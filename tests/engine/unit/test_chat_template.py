@@ -13,6 +13,7 @@ from atom.tokenizer import Tokenizer
 from tests.support.byte_tokenizer import END_OF_TEXT, write_byte_tokenizer
 
 TEMPLATES = Path(__file__).parent / "chat_templates"
+SAYS = "{% for message in messages %}{{ message.content }}{% endfor %}"
 
 TOOL = {
     "type": "function",
@@ -139,17 +140,19 @@ def test_the_override_wins_over_the_file_and_the_file_over_the_settings(tmp_path
         return template.render([{"role": "user", "content": "x"}])
 
     assert rendered() == "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
-    (tmp_path / "chat_template.jinja").write_text("from the file")
-    assert rendered() == "from the file"
-    (tmp_path / "mine.jinja").write_text("mine")
-    assert rendered(tmp_path / "mine.jinja") == "mine"
+    (tmp_path / "chat_template.jinja").write_text("from the file: " + SAYS)
+    assert rendered() == "from the file: x"
+    (tmp_path / "mine.jinja").write_text("mine: " + SAYS)
+    assert rendered(tmp_path / "mine.jinja") == "mine: x"
     with pytest.raises(ConfigError, match=r"gone\.jinja: cannot be read"):
         rendered(tmp_path / "gone.jinja")
 
 
 def test_multimodal_models_keep_it_beside_their_processor(tmp_path: Path) -> None:
     write_byte_tokenizer(tmp_path)
-    (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "the processor's"}))
+    (tmp_path / "chat_template.json").write_text(
+        json.dumps({"chat_template": "the processor's" + SAYS})
+    )
     template = load_chat_template(tmp_path, Tokenizer(tmp_path))
     assert template is not None
     assert template.render([]) == "the processor's"
@@ -160,9 +163,9 @@ def test_multimodal_models_keep_it_beside_their_processor(tmp_path: Path) -> Non
 
 def test_a_file_of_its_own_for_conversations_with_tools(tmp_path: Path) -> None:
     write_byte_tokenizer(tmp_path)
-    (tmp_path / "chat_template.jinja").write_text("plain")
+    (tmp_path / "chat_template.jinja").write_text("plain" + SAYS)
     (tmp_path / "additional_chat_templates").mkdir()
-    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("with tools")
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("with tools" + SAYS)
     template = load_chat_template(tmp_path, Tokenizer(tmp_path))
     assert template is not None
     assert template.render([]) == "plain"
@@ -172,8 +175,8 @@ def test_a_file_of_its_own_for_conversations_with_tools(tmp_path: Path) -> None:
 def test_named_templates_use_the_default_and_the_one_for_tools(tmp_path: Path) -> None:
     write_byte_tokenizer(tmp_path)
     named = [
-        {"name": "default", "template": "plain"},
-        {"name": "tool_use", "template": "with tools"},
+        {"name": "default", "template": "plain" + SAYS},
+        {"name": "tool_use", "template": "with tools" + SAYS},
     ]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
     template = load_chat_template(tmp_path, Tokenizer(tmp_path))
@@ -186,3 +189,24 @@ def test_a_base_model_has_no_template(tmp_path: Path) -> None:
     write_byte_tokenizer(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()
     assert load_chat_template(tmp_path, Tokenizer(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [["x"], [{"template": "x"}], [{"name": "default", "template": 5}], {"name": 1}, 5, [[]], True],
+)
+@pytest.mark.parametrize("file", ["tokenizer_config.json", "chat_template.json"])
+def test_a_template_of_another_type_is_named_with_its_file(
+    tmp_path: Path, file: str, value: Any
+) -> None:
+    write_byte_tokenizer(tmp_path)
+    (tmp_path / file).write_text(json.dumps({"chat_template": value}))
+    with pytest.raises(ModelError, match=rf"{file}: chat_template must be a text.*--chat-template"):
+        load_chat_template(tmp_path, Tokenizer(tmp_path))
+
+
+def test_a_template_that_is_no_utf8_is_named_with_its_file(tmp_path: Path) -> None:
+    write_byte_tokenizer(tmp_path)
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe{{ messages }}")
+    with pytest.raises(ModelError, match=r"chat_template\.jinja: cannot be read as UTF-8"):
+        load_chat_template(tmp_path, Tokenizer(tmp_path))

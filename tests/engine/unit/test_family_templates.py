@@ -104,7 +104,7 @@ def _one_day(monkeypatch: pytest.MonkeyPatch) -> None:
         def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
             return cls(2026, 2, 3, 4, 5)
 
-    monkeypatch.setattr("atom.chat_template.datetime.datetime", Day)
+    monkeypatch.setattr("atom.template_sandbox.datetime.datetime", Day)
     monkeypatch.setattr("transformers.utils.chat_template_utils.datetime", Day)
 
 
@@ -125,12 +125,18 @@ def rendered(render: Any) -> str:
     "extra", [{}, {"enable_thinking": False, "thinking": True, "reasoning_effort": "high"}], ids=len
 )
 def test_prompts_equal_those_of_transformers(
-    folder: Path, name: str, tools: Any, prompted: bool, extra: dict[str, Any]
+    folder: Path, family: str, name: str, tools: Any, prompted: bool, extra: dict[str, Any]
 ) -> None:
     theirs = PreTrainedTokenizerFast.from_pretrained(folder)
     ours = load_chat_template(folder, Tokenizer(folder))
     assert ours is not None
     messages = CONVERSATIONS[name]
+    if family == "gemma" and CALLED in messages:
+        with pytest.raises(
+            RequestError, match=r"messages\[\d\]\.tool_calls: .* no place for calls"
+        ):
+            ours.render(messages, tools=tools)
+        return
 
     def expected() -> Any:
         return theirs.apply_chat_template(
@@ -153,7 +159,7 @@ def test_calls_and_reasoning_reach_the_prompt(folder: Path, family: str) -> None
 
 
 def test_reasoning_has_every_name_that_templates_know() -> None:
-    source = "{{ messages[0].thinking }}/{{ messages[0].reasoning_content }}"
+    source = "{% set m = messages[0] %}{{ m.thinking }}/{{ m.reasoning_content }}{{ m.content }}"
     for name in ("reasoning", "reasoning_content", "thinking"):
         message = {"role": "assistant", "content": "", name: "so"}
         assert ChatTemplate(source, {}).render([message]) == "so/so"

@@ -6,7 +6,6 @@ Messages and tools become the plain values that templates know. Used by /v1/chat
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from atom.entrypoints.openai.protocol import (
@@ -15,7 +14,7 @@ from atom.entrypoints.openai.protocol import (
     TemplateFields,
     TokenizeRequest,
 )
-from atom.entrypoints.openai.tools import NamedTool, ToolCall
+from atom.entrypoints.openai.tools import NamedTool
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 
@@ -88,27 +87,8 @@ def _template_message(index: int, message: ChatMessage) -> dict[str, Any]:
     if reasoning is not None:
         found["reasoning"] = reasoning
     if message.tool_calls:
-        found["tool_calls"] = [_template_tool_call(index, call) for call in message.tool_calls]
+        found["tool_calls"] = [call.model_dump() for call in message.tool_calls]
     return found
-
-
-def _template_tool_call(index: int, call: ToolCall) -> dict[str, Any]:
-    """Clients send a call's arguments as JSON text; templates want the object."""
-    arguments = call.function.arguments
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except (ValueError, RecursionError):
-            raise RequestError(
-                f"messages[{index}].tool_calls: the arguments of {call.function.name!r} are not "
-                f"JSON",
-                param="messages",
-            ) from None
-    return {
-        "id": call.id,
-        "type": call.type,
-        "function": {"name": call.function.name, "arguments": arguments},
-    }
 
 
 def _template_tools(request: TemplateFields) -> list[dict[str, Any]] | None:

@@ -40,7 +40,7 @@ _TOOL_SCHEMA = {
 class FunctionCall(BaseModel):
     model_config = _STRICT
     name: str
-    arguments: str | dict[str, Any] = ""
+    arguments: Any = ""  # whatever a model wrote, or a client made of it
 
 
 class ToolCall(BaseModel):

@@ -13,9 +13,10 @@ from typing import Any
 
 from atom.answer_parsing import AnswerFormats, resolve_formats
 from atom.answer_parsing.families import AUTO
-from atom.chat_template import ChatTemplate, Message, load_chat_template
+from atom.chat_template import ChatTemplate, load_chat_template
 from atom.config import Config
 from atom.errors import RequestError
+from atom.message_shape import Message
 from atom.metrics import RequestMetrics
 from atom.model_engine.front.input_processor import InputProcessor
 from atom.model_engine.front.output_processor import OutputProcessor
