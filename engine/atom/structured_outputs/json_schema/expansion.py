@@ -188,7 +188,9 @@ class Expansion:
             raise refusal(path, "oneOf", "is not kept beside unevaluated keywords; write anyOf")
         if "unevaluatedProperties" in schema:
             rest = (Place((*path, "unevaluatedProperties")),)
-            found = [replace(case, members=_sealed(case.members, rest)) for case in found]
+            # Not all validators count what additionalProperties took as evaluated.
+            always = schema["unevaluatedProperties"] is False
+            found = [replace(case, members=_sealed(case.members, rest, always)) for case in found]
         if "unevaluatedItems" in schema:
             rest = (Place((*path, "unevaluatedItems")),)
             found = [replace(case, items=_sealed_items(case.items, rest)) for case in found]
@@ -268,9 +270,9 @@ def _names(layers: tuple[MembersLayer, ...]) -> tuple[str, ...]:
     return tuple(name for layer in layers for name, _ in layer.properties)
 
 
-def _sealed(members: Members, rest: Conjunction) -> Members:
-    """With a layer for members that none of its layers speaks of."""
-    if any(layer.given for layer in members.layers):
+def _sealed(members: Members, rest: Conjunction, always: bool) -> Members:
+    """With a layer for members that none of its layers speaks of, or names (always)."""
+    if any(layer.given for layer in members.layers) and not always:
         return members
     named = tuple((name, ANYTHING) for name in dict.fromkeys(_names(members.layers)))
     patterns = tuple((name, ANYTHING) for layer in members.layers for name, _ in layer.patterns)

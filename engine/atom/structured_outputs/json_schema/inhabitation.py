@@ -8,6 +8,7 @@ values themselves. Recursion without a base case therefore has none. Work is bou
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from atom.structured_outputs.json_schema.cases import Case, Conjunction
 from atom.structured_outputs.json_schema.expansion import Expansion
@@ -34,15 +35,25 @@ class Inhabitation:
         self._ready: dict[int, bool] = {}
         self._cases: dict[int, Case] = {}
         self.inhabited: set[Conjunction] = set()
+        self._whole: set[Conjunction] = set()
         self._settle(self._reached(root))
 
     def live_cases(self, conjunction: Conjunction) -> list[Case]:
         """Those of its cases that some value fits."""
-        return [case for case in self.expansion.cases(conjunction) if self._lives(case)]
+        whole = conjunction in self._whole
+        return [case for case in self.expansion.cases(conjunction) if self._lives(case, whole)]
 
-    def live_types(self, case: Case) -> frozenset[str]:
+    def live_types(self, conjunction: Conjunction, case: Case) -> frozenset[str]:
         """The types that a value of the case may have; for cases that list no values."""
-        return frozenset(kind for kind in case.types if self._has(case, kind))
+        whole = conjunction in self._whole
+        return frozenset(kind for kind in case.types if self._has(case, kind, whole))
+
+    def live_items(self, conjunction: Conjunction, case: Case) -> ItemPlan:
+        """The plan of an array; without the prefix that is not asked for where it recurs."""
+        plan = self.items(case)
+        if conjunction in self._whole:
+            return plan
+        return replace(plan, prefix=plan.prefix[: plan.least], high=plan.least, low=plan.least)
 
     def values(self, case: Case) -> list[object]:
         """The listed values of a case that fit it."""
@@ -123,32 +134,36 @@ class Inhabitation:
                 yield (*items.rest, *wanted)
 
     def _settle(self, reached: list[Conjunction]) -> None:
+        """First arrays with their whole prefix; then those that end only without it."""
         waiting = reached[::-1]  # what is deeper first
-        while True:
-            left = []
-            for conjunction in waiting:
-                if self._any_lives(conjunction):
-                    self.inhabited.add(conjunction)
-                else:
-                    left.append(conjunction)
-            if len(left) == len(waiting):
-                return
-            waiting = left
+        for whole in (True, False):
+            while True:
+                left = []
+                for conjunction in waiting:
+                    if self._any_lives(conjunction, whole):
+                        self.inhabited.add(conjunction)
+                    else:
+                        left.append(conjunction)
+                done, waiting = len(left) == len(waiting), left
+                if done:
+                    break
+            if whole:
+                self._whole = set(self.inhabited)
 
-    def _any_lives(self, conjunction: Conjunction) -> bool:
+    def _any_lives(self, conjunction: Conjunction, whole: bool) -> bool:
         with self.expansion.placing(conjunction):
-            return any(self._lives(case) for case in self.expansion.cases(conjunction))
+            return any(self._lives(case, whole) for case in self.expansion.cases(conjunction))
 
-    def _lives(self, case: Case) -> bool:
+    def _lives(self, case: Case, whole: bool) -> bool:
         if case.values is not None:
             return bool(self.values(case))
-        return any(self._has(case, kind) for kind in case.types)
+        return any(self._has(case, kind, whole) for kind in case.types)
 
-    def _has(self, case: Case, kind: str) -> bool:
+    def _has(self, case: Case, kind: str, whole: bool) -> bool:
         if kind == "object":
             return self._object_lives(case)
         if kind == "array":
-            return self._array_lives(case)
+            return self._array_lives(case, whole)
         known = self._ready.get(id(case))
         if kind in _SCALARS:
             return bool(literals(case, kind))
@@ -174,15 +189,16 @@ class Inhabitation:
             for extras in plan.extras
         )
 
-    def _array_lives(self, case: Case) -> bool:
+    def _array_lives(self, case: Case, whole: bool) -> bool:
         plan = self.items(case)
-        if plan.high is not None and plan.low > plan.high:
+        if plan.high is not None and plan.least > plan.high:
             return False
-        if any(one not in self.inhabited for one in plan.prefix):
+        prefix = plan.prefix if whole else plan.prefix[: plan.least]
+        if any(one not in self.inhabited for one in prefix):
             return False
         if any((*plan.rest, *wanted) not in self.inhabited for wanted in case.items.contains):
             return False
-        return plan.low <= len(plan.prefix) or plan.rest in self.inhabited
+        return plan.least <= len(plan.prefix) or plan.rest in self.inhabited
 
 
 def literals(case: Case, kind: str) -> list[str]:

@@ -10,10 +10,12 @@ from atom.structured_outputs.json_schema.cases import Conjunction, Items, join
 
 @dataclass(frozen=True, slots=True)
 class ItemPlan:
-    """low to high items: first those of the prefix, then any number of the rest."""
+    """low to high items: first those of the prefix, then any number of the rest. least: how many
+    the schema asks for; low counts the whole prefix."""
 
     prefix: tuple[Conjunction, ...]
     rest: Conjunction
+    least: int
     low: int
     high: int | None
 
@@ -41,7 +43,7 @@ def plan_items(items: Items, nothing: Callable[[Conjunction], bool]) -> ItemPlan
         high = _lesser(high, len(prefix))
     if high is not None:
         prefix = prefix[:high]
-    return ItemPlan(prefix, rest, max(items.low, len(prefix)), high)
+    return ItemPlan(prefix, rest, items.low, max(items.low, len(prefix)), high)
 
 
 def _lesser(bound: int | None, limit: int) -> int:

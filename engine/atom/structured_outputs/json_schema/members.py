@@ -49,9 +49,13 @@ class MemberPlan:
 
 def closes(members: Members) -> bool:
     """Whether an answer has no members but those that are named: where no schema speaks of others
-    by additionalProperties, and one names some."""
+    by additionalProperties, and one names some, as many as are asked for."""
     given = [layer.given for layer in members.layers]
-    return True not in given and False in given
+    if True in given or False not in given:
+        return False
+    names = {name for layer in members.layers for name, _ in layer.properties}
+    named = len(names.union(members.required))
+    return named >= members.low or any(layer.patterns for layer in members.layers)
 
 
 def is_empty_object(members: Members, nothing: Callable[[Conjunction], bool]) -> bool:

@@ -13,6 +13,7 @@ from math import ceil, floor, gcd, lcm
 
 from atom.structured_outputs import exact_json
 from atom.structured_outputs.json_schema.cases import Case, Number, Numbers
+from atom.structured_outputs.json_schema.whole_range import WholeRange
 from atom.structured_outputs.json_schema.digits import (
     at_least,
     at_most,
@@ -29,11 +30,12 @@ from atom.structured_outputs.regex.automaton import (
     build_automaton,
 )
 from atom.structured_outputs.regex.search import matched
-from atom.structured_outputs.regex.syntax import Node, RegexError, choice, literal
+from atom.structured_outputs.regex.syntax import Node, RegexError, choice, literal, sequence
 
 _DOUBLE_DIGITS = 15  # a decimal of so many digits is told from all others by a double
 _MAX_LISTED = 1000
 _MAX_DIVISOR = 1000
+_TENS = frozenset(10**power for power in range(19))
 _HALF_UNIT = Fraction(1, 2**54)
 _ANY_NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d{1,2})?"
 
@@ -83,11 +85,10 @@ def _whole(numbers: Numbers, divisor: Fraction | None, excluded: list[Number]) -
     if low is not None and high is not None and low > high:
         return TextLanguage(automaton=Automaton((), frozenset()))
     step = 1 if divisor is None else divisor.numerator
-    node = whole_range(low, high)
-    if step == 1 and not excluded:
+    if step in _TENS and not excluded:
         _check_binary(numbers)
-        return TextLanguage(node=node)
-    conditions: list[Condition] = [Expression(node)]
+        return TextLanguage(node=_tens(low, high, step))
+    conditions: list[Condition] = [WholeRange(low, high)]
     if step > 1:
         _check_binary(numbers)
         if low is not None and high is not None and high // step - low // step <= _MAX_LISTED:
@@ -101,6 +102,23 @@ def _whole(numbers: Numbers, divisor: Fraction | None, excluded: list[Number]) -
     if excluded:
         conditions.append(Expression(choice(*map(spellings, excluded)), wanted=False))
     return TextLanguage(automaton=build_automaton(conditions))
+
+
+def _tens(low: int | None, high: int | None, step: int) -> Node:
+    """Multiples of a power of ten: a number, and its zeros behind it."""
+    if step == 1:
+        return whole_range(low, high)
+    least = None if low is None else -(-low // step)
+    most = None if high is None else high // step
+    zeros = literal(str(step)[1:])
+    options = []
+    if least is None or least < 0:
+        options.append(sequence(whole_range(least, min(-1, -1 if most is None else most)), zeros))
+    if (least is None or least <= 0) and (most is None or most >= 0):
+        options.append(literal("0"))
+    if most is None or most > 0:
+        options.append(sequence(whole_range(max(1, least or 1), most), zeros))
+    return choice(*options)
 
 
 def _whole_bounds(numbers: Numbers) -> tuple[int | None, int | None]:
@@ -191,7 +209,7 @@ def _decimal(value: Fraction) -> Number | None:
         return int(value)
     for places in range(1, 31):
         if 10**places % value.denominator == 0:
-            return Decimal(int(value * 10**places)).scaleb(-places)
+            return Decimal(f"{int(value * 10**places)}E-{places}")  # exact, whatever the context
     return None
 
 

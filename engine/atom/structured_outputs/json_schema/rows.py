@@ -23,12 +23,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """low to high parts in all; more: what may follow the named ones, any number of times."""
+    """low to high parts in all; more: what may follow the named ones, any number of times, which
+    counts as one when all of it may be the same (once)."""
 
     parts: Sequence[Part]
     more: str | None
     low: int
     high: int | None
+    once: bool = False
 
     @property
     def counts(self) -> bool:
@@ -95,7 +97,7 @@ class _Row:
         low = max(0, self._row.low - count) if self._row.counts else 0
         high = self._row.high
         most = None if high is None or not self._row.counts else high - count
-        if most is not None and most < low:
+        if (most is not None and most < low) or (self._row.once and low > 1):
             return None
         if self._row.more is None or most == 0:
             return None if low else '""'

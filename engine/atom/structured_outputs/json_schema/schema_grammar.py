@@ -47,17 +47,17 @@ class SchemaGrammar:
             options: list[str] = []
             with self._inhabitation.expansion.placing(conjunction):
                 for case in self._inhabitation.live_cases(conjunction):
-                    options.extend(self._options(case))
+                    options.extend(self._options(conjunction, case))
             self._writer.write(name, " | ".join(dict.fromkeys(options)))
         return name
 
-    def _options(self, case: Case) -> Iterator[str]:
+    def _options(self, conjunction: Conjunction, case: Case) -> Iterator[str]:
         if case.values is not None:
             yield from (
                 quoted(exact_json.write(value)) for value in self._inhabitation.values(case)
             )
             return
-        live = self._inhabitation.live_types(case)
+        live = self._inhabitation.live_types(conjunction, case)
         self._check_excluded(case, live)
         for kind in ("null", "boolean"):
             if kind in live:
@@ -68,7 +68,7 @@ class SchemaGrammar:
         if "string" in live:
             yield self._text(case)
         if "array" in live:
-            yield self._array(case)
+            yield self._array(case, self._inhabitation.live_items(conjunction, case))
         if "object" in live:
             yield self._object(case)
 
@@ -109,8 +109,8 @@ class SchemaGrammar:
             self._writer.write(name, f"({body}) {_BEHIND_TEXT}")
         return name
 
-    def _array(self, case: Case) -> str:
-        plan, within = self._inhabitation.items(case), self._spacing.within
+    def _array(self, case: Case, plan: ItemPlan) -> str:
+        within = self._spacing.within
         if case.items.unique and (plan.high is None or plan.high > 1):
             body = self._set(plan)
         elif case.items.contains:
@@ -134,7 +134,7 @@ class SchemaGrammar:
                     "is kept by this server for items of an enum only; leave it out, and check the "
                     "answer for it yourself",
                 )
-            found.extend(self._options(case))
+            found.extend(self._options(plan.rest, case))
         unique = list(dict.fromkeys(found))
         if plan.prefix:
             raise UnkeptError(
@@ -182,7 +182,7 @@ class SchemaGrammar:
                 f"{case.members.low} is more than the members it names, and keys of an answer "
                 f"might be the same; name them in properties",
             )
-        row = Row(parts, one_of(more) if more else None, case.members.low, high)
+        row = Row(parts, one_of(more) if more else None, case.members.low, high, once=True)
         body = write_row(row, self._spacing.comma, self._writer)
         return f'"{{" {within} {body} {within} "}}"'
 

@@ -25,6 +25,7 @@ from atom.structured_outputs.regex.search import searched
 from atom.structured_outputs.regex.syntax import (
     NEVER,
     Characters,
+    Choice,
     Node,
     RegexError,
     Repeat,
@@ -133,6 +134,8 @@ def _with_lengths_inside(texts: Texts, wanted: list[Node]) -> tuple[Texts, list[
 
 def _shared_out(node: Node, high: int) -> Node:
     """An expression whose endless parts of one character each get a share of the length."""
+    if isinstance(node, Choice):
+        return choice(*(_shared_out(option, high) for option in node.options))
     parts = node.parts if isinstance(node, Sequence) else (node,)
     endless = [part for part in parts if longest(part) == inf]
     if not all(isinstance(part, Repeat) for part in endless):

@@ -1,4 +1,4 @@
-"""Automaton: the texts that keep several conditions at once, as a minimal deterministic automaton.
+"""Automaton: the texts that keep several conditions at once, as a small deterministic automaton.
 
 Conditions are expressions (wanted or not), bounds on the length, and divisibility of the digits.
 Built state by state within a bound, so that what is empty is found out and what is too large is
@@ -20,10 +20,11 @@ from atom.structured_outputs.regex.character_set import (
     of_code,
     of_ranges,
 )
+from atom.structured_outputs.regex.merging import Moves, merged
 from atom.structured_outputs.regex.nfa import Nfa
 from atom.structured_outputs.regex.syntax import Node, RegexError
 
-MAX_STATES = 1500
+MAX_STATES = 1000
 
 
 class Condition(Protocol):
@@ -124,33 +125,41 @@ class Automaton:
 def build_automaton(conditions: Sequence[Condition]) -> Automaton:
     """Raises `RegexError` when it would be too large."""
     classes = _classes(found for condition in conditions for found in condition.sets())
-    samples = [(allowed.ranges[0][0], allowed) for allowed in classes]
+    samples = [allowed.ranges[0][0] for allowed in classes]
     start = tuple(condition.start for condition in conditions)
     numbers: dict[tuple[Hashable, ...], int] = {start: 0}
-    moves: list[dict[int, CharacterSet]] = []
+    moves: list[Moves] = []
     pending = [start]
     for state in pending:
-        ranges: dict[int, list[tuple[int, int]]] = {}
-        for code, allowed in samples:
+        found: Moves = {}
+        for index, code in enumerate(samples):
             reached = _step(conditions, state, code)
             if reached is None:
                 continue
             if reached not in numbers:
                 numbers[reached] = len(numbers)
                 pending.append(reached)
-                if len(numbers) > MAX_STATES:
-                    raise RegexError(
-                        "these conditions on one text are too large to be kept together; make "
-                        "its bounds on length smaller, or its pattern simpler"
-                    )
-            ranges.setdefault(numbers[reached], []).extend(allowed.ranges)
-        moves.append({target: of_ranges(found) for target, found in ranges.items()})
+            found[index] = numbers[reached]
+        moves.append(found)
+        if len(numbers) > MAX_STATES:
+            raise RegexError(
+                "these conditions on one text are too large to be kept together; make its bounds "
+                "on length smaller, or its pattern simpler"
+            )
     accepting = {
         numbers[state]
         for state in pending
         if all(one.accepts(part) for one, part in zip(conditions, state, strict=True))
     }
-    return _minimal(*_trimmed(moves, accepting))
+    moves, accepting = merged(*_trimmed(moves, accepting))
+    return Automaton(tuple(_by_target(found, classes) for found in moves), frozenset(accepting))
+
+
+def _by_target(moves: Moves, classes: Sequence[CharacterSet]) -> dict[int, CharacterSet]:
+    ranges: dict[int, list[tuple[int, int]]] = {}
+    for index, target in moves.items():
+        ranges.setdefault(target, []).extend(classes[index].ranges)
+    return {target: of_ranges(found) for target, found in ranges.items()}
 
 
 def _step(
@@ -182,17 +191,15 @@ def _classes(sets: Iterable[CharacterSet]) -> list[CharacterSet]:
     return [allowed for ranges in classes.values() if (allowed := of_ranges(ranges))]
 
 
-def _trimmed(
-    moves: list[dict[int, CharacterSet]], accepting: set[int]
-) -> tuple[list[dict[int, CharacterSet]], set[int]]:
+def _trimmed(moves: list[Moves], accepting: set[int]) -> tuple[list[Moves], set[int]]:
     """Only states from which the text can end; no states when the start is none of them."""
-    sources: dict[int, list[int]] = {}
+    sources: dict[int, set[int]] = {}
     for state, found in enumerate(moves):
-        for target in found:
-            sources.setdefault(target, []).append(state)
+        for target in found.values():
+            sources.setdefault(target, set()).add(state)
     alive, pending = set(accepting), list(accepting)
     for state in pending:
-        fresh = [source for source in sources.get(state, ()) if source not in alive]
+        fresh = sources.get(state, set()) - alive
         alive.update(fresh)
         pending.extend(fresh)
     if 0 not in alive:
@@ -200,37 +207,7 @@ def _trimmed(
     kept = sorted(alive)
     numbers = {state: number for number, state in enumerate(kept)}
     trimmed = [
-        {numbers[target]: found for target, found in moves[state].items() if target in alive}
+        {index: numbers[target] for index, target in moves[state].items() if target in alive}
         for state in kept
     ]
     return trimmed, {numbers[state] for state in accepting}
-
-
-def _minimal(moves: list[dict[int, CharacterSet]], accepting: set[int]) -> Automaton:
-    """States that nothing tells apart made one (Moore)."""
-    groups = [int(state in accepting) for state in range(len(moves))]
-    while True:
-        signatures = [(groups[at], _by_group(found, groups)) for at, found in enumerate(moves)]
-        numbers: dict[Any, int] = {}
-        refined = [numbers.setdefault(signature, len(numbers)) for signature in signatures]
-        if len(numbers) == len(set(groups)):
-            break
-        groups = refined
-    merged = {refined[at]: dict(signatures[at][1]) for at in range(len(moves))}
-    renamed = {
-        group: {refined[groups.index(target)]: found for target, found in merged[group].items()}
-        for group in merged
-    }
-    return Automaton(
-        tuple(renamed[group] for group in range(len(renamed))),
-        frozenset(refined[state] for state in accepting),
-    )
-
-
-def _by_group(
-    moves: dict[int, CharacterSet], groups: list[int]
-) -> frozenset[tuple[int, CharacterSet]]:
-    ranges: dict[int, list[tuple[int, int]]] = {}
-    for target, allowed in moves.items():
-        ranges.setdefault(groups[target], []).extend(allowed.ranges)
-    return frozenset((group, of_ranges(found)) for group, found in ranges.items())
