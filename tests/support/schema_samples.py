@@ -137,7 +137,10 @@ class SchemaSamples:
     def _number(self, _: int) -> dict[str, Any]:
         schema: dict[str, Any] = {}
         low = self._random.choice((*NUMBERS, -1000, 0.25))
-        for keyword, bound in (("minimum", low), ("maximum", low + self._random.choice((0, 1, 50)))):
+        for keyword, bound in (
+            ("minimum", low),
+            ("maximum", low + self._random.choice((0, 1, 50))),
+        ):
             if self._chance(0.4):
                 schema[keyword] = bound
                 exclusive = "exclusive" + keyword.capitalize()
@@ -170,7 +173,11 @@ class SchemaSamples:
             schema["maxProperties"] = self._random.randint(0, 4)
         if self._draft > 4 and self._chance(0.06):
             schema["propertyNames"] = self._random.choice(
-                ({"pattern": self._random.choice(PATTERNS)}, {"maxLength": 3}, {"enum": list(NAMES)})
+                (
+                    {"pattern": self._random.choice(PATTERNS)},
+                    {"maxLength": 3},
+                    {"enum": list(NAMES)},
+                )
             )
         if len(names) > 1 and self._chance(0.08):
             keyword = "dependentRequired" if self._draft >= 2019 else "dependencies"

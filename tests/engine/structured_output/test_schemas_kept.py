@@ -44,12 +44,7 @@ class Tally:
         try:
             grammar = schema_to_grammar(text)
         except ValueError as error:
-            assert NAMED_REASON.search(str(error)), error
-            unfit = "leaves no value" in str(error)
-            self.counts["no value" if unfit else "not kept"] += 1
-            if unfit and '"format"' not in text:  # which validators pass over
-                fitting = [value for value in SIMPLE if validator_of(schema).is_valid(value)]
-                assert not fitting, (text, fitting)
+            self._refused(schema, str(error))
             return
         compiled, validator = self._draws.compile(grammar), validator_of(schema)
         for _ in range(times):
@@ -61,6 +56,14 @@ class Tally:
             self.counts["pairs"] += 1
             faults = [error.message for error in validator.iter_errors(json.loads(answer))]
             assert not faults, (text, answer, faults)
+
+    def _refused(self, schema: Any, reason: str) -> None:
+        assert NAMED_REASON.search(reason), reason
+        unfit = "leaves no value" in reason
+        self.counts["no value" if unfit else "not kept"] += 1
+        if unfit and '"format"' not in json.dumps(schema):  # which validators pass over
+            fitting = [value for value in SIMPLE if validator_of(schema).is_valid(value)]
+            assert not fitting, (schema, fitting)
 
 
 def samples(seed: int, count: int) -> Iterator[Any]:

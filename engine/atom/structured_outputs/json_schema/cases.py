@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 from atom.structured_outputs import exact_json
@@ -62,13 +63,19 @@ class Numbers:
         return self.low > self.high or (self.low == self.high and (self.low_open or self.high_open))
 
 
+class Reading(Enum):
+    """How a pattern is meant where ECMA-262 and Python differ about what it matches."""
+
+    MATCHES = "found by both"
+    LACKS = "found by neither"
+    MAY_MATCH = "found by one of them at least"
+
+
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """patterns: (expression, whether it is wanted)."""
-
     low: int = 0
     high: int | None = None
-    patterns: tuple[tuple[str, bool], ...] = ()
+    patterns: tuple[tuple[str, Reading], ...] = ()
     formats: tuple[str, ...] = ()
 
 

@@ -23,6 +23,7 @@ from atom.structured_outputs.json_schema.cases import (
     MembersLayer,
     Never,
     Place,
+    Reading,
     meet,
 )
 from atom.structured_outputs.json_schema.keywords import (
@@ -205,8 +206,8 @@ class Expansion:
         return list(dict.fromkeys(case for part in parts for case in part))
 
     def _overlap(self, answers: list[Case], others: list[Case]) -> bool:
-        closed = [_closed(case) for case in answers]
-        return any(not self.is_empty(case) for case in self.met(closed, others))
+        closed, loose = [_closed(case) for case in answers], [_loose(case) for case in others]
+        return any(not self.is_empty(case) for case in self.met(closed, loose))
 
     def _told_apart(self, base: list[Case], path: Path, plain: list[list[Case]]) -> list[Case]:
         """Each part without the values of the others."""
@@ -245,6 +246,15 @@ class Expansion:
             return all(self.is_empty(one, depth - 1) for one in self.cases(conjunction))
 
         return is_empty_object(case.members, nothing)
+
+
+def _loose(case: Case) -> Case:
+    """The case as the most lenient validator has it."""
+    patterns = tuple(
+        (pattern, Reading.MAY_MATCH if reading is Reading.MATCHES else reading)
+        for pattern, reading in case.texts.patterns
+    )
+    return replace(case, texts=replace(case.texts, patterns=patterns, formats=()))
 
 
 def _closed(case: Case) -> Case:

@@ -191,11 +191,14 @@ class Inhabitation:
 
     def _array_lives(self, case: Case, whole: bool) -> bool:
         plan = self.items(case)
-        if plan.high is not None and plan.least > plan.high:
+        least = max(plan.least, min(len(case.items.contains), 1))
+        if plan.high is not None and least > plan.high:
             return False
         prefix = plan.prefix if whole else plan.prefix[: plan.least]
         if any(one not in self.inhabited for one in prefix):
             return False
+        if any(layer.prefix for layer in case.items.layers) and case.items.contains:
+            return True  # and refused when it comes to be written
         if any((*plan.rest, *wanted) not in self.inhabited for wanted in case.items.contains):
             return False
         return plan.least <= len(plan.prefix) or plan.rest in self.inhabited

@@ -16,12 +16,13 @@ from atom.structured_outputs.json_schema.cases import (
     Conjunction,
     Members,
     MembersLayer,
+    Reading,
     Texts,
     join,
     meet,
 )
 from atom.structured_outputs.json_schema.keywords import UnkeptError
-from atom.structured_outputs.json_schema.texts import finds
+from atom.structured_outputs.json_schema.texts import finds, reads
 
 _MAX_PATTERNS = 5
 
@@ -91,15 +92,15 @@ def _may_be(name: str, name_cases: Sequence[Case]) -> bool:
 
 def name_holds(case: Case, name: str) -> bool:
     """Whether a case takes a text."""
-    if case.values is not None:
-        return name in case.values
+    if case.values is not None and name not in case.values:
+        return False
     texts = case.texts
     return (
         "string" in case.types
         and name not in case.excluded
         and len(name) >= texts.low
         and (texts.high is None or len(name) <= texts.high)
-        and all(finds(one, name, loose=not wanted) == wanted for one, wanted in texts.patterns)
+        and all(reads(one, reading, name) for one, reading in texts.patterns)
     )
 
 
@@ -136,11 +137,15 @@ def _extras(members: Members, names: tuple[str, ...], free: list[Case]) -> list[
             value = join(*(_of_extra(layer, matching) for layer in members.layers))
             if value == NOTHING:
                 continue
-            asked = tuple((one, one in matching) for one in patterns)
+            asked = tuple((one, _reading(one in matching)) for one in patterns)
             texts = Case(frozenset(("string",)), excluded=names, texts=Texts(patterns=asked))
             keys = (meet(texts, case) for case in free)
             found.extend(Extras(one, value) for one in keys if one is not None)
     return found
+
+
+def _reading(matches: bool) -> Reading:
+    return Reading.MATCHES if matches else Reading.LACKS
 
 
 def _of_extra(layer: MembersLayer, matching: tuple[str, ...]) -> Conjunction:

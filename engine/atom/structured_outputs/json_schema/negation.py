@@ -19,6 +19,7 @@ from atom.structured_outputs.json_schema.cases import (
     MembersLayer,
     Numbers,
     Place,
+    Reading,
     Texts,
     tidy,
 )
@@ -75,7 +76,7 @@ class Negation:
             case "const":
                 yield Case(excluded=(value,))
             case "pattern":
-                yield Case(_STRING, texts=Texts(patterns=((value, False),)))
+                yield Case(_STRING, texts=Texts(patterns=((value, Reading.LACKS),)))
             case "minLength" | "maxLength":
                 yield from _counts(value, keyword, _STRING, Texts, "texts")
             case "minItems" | "maxItems":

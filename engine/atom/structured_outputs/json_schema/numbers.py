@@ -13,7 +13,6 @@ from math import ceil, floor, gcd, lcm
 
 from atom.structured_outputs import exact_json
 from atom.structured_outputs.json_schema.cases import Case, Number, Numbers
-from atom.structured_outputs.json_schema.whole_range import WholeRange
 from atom.structured_outputs.json_schema.digits import (
     at_least,
     at_most,
@@ -22,6 +21,7 @@ from atom.structured_outputs.json_schema.digits import (
 )
 from atom.structured_outputs.json_schema.keywords import UnkeptError
 from atom.structured_outputs.json_schema.texts import TextLanguage
+from atom.structured_outputs.json_schema.whole_range import WholeRange
 from atom.structured_outputs.regex.automaton import (
     Automaton,
     Condition,
@@ -199,7 +199,8 @@ def _listed(numbers: Numbers, divisor: Fraction) -> TextLanguage:
         value = _decimal(count * divisor)
         if value is None:
             raise _not_kept(numbers.divisors[0])
-        if is_multiple(value, numbers) and not outside(value, numbers):
+        read = value if isinstance(value, int) else Decimal(float(value))  # by a validator
+        if is_multiple(value, numbers) and not outside(read, numbers):
             nodes.append(literal(exact_json.write(value)))
     return TextLanguage(node=choice(*nodes))
 

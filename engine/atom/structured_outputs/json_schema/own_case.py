@@ -20,6 +20,7 @@ from atom.structured_outputs.json_schema.cases import (
     MembersLayer,
     Numbers,
     Place,
+    Reading,
     Texts,
     tidy,
     unique_values,
@@ -90,7 +91,7 @@ def _texts(schema: Schema, path: Path) -> Texts:
     return Texts(
         schema.get("minLength", 0),
         schema.get("maxLength"),
-        ((schema["pattern"], True),) if "pattern" in schema else (),
+        ((schema["pattern"], Reading.MATCHES),) if "pattern" in schema else (),
         (schema["format"],) if "format" in schema else (),
     )
 

@@ -148,7 +148,7 @@ class SchemaGrammar:
 
     def _containing(self, case: Case, plan: ItemPlan) -> str:
         """One item at least that fits `contains`; where their number is bounded it comes first."""
-        if plan.prefix or len(case.items.contains) > 1:
+        if any(layer.prefix for layer in case.items.layers) or len(case.items.contains) > 1:
             raise UnkeptError(
                 "contains",
                 "is not kept by this server beside prefixItems or another contains; leave it out",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import inf
 
-from atom.structured_outputs.json_schema.cases import Case, Texts
+from atom.structured_outputs.json_schema.cases import Case, Reading, Texts
 from atom.structured_outputs.json_schema.formats import FORMATS
 from atom.structured_outputs.json_schema.keywords import UnkeptError
 from atom.structured_outputs.regex.automaton import (
@@ -80,6 +80,12 @@ def finds(pattern: str, text: str, *, loose: bool = False) -> bool:
         raise UnkeptError("pattern", f"is not kept: {error}") from None
 
 
+def reads(pattern: str, reading: Reading, text: str) -> bool:
+    """Whether a text is as a reading of a pattern asks."""
+    found = finds(pattern, text, loose=reading is not Reading.MATCHES)
+    return found != (reading is Reading.LACKS)
+
+
 @lru_cache(maxsize=512)
 def _nfa(pattern: str, loose: bool) -> Nfa:
     return Nfa(searched(pattern, loose=loose))
@@ -93,9 +99,17 @@ def _matches(nfa: Nfa, text: str) -> bool:
 
 
 def _worked_out(texts: Texts, excluded: tuple[str, ...]) -> TextLanguage:
-    wanted = [searched(pattern) for pattern, wanted in texts.patterns if wanted]
+    wanted = [
+        searched(pattern, loose=reading is Reading.MAY_MATCH)
+        for pattern, reading in texts.patterns
+        if reading is not Reading.LACKS
+    ]
     wanted += [FORMATS[name]() for name in texts.formats if name in FORMATS]
-    unwanted = [searched(pattern, loose=True) for pattern, wanted in texts.patterns if not wanted]
+    unwanted = [
+        searched(pattern, loose=True)
+        for pattern, reading in texts.patterns
+        if reading is Reading.LACKS
+    ]
     if excluded:
         unwanted.append(choice(*map(literal, excluded)))
     if not wanted and not unwanted:

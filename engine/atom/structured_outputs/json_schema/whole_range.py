@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from atom.structured_outputs.regex.character_set import DIGITS, CharacterSet, of_code, of_text
+from atom.structured_outputs.regex.character_set import DIGITS, CharacterSet, of_text
 
 _Read = tuple[bool, int, int, int]  # negative, digits, order to the low bound, and to the high one
 
@@ -22,7 +22,7 @@ class WholeRange:
 
     def sets(self) -> Iterable[CharacterSet]:
         yield of_text("-")
-        yield from (of_code(code) for first, last in DIGITS.ranges for code in range(first, last + 1))
+        yield from (of_text(digit) for digit in "0123456789")
 
     def step(self, state: _Read, code: int) -> Hashable:
         negative, count, *orders = state
