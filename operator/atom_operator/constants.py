@@ -162,3 +162,6 @@ class Reason(StrEnum):
     NONE_ASKED_FOR = "NoneAskedFor"
     ALL_RENDERED = "AllRendered"
     AUTOSCALER_NOT_READY = "AutoscalerNotReady"
+    ROUTE_NOT_READY = "RouteNotReady"
+    ROUTES_COLLIDE = "RoutesCollide"
+    NOT_TAKEN_UP = "NotTakenUp"

@@ -44,6 +44,7 @@ from atom_operator.domain import (
     Plan,
     PodRevision,
     RolloutStrategy,
+    RouteFindings,
     Supply,
     Target,
 )
@@ -91,6 +92,7 @@ class Decision:
     supply: Supply | None = None  # read only when something depended on it
     jobs: tuple[JobRequest, ...] = ()  # that prepare the model
     waiting: Waiting | None = None  # why no pod is asked for yet
+    routes: RouteFindings = field(default_factory=RouteFindings)  # of what exists afterwards
     kept: frozenset[ChildKey] = frozenset()  # serve until what is desired is ready
 
 

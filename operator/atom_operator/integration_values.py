@@ -147,12 +147,16 @@ class EndpointPicker:
     failure_mode: Literal["FailOpen", "FailClose"]
 
 
+RouteMatch = Literal["Path", "Header", "All"]
+
+
 @dataclass(frozen=True, slots=True)
 class HttpRoute:
     """A route from Gateways; `parents` as the API writes them."""
 
     parents: tuple[Mapping[str, str], ...]
     hostnames: tuple[str, ...]
+    matches: frozenset[RouteMatch] = frozenset({"Path", "Header", "All"})
 
 
 @dataclass(frozen=True, slots=True)

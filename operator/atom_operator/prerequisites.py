@@ -12,6 +12,7 @@ from typing import Any
 
 from atom_operator.children.job import inspection_job, weights_job
 from atom_operator.cluster.engines import EnginePort
+from atom_operator.cluster.errors import RefusedError
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.jobs import read_job
 from atom_operator.cluster.observe import evidence_in
@@ -25,11 +26,14 @@ from atom_operator.domain import (
     Evidence,
     FieldProblem,
     Manifest,
+    ObjectKey,
     Observed,
     Plan,
+    RouteFindings,
 )
 from atom_operator.domain.preparation import JobRequest, Waiting
 from atom_operator.integration_values import Site
+from atom_operator.kinds import GATEWAY, HTTP_ROUTE, Kind
 from atom_operator.plan.claims import (
     access_modes,
     claim_problem,
@@ -39,11 +43,13 @@ from atom_operator.plan.claims import (
     mounted_claims,
 )
 from atom_operator.plan.learning import evidence_for
+from atom_operator.plan.route_collisions import route_collisions
 from atom_operator.plan.waiting import (
     inspected_config,
     waiting_for_inspection,
     waiting_for_weights,
 )
+from atom_operator.status.verdicts_of_others import unanswered_gateways
 
 _NAMESPACES_ACCOUNT = "default"
 _PULL = "ImagePull"  # ErrImagePull, ImagePullBackOff
@@ -143,3 +149,27 @@ def _cannot_pull(observed: Observed) -> bool:
 
 def _pull_secrets(account: Manifest) -> tuple[str, ...]:
     return tuple(str(item["name"]) for item in account.get("imagePullSecrets") or ())
+
+
+async def look_at_routes(
+    port: ClusterPort, key: ObjectKey, children: Mapping[ChildKey, Manifest]
+) -> RouteFindings:
+    """Others' part in the AtomDeployment's route; nothing is asked where there is none."""
+    route = children.get(ChildKey(HTTP_ROUTE, key.name))
+    if route is None:
+        return RouteFindings()
+    missing: list[str] = []
+    unanswered: list[str] = []
+    for namespace, name in unanswered_gateways(route):
+        exists = await _exists(port, GATEWAY, namespace, name)
+        (missing if exists is False else unanswered).append(f"{namespace}/{name}")
+    routes = await port.list_children(HTTP_ROUTE)
+    return RouteFindings(route_collisions(key, route, routes), tuple(missing), tuple(unanswered))
+
+
+async def _exists(port: ClusterPort, kind: Kind, namespace: str, name: str) -> bool | None:
+    """None where we may not know."""
+    try:
+        return await port.get(kind, namespace, name) is not None
+    except RefusedError:
+        return None

@@ -34,12 +34,14 @@ from atom_operator.domain import (
     Observed,
     Owner,
     Refusal,
+    RouteFindings,
 )
 from atom_operator.image_turns import ImageTurns
 from atom_operator.kinds import LEADER_WORKER_SET
 from atom_operator.look_again import look_again
 from atom_operator.plan.group_deadline import with_deadline
 from atom_operator.plan.room import lacks_devices, shortage
+from atom_operator.prerequisites import look_at_routes
 from atom_operator.status.capacity import measured_before
 from atom_operator.status.events import event, event_name, happenings
 from atom_operator.status.rollup import Situation, roll_up
@@ -66,6 +68,9 @@ class Reconciler:
     optional: OptionalKinds = field(default_factory=OptionalKinds)
     applied: AppliedChildren = field(default_factory=AppliedChildren)
     turns: ImageTurns = field(default_factory=ImageTurns)
+    # Told of an AtomDeployment whose status another's pass made old.
+    wake: Callable[[ObjectKey], None] = lambda _key: None
+    colliding: dict[ObjectKey, frozenset[ObjectKey]] = field(default_factory=dict)
 
     async def reconcile(self, key: ObjectKey) -> Outcome:
         """One pass. Raises ClusterError when the cluster did not let it finish."""
@@ -75,6 +80,7 @@ class Reconciler:
             self.optional.forget(key)
             self.turns.forget(key)
             self.decider.templates.forget(key)
+            self._wake_others(key, RouteFindings())
             return Outcome()  # garbage collection removes the children through their owner
         look = await self.optional.begin(key, optional_kinds(parent))
         observed = await observe(self.port, key, parent["metadata"]["uid"], look.kinds)
@@ -98,8 +104,19 @@ class Reconciler:
         self.optional.remember(key, look, observed.children)
         if decision.plan is not None and decision.plan.engine.speculative_method is not None:
             engines = replace(engines, drafts=await ask_drafts(self.engines, observed))
-        await self._report(parent, decision, report, observed, engines)
+        routes = await look_at_routes(self.port, key, observed.children)
+        self._wake_others(key, routes)
+        await self._report(parent, replace(decision, routes=routes), report, observed, engines)
         return Outcome(look_again(decision, report, observed, engines, self.clock()))
+
+    def _wake_others(self, key: ObjectKey, routes: RouteFindings) -> None:
+        """Both of two AtomDeployments tell of a collision, and of its end."""
+        before = self.colliding.pop(key, frozenset())
+        now = frozenset(item.other for item in routes.collisions)
+        if now:
+            self.colliding[key] = now
+        for other in before ^ now:
+            self.wake(other)
 
     async def _carry_out(
         self, key: ObjectKey, todo: Decision, observed: Observed
@@ -149,6 +166,7 @@ class Reconciler:
             engines=_of_the_spec(engines, observed),
             shortage=_shortage(decision),
             waiting=decision.waiting,
+            routes=decision.routes,
         )
         previous: Mapping[str, Any] = parent.get("status") or {}
         status = roll_up(situation, previous, self.clock())

@@ -106,6 +106,15 @@ class FakeCluster:
             and item["involvedObject"].get("name") == name
         ]
 
+    async def list_children(self, kind: Kind) -> list[Manifest]:
+        self.reads.append(f"list every {kind.kind}")
+        return [
+            _list_item(item)
+            for (item_kind, _, _), item in self.objects.items()
+            if item_kind == kind
+            and constants.LABEL_DEPLOYMENT in (item["metadata"].get("labels") or {})
+        ]
+
     async def list_deployments(self) -> list[ObjectKey]:
         keys = (key for key in self.objects if key[0] == ATOM_DEPLOYMENT)
         return [ObjectKey(namespace, name) for _, namespace, name in keys]

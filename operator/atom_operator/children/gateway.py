@@ -6,6 +6,7 @@ and chooses one for every request.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from atom_operator import constants
@@ -16,6 +17,9 @@ from atom_operator.kinds import HTTP_ROUTE, INFERENCE_POOL
 
 # A long answer streams for minutes; a route's usual 15 seconds would cut it.
 _REQUEST_TIMEOUT = "0s"
+_API = "/v1"
+# What body-based routing of the Gateway API Inference Extension writes a request's model into.
+MODEL_HEADER = "X-Gateway-Model-Name"
 
 
 def inference_pool(plan: Plan, picker: EndpointPicker) -> Manifest:
@@ -43,13 +47,7 @@ def http_route(plan: Plan, route: HttpRoute) -> Manifest:
     """From the Gateways to the pool, or to the Service where there is no pool."""
     spec: dict[str, Any] = {
         "parentRefs": [dict(parent) for parent in route.parents],
-        "rules": [
-            {
-                "matches": [{"path": {"type": "PathPrefix", "value": "/v1"}}],
-                "timeouts": {"request": _REQUEST_TIMEOUT},
-                "backendRefs": [_backend(plan)],
-            }
-        ],
+        "rules": list(_rules(plan, route)),
     }
     if route.hostnames:
         spec["hostnames"] = list(route.hostnames)
@@ -58,6 +56,34 @@ def http_route(plan: Plan, route: HttpRoute) -> Manifest:
         "kind": HTTP_ROUTE.kind,
         "metadata": naming.metadata(plan, plan.key.name),
         "spec": spec,
+    }
+
+
+def _rules(plan: Plan, route: HttpRoute) -> Iterator[dict[str, Any]]:
+    """What separates the models of one Gateway: a path of their own, or the model's name. A Gateway
+    takes the longest path, then the most headers, so that what names a model comes first."""
+    if "Path" in route.matches:
+        rewrite = {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": _API}}
+        yield {
+            **_rule(plan, _below(f"/{plan.key.namespace}/{plan.key.name}{_API}")),
+            "filters": [{"type": "URLRewrite", "urlRewrite": rewrite}],
+        }
+    if "Header" in route.matches:
+        named = {"name": MODEL_HEADER, "value": plan.engine.served_name}
+        yield _rule(plan, {**_below(_API), "headers": [named]})
+    if "All" in route.matches:
+        yield _rule(plan, _below(_API))
+
+
+def _below(path: str) -> dict[str, Any]:
+    return {"path": {"type": "PathPrefix", "value": path}}
+
+
+def _rule(plan: Plan, match: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "matches": [match],
+        "timeouts": {"request": _REQUEST_TIMEOUT},
+        "backendRefs": [_backend(plan)],
     }
 
 

@@ -58,6 +58,12 @@ class CachedCluster:
     async def list_events(self, namespace: str, kind: str, name: str) -> list[Manifest]:
         return await self._port.list_events(namespace, kind, name)
 
+    async def list_children(self, kind: Kind) -> list[Manifest]:
+        informers = self._informers.of(kind)
+        if not informers or not all(informer.is_current for informer in informers):
+            return await self._port.list_children(kind)
+        return [manifest for informer in informers for manifest in informer.cache.every()]
+
     async def list_deployments(self) -> list[ObjectKey]:
         return await self._port.list_deployments()
 

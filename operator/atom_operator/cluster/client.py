@@ -5,6 +5,7 @@ Manifests reach the server exactly as rendered. Knows no policy.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
@@ -130,6 +131,14 @@ class ApiCluster:
             except NotFoundError:
                 return False
         return any(item["name"] == kind.plural for item in found.get("resources") or ())
+
+    async def list_children(self, kind: Kind) -> list[Manifest]:
+        found: list[Manifest] = []
+        query = {"labelSelector": constants.LABEL_DEPLOYMENT}
+        for namespace in self._namespaces:
+            with contextlib.suppress(NotFoundError):
+                found += await self._list(kind, namespace, query, _MANIFESTS)
+        return found
 
     async def list_deployments(self) -> list[ObjectKey]:
         keys: list[ObjectKey] = []

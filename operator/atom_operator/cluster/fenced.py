@@ -37,6 +37,9 @@ class FencedCluster:
     async def list_events(self, namespace: str, kind: str, name: str) -> list[Manifest]:
         return await self._port.list_events(namespace, kind, name)
 
+    async def list_children(self, kind: Kind) -> list[Manifest]:
+        return await self._port.list_children(kind)
+
     async def list_deployments(self) -> list[ObjectKey]:
         return await self._port.list_deployments()
 

@@ -223,6 +223,10 @@ class Informers:
         """Who follows objects of this kind there."""
         return self._informers.get((kind, None)) or self._informers.get((kind, namespace))
 
+    def of(self, kind: Kind) -> list[Informer]:
+        """Find every informer of a kind."""
+        return [found for (known, _), found in self._informers.items() if known == kind]
+
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:

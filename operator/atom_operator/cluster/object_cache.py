@@ -72,6 +72,10 @@ class ObjectCache:
     def __len__(self) -> int:
         return len(self._objects)
 
+    def every(self) -> list[Manifest]:
+        """A copy of each object."""
+        return [item.manifest() for item in self._objects.values()]
+
     def put(self, item: StoredObject) -> bool:
         """Whether this is news: an object, or a version of it, that we did not have."""
         known = self._objects.get((item.namespace, item.name))

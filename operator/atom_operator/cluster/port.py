@@ -32,6 +32,10 @@ class ClusterPort(Protocol):
     async def list_events(self, namespace: str, kind: str, name: str) -> list[Manifest]:
         """List the Events about one object; none where we may not read them."""
 
+    async def list_children(self, kind: Kind) -> list[Manifest]:
+        """Every object of a kind that some AtomDeployment has, in all namespaces that this operator
+        watches; none where the cluster does not serve the kind."""
+
     async def list_deployments(self) -> list[ObjectKey]:
         """Every AtomDeployment that this operator watches."""
 

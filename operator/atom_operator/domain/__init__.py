@@ -69,6 +69,7 @@ from atom_operator.domain.rollout import (
     RolloutStrategy,
     Target,
 )
+from atom_operator.domain.routes import RouteCollision, RouteFindings
 from atom_operator.domain.supply import (
     Amount,
     NodeSupply,
@@ -127,6 +128,8 @@ __all__ = [
     "Rollback",
     "Rollout",
     "RolloutStrategy",
+    "RouteCollision",
+    "RouteFindings",
     "SourceKind",
     "StartupTimes",
     "Supply",

@@ -30,7 +30,13 @@ from atom_operator.domain import ATOM_DEPLOYMENT, CHILD_KINDS, JOB, POD, ObjectK
 from atom_operator.handlers.deployments import DeploymentEvent, DeploymentHandlers
 from atom_operator.handlers.term import Term
 from atom_operator.image_turns import ImageTurns
-from atom_operator.kinds import AUTOSCALER_KINDS, LEADER_WORKER_SET, NETWORK_POLICY
+from atom_operator.kinds import (
+    AUTOSCALER_KINDS,
+    HTTP_ROUTE,
+    INFERENCE_POOL,
+    LEADER_WORKER_SET,
+    NETWORK_POLICY,
+)
 from atom_operator.leadership.elector import Elector
 from atom_operator.leadership.lease import LeaseTimes
 from atom_operator.leadership.lease_object import ApiLease
@@ -42,10 +48,11 @@ from atom_operator.webhook.service import WebhookService
 _logger = logging.getLogger(__name__)
 # What informers follow, with the label by which it names an AtomDeployment; others' kinds where
 # they are served. AtomDeployments come by kopf: of them the change alone counts.
+_OTHERS_KINDS = (NETWORK_POLICY, LEADER_WORKER_SET, HTTP_ROUTE, INFERENCE_POOL)
 FOLLOWED = {
     JOB: constants.LABEL_JOB_FOR,
     **dict.fromkeys(
-        (*CHILD_KINDS, NETWORK_POLICY, LEADER_WORKER_SET, *AUTOSCALER_KINDS, POD),
+        (*CHILD_KINDS, *_OTHERS_KINDS, *AUTOSCALER_KINDS, POD),
         constants.LABEL_DEPLOYMENT,
     ),
 }
@@ -91,6 +98,7 @@ class Runtime:
             optional=self._optional,
             applied=self._applied,
             turns=self._turns,
+            wake=lambda key: self.enqueue(*key),
         )
         self._term: Term | None = None
         self.metrics.queue_length.set_function(lambda: len(self._term or ()))

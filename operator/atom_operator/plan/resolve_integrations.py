@@ -161,7 +161,8 @@ def _http_route(gateway: GatewaySpec) -> HttpRoute | None:
     if route is None:
         return None
     parents = (ref.model_dump(by_alias=True, exclude_none=True) for ref in route.parent_refs)
-    return HttpRoute(tuple(parents), tuple(route.hostnames or ()))
+    matches = frozenset(route.matches or ("Path", "Header", "All"))
+    return HttpRoute(tuple(parents), tuple(route.hostnames or ()), matches)
 
 
 def _labels(monitoring: MonitoringSpec) -> Labels | None:

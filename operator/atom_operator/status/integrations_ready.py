@@ -1,23 +1,22 @@
 """CapacityLimited and IntegrationsReady: what other systems can and cannot do for us. Pure.
 
-Neither decides whether the model serves: they say what an autoscaler, a gateway or a monitor that
-was asked for lacks, and the remedy.
+They say what an autoscaler, a gateway or a monitor that was asked for lacks, in the words of its
+controller, and the remedy. Where callers come by a route that does not work, Ready says so too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from atom_operator.constants import ConditionType, Reason
-from atom_operator.domain import ApplyReport, ChildKey, Manifest, Plan
+from atom_operator.domain import ApplyReport, ChildKey, Manifest, Plan, RouteFindings
 from atom_operator.integration_values import Integrations
-from atom_operator.kinds import AUTOSCALER, PROVIDERS, SCALED_OBJECT, SIDE_KINDS
+from atom_operator.kinds import PROVIDERS, SCALED_OBJECT, SIDE_KINDS
 from atom_operator.status.conditions import Verdict
+from atom_operator.status.verdicts_of_others import ForeignVerdict, verdicts_of_others
 
 _FAILING = "Failing"  # of a trigger, in a ScaledObject's status.health
-# What the controller of an autoscaler says when it cannot work.
-_WORKS = {AUTOSCALER: ("AbleToScale", "ScalingActive"), SCALED_OBJECT: ("Ready",)}
 
 
 def capacity_limited(plan: Plan | None) -> Verdict:
@@ -45,24 +44,62 @@ def capacity_limited(plan: Plan | None) -> Verdict:
 
 
 def integrations_ready(
-    plan: Plan | None, report: ApplyReport, children: Mapping[ChildKey, Manifest]
+    plan: Plan | None,
+    report: ApplyReport,
+    children: Mapping[ChildKey, Manifest],
+    around: RouteFindings,
 ) -> Verdict:
     """False with the first thing that is missing, refused or not working."""
     kind = ConditionType.INTEGRATIONS_READY
     if plan is None:
         return Verdict(kind, "Unknown", Reason.NOT_PLANNED, "the spec is not accepted")
-    found = [*_missing(plan.integrations), *_refused(report), *_broken(children)]
+    said = tuple(verdicts_of_others(children))
+    found = [
+        *_missing(plan.integrations),
+        *_refused(report),
+        *_unreachable(said, around),
+        *_broken(said, children),
+        *((Reason.ROUTES_COLLIDE, str(item)) for item in around.collisions),
+    ]
     if found:
         reason = found[0][0]
         return Verdict(kind, "False", reason, "; ".join(message for _, message in found))
-    for child, item in _judgements(children):
-        if item.get("status") == "Unknown":
-            message = f"{child.kind.kind} {child.name} has not said yet whether it works"
-            return Verdict(kind, "Unknown", Reason.AUTOSCALER_NOT_READY, message)
+    for item in said:
+        if item.status == "Unknown":
+            message = f"{item.child.kind.kind} {item.child.name} has not said yet whether it works"
+            return Verdict(kind, "Unknown", item.reason, message)
+    if around.unanswered_gateways:
+        names = ", ".join(around.unanswered_gateways)
+        message = f"HTTPRoute: no controller has taken it up for Gateway {names} yet"
+        return Verdict(kind, "Unknown", Reason.ROUTE_NOT_READY, message)
     rendered = sorted(child.kind.kind for child in children if child.kind in SIDE_KINDS)
     if not rendered:
         return Verdict(kind, "True", Reason.NONE_ASKED_FOR, "no other system is involved")
     return Verdict(kind, "True", Reason.ALL_RENDERED, f"rendered: {', '.join(rendered)}")
+
+
+def callers_meet(
+    plan: Plan | None, children: Mapping[ChildKey, Manifest], around: RouteFindings
+) -> str | None:
+    """What keeps callers who come by a Gateway from a model that serves; None for nothing."""
+    if plan is None or plan.integrations.http_route is None:
+        return None
+    found = [*_unreachable(tuple(verdicts_of_others(children)), around)]
+    lost = [item for item in around.collisions if not item.is_ours]
+    words = [message for _, message in found]
+    if not words and lost and plan.integrations.http_route.matches == {"All"}:
+        words = [str(lost[0])]
+    return "; ".join(words) or None
+
+
+def _unreachable(
+    said: Iterable[ForeignVerdict], around: RouteFindings
+) -> Iterator[tuple[Reason, str]]:
+    for gateway in around.missing_gateways:
+        yield Reason.ROUTE_NOT_READY, f"spec.gateway.httpRoute: Gateway {gateway} does not exist"
+    for item in said:
+        if item.for_callers and item.status == "False":
+            yield item.reason, item.words
 
 
 def _missing(asked: Integrations) -> Iterator[tuple[Reason, str]]:
@@ -81,28 +118,15 @@ def _refused(report: ApplyReport) -> Iterator[tuple[Reason, str]]:
         yield refusal.reason, f"{child}: {refusal.message}"
 
 
-def _broken(children: Mapping[ChildKey, Manifest]) -> Iterator[tuple[Reason, str]]:
+def _broken(
+    said: Iterable[ForeignVerdict], children: Mapping[ChildKey, Manifest]
+) -> Iterator[tuple[Reason, str]]:
     for child, manifest in children.items():
         if child.kind == SCALED_OBJECT:
             yield from _failing_triggers(child, manifest)
-    for child, item in _judgements(children):
-        if item.get("status") == "False":
-            words = f"{item.get('reason')}: {item.get('message')}"
-            yield (
-                Reason.AUTOSCALER_NOT_READY,
-                f"{child.kind.kind} {child.name} says {item['type']}=False, {words}",
-            )
-
-
-def _judgements(
-    children: Mapping[ChildKey, Manifest],
-) -> Iterator[tuple[ChildKey, Mapping[str, Any]]]:
-    """What the controllers of autoscalers say about whether they can work."""
-    for child, manifest in children.items():
-        wanted = _WORKS.get(child.kind, ())
-        for item in (manifest.get("status") or {}).get("conditions") or ():
-            if item.get("type") in wanted:
-                yield child, item
+    for item in said:
+        if item.status == "False" and not item.for_callers:
+            yield item.reason, item.words
 
 
 def _failing_triggers(child: ChildKey, manifest: Manifest) -> Iterator[tuple[Reason, str]]:

@@ -7,7 +7,7 @@ Available says whether anything serves at all, whatever revision.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -20,13 +20,18 @@ from atom_operator.domain import (
     FieldProblem,
     Observed,
     Plan,
+    RouteFindings,
 )
 from atom_operator.domain.preparation import Waiting
 from atom_operator.status.by_hand import edited, paused, scaled_to_zero
 from atom_operator.status.capacity import capacity_matched, capacity_status
 from atom_operator.status.conditions import Verdict, stamp
 from atom_operator.status.ended_pods import ended_verdict
-from atom_operator.status.integrations_ready import capacity_limited, integrations_ready
+from atom_operator.status.integrations_ready import (
+    callers_meet,
+    capacity_limited,
+    integrations_ready,
+)
 from atom_operator.status.loading import model_loaded
 from atom_operator.status.preparing import model_not_there, waits
 from atom_operator.status.speculation import speculation_status
@@ -60,6 +65,7 @@ class Situation:
     url: str
     engines: EngineView
     shortage: str | None = None  # why no node takes one more pod, when accelerators are the cause
+    routes: RouteFindings = field(default_factory=RouteFindings)
     waiting: Waiting | None = None  # what has to be there before pods are asked for
 
     @property
@@ -139,7 +145,9 @@ def _verdicts(situation: Situation) -> Iterator[Verdict]:
         _available(situation),
         _degraded(situation),
         capacity_limited(situation.plan),
-        integrations_ready(situation.plan, situation.report, situation.observed.children),
+        integrations_ready(
+            situation.plan, situation.report, situation.observed.children, situation.routes
+        ),
     ]
     yield from others
 
@@ -305,4 +313,8 @@ def _ready(situation: Situation, others: Mapping[ConditionType, Verdict]) -> Ver
         return Verdict(kind, "False", Reason.SCALED_TO_ZERO, taken)
     if deployment.desired == 0:
         return Verdict(kind, "True", Reason.SCALED_TO_ZERO, "there are 0 replicas, as asked")
+    met = callers_meet(situation.plan, situation.observed.children, situation.routes)
+    if met is not None:
+        message = f"{deployment.ready} replicas serve, but not who comes by a Gateway: {met}"
+        return Verdict(kind, "False", Reason.ROUTE_NOT_READY, message)
     return Verdict(kind, "True", Reason.SERVING, f"{deployment.ready} replicas serve")

@@ -12,6 +12,7 @@ from atom_operator.cluster.optional import OptionalKinds
 from atom_operator.domain import ATOM_DEPLOYMENT, CONFIG_MAP, DEPLOYMENT, Manifest, ObjectKey
 from atom_operator.integration_values import Site
 from atom_operator.kinds import (
+    GATEWAY,
     HTTP_ROUTE,
     INFERENCE_POOL,
     LEADER_WORKER_SET,
@@ -23,6 +24,7 @@ from atom_operator.kinds import (
 )
 from tests.support.builders_operator import KEY, cluster_with, gpu_node, gpu_pod, reconciler
 from tests.support.fake_cluster import FakeCluster
+from tests.support.gateways import a_gateway, take_up_route
 
 ASKED: dict[str, Any] = {
     "gateway": {
@@ -48,8 +50,11 @@ def condition(cluster: FakeCluster, kind: str) -> Manifest:
 
 async def test_everything_that_is_asked_for_is_rendered_and_said() -> None:
     cluster = cluster_with(**ASKED)
+    cluster.create(GATEWAY, a_gateway())
     await reconciler(cluster).reconcile(KEY)
     assert [cluster.names(kind) for kind in RENDERED] == [["chat"]] * len(RENDERED)
+    take_up_route(cluster)
+    await reconciler(cluster).reconcile(KEY)
     assert cluster.names(CONFIG_MAP) == ["chat-dashboard", "chat-plan"]
     ready = condition(cluster, "IntegrationsReady")
     assert (ready["status"], ready["reason"]) == ("True", "AllRendered")
@@ -156,8 +161,11 @@ async def test_a_missing_crd_is_said_and_serving_goes_on(kind: Kind) -> None:
     assert "install" in found["message"]
     assert outcome.requeue_after_seconds is not None
     cluster.unserved_kinds.clear()
+    cluster.create(GATEWAY, a_gateway())
     await reconciler(cluster).reconcile(KEY)
     assert cluster.names(kind) == ["chat"]
+    take_up_route(cluster)
+    await reconciler(cluster).reconcile(KEY)
     assert condition(cluster, "IntegrationsReady")["status"] == "True"
 
 
@@ -205,8 +213,9 @@ async def test_a_pool_has_only_fields_that_every_release_of_v1_knows() -> None:
 async def test_a_route_goes_to_the_service_where_there_is_no_pool() -> None:
     cluster = cluster_with(gateway={"httpRoute": ASKED["gateway"]["httpRoute"]})
     await reconciler(cluster).reconcile(KEY)
-    (rule,) = cluster.find(HTTP_ROUTE, "chat")["spec"]["rules"]
-    assert rule["backendRefs"] == [{"group": "", "kind": "Service", "name": "chat", "port": 8000}]
+    service = {"group": "", "kind": "Service", "name": "chat", "port": 8000}
+    for rule in cluster.find(HTTP_ROUTE, "chat")["spec"]["rules"]:
+        assert rule["backendRefs"] == [service]
 
 
 async def test_several_nodes_are_refused_by_an_engine_that_runs_on_one() -> None:

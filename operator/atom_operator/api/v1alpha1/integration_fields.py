@@ -113,6 +113,21 @@ class HttpRouteSpec(ApiModel):
     """The Gateways."""
     hostnames: Annotated[list[_Name] | None, Field(max_length=16)] = None
     """Host names that it answers to; default: all of the listener's."""
+    matches: (
+        Annotated[
+            list[Literal["Path", "Header", "All"]],
+            Field(
+                min_length=1,
+                max_length=3,
+                json_schema_extra={"x-kubernetes-list-type": "set"},
+            ),
+        ]
+        | None
+    ) = None
+    """Which requests are this model's, so that many share one Gateway. Path: those below
+    /NAMESPACE/NAME/v1. Header: those to /v1 whose header X-Gateway-Model-Name is the served name,
+    which body-based routing sets by itself. All: every other one to /v1; one model of a Gateway and
+    host name can have these. Default: all three."""
 
 
 class GatewaySpec(ApiModel):
