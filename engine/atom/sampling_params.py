@@ -14,6 +14,7 @@ import msgspec
 
 from atom.errors import RequestError
 from atom.structured_outputs import StructuredOutputsParams
+from atom.structured_outputs.thinking_budget import ThinkingBudget
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 1024
@@ -65,6 +66,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     return_prompt_token_ids: the prompt's tokens are kept for who reads the answer.
     structured_outputs: the shape that the answer must have. Its end is the grammar's: min_tokens
     gives way to a complete grammar, and ignore_eos does not go on past it.
+    thinking: how many tokens the answer may reason; None for no bound.
     """
 
     n: int = 1
@@ -93,6 +95,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
     truncation_side: Literal["left", "right"] = "left"
     return_prompt_token_ids: bool = False
     structured_outputs: StructuredOutputsParams | None = None
+    thinking: ThinkingBudget | None = None
 
     def __post_init__(self) -> None:
         _within("n", self.n, 1, MAX_CHOICES)

@@ -47,6 +47,12 @@ class ReasoningSplitter:
         self._text = ""  # not decided on yet
         self._blanks = BlankHolder()
         self._at_start = False  # of reasoning, or of the content behind it
+        self.reasons = start is ReasoningStart.OPEN  # as far as that is known
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is no more reasoning."""
+        return self._within is _Within.CONTENT
 
     @property
     def is_over(self) -> bool:
@@ -93,7 +99,7 @@ class ReasoningSplitter:
         elif not self._may_lack_opening:
             self._within = _Within.CONTENT
             return True
-        self._within, self._at_start = _Within.REASONING, True
+        self._within, self._at_start, self.reasons = _Within.REASONING, True, True
         return True
 
     def _reason(self) -> str:

@@ -62,6 +62,8 @@ class StepPipeline:
     # ---- requests -----------------------------------------------------------------------------
 
     def add(self, request: Request) -> None:
+        if self._guided is not None and request.params.thinking is not None:
+            self._guided.thinking.enter(request.id, request.params.thinking)
         if self._guided is not None and request.params.structured_outputs is not None:
             self._guided.hold(request)
         else:
@@ -103,7 +105,7 @@ class StepPipeline:
         """Submit what can run; the result of the oldest step that is due, None if none is."""
         finished = self._turn_guided()
         batch = self._scheduler.schedule(now)
-        if batch is not None and self._guided is not None and self._guided.rows.holds_any(batch):
+        if batch is not None and self._guided is not None and self._guided.confines(batch):
             result = self._step_guided(replace(batch, samples_later=True), self._guided)
         else:
             result = self._step_plain(batch)
@@ -123,7 +125,7 @@ class StepPipeline:
         ticket = self._executor.submit(batch)
         result = self._take_in() if self._submitted else None
         self._submitted.append((batch, ticket))
-        chosen = guided.rows.mask(batch)
+        chosen = guided.mask(batch)
         ended = self._end(chosen.ends, guided)
         self._scheduler.hold(chosen.apart)
         self._scheduler.set_back(chosen.late)
@@ -158,8 +160,7 @@ class StepPipeline:
 
     def _follow(self, result: StepResult, guided: GuidedRequests) -> StepResult:
         """Let the guided rows see their tokens, and end those that must end of it."""
-        ends = guided.rows.accept(result.runs())
-        guided.rows.leave(row.request_id for row in result.finished)
+        ends = guided.accept(result.runs(), [row.request_id for row in result.finished])
         if not ends:
             return result
         finished = {row.request_id: row for row in result.finished}
@@ -179,7 +180,7 @@ class StepPipeline:
         """End these rows, those of them that have not ended otherwise."""
         finished = []
         for end in ends:
-            guided.rows.leave([end.request_id])
+            guided.leave([end.request_id])
             for row in self._scheduler.end([end.request_id], FinishReason.STOP, GRAMMAR_COMPLETE):
                 if end.error is not None:
                     row = msgspec.structs.replace(
@@ -200,6 +201,7 @@ class StepPipeline:
                 self._resumed.add(number)
             else:
                 self._scheduler.resume([number])
+        self._guided.thinking.leave(row.request_id for row in turn.finished)
         return turn.finished + self._end(turn.ends, self._guided)
 
 

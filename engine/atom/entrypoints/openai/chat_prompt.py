@@ -14,6 +14,7 @@ from atom.entrypoints.openai.protocol import (
     TemplateFields,
     TokenizeRequest,
 )
+from atom.entrypoints.openai.thinking import template_switches
 from atom.entrypoints.openai.tools import NamedTool
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
@@ -101,6 +102,8 @@ def _template_variables(request: TemplateFields) -> dict[str, Any]:
     variables = dict(request.chat_template_kwargs or {})
     if request.reasoning_effort is not None:
         variables.setdefault("reasoning_effort", request.reasoning_effort)
+    for name, value in template_switches(request).items():
+        variables.setdefault(name, value)
     if request.documents:
         variables.setdefault("documents", request.documents)
     choice = request.tool_choice

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from atom.answer_parsing import AnswerParsing
+from atom.answer_parsing.reasoning import ReasoningSplitter, ReasoningStart
 from atom.entrypoints.openai.logprobs import (
     LogprobFeed,
     PlacedLogprobs,
@@ -111,6 +112,7 @@ class ChoiceReader:
         self._echoes = bool(shown.echoes)
         self._prompt_token_ids = prompt_token_ids
         self._tokenizer = tokenizer
+        self._reasoning = ReasoningTokens(shown.parsing, tokenizer)
         self._feed: LogprobFeed | None = None
         if shown.logprobs:
             self._feed = LogprobFeed(
@@ -119,6 +121,10 @@ class ChoiceReader:
                 shown_characters=len(echo),
                 skip_special_tokens=shown.skips_special_tokens,
             )
+
+    @property
+    def reasoning_tokens(self) -> int | None:
+        return self._reasoning.total
 
     @property
     def shows_text_alone(self) -> bool:
@@ -132,6 +138,7 @@ class ChoiceReader:
         _check(output)
         if output.finished:
             self.last = output
+        self._reasoning.add(output)
         text = "" if self._shown.prompt_only else output.text
         logprobs = None if self._feed is None else self._feed.take(output)
         if logprobs is not None and self._shown.prompt_only:
@@ -149,6 +156,36 @@ class ChoiceReader:
         if self._shown.token_ids:
             ids = [] if self._shown.prompt_only else output.output_tokens
         return Piece(text, logprobs, prompt, output, ids)
+
+
+class ReasoningTokens:
+    """Counts the tokens of one answer up to the end of its reasoning, by their own texts: an output
+    may hold many."""
+
+    def __init__(self, parsing: AnswerParsing | None, tokenizer: Tokenizer | None) -> None:
+        start = ReasoningStart.OVER if parsing is None else parsing.reasoning
+        self._splitter = None
+        if tokenizer is not None and start is not ReasoningStart.OVER:
+            self._splitter = ReasoningSplitter(start)
+            self._stream = tokenizer.stream()
+        self._count = 0
+
+    def add(self, output: RequestOutput) -> None:
+        splitter = self._splitter
+        if splitter is None:
+            return
+        for token_id in output.output_tokens:
+            if splitter.has_ended:
+                return
+            self._count += 1
+            splitter.feed(self._stream.push(token_id))
+
+    @property
+    def total(self) -> int | None:
+        """None where no reasoning is looked for."""
+        if self._splitter is None:
+            return None
+        return self._count if self._splitter.reasons else 0
 
 
 class Answers:
@@ -195,7 +232,14 @@ class Answers:
 
     def usage(self) -> Usage:
         """Of all choices, once they are complete."""
-        return usage_of(self.lasts, self.shown.n, prompt_only=self.shown.prompt_only)
+        counts = [reader.reasoning_tokens for reader in self.readers]
+        told = [count for count in counts if count is not None]
+        return usage_of(
+            self.lasts,
+            self.shown.n,
+            prompt_only=self.shown.prompt_only,
+            reasoning_tokens=sum(told) if told else None,
+        )
 
     def close(self) -> None:
         """Abort what is still running. May be called again."""

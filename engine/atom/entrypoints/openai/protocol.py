@@ -177,6 +177,17 @@ _Messages = Annotated[
 ]
 
 
+class Thinking(BaseModel):
+    """DeepSeek's, GLM's and Anthropic's switch. adaptive: as the model likes."""
+
+    model_config = _STRICT
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: Annotated[_Whole, Field(ge=-1)] | None = None
+
+
+_Budget = Annotated[_Whole, Field(ge=-1)]  # tokens of reasoning; -1: no bound
+
+
 class TemplateFields(ToolFields):
     """What goes into a chat template besides the messages."""
 
@@ -185,7 +196,9 @@ class TemplateFields(ToolFields):
     chat_template_kwargs: (
         Annotated[dict[str, Any], Field(max_length=MAX_TEMPLATE_ARGUMENTS)] | None
     ) = None
-    reasoning_effort: str | None = None  # for templates that know it
+    reasoning_effort: str | None = None  # for templates that know it, else a budget of tokens
+    thinking: Thinking | None = None
+    enable_thinking: bool | None = None  # DashScope's
     documents: Annotated[list[dict[str, Any]], Field(max_length=MAX_DOCUMENTS)] | None = None
     add_generation_prompt: bool | None = None
     # The answer goes on with the last message, which is not ended.
@@ -198,6 +211,10 @@ class ChatCompletionRequest(GenerationRequest, TemplateFields):
     messages: _Messages
     logprobs: bool | None = None
     top_logprobs: Annotated[_Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    thinking_token_budget: _Budget | None = None  # vLLM's
+    reasoning_budget_tokens: _Budget | None = None  # llama.cpp's
+    thinking_budget_tokens: _Budget | None = None  # llama.cpp's, too
+    thinking_budget: _Budget | None = None  # DashScope's
     include_reasoning: bool | None = None  # false: it is generated all the same, and left out
 
     @property

@@ -19,11 +19,20 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    """reasoning_tokens: with those of the marks."""
+
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True):
+    """completion_tokens_details: where the model's reasoning is known."""
+
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
 class CalledFunction(msgspec.Struct, frozen=True):
@@ -184,11 +193,18 @@ class Empty(msgspec.Struct, frozen=True):
     """{}: it was done."""
 
 
-def usage_of(lasts: Sequence[RequestOutput], n: int, *, prompt_only: bool = False) -> Usage:
+def usage_of(
+    lasts: Sequence[RequestOutput],
+    n: int,
+    *,
+    prompt_only: bool = False,
+    reasoning_tokens: int | None = None,
+) -> Usage:
     """The sum over the last outputs of a response's choices, `n` per prompt: a prompt counts once.
 
     prompt_only: what was generated was not asked for."""
     prompt = sum(output.num_prompt_tokens for output in lasts[::n])
     cached = sum(output.num_cached_tokens for output in lasts[::n])
     completion = 0 if prompt_only else sum(output.num_output_tokens for output in lasts)
-    return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached))
+    details = UNSET if reasoning_tokens is None else CompletionTokensDetails(reasoning_tokens)
+    return Usage(prompt, completion, prompt + completion, PromptTokensDetails(cached), details)

@@ -40,6 +40,7 @@ from atom.entrypoints.openai.responses import (
     Usage,
 )
 from atom.entrypoints.openai.sampling import sampling_params_of
+from atom.entrypoints.openai.thinking import thinking_budget
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 from atom.model_engine.request import FinishReason, RequestOutput
@@ -64,9 +65,17 @@ async def start_chat(
     tools = request.callable_tools()
     prompt = chat_prompt(engine, request)
     parsing = answer_parsing(engine.processor.answer_formats, request, tools, prompt)
-    structure = chat_structure(params.structured_outputs, request, parsing, tools)
-    if structure is not params.structured_outputs:
-        params = msgspec.structs.replace(params, structured_outputs=structure)
+    params = msgspec.structs.replace(
+        params,
+        structured_outputs=chat_structure(params.structured_outputs, request, parsing, tools),
+        thinking=thinking_budget(
+            request,
+            engine.processor.answer_formats,
+            prompt,
+            engine.processor.tokenizer,
+            template_knows_effort=engine.processor.template_names("reasoning_effort"),
+        ),
+    )
     try:
         group = await engine.add_requests(
             [prompt],

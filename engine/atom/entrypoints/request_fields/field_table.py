@@ -79,9 +79,10 @@ _REFUSED: tuple[FieldRow, ...] = (
     ),
     *_refused(GENERATION, "return_prompt_text return_token_offsets", "ask /tokenize", False),
     *_refused(
-        GENERATION,
-        "thinking_token_budget reasoning_budget_tokens thinking_budget_tokens",
-        "send max_tokens",
+        _COMPLETIONS,
+        "thinking_token_budget reasoning_budget_tokens thinking_budget_tokens thinking_budget "
+        "thinking enable_thinking",
+        "send a chat: a text has no reasoning that would be known from its answer",
         -1,
     ),
     *_refused(
@@ -159,7 +160,6 @@ _REFUSED: tuple[FieldRow, ...] = (
         _PARSERS,
         "",
     ),
-    *_refused(GENERATION, "thinking", "send chat_template_kwargs"),
     *_refused(GENERATION, "task", "write the task into a message"),
     *_refused(
         CONVERSATION,

@@ -68,6 +68,11 @@ HONOURED: tuple[FieldRow, ...] = (
     _noted(GENERATION, "structured_outputs.json", opaque=True),
     _noted(GENERATION, "structured_outputs.structural_tag", opaque=True),
     _noted(GENERATION, "guided_json", opaque=True),
+    _noted(_CHAT, "thinking_token_budget", "tokens of reasoning; -1: no bound"),
+    _noted(_CHAT, "reasoning_budget_tokens", "the same"),
+    _noted(_CHAT, "thinking_budget_tokens", "the same"),
+    _noted(_CHAT, "thinking_budget", "the same"),
+    *_plain(CONVERSATION, "thinking thinking.type thinking.budget_tokens enable_thinking"),
     *_plain(_CHAT, "top_logprobs include_reasoning"),
     *_plain(_COMPLETIONS, "prompt echo"),
     *_plain(

@@ -83,6 +83,8 @@ class InputProcessor:
             asked = getattr(params, name)
             if asked is not None and asked > context_tokens:
                 changes[name] = context_tokens
+        if params.thinking is not None and params.thinking.tokens >= context_tokens:
+            changes["thinking"] = None
         if params.stop_strings and (named := self._named_by(params.stop_strings)):
             changes["stop_token_ids"] = tuple(dict.fromkeys((*params.stop_token_ids, *named)))
         if params.bad_words:

@@ -81,7 +81,8 @@ class TokenRuns:
         """Its row is filled."""
         self._num_known[slot] = self._rows.num_tokens[slot]
         # A mask says nothing of the token behind the next.
-        confined = self._rows.sequence_in(slot).params.structured_outputs is not None
+        params = self._rows.sequence_in(slot).params
+        confined = params.structured_outputs is not None or params.thinking is not None
         self._may_draft[slot] = not confined
         self._lengths.enter(slot)
 

@@ -8,18 +8,20 @@ comes: no thread, no process, no import. Owned by StepPipeline; belongs to the e
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
+from atom.model_engine.batch import ScheduledBatch
 from atom.model_engine.request import FinishReason, Request
 from atom.model_engine.structured_output.compile_messages import CompilerSetup
 from atom.model_engine.structured_output.grammar_compiler import GrammarCompiler
 from atom.model_engine.structured_output.grammar_gate import GrammarGate, Passed
-from atom.model_engine.structured_output.guided_rows import GuidedEnd, GuidedRows
+from atom.model_engine.structured_output.guided_rows import GuidedEnd, GuidedRows, StepMask
 from atom.model_engine.structured_output.mask_arena import MaskArena
 from atom.model_engine.structured_output.matcher_pool import MatcherPool
+from atom.model_engine.structured_output.thinking_rows import ThinkingRows
 from atom.model_engine.wire.engine_protocol import FinishedRow
 
 GRAMMAR_COMPLETE = "grammar_complete"
@@ -41,7 +43,8 @@ _NOTHING = GuidedTurn()
 
 
 class GuidedRequests:
-    """rows: those whose grammar is there. wake_fd: readable when `take` has something to give, for
+    """rows: those whose grammar is there. thinking: those whose reasoning is bounded, which wait
+    for nothing. wake_fd: readable when `take` has something to give, for
     a loop that sleeps."""
 
     def __init__(self, setup: CompilerSetup) -> None:
@@ -50,6 +53,7 @@ class GuidedRequests:
         self._compiler = GrammarCompiler(setup, lambda: self._pool.notify())
         self._pool = MatcherPool(arena, self._compiler.open_process)
         self.rows = GuidedRows(setup.vocab_size, setup.end_token_ids, self._pool)
+        self.thinking = ThinkingRows(setup.vocab_size)
         self._gate = GrammarGate(self._compiler)
         self._passed: deque[Passed] = deque()  # for whom there is no room yet
         self._entered: dict[int, Request] = {}  # whose first mask is not there yet
@@ -90,6 +94,36 @@ class GuidedRequests:
             self._let_in(turn)
         return turn
 
+    # ---- sequences of a step ------------------------------------------------------------------
+
+    def confines(self, batch: ScheduledBatch) -> bool:
+        """Whether a sequence gets a token in this batch that not every token may be."""
+        return self.rows.holds_any(batch) or self.thinking.holds_any(batch)
+
+    def mask(self, batch: ScheduledBatch) -> StepMask:
+        """For the batch's rows that are confined, when all their tokens are known. Call `leave` for
+        those that end."""
+        chosen = self.rows.mask(batch) if self.rows.holds_any(batch) else self.rows.no_mask()
+        return replace(chosen, mask=self.thinking.confine(batch, chosen.mask, chosen.late))
+
+    def accept(
+        self, runs: Iterable[tuple[int, list[int]]], finished: Sequence[int]
+    ) -> list[GuidedEnd]:
+        """Follow the tokens of a step, by request; who must end now. Call `leave` for these too.
+        finished: those that have ended."""
+        if not (len(self.rows) or len(self.thinking)):
+            return []
+        found = list(runs)
+        self.thinking.accept(found)
+        ends = self.rows.accept(found)
+        self.leave(finished)
+        return ends
+
+    def leave(self, request_ids: Sequence[int]) -> None:
+        """These have ended."""
+        self.rows.leave(request_ids)
+        self.thinking.leave(request_ids)
+
     def drop(self, request_ids: Iterable[int]) -> list[FinishedRow]:
         """Abort these; those among them that the scheduler does not know."""
         numbers = set(request_ids)
@@ -99,6 +133,7 @@ class GuidedRequests:
         for number in numbers:
             self._entered.pop(number, None)
         self.rows.leave(numbers)
+        self.thinking.leave(numbers)
         aborted = FinishReason.ABORT.value
         return [FinishedRow(number, aborted, "aborted", 0) for number in sorted(dropped)]
 

@@ -212,6 +212,10 @@ class GuidedRows:
                 apart.append(request_id)
         return StepMask(self._packed(masked), late, apart, self._take_ends())
 
+    def no_mask(self) -> StepMask:
+        """For a batch that holds none of these."""
+        return StepMask(self._packed(()))
+
     def _packed(self, masked: Sequence[tuple[int, NDArray[np.int32], _Guide]]) -> TokenMask:
         bits = np.empty((len(masked), self._words), dtype=np.int32)
         for index, (_, allowed, guide) in enumerate(masked):

@@ -1,0 +1,96 @@
+"""How long a chat's answer may reason, by whichever field a client says it, and how templates are
+told whether to reason at all.
+
+    thinking_token_budget: 512        vLLM; also llama.cpp's and DashScope's names of it
+    thinking: {"type": "enabled", "budget_tokens": 512}, or {"type": "disabled"}
+    enable_thinking: false            DashScope; as chat_template_kwargs has it
+    reasoning_effort: "low"           OpenAI; a budget where the template does not know it
+
+Pure: request and prompt in, `ThinkingBudget` out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from atom.answer_parsing import AnswerFormats
+from atom.answer_parsing.reasoning import CLOSING, OPENING, ReasoningStart, reasoning_start
+from atom.entrypoints.openai.protocol import ChatCompletionRequest, TemplateFields
+from atom.errors import RequestError
+from atom.structured_outputs.thinking_budget import ThinkingBudget
+from atom.tokenizer import Tokenizer
+
+# Tokens by effort, for models whose templates do not know it; higher efforts have no bound.
+EFFORT_TOKENS: Mapping[str, int] = MappingProxyType(
+    {"none": 0, "minimal": 128, "low": 1024, "medium": 4096}
+)
+_BUDGETS = (
+    "thinking_token_budget", "reasoning_budget_tokens", "thinking_budget_tokens", "thinking_budget",
+)  # fmt: skip
+
+
+def template_switches(request: TemplateFields) -> dict[str, Any]:
+    """Variables by which templates know whether to reason: Qwen's and DeepSeek's."""
+    asked = request.enable_thinking
+    if request.thinking is not None:
+        asked = {"enabled": True, "disabled": False}.get(request.thinking.type)
+    if asked is None and request.reasoning_effort == "none":
+        asked = False
+    return {} if asked is None else {"enable_thinking": asked, "thinking": asked}
+
+
+def thinking_budget(
+    request: ChatCompletionRequest,
+    formats: AnswerFormats,
+    prompt: str,
+    tokenizer: Tokenizer | None,
+    *,
+    template_knows_effort: bool,
+) -> ThinkingBudget | None:
+    """None for no bound. Raises `RequestError` for a budget that cannot be kept."""
+    field, tokens = _asked(request)
+    if tokens is None and not template_knows_effort and request.reasoning_effort is not None:
+        tokens = EFFORT_TOKENS.get(request.reasoning_effort)
+    if tokens is None:
+        return None
+    if formats.reasoning is None or tokenizer is None:
+        if not field:
+            return None
+        raise RequestError(
+            f"{field}: this server does not know how the model writes reasoning; start it with "
+            f"--reasoning-parser, or leave it out",
+            param=field,
+        )
+    start = reasoning_start(prompt, always=formats.reasoning.always)
+    if start is ReasoningStart.OVER or request.asks_for_one_line:  # there is no reasoning then
+        return None
+    opening, closing = (
+        tuple(tokenizer.encode(mark, add_special_tokens=False)) for mark in (OPENING, CLOSING)
+    )
+    allowed = request.allowed_token_ids
+    if allowed is not None and not set(closing) <= set(allowed):
+        raise RequestError(
+            f"allowed_token_ids: where reasoning is bounded, it must hold the tokens of {CLOSING}: "
+            f"{', '.join(map(str, closing))}",
+            param="allowed_token_ids",
+        )
+    return ThinkingBudget(tokens, start is ReasoningStart.OPEN, opening, closing)
+
+
+def _asked(request: ChatCompletionRequest) -> tuple[str, int | None]:
+    """The field that says a budget, and it; -1 is none. Raises `RequestError` for two that
+    differ."""
+    found = {name: value for name in _BUDGETS if (value := getattr(request, name)) is not None}
+    if request.thinking is not None and request.thinking.budget_tokens is not None:
+        found["thinking"] = request.thinking.budget_tokens
+    if len(set(found.values())) > 1:
+        first, second, *_ = found
+        raise RequestError(
+            f"{first} and {second} both bound the reasoning, differently; send one of them",
+            param=second,
+        )
+    for name, tokens in found.items():
+        return name, None if tokens == -1 else tokens
+    return "", None

@@ -1,0 +1,29 @@
+"""ThinkingBudget: how many tokens an answer may reason before it is made to come to its end.
+
+A value that crosses the wire as part of SamplingParams; what follows it is
+`model_engine.structured_output.thinking_rows`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from atom.errors import RequestError
+
+
+class ThinkingBudget(msgspec.Struct, frozen=True):
+    """tokens: of reasoning, its marks aside. opened: the prompt ends with the opening mark, so that
+    the answer begins within; else it may begin with the mark. opening, closing: the marks' tokens.
+    """
+
+    tokens: int
+    opened: bool
+    opening: tuple[int, ...]
+    closing: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.tokens < 0:
+            raise RequestError(
+                f"thinking_token_budget must be at least 0 (or -1 for no bound), got {self.tokens}",
+                param="thinking_token_budget",
+            )

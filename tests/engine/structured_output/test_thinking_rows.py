@@ -1,0 +1,126 @@
+"""Reasoning within its budget: the closing mark is forced in time, however a sequence gets on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from atom.errors import RequestError
+from atom.model_engine.batch import TokenMask
+from atom.model_engine.structured_output.thinking_rows import ThinkingRows
+from atom.structured_outputs.thinking_budget import ThinkingBudget
+from tests.support.guided_sequences import batch_of
+
+VOCABULARY = 70
+WORDS = 3
+OPENING = (7,)
+NOTHING = TokenMask(np.zeros(0, dtype=np.int32), np.zeros((0, WORDS), dtype=np.int32))
+
+
+def budget(tokens: int, *, opened: bool = True, closing: tuple[int, ...] = (8,)) -> ThinkingBudget:
+    return ThinkingBudget(tokens, opened, OPENING, closing)
+
+
+def allowed_of(mask: TokenMask, row: int) -> list[int] | None:
+    """The tokens that a row may get; None for all."""
+    if row not in mask.rows.tolist():
+        return None
+    bits = mask.bits[mask.rows.tolist().index(row)].view(np.uint32)
+    return [token for token in range(VOCABULARY) if bits[token >> 5] >> (token & 31) & 1]
+
+
+def answer(asked: ThinkingBudget, wanted: list[int], *, lag: int) -> list[int]:
+    """The tokens of a sequence that would get `wanted`. lag: steps whose tokens are in flight while
+    the next one is planned, unless that step is to be confined."""
+    rows = ThinkingRows(VOCABULARY)
+    rows.enter(1, asked)
+    tokens: list[int] = []
+    known = 0
+    for token in wanted:
+        batch = batch_of(1)
+        if rows.holds_any(batch):
+            rows.accept([(1, [each]) for each in tokens[known:]])
+            known = len(tokens)
+            forced = allowed_of(rows.confine(batch, NOTHING, ()), 0)
+            tokens.append(token if forced is None else forced[0])
+        else:
+            tokens.append(token)
+            while known < len(tokens) - lag:
+                rows.accept([(1, [tokens[known]])])
+                known += 1
+    return tokens
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+@pytest.mark.parametrize("closing", [(8,), (8, 9), (8, 8, 9), (8, 9, 8, 10)])
+def test_reasoning_ends_within_its_budget_and_the_answer_is_free(
+    closing: tuple[int, ...], lag: int
+) -> None:
+    random = np.random.default_rng(0)
+    for tokens in (0, 1, 2, 3, 7, 20):
+        for opened in (True, False):
+            for _ in range(20):
+                wanted = random.choice([1, 2, 8, 9, 10], size=60).tolist()
+                if not opened:
+                    wanted[0] = OPENING[0]
+                found = answer(budget(tokens, opened=opened, closing=closing), wanted, lag=lag)
+                within = found if opened else found[1:]
+                ends = [
+                    end
+                    for end in range(len(closing), len(within) + 1)
+                    if tuple(within[end - len(closing) : end]) == closing
+                ]
+                assert ends
+                assert ends[0] - len(closing) <= tokens
+                behind = len(found) - len(within) + ends[0]
+                assert found[behind:] == wanted[behind:]
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_reasoning_that_ends_by_itself_is_left_alone(lag: int) -> None:
+    wanted = [1, 2, 8, 9, 3, 4, 5, 6, 1, 2, 3]
+    assert answer(budget(5, closing=(8, 9)), wanted, lag=lag) == wanted
+    assert answer(budget(2, closing=(8, 9)), wanted, lag=lag) == wanted
+
+
+def test_an_answer_that_does_not_reason_is_left_alone() -> None:
+    wanted = [1] * 40
+    assert answer(budget(0, opened=False), wanted, lag=1) == wanted
+
+
+def test_a_mark_that_has_begun_when_the_budget_is_spent_is_completed() -> None:
+    assert answer(budget(3, closing=(8, 9, 10)), [1, 2, 8, 9, 5, 5, 5, 5], lag=0) == [
+        1, 2, 8, 9, 10, 5, 5, 5,
+    ]  # fmt: skip
+
+
+def test_rows_of_others_keep_their_masks_and_a_grammar_goes_first() -> None:
+    rows = ThinkingRows(VOCABULARY)
+    for number in (2, 4, 6):
+        rows.enter(number, budget(0))
+    free = np.full(WORDS, -1, dtype=np.int32)
+    without = free.copy()
+    without[0] = ~(1 << 8)
+    grammar = TokenMask(np.array([0, 1, 3], dtype=np.int32), np.stack([free, free, without]))
+    batch = batch_of(1, 2, 4, 6)
+    mask = rows.confine(batch, grammar, ())
+    assert mask.rows.tolist() == [0, 1, 2, 3]
+    assert [allowed_of(mask, row) for row in (1, 2)] == [[8], [8]]
+    assert (mask.bits[0] == free).all()
+    assert (mask.bits[3] == without).all()
+    assert rows.confine(batch, grammar, (2, 4)).rows.tolist() == [0, 1, 3]
+    rows.leave([2, 4, 6, 9])
+    assert rows.confine(batch, grammar, ()) is grammar
+    assert not len(rows)
+
+
+def test_a_row_is_forgotten_behind_its_mark() -> None:
+    rows = ThinkingRows(VOCABULARY)
+    rows.enter(1, budget(4))
+    rows.accept([(1, [1, 8]), (5, [1])])
+    assert not len(rows)
+
+
+def test_a_budget_below_nothing_is_refused() -> None:
+    with pytest.raises(RequestError, match="at least 0"):
+        budget(-2)
