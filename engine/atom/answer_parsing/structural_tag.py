@@ -37,7 +37,7 @@ def calls(family: CallFormat, schemas: Mapping[str, Any], *, several: bool) -> F
         {
             "type": "tag",
             "begin": family.opening(tool),
-            "content": json_value(schema),
+            "content": {**json_value(schema), "tool": tool},
             "end": family.after,
         }
         for tool, schema in schemas.items()

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from atom.errors import RequestError
+from atom.structured_outputs.json_schema.spacing import MOST_BLANKS
 from atom.structured_outputs.params import MAX_SCHEMA_CHARS
 
 MAX_TAGS = 128
@@ -74,11 +75,28 @@ def _read(part: Any, field: str, depth: int) -> Any:
     if part.get("type") == "json_schema":
         if "json_schema" not in part:
             raise _refusal(field, "a format of type json_schema needs json_schema")
+        _check_options(part, field)
         schema = json.dumps(part["json_schema"], ensure_ascii=False)
         return {"type": "json_schema", "json_schema": schema, "one_line": False}
     if part.get("type") == "regex" and not isinstance(part.get("pattern"), str):
         raise _refusal(field, "a format of type regex needs pattern, a text")
     return {key: _read(value, field, depth - 1) for key, value in part.items()}
+
+
+def _check_options(part: Mapping[str, Any], field: str) -> None:
+    """Options of xgrammar's that would change which texts are written."""
+    blanks = part.get("max_whitespace_cnt")
+    if isinstance(blanks, int) and blanks < MOST_BLANKS:
+        raise _refusal(
+            field,
+            f"has max_whitespace_cnt {blanks}; up to {MOST_BLANKS} blanks stand between JSON's "
+            f"parts: leave it out",
+        )
+    for option, usual in (("style", "json"), ("any_order", False), ("excludes", [])):
+        if part.get(option, usual) != usual:
+            raise _refusal(
+                field, f"has {option} beside json_schema, which is not kept; leave it out"
+            )
 
 
 def _refusal(field: str, reason: str) -> RequestError:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from atom.errors import RequestError
-from atom.structured_outputs.json_schema import schema_to_grammar
+from atom.structured_outputs.json_schema import check_schema
 
 MAX_SCHEMA_CHARS = 64 * 1024
 MAX_GRAMMAR_CHARS = 64 * 1024
@@ -48,7 +48,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
     json: a JSON schema, as an object or its text, which is what is kept; properties come in the
     schema's order, and none that it does not name unless it says additionalProperties.
     json_object: any JSON object.
-    regex: the whole answer matches it (xgrammar's dialect: no lookaround, no back-references).
+    regex: the whole answer matches it (ECMA-262's: no lookaround, no back-references).
     grammar: EBNF in llama.cpp's notation (GBNF), with a rule named root.
     choice: the answer is one of these texts.
     structural_tag: xgrammar's, as JSON text: schemas between fixed texts. Made by the server, which
@@ -103,9 +103,9 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
         return RequestError(f"{self.field}: {reason}", param=self.field)
 
     def check_schema(self) -> None:
-        """Raises `RequestError` when the JSON schema has what is not kept, or no value that fits.
-        Apart from the other checks because it reads the whole schema: once, before the request is
-        queued."""
+        """Raises `RequestError` when the JSON schema plainly has what is not kept; what takes
+        longer to find out is found where it is compiled. Apart from the other checks because it
+        reads the whole schema: once, before the request is queued."""
         if self.json is not None:
             try:
                 _check_schema_text(self._schema_text())
@@ -144,7 +144,7 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=64)
 def _check_schema_text(text: str) -> None:
-    schema_to_grammar(text)
+    check_schema(text)
 
 
 def _grammar_of_choices(choices: Sequence[str]) -> str:

@@ -17,14 +17,21 @@ def tag_with_grammars(text: str) -> str:
     return json.dumps(_changed(json.loads(text)), ensure_ascii=False)
 
 
+def _schema(part: dict[str, Any]) -> str:
+    try:
+        return schema_to_grammar(part["json_schema"], one_line=part["one_line"])
+    except ValueError as error:
+        tool = part.get("tool")
+        raise ValueError(f"tool {tool!r}: {error}" if tool else str(error)) from None
+
+
 def _changed(part: Any) -> Any:
     if isinstance(part, list):
         return [_changed(item) for item in part]
     if not isinstance(part, dict):
         return part
     if part.get("type") == "json_schema":
-        grammar = schema_to_grammar(part["json_schema"], one_line=part["one_line"])
-        return {"type": "grammar", "grammar": grammar}
+        return {"type": "grammar", "grammar": _schema(part)}
     if part.get("type") == "regex":
         return {"type": "grammar", "grammar": regex_to_grammar(part["pattern"])}
     return {key: _changed(value) for key, value in part.items()}

@@ -66,15 +66,19 @@ async def test_plain_text_asks_for_nothing(rig: AppRig, response_format: Any) ->
     [
         ({"response_format": {"type": "xml"}}, "response_format", "'json_schema'"),
         ({"response_format": {"type": "json_schema"}}, "response_format", "is required"),
-        ({"response_format": json_schema({"not": {}})}, "response_format", "not at $"),
+        ({"response_format": json_schema({"type": "x"})}, "response_format", "type at $"),
         ({"structured_outputs": {}}, "structured_outputs", "exactly one of"),
         (
             {"structured_outputs": {"regex": "a", "choice": ["b"]}},
             "structured_outputs",
             "regex and",
         ),
-        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs", "extra inputs"),
-        ({"structured_outputs": {"whitespace_pattern": " "}}, "structured_outputs", "extra inputs"),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "structured_outputs", "needs format"),
+        (
+            {"structured_outputs": {"whitespace_pattern": " "}},
+            "structured_outputs",
+            "send structured_outputs.disable_any_whitespace",
+        ),
         ({"guided_json": "{"}, "guided_json", "not valid JSON"),
         ({"guided_regex": "a" * 5000}, "guided_regex", "at most 4096"),
         ({"guided_choice": []}, "guided_choice", "1 to 1024"),

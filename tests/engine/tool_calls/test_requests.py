@@ -65,11 +65,11 @@ async def rig(tmp_path: Path) -> AsyncIterator[AppRig]:
         ),
         (
             {
-                "tools": [tool("f", properties={"a": {"type": "array", "uniqueItems": True}})],
+                "tools": [tool("f", properties={"a": {"pattern": "(?=b)"}})],
                 "tool_choice": "required",
             },
             "tools",
-            "tools[0].function.parameters: the JSON schema's uniqueItems at $.properties.a",
+            "tools[0].function.parameters: the JSON schema's pattern at $.properties.a",
         ),
         (
             {"tools": [tool("f", description="x" * 70_000)], "tool_choice": "required"},

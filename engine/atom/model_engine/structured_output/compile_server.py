@@ -34,7 +34,7 @@ from atom.model_engine.structured_output.token_info import build_token_info
 from atom.model_engine.structured_output.xgrammar_import import import_xgrammar
 from atom.structured_outputs import GrammarSpec
 from atom.structured_outputs.json_schema import schema_to_grammar
-from atom.structured_outputs.regex import regex_to_grammar
+from atom.structured_outputs.regex import character_set, regex_to_grammar
 from atom.structured_outputs.structural_tag import tag_with_grammars
 from atom.tokenizer import Tokenizer
 
@@ -49,6 +49,7 @@ def main() -> int:
         tokenizer = Tokenizer(Path(setup.tokenizer_folder))
         vocabulary = tokenizer.text_bytes(setup.vocab_size)
         info = build_token_info(xgrammar, vocabulary, setup)
+        character_set.prepare()
     except AtomError as error:
         _say(CompilerReady(error=str(error)))
         return 1

@@ -7,26 +7,27 @@ refused by name; nothing is passed over. Pure; raises ValueError with the reason
 
 from __future__ import annotations
 
+from typing import Any
+
 from atom.structured_outputs import exact_json
 from atom.structured_outputs.grammar_writer import GrammarWriter
 from atom.structured_outputs.json_schema.cases import Conjunction, Place
 from atom.structured_outputs.json_schema.expansion import Expansion
+from atom.structured_outputs.json_schema.first_look import look_at
 from atom.structured_outputs.json_schema.inhabitation import Inhabitation
 from atom.structured_outputs.json_schema.keywords import KEPT, SchemaError, place
 from atom.structured_outputs.json_schema.references import SchemaDocument
 from atom.structured_outputs.json_schema.schema_grammar import SchemaGrammar
 from atom.structured_outputs.json_schema.spacing import LOOSE, ONE_LINE
 
-__all__ = ["schema_to_grammar"]
+__all__ = ["check_schema", "schema_to_grammar"]
 
 
 def schema_to_grammar(text: str, *, one_line: bool = False) -> str:
     """The grammar (EBNF, root rule `root`) of a schema given as JSON text.
 
     Raises ValueError: what is not kept, where, and what to write instead."""
-    schema = exact_json.read(text)
-    if not isinstance(schema, (dict, bool)):
-        raise SchemaError("the JSON schema at $ must be an object, true or false")
+    schema = _read(text)
     root = (Place(()),)
     try:
         expansion = Expansion(SchemaDocument(schema))
@@ -40,6 +41,19 @@ def schema_to_grammar(text: str, *, one_line: bool = False) -> str:
         raise SchemaError(
             "the JSON schema leads through too many references in a row; flatten it"
         ) from None
+
+
+def check_schema(text: str) -> None:
+    """Take a first look at a schema given as JSON text, in little time. Raises ValueError as
+    `schema_to_grammar` does, but not for everything that it does."""
+    look_at(_read(text))
+
+
+def _read(text: str) -> Any:
+    schema = exact_json.read(text)
+    if not isinstance(schema, (dict, bool)):
+        raise SchemaError("the JSON schema at $ must be an object, true or false")
+    return schema
 
 
 def _nothing_fits(inhabitation: Inhabitation, root: Conjunction) -> SchemaError:

@@ -27,6 +27,7 @@ from atom.structured_outputs.json_schema.cases import (
     meet,
 )
 from atom.structured_outputs.json_schema.keywords import (
+    REFERENCES,
     Path,
     SchemaError,
     UnkeptError,
@@ -43,7 +44,6 @@ from atom.structured_outputs.json_schema.texts import text_language
 MAX_WORK = 20_000
 MAX_CASES = 512
 _LOOK_AHEAD = 6
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _TOO_MUCH = (
     "the JSON schema puts too many alternatives together; make it smaller: fewer parts in anyOf, "
     "oneOf and allOf"
@@ -144,7 +144,7 @@ class Expansion:
 
     def _parts(self, schema: Schema, path: Path) -> Iterator[list[Case]]:
         """Lists of cases, of each of which one holds."""
-        for keyword in _REFERENCES:
+        for keyword in REFERENCES:
             if keyword in schema:
                 yield self._of(Place(self.document.target(path, keyword)))
         for at in range(len(schema.get("allOf", ()))):

@@ -153,6 +153,8 @@ REFUSED: Mapping[str, str] = {
     "$data": "write the value itself",
 }
 
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+
 _ONE = ("items", "additionalItems", "unevaluatedItems", "contains", "additionalProperties",
         "unevaluatedProperties", "propertyNames", "not", "if", "then", "else")  # fmt: skip
 _LISTED = ("prefixItems", "items", "allOf", "anyOf", "oneOf")

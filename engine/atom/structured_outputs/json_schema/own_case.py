@@ -34,6 +34,7 @@ Schema = dict[str, Any]
 
 def own_case(schema: Schema, path: Path) -> Case | None:
     """None when it is plain that no value is left. Raises `SchemaError`."""
+    check_patterns(schema, path)
     values = None
     if "enum" in schema:
         values = unique_values(schema["enum"])
@@ -45,7 +46,7 @@ def own_case(schema: Schema, path: Path) -> Case | None:
             types=_types(schema),
             values=values,
             numbers=_numbers(schema, path),
-            texts=_texts(schema, path),
+            texts=_texts(schema),
             items=_items(schema, path),
             members=_members(schema, path),
         )
@@ -85,9 +86,7 @@ def _bound(schema: Schema, closed: str, opened: str, path: Path) -> tuple[Any, b
     return bound, False
 
 
-def _texts(schema: Schema, path: Path) -> Texts:
-    if "pattern" in schema:
-        _check_pattern(schema["pattern"], path, "pattern")
+def _texts(schema: Schema) -> Texts:
     return Texts(
         schema.get("minLength", 0),
         schema.get("maxLength"),
@@ -96,11 +95,15 @@ def _texts(schema: Schema, path: Path) -> Texts:
     )
 
 
-def _check_pattern(pattern: str, path: Path, keyword: str) -> None:
-    try:
-        searched(pattern)
-    except RegexError as error:
-        raise refusal(path, keyword, f"is not kept: {error}") from None
+def check_patterns(schema: Schema, path: Path) -> None:
+    """Raises `SchemaError` for an expression that is not kept."""
+    patterns = [("pattern", schema["pattern"])] if "pattern" in schema else []
+    patterns += [("patternProperties", one) for one in schema.get("patternProperties", ())]
+    for keyword, pattern in patterns:
+        try:
+            searched(pattern)
+        except RegexError as error:
+            raise refusal(path, keyword, f"is not kept: {error}") from None
 
 
 def _items(schema: Schema, path: Path) -> Items:
@@ -136,8 +139,6 @@ def _members(schema: Schema, path: Path) -> Members:
         return tuple((name, (Place((*path, keyword, name)),)) for name in names)
 
     properties, patterns = named("properties"), named("patternProperties")
-    for pattern, _ in patterns:
-        _check_pattern(pattern, path, "patternProperties")
     given = "additionalProperties" in schema
     rest: Conjunction = (Place((*path, "additionalProperties")),) if given else ANYTHING
     layers: tuple[MembersLayer, ...] = ()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 # Blanks and line breaks in a row: an answer must not be white space to its end.
-_BLANKS = r"[ \n\r\t]{0,10}"
+MOST_BLANKS = 10
+_BLANKS = rf"[ \n\r\t]{{0,{MOST_BLANKS}}}"
 
 
 @dataclass(frozen=True, slots=True)

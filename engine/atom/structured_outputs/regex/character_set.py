@@ -107,6 +107,12 @@ SPACE = of_text(_BLANKS) | of_ranges([(0x2000, 0x200A)])
 LINE_ENDS = of_text("\n\r\u2028\u2029")
 
 
+def prepare() -> None:
+    """Work out the sets of Unicode, for a process that forks."""
+    for loose in (loose_digits, loose_word):
+        loose()
+
+
 def loose_digits() -> CharacterSet:
     """What `\\d` is to ECMA-262 or to Python."""
     return DIGITS | _where(str.isdecimal)

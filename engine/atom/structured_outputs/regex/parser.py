@@ -25,7 +25,8 @@ from atom.structured_outputs.regex.syntax import (
 )
 
 MAX_COUNT = 65_535
-_MAX_DEPTH = 200
+_MAX_DEPTH = 64
+MAX_CHARS = 4096
 _COUNT = re.compile(r"\{(\d+)(?:(,)(\d*))?\}")
 _BARE_COUNT = re.compile(r"\{,\d+\}")
 _GROUP_NAME = re.compile(r"\(\?P?<([A-Za-z_$][\w$]*)>")
@@ -55,6 +56,8 @@ _REFUSED_ESCAPES = {
 
 def parse(text: str, *, loose: bool = False) -> Node:
     """The expression's tree. Raises `RegexError`."""
+    if len(text) > MAX_CHARS:
+        raise RegexError(f"it has {len(text)} characters; at most {MAX_CHARS} are kept")
     return _Parser(text, loose).read()
 
 

@@ -1,0 +1,50 @@
+"""A first look at a schema, in time that grows with its length alone: whether each place in reach
+has keywords of the right shape, references that lead somewhere, and patterns that are kept.
+
+What a schema means (its alternatives, whether any value fits) is worked out where it is compiled.
+Pure; used before a request is queued.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atom.structured_outputs.json_schema.keywords import (
+    REFERENCES,
+    Path,
+    SchemaError,
+    check_keywords,
+    place,
+    subschemas,
+)
+from atom.structured_outputs.json_schema.own_case import check_patterns
+from atom.structured_outputs.json_schema.references import SchemaDocument
+
+_APART = ("$defs", "definitions")
+
+
+def look_at(root: Any) -> None:
+    """root: the schema's value. Raises `SchemaError`."""
+    document = SchemaDocument(root)
+    pending: list[Path] = [()]
+    seen: dict[Path, None] = {(): None}
+    for path in pending:
+        for reached in _reached(document, path):
+            if reached not in seen:
+                seen[reached] = None
+                pending.append(reached)
+
+
+def _reached(document: SchemaDocument, path: Path) -> list[Path]:
+    schema = document.at(path)
+    if isinstance(schema, bool):
+        return []
+    if not isinstance(schema, dict):
+        raise SchemaError(f"the JSON schema at {place(path)} must be an object, true or false")
+    check_keywords(schema, path)
+    targets = [document.target(path, keyword) for keyword in REFERENCES if keyword in schema]
+    if targets and document.refs_stand_alone:
+        return targets
+    check_patterns(schema, path)
+    below = [(*path, *step) for step, _ in subschemas(schema) if step[0] not in _APART]
+    return [*targets, *below]
