@@ -390,13 +390,18 @@ def _merge_items(stored: list[Any], wanted: list[Any], key: str) -> list[Any]:
 
 
 def _remove(stored: Manifest, path: Path) -> None:
-    node: Any = stored
+    """Remove a field, and the maps that are empty without it."""
+    nodes: list[Any] = [stored]
     for depth, name in enumerate(path[:-1]):
-        node = _step(node, name, path[depth - 1])
-        if node is None:
+        nodes.append(_step(nodes[-1], name, path[depth - 1]))
+        if nodes[-1] is None:
             return
-    if isinstance(node, dict):
-        node.pop(path[-1], None)
+    for node, name in zip(reversed(nodes), reversed(path), strict=True):
+        if not isinstance(node, dict):
+            return
+        node.pop(name, None)
+        if node:
+            return
 
 
 def _step(node: Any, name: str, list_name: str) -> Any:

@@ -94,7 +94,8 @@ def pod_template(plan: Plan) -> Manifest:
     Raises OverlayError when spec.template cannot be merged.
     """
     template = merge_pod_template(_pod_template(plan), plan.template or {})
-    template = remove_fields(template, plan.template_removed)
+    if plan.template_removed:  # copying a template costs a tenth of a reconcile
+        template = remove_fields(template, plan.template_removed)
     _check_still_ours(template, plan.key.name)
     return with_disk(plan, template)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, cast
 
@@ -37,6 +37,7 @@ def facts_from_text(text: str, origin: str) -> FactsLookup:
     return facts_from_config(config, origin)
 
 
+@lru_cache(maxsize=256)
 def facts_from_catalogue(source: str) -> FactsLookup:
     """Facts of a well-known source, or the remedy when it is not one."""
     config = _catalogue().get(source)

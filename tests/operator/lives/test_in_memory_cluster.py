@@ -139,7 +139,7 @@ def test_what_a_kubelet_rejects_is_made_again_elsewhere() -> None:
     cluster = cluster_of()
     cluster.kubelets.rejecting.add("b")
     deployment(cluster)
-    cluster.advance(5)
+    cluster.advance(15)
     cluster.kubelets.rejecting.clear()
     cluster.advance(120)
     failed = [pod for pod in cluster.state.all(POD) if pod["status"]["phase"] == "Failed"]

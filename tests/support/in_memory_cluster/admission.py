@@ -32,14 +32,20 @@ _COMPUTE = ("cpu", "memory", "ephemeral-storage")
 
 def create_pod(state: ClusterState, pod: Manifest, owner: Manifest | None = None) -> Manifest:
     """Create a pod as admission leaves it; raises RefusedError in the API server's words."""
+    made = admitted(state, pod)
+    made["status"] = {"phase": "Pending"}
+    return state.create(POD, made, owner)
+
+
+def admitted(state: ClusterState, pod: Manifest) -> Manifest:
+    """The pod with what webhooks and LimitRanges put into it, where nobody refuses it."""
     made = copied(pod)
     for sidecar in state.sidecars:
         if all(item["name"] != sidecar["name"] for item in made["spec"]["containers"]):
             made["spec"]["containers"].append(copied(sidecar))
     _apply_limit_ranges(state, made)
     check(state, POD, made)
-    made["status"] = {"phase": "Pending"}
-    return state.create(POD, made, owner)
+    return made
 
 
 def check(state: ClusterState, kind: Kind, item: Manifest) -> None:

@@ -109,7 +109,8 @@ def _to_zero_and_back(state: ClusterState, item: Manifest, target: Manifest, lea
         scale(state, target, max(1, least))
     elif not active and not least and replicas and idle >= item["spec"].get("cooldownPeriod", 300):
         scale(state, target, 0)
-    state.look_after(_PERIOD_SECONDS if active != bool(replicas) else 300)
+    if not least:
+        state.look_after(_PERIOD_SECONDS)
 
 
 def _asked(state: ClusterState, target: Manifest) -> int:

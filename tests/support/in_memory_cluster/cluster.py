@@ -38,6 +38,7 @@ class InMemoryCluster:
         self.kubelets = Kubelets(self.state)
         self.gitops = GitOps(self.state)
         self.clients: list[Callable[[], None]] = []  # who else looks in every round
+        self.settled: list[Callable[[], None]] = []  # who looks when a moment is over
         self.api.clock = self.state.now
         self.api.admit = lambda kind, item: check(self.state, kind, item)
 
@@ -67,6 +68,8 @@ class InMemoryCluster:
             before = self._versions()
             self.act()
             if self._versions() == before:
+                for look in self.settled:
+                    look()
                 return
         raise AssertionError(f"it does not come to rest: {self.api.writes[-12:]}")
 

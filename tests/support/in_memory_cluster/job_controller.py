@@ -65,7 +65,7 @@ def _create(state: ClusterState, job: Manifest, failed: list[Manifest]) -> None:
         if left > 0:
             state.look_after(left)
             return
-    if state.time < state.first_note(job, "tries again at", 0.0):
+    if not state.may_try(job):
         return
     template, name = job["spec"]["template"], job["metadata"]["name"]
     labels = {
@@ -79,8 +79,7 @@ def _create(state: ClusterState, job: Manifest, failed: list[Manifest]) -> None:
         create_pod(state, {"metadata": metadata, "spec": template["spec"]}, job)
     except RefusedError as error:
         state.record(job, "FailedCreate", f"Error creating: {error}")
-        state.note(job, "tries again at", state.time + _FIRST_PAUSE_SECONDS)
-        state.look_after(_FIRST_PAUSE_SECONDS)
+        state.try_again(job, _FIRST_PAUSE_SECONDS)
 
 
 def _end(

@@ -46,6 +46,7 @@ class Kubelets:
     strict_secrets: bool = False  # a Secret that is not among the objects is missed
     run: Callable[[Manifest], tuple[int, str]] = completed  # exit code and message of Jobs' pods
     _addresses: int = 0
+    _rejections: int = 0
 
     def sync(self) -> None:
         for pod in self.state.all(POD):
@@ -75,13 +76,12 @@ class Kubelets:
         status = pod.get("status") or {}
         if not status.get("startTime"):
             if pod["spec"]["nodeName"] in self.rejecting:
-                self._fail(pod, "UnexpectedAdmissionError", _REJECTED)
+                self._reject(pod)
                 return
             status = {**status, "startTime": self.state.stamp()}
         waiting = self._waits_for(pod)
         if waiting is not None:
             self._write(pod, _not_running(pod, status, *waiting))
-            self.state.look_after(_FIRST_PAUSE_SECONDS)
             return
         if not status.get("podIP"):
             self._addresses += 1
@@ -95,6 +95,17 @@ class Kubelets:
             self._crash(pod, status, since)
         else:
             self._serve(pod, status, since)
+
+    def _reject(self, pod: Manifest) -> None:
+        """Each later than the one before, as the kubelet gets to it behind all the others."""
+        number = self.state.first_note(pod, "rejected as", self._rejections)
+        pause = min(_FIRST_PAUSE_SECONDS * 2**number, _LAST_PAUSE_SECONDS)
+        left = self.state.first_note(pod, "rejected at", self.state.time + pause) - self.state.time
+        if left > 0:
+            self.state.look_after(left)
+            return
+        self._rejections += 1
+        self._fail(pod, "UnexpectedAdmissionError", _REJECTED)
 
     def _waits_for(self, pod: Manifest) -> tuple[str, str] | None:
         """Reason and message of a container that cannot be started yet."""
@@ -144,9 +155,10 @@ class Kubelets:
         if restarts:
             ended = {"reason": "Error", "exitCode": 1, "message": "no such model"}
             waiting = {"reason": "CrashLoopBackOff", "message": "back-off restarting container"}
-            state = {"waiting": waiting}
-            found = _containers(pod, ready=False, state=state)
-            found[0] |= {"restartCount": restarts, "lastState": {"terminated": ended}}
+            running = {"running": {"startedAt": status["startTime"]}}
+            found = _containers(pod, ready=True, state=running)  # the engine alone ends
+            found[0] |= {"ready": False, "restartCount": restarts, "state": {"waiting": waiting}}
+            found[0]["lastState"] = {"terminated": ended}
         else:
             running = {"running": {"startedAt": status["startTime"]}}
             found = _containers(pod, ready=False, state=running)

@@ -23,7 +23,7 @@ from tests.support.in_memory_cluster.state import (
 )
 
 _EVICTION_SECONDS = 300.0
-_RETRY_SECONDS = 5.0
+_RETRY_SECONDS = 20.0
 
 
 def sync_nodes(state: ClusterState) -> None:

@@ -9,24 +9,47 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
+from atom_operator.children import engine_container
 from atom_operator.cluster.errors import ClusterError
 from atom_operator.cluster.fleet import FleetReader
 from atom_operator.cluster.port import ClusterPort
 from atom_operator.decider import Decider
-from atom_operator.domain import ATOM_DEPLOYMENT, ObjectKey
+from atom_operator.domain import ATOM_DEPLOYMENT, Capacity, ObjectKey
 from atom_operator.handlers.runtime import FOLLOWED
 from atom_operator.integration_values import Site
 from atom_operator.reconcile import Reconciler
 from atom_operator.settings import OperatorSettings
 from tests.support.fake_engines import FakeEngines
+from tests.support.faulty_cluster import FaultyCluster, Killed
 from tests.support.in_memory_cluster.cluster import InMemoryCluster
 
 _RESYNC_SECONDS = 300.0
 _RETRY_SECONDS = 5.0
 IMAGES: dict[Any, str] = {"amd": "registry.test/atom:1", "cpu": "registry.test/atom:1"}
+
+
+_CAPACITY = Capacity(
+    weights_bytes=10**9,
+    kv_bytes_per_token=1024,
+    num_blocks=1000,
+    kv_tokens=16_000,
+    max_sequences=16,
+    max_model_len=2048,
+    limited_by="memory",
+    concurrency=(),
+)
+
+
+class AnsweringEngines(FakeEngines):
+    """Every engine tells what it holds, whoever asks."""
+
+    async def capacity(self, address: str) -> Capacity | None:
+        return _CAPACITY
 
 
 @dataclass
@@ -38,10 +61,11 @@ class OperatorClient:
     site: Site = field(default_factory=Site)
     running: bool = True
     passes: Counter[str] = field(default_factory=Counter)
+    version: int = 0
 
     def __post_init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.engines = FakeEngines()
+        self.engines = AnsweringEngines()
         self.restart()
         self.cluster.clients.append(self.look)
 
@@ -56,7 +80,17 @@ class OperatorClient:
         decider = Decider(api, fleet, self.engines, settings)
         self.reconciler = Reconciler(api, self.engines, decider, clock=state.now)
         self.seen: dict[ObjectKey, list[Any]] = {}
+        self.failed = False
         self.due: dict[ObjectKey, float] = {}
+
+    def die_after(self, writes: int) -> None:
+        """The process dies behind that write, and the next one begins."""
+        self.restart(FaultyCluster(self.cluster.api, kill_after=writes))
+
+    def upgrade(self) -> None:
+        """Another version takes over, which renders pods otherwise."""
+        self.version += 1
+        self.restart()
 
     def look(self) -> None:
         """Reconcile whoever something has happened to."""
@@ -77,10 +111,14 @@ class OperatorClient:
         state = self.cluster.state
         self.passes[key.name] += 1
         try:
-            outcome = self.loop.run_until_complete(self.reconciler.reconcile(key))
-            again = outcome.requeue_after_seconds
+            with _renders_as(self.version):
+                outcome = self.loop.run_until_complete(self.reconciler.reconcile(key))
+            self.failed, again = False, outcome.requeue_after_seconds
         except ClusterError:
-            again = _RETRY_SECONDS
+            self.failed, again = True, _RETRY_SECONDS
+        except Killed:
+            self.restart()
+            self.failed, again = True, 1.0
         seconds = min(again or _RESYNC_SECONDS, _RESYNC_SECONDS)
         self.due[key] = state.time + seconds
         state.look_after(seconds)
@@ -96,3 +134,12 @@ class OperatorClient:
             if named == key.name:
                 found.append((kind, name, item["metadata"].get("resourceVersion")))
         return found
+
+
+def _renders_as(version: int) -> AbstractContextManager[Any]:
+    """Make the operator render as its n-th successor: the engine's command line is another."""
+    if not version:
+        return nullcontext()
+    args = engine_container.engine_args
+    newer = mock.Mock(side_effect=lambda plan: [*args(plan), f"--rendered-by={version}"])
+    return mock.patch.object(engine_container, "engine_args", newer)

@@ -28,14 +28,10 @@ def _sync(state: ClusterState, item: Manifest) -> None:
     missing = item["spec"]["replicas"] - len(pods)
     failure = None
     if missing > 0:
-        failure = _create(state, item, missing) if _may_try(state, item) else _known(item)
+        failure = _create(state, item, missing) if state.may_try(item) else _known(item)
     for pod in sorted(pods, key=_usefulness)[: max(0, -missing)]:
         state.delete_pod(pod)
     _report(state, item, failure)
-
-
-def _may_try(state: ClusterState, item: Manifest) -> bool:
-    return bool(state.time >= state.first_note(item, "tries again at", 0.0))
 
 
 def _known(item: Manifest) -> str | None:
@@ -55,8 +51,7 @@ def _create(state: ClusterState, item: Manifest, count: int) -> str | None:
             create_pod(state, {"metadata": metadata, "spec": template["spec"]}, item)
         except RefusedError as error:
             state.record(item, "FailedCreate", f"Error creating: {error}")
-            state.note(item, "tries again at", state.time + _RETRY_SECONDS)
-            state.look_after(_RETRY_SECONDS)
+            state.try_again(item, _RETRY_SECONDS)
             return str(error)
     return None
 

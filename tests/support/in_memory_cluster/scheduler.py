@@ -57,6 +57,13 @@ def free_on(state: ClusterState, node: Manifest) -> Amounts:
     return free
 
 
+def nodes_for(state: ClusterState, pod: Manifest) -> list[Manifest]:
+    """The nodes that take such a pod now."""
+    if unbound(state, pod) is not None:
+        return []
+    return [node for node in state.api.nodes or [] if not list(_objections(state, node, pod))]
+
+
 def _place(state: ClusterState, pod: Manifest) -> None:
     nodes = state.api.nodes or []
     total = len(nodes)

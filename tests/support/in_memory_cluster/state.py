@@ -19,6 +19,7 @@ from atom_operator.domain import EVENT, POD, Manifest
 from atom_operator.kinds import Kind
 from tests.support.fake_cluster import FakeCluster, copied
 
+_LAST_RETRY_SECONDS = 300.0
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 # Says why an object may not be created; None lets it pass.
 Policy = Callable[[Kind, Manifest], str | None]
@@ -138,6 +139,18 @@ class ClusterState:
 
     def note(self, item: Manifest, name: str, value: Any) -> None:
         self.notes[item["metadata"]["uid"], name] = value
+
+    def may_try(self, item: Manifest) -> bool:
+        """Whether a controller that was refused may try again."""
+        return bool(self.time >= self.first_note(item, "tries again at", 0.0))
+
+    def try_again(self, item: Manifest, first_seconds: float) -> None:
+        """After a while that grows with every refusal, as in the queues of controllers."""
+        tries = self.first_note(item, "refusals", 0)
+        self.note(item, "refusals", tries + 1)
+        seconds = min(first_seconds * 2**tries, _LAST_RETRY_SECONDS)
+        self.note(item, "tries again at", self.time + seconds)
+        self.look_after(seconds)
 
     # --- pods --------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ def _sync(state: ClusterState, item: Manifest) -> None:
     for number, pod in pods.items():
         if number not in wanted or is_terminal(pod):
             state.delete_pod(pod)
-    for number in wanted if state.time >= state.first_note(item, "tries again at", 0.0) else ():
+    for number in wanted if state.may_try(item) else ():
         if number not in pods and not _make(state, item, number):
             break
     _report(state, item)
@@ -54,8 +54,7 @@ def _make(state: ClusterState, item: Manifest, number: int) -> bool:
         name = item["metadata"]["name"]
         words = f"create Pod {metadata['name']} in StatefulSet {name} failed error: {error}"
         state.record(item, "FailedCreate", words)
-        state.note(item, "tries again at", state.time + _RETRY_SECONDS)
-        state.look_after(_RETRY_SECONDS)
+        state.try_again(item, _RETRY_SECONDS)
         return False
     return True
 

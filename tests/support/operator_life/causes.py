@@ -1,0 +1,86 @@
+"""What keeps pods and Jobs waiting, in the words of whoever refuses; which of it is not told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from atom_operator.domain import EVENT, JOB, Manifest
+from tests.support.in_memory_cluster.kinds import REPLICA_SET, STATEFUL_SET
+from tests.support.in_memory_cluster.state import condition_of, is_ready
+
+if TYPE_CHECKING:
+    from tests.support.operator_life.life import Life
+
+_INSUFFICIENT = re.compile(r"Insufficient ([\w./-]+\w)")
+_SAID_OTHERWISE = {
+    "node(s) were unschedulable": "cordoned",
+    "untolerated taint": "not ready",
+    "Too many pods": "pods",
+}
+
+
+def untold(life: Life, said: str, seconds: float) -> Iterator[str]:
+    """The causes of waits that last for so long and of which `said` tells nothing."""
+    for pod in life.pods:
+        waits = life.state.seconds_since(pod["metadata"]["creationTimestamp"])
+        if waits >= seconds and not is_ready(pod):
+            yield from _of_pod(life, pod, said)
+    for kind in (REPLICA_SET, STATEFUL_SET, JOB):
+        for item in life.state.all(kind):
+            yield from _of_refusals(life, item, said, seconds)
+
+
+def _of_pod(life: Life, pod: Manifest, said: str) -> Iterator[str]:
+    name = pod["metadata"]["name"]
+    scheduled = condition_of(pod, "PodScheduled") or {}
+    if scheduled.get("reason") == "Unschedulable":
+        words = scheduled["message"]
+        if words not in said and not _is_said_otherwise(words, said):
+            yield f"{name}: {words}"
+    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+        waiting = container["state"].get("waiting") or {}
+        words = waiting.get("message", "")
+        ended = (container.get("lastState") or {}).get("terminated") or {}
+        known = ended.get("message") or words
+        if known and known[:60] not in said:
+            yield f"{name}: {known}"
+    for event in life.state.all(EVENT):
+        about = event.get("involvedObject") or {}
+        attaches = event.get("reason") == "FailedAttachVolume"
+        if attaches and about.get("uid") == pod["metadata"]["uid"] and "Multi-Attach" not in said:
+            yield f"{name}: {event['message']}"
+
+
+def _is_said_otherwise(words: str, said: str) -> bool:
+    """The operator's own account of the nodes names what lacks and what blocks."""
+    lacking = _INSUFFICIENT.findall(words)
+    if lacking:
+        return any(resource in said for resource in lacking)
+    return any(theirs in words and ours in said for theirs, ours in _SAID_OTHERWISE.items())
+
+
+def _of_refusals(life: Life, item: Manifest, said: str, seconds: float) -> Iterator[str]:
+    """Pods that the API server does not take, which only their controller's Events tell."""
+    spec, status = item["spec"], item.get("status") or {}
+    if item["kind"] == JOB.kind:
+        lacks = not status.get("active") and not status.get("conditions")
+    else:
+        lacks = spec["replicas"] > status.get("replicas", 0)
+    if not lacks:
+        return
+    for event in life.state.all(EVENT):
+        about = event.get("involvedObject") or {}
+        if about.get("uid") != item["metadata"].get("uid") or event["reason"] != "FailedCreate":
+            continue
+        lasts = life.state.seconds_since(event["firstTimestamp"]) >= seconds
+        fresh = life.state.seconds_since(event["lastTimestamp"]) < 60
+        words = event["message"].partition(" is forbidden: ")[2] or event["message"][-60:]
+        if lasts and fresh and _without_numbers(words) not in _without_numbers(said):
+            yield f"{item['kind']} {item['metadata']['name']}: {event['message']}"
+
+
+def _without_numbers(words: str) -> str:
+    """What is used of a quota changes while a message stands."""
+    return re.sub(r"used: [^ ]*", "used", words)

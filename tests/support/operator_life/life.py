@@ -1,0 +1,304 @@
+"""A Life: one AtomDeployment, its cluster and its operator, as a story plays with them.
+
+Knows how to do what happenings ask for; what has to hold meanwhile is watched by Promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from atom_operator.domain import (
+    ATOM_DEPLOYMENT,
+    DEPLOYMENT,
+    POD,
+    VOLUME_CLAIM,
+    Manifest,
+)
+from atom_operator.integration_values import Site
+from atom_operator.kinds import LEADER_WORKER_SET, SCALED_OBJECT, Kind
+from tests.support.builders_operator import atom_deployment, gpu_node, gpu_pod
+from tests.support.fake_cluster import FakeCluster, copied
+from tests.support.in_memory_cluster.cluster import InMemoryCluster
+from tests.support.in_memory_cluster.kinds import LIMIT_RANGE, RESOURCE_QUOTA
+from tests.support.in_memory_cluster.operator_client import OperatorClient
+from tests.support.in_memory_cluster.quantities import text, thousandths
+from tests.support.operator_life.happenings import GOOD, HAPPENINGS
+from tests.support.operator_life.promises import Promises
+from tests.support.operator_life.story import Scene, Story
+
+_SITE = Site(
+    engine_tensor_parallel=16,
+    engine_multi_node=True,
+    prometheus_address="http://prometheus.test:9090",
+)
+_PER_NODE = 8
+_START_SECONDS = 400
+_END_SECONDS = 2500
+_REST_SECONDS = 700
+
+
+def play(story: Story) -> Life:
+    """Raises AssertionError where a promise is broken."""
+    life = Life(story.scene)
+    try:
+        life.live(story)
+    finally:
+        life.operator.close()
+    return life
+
+
+class Life:
+    """`name` is the AtomDeployment's."""
+
+    name = "chat"
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.nodes = [_node(name, scene) for name in "abcdef"[: scene.nodes]]
+        api = FakeCluster()
+        if not scene.keda:
+            api.unserved_kinds.add(SCALED_OBJECT)
+        self.cluster = InMemoryCluster(api, self.nodes)
+        self.state = self.cluster.state
+        self.operator = OperatorClient(self.cluster, site=_SITE)
+        self.neighbours = self.changes = 0
+        self.before: list[Manifest] = []  # specs, oldest first
+        self.spec = _spec(scene)
+        self.disturbed: set[str] = set()  # uids of pods that somebody else ends
+        if scene.weights:
+            claim = {"metadata": {"name": "models"}, "spec": {"accessModes": ["ReadWriteMany"]}}
+            self.state.create(VOLUME_CLAIM, claim)
+        self.promises = Promises(self)
+        self.cluster.clients.append(self.promises.watch)
+        self.cluster.settled.append(self.promises.judge)
+        self._apply()
+
+    def live(self, story: Story) -> None:
+        self.cluster.advance(_START_SECONDS)
+        for happening in story.happenings:
+            self.promises.happens(f"{happening.name}{happening.arguments}")
+            HAPPENINGS[happening.name].does(self, *happening.arguments)
+            self.cluster.advance(happening.seconds)
+        self.promises.happens("everything is put right")
+        self.put_right()
+        self.cluster.advance(_END_SECONDS)
+        self.promises.judge_the_end()
+        written = len(self.cluster.api.writes)
+        self.cluster.advance(_REST_SECONDS)
+        self.promises.judge_the_rest(self.cluster.api.writes[written:])
+
+    # --- what is there -----------------------------------------------------------------------
+
+    @property
+    def parent(self) -> Manifest | None:
+        return self.cluster.api.objects.get((ATOM_DEPLOYMENT, "default", self.name))
+
+    @property
+    def workload(self) -> Manifest | None:
+        """The newest of both kinds."""
+        found = [
+            item
+            for kind in (DEPLOYMENT, LEADER_WORKER_SET)
+            if (item := self.cluster.api.objects.get((kind, "default", self.name)))
+        ]
+        return found[-1] if found else None
+
+    @property
+    def pods(self) -> list[Manifest]:
+        """The model's own that neither ended nor are to end."""
+        return [pod for pod in self.cluster.pods if self.is_own(pod)]
+
+    def is_own(self, pod: Manifest) -> bool:
+        labels = pod["metadata"].get("labels") or {}
+        return bool(labels.get("serving.atom.dev/deployment") == self.name)
+
+    def pod(self, number: int) -> Manifest | None:
+        pods = self.pods
+        return pods[number % len(pods)] if pods else None
+
+    def node(self, number: int) -> str:
+        return str(self.nodes[number % len(self.nodes)]["metadata"]["name"])
+
+    # --- people ------------------------------------------------------------------------------
+
+    def ask(self, **changes: Any) -> None:
+        """Another spec; None takes a field away."""
+        self.before.append(copied(self.spec))
+        merged = {**self.spec, **changes}
+        self.spec = {name: value for name, value in merged.items() if value is not None}
+        self._apply()
+
+    def engine(self, **changes: Any) -> None:
+        merged = {**(self.spec.get("engine") or {}), **changes}
+        self.ask(engine={name: value for name, value in merged.items() if value is not None})
+
+    def ask_for_memory(self, gib: int | None) -> None:
+        if self.scene.devices:
+            self.ask(template=_template(gib, self.changes))
+        else:  # whose memory is a limit too
+            self.ask(accelerator={"type": "cpu", "memory": f"{gib or 16}Gi"})
+
+    def autoscaling(self, most: int) -> Manifest | None:
+        """Groups are not scaled here."""
+        if self.scene.groups:
+            return None
+        method = "KEDA" if self.scene.keda else "HPA"
+        return {"method": method, "minReplicas": 1, "maxReplicas": most}
+
+    def ask_as_before(self) -> None:
+        if self.before:
+            self.spec = self.before.pop()
+            self._apply()
+
+    def delete_and_apply_again(self) -> None:
+        self.disturb_pods()
+        self.cluster.api.objects.pop((ATOM_DEPLOYMENT, "default", self.name), None)
+        self.cluster.gitops.wanted.clear()
+        self.cluster.act()
+        self._apply()
+
+    def change_workload(self, change: Callable[[Manifest], None]) -> None:
+        """By hand, as `kubectl edit` or `kubectl scale` does."""
+        stored = self.cluster.api.objects.get((DEPLOYMENT, "default", self.name))
+        if stored is None:
+            return
+        self.promises.by_hand()
+        change(stored["spec"])
+        stored["metadata"]["generation"] += 1
+        self.cluster.api.touch(stored)
+
+    def _apply(self) -> None:
+        manifest = atom_deployment(self.name)
+        manifest["spec"] = copied(self.spec)
+        if self.scene.gitops:
+            self.cluster.gitops.wanted[:] = [manifest]
+            self.cluster.gitops.sync()
+        else:
+            self.cluster.api.create(ATOM_DEPLOYMENT, manifest)
+
+    # --- the cluster -------------------------------------------------------------------------
+
+    def disturb(self, pod: Manifest) -> None:
+        self.disturbed.add(pod["metadata"]["uid"])
+
+    def disturb_pods(self, really: bool = True) -> None:
+        for pod in self.pods if really else ():
+            self.disturb(pod)
+
+    def change_offer(self, name: str, resource: str, share: int | None) -> None:
+        node = self.cluster.node(name)
+        whole = node["status"]["capacity"][resource]
+        if share is not None:
+            whole = text(thousandths(whole) * share // 8 // 1000 * 1000)
+        node["status"]["allocatable"][resource] = whole
+
+    def put_neighbour(self, node: str, devices: int) -> None:
+        """Somebody else's pod, where there is room for it."""
+        used = sum(
+            int(pod["spec"]["containers"][0]["resources"].get("limits", {}).get("amd.com/gpu", 0))
+            for pod in self.cluster.pods
+            if pod["spec"].get("nodeName") == node
+        )
+        offered = int(self.cluster.node(node)["status"]["allocatable"]["amd.com/gpu"])
+        if node in self.state.lost or used + devices > offered:
+            return
+        self.neighbours += 1
+        pod = gpu_pod(f"neighbour-{self.neighbours}", node, devices)
+        pod["metadata"]["uid"] = f"uid-{10**7 + self.neighbours}"
+        pod["metadata"]["namespace"] = "others"
+        self.cluster.api.put_pod(pod)
+
+    def set_quota(self, resource: str, spare: int) -> None:
+        """A quota of what is used by now, and of `spare` pods more."""
+        self.remove_all(RESOURCE_QUOTA)
+        manifest = {"metadata": {"name": "team"}, "spec": {"hard": {resource: "1Pi"}}}
+        quota = self.state.create(RESOURCE_QUOTA, manifest)
+        self.cluster.act()
+        used = thousandths(quota["status"]["used"][resource])
+        pods = len(self.pods)
+        each = used // pods if pods and resource != "count/jobs.batch" else 1000
+        quota["spec"]["hard"][resource] = text(used + spare * each)
+
+    def remove_all(self, kind: Kind) -> None:
+        for item in self.state.all(kind):
+            self.state.remove(kind, item)
+
+    def upgrade(self) -> None:
+        self.promises.upgrades()
+        self.operator.upgrade()
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def put_right(self) -> None:
+        """Nothing is in the way any more, and the spec asks for what there is room for."""
+        self.operator.running = True
+        self.remove_all(RESOURCE_QUOTA)
+        self.remove_all(LIMIT_RANGE)
+        self.state.policies.clear()
+        self.cluster.kubelets.rejecting.clear()
+        for node in self.nodes:
+            self.cluster.return_node(node["metadata"]["name"])
+            node["status"]["allocatable"] = dict(node["status"]["capacity"])
+        for pod in self.state.all(POD):
+            if pod["metadata"]["name"].startswith("neighbour"):
+                self.state.remove(POD, pod)
+        self.change_workload(lambda spec: spec.pop("paused", None))
+        self.changes += 1
+        engine = {**(self.spec.get("engine") or {}), "image": GOOD[0]}
+        engine.pop("extraArgs", None)
+        template = _template(None, self.changes)
+        if self.state.load.get(self.name):
+            self.state.load[self.name] = 1.0
+        if not self.scene.devices:
+            self.spec = {**self.spec, "accelerator": {"type": "cpu", "memory": "16Gi"}}
+        self.change_workload(_at_least_one)
+        self.ask(engine=engine, template=template, replicas=1, rollout=_ROLLOUT)
+
+
+# A revision that cannot become ready is given up within a happening's time.
+_ROLLOUT = {"progressDeadlineSeconds": 900}
+
+
+def _node(name: str, scene: Scene) -> Manifest:
+    node = gpu_node(name, _PER_NODE)
+    offered = {"memory": f"{scene.node_gib}Gi", "cpu": "128"}
+    node["status"]["capacity"] |= offered
+    node["status"]["allocatable"] |= offered
+    return node
+
+
+def _spec(scene: Scene) -> Manifest:
+    manifest = atom_deployment("chat", replicas=scene.replicas, rollout=_ROLLOUT)["spec"]
+    if scene.devices:
+        manifest["accelerator"] = {"type": "amd", "product": "MI300X"}
+        manifest["model"] = {"source": "hf://Qwen/Qwen3-8B"}
+        manifest["parallelism"] = {"tensor": scene.devices}
+    if scene.groups:
+        manifest["parallelism"] = {"tensor": scene.devices * 2, "nodes": 2}
+    if scene.weights:
+        manifest["model"] = {"source": "hf://Qwen/Qwen3-0.6B", "revision": "v1"}
+        manifest["cache"] = {"weights": {"claim": "models"}}
+        manifest["accelerator"] = {"type": "cpu", "memory": "16Gi"}
+    if scene.per_pod_gib:
+        manifest["template"] = _template(scene.per_pod_gib, 0)
+    if scene.scales:
+        method = "KEDA" if scene.keda else "HPA"
+        manifest["autoscaling"] = {"method": method, "minReplicas": 1, "maxReplicas": 4}
+    return dict(manifest)
+
+
+def _at_least_one(spec: Manifest) -> None:
+    """An autoscaler leaves a workload alone that somebody scaled to zero."""
+    spec["replicas"] = max(1, spec.get("replicas", 1))
+
+
+def _template(gib: int | None, number: int) -> Manifest | None:
+    """Pods that ask for so much memory; another number makes other pods."""
+    template: dict[str, Any] = {}
+    if number:
+        template["metadata"] = {"annotations": {"try": str(number)}}
+    if gib is not None:
+        engine = {"name": "engine", "resources": {"requests": {"memory": f"{gib}Gi"}}}
+        template["spec"] = {"containers": [engine]}
+    return template or None

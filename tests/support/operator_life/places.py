@@ -1,0 +1,85 @@
+"""Whether one more pod of a workload would be admitted and find a node, if these and those were
+gone: asked of the cluster's own admission and scheduler, which nothing here imitates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from atom_operator.cluster.errors import RefusedError
+from atom_operator.domain import POD, Manifest
+from tests.support.fake_cluster import copied
+from tests.support.in_memory_cluster.admission import admitted
+from tests.support.in_memory_cluster.scheduler import nodes_for
+from tests.support.in_memory_cluster.state import ClusterState, is_ready, is_terminal
+
+if TYPE_CHECKING:
+    from tests.support.operator_life.life import Life
+
+_REVISION = "serving.atom.dev/revision"
+
+
+def strategy_is_due(life: Life, workload: Manifest) -> str | None:
+    """What is wrong with a strategy at the moment at which it is chosen; None where nothing is."""
+    strategy = workload["spec"]["strategy"]
+    recreates = strategy["type"] == "Recreate"
+    if not recreates and not strategy["rollingUpdate"]["maxUnavailable"]:
+        return None
+    old = [pod for pod in _old_pods(life, workload) if is_ready(pod)]
+    old = [pod for pod in old if not pod["metadata"].get("deletionTimestamp")]
+    if not old or not workload["spec"].get("replicas", 1):
+        return None
+    if fits(life.state, workload, ()):
+        return f"a spare pod had a place, and old pods go first, by {strategy}"
+    if recreates and all(fits(life.state, workload, [pod]) for pod in old):
+        return "a new pod would fit in the place of any old one, and all of them go"
+    return None
+
+
+def fits_without(life: Life, workload: Manifest) -> bool:
+    """Whether a new pod waits that its own old pods alone keep from starting."""
+    old = _old_pods(life, workload)
+    if not old or any(pod["metadata"].get("deletionTimestamp") for pod in old):
+        return False
+    revision = workload["metadata"]["annotations"][_REVISION]
+    new = [pod for pod in life.pods if pod["metadata"]["annotations"].get(_REVISION) == revision]
+    placed = [pod for pod in new if pod["spec"].get("nodeName")]
+    waiting = [pod for pod in new if not pod["spec"].get("nodeName")]
+    if len(placed) >= workload["spec"].get("replicas", 1) or not all(map(is_ready, placed)):
+        return False
+    if fits(life.state, workload, waiting):
+        return False  # it will be there at once, or something that is not of here keeps it
+    return fits(life.state, workload, [*waiting, *old])
+
+
+def fits(state: ClusterState, workload: Manifest, without: Iterable[Manifest]) -> bool:
+    """Whether a pod of the workload would start while `without` are gone."""
+    hidden = [_key(pod) for pod in without]
+    objects = state.api.objects
+    state.api.objects = {key: item for key, item in objects.items() if key not in hidden}
+    template = copied(workload["spec"]["template"])
+    metadata = {**template["metadata"], "name": "one-more", "namespace": "default"}
+    try:
+        pod = admitted(state, {"metadata": metadata, "spec": template["spec"]})
+        return bool(nodes_for(state, pod))
+    except RefusedError:
+        return False
+    finally:
+        state.api.objects = objects
+
+
+def _key(pod: Manifest) -> tuple[object, str, str]:
+    return POD, pod["metadata"]["namespace"], pod["metadata"]["name"]
+
+
+def _old_pods(life: Life, workload: Manifest) -> list[Manifest]:
+    """The model's pods of another revision than the newest, those that end included."""
+    revision = workload["metadata"]["annotations"][_REVISION]
+    return [
+        pod
+        for pod in life.state.all(POD)
+        if life.is_own(pod)
+        and not is_terminal(pod)
+        and pod["metadata"]["uid"] not in life.disturbed
+        and pod["metadata"]["annotations"].get(_REVISION) != revision
+    ]

@@ -1,0 +1,263 @@
+"""What the documents promise of an AtomDeployment, watched in every moment of a life.
+
+`watch` looks after every round of the controllers and the operator, `judge` when a moment is over
+and everybody has seen everything. Knows the cluster as it is, and of the operator its status and
+what it wrote; never how it decides.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from atom_operator.domain import Manifest
+from tests.support.in_memory_cluster.state import is_ready, is_terminal
+from tests.support.operator_life.causes import untold
+from tests.support.operator_life.places import fits_without, strategy_is_due
+
+if TYPE_CHECKING:
+    from tests.support.operator_life.life import Life
+
+_REVISION = "serving.atom.dev/revision"
+_FAILED = "serving.atom.dev/failed-revision"
+_WAIT_SECONDS = 180.0  # until a wait lasts
+_OWN_WAIT_SECONDS = 240.0  # until nothing may wait any more for what its own old pods hold
+_GROUP_SIZE = 2
+_MOST_TURNS = 12  # of one condition, by one happening
+
+
+class Promises:
+    """Of one life."""
+
+    def __init__(self, life: Life) -> None:
+        self.life = life
+        self.story: list[str] = []
+        self.serving: dict[str, Manifest] = {}
+        self.chosen: tuple[Any, ...] = ()
+        self.turns: dict[str, int] = {}
+        self.told: dict[str, str] = {}
+        self.blocked: dict[str, float] = {}
+        self.touched = False  # the workload, by hand
+
+    # --- what the life tells -----------------------------------------------------------------
+
+    def happens(self, what: str) -> None:
+        self.story.append(f"{self.life.state.time:.0f} s: {what}")
+        self.turns.clear()
+
+    def by_hand(self) -> None:
+        """Somebody writes into the workload: for its numbers nobody vouches now."""
+        self.touched = True
+
+    def upgrades(self) -> None:
+        """What serves stays as it is: checked with the moment that follows."""
+        self.blocked.clear()
+
+    # --- in every round ----------------------------------------------------------------------
+
+    def watch(self) -> None:
+        self._what_serves_stays()
+        self._the_strategy_is_due()
+
+    def _what_serves_stays(self) -> None:
+        life = self.life
+        before, now = self.serving, {p["metadata"]["uid"]: p for p in self._serving()}
+        self.serving = now
+        workload = life.workload
+        gone = [pod for uid, pod in before.items() if uid not in now]
+        ours = [pod for pod in gone if not self._is_others_doing(pod)]
+        if not ours or workload is None or self.touched:
+            return
+        wanted = workload["spec"].get("replicas", 1)
+        floor = min(len(before) - (len(gone) - len(ours)), wanted - self._away(workload))
+        self._hold(
+            len(now) >= floor,
+            f"what serves stays while it can: {len(now)} serve, {len(before)} did, "
+            f"{wanted} are wanted",
+        )
+
+    def _serving(self) -> list[Manifest]:
+        """Pods that answer; of a group the leader, while all of it is there."""
+        found = self.life.cluster.serving(self.life.name)
+        if not self.life.scene.groups:
+            return found
+        ready = Counter(_group(pod) for pod in self.life.pods if is_ready(pod))
+        return [pod for pod in found if _group(pod) is None or ready[_group(pod)] == _GROUP_SIZE]
+
+    def _is_others_doing(self, pod: Manifest) -> bool:
+        """Whether somebody else ended it: a user, its node, its kubelet."""
+        state, node = self.life.state, pod["spec"]["nodeName"]
+        if pod["metadata"]["uid"] in self.life.disturbed or node in state.lost | state.draining:
+            return True
+        return is_terminal(pod)
+
+    def _away(self, workload: Manifest) -> int:
+        """Pods that may be away by the strategy, which is judged where it is chosen."""
+        spec = workload["spec"]
+        wanted = int(spec.get("replicas", 1))
+        if "leaderWorkerTemplate" in spec:
+            away = spec["rolloutStrategy"]["rollingUpdateConfiguration"]["maxUnavailable"]
+            return wanted if away == "100%" else int(away)
+        strategy = spec["strategy"]
+        if strategy["type"] == "Recreate":
+            return wanted
+        return int(strategy["rollingUpdate"]["maxUnavailable"])
+
+    def _the_strategy_is_due(self) -> None:
+        """A rollout that gives up what serves does so only where nothing else would go on."""
+        workload = self.life.workload
+        if workload is None or "strategy" not in workload["spec"]:
+            return
+        revision = workload["metadata"].get("annotations", {}).get(_REVISION)
+        chosen = (revision, repr(workload["spec"]["strategy"]))
+        if chosen == self.chosen:
+            return
+        self.chosen = chosen
+        rollout = self.life.spec.get("rollout") or {}
+        if rollout.get("strategy", "Auto") != "Auto" or self.touched:
+            return
+        words = strategy_is_due(self.life, workload)
+        self._hold(words is None, f"{words}")
+
+    # --- when a moment is over ---------------------------------------------------------------
+
+    def judge(self) -> None:
+        operator, parent = self.life.operator, self.life.parent
+        if not operator.running or operator.failed or parent is None or "status" not in parent:
+            return
+        self._nothing_flaps(parent)
+        self._ready_is_true(parent)
+        self._every_wait_has_its_cause(parent)
+        self._nothing_waits_for_its_own()
+
+    def _nothing_flaps(self, parent: Manifest) -> None:
+        for item in parent["status"]["conditions"]:
+            before = self.told.get(item["type"])
+            if before is not None and before != item["status"]:
+                self.turns[item["type"]] = self.turns.get(item["type"], 0) + 1
+            self.told[item["type"]] = item["status"]
+        for kind, turns in self.turns.items():
+            self._hold(turns <= _MOST_TURNS, f"nothing flaps: {kind} turned {turns} times")
+
+    def _ready_is_true(self, parent: Manifest) -> None:
+        conditions = {item["type"]: item for item in parent["status"]["conditions"]}
+        ready, serving = conditions["Ready"], self._serving()
+        answers = bool(serving)
+        available = conditions["Available"]["status"] == "True"
+        self._hold(available == answers, f"Available={available}, and {len(serving)} pods answer")
+        workload = self.life.workload
+        wanted = workload["spec"].get("replicas", 1) if workload else 0
+        good = self._is_as_asked(parent, workload) and len(serving) == wanted
+        if ready["status"] == "True":
+            self._hold(
+                len(serving) == wanted and workload is not None,
+                f"Ready is true, and {len(serving)} of {wanted} answer",
+            )
+        elif good:
+            self._hold(False, f"all answer as asked, and Ready is false: {ready['message']}")
+
+    def _is_as_asked(self, parent: Manifest, workload: Manifest | None) -> bool:
+        """Whether all that runs is what the newest spec asks for, and nothing is left to do."""
+        if workload is None or parent["metadata"]["generation"] != parent["status"].get(
+            "observedGeneration"
+        ):
+            return False
+        if self.touched or workload["spec"].get("paused"):
+            return False
+        accepted = [
+            item["status"]
+            for item in parent["status"]["conditions"]
+            if item["type"] in ("Accepted", "CapacityFits")
+        ]
+        annotations = workload["metadata"]["annotations"]
+        if "False" in accepted or _FAILED in annotations:
+            return False
+        pods = self.life.pods
+        size = _GROUP_SIZE if self.life.scene.groups else 1
+        if len(pods) != workload["spec"].get("replicas", 1) * size:
+            return False
+        same = {pod["metadata"]["annotations"][_REVISION] for pod in pods}
+        status = workload.get("status") or {}
+        seen = status.get("observedGeneration", workload["metadata"]["generation"])
+        return (
+            same <= {annotations[_REVISION]}
+            and all(map(is_ready, pods))
+            and seen == workload["metadata"]["generation"]
+            and self._has_asked_image(pods)
+        )
+
+    def _has_asked_image(self, pods: list[Manifest]) -> bool:
+        asked = (self.life.spec.get("engine") or {}).get("image")
+        length = (self.life.spec.get("engine") or {}).get("maxModelLen")
+        for pod in pods:
+            engine = next(c for c in pod["spec"]["containers"] if c["name"] == "engine")
+            if asked is not None and engine["image"] != asked:
+                return False
+            if length is not None and str(length) not in engine["args"]:
+                return False
+        return True
+
+    def _every_wait_has_its_cause(self, parent: Manifest) -> None:
+        said = " | ".join(
+            f"{item['reason']}: {item['message']}" for item in parent["status"]["conditions"]
+        )
+        for words in untold(self.life, said, _WAIT_SECONDS):
+            self._hold(False, f"every wait that lasts has its cause in a condition: {words}")
+
+    def _nothing_waits_for_its_own(self) -> None:
+        """New pods that could start if old ones of their own went do not wait for long."""
+        workload, time = self.life.workload, self.life.state.time
+        strategy = (self.life.spec.get("rollout") or {}).get("strategy", "Auto")
+        waits = (
+            workload is not None
+            and strategy == "Auto"
+            and not workload["spec"].get("paused")
+            and "strategy" in workload["spec"]
+            and not self.touched
+            and fits_without(self.life, workload)
+        )
+        if not waits or workload is None:
+            self.blocked.clear()
+            return
+        revision = workload["metadata"]["annotations"][_REVISION]
+        since = self.blocked.setdefault(revision, time)
+        self.life.state.look_after(since + _OWN_WAIT_SECONDS + 1 - time)
+        self._hold(
+            time - since <= _OWN_WAIT_SECONDS,
+            f"nothing waits for what only its own old pods hold: for {time - since:.0f} s "
+            f"{revision} has, by {workload['spec']['strategy']}",
+        )
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def judge_the_end(self) -> None:
+        """Once nobody disturbs it any more, it serves what is asked for."""
+        parent, workload = self.life.parent, self.life.workload
+        self._hold(parent is not None and workload is not None, "at the end it exists")
+        if parent is None or workload is None:
+            return
+        ready = next(i for i in parent["status"]["conditions"] if i["type"] == "Ready")
+        wanted, serving = workload["spec"].get("replicas", 1), len(self._serving())
+        if not self.touched and "autoscaling" not in self.life.spec:
+            self._hold(wanted == self.life.spec["replicas"], f"{wanted} replicas at the end")
+        self._hold(serving == wanted, f"{serving} of {wanted} serve at the end: {ready}")
+        self._hold(ready["status"] == "True", f"at the end Ready says {ready}")
+
+    def judge_the_rest(self, writes: list[str]) -> None:
+        """Nothing is written while nothing happens."""
+        self._hold(not writes, f"no writes at rest: {writes}")
+
+    def _hold(self, holds: bool, words: str) -> None:
+        if not holds:
+            story = "\n  ".join(self.story)
+            time = self.life.state.time
+            raise AssertionError(f"{words}\n  at {time:.0f} s of\n  {self.life.scene}\n  {story}")
+
+
+def _group(pod: Manifest) -> str | None:
+    """The leader of the pod's group; None for a pod that is alone."""
+    labels, name = pod["metadata"]["labels"], str(pod["metadata"]["name"])
+    role = labels.get("serving.atom.dev/role")
+    if role is None:
+        return None
+    return name if role == "leader" else name.rpartition("-")[0]

@@ -1,0 +1,118 @@
+"""Stories: a scene, and what happens in it, one thing after the other, all from a seed. Pure.
+
+A story that breaks a promise is made shorter until every happening in it is needed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tests.support.operator_life.happenings import HAPPENINGS
+
+_LENGTH = (2, 7)
+_PAUSES_SECONDS = (1, 20, 100, 400, 1300)
+
+# By what there is little of, with how often each is drawn.
+_SCENES = {"cpu": 3, "devices": 4, "memory": 3, "groups": 2, "weights": 3}
+_ONE_POD_GIB = 20  # of a node that holds one pod on the CPU
+# Scenes and happenings that are not drawn yet: what they need of the operator is on its way.
+AWAITED: frozenset[str] = frozenset(
+    {
+        "groups",
+        "memory",
+        "weights",
+        "ask_for_memory",
+        "limit_by_a_quota",
+        "limit_by_a_range",
+        "refuse_by_a_policy",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What there is at first. `devices` 0 is a model on the CPU; `nodes` by what they hold."""
+
+    devices: int
+    nodes: int
+    replicas: int
+    per_pod_gib: int | None  # memory that a pod asks for; the engine's own where None
+    node_gib: int
+    scales: bool = False
+    keda: bool = False
+    groups: bool = False  # a replica is two pods
+    weights: bool = False  # fetched into a claim by a Job
+    gitops: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One thing that happens, and how long the cluster lives on before the next."""
+
+    name: str
+    arguments: tuple[Any, ...]
+    seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    scene: Scene
+    happenings: tuple[Happening, ...]
+
+
+def draw_story(seed: int) -> Story:
+    draw = random.Random(seed)
+    scene = _draw_scene(draw)
+    count = draw.randint(*_LENGTH)
+    return Story(scene, tuple(_draw_happening(draw) for _ in range(count)))
+
+
+def _draw_scene(draw: random.Random) -> Scene:
+    kinds = [kind for kind in _SCENES if kind not in AWAITED]
+    kind = draw.choices(kinds, [_SCENES[kind] for kind in kinds])[0]
+    replicas = 1 if kind == "groups" else draw.randint(1, 3)
+    # As many nodes as what runs fills, or one more.
+    nodes = replicas + draw.choice((0, 0, 1, 2))
+    scene = Scene(
+        devices=0,
+        nodes=nodes,
+        replicas=replicas,
+        per_pod_gib=None,
+        node_gib=1024,
+        scales=kind not in ("groups", "weights") and draw.random() < 0.35,
+        keda=draw.random() < 0.5,
+        groups=kind == "groups",
+        weights=kind == "weights",
+        gitops=draw.random() < 0.3,
+    )
+    match kind:
+        case "cpu" | "weights":
+            return replace(scene, node_gib=draw.choice((_ONE_POD_GIB, 1024)))
+        case "devices":
+            return replace(scene, devices=draw.choice((1, 4, 8, 8)))
+        case "memory":
+            return replace(scene, devices=draw.choice((1, 2, 4)), per_pod_gib=100, node_gib=110)
+    return replace(scene, devices=draw.choice((1, 2, 4)), nodes=nodes + 1)
+
+
+def _draw_happening(draw: random.Random) -> Happening:
+    names = [name for name in HAPPENINGS if name not in AWAITED]
+    name = draw.choices(names, [HAPPENINGS[name].weight for name in names])[0]
+    arguments = tuple(draw.choice(choices) for choices in HAPPENINGS[name].choices)
+    return Happening(name, arguments, draw.choice(_PAUSES_SECONDS))
+
+
+def shortest(story: Story, breaks: Callable[[Story], bool]) -> Story:
+    """The story without whatever it does not need to break its promise."""
+    number = 0
+    while number < len(story.happenings):
+        rest = (*story.happenings[:number], *story.happenings[number + 1 :])
+        shorter = replace(story, happenings=rest)
+        if breaks(shorter):
+            story = shorter
+        else:
+            number += 1
+    return story
