@@ -104,6 +104,29 @@ async def test_some_tool_is_called_where_one_is_required(client: AsyncOpenAI, se
         check(call.function.name, call.function.arguments)
 
 
+def allowing(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+async def test_only_allowed_tools_are_called_and_shown(client: AsyncOpenAI, rig: HttpRig) -> None:
+    answer = await ask(client, tool_choice=allowing("required", "time", "nothing"), n=6, seed=2)
+    for item in answer.choices:
+        assert item.finish_reason in ("tool_calls", "length")
+        assert {call.function.name for call in item.message.tool_calls} <= {"time", "nothing"}
+    body = {"messages": MESSAGES, "tools": TOOLS}
+
+    async def prompt_of(**fields: Any) -> Any:
+        return (await rig.post("/tokenize", **{**body, **fields})).json()["tokens"]
+
+    some = await prompt_of(tool_choice=allowing("auto", "time"))
+    assert some == await prompt_of(tools=TOOLS[1:2])
+    with pytest.raises(BadRequestError, match="no tool 'other' among tools"):
+        await ask(client, tool_choice=allowing("auto", "other"))
+    with pytest.raises(BadRequestError, match=r"tool_choice\.allowed_tools\.mode"):
+        await ask(client, tool_choice=allowing("sometimes", "time"))
+
+
 async def test_several_calls_may_follow_each_other(client: AsyncOpenAI) -> None:
     """min_tokens keeps the model from ending after the first; the last may be cut."""
     body = {"min_tokens": 200, "chat_template_kwargs": {"enable_thinking": False}}

@@ -56,7 +56,7 @@ OF_AITER: dict[str, str] = {
 # Read elsewhere in this project; and what Kubernetes sets in pods beside a Service whose name
 # begins with "atom".
 _OURS = re.compile(
-    r"ATOM_(API_KEY|CACHE_DIR|COMPILE_AHEAD|JOIN_ONCE|TERMINATION_LOG|OPERATOR_\w+|DEVCLUSTER_\w+)"
+    r"ATOM_(API_KEY|CACHE_DIR|COMPILE_AHEAD|JOIN_ONCE|SSL_KEYFILE_PASSWORD|TERMINATION_LOG|OPERATOR_\w+|DEVCLUSTER_\w+)"
     r"|ATOM_\w*(SERVICE_HOST|SERVICE_PORT\w*|PORT_\d+_\w+|PORT)"
 )
 _TRUE = frozenset({"1", "true"})

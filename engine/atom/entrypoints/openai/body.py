@@ -41,12 +41,21 @@ async def read_body(request: Request, kind: type[Body], share: BodyShare) -> Bod
     408, 413, 415, or 503 while others' bodies take all there is)."""
     data = await _read_bytes(request, share)
     check_value_count(data)
+    body, unknown = parse_body(data, kind)
+    _tell_unknown(request, unknown)
+    return body
+
+
+def parse_body(data: bytes | bytearray, kind: type[Body]) -> tuple[Body, list[str]]:
+    """The request, and the paths of its unknown fields. Raises `RequestError` (400)."""
     try:
         body = kind.model_validate_json(data)
     except ValidationError as error:
-        raise _refusal(error.errors(include_url=False, include_input=False)) from None
-    _tell_unknown(request, check_fields(data, kind.endpoint))
-    return body
+        problems = error.errors(include_url=False, include_input=False)
+        if problems[0]["loc"]:  # an object: a refused field's remedy says more than its shape
+            check_fields(data, kind.endpoint)
+        raise _refusal(problems) from None
+    return body, check_fields(data, kind.endpoint)
 
 
 def _tell_unknown(request: Request, paths: list[str]) -> None:

@@ -15,7 +15,7 @@ from atom.entrypoints.openai.protocol import (
     TokenizeRequest,
 )
 from atom.entrypoints.openai.thinking import template_switches
-from atom.entrypoints.openai.tools import NamedTool
+from atom.entrypoints.openai.tools import AllowedChoice, NamedTool
 from atom.errors import RequestError
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
 
@@ -93,8 +93,13 @@ def _template_message(index: int, message: ChatMessage) -> dict[str, Any]:
 
 
 def _template_tools(request: TemplateFields) -> list[dict[str, Any]] | None:
-    if request.tool_choice == "none":
+    """Only what may be called, of a choice among the tools."""
+    choice = request.tool_choice
+    if choice == "none":
         return None
+    if isinstance(choice, AllowedChoice):
+        names = {tool.name for tool in request.callable_tools()}
+        return [tool for tool in request.tools or () if tool["function"]["name"] in names]
     return request.tools or None
 
 
@@ -108,6 +113,6 @@ def _template_variables(request: TemplateFields) -> dict[str, Any]:
         variables.setdefault("documents", request.documents)
     choice = request.tool_choice
     if choice is not None:
-        plain = choice.model_dump() if isinstance(choice, NamedTool) else choice
+        plain = choice.model_dump() if isinstance(choice, NamedTool) else request.choice_mode
         variables.setdefault("tool_choice", plain)
     return variables

@@ -63,12 +63,30 @@ class NamedTool(BaseModel):
     function: FunctionName
 
 
+class AllowedTools(BaseModel):
+    model_config = _STRICT
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedChoice(BaseModel):
+    """Those of the tools that an answer may call, or of which it must call one."""
+
+    model_config = _STRICT
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
 def _kind_of_choice(value: Any) -> str:
-    return "<word>" if isinstance(value, str) else "<tool>"
+    if isinstance(value, str):
+        return "<word>"
+    allowed = isinstance(value, dict) and value.get("type") == "allowed_tools"
+    return "<allowed>" if allowed else "<tool>"
 
 
 _ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], Tag("<word>")]
+    | Annotated[AllowedChoice, Tag("<allowed>")]
     | Annotated[NamedTool, Tag("<tool>")],
     Discriminator(_kind_of_choice),
 ]
@@ -101,7 +119,25 @@ class ToolFields(BaseModel):
 
     @property
     def forces_call(self) -> bool:
-        return self.tool_choice == "required" or self.names_tool
+        return self.choice_mode == "required" or self.names_tool
+
+    @property
+    def choice_mode(self) -> str | None:
+        """tool_choice as one of its words; None where it names a tool, or is not sent."""
+        choice = self.tool_choice
+        if isinstance(choice, AllowedChoice):
+            return choice.allowed_tools.mode
+        return choice if isinstance(choice, str) else None
+
+    @property
+    def allowed_names(self) -> tuple[str, ...] | None:
+        """Of tools that may be called; None for all of them."""
+        choice = self.tool_choice
+        if isinstance(choice, NamedTool):
+            return (choice.function.name,)
+        if isinstance(choice, AllowedChoice):
+            return tuple(dict.fromkeys(tool.function.name for tool in choice.allowed_tools.tools))
+        return None
 
     @property
     def names_tool(self) -> bool:
@@ -118,18 +154,22 @@ class ToolFields(BaseModel):
                 "tool_choice: asks for a call, but there are no tools; send tools, or leave it out",
                 param="tool_choice",
             )
-        if not isinstance(self.tool_choice, NamedTool):
+        if self.allowed_names is None:
             return tools
-        name = self.tool_choice.function.name
-        named = tuple(tool for tool in tools if tool.name == name)
-        if not named:
-            known = ", ".join(repr(tool.name) for tool in tools[:8])
-            raise RequestError(
-                f"tool_choice: there is no tool {name[:MAX_NAME_CHARS]!r} among tools ({known}"
-                f"{', …' if len(tools) > 8 else ''}); name one of them",
-                param="tool_choice",
-            )
-        return named
+        known = {tool.name: tool for tool in tools}
+        for name in self.allowed_names:
+            if name not in known:
+                raise _no_such_tool(name, list(known))
+        return tuple(known[name] for name in self.allowed_names)
+
+
+def _no_such_tool(name: str, known: list[str]) -> RequestError:
+    listed = ", ".join(map(repr, known[:8]))
+    return RequestError(
+        f"tool_choice: there is no tool {name[:MAX_NAME_CHARS]!r} among tools ({listed}"
+        f"{', …' if len(known) > 8 else ''}); name one of them",
+        param="tool_choice",
+    )
 
 
 def _checked(tools: Any) -> tuple[Tool, ...]:

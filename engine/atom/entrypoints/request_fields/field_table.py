@@ -40,7 +40,7 @@ def _harmless(endpoints: Sequence[Endpoint], names: str, why: str) -> tuple[Fiel
     )
 
 
-_TEXT_ONLY = "this server takes and writes text only; send text"
+_TEXT_ONLY = "this server takes text only; send text"
 _NO_LORA = "no adapters are loaded; serve a merged checkpoint"
 _ONE_CORE = "prompts and answers run in one engine here"
 _NO_TAPS = "only tokens, texts and log-probabilities are told"
@@ -184,7 +184,6 @@ _REFUSED: tuple[FieldRow, ...] = (
     *_refused(CONVERSATION, "messages[].task", "write the task into the message"),
     *_refused(CONVERSATION, "messages[].refusal", "send it as content", ""),
     *_refused(CONVERSATION, "tool_choice.custom", "tools are functions here"),
-    *_refused(CONVERSATION, "tool_choice.allowed_tools", "send only the tools that may be called"),
     *_refused(_TOKENIZE, "with_pieces", "send return_token_strs", False),
     *_refused(_TOKENIZE, "content", "send prompt"),
     *_refused(_TOKENIZE, "add_special", "send add_special_tokens", False),

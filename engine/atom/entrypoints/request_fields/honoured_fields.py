@@ -83,6 +83,9 @@ HONOURED: tuple[FieldRow, ...] = (
         "messages[].tool_calls[].type messages[].tool_calls[].function "
         "messages[].tool_calls[].function.name messages[].tool_call_id "
         "tool_choice tool_choice.type tool_choice.function tool_choice.function.name "
+        "tool_choice.allowed_tools tool_choice.allowed_tools.mode tool_choice.allowed_tools.tools "
+        "tool_choice.allowed_tools.tools[].type tool_choice.allowed_tools.tools[].function "
+        "tool_choice.allowed_tools.tools[].function.name "
         "parallel_tool_calls reasoning_effort",
     ),
     _noted(CONVERSATION, "messages[].tool_calls[].function.arguments", opaque=True),

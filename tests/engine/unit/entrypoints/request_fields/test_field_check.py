@@ -8,6 +8,14 @@ from typing import Any
 
 import pytest
 
+from atom.entrypoints.openai.body import parse_body
+from atom.entrypoints.openai.protocol import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    RequestBody,
+    TokenizeRequest,
+)
 from atom.entrypoints.request_fields.field_check import MOST_UNKNOWN, check_fields, like
 from atom.entrypoints.request_fields.field_row import Endpoint, FieldRow, Verdict
 from atom.entrypoints.request_fields.field_table import TABLE
@@ -27,6 +35,31 @@ def body_with(path: str, value: Any) -> dict[str, Any]:
 
 def check(path: str, value: Any, endpoint: Endpoint) -> list[str]:
     return check_fields(json.dumps(body_with(path, value)).encode(), endpoint)
+
+
+KINDS: dict[Endpoint, type[RequestBody]] = {
+    Endpoint.CHAT: ChatCompletionRequest,
+    Endpoint.COMPLETIONS: CompletionRequest,
+    Endpoint.TOKENIZE: TokenizeRequest,
+    Endpoint.DETOKENIZE: DetokenizeRequest,
+}
+NEEDED: dict[Endpoint, dict[str, Any]] = {
+    Endpoint.CHAT: {"messages": [{"role": "user", "content": "a"}]},
+    Endpoint.COMPLETIONS: {"prompt": "a"},
+    Endpoint.TOKENIZE: {"prompt": "a"},
+    Endpoint.DETOKENIZE: {"tokens": [1]},
+}
+
+
+@pytest.mark.parametrize("row", REFUSED, ids=lambda row: row.path)
+def test_a_request_with_a_refused_field_gets_its_remedy(row: FieldRow) -> None:
+    """Whatever else is wrong with the shape of what holds the field."""
+    for endpoint in row.endpoints:
+        for asked in ({"some": "thing"}, "x" * 70):
+            body = NEEDED[endpoint] | body_with(row.path, asked)
+            with pytest.raises(RequestError) as refusal:
+                parse_body(json.dumps(body).encode(), KINDS[endpoint])
+            assert row.note in str(refusal.value)
 
 
 def shown(path: str) -> str:
