@@ -28,7 +28,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[AppRig]:
         ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice", "'none', 'auto' or 'required'"),
         ({"tools": TOOLS, "tool_choice": 3}, "tool_choice", "should be an object"),
         ({"tools": TOOLS, "tool_choice": {"type": "function"}}, "tool_choice", "is required"),
-        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}}, "tool_choice", "'function'"),
+        ({"tools": TOOLS, "tool_choice": {"type": "custom"}}, "tool_choice", "'function'"),
         (
             {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "wether"}}},
             "tool_choice",
