@@ -2,14 +2,22 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/* 54 characters at most: a Service's name has 63, and -webhook and -metrics go behind. A release has
+up to 53, so that it stands in it whole. */}}
 {{- define "atom-operator.fullname" -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- .Values.fullnameOverride | trunc 54 | trimSuffix "-" -}}
 {{- else if contains (include "atom-operator.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- .Release.Name | trunc 54 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name (include "atom-operator.name" .) | trunc 63 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name (include "atom-operator.name" .) | trunc 54 | trimSuffix "-" -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Of objects of the whole cluster: two releases of one name in two namespaces have one each. A dot
+is in no name of a namespace or release, so no two make the same. */}}
+{{- define "atom-operator.clusterName" -}}
+{{- printf "%s.%s" (include "atom-operator.fullname" .) .Release.Namespace -}}
 {{- end -}}
 
 {{- define "atom-operator.selectorLabels" -}}
@@ -24,6 +32,9 @@ app.kubernetes.io/part-of: atom-platform
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "atom-operator.serviceAccountName" -}}
@@ -42,20 +53,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 
-{{/* The restricted Pod Security Standard. */}}
+{{/* The restricted Pod Security Standard, with what the values say over it. OpenShift gives every
+namespace user ids of its own, and takes no others. */}}
 {{- define "atom-operator.podSecurityContext" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-seccompProfile:
-  type: RuntimeDefault
+{{- $context := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") }}
+{{- if not .Values.openshift }}
+{{- $context = merge (dict "runAsUser" 65532 "runAsGroup" 65532) $context }}
+{{- end }}
+{{- toYaml (mergeOverwrite $context (deepCopy .Values.podSecurityContext)) }}
 {{- end -}}
 
 {{- define "atom-operator.securityContext" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
+{{- $context := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) }}
+{{- toYaml (mergeOverwrite $context (deepCopy .Values.securityContext)) }}
 {{- end -}}
 
 {{/* The names by which API servers call the webhook. */}}

@@ -28,7 +28,8 @@ from tests.support.promtool import assert_rules, metric_problems
 
 CHART = ROOT / "charts" / "atom-operator"
 KUBE_VERSION = "1.34.0"
-HOST = "release-atom-operator-webhook.atom-system.svc"
+NAME = "release-atom-operator"
+HOST = f"{NAME}-webhook.atom-system.svc"
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +177,7 @@ def test_two_replicas_share_a_lease_and_are_kept_apart(helm: str) -> None:
     assert budget["selector"] == spec["selector"]
     (container,) = pod["containers"]
     (lease,) = [item["value"] for item in container["env"] if item["name"].endswith("_LEASE")]
-    create, named = roles(documents)["kube-system/release-atom-operator-lease"]["rules"]
+    create, named = roles(documents)["kube-system/release-atom-operator.atom-system-lease"]["rules"]
     assert create["verbs"] == ["create"]
     assert (named["resourceNames"], named["verbs"]) == ([lease], ["get", "update"])
 
@@ -192,7 +193,7 @@ def test_two_releases_for_the_whole_cluster_share_one_lease(helm: str) -> None:
     one, other = (render(helm, f"fullnameOverride={name}") for name in ("one", "other"))
     assert _lease(one) == _lease(other) == ("kube-system", "atom-operator")
     for name, documents in (("one", one), ("other", other)):
-        _, named = roles(documents)[f"kube-system/{name}-lease"]["rules"]
+        _, named = roles(documents)[f"kube-system/{name}.atom-system-lease"]["rules"]
         assert named["resourceNames"] == ["atom-operator"]
 
 
@@ -206,7 +207,7 @@ def test_the_clusters_own_roles_may_use_atomdeployments(helm: str) -> None:
     """A tenant with `edit` in a namespace could not create one."""
     found = cluster_roles(render(helm))
     aggregate = "rbac.authorization.k8s.io/aggregate-to-"
-    view, edit = found["release-atom-operator-view"], found["release-atom-operator-edit"]
+    view, edit = found[f"{NAME}-view.atom-system"], found[f"{NAME}-edit.atom-system"]
     assert {name for name in view["metadata"]["labels"] if aggregate in name} == {
         f"{aggregate}view"
     }
@@ -219,7 +220,7 @@ def test_the_clusters_own_roles_may_use_atomdeployments(helm: str) -> None:
     for role in (view, edit):
         assert [rule["apiGroups"] for rule in role["rules"]] == [["serving.atom.dev"]] * 3
         assert role["rules"][2]["verbs"] == ["get"], "the status is the operator's"
-    assert "release-atom-operator-edit" not in cluster_roles(render(helm, "aggregatedRoles=false"))
+    assert f"{NAME}-edit.atom-system" not in cluster_roles(render(helm, "aggregatedRoles=false"))
 
 
 def test_a_single_replica_has_no_disruption_budget_that_blocks_a_drain(helm: str) -> None:
@@ -246,7 +247,7 @@ def test_every_environment_variable_is_one_that_the_operator_reads(helm: str) ->
             hosts=(HOST, f"{HOST}.cluster.local"),
             namespace="metadata.namespace",
             secret="release-atom-operator-webhook",
-            configuration="release-atom-operator",
+            configuration=f"{NAME}.atom-system",
         ),
         site=Site(operator_namespace="metadata.namespace"),
     )
@@ -323,13 +324,13 @@ def test_named_namespaces_get_roles_and_no_cluster_role(helm: str) -> None:
     assert "ClusterRoleBinding" not in kinds
     found = roles(documents)
     assert list(found) == [
-        "a/release-atom-operator",
-        "b/release-atom-operator",
-        "atom-system/release-atom-operator-lease",
+        f"a/{NAME}.atom-system",
+        f"b/{NAME}.atom-system",
+        f"atom-system/{NAME}.atom-system-lease",
     ]
     of_cluster = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}
-    everywhere = cluster_roles(render(helm))["release-atom-operator"]
-    assert [*found["a/release-atom-operator"]["rules"], of_cluster] == everywhere["rules"]
+    everywhere = cluster_roles(render(helm))[f"{NAME}.atom-system"]
+    assert [*found[f"a/{NAME}.atom-system"]["rules"], of_cluster] == everywhere["rules"]
 
 
 def test_a_digest_wins_over_a_tag(helm: str) -> None:
@@ -366,7 +367,17 @@ def test_a_wrong_value_is_refused(helm: str, value: str) -> None:
     assert "schema" in result.stderr
 
 
-FREE_FORM = {"labels", "annotations", "podAnnotations", "podLabels", "nodeSelector", "affinity"}
+FREE_FORM = {
+    "commonLabels",
+    "podSecurityContext",
+    "securityContext",
+    "labels",
+    "annotations",
+    "podAnnotations",
+    "podLabels",
+    "nodeSelector",
+    "affinity",
+}
 FREE_FORM |= {"requests", "limits"}  # resource names are the cluster's
 
 
@@ -425,3 +436,107 @@ def test_cert_managers_own_schema_accepts_what_is_asked_of_it(
             "apply", "--dry-run=server", "--validate=strict", "--filename=-", manifest=document
         )
         assert "unknown field" not in result.stderr
+
+
+def rendered_as(helm: str, release: str, namespace: str, *values: str) -> list[dict[str, Any]]:
+    flags = [flag for value in values for flag in ("--set", value)]
+    result = run_helm(
+        helm,
+        *("template", release, str(CHART), f"--namespace={namespace}"),
+        *(f"--kube-version={KUBE_VERSION}", *flags),
+    )
+    assert result.returncode == 0, result.stderr
+    return [document for document in yaml.safe_load_all(result.stdout) if document]
+
+
+# Of these kinds a name is a DNS label; of all others it may have 253 characters.
+LABELS_FOR_NAMES = {"Service", "Pod"}
+CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "ValidatingWebhookConfiguration"}
+
+
+@pytest.mark.parametrize(
+    "release",
+    ["a", "x" * 53, "atom-operator", "team-" + "y" * 34 + "-atom-operator", "z" * 50 + "-ab"],
+)
+@pytest.mark.parametrize("more", [(), ("watchNamespaces={a,b}",)], ids=["cluster", "namespaces"])
+def test_every_name_of_a_release_fits(helm: str, release: str, more: tuple[str, ...]) -> None:
+    assert len(release) <= 53
+    namespace = "n" * 63
+    switched_on = ("webhook.certManager.enabled=true", "metrics.serviceMonitor.enabled=true")
+    for values in (more, (*more, *switched_on)):
+        documents = rendered_as(helm, release, namespace, *values)
+        names = [(item["kind"], item["metadata"]["name"]) for item in documents]
+        for kind, name in names:
+            longest = 63 if kind in LABELS_FOR_NAMES else 253
+            assert len(name) <= longest, (kind, name)
+            label = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+            assert re.fullmatch(rf"{label}(\.{label})*", name), (kind, name)
+        for item in documents:
+            for text in (item["metadata"].get("labels") or {}).values():
+                assert len(text) <= 63, text
+        (deployment,) = [item for item in documents if item["kind"] == "Deployment"]
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        environ = {item["name"]: item.get("value") for item in container["env"]}
+        configured = environ.get("ATOM_OPERATOR_WEBHOOK_CONFIGURATION")
+        assert configured is None or ("ValidatingWebhookConfiguration", configured) in names
+
+
+def test_two_releases_of_one_name_in_two_namespaces_share_no_object(helm: str) -> None:
+    """But the Lease of the whole cluster, which is no object of the chart's, and the CRD."""
+    for values in ((), ("watchNamespaces={shared}",)):
+        one, two = (
+            {
+                (item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"])
+                for item in rendered_as(helm, "atom", namespace, *values)
+                if item["kind"] != "CustomResourceDefinition"
+            }
+            for namespace in ("team-a", "team-b")
+        )
+        assert not one & two
+
+
+def test_openshift_gets_pods_without_user_ids(helm: str) -> None:
+    documents = rendered_as(helm, "atom", "default", "openshift=true")
+    spec = only(documents, "Deployment")["spec"]["template"]["spec"]
+    assert spec["securityContext"] == {
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    (container,) = spec["containers"]
+    environ = {item["name"]: item["value"] for item in container["env"] if "value" in item}
+    environ = {name: value for name, value in environ.items() if "LEASE" not in name}
+    del environ["ATOM_OPERATOR_WEBHOOK_PORT"]
+    assert OperatorSettings.from_env(environ).site.user_id is None
+
+
+def test_what_a_site_puts_on_the_operator_reaches_its_pods_and_objects(helm: str) -> None:
+    documents = rendered_as(
+        helm,
+        "atom",
+        "default",
+        "commonLabels.team=serving",
+        "podSecurityContext.fsGroup=7",
+        "securityContext.readOnlyRootFilesystem=false",
+        "extraEnv[0].name=HTTPS_PROXY",
+        "extraEnv[0].value=http://proxy.test",
+        "hostNetwork=true",
+        "engine.imagePullSecrets={registry}",
+    )
+    for item in documents:
+        if item["kind"] not in ("CustomResourceDefinition", "Pod"):
+            assert item["metadata"]["labels"]["team"] == "serving", item["kind"]
+    spec = only(documents, "Deployment")["spec"]["template"]["spec"]
+    assert spec["securityContext"]["fsGroup"] == 7
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["hostNetwork"] is True
+    (container,) = spec["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"] is False
+    assert {"name": "HTTPS_PROXY", "value": "http://proxy.test"} in container["env"]
+    assert {"name": "ATOM_OPERATOR_ENGINE_PULL_SECRETS", "value": "registry"} in container["env"]
+
+
+def test_an_extra_variable_cannot_be_one_of_the_operators(helm: str) -> None:
+    flags = ("--set=extraEnv[0].name=ATOM_OPERATOR_WORKERS", f"--kube-version={KUBE_VERSION}")
+    result = run_helm(helm, "template", "atom", str(CHART), *flags)
+    assert result.returncode != 0
+    assert "extraEnv" in result.stderr

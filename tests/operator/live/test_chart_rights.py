@@ -126,7 +126,10 @@ def _holds_its_lease(cluster: LiveCluster, variables: dict[str, str]) -> bool:
 
 
 def _filled(cluster: LiveCluster) -> bool:
-    hooks = cluster.get("validatingwebhookconfiguration", cluster.namespace) or {}
+    hooks = (
+        cluster.get("validatingwebhookconfiguration", f"{cluster.namespace}.{cluster.namespace}")
+        or {}
+    )
     bundle = hooks["webhooks"][0]["clientConfig"].get("caBundle")
     name = f"{cluster.namespace}-webhook"
     return bool(bundle) and bool((cluster.get("secret", name) or {}).get("data"))

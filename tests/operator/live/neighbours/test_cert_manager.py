@@ -22,6 +22,13 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 RELEASE = "certified"
 NAME = f"{RELEASE}-atom-operator"
 SECRET = f"{NAME}-webhook-tls"
+
+
+def hooks_of(cluster: LiveCluster) -> str:
+    """The name of what belongs to the whole cluster."""
+    return f"{NAME}.{cluster.namespace}"
+
+
 ASKED = ("Issuer", "Certificate", "ValidatingWebhookConfiguration")
 
 
@@ -39,7 +46,7 @@ def certified(namespaced: LiveCluster) -> Iterator[LiveCluster]:
     for manifest in asked:
         namespaced.kubectl("apply", "--filename=-", manifest=manifest)
     yield namespaced
-    namespaced.kubectl("delete", "validatingwebhookconfiguration", NAME)
+    namespaced.kubectl("delete", "validatingwebhookconfiguration", hooks_of(namespaced))
 
 
 def issued(cluster: LiveCluster) -> dict[str, bytes]:
@@ -71,7 +78,7 @@ def test_the_api_server_is_told_whom_to_trust(certified: LiveCluster) -> None:
     files = issued(certified)
 
     def bundle() -> str | None:
-        found = certified.get("validatingwebhookconfiguration", NAME) or {}
+        found = certified.get("validatingwebhookconfiguration", hooks_of(certified)) or {}
         return next((hook["clientConfig"].get("caBundle") for hook in found["webhooks"]), None)
 
     told = certified.wait("the CA bundle", bundle, seconds=60)
