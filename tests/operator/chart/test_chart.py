@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import subprocess
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
@@ -21,31 +18,13 @@ from atom_operator.api.crd import build_crd
 from atom_operator.integration_values import EngineFeature, Site, TemplateFeature
 from atom_operator.metrics import OperatorMetrics
 from atom_operator.settings import LeaseSettings, OperatorSettings, WebhookSettings
-from devcluster.settings import read_settings
 from tests.support import upstream_crds
+from tests.support.helm_chart import CHART, KUBE_VERSION, run_helm
 from tests.support.live_cluster import ROOT, LiveCluster
 from tests.support.promtool import assert_rules, metric_problems
 
-CHART = ROOT / "charts" / "atom-operator"
-KUBE_VERSION = "1.34.0"
 NAME = "release-atom-operator"
 HOST = f"{NAME}-webhook.atom-system.svc"
-
-
-@pytest.fixture(scope="module")
-def helm() -> str:
-    """helm of the PATH, or the one that devcluster built."""
-    built = read_settings(os.environ).tools / "helm"
-    found = shutil.which("helm") or (str(built) if built.exists() else None)
-    if found is None:
-        pytest.skip(f"no helm in PATH nor at {built}: python -m devcluster build makes one")
-    return found
-
-
-def run_helm(helm: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [helm, *arguments], capture_output=True, encoding="utf-8", timeout=60, check=False
-    )
 
 
 def render(helm: str, *values: str) -> list[dict[str, Any]]:
@@ -436,107 +415,3 @@ def test_cert_managers_own_schema_accepts_what_is_asked_of_it(
             "apply", "--dry-run=server", "--validate=strict", "--filename=-", manifest=document
         )
         assert "unknown field" not in result.stderr
-
-
-def rendered_as(helm: str, release: str, namespace: str, *values: str) -> list[dict[str, Any]]:
-    flags = [flag for value in values for flag in ("--set", value)]
-    result = run_helm(
-        helm,
-        *("template", release, str(CHART), f"--namespace={namespace}"),
-        *(f"--kube-version={KUBE_VERSION}", *flags),
-    )
-    assert result.returncode == 0, result.stderr
-    return [document for document in yaml.safe_load_all(result.stdout) if document]
-
-
-# Of these kinds a name is a DNS label; of all others it may have 253 characters.
-LABELS_FOR_NAMES = {"Service", "Pod"}
-CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "ValidatingWebhookConfiguration"}
-
-
-@pytest.mark.parametrize(
-    "release",
-    ["a", "x" * 53, "atom-operator", "team-" + "y" * 34 + "-atom-operator", "z" * 50 + "-ab"],
-)
-@pytest.mark.parametrize("more", [(), ("watchNamespaces={a,b}",)], ids=["cluster", "namespaces"])
-def test_every_name_of_a_release_fits(helm: str, release: str, more: tuple[str, ...]) -> None:
-    assert len(release) <= 53
-    namespace = "n" * 63
-    switched_on = ("webhook.certManager.enabled=true", "metrics.serviceMonitor.enabled=true")
-    for values in (more, (*more, *switched_on)):
-        documents = rendered_as(helm, release, namespace, *values)
-        names = [(item["kind"], item["metadata"]["name"]) for item in documents]
-        for kind, name in names:
-            longest = 63 if kind in LABELS_FOR_NAMES else 253
-            assert len(name) <= longest, (kind, name)
-            label = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-            assert re.fullmatch(rf"{label}(\.{label})*", name), (kind, name)
-        for item in documents:
-            for text in (item["metadata"].get("labels") or {}).values():
-                assert len(text) <= 63, text
-        (deployment,) = [item for item in documents if item["kind"] == "Deployment"]
-        (container,) = deployment["spec"]["template"]["spec"]["containers"]
-        environ = {item["name"]: item.get("value") for item in container["env"]}
-        configured = environ.get("ATOM_OPERATOR_WEBHOOK_CONFIGURATION")
-        assert configured is None or ("ValidatingWebhookConfiguration", configured) in names
-
-
-def test_two_releases_of_one_name_in_two_namespaces_share_no_object(helm: str) -> None:
-    """But the Lease of the whole cluster, which is no object of the chart's, and the CRD."""
-    for values in ((), ("watchNamespaces={shared}",)):
-        one, two = (
-            {
-                (item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"])
-                for item in rendered_as(helm, "atom", namespace, *values)
-                if item["kind"] != "CustomResourceDefinition"
-            }
-            for namespace in ("team-a", "team-b")
-        )
-        assert not one & two
-
-
-def test_openshift_gets_pods_without_user_ids(helm: str) -> None:
-    documents = rendered_as(helm, "atom", "default", "openshift=true")
-    spec = only(documents, "Deployment")["spec"]["template"]["spec"]
-    assert spec["securityContext"] == {
-        "runAsNonRoot": True,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    (container,) = spec["containers"]
-    environ = {item["name"]: item["value"] for item in container["env"] if "value" in item}
-    environ = {name: value for name, value in environ.items() if "LEASE" not in name}
-    del environ["ATOM_OPERATOR_WEBHOOK_PORT"]
-    assert OperatorSettings.from_env(environ).site.user_id is None
-
-
-def test_what_a_site_puts_on_the_operator_reaches_its_pods_and_objects(helm: str) -> None:
-    documents = rendered_as(
-        helm,
-        "atom",
-        "default",
-        "commonLabels.team=serving",
-        "podSecurityContext.fsGroup=7",
-        "securityContext.readOnlyRootFilesystem=false",
-        "extraEnv[0].name=HTTPS_PROXY",
-        "extraEnv[0].value=http://proxy.test",
-        "hostNetwork=true",
-        "engine.imagePullSecrets={registry}",
-    )
-    for item in documents:
-        if item["kind"] not in ("CustomResourceDefinition", "Pod"):
-            assert item["metadata"]["labels"]["team"] == "serving", item["kind"]
-    spec = only(documents, "Deployment")["spec"]["template"]["spec"]
-    assert spec["securityContext"]["fsGroup"] == 7
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["hostNetwork"] is True
-    (container,) = spec["containers"]
-    assert container["securityContext"]["readOnlyRootFilesystem"] is False
-    assert {"name": "HTTPS_PROXY", "value": "http://proxy.test"} in container["env"]
-    assert {"name": "ATOM_OPERATOR_ENGINE_PULL_SECRETS", "value": "registry"} in container["env"]
-
-
-def test_an_extra_variable_cannot_be_one_of_the_operators(helm: str) -> None:
-    flags = ("--set=extraEnv[0].name=ATOM_OPERATOR_WORKERS", f"--kube-version={KUBE_VERSION}")
-    result = run_helm(helm, "template", "atom", str(CHART), *flags)
-    assert result.returncode != 0
-    assert "extraEnv" in result.stderr
