@@ -24,7 +24,9 @@ _LONGEST_NAME = 64
 _LONGEST_PATH = 96
 _SHORTEST_LIKE = 4  # names of fewer letters are like too many others
 _OBJECT, _LIST = b"{["
+_Place = tuple[str | int, ...]
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _list = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -49,7 +51,7 @@ def check_fields(data: bytes | bytearray, endpoint: Endpoint) -> list[str]:
     misspelled, and for what is no JSON."""
     unknown: list[str] = []
     try:
-        _check_object(_object.decode(data), _levels_of(endpoint), "", unknown)
+        _check_object(_object.decode(data), _levels_of(endpoint), (), unknown)
     except (msgspec.DecodeError, RecursionError) as error:
         # In a field that is not looked at, such as a NaN.
         raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
@@ -57,35 +59,41 @@ def check_fields(data: bytes | bytearray, endpoint: Endpoint) -> list[str]:
 
 
 def _check_object(
-    found: dict[str, msgspec.Raw], level: _Level, place: str, unknown: list[str]
+    found: dict[str, msgspec.Raw], level: _Level, place: _Place, unknown: list[str]
 ) -> None:
-    plain = level.plain
-    for name in [name for name in found if name not in plain]:
-        path = f"{place}.{name}" if place else name
-        if name in level.rows:
-            _refuse_if_asked(found[name], level.rows[name], path)
-        elif name in level.levels:
-            _check_value(memoryview(found[name]), level.levels[name], path, unknown)
+    left = found.keys() - level.plain
+    for name in left if len(left) < 2 else [name for name in found if name in left]:
+        inner = level.levels.get(name)
+        if inner is not None:
+            value = memoryview(found[name])
+            if value[0] == _OBJECT or value[0] == _LIST:  # else a text, or nothing
+                _check_value(value, inner, (*place, name), unknown)
+        elif name in level.rows:
+            _refuse_if_asked(found[name], level.rows[name], _written((*place, name)))
         elif len(unknown) < MOST_UNKNOWN:
+            path = _written((*place, name))
             _refuse_if_misspelled(name, level, path)
-            if level.closed:
-                raise RequestError(
-                    f"{path} is no field of this request; leave it out",
-                    param=_top(path),
-                    code="unknown_parameter",
-                )
             unknown.append(path[:_LONGEST_PATH])
 
 
-def _check_value(value: memoryview, level: _Level, path: str, unknown: list[str]) -> None:
-    """An object, or a list of them; a field that may be either may be a text too."""
+def _check_value(value: memoryview, level: _Level, place: _Place, unknown: list[str]) -> None:
+    """An object, or a list of them."""
     if value[0] == _OBJECT:
-        _check_object(_object.decode(value), level, path, unknown)
-    elif value[0] == _LIST:
-        for index, item in enumerate(_list.decode(value)):
-            inner = memoryview(item)
-            if inner[0] == _OBJECT:
-                _check_object(_object.decode(inner), level, f"{path}[{index}]", unknown)
+        _check_object(_object.decode(value), level, place, unknown)
+        return
+    try:
+        items = _objects.decode(value)
+    except msgspec.ValidationError:  # some are texts
+        parts = [memoryview(item) for item in _list.decode(value)]
+        items = [_object.decode(part) if part[0] == _OBJECT else {} for part in parts]
+    for index, item in enumerate(items):
+        _check_object(item, level, (*place, index), unknown)
+
+
+def _written(place: _Place) -> str:
+    """messages[0].content[1].type"""
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
+    return "".join(parts).removeprefix(".")
 
 
 def _refuse_if_asked(value: msgspec.Raw, row: FieldRow, path: str) -> None:
@@ -114,6 +122,12 @@ def _refuse_if_misspelled(name: str, level: _Level, path: str) -> None:
         raise RequestError(
             f"{path} is no field of this request; did you mean {meant}? Correct it, or leave it "
             f"out",
+            param=_top(path),
+            code="unknown_parameter",
+        )
+    if level.closed:
+        raise RequestError(
+            f"{path} is no field of this request; leave it out",
             param=_top(path),
             code="unknown_parameter",
         )
