@@ -18,7 +18,7 @@ from openai import AsyncOpenAI
 from atom.config import Config
 from atom.entrypoints.http.api_key import FollowedKeys
 from atom.entrypoints.http.http_protocol import BoundedHttpProtocol
-from atom.entrypoints.http.listener import BACKLOG
+from atom.entrypoints.http.listener import BACKLOG, listen
 from atom.entrypoints.openai.api_server import build_app
 from atom.entrypoints.openai.state import ServerState
 from atom.model_engine.async_llm_engine import AsyncLLMEngine
@@ -165,7 +165,7 @@ async def _listen(
     engine: AsyncLLMEngine, api_key: str | None, allowed_origins: Sequence[str] = ()
 ) -> AsyncIterator[HttpRig]:
     state = ServerState(engine=engine)
-    listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+    listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
     settings = uvicorn.Config(
         build_app(

@@ -18,6 +18,7 @@ from atom.entrypoints.generate import add_generate_arguments, run_generate
 from atom.entrypoints.process.logs import LEVELS, print_error
 from atom.entrypoints.serve import add_serve_arguments, run_serve
 from atom.errors import AtomError
+from atom.utils.exhausted import exhausted
 
 _DESCRIPTION = (
     "LLM inference on AMD Instinct and NVIDIA GPUs, and on CPUs: an OpenAI-compatible server, "
@@ -46,6 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of what we print has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the exit
         return _PIPE_CLOSED
+    except Exception as error:
+        known = exhausted(error)
+        if known is None or args.log_level == "debug":
+            raise
+        print_error(known)
+        return 1
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
+from atom.client_figures import ClientCounts
 from atom.config import Config, EngineOptions, build_config
 from atom.errors import EngineDeadError, RequestError
 from atom.model_engine.engine_core_mgr import CoreManager
@@ -84,7 +85,11 @@ class AsyncLLMEngine:
         self._rank_stats = RankStatsBoard()
         self._lifecycle = EngineLifecycle(on_progress)
         self._requests = OpenRequests(
-            self.processor.outputs, self._tell_of_abort, reader_limits=reader_limits, clock=clock
+            self.processor.outputs,
+            self._tell_of_abort,
+            reader_limits=reader_limits,
+            is_contended=lambda: bool(self._rank_stats.num_waiting),
+            clock=clock,
         )
         self._admission = Admission(
             self._lifecycle, self._requests, config.scheduler.max_waiting_requests
@@ -279,6 +284,10 @@ class AsyncLLMEngine:
     @property
     def open_requests(self) -> int:
         return len(self._requests)
+
+    def counts_by_client(self) -> dict[str, ClientCounts]:
+        """What each client asked for and got, and what it has open now, by label."""
+        return self._requests.counts_by_client()
 
     def _tell_of_abort(self, numbers: Sequence[int]) -> None:
         if not self._lifecycle.is_dead:

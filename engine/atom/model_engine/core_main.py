@@ -22,6 +22,7 @@ from atom.model_engine.wire.core_sockets import ClientLostError, CoreSockets
 from atom.model_engine.wire.engine_protocol import ExecutorFailedBody
 from atom.model_engine.wire.peer_mesh import MeshOrder
 from atom.utils.collector import collector_at_rest
+from atom.utils.exhausted import exhausted
 from atom.utils.parent_watch import ParentLines, end_with_parent
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,11 @@ def main() -> int:
         level=log_level, format=f"%(asctime)s %(levelname)s {name} %(name)s: %(message)s"
     )
     with zmq.Context() as context:
-        sockets = CoreSockets(context, order.clients, parallel.data_parallel_rank)
+        try:
+            sockets = CoreSockets(context, order.clients, parallel.data_parallel_rank)
+        except zmq.ZMQError as error:  # there is no way to tell the server but by the log
+            logger.error("%s", exhausted(error) or error)
+            return 1
         try:
             return _serve(config, sockets, order.mesh)
         finally:
@@ -51,10 +56,9 @@ def main() -> int:
 
 
 def _serve(config: Config, sockets: CoreSockets, mesh: MeshOrder | None) -> int:
-    with collector_at_rest():
-        from atom.model_engine.engine_core import EngineCore  # torch: once we can report failure
-
     try:
+        with collector_at_rest():
+            from atom.model_engine.engine_core import EngineCore  # torch: failure can be reported
         core = EngineCore(config, sockets, mesh)
         core.start()
         core.run()
@@ -66,6 +70,11 @@ def _serve(config: Config, sockets: CoreSockets, mesh: MeshOrder | None) -> int:
         sockets.send_all(ExecutorFailedBody(message=str(error), user_error=False))
         return 1
     except Exception as error:
+        known = exhausted(error)
+        if known is not None:
+            logger.debug("the engine process ends", exc_info=True)
+            sockets.send_all(ExecutorFailedBody(message=str(known), user_error=True))
+            return 1
         logger.exception("the engine process failed")
         message = f"{type(error).__name__}: {error}"
         sockets.send_all(ExecutorFailedBody(message=message, user_error=False))

@@ -2,9 +2,9 @@
 
 The engine shares its time out among clients, and compilations too, so a sender must not become
 many clients by writing something new into each request. What counts, first to last: a header that
-a gateway in front sets (only if the operator names it); else the peer's address. A key that this
-server does not check is anybody's word: it tells clients of one address apart, and no more. Knows
-nothing of queues; called by the routes that generate.
+a gateway in front sets (only if the operator names it); the key, where the server has several and
+checks them; else the peer's address. A key that is not checked is anybody's word: it tells clients
+of one address apart, and no more. Knows nothing of queues; called by the routes that generate.
 """
 
 from __future__ import annotations
@@ -16,24 +16,26 @@ from atom.entrypoints.http.response_headers import header_of
 
 
 class ClientIdentity:
-    def __init__(self, *, header: str | None = None, checks_key: bool = False) -> None:
-        """header: in lower case; None to believe none. checks_key: requests come here only with the
-        server's own key, which is the same for all clients."""
+    def __init__(self, *, header: str | None = None, num_keys: int = 0) -> None:
+        """header: in lower case; None to believe none. num_keys: so many keys the server has, of
+        which requests that come here have one; 0 where none is checked."""
         self._header = header
-        self._checks_key = checks_key
+        self._num_keys = num_keys
 
     def of(self, scope: Scope) -> str:
-        """As `Request.client_id` has it: `header-…`, `addr-…` or `addr-…/key-…`, with the start of
-        a SHA-256 each. Empty where nothing is known of the sender."""
+        """As `Request.client_id` has it: `header-…`, `key-…`, `addr-…` or `addr-…/key-…`, with the
+        start of a SHA-256 each. Empty where nothing is known of the sender."""
         if self._header is not None:
             named = (header_of(scope, self._header) or "").strip()
             if named:
                 return client_label("header", named)
+        if self._num_keys > 1:
+            return client_label("key", _bearer(scope))
         address = _address(scope)
         if address is None:
             return ""
         label = client_label("addr", address)
-        key = "" if self._checks_key else _bearer(scope)
+        key = "" if self._num_keys else _bearer(scope)
         return f"{label}/{client_label('key', key)}" if key else label
 
 

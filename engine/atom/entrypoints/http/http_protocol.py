@@ -22,6 +22,7 @@ from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string
 
 from atom.entrypoints.http.errors import describe
 from atom.entrypoints.http.json_body import to_json
+from atom.entrypoints.http.listener import MOST_UNSENT_BYTES
 from atom.entrypoints.http.open_response import OpenResponse
 from atom.errors import RequestError
 
@@ -64,6 +65,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(high=MOST_UNSENT_BYTES)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:

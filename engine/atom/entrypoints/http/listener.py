@@ -1,7 +1,9 @@
 """The server's listening socket, and how long its connections wait for readers that never read.
 
 Nothing above the socket can let go of such a connection: closing one first waits for what was
-written to leave. The kernel can, and tells the server that the client is gone.
+written to leave. The kernel can, and tells the server that the client is gone. It would also take
+megabytes for a client that reads nothing, thousands of tokens, before anybody noticed: what is
+written and not yet sent is bounded.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from atom.errors import ConfigError
 
 BACKLOG = 2048
 READER_TIMEOUT_SECONDS = 60.0
+MOST_UNSENT_BYTES = 16 * 1024
 _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 _EVERY_ADDRESS = "::"  # of IPv4 too
 
@@ -53,6 +56,8 @@ def _listen(host: str, port: int, reader_timeout_seconds: float, *, shared: bool
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; accepted connections inherit it
         milliseconds = int(reader_timeout_seconds * 1000)
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # likewise
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MOST_UNSENT_BYTES)
     return listener
 
 

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from starlette.responses import Response
 
 import atom
+from atom.client_figures import ClientCounts
 from atom.entrypoints.openai.metrics_exchange import ServerNumbers
 from atom.entrypoints.openai.state import ServerState
 from atom.metrics import Histogram, RequestMetrics
@@ -85,6 +86,7 @@ def _engine_metrics(name: str, numbers: ServerNumbers) -> Iterator[Metric]:
     if len(by_rank) > 1:
         yield from _rank_metrics(by_rank, name)
     yield from _request_metrics(numbers.requests, name)
+    yield from _client_metrics(numbers.clients, name)
 
 
 def _rank_metrics(by_rank: Mapping[int, StatsBody], name: str) -> Iterator[Metric]:
@@ -271,3 +273,34 @@ def _histogram(metric: str, help_text: str, values: Histogram, name: str) -> Met
     ]
     family.add_metric([name], buckets, sum_value=values.total)
     return family
+
+
+_CLIENT_GAUGES = {
+    "waiting": ("client_requests_waiting", "Requests of a client that have no token yet."),
+    "running": ("client_requests_running", "Requests of a client that have one and go on."),
+}
+_CLIENT_COUNTERS = {
+    "requests": ("client_requests", "Requests of a client that came."),
+    "prompt_tokens": ("client_prompt_tokens", "Prompt tokens of a client's requests that ended."),
+    "generation_tokens": ("client_generation_tokens", "Tokens generated for these."),
+    "queue_seconds": (
+        "client_queue_seconds",
+        "Seconds from the arrival of these to the step that began with their prompts.",
+    ),
+}
+
+
+def _client_metrics(clients: Mapping[str, ClientCounts], name: str) -> Iterator[Metric]:
+    """Names of their own, as of ranks. A client's counters begin anew when it comes back after
+    another took its place; what it had is in `other`."""
+    labels = ["model_name", "client"]
+    for field, (key, help_text) in _CLIENT_GAUGES.items():
+        gauge = GaugeMetricFamily(f"atom:{key}", help_text, labels=labels)
+        for client, counts in sorted(clients.items()):
+            gauge.add_metric([name, client], getattr(counts, field))
+        yield gauge
+    for field, (key, help_text) in _CLIENT_COUNTERS.items():
+        counter = CounterMetricFamily(f"atom:{key}", help_text, labels=labels)
+        for client, counts in sorted(clients.items()):
+            counter.add_metric([name, client], getattr(counts, field))
+        yield counter

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from atom.client_figures import ClientCounts, merge_clients
 from atom.errors import RequestError
 from atom.metrics import Histogram, RequestMetrics, merge_metrics
 from atom.model_engine.wire.engine_protocol import RankStats
@@ -30,10 +31,12 @@ _MOST_BYTES = 4 * 2**20
 
 
 class ServerNumbers(msgspec.Struct, frozen=True):
-    """What one HTTP process has counted, and the ranks' newest words that it has."""
+    """What one HTTP process has counted, in all and by client, and the ranks' newest words that it
+    has."""
 
     requests: RequestMetrics
     stats_by_rank: dict[int, RankStats]
+    clients: dict[str, ClientCounts] = {}
 
 
 _ENCODER = msgspec.msgpack.Encoder(
@@ -47,7 +50,11 @@ def merge_numbers(parts: Sequence[ServerNumbers]) -> ServerNumbers:
     newest: dict[int, RankStats] = {}
     for part in parts:
         keep_newest(newest, part.stats_by_rank.values())
-    return ServerNumbers(merge_metrics([part.requests for part in parts]), newest)
+    return ServerNumbers(
+        merge_metrics([part.requests for part in parts]),
+        newest,
+        merge_clients(part.clients for part in parts),
+    )
 
 
 class MetricsExchange:

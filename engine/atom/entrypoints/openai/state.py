@@ -58,7 +58,11 @@ class ServerState:
     def own_numbers(self) -> ServerNumbers:
         """What this process has counted since the engine exists."""
         assert self.engine is not None
-        return ServerNumbers(self.engine.processor.metrics, self.engine.stats_by_rank)
+        return ServerNumbers(
+            self.engine.processor.metrics,
+            self.engine.stats_by_rank,
+            self.engine.counts_by_client(),
+        )
 
     async def numbers(self) -> ServerNumbers | None:
         """Of the whole server; None before the engine exists. Raises `RequestError` (503) when

@@ -25,16 +25,20 @@ from atom.entrypoints.server.http_process import HttpProcess
 from atom.entrypoints.server.server_options import ServerOptions
 from atom.entrypoints.startup.startup_table import print_startup_table
 from atom.model_engine.wire.engine_protocol import EngineReport
+from atom.utils.exhausted import too_few_files
 
 logger = logging.getLogger(__name__)
 
+LEAST_OPEN_FILES = 64
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run_server(options: ServerOptions) -> int:
     """Serve until a signal; the exit code. Raises `AtomError` when it could not start or had to
     stop."""
-    allow_many_open_files()  # our processes inherit it
+    open_files = allow_many_open_files()  # our processes inherit it
+    if open_files < LEAST_OPEN_FILES:
+        raise too_few_files(open_files, LEAST_OPEN_FILES)
     host, port, count = options.host, options.port, options.api_servers
     seconds = options.reader_timeout_seconds or 0.0
     if count == 1:

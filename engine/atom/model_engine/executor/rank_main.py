@@ -25,6 +25,7 @@ from atom.model_engine.executor.step_channel import StepMemory, StepReceiver
 from atom.model_engine.executor.step_codec import SampleStep, decode_step
 from atom.model_engine.wire.first_loss import LastWords
 from atom.utils.collector import collector_at_rest
+from atom.utils.exhausted import exhausted
 from atom.utils.listening import is_loopback
 from atom.utils.parent_watch import ParentLines, end_with_parent
 
@@ -54,6 +55,10 @@ def main() -> int:
     except AtomError as error:
         return _end(said, LastWords(str(error), True))
     except Exception as error:
+        known = exhausted(error)
+        if known is not None:
+            logger.debug("a rank ends", exc_info=True)
+            return _end(said, LastWords(str(known), True))
         logger.exception("rank %d failed", rank)
         return _end(said, LastWords(f"{type(error).__name__}: {error}", False))
     return 0

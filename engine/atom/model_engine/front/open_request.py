@@ -54,9 +54,9 @@ class OpenRequest:
     """name: the caller's, which outputs carry. min_tokens: no stop string is looked for among so
     many. logprobs: how many alternatives of each token are wanted; None for no log-probabilities.
     prompt_logprobs: what has come of them, until they are shown; None when they were not asked for.
-    group, index: its reader, and its place among what that reads. stopped: a stop string ended the
-    text, further tokens are not shown. answered: its first output is put. ended: its last one, or
-    that it ended early."""
+    client: whose it is. group, index: its reader, and its place among what that reads. stopped: a
+    stop string ended the text, further tokens are not shown. answered: its first output is put.
+    ended: its last one, or that it ended early."""
 
     number: int
     name: str
@@ -69,6 +69,7 @@ class OpenRequest:
     prompt_logprobs: PromptEntries | None
     num_prompt_tokens: int
     arrive_time: float
+    client: str = ""
     shows_stop_token: bool = False
     num_output_tokens: int = 0
     last_token_time: float | None = None

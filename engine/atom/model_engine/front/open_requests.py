@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from atom.client_figures import ClientCounts
 from atom.errors import RequestError
 from atom.model_engine.front.open_request import OpenRequest
 from atom.model_engine.front.output_processor import OutputProcessor
@@ -26,13 +27,16 @@ class OpenRequests:
         abort: Callable[[Sequence[int]], None],
         *,
         reader_limits: ReaderLimits | None = None,
+        is_contended: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """abort: tells the engine to end requests early. reader_limits: how far a reader may lag;
-        None for as far as it likes."""
+        None for as far as it likes. is_contended: whether requests wait for a place in the
+        engine."""
         self.abort = abort
         self._outputs = outputs
         self._reader_limits = reader_limits
+        self._is_contended = is_contended
         self._clock = clock
         self._requests: dict[int, OpenRequest] = {}
         self._num_answered = 0  # of these, with an output already
@@ -50,6 +54,12 @@ class OpenRequests:
     def num_unanswered(self) -> int:
         """Requests that wait for their first token."""
         return len(self._requests) - self._num_answered
+
+    def counts_by_client(self) -> dict[str, ClientCounts]:
+        """What each client asked for and got, and what it has open now; walks all that is open."""
+        return self._outputs.clients.told(
+            (request.client, request.answered) for request in self._requests.values()
+        )
 
     def open(self, names: Iterable[str], requests: Sequence[Request]) -> RequestGroup:
         """The reader's side of one call's requests; their outputs carry these names."""
@@ -73,12 +83,12 @@ class OpenRequests:
     def deliver(self, outputs: Sequence[tuple[OpenRequest, RequestOutput]]) -> None:
         """Put outputs where their readers find them, then tell each reader once. Those of requests
         that are no longer open are dropped."""
-        now = self._clock()
+        now, contended = self._clock(), self._is_contended()
         groups: dict[RequestGroup, None] = {}  # in order, each once
         for request, output in outputs:
             if request.ended:
                 continue
-            if not request.group.put(request.index, output, now):
+            if not request.group.put(request.index, output, now, contended=contended):
                 self.end(request, _too_slow())
                 continue
             groups[request.group] = None
@@ -140,6 +150,9 @@ class OpenRequests:
         self._num_answered -= request.answered
         self._outputs.metrics.record_end(
             reason, request.num_prompt_tokens, request.num_output_tokens
+        )
+        self._outputs.clients.ended(
+            request.client, request.num_prompt_tokens, request.num_output_tokens
         )
         if request.timer is not None:
             request.timer.cancel()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from atom.client_figures import ClientFigures
 from atom.metrics import RequestMetrics
 from atom.model_engine.front.open_request import STOP_TOKEN_PREFIX, OpenRequest, TokenTimes
 from atom.model_engine.front.request_stream import RequestGroup
@@ -44,12 +45,19 @@ class _NoText:
 
 
 class OutputProcessor:
-    def __init__(self, tokenizer: Tokenizer | None, metrics: RequestMetrics) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        metrics: RequestMetrics,
+        clients: ClientFigures | None = None,
+    ) -> None:
         self._tokenizer = tokenizer
         self.metrics = metrics
+        self.clients = clients or ClientFigures()
 
     def begin(self, request: Request, name: str, group: RequestGroup, index: int) -> OpenRequest:
         """The record of `request`, whose outputs are read as those of `index` in `group`."""
+        self.clients.came(request.client_id)
         params = request.params
         stops, scores = params.stop_strings, params.prompt_logprobs
         return OpenRequest(
@@ -71,6 +79,7 @@ class OutputProcessor:
             prompt_logprobs=None if scores is None else PromptEntries(scores),
             num_prompt_tokens=len(request.prompt_token_ids),
             arrive_time=request.arrive_time,
+            client=request.client_id,
         )
 
     def process(
@@ -118,6 +127,7 @@ class OutputProcessor:
         self.metrics.end_to_end.observe(now - request.arrive_time)
         if row.queue_seconds is not None:
             self.metrics.queue.observe(row.queue_seconds)
+            self.clients.began(request.client, row.queue_seconds)
         return msgspec.structs.replace(
             output,
             finished=True,

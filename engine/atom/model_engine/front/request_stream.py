@@ -18,20 +18,26 @@ import msgspec
 from atom.model_engine.request import Request, RequestOutput
 
 MOST_UNREAD_TOKENS = 16_384
+CONTENDED_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderLimits:
     """How far a reader may lag behind the engine before its requests are aborted: seconds since the
-    oldest output that it has not taken, and tokens of each answer that it has not taken."""
+    oldest output that it has not taken, and tokens of each answer that it has not taken.
+    contended_seconds: what counts instead of `seconds` while requests wait for a place among those
+    that run, since an answer that is not read has one."""
 
     seconds: float = float("inf")
     tokens: int = 1 << 40
+    contended_seconds: float = float("inf")
 
 
 def reader_limits(seconds: float | None) -> ReaderLimits | None:
     """A server's: a client that reads nothing for that long is given up; None for no limits."""
-    return None if seconds is None else ReaderLimits(seconds, MOST_UNREAD_TOKENS)
+    if seconds is None:
+        return None
+    return ReaderLimits(seconds, MOST_UNREAD_TOKENS, min(seconds, CONTENDED_SECONDS))
 
 
 class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
@@ -66,22 +72,28 @@ class RequestGroup(AsyncIterator[list[tuple[int, RequestOutput]]]):
 
     # ---- the engine's side --------------------------------------------------------------------
 
-    def put(self, index: int, output: RequestOutput, now: float) -> bool:
+    def put(
+        self, index: int, output: RequestOutput, now: float, *, contended: bool = False
+    ) -> bool:
         """Whether it is taken in, which the reader is yet to be told (`notify`): False when the
-        reader lags too far behind. The last output is always taken in."""
+        reader lags too far behind. The last output is always taken in. contended: other requests
+        wait for a place."""
         if not self._unread:
             self._unread_since = now
-        elif not output.finished and self._lags(now):
+        elif not output.finished and self._lags(now, contended):
             return False
         self._unread.append((index, output))
         self._unread_tokens += len(output.output_tokens)
         return True
 
-    def _lags(self, now: float) -> bool:
+    def _lags(self, now: float, contended: bool) -> bool:
         limits = self._limits
-        return limits is not None and (
+        if limits is None:
+            return False
+        seconds = limits.contended_seconds if contended else limits.seconds
+        return (
             self._unread_tokens >= limits.tokens * len(self.numbers)
-            or now - self._unread_since > limits.seconds
+            or now - self._unread_since > seconds
         )
 
     def fail(self, error: Exception) -> None:

@@ -118,6 +118,11 @@ class RankStatsBoard:
         return add_stats(parts) if parts else None
 
     @property
+    def num_waiting(self) -> int:
+        """Requests that wait for a place among those that run."""
+        return sum(told.stats.requests_waiting for told in self.by_rank.values())
+
+    @property
     def told_at(self) -> float | None:
         """Since when every rank has told its numbers again, in seconds since 1970."""
         return min(self._told_at.values(), default=None)

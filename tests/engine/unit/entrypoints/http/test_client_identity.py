@@ -53,8 +53,15 @@ def test_a_key_that_nobody_checks_tells_clients_of_one_address_apart_only() -> N
 
 
 def test_the_servers_own_key_tells_nobody_apart() -> None:
-    whose = ClientIdentity(checks_key=True)
+    whose = ClientIdentity(num_keys=1)
     assert whose.of(scope(authorization="Bearer the-key")) == HERE
+
+
+def test_several_keys_that_the_server_checks_are_its_clients() -> None:
+    whose = ClientIdentity(num_keys=2)
+    assert whose.of(scope(authorization="Bearer one")) == client_label("key", "one")
+    elsewhere = scope("10.0.0.7", authorization="Bearer one")
+    assert whose.of(elsewhere) == client_label("key", "one")
 
 
 def test_a_gateways_header_comes_before_all_and_is_believed_only_when_named() -> None:

@@ -33,6 +33,9 @@ class Wire(asyncio.Transport):
     def close(self) -> None:
         pass
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
     def pause_reading(self) -> None:
         self.reads = False
 

@@ -144,11 +144,13 @@ class Lagging:
 
     def __init__(self, limits: ReaderLimits) -> None:
         self.now = 0.0
+        self.contended = False
         self.aborted: list[int] = []
         self.requests = OpenRequests(
             OutputProcessor(None, RequestMetrics()),
             self.aborted.extend,
             reader_limits=limits,
+            is_contended=lambda: self.contended,
             clock=lambda: self.now,
         )
         request = Request(1, [1], SamplingParams(), 9, arrive_time=0.0)
@@ -175,6 +177,23 @@ async def test_a_reader_that_lags_for_too_long_has_its_request_aborted() -> None
     with pytest.raises(RequestError, match="not read as fast") as slow:
         await anext(stream)
     assert slow.value.code == "slow_reader"
+
+
+async def test_while_others_wait_a_reader_may_lag_for_less_time() -> None:
+    rig = Lagging(ReaderLimits(seconds=60, contended_seconds=5))
+    rig.give("a")
+    rig.now = 30.0
+    rig.give("b")
+    assert rig.aborted == [], "its place is nobody else's"
+    rig.contended = True
+    rig.group.take()
+    rig.give("c")
+    rig.now = 34.9
+    rig.give("d")
+    assert rig.aborted == [], "it has read since"
+    rig.now = 35.1
+    rig.give("e")
+    assert rig.aborted == [1]
 
 
 async def test_a_reader_that_lags_by_too_much_has_its_request_aborted() -> None:

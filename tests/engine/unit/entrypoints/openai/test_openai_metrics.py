@@ -121,3 +121,23 @@ async def test_promtool_finds_only_what_the_upstream_names_have(rig: AppRig) -> 
     upstream = ("atom:kv_cache_blocks_total", 'non-counter metrics should not have "_total" suffix')
     assert {found for found in problems if found[1] != COLON} == {upstream}
     assert len(problems) > 20, "it saw the metrics"
+
+
+async def test_a_scrape_tells_of_each_client_without_its_key(rig: AppRig) -> None:
+    for key, count in (("sk-one", 2), ("sk-two", 1)):
+        for _ in range(count):
+            await rig.client.post(
+                "/v1/completions",
+                json={"prompt": "abcd", "max_tokens": 3},
+                headers={"authorization": f"Bearer {key}"},
+            )
+    text = (await rig.client.get("/metrics")).text
+    labels = [request.client_id for request in rig.core.added]
+    for label, requests in ((labels[0], 2.0), (labels[2], 1.0)):
+        series = f'{{client="{label}",model_name="{SERVED_NAME}"}}'
+        assert f"atom:client_requests_total{series} {requests}" in text
+        assert f"atom:client_prompt_tokens_total{series} {4 * requests}" in text
+        assert f"atom:client_generation_tokens_total{series} {3 * requests}" in text
+        assert f"atom:client_requests_waiting{series} 0.0" in text
+    assert f'atom:client_requests_total{{client="other",model_name="{SERVED_NAME}"}} 0.0' in text
+    assert "sk-" not in text

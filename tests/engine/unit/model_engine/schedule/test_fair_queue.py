@@ -372,3 +372,34 @@ def test_nothing_is_remembered_once_nothing_is_left_to_do() -> None:
     assert vars(engine.queue)["_num_active"] == 0
     assert len(vars(engine.queue)["_groups"]) == 0
     assert not vars(engine.queue)["_clients"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"policy": "prefill_first"},
+        {"policy": "prefill_first", "delay_factor": 2.0},
+        {"threshold": 3, "max_num_batched_tokens": 9},
+        {"num_blocks": 20},
+        {"num_speculative_tokens": 2},
+        {"windows": (None, 6)},
+    ],
+    ids=str,
+)
+def test_however_steps_are_made_a_newcomer_is_next(options: dict) -> None:
+    scheduler = make_scheduler(**{"max_num_seqs": 4, "num_blocks": 64, **options})
+    model = FakeModel(scheduler)
+    for number in range(300):
+        prompt = [number % 7 + 10] * 9
+        request = make_request(number, prompt, max_tokens=8, client_id="many", ignore_eos=True)
+        scheduler.add(request)
+    for _ in range(12):
+        model.step()
+    before = set(model.tokens)
+    scheduler.add(make_request(1000, 5, max_tokens=2, client_id="one", arrive_time=model.clock))
+    while 1000 not in model.tokens:
+        model.step()
+    # Those that had begun their prompts, and who took the places that were free at that moment.
+    assert len(set(model.tokens) - before - {1000}) <= 2 * 4
+    model.run(limit=5000)

@@ -1,0 +1,85 @@
+"""What each client of a server asked for and got, for as many clients as a scrape should tell of.
+
+There may be any number of clients, and so of series. The ones with most requests and tokens have
+figures of their own; of the others there is one sum, to which a client's figures go when another
+takes its place. Written by one thread, as requests come and end; the server's /metrics reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+MOST_CLIENTS = 20
+OTHER = "other"
+UNKNOWN = "unknown"  # a request with an empty client id
+
+
+class ClientCounts(msgspec.Struct):
+    """waiting, running: open requests without and with a token. requests: all that came. The
+    tokens are of those that ended; queue_seconds: from arrival to the step that began, likewise."""
+
+    waiting: int = 0
+    running: int = 0
+    requests: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    queue_seconds: float = 0.0
+
+    @property
+    def weight(self) -> int:
+        return self.requests + self.prompt_tokens + self.generation_tokens
+
+    def add(self, part: ClientCounts) -> None:
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(self, name) + getattr(part, name))
+
+
+class ClientFigures:
+    def __init__(self, most: int = MOST_CLIENTS) -> None:
+        self._most = most
+        self._counts: dict[str, ClientCounts] = {}
+        self._other = ClientCounts()
+
+    def came(self, client: str) -> None:
+        """One more request of it."""
+        counts = self._counts.get(client)
+        if counts is None:
+            if len(self._counts) >= self._most:
+                least = min(self._counts, key=lambda name: self._counts[name].weight)
+                self._other.add(self._counts.pop(least))
+            counts = self._counts[client] = ClientCounts()
+        counts.requests += 1
+
+    def began(self, client: str, queue_seconds: float) -> None:
+        """One of its requests has ended, which waited so long for its first step."""
+        self._of(client).queue_seconds += queue_seconds
+
+    def ended(self, client: str, prompt_tokens: int, generation_tokens: int) -> None:
+        counts = self._of(client)
+        counts.prompt_tokens += prompt_tokens
+        counts.generation_tokens += generation_tokens
+
+    def _of(self, client: str) -> ClientCounts:
+        return self._counts.get(client, self._other)
+
+    def told(self, open_requests: Iterable[tuple[str, bool]]) -> dict[str, ClientCounts]:
+        """By label. open_requests: the client of each, and whether it has a token."""
+        found = {name or UNKNOWN: msgspec.structs.replace(counts) for name, counts in
+                 self._counts.items()}  # fmt: skip
+        found[OTHER] = msgspec.structs.replace(self._other)
+        for client, has_token in open_requests:
+            counts = found.get(client or UNKNOWN, found[OTHER])
+            counts.running += has_token
+            counts.waiting += not has_token
+        return found
+
+
+def merge_clients(parts: Iterable[Mapping[str, ClientCounts]]) -> dict[str, ClientCounts]:
+    """The sum of what several processes tell."""
+    merged: dict[str, ClientCounts] = {}
+    for part in parts:
+        for name, counts in part.items():
+            merged.setdefault(name, ClientCounts()).add(counts)
+    return merged
