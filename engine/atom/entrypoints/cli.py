@@ -1,4 +1,4 @@
-"""`atom`: serve, generate and bench. Parses, dispatches, and turns our errors into one line.
+"""`atom`: serve, generate, bench, completion. Parses, dispatches, and makes errors one line each.
 
 Torch-free and quick to import: what a command needs is imported when it runs.
 """
@@ -20,6 +20,8 @@ from atom.entrypoints.serve import add_serve_arguments, run_serve
 from atom.errors import AtomError
 from atom.utils.exhausted import exhausted
 
+COMPLETING = "_ARGCOMPLETE"  # argcomplete's variable
+SHELLS = ("bash", "zsh", "fish")
 _DESCRIPTION = (
     "LLM inference on AMD Instinct and NVIDIA GPUs, and on CPUs: an OpenAI-compatible server, "
     "answers offline, and benchmarks."
@@ -31,7 +33,12 @@ _PIPE_CLOSED = 141  # and after SIGPIPE
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code: 0 done, 1 an error (one line on stderr), 2 wrong usage, 130
     interrupted, 141 the reader of what is printed has gone."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    if COMPLETING in os.environ:  # a shell asks for the next word
+        from argcomplete import autocomplete
+
+        autocomplete(parser)
+    args = parser.parse_args(argv)
     if getattr(args, "download_dir", None):
         # Before the hub's library is loaded, which reads it once; our processes inherit it.
         os.environ["HF_HUB_CACHE"] = args.download_dir
@@ -73,7 +80,18 @@ def build_parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="measure throughput, latency, or a server")
     for command in add_bench_commands(bench):
         _add_log_level(command, "warning")
+
+    completion = commands.add_parser("completion", help="print what completes `atom` in a shell")
+    completion.add_argument("shell", choices=SHELLS, help="bash: source <(atom completion bash)")
+    completion.set_defaults(run=print_completion, log_level="warning")
     return parser
+
+
+def print_completion(args: argparse.Namespace) -> int:
+    from argcomplete.shell_integration import shellcode
+
+    print(shellcode(["atom"], shell=args.shell))
+    return 0
 
 
 def _add_log_level(parser: argparse.ArgumentParser, default: str) -> None:
